@@ -1,0 +1,80 @@
+"""The Adam contract: what one update reads and writes. Every backend returns the same bits.
+
+The update is a pure function of these arguments. There is no step counter and no other state: calling it in any
+partition, order or number of subgroups, from any thread, gives the same bits as one call.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+NORM_CHUNK = 256
+"""Elements in one canonical chunk of the global norm. Every parameter begins at a multiple of this in flat layouts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hyper:
+    """Scalars of one optimizer group, in double. `decoupled` is AdamW; otherwise decay is added to the gradient."""
+
+    lr: float
+    beta1: float
+    beta2: float
+    eps: float
+    weight_decay: float
+    bias_correction: bool = True
+    decoupled: bool = True
+
+
+@dataclass(slots=True)
+class Slot:
+    """The tensors that one update replaces: 1-D, contiguous, equal length n.
+
+    param [n] float32 (master weights); exp_avg, exp_avg_sq [n] float32 or bfloat16; max_exp_avg_sq [n] likewise,
+    present exactly where AMSGrad is on.
+    """
+
+    param: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+    max_exp_avg_sq: Tensor | None = None
+
+
+@dataclass(slots=True)
+class AdamTask:
+    """One run of consecutive elements that share a step and hyperparameters.
+
+    slot: read, and written in place unless `into` is given. grad [n]: float32, bfloat16 or float16.
+    step: 1 for the first update. into: where the result goes instead (the other half of a double buffer).
+    param_out [n]: receives the new parameter rounded to its dtype (bfloat16, float16 or float32).
+    rounding_seed: None rounds bfloat16 moments to nearest even; an integer rounds them stochastically and reproducibly.
+    rounding_offset: the element index (in the rounding stream) of this task's first element, so that a partition of
+    a tensor draws the same random bits as the whole.
+    """
+
+    slot: Slot
+    grad: Tensor
+    step: int
+    hyper: Hyper
+    into: Slot | None = None
+    param_out: Tensor | None = None
+    rounding_seed: int | None = None
+    rounding_offset: int = 0
+
+
+class AdamBackend(Protocol):
+    """Where the update runs. Implementations: reference (plain torch), native (CPU), cuda."""
+
+    def update(self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0) -> None:
+        """Apply Adam to every task; each gradient is multiplied once by float32(grad_scale)."""
+        ...
+
+    def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
+        """out[k][j] (float64) = canonical sum of squares of grads[k][256 j : 256 (j+1)], in double.
+
+        The order within a chunk is fixed: lane i (0..7) adds elements i, i+8, i+16, ... in turn; then the lanes are
+        added as ((0+4)+(2+6))+((1+5)+(3+7)). A non-finite gradient makes its chunk's sum non-finite, so the norm
+        doubles as the overflow check. Lengths need not be multiples of 256: the last chunk is padded with zeros.
+        """
+        ...

@@ -1,0 +1,69 @@
+"""What the engine offers and what it asks of its parts. Everything here is an interface; no state."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class StepInfo:
+    """What one optimizer step did. `grad_norm` is the averaged, unscaled gradients' global L2 norm."""
+
+    grad_norm: float | None
+    clipped: bool = False
+    skipped: bool = False
+    rolled_back: bool = False
+    loss_scale: float = 1.0
+
+
+class TrainingEngine(Protocol):
+    """The small protocol that the built-in engine and every peer adapter implement."""
+
+    def backward(self, loss: Tensor, last: bool | None = None) -> None: ...
+    def step(self) -> StepInfo: ...
+    def full_parameters(self) -> dict[str, Tensor]: ...
+    def state_dict(self) -> dict[str, Tensor]: ...
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None: ...
+    def memory_by_category(self) -> dict[str, int]: ...
+    def close(self) -> None: ...
+
+
+class Work(Protocol):
+    """A collective in flight. `wait` returns when its result may be read on the current stream."""
+
+    def wait(self) -> None: ...
+
+
+class Collectives(Protocol):
+    """The only operations the engine asks of a process group; every reduction sums in rank order.
+
+    Shapes: W is the world size. `send` holds W equal parts, part r meant for rank r; parts begin at 64-byte
+    boundaries. All ranks call the same operations in the same order.
+    """
+
+    rank: int
+    world_size: int
+
+    def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:
+        """out[i] = sum over ranks r, in rank order, of rank r's send[rank * n + i], accumulated in out's dtype."""
+        ...
+
+    def all_gather(self, flat: Tensor) -> Work:
+        """Fill `flat` [W * n] in place; this rank's part already stands at [rank * n, (rank + 1) * n)."""
+        ...
+
+    def all_gather_small(self, values: Tensor) -> Tensor:
+        """Return [W, *values.shape]: bookkeeping such as norm partials; synchronous."""
+        ...
+
+    def broadcast(self, tensor: Tensor, source: int) -> Work:
+        """Copy rank `source`'s tensor to all ranks, in place."""
+        ...
+
+    def barrier(self) -> None: ...
+
+
+Parameters = Iterable[tuple[str, torch.nn.Parameter]]

@@ -1,0 +1,50 @@
+"""User-facing errors and the exit codes of every command."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What a command's exit status means; the same in every command."""
+
+    PASS = 0
+    REGRESSION = 1
+    USAGE = 2
+    INCONCLUSIVE = 3
+    CORRECTNESS = 4
+    INCOMPARABLE = 5
+    TRIALS_FAILED = 6
+    INTERNAL = 70
+    INTERRUPTED = 130
+
+
+class ZbenchError(Exception):
+    """An error whose text is meant for the user: what was expected, what was found, and the remedy."""
+
+    exit_code: ExitCode = ExitCode.INTERNAL
+
+
+class UsageError(ZbenchError, ValueError):
+    """Bad input: a wrong flag, a missing file, a key or value the sweep file may not hold."""
+
+    exit_code = ExitCode.USAGE
+
+
+class SpecError(UsageError):
+    """Bad input at a known place of a sweep file; reads `file:line: key.path: what and remedy`."""
+
+    def __init__(self, message: str, *, file: str | None = None, line: int | None = None, key: str = "") -> None:
+        place = ":".join(str(part) for part in (file, line) if part is not None)
+        super().__init__(": ".join(part for part in (place, key, message) if part))
+        self.message, self.file, self.line, self.key = message, file, line, key
+
+
+class IncomparableError(ZbenchError):
+    """Two results cannot be compared: unlike machines, other sweeps, or no baseline."""
+
+    exit_code = ExitCode.INCOMPARABLE
+
+
+class TrialsFailedError(ZbenchError):
+    """Trials did not finish where the command needs them to."""
+
+    exit_code = ExitCode.TRIALS_FAILED

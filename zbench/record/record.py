@@ -1,0 +1,88 @@
+"""Record: what happened in one repeat of one trial. One JSON line in `trials.jsonl`."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+SCHEMA_VERSION = 1
+
+Outcome = Literal["ok", "oom", "timeout", "crashed", "invalid"]
+VerdictName = Literal["identical", "equivalent", "drifted", "wrong", "unchecked"]
+VERDICT_ORDER: tuple[VerdictName, ...] = ("unchecked", "wrong", "drifted", "equivalent", "identical")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a trial did not finish; `log` is a path relative to the run directory."""
+
+    kind: str
+    message: str
+    log: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of every timed step (after warm-up), and what follows from their median."""
+
+    step_seconds: list[float]
+    median_step_s: float
+    tokens_per_s: float
+    samples_per_s: float
+    tflops: float | None = None
+    phases: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Peak bytes over the timed steps, the largest over ranks; `exact` is false where they were estimated."""
+
+    peak_device_bytes: int | None
+    peak_host_bytes: int | None
+    peak_rss_bytes: int | None
+    by_category: dict[str, int] = field(default_factory=dict)
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Calls of one collective in one step on one rank, and the payload bytes that rank passed to it."""
+
+    calls: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Correctness:
+    """The verdict and the distances it rests on."""
+
+    verdict: VerdictName
+    error_ratio: float | None = None
+    max_abs_diff: float | None = None
+    max_ulp_diff: int | None = None
+    worst_parameter: str | None = None
+    first_differing_step: int | None = None
+    loss_max_abs_diff: float | None = None
+    grad_norm_max_abs_diff: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One repeat of one trial, finished or failed."""
+
+    run_id: str
+    trial_id: str
+    repeat: int
+    axes: dict[str, Any]
+    config: dict[str, Any]
+    outcome: Outcome
+    error: Failure | None = None
+    timing: Timing | None = None
+    memory: Memory | None = None
+    traffic: dict[str, Traffic] = field(default_factory=dict)
+    correctness: Correctness = Correctness(verdict="unchecked")
+    warnings: list[str] = field(default_factory=list)
+    schema_version: int = SCHEMA_VERSION
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; `from_json` in `store` is the inverse."""
+        return dataclasses.asdict(self)

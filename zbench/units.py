@@ -1,0 +1,61 @@
+"""Sizes, counts and durations as people write them: `512Mi`, `5e8`, `500_000_000`, `120s`."""
+
+import re
+
+_BINARY = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+_DECIMAL = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+_SECONDS = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_NUMBER = re.compile(r"\s*([+-]?[0-9][0-9_]*(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?)\s*([A-Za-z]*?)(i?B)?\s*")
+
+
+def _scaled(value: object, suffixes: dict[str, int] | dict[str, float], example: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError(f"expected a number such as {example}, got {value!r}")
+    if isinstance(value, int | float):
+        return value
+    match = _NUMBER.fullmatch(value)
+    suffix = match[2] + ("i" if match[3] == "iB" else "") if match else None
+    if match is None or suffix not in suffixes:
+        raise ValueError(f"expected a number such as {example}, got {value!r}")
+    number = match[1].replace("_", "")
+    return (int(number) if number.lstrip("+-").isdigit() else float(number)) * suffixes[suffix]
+
+
+def _whole(number: float, value: object, unit: str) -> int:
+    if number != number or number in (float("inf"), float("-inf")) or number != int(number):
+        raise ValueError(f"expected a whole number of {unit}, got {value!r}")
+    return int(number)
+
+
+def parse_count(value: object) -> int:
+    """Return a count of elements from `5e8`, `500_000_000`, `512Mi` or `5M`; ValueError for anything else."""
+    return _whole(_scaled(value, _BINARY | _DECIMAL, "5e8 or 512Mi"), value, "elements")
+
+
+def parse_bytes(value: object) -> int:
+    """Return bytes from `2Gi`, `512MiB`, `1.5GB` or a plain number; ValueError for anything else."""
+    return _whole(_scaled(value, _BINARY | _DECIMAL, "2Gi or 512Mi"), value, "bytes")
+
+
+def parse_duration(value: object) -> float:
+    """Return seconds from `120s`, `20min`, `500ms`, `2h` or a plain number; ValueError for anything else."""
+    return float(_scaled(value, _SECONDS, "120s or 20min"))
+
+
+def format_bytes(count: float) -> str:
+    """Return bytes in binary units with three significant digits, such as `1.46 GiB`."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}" if abs(size) < 1000 else f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.3g} TiB"
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration with three significant digits, such as `84.6 ms`."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.3g} us"
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds:.3g} s"
