@@ -1,0 +1,46 @@
+# Two commands do everything: `make demo` and `make test`. The rest is for contributors.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+NATIVE_SOURCES := $(shell find csrc -type f)
+
+.PHONY: demo test lint format soak sanitize bench clean
+
+demo: $(VENV)/.installed
+	$(BIN)/zbench sweep sweeps/quickstart.yaml
+
+test: $(VENV)/.installed-test
+	$(BIN)/pytest
+
+lint: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/.installed-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+soak: $(VENV)/.installed-test
+	$(BIN)/pytest -m soak
+
+# The native core without Python under ASan, UBSan and TSan.
+sanitize:
+	csrc/tests/sanitize.sh
+
+bench: $(VENV)/.installed
+	$(BIN)/zbench bench adam
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml $(NATIVE_SOURCES)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test]"
+	touch $@
+
+clean:
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
