@@ -1,0 +1,86 @@
+"""Where a command's words go: results to stdout, the rest to stderr; colour only where it is wanted."""
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@dataclass(slots=True)
+class State:
+    """The common flags of this invocation; set by the option callbacks in `options`."""
+
+    json: bool = False
+    quiet: bool = False
+    verbose: bool = False
+    no_color: bool = False
+    document_printed: bool = False
+
+
+state = State()
+
+
+def reset() -> None:
+    """Forget the flags of an earlier command in this process."""
+    for flag in State.__slots__:
+        setattr(state, flag, False)
+
+
+def result(text: str) -> None:
+    """Print a part of the result on stdout, as it is."""
+    print(text)
+
+
+def document(value: dict[str, Any]) -> None:
+    """Print the one JSON document of a `--json` run on stdout."""
+    state.document_printed = True
+    print(json.dumps(value), flush=True)
+
+
+def note(text: str) -> None:
+    """Tell what is going on, on stderr; silent with -q."""
+    if not state.quiet:
+        _say(text)
+
+
+def warn(text: str) -> None:
+    """Tell what the user should know though the command goes on, on stderr."""
+    _say(f"{_painted('warning:', '33')} {text}")
+
+
+def error(text: str) -> None:
+    """Tell why the command ends, on stderr."""
+    _say(f"{_painted('error:', '1;31')} {text}")
+
+
+def colored(stream: Any) -> bool:
+    """Whether this stream takes colour: a terminal, no NO_COLOR, no --no-color, not TERM=dumb."""
+    wanted = not state.no_color and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return wanted and is_terminal(stream)
+
+
+def is_terminal(stream: Any) -> bool:
+    """Whether someone watches this stream on a terminal."""
+    return bool(stream.isatty())
+
+
+def rich_console(*, stderr: bool = False, width: int | None = None) -> "Console":
+    """Return a Rich console on stdout (or stderr) that honours the colour flags; wide when nobody watches."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    if width is None and not is_terminal(stream):
+        width = int(os.environ.get("COLUMNS", "160"))
+    return Console(stderr=stderr, no_color=not colored(stream), highlight=False, width=width, soft_wrap=False)
+
+
+def _painted(text: str, code: str) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if colored(sys.stderr) else text
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

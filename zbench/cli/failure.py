@@ -1,0 +1,84 @@
+"""How a command fails: one message on stderr, a document on stdout with --json, and the exit code."""
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from zbench.cli import console
+from zbench.errors import ExitCode, ZbenchError
+
+_TRIAL_COMMANDS = {"sweep", "run", "tune"}
+_BROKEN_PIPE = 141  # what a shell reports of a program that died of SIGPIPE
+
+
+@contextlib.contextmanager
+def shown_to_the_user(arguments: Sequence[str]) -> Iterator[None]:
+    """Turn every exception of the body into a message and SystemExit; a traceback only with -v."""
+    try:
+        yield
+    except ZbenchError as error:
+        _fail(arguments, type(error).__name__, str(error), error.exit_code)
+    except KeyboardInterrupt:
+        _fail(arguments, "Interrupted", "interrupted", ExitCode.INTERRUPTED)
+    except BrokenPipeError:
+        _leave_without_flushing()
+    except Exception as error:
+        if type(error).__name__ == "Abort":
+            _fail(arguments, "Interrupted", "aborted", ExitCode.INTERRUPTED)
+        if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+            _fail_usage(arguments, error)
+        _fail_internal(arguments, error)
+
+
+def _fail(arguments: Sequence[str], kind: str, message: str, code: int) -> None:
+    console.error(message)
+    _print_document(arguments, kind, message, code)
+    sys.exit(int(code))
+
+
+def _fail_usage(arguments: Sequence[str], error: Any) -> None:
+    """Show an error of the option parser: a wrong flag, a missing argument, or no argument at all."""
+    message = error.format_message()
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        sys.exit(int(ExitCode.USAGE))  # the help is on stdout already
+    hint = f" (see `{context.command_path} --help`)" if context is not None else ""
+    _fail(arguments, "UsageError", message + hint, ExitCode.USAGE)
+
+
+def _fail_internal(arguments: Sequence[str], error: Exception) -> None:
+    text = "".join(traceback.format_exception(error))
+    if console.state.verbose or {"-v", "--verbose"} & set(arguments):
+        print(text, file=sys.stderr)
+        where = ""
+    else:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="zbench-traceback-", suffix=".txt", delete=False
+        ) as file:
+            file.write(text)
+        where = f"; the traceback is in {file.name} (or use -v)"
+    message = f"internal error: {type(error).__name__}: {error}{where}"
+    _fail(arguments, "InternalError", message, ExitCode.INTERNAL)
+
+
+def _print_document(arguments: Sequence[str], kind: str, message: str, code: int) -> None:
+    if not (console.state.json or "--json" in arguments) or console.state.document_printed:
+        return
+    document: dict[str, Any] = {"schema_version": 1}
+    if arguments and arguments[0] in _TRIAL_COMMANDS:
+        document |= {"run_id": None, "run_dir": None, "trials": [], "best": None}
+    document |= {"exit_code": int(code), "error": {"kind": kind, "message": message}}
+    with contextlib.suppress(OSError):
+        print(json.dumps(document), flush=True)
+
+
+def _leave_without_flushing() -> None:
+    """Exit as a program killed by SIGPIPE does: the reader is gone, so there is nobody to tell."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(_BROKEN_PIPE)

@@ -1,0 +1,107 @@
+"""The `zbench` command: a table of commands, each imported only when it is called.
+
+The convention for a command module: `zbench/cli/<name>.py` defines a function `command` with Typer
+annotations (its docstring is the help text, its option types come from `zbench.cli.options`). A group such as
+`bench` defines `app: typer.Typer` instead. A command prints its result with `zbench.cli.console` (stdout: the
+result only; stderr: progress and warnings), raises `zbench.errors.ZbenchError` for what the user can mend,
+and ends with another status than 0 by `raise typer.Exit(ExitCode...)`. Errors are shown once, for all
+commands, by `failure`: with `--json` as a document on stdout too.
+"""
+
+import importlib
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from zbench import __version__
+from zbench.cli import console, failure
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "sweep": ("zbench.cli.sweep:command", "Run every configuration of a sweep file and judge each one."),
+    "run": ("zbench.cli.run:command", "Run one configuration."),
+    "plan": ("zbench.cli.plan:command", "Print the trials of a sweep file without running them."),
+    "tune": ("zbench.cli.tune:command", "Search for the best configuration that fits and is correct."),
+    "worker": ("zbench.cli.worker:command", "Pull trials of a shared study and run them on this host."),
+    "show": ("zbench.cli.show:command", "Show the results of one run."),
+    "list": ("zbench.cli.list:command", "List the runs in a results directory."),
+    "compare": ("zbench.cli.compare:command", "Compare two runs, with statistics."),
+    "history": ("zbench.cli.history:command", "Show how a configuration changed over runs."),
+    "report": ("zbench.cli.report:command", "Write a report of one or several runs."),
+    "export": ("zbench.cli.export:command", "Write a trial's configuration as DeepSpeed JSON."),
+    "import": ("zbench.cli.import_:command", "Make a sweep file from a DeepSpeed JSON configuration."),
+    "doctor": ("zbench.cli.doctor:command", "Say what this machine can run, and what is in the way."),
+    "schema": ("zbench.cli.schema:command", "Print the JSON Schema of the sweep file."),
+    "bench": ("zbench.cli.bench:app", "Measure the kernels alone."),
+}
+
+
+def load_command(name: str) -> Any:
+    """Import the module of one command and return it as a click command; KeyError for an unknown name."""
+    module_name, attribute = COMMANDS[name][0].split(":")
+    target = getattr(importlib.import_module(module_name), attribute)
+    if not isinstance(target, typer.Typer):
+        app = _plain_typer()
+        app.command(name)(target)
+        target = app
+    command = typer.main.get_command(target)
+    command.name = name
+    return command
+
+
+def _plain_typer() -> typer.Typer:
+    return typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+class LazyGroup(TyperGroup):
+    """A group whose help lists one-line stand-ins; the real command takes its place when called."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = {name: TyperCommand(name, help=text) for name, (_, text) in COMMANDS.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        """Return the named command, imported now; usage error with the nearest name for an unknown one."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in COMMANDS:
+            command = self.commands[name] = load_command(name)
+        return name, command, rest
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        print(f"zbench {__version__}")
+        raise typer.Exit
+
+
+app = typer.Typer(
+    cls=LazyGroup,
+    name="zbench",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    """Find the ZeRO configuration that is fastest, fits memory, and computes the same training step."""
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its documented status."""
+    args = sys.argv[1:] if arguments is None else arguments
+    console.reset()
+    with failure.shown_to_the_user(args):
+        status = app(args=args, prog_name="zbench", standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

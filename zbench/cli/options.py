@@ -1,0 +1,59 @@
+"""The flags that mean the same in every command, as Typer types."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zbench.cli import console
+
+
+def _remember(flag: str) -> Callable[[bool], bool]:
+    def callback(value: bool) -> bool:
+        setattr(console.state, flag, value)
+        return value
+
+    return callback
+
+
+SweepFile = Annotated[Path, typer.Argument(metavar="FILE", help="Sweep file: YAML, TOML or JSON.")]
+OutputDir = Annotated[
+    Path,
+    typer.Option(
+        "-o", "--output-dir", metavar="DIR", envvar="ZBENCH_OUTPUT_DIR", help="Where results are kept."
+    ),
+]
+Overrides = Annotated[
+    list[str],
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Set any key of the file, as engine.zero_stage=1; repeatable."
+    ),
+]
+Timeout = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", envvar="ZBENCH_TIMEOUT", help="Deadline of one trial, as 120s or 5min."),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(min=0, envvar="ZBENCH_SEED", help="Seed of the model, the data and the order of trials."),
+]
+Repeats = Annotated[
+    int | None, typer.Option(min=1, envvar="ZBENCH_REPEATS", help="How often each configuration is measured.")
+]
+Json = Annotated[
+    bool, typer.Option("--json", callback=_remember("json"), help="Print one JSON document on stdout.")
+]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "-q", "--quiet", callback=_remember("quiet"), help="No progress; warnings and results only."
+    ),
+]
+Verbose = Annotated[
+    bool, typer.Option("-v", "--verbose", callback=_remember("verbose"), help="Say more; show tracebacks.")
+]
+NoColor = Annotated[
+    bool, typer.Option("--no-color", callback=_remember("no_color"), help="No colour (also: NO_COLOR=1).")
+]
+DEFAULT_OUTPUT_DIR = Path("results")
