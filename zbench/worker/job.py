@@ -1,0 +1,156 @@
+"""What a worker process is asked to do, and how it says that it failed. No torch: the launcher imports this.
+
+The launcher starts one process a rank and calls `zbench.worker.main.run_rank(job)` in it, after one process
+has run `zbench.worker.main.run_reference(job)` if no trajectory of that key exists yet. A rank that fails
+writes an error file beside the result and exits with 1; `first_failure` reads those files and finds the
+cause.
+"""
+
+import hashlib
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zbench.record.record import Failure
+from zbench.spec.engine import EngineSpec
+from zbench.spec.trial import TrialSpec
+from zbench.spec.workload import WorkloadSpec
+
+_DTYPES = {"dtype", "grad_accum_dtype", "communication_dtype"}
+_SHAPES_THE_REFERENCE = _DTYPES | {"gradient_clipping", "optimizer", "param_groups"}
+_KINDS_BY_RANK_OF_CAUSE = ("usage", "oom", "crashed", "peer_lost")
+
+
+@dataclass(frozen=True, slots=True)
+class RankJob:
+    """One rank of one repeat of one trial.
+
+    trial: the JSON values of a TrialSpec. init_method: a rendezvous URL of torch.distributed (`file:///path`
+    that does not exist yet, `tcp://host:port` or `env://`). base_dir: where the sweep's relative paths begin.
+    result_path: the JSON that rank 0 writes, atomically, when the trial ended well. reference_path: the
+    trajectory to judge by; None leaves the verdict `unchecked`. progress_path: a file or FIFO that rank 0
+    appends a JSON line to after each step, `{"phase": "warmup" | "timed" | "reference", "step": n, "steps": m,
+    "seconds": s}`; n counts from 1 within its phase. local_rank, local_world_size: the place among the ranks
+    of this machine, where there are several machines.
+    """
+
+    trial: dict[str, Any]
+    rank: int
+    world_size: int
+    init_method: str
+    run_dir: str
+    base_dir: str
+    result_path: str
+    reference_path: str | None = None
+    progress_path: str | None = None
+    repeat: int = 0
+    local_rank: int | None = None
+    local_world_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceJob:
+    """Compute the reference trajectory of a trial and save it, atomically, at `reference_path`."""
+
+    trial: dict[str, Any]
+    run_dir: str
+    base_dir: str
+    reference_path: str
+    progress_path: str | None = None
+
+
+def backwards_per_step(engine: EngineSpec, workload: WorkloadSpec) -> int:
+    """Return how many micro-batches one rank works through in one optimizer step."""
+    if engine.accumulation_mode == "micro_steps":
+        return engine.gradient_accumulation_steps
+    return workload.backwards_per_step
+
+
+def reduces_each_backward(engine: EngineSpec, workload: WorkloadSpec) -> bool:
+    """Return whether ranks are added before micro-batches are; with one backward a step it makes no difference."""
+    if backwards_per_step(engine, workload) == 1:
+        return False
+    if engine.reduce_at == "auto":
+        return engine.zero_stage >= 2
+    return engine.reduce_at == "each_backward"
+
+
+def threads_per_rank(trial: TrialSpec, local_world_size: int | None = None) -> int:
+    """Return the compute threads of one rank: as the trial says, or an equal share of the usable cores.
+
+    The reference runs with as many: the number of threads can change bits.
+    """
+    if trial.run.threads_per_rank != "auto":
+        return trial.run.threads_per_rank
+    return max(1, len(os.sched_getaffinity(0)) // (local_world_size or trial.run.world_size))
+
+
+def reference_key(trial: TrialSpec) -> str:
+    """Return 16 hex digits that are equal exactly where two trials have the same reference trajectory.
+
+    It covers the workload, the optimizer, dtypes, clipping, world size, seed, number of steps and the order
+    of summation; not the stage, offload, buckets or schedule, which must not change a bit.
+    """
+    engine = trial.engine
+    what: dict[str, Any] = {
+        "workload": trial.workload.model_dump(mode="json"),
+        "run": trial.run.model_dump(include={"world_size", "device", "seed", "threads_per_rank"}),
+        "steps": trial.run.warmup_steps + trial.run.steps,
+        "engine": engine.model_dump(
+            mode="json",
+            include=_SHAPES_THE_REFERENCE,
+        ),
+        "loss_scale": (engine.initial_loss_scale, engine.loss_scale_window)
+        if engine.dtype == "float16"
+        else None,
+        "backwards": backwards_per_step(engine, trial.workload),
+        "averaged_by_engine": engine.accumulation_mode == "micro_steps",
+        "each_backward": reduces_each_backward(engine, trial.workload),
+        "truth": trial.verify.mode == "full",
+    }
+    canonical = json.dumps(what, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def error_path(result_path: str, rank: int | str) -> Path:
+    """Return where a rank (or the reference, "reference") leaves its error."""
+    return Path(f"{result_path}.{rank}.error.json")
+
+
+def write_error(result_path: str, rank: int | str, kind: str, message: str) -> None:
+    """Leave one rank's error for the launcher. `kind` is `usage`, `oom`, `crashed` or `peer_lost`."""
+    write_json(
+        error_path(result_path, rank), {"kind": kind, "message": message, "rank": rank, "time": time.time()}
+    )
+
+
+def first_failure(result_path: str, world_size: int) -> Failure | None:
+    """Return the cause among the errors that ranks left: bad input, then out-of-memory, then the earliest
+    crash.
+
+    A rank that only lost its peer is named when nothing better is known. `kind` is the record's outcome
+    (`oom` or `crashed`), or `usage` for bad input that only the worker could see. None where no rank left an
+    error.
+    """
+    errors = []
+    for rank in ["reference", *range(world_size)]:
+        try:
+            errors.append(json.loads(error_path(result_path, rank).read_text()))
+        except (FileNotFoundError, json.JSONDecodeError):
+            continue
+    if not errors:
+        return None
+    cause = min(errors, key=lambda error: (_KINDS_BY_RANK_OF_CAUSE.index(error["kind"]), error["time"]))
+    kind = "crashed" if cause["kind"] == "peer_lost" else cause["kind"]
+    where = "" if cause["rank"] == "reference" else f"rank {cause['rank']}: "
+    return Failure(kind=kind, message=where + cause["message"])
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON so that a reader sees the whole file or none."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    draft.write_text(json.dumps(value))
+    draft.replace(path)
