@@ -8,11 +8,20 @@ from zbench.units import parse_bytes, parse_count, parse_duration
 
 
 class SpecModel(BaseModel):
-    """A frozen part of what was asked; an unknown key is an error."""
+    """A frozen part of what was asked; an unknown key or a value of another type is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+def _not_boolean(value: object) -> object:
+    """Refuse `true` where a number stands among the choices: Python holds True equal to 1."""
+    if isinstance(value, bool):
+        raise ValueError(f"expected a number, got {str(value).lower()}")
+    return value
 
 
 ElementCount = Annotated[int, BeforeValidator(parse_count), Field(ge=1)]
+ElementThreshold = Annotated[int, BeforeValidator(parse_count), Field(ge=0)]
 ByteCount = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1)]
 Seconds = Annotated[float, BeforeValidator(parse_duration), Field(gt=0)]
+NotBoolean = BeforeValidator(_not_boolean)

@@ -4,63 +4,113 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from zbench.spec.base import ElementCount, SpecModel
+from zbench.spec.base import ElementCount, ElementThreshold, NotBoolean, SpecModel
 
 Dtype = Literal["float32", "bfloat16", "float16"]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+Betas = Annotated[tuple[Beta, Beta], Field(strict=False)]  # a file can only write a list
 
 
 class OptimizerSpec(SpecModel):
     """Adam or AdamW and its hyperparameters; the update is torch's fused one, bit for bit."""
 
-    name: Literal["adamw", "adam"] = "adamw"
-    lr: Annotated[float, Field(ge=0)] = 1e-3
-    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
-    eps: Annotated[float, Field(ge=0)] = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    bias_correction: bool = True
-    amsgrad: bool = False
-    moments_dtype: Literal["float32", "bfloat16"] = "float32"
-    moments_rounding: Literal["nearest", "stochastic"] = "nearest"
+    name: Literal["adamw", "adam"] = Field(
+        "adamw", description="`adamw` decays weights directly; `adam` adds the decay to the gradient."
+    )
+    lr: float = Field(1e-3, ge=0, description="Learning rate.")
+    betas: Betas = Field((0.9, 0.999), description="Decay rates of the two moments, each in [0, 1).")
+    eps: float = Field(1e-8, ge=0, description="Added to the square root of the second moment.")
+    weight_decay: float = Field(0.01, ge=0, description="Weight decay; 0 is none.")
+    bias_correction: bool = Field(True, description="Divide the moments by 1 - beta^step.")
+    amsgrad: bool = Field(False, description="Use the largest second moment seen so far.")
+    moments_dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="What the two moments are stored as."
+    )
+    moments_rounding: Literal["nearest", "stochastic"] = Field(
+        "nearest", description="How moments are rounded when stored as bfloat16."
+    )
 
 
 class ParamGroupSpec(SpecModel):
-    """Overrides of optimizer keys for the parameters whose names match one pattern; `frozen` stops training them."""
+    """Overrides of optimizer keys for the parameters whose names match a pattern; a missing key is inherited."""
 
-    lr: Annotated[float, Field(ge=0)] | None = None
-    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] | None = None
-    eps: Annotated[float, Field(ge=0)] | None = None
-    weight_decay: Annotated[float, Field(ge=0)] | None = None
-    bias_correction: bool | None = None
-    amsgrad: bool | None = None
-    frozen: bool = False
+    lr: Annotated[float, Field(ge=0)] | None = Field(None, description="Learning rate of this group.")
+    betas: Betas | None = Field(None, description="Decay rates of the moments of this group.")
+    eps: Annotated[float, Field(ge=0)] | None = Field(None, description="Epsilon of this group.")
+    weight_decay: Annotated[float, Field(ge=0)] | None = Field(
+        None, description="Weight decay of this group."
+    )
+    bias_correction: bool | None = Field(None, description="Bias correction of this group.")
+    amsgrad: bool | None = Field(None, description="AMSGrad in this group.")
+    frozen: bool = Field(False, description="Do not train these parameters.")
 
 
 class EngineSpec(SpecModel):
     """One engine configuration. Sizes are elements."""
 
-    engine: str = "builtin"
-    zero_stage: Literal[0, 1, 2, 3] = 0
-    offload_optimizer: Literal["none", "cpu"] = "none"
-    offload_param: Literal["none", "cpu"] = "none"
-    offload_schedule: Literal["after_backward", "speculative"] = "after_backward"
-    offload_ratio: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] = 1.0
-    optimizer_threads: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
-    rollback: Literal["double_buffer", "journal"] = "double_buffer"
-    gradient_clipping: Annotated[float, Field(ge=0)] = 0.0
-    gradient_accumulation_steps: Annotated[int, Field(ge=1)] = 1
-    accumulation_mode: Literal["micro_steps", "multi_backward", "unmanaged"] = "micro_steps"
-    reduce_at: Literal["auto", "boundary", "each_backward"] = "auto"
-    reduce_bucket_size: ElementCount = 5_000_000
-    allgather_bucket_size: ElementCount = 5_000_000
-    sub_group_size: ElementCount = 10_000_000
-    prefetch_bucket_size: ElementCount = 5_000_000
-    param_persistence_threshold: Annotated[int, Field(ge=0)] = 10_000
-    overlap_comm: bool = True
-    dtype: Dtype = "float32"
-    grad_accum_dtype: Dtype = "float32"
-    communication_dtype: Dtype | None = None
-    initial_loss_scale: Annotated[float, Field(gt=0)] = 65536.0
-    loss_scale_window: Annotated[int, Field(ge=1)] = 1000
-    compile: Literal["off", "aot_eager", "inductor"] = "off"
-    optimizer: OptimizerSpec = OptimizerSpec()
-    param_groups: dict[str, ParamGroupSpec] = {}
+    engine: str = Field(
+        "builtin",
+        description="`builtin`, or a peer: `ddp`, `zero_redundancy`, `fsdp2`, `deepspeed`, or a plug-in.",
+    )
+    zero_stage: Annotated[Literal[0, 1, 2, 3], NotBoolean] = Field(
+        0,
+        description="What is sharded over the ranks: 0 nothing, 1 moments, 2 gradients too, 3 parameters too.",
+    )
+    offload_optimizer: Literal["none", "cpu"] = Field(
+        "none", description="Where master weights and moments live and Adam runs."
+    )
+    offload_param: Literal["none", "cpu"] = Field(
+        "none", description="Where sharded parameters rest between uses (stage 3)."
+    )
+    offload_schedule: Literal["after_backward", "speculative"] = Field(
+        "after_backward",
+        description="When the CPU updates: after backward, or under it and validated after (SuperOffload).",
+    )
+    offload_ratio: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] = Field(
+        1.0, description="Share of the optimizer state that lives on the CPU, 0 to 1, or `auto`."
+    )
+    optimizer_threads: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        "auto", description="Threads of the CPU optimizer in each rank."
+    )
+    rollback: Literal["double_buffer", "journal"] = Field(
+        "double_buffer",
+        description="How the speculative schedule restores bits: a second copy, or a journal.",
+    )
+    gradient_clipping: float = Field(0.0, ge=0, description="Largest global gradient norm; 0 is off.")
+    gradient_accumulation_steps: int = Field(1, ge=1, description="Micro-batches in one optimizer step.")
+    accumulation_mode: Literal["micro_steps", "multi_backward", "unmanaged"] = Field(
+        "micro_steps",
+        description="How the last backward of a step is known: by count, marked by the caller, or at step().",
+    )
+    reduce_at: Literal["auto", "boundary", "each_backward"] = Field(
+        "auto",
+        description="When gradients are reduced; auto is boundary at stages 0 and 1, else each backward.",
+    )
+    reduce_bucket_size: ElementCount = Field(5_000_000, description="Elements in one gradient reduction.")
+    allgather_bucket_size: ElementCount = Field(
+        5_000_000, description="Elements in one parameter all-gather."
+    )
+    sub_group_size: ElementCount = Field(10_000_000, description="Elements that one Adam call updates.")
+    prefetch_bucket_size: ElementCount = Field(
+        5_000_000, description="Elements gathered ahead of their use (stage 3)."
+    )
+    param_persistence_threshold: ElementThreshold = Field(
+        10_000, description="Parameters of at most this many elements stay gathered (stage 3)."
+    )
+    overlap_comm: bool = Field(True, description="Reduce gradients while backward goes on.")
+    dtype: Dtype = Field("float32", description="What the model computes in.")
+    grad_accum_dtype: Dtype = Field("float32", description="What gradients are accumulated in.")
+    communication_dtype: Dtype | None = Field(
+        None, description="What gradients are reduced in; missing: as they are accumulated."
+    )
+    initial_loss_scale: float = Field(65536.0, gt=0, description="First loss scale of float16.")
+    loss_scale_window: int = Field(
+        1000, ge=1, description="Steps without overflow after which the loss scale doubles (float16)."
+    )
+    compile: Literal["off", "aot_eager", "inductor"] = Field(
+        "off", description="Compile the step, reductions inside the backward graph (stage 1)."
+    )
+    optimizer: OptimizerSpec = Field(OptimizerSpec(), description="Adam and its hyperparameters.")
+    param_groups: dict[str, ParamGroupSpec] = Field(
+        {}, description="Parameter-name pattern -> overrides of optimizer keys, or `frozen: true`."
+    )

@@ -8,20 +8,29 @@ from zbench.spec.base import ByteCount, Seconds, SpecModel
 
 
 class RunSpec(SpecModel):
-    """How a trial is run and timed. `threads_per_rank: auto` shares the machine's cores among the ranks."""
+    """How a trial is run and timed."""
 
-    world_size: Annotated[int, Field(ge=1)] = 1
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    warmup_steps: Annotated[int, Field(ge=0)] = 2
-    steps: Annotated[int, Field(ge=1)] = 8
-    repeats: Annotated[int, Field(ge=1)] = 3
-    seed: Annotated[int, Field(ge=0)] = 0
-    threads_per_rank: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
-    timeout: Seconds = 120.0
-    memory_limit: ByteCount | None = None
+    world_size: int = Field(1, ge=1, description="Ranks, one process each.")
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="`auto` takes CUDA where there is one."
+    )
+    warmup_steps: int = Field(2, ge=0, description="Steps before timing begins.")
+    steps: int = Field(8, ge=1, description="Timed steps.")
+    repeats: int = Field(3, ge=1, description="How often each trial is run from the start.")
+    seed: int = Field(0, ge=0, description="Seed of the model's weights, the data and the trial order.")
+    threads_per_rank: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        "auto", description="Compute threads of a rank; `auto` shares the machine's cores among the ranks."
+    )
+    timeout: Seconds = Field(
+        120.0, description="Seconds after which a trial is ended, such as `120s` or `5min`."
+    )
+    memory_limit: ByteCount | None = Field(None, description="Memory a rank may allocate, such as `2Gi`.")
 
 
 class VerifySpec(SpecModel):
-    """`off`, `reference` (bits against plain PyTorch) or `full` (adds the float64 truth and so the error ratio)."""
+    """How the timed run is checked against plain PyTorch."""
 
-    mode: Literal["off", "reference", "full"] = "full"
+    mode: Literal["off", "reference", "full"] = Field(
+        "full",
+        description="`off`, `reference` (bits against plain PyTorch) or `full` (adds a float64 run and so the error ratio).",
+    )

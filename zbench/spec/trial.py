@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from zbench.spec.base import SpecModel
@@ -9,7 +10,14 @@ from zbench.spec.engine import EngineSpec
 from zbench.spec.run import RunSpec, VerifySpec
 from zbench.spec.workload import WorkloadSpec
 
-_NOT_IDENTITY = {"repeats", "timeout", "memory_limit"}
+NOT_IDENTITY = frozenset({"repeats", "timeout", "memory_limit"})  # keys of `run` that shape no result
+
+
+def config_id(config: Mapping[str, Any]) -> str:
+    """Return 12 hex digits of SHA-256 over the canonical JSON of a configuration, without `NOT_IDENTITY`."""
+    run = {key: value for key, value in config["run"].items() if key not in NOT_IDENTITY}
+    canonical = json.dumps({**config, "run": run}, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
 class TrialSpec(SpecModel):
@@ -27,8 +35,5 @@ class TrialSpec(SpecModel):
 
     @property
     def trial_id(self) -> str:
-        """Return 12 hex digits of SHA-256 over the canonical JSON of everything that shapes the computation."""
-        config = self.config()
-        config["run"] = {k: v for k, v in config["run"].items() if k not in _NOT_IDENTITY}
-        canonical = json.dumps(config, sort_keys=True, separators=(",", ":"), allow_nan=False)
-        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+        """Return the identity of everything that shapes the computation; see `config_id`."""
+        return config_id(self.config())

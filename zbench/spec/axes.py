@@ -1,0 +1,210 @@
+"""Axes as they are varied: keys resolved to paths, values in canonical form, conditions checked."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from zbench.spec.keys import Path, canonical_value, holder, resolve_key, short_name
+from zbench.spec.problems import KeyPath, Problem, ProblemsError, problems_of, shown
+from zbench.spec.base import SpecModel
+from zbench.spec.sweep import AxisSpec, SweepSpec
+from zbench.spec.trial import NOT_IDENTITY
+
+Point = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueRange:
+    """Numbers from `low` to `high`, both included; whole ones where `integer`."""
+
+    low: float
+    high: float
+    log: bool = False
+    step: float | None = None
+    integer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One varied key: either `values`, canonical and distinct, or `range`; `when` maps earlier axes to values."""
+
+    key: str
+    path: Path
+    values: tuple[Any, ...] | None
+    range: ValueRange | None = None
+    when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def applies(self, point: Point) -> bool:
+        """Tell whether this axis is varied at a point that already holds the earlier axes."""
+        return all(key in point and point[key] in values for key, values in self.when.items())
+
+
+def resolve_axes(sweep: SweepSpec) -> list[Axis]:
+    """Return the axes in the file's order, the last one varying fastest; ProblemsError names every mistake."""
+    axes: list[Axis] = []
+    problems: list[Problem] = []
+    for name, written in sweep.axes.items():
+        try:
+            axes.append(_resolve(name, written, axes, sweep.search.method == "grid"))
+        except ProblemsError as error:
+            problems += error.problems
+    if problems:
+        raise ProblemsError(problems)
+    return axes
+
+
+def _resolve(name: str, written: list[Any] | AxisSpec, earlier: Sequence[Axis], is_grid: bool) -> Axis:
+    place: KeyPath = ("axes", name)
+    path = _axis_path(name, earlier, place)
+    if isinstance(written, list):
+        return Axis(short_name(path), path, _values(path, written, place))
+    when = _conditions(written.when, earlier, place)
+    if written.values is not None:
+        return Axis(short_name(path), path, _values(path, written.values, (*place, "values")), None, when)
+    if is_grid:
+        raise _problem(
+            place, "a range has no grid; list the values, or set search.method to random, tpe or nsga2"
+        )
+    return Axis(short_name(path), path, None, _range(path, written, place), when)
+
+
+def _axis_path(name: str, earlier: Sequence[Axis], place: KeyPath) -> Path:
+    try:
+        path = resolve_key(name)
+    except ValueError as error:
+        raise _problem(place, str(error)) from None
+    if any(axis.path == path for axis in earlier):
+        raise _problem(place, f"this axis stands twice ({'.'.join(path)}); keep one of them")
+    if path[0] == "run" and path[-1] in NOT_IDENTITY:
+        raise _problem(place, f"{path[-1]} shapes no result and cannot be an axis; set it under `run:`")
+    return path
+
+
+def _values(path: Path, written: Sequence[Any], place: KeyPath) -> tuple[Any, ...]:
+    if not written:
+        raise _problem(place, "this axis is empty; give it a value or remove it")
+    problems: list[Problem] = []
+    seen: dict[str, Any] = {}
+    for index, value in enumerate(written):
+        try:
+            canonical = checked_value(path, value, (*place, index))
+        except ProblemsError as error:
+            problems += error.problems
+            continue
+        identity = json.dumps(canonical, sort_keys=True, default=str)
+        if identity in seen:
+            problems.append(Problem((*place, index), f"{shown(value)} stands twice on this axis; remove one"))
+        seen[identity] = canonical
+    if problems:
+        raise ProblemsError(problems)
+    return tuple(seen.values())
+
+
+def checked_value(path: Path, value: Any, place: KeyPath) -> Any:
+    """Return the canonical form of a value that `path` may hold; ProblemsError at `place` otherwise."""
+    try:
+        return canonical_value(path, value)
+    except ValidationError as error:
+        found = problems_of(error, {path[-1]: value}, holder(path) or SpecModel)
+        raise ProblemsError(Problem((*place, *p.path[1:]), p.message) for p in found) from None
+
+
+def _conditions(
+    when: Mapping[str, Any], earlier: Sequence[Axis], place: KeyPath
+) -> dict[str, tuple[Any, ...]]:
+    conditions: dict[str, tuple[Any, ...]] = {}
+    for name, wanted in when.items():
+        here = (*place, "when", name)
+        try:
+            path = resolve_key(name)
+        except ValueError as error:
+            raise _problem(here, str(error)) from None
+        axis = next((axis for axis in earlier if axis.path == path), None)
+        if axis is None:
+            raise _problem(here, "not an earlier axis; declare that axis above this one")
+        values = wanted if isinstance(wanted, list) else [wanted]
+        conditions[axis.key] = tuple(checked_value(path, value, here) for value in values)
+        missing = [v for v in conditions[axis.key] if axis.values is not None and v not in axis.values]
+        if missing:
+            raise _problem(
+                here, f"{shown(missing[0])} is not a value of that axis; it has {list(axis.values or ())}"
+            )
+    return conditions
+
+
+def _range(path: Path, written: AxisSpec, place: KeyPath) -> ValueRange:
+    low = checked_value(path, written.low, (*place, "low"))
+    high = checked_value(path, written.high, (*place, "high"))
+    if not all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high)):
+        raise _problem(place, "this key holds no number, so it has no range; list its values")
+    if low >= high:
+        raise _problem(place, f"expected low below high, got {low} and {high}; swap them or list the value")
+    if written.log and low <= 0:
+        raise _problem((*place, "low"), f"a logarithmic range begins above 0, got {low}; raise it")
+    step = None if written.step is None else checked_value(path, written.step, (*place, "step"))
+    if step is not None and step <= 0:
+        raise _problem((*place, "step"), f"expected more than 0, got {step}; raise it")
+    return ValueRange(low, high, written.log, step, isinstance(low, int) and isinstance(high, int))
+
+
+def matching(sweep: SweepSpec) -> Iterator[dict[Path, tuple[Any, ...]]]:
+    """Yield each `exclude` entry as path -> values that match; ProblemsError names every mistake."""
+    problems: list[Problem] = []
+    entries: list[dict[Path, tuple[Any, ...]]] = []
+    for index, entry in enumerate(sweep.exclude):
+        if not entry:
+            problems.append(
+                Problem(("exclude", index), "an empty entry would exclude every point; remove it")
+            )
+        matches: dict[Path, tuple[Any, ...]] = {}
+        for name, wanted in entry.items():
+            try:
+                path, values = _match(name, wanted, ("exclude", index, name))
+                matches[path] = values
+            except ProblemsError as error:
+                problems += error.problems
+        entries.append(matches)
+    if problems:
+        raise ProblemsError(problems)
+    yield from entries
+
+
+def _match(name: str, wanted: Any, place: KeyPath) -> tuple[Path, tuple[Any, ...]]:
+    try:
+        path = resolve_key(name)
+    except ValueError as error:
+        raise _problem(place, str(error)) from None
+    if isinstance(wanted, list):
+        try:
+            return path, (canonical_value(path, wanted),)  # a key that holds a list, such as betas
+        except ValidationError:
+            return path, tuple(checked_value(path, value, (*place, i)) for i, value in enumerate(wanted))
+    return path, (checked_value(path, wanted, place),)
+
+
+def included(sweep: SweepSpec) -> list[dict[Path, Any]]:
+    """Return each `include` entry as path -> canonical value; ProblemsError names every mistake."""
+    problems: list[Problem] = []
+    points: list[dict[Path, Any]] = []
+    for index, entry in enumerate(sweep.include):
+        point: dict[Path, Any] = {}
+        for name, value in entry.items():
+            place = ("include", index, name)
+            try:
+                path = resolve_key(name)
+                point[path] = checked_value(path, value, place)
+            except ProblemsError as error:
+                problems += error.problems
+            except ValueError as error:
+                problems.append(Problem(place, str(error)))
+        points.append(point)
+    if problems:
+        raise ProblemsError(problems)
+    return points
+
+
+def _problem(place: KeyPath, message: str) -> ProblemsError:
+    return ProblemsError([Problem(place, message)])

@@ -1,0 +1,127 @@
+"""Combinations that cannot exist, each with its reason and remedy. One rule a line; the first that applies speaks."""
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+
+from zbench.spec.engine import EngineSpec
+from zbench.spec.run import RunSpec
+from zbench.spec.suggest import nearest
+from zbench.spec.workload import WorkloadSpec
+
+MAX_RANKS_ON_ONE_HOST = 64
+PEERS = {
+    "ddp": (0,),
+    "zero_redundancy": (1,),
+    "fsdp2": (3,),
+    "deepspeed": (0, 1, 2, 3),
+}  # peer -> the zero_stage values it can play
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`applies` tells whether an engine configuration breaks the rule; `key` is the one to change."""
+
+    key: str
+    applies: Callable[[EngineSpec], bool]
+    reason: str
+
+
+def _offloads(e: EngineSpec) -> bool:
+    return e.offload_optimizer == "cpu"
+
+
+def _speculates(e: EngineSpec) -> bool:
+    return e.offload_schedule == "speculative"
+
+
+_RULES = (
+    Rule("engine.offload_param", lambda e: e.offload_param == "cpu" and e.zero_stage != 3,
+         "offload_param needs sharded parameters; set zero_stage: 3 or offload_param: none"),
+    Rule("engine.offload_optimizer", lambda e: _offloads(e) and e.zero_stage == 0,
+         "offload_optimizer needs a sharded optimizer state; set zero_stage: 1, 2 or 3, or offload_optimizer: none"),
+    Rule("engine.offload_schedule", lambda e: _speculates(e) and not _offloads(e),
+         "the speculative schedule updates on the CPU; set offload_optimizer: cpu or offload_schedule: after_backward"),
+    Rule("engine.offload_ratio", lambda e: e.offload_ratio != 1.0 and not _offloads(e),
+         "offload_ratio shares out an offloaded optimizer; set offload_optimizer: cpu or offload_ratio: 1"),
+    Rule("engine.rollback", lambda e: e.rollback == "journal" and not _speculates(e),
+         "a rollback journal serves speculation only; set offload_schedule: speculative or rollback: double_buffer"),
+    Rule("engine.compile", lambda e: e.compile != "off" and e.zero_stage != 1,
+         "compile puts stage 1's reductions into the backward graph; set zero_stage: 1 or compile: off"),
+    Rule("engine.compile", lambda e: e.compile != "off" and _speculates(e),
+         "a compiled backward cannot be overlapped by speculation; set offload_schedule: after_backward or compile: off"),
+    Rule("engine.compile", lambda e: e.compile != "off" and e.accumulation_mode == "unmanaged",
+         "a compiled step must know its last backward; set accumulation_mode: micro_steps or multi_backward"),
+    Rule("engine.compile", lambda e: e.compile != "off" and e.reduce_at == "each_backward",
+         "a compiled step reduces at the boundary; set reduce_at: auto or boundary"),
+    Rule("engine.gradient_accumulation_steps",
+         lambda e: e.accumulation_mode != "micro_steps" and e.gradient_accumulation_steps != 1,
+         "only accumulation_mode: micro_steps counts; set gradient_accumulation_steps: 1 and use"
+         " workload.backwards_per_step, or accumulation_mode: micro_steps"),
+    Rule("engine.optimizer.moments_rounding",
+         lambda e: e.optimizer.moments_rounding == "stochastic" and e.optimizer.moments_dtype == "float32",
+         "float32 moments need no stochastic rounding; set moments_dtype: bfloat16 or moments_rounding: nearest"),
+    Rule("engine.grad_accum_dtype", lambda e: e.grad_accum_dtype == "float16" and e.dtype != "float16",
+         "float16 accumulation needs loss scaling; set dtype: float16 or another grad_accum_dtype"),
+    Rule("engine.communication_dtype", lambda e: e.communication_dtype == "float16" and e.dtype != "float16",
+         "float16 reduction needs loss scaling; set dtype: float16 or another communication_dtype"),
+    Rule("engine.param_groups", lambda e: any(group.frozen for name, group in e.param_groups.items() if name == "*"),
+         "the pattern '*' freezes every parameter, so there is nothing to train; name the ones to freeze"),
+)  # fmt: skip
+
+
+def conflict(engine: EngineSpec, run: RunSpec, workload: WorkloadSpec) -> tuple[str, str] | None:
+    """Return the key to change and the reason with its remedy, or None where the combination can exist."""
+    found = (rule for rule in _RULES if rule.applies(engine))
+    for rule in found:
+        return rule.key, rule.reason
+    return next(_peer_conflicts(engine), None) or next(_run_conflicts(engine, run, workload), None)
+
+
+def invalid_reason(engine: EngineSpec, run: RunSpec, workload: WorkloadSpec) -> str | None:
+    """Return why a combination cannot exist, with the remedy, or None where it can."""
+    found = conflict(engine, run, workload)
+    return found[1] if found else None
+
+
+def _run_conflicts(engine: EngineSpec, run: RunSpec, workload: WorkloadSpec) -> Iterator[tuple[str, str]]:
+    if workload.backwards_per_step > 1 and engine.accumulation_mode == "micro_steps":
+        yield (
+            "workload.backwards_per_step",
+            "several backwards a step need accumulation_mode: multi_backward or unmanaged;"
+            " with micro_steps set gradient_accumulation_steps instead",
+        )
+    if run.world_size > MAX_RANKS_ON_ONE_HOST:
+        yield (
+            "run.world_size",
+            f"{run.world_size} ranks are more than the {MAX_RANKS_ON_ONE_HOST} that can be started on one host;"
+            " lower run.world_size, or span hosts with torchrun",
+        )
+
+
+def _peer_conflicts(engine: EngineSpec) -> Iterator[tuple[str, str]]:
+    """Yield what keeps a configuration from running on another engine than the built-in one."""
+    name = engine.engine
+    if name == "builtin":
+        return
+    plugins = {point.name for point in entry_points(group="zbench.engines")}
+    if name in plugins:
+        return
+    if name not in PEERS:
+        known = ["builtin", *PEERS, *sorted(plugins)]
+        yield (
+            "engine.engine",
+            f"unknown engine {name!r}{nearest(name, known)}; expected one of {', '.join(known)}",
+        )
+        return
+    if name == "deepspeed" and importlib.util.find_spec("deepspeed") is None:
+        yield (
+            "engine.engine",
+            "deepspeed is not installed; run `pip install deepspeed` or set engine: builtin",
+        )
+    if importlib.util.find_spec(f"zbench.peers.{name}") is None:
+        yield "engine.engine", f"this build has no adapter for {name}; set engine: builtin"
+    if engine.zero_stage not in PEERS[name]:
+        stages = " or ".join(str(stage) for stage in PEERS[name])
+        yield "engine.zero_stage", f"{name} plays zero_stage {stages} only; set that, or engine: builtin"

@@ -1,0 +1,159 @@
+"""From a sweep to its trials: the product of the axes, less `exclude`, plus `include`, each point once."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from zbench.errors import SpecError
+from zbench.spec.axes import Axis, Point, included, matching, resolve_axes
+from zbench.spec.combinations import invalid_reason
+from zbench.spec.keys import Path, assign, short_name, value_at
+from zbench.spec.problems import Problem, ProblemsError
+from zbench.spec.sweep import SweepSpec
+from zbench.spec.trial import TrialSpec, config_id
+
+MAX_POINTS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidTrial:
+    """A point that cannot exist, and why; it is recorded with outcome `invalid` and never launched."""
+
+    axes: dict[str, Any]
+    config: dict[str, Any]
+    reason: str
+    trial_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """The points of a sweep: those that can run, and those that cannot exist. Order is the file's."""
+
+    trials: list[TrialSpec]
+    invalid: list[InvalidTrial]
+    duplicates: int = 0
+    excluded: int = 0
+
+
+def expand(sweep: SweepSpec) -> Expansion:
+    """Return every point of a sweep whose axes are lists; SpecError for mistakes and for ranges."""
+    try:
+        axes = checked_axes(sweep)
+        excludes = list(matching(sweep))
+        extra = included(sweep)
+    except ProblemsError as error:
+        raise SpecError(str(error)) from None
+    if any(axis.range is not None for axis in axes):
+        raise SpecError("a range has no list of points; a search draws them", key="axes")
+    found = Expansion([], [])
+    seen: set[str] = set()
+    excluded = duplicates = 0
+    base = base_config(sweep)
+    for values, is_extra in _configurations(axes, extra):
+        config = configured(base, values)
+        if not is_extra and any(_matches(config, entry) for entry in excludes):
+            excluded += 1
+            continue
+        trial = _trial(config, _shown_axes(config, values, axes, is_extra))
+        if trial.trial_id in seen:
+            duplicates += 1
+            continue
+        seen.add(trial.trial_id)
+        found.trials.append(trial) if isinstance(trial, TrialSpec) else found.invalid.append(trial)
+    return Expansion(found.trials, found.invalid, duplicates, excluded)
+
+
+def checked_axes(sweep: SweepSpec) -> list[Axis]:
+    """Return the axes of a sweep; ProblemsError where one is mistaken or their product is too large."""
+    axes = resolve_axes(sweep)
+    count = math.prod(len(axis.values) for axis in axes if axis.values is not None)
+    if count > MAX_POINTS and sweep.search.method == "grid":
+        message = f"the product has {count:,} points, more than {MAX_POINTS:,}; shorten an axis or set search.method"
+        raise ProblemsError([Problem(("axes",), message)])
+    return axes
+
+
+def trial_at(sweep: SweepSpec, point: Point) -> TrialSpec | InvalidTrial:
+    """Return the trial at one point (axis key -> value) of a sweep, for a search that draws its own points."""
+    axes = {axis.key: axis for axis in resolve_axes(sweep)}
+    values = {axes[key].path: value for key, value in point.items()}
+    config = configured(base_config(sweep), values)
+    return _trial(config, _shown_axes(config, values, list(axes.values()), False))
+
+
+def is_excluded(sweep: SweepSpec, trial: TrialSpec | InvalidTrial) -> bool:
+    """Tell whether an `exclude` entry matches a trial."""
+    config = trial.config() if isinstance(trial, TrialSpec) else trial.config
+    return any(_matches(config, entry) for entry in matching(sweep))
+
+
+def base_config(sweep: SweepSpec) -> dict[str, Any]:
+    """Return the configuration that axes vary, as plain JSON values."""
+    return sweep.model_dump(mode="json", include={"workload", "run", "engine", "verify"})
+
+
+def configured(base: dict[str, Any], values: dict[Path, Any]) -> dict[str, Any]:
+    """Return a copy of `base` with some keys set."""
+    config = _copied(base)
+    for path, value in values.items():
+        assign(config, path, _copied(value))
+    return config
+
+
+def _copied(value: Any) -> Any:
+    return {key: _copied(inner) for key, inner in value.items()} if isinstance(value, dict) else value
+
+
+def _configurations(
+    axes: Sequence[Axis], extra: Sequence[dict[Path, Any]]
+) -> Iterator[tuple[dict[Path, Any], bool]]:
+    """Yield path -> value of each point of the product, then of each included one (marked True)."""
+    paths = {axis.key: axis.path for axis in axes}
+    if axes or not extra:
+        for point in _points(axes, {}):
+            yield {paths[key]: value for key, value in point.items()}, False
+    for values in extra:
+        yield values, True
+
+
+def _points(axes: Sequence[Axis], point: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the product of the axes that apply, the last axis varying fastest."""
+    if not axes:
+        yield point
+        return
+    first, rest = axes[0], axes[1:]
+    if not first.applies(point):
+        yield from _points(rest, point)
+        return
+    for value in first.values or ():
+        yield from _points(rest, {**point, first.key: value})
+
+
+def _matches(config: dict[str, Any], entry: dict[Path, tuple[Any, ...]]) -> bool:
+    return all(value_at(config, path) in values for path, values in entry.items())
+
+
+def _shown_axes(
+    config: dict[str, Any], values: dict[Path, Any], axes: Sequence[Axis], is_extra: bool
+) -> dict[str, Any]:
+    """Return what a table shows of a point: the varied keys, and for an included point every axis too."""
+    shown = {axis.key: value_at(config, axis.path) for axis in axes if is_extra or axis.path in values}
+    return shown | {short_name(path): value for path, value in values.items()}
+
+
+def _trial(config: dict[str, Any], axes: dict[str, Any]) -> TrialSpec | InvalidTrial:
+    try:
+        trial = TrialSpec.model_validate({**config, "axes": axes})
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+        reason = (
+            f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg'].removeprefix('Value error, ')}"
+        )
+        return InvalidTrial(axes, config, reason, config_id(config))
+    reason_found = invalid_reason(trial.engine, trial.run, trial.workload)
+    if reason_found is None:
+        return trial
+    return InvalidTrial(axes, trial.config(), reason_found, trial.trial_id)

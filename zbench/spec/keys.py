@@ -1,0 +1,141 @@
+"""Names of the keys that axes, excludes and overrides may use, and what values each may hold."""
+
+from collections.abc import Mapping
+from functools import cache
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, create_model
+
+from zbench.spec.base import SpecModel
+from zbench.spec.engine import EngineSpec, ParamGroupSpec
+from zbench.spec.run import RunSpec
+from zbench.spec.suggest import closest, nearest
+from zbench.spec.workload import WorkloadSpec
+
+Path = tuple[str, ...]
+SECTIONS: dict[str, type[SpecModel]] = {"workload": WorkloadSpec, "run": RunSpec, "engine": EngineSpec}
+_OPTIONS: Path = ("workload", "options")
+_GROUPS: Path = ("engine", "param_groups")
+_VAGUE = ("name", "text", "synthetic")  # unambiguous alone, but no help in a table's heading
+
+
+def nested_model(annotation: Any) -> type[BaseModel] | None:
+    """Return the model that a field holds (also as `Model | None`), or None for a plain value."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if get_origin(annotation) in (Union, UnionType):
+        return next((found for part in get_args(annotation) if (found := nested_model(part))), None)
+    return None
+
+
+@cache
+def known_paths() -> tuple[Path, ...]:
+    """Return every key of workload, run and engine as a path, blocks such as `engine.optimizer` included."""
+    found: list[Path] = []
+
+    def walk(model: type[BaseModel], prefix: Path) -> None:
+        for name, field in model.model_fields.items():
+            found.append((*prefix, name))
+            inner = nested_model(field.annotation)
+            if inner is not None:
+                walk(inner, (*prefix, name))
+
+    for section, model in SECTIONS.items():
+        walk(model, (section,))
+    return tuple(found)
+
+
+def resolve_key(key: str) -> Path:
+    """Return the path that a bare or dotted key names; ValueError where none or several match."""
+    parts = tuple(key.split("."))
+    if parts in known_paths():
+        return parts
+    matches = [path for path in known_paths() if path[-len(parts) :] == parts]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise ValueError(
+            f"{key!r} could be {' or '.join('.'.join(path) for path in matches)}; write it in full"
+        )
+    for free in (_OPTIONS, _GROUPS):
+        for start in range(len(free)):
+            head = free[start:]
+            if parts[: len(head)] == head and len(parts) > len(head):
+                return _free_path(free, parts[len(head) :])
+    raise ValueError(f"unknown key {key!r}{_nearest_key(key)}; axes name keys of workload, run or engine")
+
+
+def _free_path(free: Path, rest: Path) -> Path:
+    """Return the path of a key inside a free-form mapping; a parameter pattern may itself hold dots."""
+    if free == _GROUPS and len(rest) > 1 and rest[-1] in ParamGroupSpec.model_fields:
+        return (*free, ".".join(rest[:-1]), rest[-1])
+    return (*free, ".".join(rest))
+
+
+def _nearest_key(key: str) -> str:
+    leaf = key.rsplit(".", 1)[-1]
+    found = closest(leaf, {path[-1] for path in known_paths()})
+    if found is None:
+        return nearest(key, [".".join(path) for path in known_paths()])
+    return f" (did you mean {short_name(next(path for path in known_paths() if path[-1] == found))!r}?)"
+
+
+@cache
+def short_name(path: Path) -> str:
+    """Return the shortest ending of a path that still names it alone, such as `zero_stage` or `optimizer.name`."""
+    for length in range(2 if path[-1] in _VAGUE else 1, len(path)):
+        ending = ".".join(path[-length:])
+        try:
+            if resolve_key(ending) == path:
+                return ending
+        except ValueError:
+            continue
+    return ".".join(path)
+
+
+@cache
+def holder(path: Path) -> type[BaseModel] | None:
+    """Return a model with the one field that `path` names, or None for a free-form option."""
+    model: type[BaseModel] = SECTIONS[path[0]]
+    for part in path[1:-1]:
+        field = model.model_fields.get(part)
+        inner = nested_model(field.annotation) if field else None
+        if inner is None:
+            model = ParamGroupSpec
+            break
+        model = inner
+    if path[:2] == _GROUPS and len(path) == 3:
+        return create_model("Group", __base__=SpecModel, **{path[-1]: (ParamGroupSpec, ...)})  # type: ignore[call-overload,no-any-return]
+    if path[:2] == _OPTIONS and len(path) == 3:
+        return None
+    field = model.model_fields[path[-1]]
+    return create_model("Value", __base__=SpecModel, **{path[-1]: (field.annotation, field)})  # type: ignore[call-overload,no-any-return]
+
+
+def canonical_value(path: Path, value: Any) -> Any:
+    """Return a value as plain JSON in its one canonical form (`5e6` is 5000000); ValidationError otherwise."""
+    model = holder(path)
+    if model is None:
+        return value
+    return model.model_validate({path[-1]: value}).model_dump(mode="json")[path[-1]]
+
+
+def value_at(config: Mapping[str, Any], path: Path) -> Any:
+    """Return what a configuration holds at a path, or None where it holds nothing."""
+    found: Any = config
+    for part in path:
+        found = found.get(part) if isinstance(found, Mapping) else None
+    return found
+
+
+def assign(config: dict[str, Any], path: Path, value: Any) -> None:
+    """Set one key of a configuration in place, making blocks as needed; `text` and `synthetic` replace each other."""
+    block = config
+    for part in path[:-1]:
+        block = block.setdefault(part, {})
+    block[path[-1]] = value
+    if path == ("workload", "data", "text") and value is not None:
+        block.pop("synthetic", None)
+    if path == ("workload", "data", "synthetic") and value:
+        block.pop("text", None)

@@ -1,0 +1,145 @@
+"""What a trial can be ranked and constrained by: name, unit, direction, and where a Record's JSON holds it."""
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from zbench.spec.suggest import nearest
+from zbench.units import format_bytes, format_seconds, parse_bytes, parse_duration
+
+Direction = Literal["maximize", "minimize"]
+Operator = Literal["<=", ">=", "<", ">", "=="]
+VERDICTS = ("unchecked", "wrong", "drifted", "equivalent", "identical")  # worst first
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure of a Record. `path` leads to it in the Record's JSON; `better` is None where neither way is."""
+
+    name: str
+    unit: Literal["1/s", "TFLOP/s", "s", "bytes", "ratio", "verdict"]
+    better: Direction | None
+    path: tuple[str, ...]
+    description: str
+
+    def parse(self, text: object) -> float | str:
+        """Return a bound such as `2Gi`, `90ms`, `equivalent` or 1.5 in the metric's unit; else ValueError."""
+        if self.unit == "verdict":
+            if text not in VERDICTS:
+                raise ValueError(
+                    f"expected one of {', '.join(VERDICTS)}, got {text!r}{nearest(text, VERDICTS)}"
+                )
+            return str(text)
+        if self.unit == "bytes":
+            return parse_bytes(text)
+        if self.unit == "s":
+            return parse_duration(text)
+        try:
+            return float(text)  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            raise ValueError(f"expected a number, got {text!r}") from None
+
+    def format(self, value: float | str | None) -> str:
+        """Return a value as people read it, such as `1.46 GiB`; `-` where there is none."""
+        if value is None:
+            return "-"
+        if isinstance(value, str):
+            return value
+        if self.unit == "bytes":
+            return format_bytes(value)
+        return format_seconds(value) if self.unit == "s" else f"{value:.4g}"
+
+    def read(self, record: Mapping[str, Any]) -> float | str | None:
+        """Return this figure from a Record's JSON, or None where the trial did not get so far."""
+        value: Any = record
+        for part in self.path:
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value if isinstance(value, int | float | str) else None
+
+
+_ALL = (
+    Metric("tokens_per_s", "1/s", "maximize", ("timing", "tokens_per_s"), "Tokens trained a second, all ranks."),
+    Metric("samples_per_s", "1/s", "maximize", ("timing", "samples_per_s"), "Sequences trained a second."),
+    Metric("tflops", "TFLOP/s", "maximize", ("timing", "tflops"), "Model floating-point operations a second."),
+    Metric("median_step_s", "s", "minimize", ("timing", "median_step_s"), "Median time of one step."),
+    Metric("peak_device_bytes", "bytes", "minimize", ("memory", "peak_device_bytes"), "Peak memory of one rank's device."),
+    Metric("peak_host_bytes", "bytes", "minimize", ("memory", "peak_host_bytes"), "Peak host memory of one rank."),
+    Metric("peak_rss_bytes", "bytes", "minimize", ("memory", "peak_rss_bytes"), "Peak resident set of one rank."),
+    Metric("error_ratio", "ratio", "minimize", ("correctness", "error_ratio"), "Distance from the float64 truth over the reference's."),
+    Metric("max_abs_diff", "ratio", "minimize", ("correctness", "max_abs_diff"), "Largest difference of a parameter from the reference."),
+    Metric("verdict", "verdict", None, ("correctness", "verdict"), "The correctness verdict; identical is the highest."),
+)  # fmt: skip
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
+
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "==": operator.eq,
+}  # fmt: skip
+
+
+def metric_named(name: str) -> Metric:
+    """Return a metric; ValueError names the nearest one."""
+    if name not in METRICS:
+        raise ValueError(f"unknown metric {name!r}{nearest(name, METRICS)}; metrics are {', '.join(METRICS)}")
+    return METRICS[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """One metric and the way it should go."""
+
+    metric: str
+    direction: Direction
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """`metric operator bound`; the bound is in the metric's unit (bytes, seconds) or a verdict's name."""
+
+    metric: str
+    operator: Operator
+    bound: float | str
+
+    @classmethod
+    def parse(cls, metric: str, text: object) -> "Constraint":
+        """Read `<= 2Gi`; ValueError for an unknown metric, a missing operator or a bound of another unit."""
+        found = metric_named(metric)
+        stripped = text.strip() if isinstance(text, str) else ""
+        sign = next((sign for sign in ("<=", ">=", "==", "<", ">") if stripped.startswith(sign)), None)
+        if sign is None:
+            example = (
+                '">= equivalent"'
+                if found.unit == "verdict"
+                else '"<= 2Gi"'
+                if found.unit == "bytes"
+                else '"<= 2"'
+            )
+            raise ValueError(f"expected an operator and a bound such as {example}, got {text!r}")
+        return cls(metric, sign, found.parse(stripped[len(sign) :].strip()))  # type: ignore[arg-type]
+
+    def holds(self, value: float | str | None) -> bool:
+        """Tell whether a trial with this value is feasible; a missing value is not."""
+        return self.violation(value) <= 0 and (
+            self.operator not in ("<", ">") or _COMPARE[self.operator](_number(value), _number(self.bound))
+        )
+
+    def violation(self, value: float | str | None) -> float:
+        """Return how far a value is outside, at most 0 where it holds (`==` gives a distance); inf where missing."""
+        if value is None:
+            return float("inf")
+        excess = _number(value) - _number(self.bound)
+        if excess != excess:
+            return float("inf")
+        if self.operator == "==":
+            return abs(excess)
+        return excess if self.operator in ("<=", "<") else -excess
+
+    def __str__(self) -> str:
+        return f"{self.metric} {self.operator} {METRICS[self.metric].format(self.bound)}"
+
+
+def _number(value: float | str | None) -> float:
+    """Return a value on the number line; a verdict is its rank."""
+    if isinstance(value, str):
+        return float(VERDICTS.index(value))
+    return float("nan") if value is None else float(value)

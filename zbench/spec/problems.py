@@ -1,0 +1,159 @@
+"""Problems of a specification, each at a path: what was expected, what was found, and the remedy."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from zbench.errors import SpecError
+from zbench.spec.keys import known_paths, nested_model
+from zbench.spec.suggest import closest, nearest
+
+KeyPath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake and where it stands, such as ("axes", "zero_stage", 1)."""
+
+    path: KeyPath
+    message: str
+
+
+class ProblemsError(ValueError):
+    """Mistakes found before anyone knew the file and the lines; the loader adds those."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(SpecError(p.message, key=key_text(p.path))) for p in self.problems))
+
+
+def key_text(path: Sequence[str | int]) -> str:
+    """Return a path as people write it: `axes.zero_stage[1]`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def problems_of(error: ValidationError, data: object, model: type[BaseModel]) -> Iterator[Problem]:
+    """Yield one Problem for each mistaken place in `data`, with a union's several complaints as one."""
+    by_path: dict[KeyPath, list[ErrorDetails]] = {}
+    for detail in error.errors(include_url=False):
+        by_path.setdefault(_place(detail, data), []).append(detail)
+    for path, details in by_path.items():
+        if details[0]["type"] == "extra_forbidden":
+            yield Problem(path, _unknown_key(path, model))
+        else:
+            yield Problem(path, _expected(details) + _example(path, model, details[0]))
+
+
+def _place(detail: ErrorDetails, data: object) -> KeyPath:
+    """Return the part of a location that exists in the data: pydantic adds the names of union members."""
+    path: list[str | int] = []
+    for part in detail["loc"]:
+        if isinstance(data, Mapping) and part in data:
+            data = data[part]
+        elif isinstance(data, list | tuple) and isinstance(part, int) and part < len(data):
+            data = data[part]
+        elif detail["type"] == "missing" and part == detail["loc"][-1]:
+            data = None
+        else:
+            continue
+        path.append(part)
+    return tuple(path)
+
+
+def _model_at(path: KeyPath, model: type[BaseModel]) -> type[BaseModel]:
+    """Return the innermost model on the way to a path's last part."""
+    for part in path[:-1]:
+        field = model.model_fields.get(str(part))
+        if field is not None:
+            model = nested_model(field.annotation) or _mapped_model(field.annotation) or model
+    return model
+
+
+def _mapped_model(annotation: Any) -> type[BaseModel] | None:
+    """Return the model that a mapping such as `dict[str, ParamGroupSpec]` holds."""
+    arguments = getattr(annotation, "__args__", ())
+    return nested_model(arguments[-1]) if len(arguments) == 2 else None
+
+
+def _unknown_key(path: KeyPath, model: type[BaseModel]) -> str:
+    name = str(path[-1])
+    known = list(_model_at(path, model).model_fields)
+    if closest(name, known) is None:
+        elsewhere = next((".".join(full) for full in known_paths() if full[-1] == name), None)
+        if elsewhere:
+            return f"unknown key here; it belongs at `{elsewhere}`, move it there"
+        return f"unknown key; expected one of {', '.join(known)}"
+    return f"unknown key{nearest(name, known)}; rename or remove it"
+
+
+def _expected(details: list[ErrorDetails]) -> str:
+    if details[0]["type"] == "value_error":
+        return str(details[0]["ctx"]["error"])
+    wanted = list(dict.fromkeys(_wanted(detail) for detail in details))
+    return f"expected {' or '.join(wanted)}, got {shown(details[0]['input'])}"
+
+
+_TYPES = {
+    "int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number",
+    "bool_type": "true or false", "string_type": "text", "list_type": "a list", "dict_type": "a mapping of keys",
+    "model_type": "a mapping of keys", "tuple_type": "a list", "finite_number": "a finite number",
+    "union_tag_not_found": "a list of values, or a mapping with `low` and `high`",
+}  # fmt: skip
+_BOUNDS = {
+    "greater_than_equal": ("at least", "ge"), "greater_than": ("more than", "gt"),
+    "less_than_equal": ("at most", "le"), "less_than": ("less than", "lt"),
+}  # fmt: skip
+
+
+def _wanted(detail: ErrorDetails) -> str:
+    """Return what was expected, as a noun."""
+    kind, context = detail["type"], detail.get("ctx", {})
+    if kind in _BOUNDS:
+        words, key = _BOUNDS[kind]
+        return f"a number of {words} {context[key]:g}"
+    if kind == "literal_error":
+        return str(context["expected"]).replace("'", "")
+    if kind in ("too_long", "too_short"):
+        return f"{context.get('max_length', context.get('min_length'))} values"
+    if kind == "string_pattern_mismatch":
+        return "letters, digits, '.', '_' and '-' (at most 100, not beginning with '.' or '-')"
+    return _TYPES.get(kind, detail["msg"].removeprefix("Input should be "))
+
+
+def _example(path: KeyPath, model: type[BaseModel], detail: ErrorDetails) -> str:
+    """Return the remedy: the nearest choice, or the default as an example."""
+    if detail["type"] == "value_error" and ";" in str(detail["ctx"]["error"]):
+        return ""
+    if detail["type"] == "literal_error" and isinstance(detail["input"], str):
+        choices = str(detail["ctx"]["expected"]).replace(" or ", ", ").replace("'", "").split(", ")
+        found = closest(detail["input"], choices)
+        if found:
+            return f"; did you mean {found}?"
+    name = str(path[-1]) if path else ""
+    field = _model_at(path, model).model_fields.get(name)
+    default = field.get_default() if field is not None else None
+    if isinstance(default, BaseModel | dict | list) or default is None:
+        return "; correct it or leave it out" if field is not None else "; correct it"
+    return f"; for example `{name}: {_plain(default)}`"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(list(value)) if isinstance(value, tuple) else str(value)
+
+
+def shown(value: object) -> str:
+    """Return a value as the file has it, cut to a readable length."""
+    if value is None:
+        return "nothing (null)"
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,148 @@
+"""SweepSpec: what a sweep file says, before its axes become trials."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+
+from zbench.spec.base import NotBoolean, Seconds, SpecModel
+from zbench.spec.engine import EngineSpec
+from zbench.spec.metrics import Constraint, Goal, metric_named
+from zbench.spec.run import RunSpec, VerifySpec
+from zbench.spec.workload import WorkloadSpec
+
+Number = Annotated[int | float | str, NotBoolean]
+
+
+class AxisSpec(SpecModel):
+    """An axis with a condition or a range: `values`, or `low` and `high`; `when` says where it applies."""
+
+    values: list[Any] | None = Field(None, description="The values, one by one.")
+    low: Number | None = Field(None, description="Lowest value of a range that a search may draw from.")
+    high: Number | None = Field(None, description="Highest value of the range, included.")
+    log: bool = Field(False, description="Draw evenly on a logarithmic scale.")
+    step: Number | None = Field(
+        None, description="Distance of the values in a range that is not logarithmic."
+    )
+    when: dict[str, Any] = Field(
+        {}, description="Earlier axis -> value or list of values; elsewhere this axis keeps the file's value."
+    )
+
+    @model_validator(mode="after")
+    def _values_or_range(self) -> Self:
+        is_range = self.low is not None and self.high is not None
+        partial = not is_range and (self.low is not None or self.high is not None)
+        if partial or is_range == (self.values is not None):
+            raise ValueError("expected either `values: [...]` or both `low` and `high`; give one of them")
+        if self.values is not None and (self.log or self.step is not None):
+            raise ValueError("`log` and `step` belong to a range; remove them, or give `low` and `high`")
+        if self.log and self.step is not None:
+            raise ValueError("a logarithmic range has no `step`; remove one of the two")
+        return self
+
+
+def _axis_form(value: object) -> str | None:
+    if isinstance(value, list | tuple):
+        return "<list>"
+    return "<mapping>" if isinstance(value, dict | AxisSpec) else None
+
+
+AxisValues = Annotated[
+    Annotated[list[Any], Tag("<list>")] | Annotated[AxisSpec, Tag("<mapping>")], Discriminator(_axis_form)
+]
+
+
+class SearchSpec(SpecModel):
+    """How points of the space are chosen. `grid` runs every one."""
+
+    method: Literal["grid", "random", "tpe", "nsga2"] = Field("grid", description="Which points are tried.")
+    trials: int = Field(40, ge=1, description="Points tried by a method other than grid.")
+    seed: int = Field(0, ge=0, description="Seed of the search; the same seed asks for the same points.")
+    budget: Seconds | None = Field(
+        None, description="Stop asking for new points after this long, such as `20min`."
+    )
+    patience: int | None = Field(
+        None, ge=1, description="Stop after this many points in a row without a gain of `min_gain`."
+    )
+    min_gain: float = Field(0.01, ge=0, description="Relative gain that counts as progress, for `patience`.")
+    prune_slower_than: float | None = Field(
+        None, gt=1, description="End a trial whose first steps take this many times the best's."
+    )
+    imply_oom: bool = Field(
+        True,
+        description="Skip points that need at least as much as one that ran out of memory; record them so.",
+    )
+    warm_start: list[str] = Field([], description="Directories of earlier results that teach the search.")
+
+
+class ObjectiveSpec(SpecModel):
+    """What the best row is: one or several metrics up or down, among the rows that meet every constraint."""
+
+    maximize: list[str] = Field([], description="Metrics to maximize, one or a list.")
+    minimize: list[str] = Field([], description="Metrics to minimize, one or a list.")
+    subject_to: dict[str, str] = Field(
+        {}, description='Metric -> bound, such as `peak_device_bytes: "<= 2Gi"`, `verdict: ">= equivalent"`.'
+    )
+
+    @field_validator("maximize", "minimize", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: object) -> object:
+        return [value] if isinstance(value, str) else value
+
+    @field_validator("maximize", "minimize")
+    @classmethod
+    def _rankable(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if metric_named(name).better is None:
+                raise ValueError(
+                    f"{name} has no direction; use it in subject_to, such as `{name}: '>= equivalent'`"
+                )
+        return names
+
+    @field_validator("subject_to")
+    @classmethod
+    def _readable(cls, bounds: dict[str, str]) -> dict[str, str]:
+        for metric, text in bounds.items():
+            Constraint.parse(metric, text)
+        return bounds
+
+    @model_validator(mode="after")
+    def _has_direction(self) -> Self:
+        names = [*self.maximize, *self.minimize]
+        if not names:
+            raise ValueError("no direction: expected `maximize: METRIC` or `minimize: METRIC`; add one")
+        repeated = next((name for name in names if names.count(name) > 1), None)
+        if repeated:
+            raise ValueError(f"{repeated} is named twice; name each metric once")
+        return self
+
+    @property
+    def goals(self) -> tuple[Goal, ...]:
+        """Return the objectives, those to maximize first."""
+        up = tuple(Goal(name, "maximize") for name in self.maximize)
+        return up + tuple(Goal(name, "minimize") for name in self.minimize)
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """Return the constraints in the file's order."""
+        return tuple(Constraint.parse(metric, text) for metric, text in self.subject_to.items())
+
+
+class SweepSpec(SpecModel):
+    """A sweep: one workload, one way to run it, and the space of engine configurations to try."""
+
+    name: str = Field(
+        "sweep", pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$", description="Names the results directory."
+    )
+    workload: WorkloadSpec = Field(WorkloadSpec(), description="Which model is trained on which data.")
+    run: RunSpec = Field(RunSpec(), description="How a trial is run and timed.")
+    engine: EngineSpec = Field(EngineSpec(), description="The configuration that axes vary.")
+    axes: dict[str, AxisValues] = Field(
+        {}, description="Key of workload, run or engine -> its values, or a range for a search."
+    )
+    exclude: list[dict[str, Any]] = Field([], description="Partial points that are left out of the product.")
+    include: list[dict[str, Any]] = Field([], description="Points added to the product.")
+    search: SearchSpec = Field(SearchSpec(), description="How points are chosen.")
+    objective: ObjectiveSpec = Field(
+        ObjectiveSpec(maximize=["tokens_per_s"]), description="What the best row is."
+    )
+    verify: VerifySpec = Field(VerifySpec(), description="How every trial is checked.")
