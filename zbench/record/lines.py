@@ -1,0 +1,98 @@
+"""Records as JSON lines: one Record a line, valid JSON even for infinite ratios, newer formats refused."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from zbench.errors import UsageError
+from zbench.record.record import SCHEMA_VERSION, Record
+
+_RECORD = TypeAdapter(Record)
+
+
+def encode(record: Record) -> bytes:
+    """Return the record as one line of JSON, newline included. Non-finite floats become strings (`"inf"`)."""
+    return json.dumps(jsonable(record), separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def jsonable(record: Record) -> dict[str, Any]:
+    """Return the record as values that strict JSON can hold; `decode` reads them back."""
+    return {key: _finite(value) for key, value in record.to_json().items()}
+
+
+def decode(value: object, place: str = "record") -> Record:
+    """Return the Record of a parsed JSON value; UsageError naming `place` and the key if it is not one."""
+    check_schema_version(value, place)
+    try:
+        return _RECORD.validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"]) or "record"
+        raise UsageError(f"{place}: not a zbench record: {key}: {first['msg']}") from None
+
+
+def decode_line(line: bytes, place: str = "record") -> Record:
+    """Return the Record of one JSON line; UsageError naming `place` if it is damaged."""
+    try:
+        value = json.loads(line)
+    except ValueError:
+        raise UsageError(f"{place}: damaged line, not JSON; remove the line to go on without it") from None
+    return decode(value, place)
+
+
+def check_schema_version(value: object, place: str) -> None:
+    """Raise UsageError unless `value` is a mapping whose schema_version this zbench reads."""
+    version = value.get("schema_version") if isinstance(value, dict) else None
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise UsageError(f"{place}: expected a JSON object with a schema_version, as zbench writes it")
+    if version > SCHEMA_VERSION:
+        raise UsageError(
+            f"{place}: written by a newer zbench (schema_version {version}; this one reads up to "
+            f"{SCHEMA_VERSION}); update zbench to read it"
+        )
+
+
+def read(path: Path) -> list[Record]:
+    """Return the records of a `trials.jsonl`; a torn last line is left out, damage elsewhere is an error.
+
+    A later line for the same trial and repeat replaces the earlier one, in the earlier one's place.
+    """
+    data = path.read_bytes()
+    whole, torn = split_torn(data)
+    lines = whole.split(b"\n")[:-1]
+    if torn and is_record(torn):
+        lines.append(torn)
+    found: dict[tuple[str, int], Record] = {}
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            record = decode_line(line, f"{path}:{number}")
+            found[record.trial_id, record.repeat] = record
+    return list(found.values())
+
+
+def split_torn(data: bytes) -> tuple[bytes, bytes]:
+    """Return (whole lines, bytes after the last newline): what a kill in mid-write leaves comes second."""
+    end = data.rfind(b"\n") + 1
+    return data[:end], data[end:]
+
+
+def is_record(line: bytes) -> bool:
+    """Whether this line is complete: only its newline may be missing."""
+    try:
+        decode_line(line)
+    except UsageError:
+        return False
+    return True
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

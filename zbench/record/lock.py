@@ -1,0 +1,36 @@
+"""A lock file: at most one living process writes a run directory. It dies with its holder."""
+
+import contextlib
+import fcntl
+import os
+import socket
+from pathlib import Path
+
+from zbench.errors import UsageError
+
+
+class DirectoryLock:
+    """An exclusive lock on `<directory>/.lock`, held until `release` or the end of the process."""
+
+    def __init__(self, directory: Path) -> None:
+        """Take the lock, or raise UsageError that names the process holding it."""
+        self._fd = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(self._fd, 200).decode(errors="replace").strip() or "another process"
+            os.close(self._fd)
+            raise UsageError(
+                f"{directory} is being written by {holder}; wait for it or end it first"
+            ) from None
+        with contextlib.suppress(
+            OSError
+        ):  # on a full disk the lock holds all the same, without the holder's name
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Let others write; harmless twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1

@@ -1,0 +1,238 @@
+"""A run directory: what was asked, where it ran, and one line for every repeat that ended. Append-only.
+
+results/<sweep>/<run-id>/
+    spec.yaml         the resolved sweep, readable as a sweep file
+    environment.json  machine, software, invocation
+    trials.jsonl      one Record a line, flushed to disk as each repeat ends
+    logs/             stdout and stderr of every rank
+"""
+
+import contextlib
+import errno
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+from zbench.errors import UsageError, ZbenchError
+from zbench.record import lines
+from zbench.record.lock import DirectoryLock
+from zbench.record.record import SCHEMA_VERSION, Record
+
+SPEC, ENVIRONMENT, TRIALS, LOGS = "spec.yaml", "environment.json", "trials.jsonl", "logs"
+
+
+class StorageError(ZbenchError):
+    """A result could not be written, for example because the disk is full; earlier results are intact."""
+
+
+class RunDirectory:
+    """A run directory open for writing; `create` makes one, `open` continues one. A context manager."""
+
+    def __init__(self, path: Path) -> None:
+        """Lock an existing directory and repair the tail that a kill may have left."""
+        self.path = path
+        self._lock = DirectoryLock(path)
+        self._records = {(r.trial_id, r.repeat): r for r in _repaired(path / TRIALS)}
+
+    @classmethod
+    def create(
+        cls, output_dir: Path, sweep: str, *, spec: dict[str, Any], environment: dict[str, Any]
+    ) -> Self:
+        """Make `<output_dir>/<sweep>/<new run id>/`; UsageError and nothing left if it cannot be written."""
+        made: list[Path] = []
+        path = output_dir / _file_name(sweep) / new_run_id()
+        try:
+            for directory in [*reversed(path.parents), path, path / LOGS]:
+                if not directory.exists():
+                    directory.mkdir()
+                    made.append(directory)
+            _write_durably(path / SPEC, _as_yaml({"schema_version": SCHEMA_VERSION} | spec))
+            text = json.dumps({"schema_version": SCHEMA_VERSION} | environment, indent=2) + "\n"
+            _write_durably(path / ENVIRONMENT, text)
+            _write_durably(path / TRIALS, "")
+            return cls(path)
+        except OSError as error:
+            _remove(path, made)
+            reason = error.strerror or str(error)
+            raise UsageError(
+                f"cannot write results under {output_dir}: {reason}; choose with -o DIR"
+            ) from None
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """Continue a run. UsageError if this is not a run directory or another process is writing it."""
+        require_run(path)
+        try:
+            return cls(path)
+        except OSError as error:
+            raise UsageError(f"cannot write to {path}: {error.strerror or error}") from None
+
+    @property
+    def run_id(self) -> str:
+        """The directory's own name."""
+        return self.path.name
+
+    def records(self) -> list[Record]:
+        """Return every record, in the order they were written."""
+        return list(self._records.values())
+
+    def finished(self) -> set[tuple[str, int]]:
+        """Return the (trial_id, repeat) that need not run again."""
+        return set(self._records)
+
+    def append(self, record: Record) -> None:
+        """Add a record; once this returns it survives a crash of the machine. StorageError if it cannot."""
+        path = self.path / TRIALS
+        with _storage(path), path.open("ab", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            try:
+                data = lines.encode(record)
+                if file.write(data) != len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(size)  # half a line must not run into the next one
+                raise
+        self._records[record.trial_id, record.repeat] = record
+
+    def discard_if_empty(self) -> bool:
+        """Remove the directory if no repeat has ended; return whether it is gone."""
+        if self._records:
+            return False
+        self.close()
+        _remove(self.path, [self.path])
+        with contextlib.suppress(OSError):
+            self.path.parent.rmdir()
+        return True
+
+    def close(self) -> None:
+        """Release the lock."""
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def load_records(path: Path) -> list[Record]:
+    """Return the records of a run directory or a `trials.jsonl`, read-only; a torn last line is left out."""
+    file = path / TRIALS if path.is_dir() else path
+    if path.is_dir():
+        require_run(path)
+    try:
+        return lines.read(file)
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {error.strerror or error}") from None
+
+
+def load_environment(path: Path) -> dict[str, Any]:
+    """Return a run directory's environment.json."""
+    file = path / ENVIRONMENT
+    try:
+        value = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read {file}: {error}") from None
+    lines.check_schema_version(value, str(file))
+    return dict(value)
+
+
+def require_run(path: Path) -> None:
+    """Raise UsageError unless `path` is a run directory."""
+    if not (path / SPEC).is_file() or not (path / ENVIRONMENT).is_file() or not (path / TRIALS).is_file():
+        raise UsageError(f"{path} is not a run directory: expected {SPEC}, {ENVIRONMENT} and {TRIALS} in it")
+
+
+def find_runs(output_dir: Path) -> list[Path]:
+    """Return all run directories below a results directory (one or two levels down), oldest first."""
+    found = {file.parent for pattern in (f"*/{TRIALS}", f"*/*/{TRIALS}") for file in output_dir.glob(pattern)}
+    return sorted((p for p in found if (p / SPEC).is_file()), key=lambda p: (p.name, str(p)))
+
+
+def resolve_run(run: str, output_dir: Path) -> Path:
+    """Return the run directory that `run` names: a path, a run id, a sweep's name (its newest) or `last`."""
+    if (Path(run) / TRIALS).is_file():
+        return Path(run)
+    runs = find_runs(output_dir)
+    named = [p for p in runs if run in (p.name, f"{p.parent.name}/{p.name}")]
+    newest = [p for p in runs if run in ("last", p.parent.name)][-1:]
+    match named or newest:
+        case [path]:
+            return path
+        case []:
+            known = f"; the newest is {runs[-1].parent.name}/{runs[-1].name}" if runs else ""
+            raise UsageError(f"no run {run!r} in {output_dir}{known} (give a path, a run id or `last`)")
+        case several:
+            raise UsageError(f"{run!r} names several runs: {', '.join(map(str, several))}; give the path")
+
+
+def new_run_id() -> str:
+    """Return an id that sorts by time: `20260131-235959-1a2b`."""
+    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+
+
+def _repaired(path: Path) -> list[Record]:
+    """Read the records and make the file end in a newline; torn bytes go to a side file, not to waste."""
+    _, torn = lines.split_torn(path.read_bytes())
+    if torn and lines.is_record(torn):
+        with path.open("ab") as file:
+            file.write(b"\n")
+    elif torn:
+        with path.with_suffix(".torn").open("ab") as side:
+            side.write(torn + b"\n")
+        os.truncate(path, path.stat().st_size - len(torn))
+    return lines.read(path)
+
+
+def _write_durably(path: Path, text: str) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _remove(path: Path, made: list[Path]) -> None:
+    """Delete a run directory's files and those of its parents that were made for it."""
+    for file in sorted(path.rglob("*"), reverse=True):
+        with contextlib.suppress(OSError):
+            file.rmdir() if file.is_dir() else file.unlink()
+    for directory in reversed(made):
+        with contextlib.suppress(OSError):
+            directory.rmdir()
+
+
+@contextlib.contextmanager
+def _storage(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise StorageError(f"cannot write {path}: {reason}; free some space and use --resume") from None
+
+
+def _file_name(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "sweep"
+
+
+def _as_yaml(value: dict[str, Any]) -> str:
+    import io
+
+    from ruamel.yaml import YAML
+
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    text = io.StringIO()
+    yaml.dump(value, text)
+    return text.getvalue()
