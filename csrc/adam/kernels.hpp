@@ -1,0 +1,27 @@
+// One instruction set's inner loops. Every table returns the same bits.
+#pragma once
+#include "adam/types.hpp"
+
+namespace zbench {
+
+struct Kernels {
+  const char* name;
+
+  // Updates elements [begin, end) of the task; returns how many new parameters are not finite (see nonfinite_limit).
+  // `stream`: write what is not read again (param_out, `into`) past the caches.
+  std::int64_t (*update)(const Task& task, const Scalars& scalars, std::int64_t begin, std::int64_t end, bool stream);
+
+  // out[j] = sum of squares of chunk j, for chunks [first, last), in the order that the contract fixes.
+  void (*square_sums)(const NormTask& task, std::int64_t first, std::int64_t last);
+};
+
+extern const Kernels scalar_kernels;
+#ifdef ZBENCH_X86
+extern const Kernels avx2_kernels;
+extern const Kernels avx512_kernels;
+#endif
+#ifdef ZBENCH_NEON
+extern const Kernels neon_kernels;
+#endif
+
+}  // namespace zbench

@@ -1,0 +1,75 @@
+// The definition applied to a run of elements: the whole of the scalar path, the ends of the vector ones.
+#pragma once
+#include "adam/definition.hpp"
+#include "adam/kernels.hpp"
+
+namespace zbench {
+namespace {
+
+inline float load(const void* from, Dtype dtype, std::int64_t i) {
+  if (dtype == Dtype::float32) return static_cast<const float*>(from)[i];
+  const std::uint16_t bits = static_cast<const std::uint16_t*>(from)[i];
+  return dtype == Dtype::bfloat16 ? from_bfloat16(bits) : from_float16(bits);
+}
+
+inline void store(void* to, Dtype dtype, std::int64_t i, float x) {
+  if (dtype == Dtype::float32)
+    static_cast<float*>(to)[i] = x;
+  else
+    static_cast<std::uint16_t*>(to)[i] = dtype == Dtype::bfloat16 ? to_bfloat16(x) : to_float16(x);
+}
+
+inline void store_moment(const Task& task, void* to, std::int64_t i, float x, std::uint32_t random) {
+  if (task.stochastic)
+    static_cast<std::uint16_t*>(to)[i] = to_bfloat16(x, random);
+  else
+    store(to, task.moment_dtype, i, x);
+}
+
+// The least magnitude that is infinite once rounded to the dtype (half way past its largest number).
+inline float nonfinite_limit(Dtype out) {
+  if (out == Dtype::float16) return 65520.0f;
+  return out == Dtype::bfloat16 ? float_of(0x7f7f8000u) : __builtin_inff();
+}
+
+inline std::int64_t update_elements(const Task& task, const Scalars& s, std::int64_t begin, std::int64_t end) {
+  const Slot &from = task.from, &into = task.into;
+  const bool amsgrad = from.max_exp_avg_sq != nullptr;
+  const float limit = nonfinite_limit(task.out_dtype);
+  std::int64_t nonfinite = 0;
+  RoundingKey key{};
+  std::uint64_t block = ~std::uint64_t{0};
+  for (std::int64_t i = begin; i < end; i++) {
+    const Element old{from.param[i], load(from.exp_avg, task.moment_dtype, i),
+                      load(from.exp_avg_sq, task.moment_dtype, i),
+                      amsgrad ? load(from.max_exp_avg_sq, task.moment_dtype, i) : 0.0f};
+    const Element now = adam_element(old, load(task.grad, task.grad_dtype, i), s, amsgrad);
+    const float param = canonical(now.param);
+    std::uint32_t random = 0;
+    if (task.stochastic) {
+      const std::uint64_t element = task.rounding_offset + static_cast<std::uint64_t>(i);
+      if (element >> 32 != block) key = rounding_key(task.rounding_seed, task.step, block = element >> 32);
+      random = random_bits(static_cast<std::uint32_t>(element), key);
+    }
+    into.param[i] = param;
+    store_moment(task, into.exp_avg, i, canonical(now.exp_avg), random & 0xffffu);
+    store_moment(task, into.exp_avg_sq, i, canonical(now.exp_avg_sq), random >> 16);
+    if (amsgrad) store_moment(task, into.max_exp_avg_sq, i, canonical(now.max_exp_avg_sq), random >> 16);
+    if (task.param_out) store(task.param_out, task.out_dtype, i, param);
+    nonfinite += !(std::fabs(param) < limit);
+  }
+  return nonfinite;
+}
+
+// One chunk, or the shorter last one: eight lanes in double, where the square of a float is exact.
+inline double square_sum(const NormTask& task, std::int64_t begin, std::int64_t end) {
+  double lane[8] = {};
+  for (std::int64_t i = begin; i < end; i++) {
+    const double x = load(task.grad, task.dtype, i);
+    lane[(i - begin) & 7] += x * x;
+  }
+  return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
+
+}  // namespace
+}  // namespace zbench

@@ -1,0 +1,67 @@
+// The data that one Adam update reads and writes. Plain structs; no torch, no Python.
+#pragma once
+#include <cstdint>
+
+namespace zbench {
+
+enum class Dtype : std::uint8_t { none = 0, float32 = 1, bfloat16 = 2, float16 = 3 };
+
+inline std::int64_t bytes_of(Dtype dtype) { return dtype == Dtype::none ? 0 : dtype == Dtype::float32 ? 4 : 2; }
+
+// One optimizer group's hyperparameters, as the user gave them.
+struct Hyper {
+  double lr, beta1, beta2, eps, weight_decay;
+  bool bias_correction;
+  bool decoupled;  // AdamW; otherwise the decay is added to the gradient
+
+  bool operator==(const Hyper&) const = default;
+};
+
+// What the inner loop multiplies by: computed in double by `scalars_of`, rounded once.
+struct Scalars {
+  float grad_scale;
+  float gradient_decay;    // weight_decay where it is added to the gradient, else 0
+  float parameter_decay;   // 1 - lr * weight_decay where it is decoupled, else 1
+  float lerp_weight;       // 1 - beta1, or (1 - beta1) - 1 where lerp_from_gradient
+  float square_weight;     // 1 - beta2
+  float beta2;
+  float negative_step;     // -lr / bias_correction1
+  float root_correction2;  // sqrt(bias_correction2)
+  float eps;
+  bool lerp_from_gradient;  // beta1 <= 0.5: the moment is interpolated from the gradient's end
+};
+
+// The tensors that one update replaces. Moments are float32 or bfloat16, all of one dtype.
+struct Slot {
+  float* param;
+  void* exp_avg;
+  void* exp_avg_sq;
+  void* max_exp_avg_sq;  // null: no AMSGrad
+};
+
+// One run of consecutive elements that share a step and hyperparameters. See zbench/engine/adam/contract.py.
+struct Task {
+  Slot from;
+  Slot into;  // equal to `from` for an update in place
+  const void* grad;
+  void* param_out;  // null: none wanted
+  std::int64_t numel;
+  Dtype grad_dtype, moment_dtype, out_dtype;
+  bool stochastic;
+  std::uint64_t rounding_seed;
+  std::uint64_t rounding_offset;
+  std::int64_t step;
+  Hyper hyper;
+};
+
+// One gradient whose chunks are squared and summed: out[j] receives chunk j.
+struct NormTask {
+  const void* grad;
+  double* out;
+  std::int64_t numel;
+  Dtype dtype;
+};
+
+inline constexpr std::int64_t norm_chunk = 256;
+
+}  // namespace zbench

@@ -1,0 +1,93 @@
+#include "adam/update.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+
+#include "adam/dispatch.hpp"
+#include "adam/parallel.hpp"
+#include "adam/scalars.hpp"
+
+namespace zbench {
+namespace {
+
+constexpr std::int64_t worth_a_thread = 16384;  // elements; below this, waking another thread costs more than it saves
+
+std::int64_t last_level_cache_bytes() {
+  static const std::int64_t bytes = [] {
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    const long found = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    if (found > 0) return static_cast<std::int64_t>(found);
+#endif
+    return std::int64_t{32} << 20;
+  }();
+  return bytes;
+}
+
+// Writes go past the caches only where the call's data would not have stayed in them.
+bool worth_streaming(const std::vector<Task>& tasks, std::int64_t total) {
+  if (tasks.empty()) return false;
+  return total * (12 + bytes_of(tasks[0].grad_dtype)) > last_level_cache_bytes();
+}
+
+}  // namespace
+
+int Layout::parts(int threads) const {
+  const std::int64_t useful = (total() + worth_a_thread - 1) / worth_a_thread;
+  return static_cast<int>(std::clamp<std::int64_t>(useful, total() > 0 ? 1 : 0, std::max(threads, 1)));
+}
+
+std::int64_t Layout::boundary(int part, int parts) const {
+  if (part == parts) return total();
+  return total() / parts * part + total() % parts * part / parts;
+}
+
+std::size_t Layout::task_at(std::int64_t position) const {
+  const auto after = std::upper_bound(starts_.begin(), starts_.end(), position);
+  return after == starts_.begin() ? 0 : static_cast<std::size_t>(after - starts_.begin()) - 1;
+}
+
+std::int64_t Layout::inside(std::size_t index, std::int64_t position) const {
+  if (position >= starts_[index + 1]) return starts_[index + 1] - starts_[index];
+  return std::max<std::int64_t>(position - starts_[index], 0) / norm_chunk * norm_chunk;
+}
+
+std::int64_t update_part(const std::vector<Task>& tasks, const Layout& layout, double grad_scale, int part,
+                         int parts) {
+  const Kernels& kernel = kernels();
+  const bool stream = worth_streaming(tasks, layout.total());
+  std::int64_t nonfinite = 0;
+  const Task* previous = nullptr;
+  Scalars scalars{};
+  layout.visit_part(part, parts, [&](std::size_t index, std::int64_t begin, std::int64_t end) {
+    const Task& task = tasks[index];
+    if (!previous || previous->step != task.step || !(previous->hyper == task.hyper))
+      scalars = scalars_of(task.hyper, task.step, grad_scale);
+    previous = &task;
+    nonfinite += kernel.update(task, scalars, begin, end, stream);
+  });
+  return nonfinite;
+}
+
+std::int64_t update(const std::vector<Task>& tasks, double grad_scale, int threads) {
+  const Layout layout(tasks);
+  const int parts = layout.parts(threads);
+  kernels();  // a bad ZBENCH_ISA throws here, not inside the region
+  std::atomic<std::int64_t> nonfinite{0};
+  in_parallel(parts, [&](int part) { nonfinite += update_part(tasks, layout, grad_scale, part, parts); });
+  return nonfinite;
+}
+
+void square_sums(const std::vector<NormTask>& tasks, int threads) {
+  const Layout layout(tasks);
+  const int parts = layout.parts(threads);
+  const Kernels& kernel = kernels();
+  in_parallel(parts, [&](int part) {
+    layout.visit_part(part, parts, [&](std::size_t index, std::int64_t begin, std::int64_t end) {
+      kernel.square_sums(tasks[index], begin / norm_chunk, (end + norm_chunk - 1) / norm_chunk);
+    });
+  });
+}
+
+}  // namespace zbench

@@ -1,0 +1,95 @@
+// The Python module zbench._native: addresses and plain numbers in, nothing of torch. Tensors are checked, and kept
+// alive, by the caller (zbench/engine/adam/native.py).
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "adam/dispatch.hpp"
+#include "adam/plan.hpp"
+#include "adam/update.hpp"
+
+namespace py = pybind11;
+using namespace zbench;
+
+namespace {
+
+using Address = std::uintptr_t;
+using SlotAddresses = std::tuple<Address, Address, Address, Address>;
+
+template <class T = void>
+T* pointer(Address address) {
+  return reinterpret_cast<T*>(address);
+}
+
+Slot slot_at(const SlotAddresses& at) {
+  const auto& [param, exp_avg, exp_avg_sq, max_exp_avg_sq] = at;
+  return {pointer<float>(param), pointer(exp_avg), pointer(exp_avg_sq), pointer(max_exp_avg_sq)};
+}
+
+std::size_t add(Plan& plan, const SlotAddresses& from, const SlotAddresses& into, Address grad, Address param_out,
+                std::int64_t numel, std::tuple<int, int, int> dtypes, std::optional<std::uint64_t> rounding_seed,
+                std::uint64_t rounding_offset) {
+  const auto& [grad_dtype, moment_dtype, out_dtype] = dtypes;
+  Task task{};
+  task.from = slot_at(from);
+  task.into = std::get<0>(into) ? slot_at(into) : task.from;
+  task.grad = pointer(grad);
+  task.param_out = pointer(param_out);
+  task.numel = numel;
+  task.grad_dtype = static_cast<Dtype>(grad_dtype);
+  task.moment_dtype = static_cast<Dtype>(moment_dtype);
+  task.out_dtype = static_cast<Dtype>(out_dtype);
+  task.stochastic = rounding_seed.has_value() && task.moment_dtype == Dtype::bfloat16;
+  task.rounding_seed = rounding_seed.value_or(0);
+  task.rounding_offset = rounding_offset;
+  return plan.add(task);
+}
+
+std::optional<std::tuple<std::size_t, std::string, std::size_t, std::string>> find_overlap(const Plan& plan) {
+  const auto found = plan.find_overlap();
+  if (!found) return std::nullopt;
+  return std::tuple{found->first_task, std::string(found->first_name), found->second_task,
+                    std::string(found->second_name)};
+}
+
+std::int64_t run(const Plan& plan, double grad_scale, int threads) {
+  const std::vector<Task> tasks = plan.tasks();  // another Python thread may change the plan meanwhile
+  const py::gil_scoped_release released;
+  return update(tasks, grad_scale, threads);
+}
+
+void sum_squares(const std::vector<std::tuple<Address, Address, std::int64_t, int>>& grads, int threads) {
+  std::vector<NormTask> tasks;
+  tasks.reserve(grads.size());
+  for (const auto& [grad, out, numel, dtype] : grads)
+    tasks.push_back({pointer(grad), pointer<double>(out), numel, static_cast<Dtype>(dtype)});
+  const py::gil_scoped_release released;
+  square_sums(tasks, threads);
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_native, module) {
+  module.doc() = "Native Adam kernels; see zbench.engine.adam for the typed interface.";
+  py::class_<Hyper>(module, "Hyper")
+      .def(py::init<double, double, double, double, double, bool, bool>(), py::arg("lr"), py::arg("beta1"),
+           py::arg("beta2"), py::arg("eps"), py::arg("weight_decay"), py::arg("bias_correction"),
+           py::arg("decoupled"));
+  py::class_<Plan>(module, "Plan")
+      .def(py::init<>())
+      .def("__len__", [](const Plan& plan) { return plan.tasks().size(); })
+      .def("add", &add, py::arg("slot"), py::arg("into"), py::arg("grad"), py::arg("param_out"), py::arg("numel"),
+           py::arg("dtypes"), py::arg("rounding_seed"), py::arg("rounding_offset"))
+      .def("set_step", &Plan::set_step, py::arg("index"), py::arg("step"), py::arg("hyper"))
+      .def("set_grad",
+           [](Plan& plan, std::size_t index, Address grad, int dtype) {
+             plan.set_grad(index, pointer(grad), static_cast<Dtype>(dtype));
+           })
+      .def("set_param_out",
+           [](Plan& plan, std::size_t index, Address out) { plan.set_param_out(index, pointer(out)); })
+      .def("find_overlap", &find_overlap)
+      .def("run", &run, py::arg("grad_scale"), py::arg("threads"));
+  module.def("square_sums", &sum_squares, py::arg("grads"), py::arg("threads"));
+  module.def("available_isas", &available_isas);
+  module.def("isa", [] { return std::string(kernels().name); });
+  module.def("force_isa", &force_isa, py::arg("name"));
+}

@@ -1,0 +1,31 @@
+# The CUDA Adam is a library of its own with a C interface, loaded only when it is used; the CUDA runtime is linked
+# statically, so it loads (and reports that there is no device) on machines without a GPU.
+
+if(ZBENCH_CUDA STREQUAL "OFF")
+  return()
+endif()
+if(NOT EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/adam.cu)
+  return()
+endif()
+include(CheckLanguage)
+check_language(CUDA)
+if(NOT CMAKE_CUDA_COMPILER)
+  if(ZBENCH_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "ZBENCH_CUDA=ON but no CUDA compiler was found; put nvcc on PATH or set ZBENCH_CUDA=OFF")
+  endif()
+  message(STATUS "zbench: no CUDA compiler, the CUDA Adam is not built")
+  return()
+endif()
+
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES all-major)
+endif()
+enable_language(CUDA)
+set(CMAKE_CUDA_STANDARD 17)
+add_library(_cuda_adam MODULE cuda/adam.cu adam/scalars.cpp)
+set_target_properties(_cuda_adam PROPERTIES PREFIX "" CUDA_RUNTIME_LIBRARY Static)
+target_include_directories(_cuda_adam PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+target_compile_options(
+  _cuda_adam PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-O3 --fmad=false --ftz=false --prec-div=true --prec-sqrt=true>
+                     $<$<COMPILE_LANGUAGE:CXX>:-O3 -ffp-contract=off>)
+install(TARGETS _cuda_adam DESTINATION zbench)
