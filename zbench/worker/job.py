@@ -32,9 +32,9 @@ class RankJob:
     that does not exist yet, `tcp://host:port` or `env://`). base_dir: where the sweep's relative paths begin.
     result_path: the JSON that rank 0 writes, atomically, when the trial ended well. reference_path: the
     trajectory to judge by; None leaves the verdict `unchecked`. progress_path: a file or FIFO that rank 0
-    appends a JSON line to after each step, `{"phase": "warmup" | "timed" | "reference", "step": n, "steps": m,
-    "seconds": s}`; n counts from 1 within its phase. local_rank, local_world_size: the place among the ranks
-    of this machine, where there are several machines.
+    appends a JSON line to after each step, `{"phase": "warmup" | "timed" | "reference", "step": n,
+    "steps": m, "seconds": s}`; n counts from 1 within its phase. local_rank, local_world_size: the place
+    among the ranks of this machine, where there are several machines.
     """
 
     trial: dict[str, Any]
@@ -70,7 +70,7 @@ def backwards_per_step(engine: EngineSpec, workload: WorkloadSpec) -> int:
 
 
 def reduces_each_backward(engine: EngineSpec, workload: WorkloadSpec) -> bool:
-    """Return whether ranks are added before micro-batches are; with one backward a step it makes no difference."""
+    """Return whether ranks are added before micro-batches are; one backward a step makes no difference."""
     if backwards_per_step(engine, workload) == 1:
         return False
     if engine.reduce_at == "auto":

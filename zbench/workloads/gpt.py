@@ -1,0 +1,70 @@
+"""A GPT: learned positions, pre-norm blocks, causal attention. Called with (tokens, targets) it returns its
+loss."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, gelu, scaled_dot_product_attention
+from torch.utils.checkpoint import checkpoint
+
+
+class Block(nn.Module):
+    """x [B, T, width] -> [B, T, width]: attention and a four times wider MLP, each behind its layer norm."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attention_norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.attention_out = nn.Linear(width, width)
+        self.mlp_norm = nn.LayerNorm(width)
+        self.mlp_in = nn.Linear(width, 4 * width)
+        self.mlp_out = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self._attend(self.attention_norm(x))
+        hidden: Tensor = self.mlp_out(gelu(self.mlp_in(self.mlp_norm(x))))
+        return x + hidden
+
+    def _attend(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        heads = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
+        q, k, v = heads.permute(2, 0, 3, 1, 4)
+        mixed = scaled_dot_product_attention(q, k, v, is_causal=True)
+        out: Tensor = self.attention_out(mixed.transpose(1, 2).reshape(batch, length, width))
+        return out
+
+
+class GPT(nn.Module):
+    """Decoder of `layers` blocks; `tied_head` makes the output projection share the token embedding."""
+
+    def __init__(
+        self,
+        *,
+        layers: int,
+        width: int,
+        heads: int,
+        vocabulary: int,
+        sequence_length: int,
+        tied_head: bool = False,
+        activation_checkpointing: bool = False,
+    ) -> None:
+        super().__init__()
+        self.checkpointed = activation_checkpointing
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(sequence_length, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+        for embedding in (self.tokens, self.positions):
+            nn.init.normal_(embedding.weight, std=0.02)
+        if tied_head:
+            self.head.weight = self.tokens.weight
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross-entropy of targets [B, T] after tokens [B, T], in float32 or wider."""
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
+        logits = self.head(self.norm(x))
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # a float64 run stays in float64
+        return cross_entropy(logits.flatten(0, 1), targets.flatten())

@@ -1,0 +1,76 @@
+"""What every workload offers: a model, micro-batches and a loss, the same bits on every engine and stage."""
+
+import hashlib
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+Batch = tuple[Tensor, ...]
+
+
+class Data(Protocol):
+    """Where micro-batches come from. `fingerprint` differs where the contents do."""
+
+    fingerprint: str
+
+    def micro_batch(self, seed: int) -> Batch:
+        """Return the micro-batch of this seed: CPU tensors, the same bits for the same seed."""
+        ...
+
+
+def derived_seed(*numbers: int) -> int:
+    """Return a 63-bit seed that depends on every number and its place."""
+    digest = hashlib.blake2b(struct.pack(f"<{len(numbers)}q", *numbers), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A model and its data.
+
+    tokens_per_micro_batch, samples_per_micro_batch: on one rank. flops_per_micro_batch: floating-point
+    operations of one forward and backward of the model's mathematics (a multiply-add is two), recomputation
+    not counted; None where they could not be counted.
+    """
+
+    factory: Callable[[], nn.Module]
+    data: Data
+    seed: int
+    world_size: int
+    tokens_per_micro_batch: int
+    samples_per_micro_batch: int
+    flops_per_micro_batch: float | None = None
+
+    def make_model(self) -> nn.Module:
+        """Return a new float32 model on the CPU, seeded: the same bits at every call, in every process."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derived_seed(self.seed, -1))
+            return self.factory().float().train()
+
+    def batch(self, step: int, micro: int, rank: int) -> Batch:
+        """Return rank `rank`'s micro-batch number `micro` of optimizer step `step` (all from 0), on the
+        CPU."""
+        return self.data.micro_batch(self.micro_seed(step, micro, rank))
+
+    def micro_seed(self, step: int, micro: int, rank: int) -> int:
+        """Return the seed of one micro-batch; whoever runs it also seeds torch with it, for dropout's
+        sake."""
+        if not 0 <= rank < self.world_size:
+            raise ValueError(f"rank must be in [0, {self.world_size}), got {rank}")
+        return derived_seed(self.seed, step, micro, rank)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the scalar loss: the model is called with the batch, floating inputs cast to the model's
+        dtype."""
+        dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+        loss = model(*(x.to(dtype) if x.is_floating_point() else x for x in batch))
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            found = (
+                f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            )
+            raise ValueError(f"expected the model's forward(*batch) to return a scalar loss, got {found}")
+        return loss
