@@ -14,7 +14,7 @@ def _scaled(value: object, suffixes: dict[str, int] | dict[str, float], example:
     if isinstance(value, int | float):
         return value
     match = _NUMBER.fullmatch(value)
-    suffix = match[2] + ("i" if match[3] == "iB" else "") if match else None
+    suffix = match[2] + ("i" if match[3] == "iB" else "") if match else ""
     if match is None or suffix not in suffixes:
         raise ValueError(f"expected a number such as {example}, got {value!r}")
     number = match[1].replace("_", "")
@@ -47,7 +47,13 @@ def format_bytes(count: float) -> str:
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.3g} {unit}" if abs(size) < 1000 else f"{size:.0f} {unit}"
+            return (
+                f"{size:.0f} B"
+                if unit == "B"
+                else f"{size:.3g} {unit}"
+                if abs(size) < 1000
+                else f"{size:.0f} {unit}"
+            )
         size /= 1024
     return f"{size:.3g} TiB"
 

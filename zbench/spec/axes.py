@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from zbench.spec.base import SpecModel
 from zbench.spec.keys import Path, canonical_value, holder, resolve_key, short_name
 from zbench.spec.problems import KeyPath, Problem, ProblemsError, problems_of, shown
-from zbench.spec.base import SpecModel
 from zbench.spec.sweep import AxisSpec, SweepSpec
 from zbench.spec.trial import NOT_IDENTITY
 
@@ -29,7 +29,7 @@ class ValueRange:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One varied key: either `values`, canonical and distinct, or `range`; `when` maps earlier axes to values."""
+    """One varied key: canonical, distinct `values`, or a `range`; `when` maps earlier axes to values."""
 
     key: str
     path: Path
@@ -43,7 +43,7 @@ class Axis:
 
 
 def resolve_axes(sweep: SweepSpec) -> list[Axis]:
-    """Return the axes in the file's order, the last one varying fastest; ProblemsError names every mistake."""
+    """Return the axes in the file's order, the last varying fastest; ProblemsError names every mistake."""
     axes: list[Axis] = []
     problems: list[Problem] = []
     for name, written in sweep.axes.items():

@@ -1,4 +1,4 @@
-"""Combinations that cannot exist, each with its reason and remedy. One rule a line; the first that applies speaks."""
+"""Combinations that cannot exist, each with its reason and remedy. The first rule that applies speaks."""
 
 import importlib.util
 from collections.abc import Callable, Iterator
@@ -40,17 +40,21 @@ _RULES = (
     Rule("engine.offload_param", lambda e: e.offload_param == "cpu" and e.zero_stage != 3,
          "offload_param needs sharded parameters; set zero_stage: 3 or offload_param: none"),
     Rule("engine.offload_optimizer", lambda e: _offloads(e) and e.zero_stage == 0,
-         "offload_optimizer needs a sharded optimizer state; set zero_stage: 1, 2 or 3, or offload_optimizer: none"),
+         "offload_optimizer needs a sharded optimizer state; set zero_stage: 1, 2 or 3,"
+         " or offload_optimizer: none"),
     Rule("engine.offload_schedule", lambda e: _speculates(e) and not _offloads(e),
-         "the speculative schedule updates on the CPU; set offload_optimizer: cpu or offload_schedule: after_backward"),
+         "the speculative schedule updates on the CPU; set offload_optimizer: cpu"
+         " or offload_schedule: after_backward"),
     Rule("engine.offload_ratio", lambda e: e.offload_ratio != 1.0 and not _offloads(e),
          "offload_ratio shares out an offloaded optimizer; set offload_optimizer: cpu or offload_ratio: 1"),
     Rule("engine.rollback", lambda e: e.rollback == "journal" and not _speculates(e),
-         "a rollback journal serves speculation only; set offload_schedule: speculative or rollback: double_buffer"),
+         "a rollback journal serves speculation only; set offload_schedule: speculative"
+         " or rollback: double_buffer"),
     Rule("engine.compile", lambda e: e.compile != "off" and e.zero_stage != 1,
          "compile puts stage 1's reductions into the backward graph; set zero_stage: 1 or compile: off"),
     Rule("engine.compile", lambda e: e.compile != "off" and _speculates(e),
-         "a compiled backward cannot be overlapped by speculation; set offload_schedule: after_backward or compile: off"),
+         "a compiled backward cannot be overlapped by speculation; set compile: off"
+         " or offload_schedule: after_backward"),
     Rule("engine.compile", lambda e: e.compile != "off" and e.accumulation_mode == "unmanaged",
          "a compiled step must know its last backward; set accumulation_mode: micro_steps or multi_backward"),
     Rule("engine.compile", lambda e: e.compile != "off" and e.reduce_at == "each_backward",
@@ -61,12 +65,13 @@ _RULES = (
          " workload.backwards_per_step, or accumulation_mode: micro_steps"),
     Rule("engine.optimizer.moments_rounding",
          lambda e: e.optimizer.moments_rounding == "stochastic" and e.optimizer.moments_dtype == "float32",
-         "float32 moments need no stochastic rounding; set moments_dtype: bfloat16 or moments_rounding: nearest"),
+         "float32 moments need no stochastic rounding; set moments_dtype: bfloat16"
+         " or moments_rounding: nearest"),
     Rule("engine.grad_accum_dtype", lambda e: e.grad_accum_dtype == "float16" and e.dtype != "float16",
          "float16 accumulation needs loss scaling; set dtype: float16 or another grad_accum_dtype"),
     Rule("engine.communication_dtype", lambda e: e.communication_dtype == "float16" and e.dtype != "float16",
          "float16 reduction needs loss scaling; set dtype: float16 or another communication_dtype"),
-    Rule("engine.param_groups", lambda e: any(group.frozen for name, group in e.param_groups.items() if name == "*"),
+    Rule("engine.param_groups", lambda e: "*" in e.param_groups and e.param_groups["*"].frozen,
          "the pattern '*' freezes every parameter, so there is nothing to train; name the ones to freeze"),
 )  # fmt: skip
 
@@ -95,8 +100,8 @@ def _run_conflicts(engine: EngineSpec, run: RunSpec, workload: WorkloadSpec) -> 
     if run.world_size > MAX_RANKS_ON_ONE_HOST:
         yield (
             "run.world_size",
-            f"{run.world_size} ranks are more than the {MAX_RANKS_ON_ONE_HOST} that can be started on one host;"
-            " lower run.world_size, or span hosts with torchrun",
+            f"{run.world_size} ranks are more than the {MAX_RANKS_ON_ONE_HOST} that can be started"
+            " on one host; lower run.world_size, or span hosts with torchrun",
         )
 
 

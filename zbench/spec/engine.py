@@ -32,7 +32,7 @@ class OptimizerSpec(SpecModel):
 
 
 class ParamGroupSpec(SpecModel):
-    """Overrides of optimizer keys for the parameters whose names match a pattern; a missing key is inherited."""
+    """Overrides of optimizer keys for parameters whose names match a pattern; a missing key is inherited."""
 
     lr: Annotated[float, Field(ge=0)] | None = Field(None, description="Learning rate of this group.")
     betas: Betas | None = Field(None, description="Decay rates of the moments of this group.")
@@ -54,7 +54,7 @@ class EngineSpec(SpecModel):
     )
     zero_stage: Annotated[Literal[0, 1, 2, 3], NotBoolean] = Field(
         0,
-        description="What is sharded over the ranks: 0 nothing, 1 moments, 2 gradients too, 3 parameters too.",
+        description="What is sharded over ranks: 0 nothing, 1 moments, 2 gradients too, 3 parameters too.",
     )
     offload_optimizer: Literal["none", "cpu"] = Field(
         "none", description="Where master weights and moments live and Adam runs."

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from zbench.errors import SpecError
 from zbench.spec.axes import Axis, Point, included, matching, resolve_axes
-from zbench.spec.combinations import invalid_reason
+from zbench.spec.combinations import conflict
 from zbench.spec.keys import Path, assign, short_name, value_at
 from zbench.spec.problems import Problem, ProblemsError
 from zbench.spec.sweep import SweepSpec
@@ -20,12 +20,16 @@ MAX_POINTS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class InvalidTrial:
-    """A point that cannot exist, and why; it is recorded with outcome `invalid` and never launched."""
+    """A point that cannot exist, and why; it is recorded with outcome `invalid` and never launched.
+
+    `key` is the one to change, as `engine.zero_stage`.
+    """
 
     axes: dict[str, Any]
     config: dict[str, Any]
     reason: str
     trial_id: str
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +55,39 @@ def expand(sweep: SweepSpec) -> Expansion:
     found = Expansion([], [])
     seen: set[str] = set()
     excluded = duplicates = 0
+    for trial in _all_points(sweep, axes, excludes, extra):
+        if trial is None:
+            excluded += 1
+        elif trial.trial_id in seen:
+            duplicates += 1
+        elif isinstance(trial, TrialSpec):
+            found.trials.append(trial)
+        else:
+            found.invalid.append(trial)
+        seen.update([] if trial is None else [trial.trial_id])
+    return Expansion(found.trials, found.invalid, duplicates, excluded)
+
+
+def first_points(sweep: SweepSpec) -> Iterator[TrialSpec | InvalidTrial]:
+    """Yield the points of a checked sweep one by one, those excluded left out, duplicates not."""
+    points = _all_points(sweep, checked_axes(sweep), list(matching(sweep)), included(sweep))
+    return (trial for trial in points if trial is not None)
+
+
+def _all_points(
+    sweep: SweepSpec,
+    axes: Sequence[Axis],
+    excludes: Sequence[dict[Path, tuple[Any, ...]]],
+    extra: Sequence[dict[Path, Any]],
+) -> Iterator[TrialSpec | InvalidTrial | None]:
+    """Yield every point in order, None for one that is excluded."""
     base = base_config(sweep)
     for values, is_extra in _configurations(axes, extra):
         config = configured(base, values)
         if not is_extra and any(_matches(config, entry) for entry in excludes):
-            excluded += 1
-            continue
-        trial = _trial(config, _shown_axes(config, values, axes, is_extra))
-        if trial.trial_id in seen:
-            duplicates += 1
-            continue
-        seen.add(trial.trial_id)
-        found.trials.append(trial) if isinstance(trial, TrialSpec) else found.invalid.append(trial)
-    return Expansion(found.trials, found.invalid, duplicates, excluded)
+            yield None
+        else:
+            yield _trial(config, _shown_axes(config, values, axes, is_extra))
 
 
 def checked_axes(sweep: SweepSpec) -> list[Axis]:
@@ -71,13 +95,14 @@ def checked_axes(sweep: SweepSpec) -> list[Axis]:
     axes = resolve_axes(sweep)
     count = math.prod(len(axis.values) for axis in axes if axis.values is not None)
     if count > MAX_POINTS and sweep.search.method == "grid":
-        message = f"the product has {count:,} points, more than {MAX_POINTS:,}; shorten an axis or set search.method"
+        message = f"the product has {count:,} points, more than {MAX_POINTS:,}"
+        message += "; shorten an axis or set search.method"
         raise ProblemsError([Problem(("axes",), message)])
     return axes
 
 
 def trial_at(sweep: SweepSpec, point: Point) -> TrialSpec | InvalidTrial:
-    """Return the trial at one point (axis key -> value) of a sweep, for a search that draws its own points."""
+    """Return the trial at one point (axis key -> value), for a search that draws its own points."""
     axes = {axis.key: axis for axis in resolve_axes(sweep)}
     values = {axes[key].path: value for key, value in point.items()}
     config = configured(base_config(sweep), values)
@@ -92,12 +117,13 @@ def is_excluded(sweep: SweepSpec, trial: TrialSpec | InvalidTrial) -> bool:
 
 def base_config(sweep: SweepSpec) -> dict[str, Any]:
     """Return the configuration that axes vary, as plain JSON values."""
-    return sweep.model_dump(mode="json", include={"workload", "run", "engine", "verify"})
+    config: dict[str, Any] = sweep.model_dump(mode="json", include={"workload", "run", "engine", "verify"})
+    return config
 
 
 def configured(base: dict[str, Any], values: dict[Path, Any]) -> dict[str, Any]:
     """Return a copy of `base` with some keys set."""
-    config = _copied(base)
+    config: dict[str, Any] = _copied(base)
     for path, value in values.items():
         assign(config, path, _copied(value))
     return config
@@ -153,7 +179,8 @@ def _trial(config: dict[str, Any], axes: dict[str, Any]) -> TrialSpec | InvalidT
             f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg'].removeprefix('Value error, ')}"
         )
         return InvalidTrial(axes, config, reason, config_id(config))
-    reason_found = invalid_reason(trial.engine, trial.run, trial.workload)
-    if reason_found is None:
+    found = conflict(trial.engine, trial.run, trial.workload)
+    if found is None:
         return trial
-    return InvalidTrial(axes, trial.config(), reason_found, trial.trial_id)
+    key, reason = found
+    return InvalidTrial(axes, trial.config(), reason, trial.trial_id, key)

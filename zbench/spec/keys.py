@@ -83,7 +83,7 @@ def _nearest_key(key: str) -> str:
 
 @cache
 def short_name(path: Path) -> str:
-    """Return the shortest ending of a path that still names it alone, such as `zero_stage` or `optimizer.name`."""
+    """Return the shortest ending of a path that still names it alone, such as `zero_stage`."""
     for length in range(2 if path[-1] in _VAGUE else 1, len(path)):
         ending = ".".join(path[-length:])
         try:
@@ -114,7 +114,7 @@ def holder(path: Path) -> type[BaseModel] | None:
 
 
 def canonical_value(path: Path, value: Any) -> Any:
-    """Return a value as plain JSON in its one canonical form (`5e6` is 5000000); ValidationError otherwise."""
+    """Return a value as plain JSON in its one canonical form (`5e6` is 5000000), or ValidationError."""
     model = holder(path)
     if model is None:
         return value
@@ -130,7 +130,7 @@ def value_at(config: Mapping[str, Any], path: Path) -> Any:
 
 
 def assign(config: dict[str, Any], path: Path, value: Any) -> None:
-    """Set one key of a configuration in place, making blocks as needed; `text` and `synthetic` replace each other."""
+    """Set one key in place, making blocks as needed; `text` and `synthetic` replace each other."""
     block = config
     for part in path[:-1]:
         block = block.setdefault(part, {})

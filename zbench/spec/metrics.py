@@ -1,4 +1,4 @@
-"""What a trial can be ranked and constrained by: name, unit, direction, and where a Record's JSON holds it."""
+"""What a trial can be ranked and constrained by: name, unit, direction, and its place in a Record's JSON."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -9,16 +9,17 @@ from zbench.spec.suggest import nearest
 from zbench.units import format_bytes, format_seconds, parse_bytes, parse_duration
 
 Direction = Literal["maximize", "minimize"]
+Unit = Literal["1/s", "TFLOP/s", "s", "bytes", "ratio", "verdict"]
 Operator = Literal["<=", ">=", "<", ">", "=="]
 VERDICTS = ("unchecked", "wrong", "drifted", "equivalent", "identical")  # worst first
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure of a Record. `path` leads to it in the Record's JSON; `better` is None where neither way is."""
+    """A figure of a Record; `path` leads to it in the Record's JSON; `better` is None for a verdict."""
 
     name: str
-    unit: Literal["1/s", "TFLOP/s", "s", "bytes", "ratio", "verdict"]
+    unit: Unit
     better: Direction | None
     path: tuple[str, ...]
     description: str
@@ -58,19 +59,28 @@ class Metric:
         return value if isinstance(value, int | float | str) else None
 
 
-_ALL = (
-    Metric("tokens_per_s", "1/s", "maximize", ("timing", "tokens_per_s"), "Tokens trained a second, all ranks."),
-    Metric("samples_per_s", "1/s", "maximize", ("timing", "samples_per_s"), "Sequences trained a second."),
-    Metric("tflops", "TFLOP/s", "maximize", ("timing", "tflops"), "Model floating-point operations a second."),
-    Metric("median_step_s", "s", "minimize", ("timing", "median_step_s"), "Median time of one step."),
-    Metric("peak_device_bytes", "bytes", "minimize", ("memory", "peak_device_bytes"), "Peak memory of one rank's device."),
-    Metric("peak_host_bytes", "bytes", "minimize", ("memory", "peak_host_bytes"), "Peak host memory of one rank."),
-    Metric("peak_rss_bytes", "bytes", "minimize", ("memory", "peak_rss_bytes"), "Peak resident set of one rank."),
-    Metric("error_ratio", "ratio", "minimize", ("correctness", "error_ratio"), "Distance from the float64 truth over the reference's."),
-    Metric("max_abs_diff", "ratio", "minimize", ("correctness", "max_abs_diff"), "Largest difference of a parameter from the reference."),
-    Metric("verdict", "verdict", None, ("correctness", "verdict"), "The correctness verdict; identical is the highest."),
-)  # fmt: skip
-METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
+def _metric(
+    name: str, unit: Unit, better: Direction | None, section: str, description: str
+) -> tuple[str, Metric]:
+    return name, Metric(name, unit, better, (section, name), description)
+
+
+METRICS: dict[str, Metric] = dict(
+    (
+        _metric("tokens_per_s", "1/s", "maximize", "timing", "Tokens trained a second, all ranks."),
+        _metric("samples_per_s", "1/s", "maximize", "timing", "Sequences trained a second, all ranks."),
+        _metric("tflops", "TFLOP/s", "maximize", "timing", "Model floating-point operations a second."),
+        _metric("median_step_s", "s", "minimize", "timing", "Median time of one step."),
+        _metric("peak_device_bytes", "bytes", "minimize", "memory", "Peak device memory of one rank."),
+        _metric("peak_host_bytes", "bytes", "minimize", "memory", "Peak host memory of one rank."),
+        _metric("peak_rss_bytes", "bytes", "minimize", "memory", "Peak resident set of one rank."),
+        _metric(
+            "error_ratio", "ratio", "minimize", "correctness", "Distance from the truth by the reference's."
+        ),
+        _metric("max_abs_diff", "ratio", "minimize", "correctness", "Largest difference from the reference."),
+        _metric("verdict", "verdict", None, "correctness", "The verdict; identical is the highest."),
+    )
+)
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "==": operator.eq,
@@ -124,7 +134,7 @@ class Constraint:
         )
 
     def violation(self, value: float | str | None) -> float:
-        """Return how far a value is outside, at most 0 where it holds (`==` gives a distance); inf where missing."""
+        """Return how far a value is outside: at most 0 where it holds, inf where it is missing."""
         if value is None:
             return float("inf")
         excess = _number(value) - _number(self.bound)

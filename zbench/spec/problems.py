@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -54,16 +54,20 @@ def _place(detail: ErrorDetails, data: object) -> KeyPath:
     """Return the part of a location that exists in the data: pydantic adds the names of union members."""
     path: list[str | int] = []
     for part in detail["loc"]:
-        if isinstance(data, Mapping) and part in data:
-            data = data[part]
-        elif isinstance(data, list | tuple) and isinstance(part, int) and part < len(data):
-            data = data[part]
+        if _holds(data, part):
+            data = data[part]  # type: ignore[index]
         elif detail["type"] == "missing" and part == detail["loc"][-1]:
             data = None
         else:
             continue
         path.append(part)
     return tuple(path)
+
+
+def _holds(data: object, part: str | int) -> bool:
+    if isinstance(data, list | tuple):
+        return isinstance(part, int) and part < len(data)
+    return isinstance(data, Mapping) and part in data
 
 
 def _model_at(path: KeyPath, model: type[BaseModel]) -> type[BaseModel]:
@@ -77,8 +81,8 @@ def _model_at(path: KeyPath, model: type[BaseModel]) -> type[BaseModel]:
 
 def _mapped_model(annotation: Any) -> type[BaseModel] | None:
     """Return the model that a mapping such as `dict[str, ParamGroupSpec]` holds."""
-    arguments = getattr(annotation, "__args__", ())
-    return nested_model(arguments[-1]) if len(arguments) == 2 else None
+    arguments = get_args(annotation)
+    return nested_model(arguments[1]) if len(arguments) == 2 else None
 
 
 def _unknown_key(path: KeyPath, model: type[BaseModel]) -> str:
@@ -101,7 +105,8 @@ def _expected(details: list[ErrorDetails]) -> str:
 
 _TYPES = {
     "int_type": "a whole number", "int_from_float": "a whole number", "float_type": "a number",
-    "bool_type": "true or false", "string_type": "text", "list_type": "a list", "dict_type": "a mapping of keys",
+    "bool_type": "true or false", "string_type": "text", "list_type": "a list",
+    "dict_type": "a mapping of keys",
     "model_type": "a mapping of keys", "tuple_type": "a list", "finite_number": "a finite number",
     "union_tag_not_found": "a list of values, or a mapping with `low` and `high`",
 }  # fmt: skip

@@ -32,5 +32,5 @@ class VerifySpec(SpecModel):
 
     mode: Literal["off", "reference", "full"] = Field(
         "full",
-        description="`off`, `reference` (bits against plain PyTorch) or `full` (adds a float64 run and so the error ratio).",
+        description="`off`, `reference` (bits against plain PyTorch) or `full` (also a float64 run).",
     )

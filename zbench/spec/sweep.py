@@ -98,12 +98,24 @@ class ObjectiveSpec(SpecModel):
                 )
         return names
 
-    @field_validator("subject_to")
+    @field_validator("subject_to", mode="before")
     @classmethod
-    def _readable(cls, bounds: dict[str, str]) -> dict[str, str]:
-        for metric, text in bounds.items():
-            Constraint.parse(metric, text)
+    def _readable(cls, bounds: object) -> object:
+        for metric, text in bounds.items() if isinstance(bounds, dict) else ():
+            try:
+                Constraint.parse(metric, text)
+            except ValueError as error:
+                raise ValueError(f"{metric}: {error}; correct this bound") from None
         return bounds
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_mapping(cls, value: object) -> object:
+        if isinstance(value, str):
+            raise ValueError(
+                f"no direction: expected `maximize: {value}` or `minimize: {value}`, got {value!r}; add it"
+            )
+        return value
 
     @model_validator(mode="after")
     def _has_direction(self) -> Self:

@@ -5,6 +5,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import Field
+
 from zbench.spec.base import SpecModel
 from zbench.spec.engine import EngineSpec
 from zbench.spec.run import RunSpec, VerifySpec
@@ -27,7 +29,7 @@ class TrialSpec(SpecModel):
     run: RunSpec
     engine: EngineSpec
     verify: VerifySpec = VerifySpec()
-    axes: dict[str, Any] = {}
+    axes: dict[str, Any] = Field({}, description="The varied keys and their values.")
 
     def config(self) -> dict[str, Any]:
         """Return the resolved configuration as plain JSON values, without `axes`."""

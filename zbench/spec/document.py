@@ -1,0 +1,214 @@
+"""A sweep file as plain data, with the line of every key: YAML 1.2, TOML or JSON. Nothing in it is run."""
+
+import json
+import re
+import tomllib
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from zbench.errors import SpecError
+from zbench.spec.problems import KeyPath, key_text
+
+MAX_BYTES = 4 << 20
+MAX_NODES = 200_000
+_CORE = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "map", "seq")}
+_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+_TOML_HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?")
+_TOML_WORD = r"""[A-Za-z0-9_-]+|"([^"]*)"|'([^']*)'"""
+_TOML_KEY = re.compile(rf"\s*((?:{_TOML_WORD})(?:\s*\.\s*(?:{_TOML_WORD}))*)\s*=")
+_TOML_PART = re.compile(_TOML_WORD)
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The data of a file and the line (from 1) on which each path begins."""
+
+    data: Any
+    file: str
+    lines: dict[KeyPath, int] = field(default_factory=dict)
+
+    def line_of(self, path: KeyPath) -> int | None:
+        """Return the line of a path, or of the nearest thing around it that has one."""
+        for length in range(len(path), -1, -1):
+            if path[:length] in self.lines:
+                return self.lines[path[:length]]
+        return None
+
+
+def read_document(path: Path) -> Document:
+    """Read a file by its ending (.toml, .json, else YAML); SpecError says where and why it cannot be read."""
+    text = _read_text(path)
+    if path.suffix == ".toml":
+        return _read_toml(text, str(path))
+    if path.suffix == ".json":
+        return _read_json(text, str(path))
+    return _read_yaml(text, str(path))
+
+
+def parse_scalar(text: str, place: str) -> Any:
+    """Return the value that YAML text such as `1e-3` or `[0, 1]` holds; empty text is null."""
+    try:
+        return _read_yaml(text, place).data
+    except SpecError as error:
+        raise SpecError(error.message, file=place) from None
+
+
+def _read_text(path: Path) -> str:
+    if path.is_dir():
+        raise SpecError("this is a directory; name a sweep file in it", file=str(path))
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        message = "no such file; check the path, or begin with sweeps/quickstart.yaml"
+        raise SpecError(message, file=str(path)) from None
+    except OSError as error:
+        raise SpecError(f"cannot be read ({error.strerror}); check its permissions", file=str(path)) from None
+    if len(content) > MAX_BYTES:
+        raise SpecError(f"larger than {MAX_BYTES >> 20} MiB; this is no sweep file", file=str(path))
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise SpecError("not UTF-8 text; this is no sweep file", file=str(path)) from None
+    if "\0" in text:
+        raise SpecError("not text (it holds NUL bytes); this is no sweep file", file=str(path))
+    return text
+
+
+def _read_yaml(text: str, file: str) -> Document:
+    loader = YAML(typ="safe", pure=True)
+    try:
+        root = loader.compose(text)
+        reader = _YamlReader(loader, file)
+        data = None if root is None else reader.value(root, ())
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = error.problem or error.context or "not YAML"
+        line = mark.line + 1 if mark else None
+        raise SpecError(f"not YAML: {what}; correct the syntax", file=file, line=line) from None
+    except YAMLError as error:
+        raise SpecError(f"not YAML: {str(error).splitlines()[0]}; correct the syntax", file=file) from None
+    except RecursionError:
+        raise SpecError("nested too deeply; this is no sweep file", file=file) from None
+    return Document(data, file, reader.lines)
+
+
+class _YamlReader:
+    """Turns composed nodes into plain data of the core types and notes their lines."""
+
+    def __init__(self, loader: YAML, file: str) -> None:
+        self.lines: dict[KeyPath, int] = {}
+        self._loader, self._file, self._count = loader, file, 0
+
+    def value(self, node: Node, path: KeyPath) -> Any:
+        """Return the data of a node; SpecError for tags, repeated keys and endless anchors."""
+        self._count += 1
+        self.lines.setdefault(path, node.start_mark.line + 1)
+        if self._count > MAX_NODES or len(path) > 50:
+            self._fail(node, path[:2], "too large once its anchors are filled in; write it out, smaller")
+        if str(node.tag) == _TIMESTAMP:
+            return node.value
+        if str(node.tag) not in _CORE:
+            self._fail(node, path, f"the tag {node.tag} is not allowed; write a plain value")
+        if isinstance(node, ScalarNode):
+            return self._scalar(node, path)
+        if isinstance(node, SequenceNode):
+            return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
+        assert isinstance(node, MappingNode)
+        return self._mapping(node, path)
+
+    def _scalar(self, node: ScalarNode, path: KeyPath) -> Any:
+        try:
+            return self._loader.constructor.construct_object(node)
+        except ValueError:
+            self._fail(node, path, f"cannot read {node.value[:40]!r}; quote it if it is text")
+
+    def _mapping(self, node: MappingNode, path: KeyPath) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            key = key_node.value if isinstance(key_node, ScalarNode) else None
+            if key is None:
+                self._fail(key_node, path, "a key must be a plain word")
+            place = (*path, key)
+            if key in found:
+                first = self.lines[place]
+                self._fail(
+                    key_node, place, f"this key stands twice (first on line {first}); remove one of them"
+                )
+            self.lines[place] = key_node.start_mark.line + 1
+            found[key] = self.value(value_node, place)
+        return found
+
+    def _fail(self, node: Node, path: KeyPath, message: str) -> NoReturn:
+        raise SpecError(message, file=self._file, line=node.start_mark.line + 1, key=key_text(path))
+
+
+def _read_json(text: str, file: str) -> Document:
+    def no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise _RepeatedKeyError(twice)
+        return found
+
+    lines: dict[KeyPath, int] = {}
+    try:
+        data = json.loads(text, object_pairs_hook=no_repeats)
+    except json.JSONDecodeError as error:
+        if not text.strip():
+            return Document(None, file)
+        raise SpecError(f"not JSON: {error.msg}; correct the syntax", file=file, line=error.lineno) from None
+    except _RepeatedKeyError as error:
+        where = [number for number, line in enumerate(text.splitlines(), 1) if f'"{error}"' in line]
+        message = "this key stands twice; remove one of them"
+        raise SpecError(message, file=file, line=where[-1] if where else None, key=str(error)) from None
+    except RecursionError:
+        raise SpecError("nested too deeply; this is no sweep file", file=file) from None
+    try:  # JSON is YAML but for tabs, which JSON only allows between values: so YAML knows the lines
+        lines = _read_yaml(text.replace("\t", " "), file).lines
+    except SpecError:
+        lines = {}
+    return Document(data, file, lines)
+
+
+class _RepeatedKeyError(Exception):
+    """A JSON object names a key twice."""
+
+
+def _read_toml(text: str, file: str) -> Document:
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"\(at line (\d+)", str(error))
+        what = re.sub(r" \(at .*\)$", "", str(error))
+        line = int(found[1]) if found else None
+        raise SpecError(f"not TOML: {what}; correct the syntax", file=file, line=line) from None
+    except RecursionError:
+        raise SpecError("nested too deeply; this is no sweep file", file=file) from None
+    return Document(data or None, file, dict(_toml_lines(text)))
+
+
+def _toml_lines(text: str) -> Iterator[tuple[KeyPath, int]]:
+    """Yield the line of each table and key; tomllib tells no lines for what it read well."""
+    table: KeyPath = ()
+    counts: dict[Hashable, int] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := _TOML_HEADER.fullmatch(line):
+            table = _toml_parts(header[1])
+            if line.lstrip().startswith("[["):
+                counts[table] = counts.get(table, -1) + 1
+                table = (*table, counts[table])
+            yield table, number
+        elif key := _TOML_KEY.match(line):
+            yield (*table, *_toml_parts(key[1])), number
+
+
+def _toml_parts(text: str) -> KeyPath:
+    return tuple(found[1] or found[2] or found[0] for found in _TOML_PART.finditer(text))

@@ -1,0 +1,137 @@
+"""Sweep file, `ZBENCH_*` and `--set` to a SweepSpec: command line > environment > file > defaults."""
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from zbench.errors import SpecError
+from zbench.spec import overrides as settings
+from zbench.spec.axes import Axis, included, matching
+from zbench.spec.document import Document, read_document
+from zbench.spec.expand import InvalidTrial, checked_axes, first_points
+from zbench.spec.problems import KeyPath, Problem, ProblemsError, key_text, problems_of, shown
+from zbench.spec.sweep import AxisSpec, SweepSpec
+
+
+def load_sweep(
+    path: Path | str, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None
+) -> SweepSpec:
+    """Read a sweep file and the settings above it; axes come back under short keys with canonical values.
+
+    Every mistake is a SpecError (exit code 2) that names file, line, key and remedy. `environ` defaults to
+    the process's environment; `overrides` are `KEY=VALUE` texts.
+    """
+    document = read_document(Path(path))
+    if document.data is None:
+        message = "this file is empty; begin with `axes:`, or see sweeps/quickstart.yaml"
+        raise SpecError(message, file=document.file)
+    if not isinstance(document.data, dict):
+        message = f"expected a mapping of keys such as `workload:` and `axes:`, got {shown(document.data)}"
+        raise SpecError(
+            f"{message}; see sweeps/quickstart.yaml", file=document.file, line=document.line_of(())
+        )
+    data = {"name": _default_name(Path(path)), **document.data}
+    return _parse(data, document, overrides, environ)
+
+
+def sweep_from_mapping(
+    data: Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    *,
+    source: str = "command line",
+) -> SweepSpec:
+    """Return the sweep that plain data means, with the same checks and precedence as a file."""
+    return _parse(dict(data), Document(data, source), overrides, environ)
+
+
+def _default_name(path: Path) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", path.stem).strip("-.") or "sweep"
+
+
+def _parse(
+    data: dict[str, Any], document: Document, overrides: Sequence[str], environ: Mapping[str, str] | None
+) -> SweepSpec:
+    variables = settings.from_environment(os.environ if environ is None else environ)
+    data = _copied(data)
+    origins = settings.apply(data, [*variables, *settings.from_options(overrides)])
+    try:
+        try:
+            sweep = SweepSpec.model_validate(data)
+        except ValidationError as error:
+            raise ProblemsError(problems_of(error, data, SweepSpec)) from None
+        return _canonical(sweep)
+    except ProblemsError as error:
+        raise _located(error.problems, document, origins) from None
+
+
+def _canonical(sweep: SweepSpec) -> SweepSpec:
+    """Check everything that needs the whole sweep, and put axes under short keys with canonical values."""
+    problems: list[Problem] = []
+    for check in (checked_axes, lambda sweep: list(matching(sweep)), included):
+        try:
+            check(sweep)
+        except ProblemsError as error:
+            problems += error.problems
+    if problems:
+        raise ProblemsError(problems)
+    axes = checked_axes(sweep)
+    _check_something_can_run(sweep, axes)
+    return sweep.model_copy(update={"axes": {axis.key: _written(axis) for axis in axes}})
+
+
+def _written(axis: Axis) -> list[Any] | AxisSpec:
+    """Return an axis as a sweep file holds it, its values canonical."""
+    when = {key: list(values) for key, values in axis.when.items()}
+    if axis.range is not None:
+        limits = axis.range
+        return AxisSpec(low=limits.low, high=limits.high, log=limits.log, step=limits.step, when=when)
+    values = list(axis.values or ())
+    return AxisSpec(values=values, when=when) if when else values
+
+
+def _check_something_can_run(sweep: SweepSpec, axes: Sequence[Axis]) -> None:
+    """Refuse a sweep of which no point can exist, or whose points are all excluded."""
+    if any(axis.range is not None for axis in axes):
+        return
+    first: InvalidTrial | None = None
+    count = 0
+    for trial in first_points(sweep):
+        if not isinstance(trial, InvalidTrial):
+            return
+        first, count = first or trial, count + 1
+    if first is None:
+        raise ProblemsError([Problem(("exclude",), "every point is excluded; remove an entry")])
+    every = f"none of the {count} points can exist; the first: " if count > 1 else ""
+    raise ProblemsError([Problem(_place(sweep, first.key), every + first.reason)])
+
+
+def _place(sweep: SweepSpec, key: str) -> KeyPath:
+    """Return where a key was written: its axis, or its section."""
+    path = tuple(key.split("."))
+    axis = next((name for name in sweep.axes if path[-1] == name.split(".")[-1]), None)
+    return path if axis is None else ("axes", axis)
+
+
+def _located(problems: Iterable[Problem], document: Document, origins: Mapping[KeyPath, str]) -> SpecError:
+    """Return one error for all problems, each with its file and line or the setting it came from."""
+    errors = []
+    for problem in problems:
+        around = (problem.path[:length] for length in range(len(problem.path), 0, -1))
+        origin = next((origins[path] for path in around if path in origins), None)
+        line = None if origin else document.line_of(problem.path)
+        key = key_text(problem.path)
+        errors.append(SpecError(problem.message, file=origin or document.file, line=line, key=key))
+    first, rest = errors[0], errors[1:]
+    text = "\n".join([first.message, *(str(error) for error in rest)])
+    return SpecError(text, file=first.file, line=first.line, key=first.key)
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _copied(inner) for key, inner in value.items()}
+    return [_copied(inner) for inner in value] if isinstance(value, list | tuple) else value
