@@ -55,7 +55,7 @@ def expand(sweep: SweepSpec) -> Expansion:
     found = Expansion([], [])
     seen: set[str] = set()
     excluded = duplicates = 0
-    for trial in _all_points(sweep, axes, excludes, extra):
+    for trial in _walk(sweep, axes, excludes, extra):
         if trial is None:
             excluded += 1
         elif trial.trial_id in seen:
@@ -68,13 +68,13 @@ def expand(sweep: SweepSpec) -> Expansion:
     return Expansion(found.trials, found.invalid, duplicates, excluded)
 
 
-def first_points(sweep: SweepSpec) -> Iterator[TrialSpec | InvalidTrial]:
+def all_points(sweep: SweepSpec) -> Iterator[TrialSpec | InvalidTrial]:
     """Yield the points of a checked sweep one by one, those excluded left out, duplicates not."""
-    points = _all_points(sweep, checked_axes(sweep), list(matching(sweep)), included(sweep))
+    points = _walk(sweep, checked_axes(sweep), list(matching(sweep)), included(sweep))
     return (trial for trial in points if trial is not None)
 
 
-def _all_points(
+def _walk(
     sweep: SweepSpec,
     axes: Sequence[Axis],
     excludes: Sequence[dict[Path, tuple[Any, ...]]],

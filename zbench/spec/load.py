@@ -12,18 +12,24 @@ from zbench.errors import SpecError
 from zbench.spec import overrides as settings
 from zbench.spec.axes import Axis, included, matching
 from zbench.spec.document import Document, read_document
-from zbench.spec.expand import InvalidTrial, checked_axes, first_points
+from zbench.spec.expand import InvalidTrial, all_points, checked_axes
+from zbench.spec.inputs import input_problems, place_of
 from zbench.spec.problems import KeyPath, Problem, ProblemsError, key_text, problems_of, shown
 from zbench.spec.sweep import AxisSpec, SweepSpec
 
 
 def load_sweep(
-    path: Path | str, overrides: Sequence[str] = (), environ: Mapping[str, str] | None = None
+    path: Path | str,
+    overrides: Sequence[str] = (),
+    environ: Mapping[str, str] | None = None,
+    *,
+    inputs: bool = True,
 ) -> SweepSpec:
     """Read a sweep file and the settings above it; axes come back under short keys with canonical values.
 
     Every mistake is a SpecError (exit code 2) that names file, line, key and remedy. `environ` defaults to
-    the process's environment; `overrides` are `KEY=VALUE` texts.
+    the process's environment; `overrides` are `KEY=VALUE` texts. `inputs=False` leaves unchecked whether the
+    texts and models that the file names exist beside it, for a file that is only looked at.
     """
     document = read_document(Path(path))
     if document.data is None:
@@ -35,7 +41,7 @@ def load_sweep(
             f"{message}; see sweeps/quickstart.yaml", file=document.file, line=document.line_of(())
         )
     data = {"name": _default_name(Path(path)), **document.data}
-    return _parse(data, document, overrides, environ)
+    return _parse(data, document, overrides, environ, Path(path).parent if inputs else None)
 
 
 def sweep_from_mapping(
@@ -46,7 +52,7 @@ def sweep_from_mapping(
     source: str = "command line",
 ) -> SweepSpec:
     """Return the sweep that plain data means, with the same checks and precedence as a file."""
-    return _parse(dict(data), Document(data, source), overrides, environ)
+    return _parse(dict(data), Document(data, source), overrides, environ, None)
 
 
 def _default_name(path: Path) -> str:
@@ -54,7 +60,11 @@ def _default_name(path: Path) -> str:
 
 
 def _parse(
-    data: dict[str, Any], document: Document, overrides: Sequence[str], environ: Mapping[str, str] | None
+    data: dict[str, Any],
+    document: Document,
+    overrides: Sequence[str],
+    environ: Mapping[str, str] | None,
+    base_dir: Path | None,
 ) -> SweepSpec:
     variables = settings.from_environment(os.environ if environ is None else environ)
     data = _copied(data)
@@ -64,12 +74,12 @@ def _parse(
             sweep = SweepSpec.model_validate(data)
         except ValidationError as error:
             raise ProblemsError(problems_of(error, data, SweepSpec)) from None
-        return _canonical(sweep)
+        return _canonical(sweep, base_dir)
     except ProblemsError as error:
         raise _located(error.problems, document, origins) from None
 
 
-def _canonical(sweep: SweepSpec) -> SweepSpec:
+def _canonical(sweep: SweepSpec, base_dir: Path | None) -> SweepSpec:
     """Check everything that needs the whole sweep, and put axes under short keys with canonical values."""
     problems: list[Problem] = []
     for check in (checked_axes, lambda sweep: list(matching(sweep)), included):
@@ -79,6 +89,8 @@ def _canonical(sweep: SweepSpec) -> SweepSpec:
             problems += error.problems
     if problems:
         raise ProblemsError(problems)
+    if base_dir is not None and (unfit := input_problems(sweep, base_dir)):
+        raise ProblemsError(unfit)
     axes = checked_axes(sweep)
     _check_something_can_run(sweep, axes)
     return sweep.model_copy(update={"axes": {axis.key: _written(axis) for axis in axes}})
@@ -100,21 +112,14 @@ def _check_something_can_run(sweep: SweepSpec, axes: Sequence[Axis]) -> None:
         return
     first: InvalidTrial | None = None
     count = 0
-    for trial in first_points(sweep):
+    for trial in all_points(sweep):
         if not isinstance(trial, InvalidTrial):
             return
         first, count = first or trial, count + 1
     if first is None:
         raise ProblemsError([Problem(("exclude",), "every point is excluded; remove an entry")])
     every = f"none of the {count} points can exist; the first: " if count > 1 else ""
-    raise ProblemsError([Problem(_place(sweep, first.key), every + first.reason)])
-
-
-def _place(sweep: SweepSpec, key: str) -> KeyPath:
-    """Return where a key was written: its axis, or its section."""
-    path = tuple(key.split("."))
-    axis = next((name for name in sweep.axes if path[-1] == name.split(".")[-1]), None)
-    return path if axis is None else ("axes", axis)
+    raise ProblemsError([Problem(place_of(sweep, first.key), every + first.reason)])
 
 
 def _located(problems: Iterable[Problem], document: Document, origins: Mapping[KeyPath, str]) -> SpecError:

@@ -2,7 +2,8 @@
 
 A variable is `ZBENCH_` and a key in capitals, with two underscores for each dot: `ZBENCH_WORLD_SIZE=4`,
 `ZBENCH_OPTIMIZER__LR=1e-4`, `ZBENCH_SEARCH__TRIALS=20`. Keys are those of `--set`: any dotted key of the
-file, or a bare name of workload, run or engine that is unambiguous. Setting a key that is an axis pins that axis.
+file, or a bare name of workload, run or engine that is unambiguous. Setting a key that is an axis pins
+that axis.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,0 +1,111 @@
+"""What a sweep names outside its file: the text it reads, the model and the preset. Checked without torch."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from zbench.errors import SpecError, UsageError
+from zbench.spec.axes import matching, resolve_axes
+from zbench.spec.expand import InvalidTrial, all_points
+from zbench.spec.presets import gpt_shape, mlp_shape
+from zbench.spec.problems import KeyPath, Problem, ProblemsError
+from zbench.spec.suggest import nearest
+from zbench.spec.sweep import SweepSpec
+from zbench.spec.workload import WorkloadSpec
+
+BUILT_IN_MODELS = {"gpt": gpt_shape, "mlp": mlp_shape}
+_CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def check_inputs(sweep: SweepSpec, base_dir: Path) -> None:
+    """Raise SpecError where a text file, model, preset or option of any point is missing or unfit.
+
+    Relative paths begin at `base_dir`, the sweep file's directory.
+    """
+    problems = input_problems(sweep, base_dir)
+    if problems:
+        raise SpecError(str(ProblemsError(problems)))
+
+
+def input_problems(sweep: SweepSpec, base_dir: Path) -> list[Problem]:
+    """Return what is unfit in the distinct workloads of a sweep, each mistake once."""
+    found: dict[Problem, None] = {}
+    for workload in _workloads(sweep):
+        for key, message in _mistakes(workload, base_dir):
+            found[Problem(place_of(sweep, key), message)] = None
+    return list(found)
+
+
+def place_of(sweep: SweepSpec, key: str) -> KeyPath:
+    """Return where a key such as `workload.data.text` was written: its axis, or its section."""
+    path = tuple(key.split("."))
+    for name, axis in zip(sweep.axes, resolve_axes(sweep), strict=True):
+        if axis.path == path:
+            return ("axes", name)
+    return path
+
+
+def _workloads(sweep: SweepSpec) -> Iterator[WorkloadSpec]:
+    """Yield the distinct workloads: the product of the workload's own axes alone, a range by its upper end."""
+    axes = [axis for axis in resolve_axes(sweep) if axis.path[0] == "workload"]
+    listed = {
+        axis.key: list(axis.values) if axis.values else [axis.range and axis.range.high] for axis in axes
+    }
+    excludes = [
+        entry
+        for entry, paths in zip(sweep.exclude, matching(sweep), strict=True)
+        if all(path[0] == "workload" for path in paths)
+    ]
+    alone = sweep.model_copy(update={"axes": listed, "exclude": excludes})
+    seen: set[str] = set()
+    for trial in all_points(alone):
+        if isinstance(trial, InvalidTrial) and trial.key.startswith("workload"):
+            continue
+        config = trial.config["workload"] if isinstance(trial, InvalidTrial) else trial.config()["workload"]
+        if str(config) not in seen:
+            seen.add(str(config))
+            yield WorkloadSpec.model_validate(config)
+
+
+def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str]]:
+    """Yield key and message of what is unfit in one workload."""
+    name = workload.model
+    if name in BUILT_IN_MODELS:
+        try:
+            BUILT_IN_MODELS[name](workload.preset, workload.options)
+        except UsageError as error:
+            yield f"workload.{'preset' if 'preset' in str(error) else 'options'}", str(error)
+    elif ":" not in name:
+        known = ", ".join(BUILT_IN_MODELS)
+        yield (
+            "workload.model",
+            f"unknown model {name!r}{nearest(name, BUILT_IN_MODELS)}; expected {known}, or your own as module:callable",
+        )
+    elif not _CALLABLE.fullmatch(name):
+        yield "workload.model", f"expected module:callable, such as models:build, got {name!r}; correct it"
+    if workload.data.text is not None:
+        message = _text_mistake(base_dir / workload.data.text, workload.sequence_length)
+        if message:
+            yield "workload.data.text", message
+
+
+def _text_mistake(path: Path, sequence_length: int) -> str | None:
+    """Return what is wrong with a text file, or None: it must hold a sequence and the byte after it."""
+    needed = sequence_length + 1
+    try:
+        if path.is_dir():
+            return f"{path} is a directory; name a file"
+        with path.open("rb") as file:
+            held = len(file.read(needed))
+    except FileNotFoundError:
+        return f"no such file: {path}; the path is relative to the sweep file"
+    except OSError as error:
+        return f"{path} cannot be read ({error.strerror}); check its permissions"
+    if held == 0:
+        return f"{path} is empty; name a text of at least {needed} bytes"
+    if held < needed:
+        return (
+            f"{path} holds {held} bytes, but one sequence needs {needed} (sequence_length + 1);"
+            " name a longer text or lower workload.sequence_length"
+        )
+    return None
