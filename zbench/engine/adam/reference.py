@@ -1,0 +1,130 @@
+"""ReferenceAdam: the contract in plain torch operations, on any device. Slow; it exists to be compared with.
+
+Fused multiply-adds and square roots are taken in float64 and rounded so that the float32 result is the
+correctly rounded one, which torch's own float32 operations do not promise.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from zbench.engine.adam.checks import check_grad_scale, check_nonfinite, check_norm_tensors, check_tasks
+from zbench.engine.adam.contract import NORM_CHUNK, AdamTask, Hyper
+from zbench.engine.adam.plan import build_plan, is_simulated, task_tensors
+from zbench.engine.adam.rounding import canonical, random_bits, round_nearest, round_stochastic
+
+
+def fma(a: Tensor | float, b: Tensor, c: Tensor) -> Tensor:
+    """Return the float32 nearest to a * b + c, elementwise; operands hold float32 values.
+
+    The product is exact in float64. The sum is rounded to odd there (S. Boldo and G. Melquiond, Emulation
+    of FMA and correctly rounded sums, 2008), so that rounding it again, to float32, rounds correctly.
+    """
+    product, addend = torch.as_tensor(a, device=c.device).double() * b.double(), c.double()
+    total = product + addend
+    addend_part = total - product
+    error = (product - (total - addend_part)) + (addend - addend_part)
+    even = (total.view(torch.int64) & 1) == 0
+    toward = torch.nextafter(total, torch.copysign(torch.full_like(total, math.inf), error))
+    inexact = total.isfinite() & (error != 0)
+    return torch.where(inexact & even, toward, total).float()
+
+
+def adam_elements(
+    param: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    greatest: Tensor | None,
+    grad: Tensor,
+    step: int,
+    hyper: Hyper,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return new (param, exp_avg, exp_avg_sq, max_exp_avg_sq), float32, from a scaled gradient (float32)."""
+
+    def single(value: float) -> float:
+        return torch.tensor(value, dtype=torch.float64).float().item()
+
+    correction1 = 1.0 - math.pow(hyper.beta1, step) if hyper.bias_correction else 1.0
+    correction2 = 1.0 - math.pow(hyper.beta2, step) if hyper.bias_correction else 1.0
+    if hyper.decoupled:
+        param = param * single(1.0 - hyper.lr * hyper.weight_decay)
+    elif single(hyper.weight_decay) != 0.0:
+        grad = fma(single(hyper.weight_decay), param, grad)
+    weight = single(1.0 - hyper.beta1)
+    if weight < 0.5:
+        exp_avg = fma(weight, grad - exp_avg, exp_avg)
+    else:
+        exp_avg = fma(weight - 1.0, grad - exp_avg, grad)
+    exp_avg_sq = fma(single(1.0 - hyper.beta2) * grad, grad, exp_avg_sq * single(hyper.beta2))
+    greatest = None if greatest is None else torch.maximum(greatest, exp_avg_sq)
+    root = (exp_avg_sq if greatest is None else greatest).double().sqrt().float()
+    denominator = root / single(math.sqrt(correction2)) + single(hyper.eps)
+    param = param + (exp_avg * single(-(hyper.lr / correction1))) / denominator
+    return param, exp_avg, exp_avg_sq, greatest
+
+
+class ReferenceAdam:
+    """AdamBackend in plain torch operations; returns the native kernels' bits."""
+
+    @torch.no_grad()
+    def update(
+        self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0, nonfinite: Tensor | None = None
+    ) -> None:
+        """See AdamBackend.update."""
+        if not tasks:
+            return
+        device_type = tasks[0].slot.param.device.type
+        check_grad_scale(grad_scale)
+        check_nonfinite(nonfinite, device_type)
+        check_tasks(tasks, device_type)
+        if is_simulated(tensor for task in tasks for tensor in task_tensors(task)):
+            return
+        build_plan(tasks)  # refuses overlapping tensors
+        for task in tasks:
+            count = _update_task(task, grad_scale)
+            if nonfinite is not None:
+                nonfinite += count
+
+    @torch.no_grad()
+    def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
+        """See AdamBackend.chunk_square_sums."""
+        if not grads:
+            return
+        check_norm_tensors(grads, out, grads[0].device.type)
+        for grad, sums in zip(grads, out, strict=True):
+            padded = torch.nn.functional.pad(grad.double(), (0, -grad.numel() % NORM_CHUNK))
+            squares = padded.square().view(-1, NORM_CHUNK // 8, 8)
+            lane = torch.zeros_like(squares[:, 0])
+            for row in squares.unbind(1):
+                lane = lane + row
+            pair = [lane[:, i] + lane[:, i + 4] for i in range(4)]
+            sums.copy_((pair[0] + pair[2]) + (pair[1] + pair[3]))
+
+
+def _update_task(task: AdamTask, grad_scale: float) -> Tensor:
+    slot, into = task.slot, task.into or task.slot
+    grad = task.grad.float() * torch.tensor(grad_scale, dtype=torch.float64, device=task.grad.device).float()
+    greatest = None if slot.max_exp_avg_sq is None else slot.max_exp_avg_sq.float()
+    moments = slot.exp_avg.float(), slot.exp_avg_sq.float(), greatest
+    param, exp_avg, exp_avg_sq, greatest = adam_elements(slot.param, *moments, grad, task.step, task.hyper)
+    param = canonical(param)
+    low = high = None
+    if task.rounding_seed is not None and slot.exp_avg.dtype is torch.bfloat16:
+        bits = random_bits(task.rounding_seed, task.step, task.rounding_offset, param.numel(), param.device)
+        low, high = bits & 0xFFFF, bits >> 16
+    into.param.copy_(param)
+    _store_moment(into.exp_avg, exp_avg, low)
+    _store_moment(into.exp_avg_sq, exp_avg_sq, high)
+    if into.max_exp_avg_sq is not None and greatest is not None:
+        _store_moment(into.max_exp_avg_sq, greatest, high)
+    if task.param_out is None:
+        return (~param.isfinite()).sum()
+    task.param_out.copy_(round_nearest(param, task.param_out.dtype))
+    return (~task.param_out.isfinite()).sum()
+
+
+def _store_moment(to: Tensor, moment: Tensor, random: Tensor | None) -> None:
+    moment = canonical(moment)
+    to.copy_(round_nearest(moment, to.dtype) if random is None else round_stochastic(moment, random))
