@@ -1,0 +1,121 @@
+"""Estimates and exact tests against scipy, against enumeration, and by their stated properties."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zbench.analysis import statistics as zs
+
+logs = st.floats(-0.5, 0.5).map(lambda x: round(x, 4))
+some_logs = st.lists(logs, min_size=2, max_size=9)
+
+
+@given(some_logs, logs)
+def test_paired_estimate_is_the_one_sample_t(values: list[float], margin: float) -> None:
+    estimate = zs.paired_estimate(values)
+    if np.std(values) < 1e-9:
+        assert estimate.p_above(margin) in (0.0, 1.0) or estimate.standard_error < 1e-6
+        return
+    reference = scipy.stats.ttest_1samp(values, margin, alternative="greater")
+    interval = scipy.stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert estimate.p_above(margin) == pytest.approx(reference.pvalue)
+    assert estimate.interval(0.025) == pytest.approx((interval.low, interval.high))
+
+
+@given(some_logs, some_logs)
+def test_unpaired_estimate_is_welchs(base: list[float], head: list[float]) -> None:
+    if min(np.std(base), np.std(head)) < 1e-9:
+        return
+    reference = scipy.stats.ttest_ind(head, base, equal_var=False, alternative="greater")
+    estimate = zs.unpaired_estimate(base, head)
+    assert estimate.p_above(0.0) == pytest.approx(reference.pvalue)
+    assert estimate.degrees == pytest.approx(reference.df)
+
+
+def test_run_noise_widens_and_never_vanishes() -> None:
+    base, head = [0.0, 0.01] * 50, [0.05, 0.06] * 50
+    plain, noisy = zs.unpaired_estimate(base, head), zs.unpaired_estimate(base, head, run_noise=0.02)
+    assert noisy.standard_error == pytest.approx(math.hypot(plain.standard_error, math.sqrt(2) * 0.02))
+    assert noisy.standard_error > noisy.floor == pytest.approx(math.sqrt(2) * 0.02)
+
+
+def test_one_process_says_nothing_of_the_spread() -> None:
+    for estimate in (
+        zs.paired_estimate([0.1]),
+        zs.unpaired_estimate([0.0], [0.1]),
+        zs.unpaired_estimate([0.0, 0.1], [0.1]),
+    ):
+        assert estimate.interval(0.01) == (-math.inf, math.inf)
+        assert estimate.p_above(0.0) == 1.0
+
+
+@given(st.lists(logs, min_size=1, max_size=9), logs)
+def test_sign_flip_equals_enumeration(values: list[float], margin: float) -> None:
+    shifted = [value - margin for value in values]
+    observed = sum(shifted) - 1e-12
+    signs = itertools.product((-1, 1), repeat=len(values))
+    share = np.mean(
+        [sum(s * v for s, v in zip(pattern, shifted, strict=True)) >= observed for pattern in signs]
+    )
+    assert zs.sign_flip_p(values, margin) == pytest.approx(share)
+
+
+def test_sign_flip_is_scipys_permutation_test() -> None:
+    values = np.random.default_rng(3).normal(0.01, 0.02, 11)
+    reference = scipy.stats.permutation_test(
+        (values,), np.mean, permutation_type="samples", alternative="greater", n_resamples=np.inf
+    )
+    assert zs.sign_flip_p(list(values)) == pytest.approx(reference.pvalue)
+
+
+def test_sign_flip_stays_exact_for_many_pairs() -> None:
+    assert zs.sign_flip_p([0.05] * 30) == 2.0**-30
+    assert zs.sign_flip_p(list(np.random.default_rng(0).normal(0.02, 0.02, 40))) < 1e-4
+    with pytest.raises(ValueError, match="at most 40 pairs, got 41"):
+        zs.sign_flip_p([0.1] * 41)
+
+
+@given(st.integers(1, 7), st.integers(1, 7), st.randoms(use_true_random=False))
+def test_rank_test_is_scipys_exact_mann_whitney(n_base: int, n_head: int, random: object) -> None:
+    values = list(range(n_base + n_head))
+    random.shuffle(values)  # type: ignore[attr-defined]
+    base, head = [float(v) for v in values[:n_base]], [float(v) for v in values[n_base:]]
+    reference = scipy.stats.mannwhitneyu(head, base, alternative="greater", method="exact")
+    assert zs.rank_sum_p(base, head) == pytest.approx(reference.pvalue)
+
+
+def test_ties_never_raise_an_alarm() -> None:
+    assert zs.rank_sum_p([0.0] * 8, [0.0] * 8) == 1.0
+    assert zs.rank_sum_p([0.0] * 8, [0.03] * 8, margin=0.03) == 1.0
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_holm_steps_down(p_values: list[float]) -> None:
+    adjusted = zs.holm(p_values)
+    order = np.argsort(p_values, kind="stable")
+    expected = np.maximum.accumulate(
+        [min(1.0, (len(p_values) - r) * p_values[i]) for r, i in enumerate(order)]
+    )
+    assert [adjusted[i] for i in order] == pytest.approx(list(expected))
+
+
+def test_smallest_sample_sizes_are_those_that_can_reach_alpha() -> None:
+    assert [zs.minimal_pairs(alpha, m) for alpha, m in ((0.05, 1), (0.01, 1), (0.05, 20), (0.01, 8))] == [
+        5,
+        7,
+        9,
+        10,
+    ]
+    for alpha, family in itertools.product((0.05, 0.01, 0.001), (1, 3, 8, 100)):
+        n, k = zs.minimal_pairs(alpha, family), zs.minimal_repeats(alpha, family)
+        assert zs.sign_flip_p([0.1] * n) * family <= alpha < zs.sign_flip_p([0.1] * (n - 1)) * family
+        assert zs.rank_sum_p([0.0] * k, [0.1] * k) * family <= alpha
+        assert k == 2 or zs.rank_sum_p([0.0] * (k - 1), [0.1] * (k - 1)) * family > alpha
+        assert zs.can_reach(zs.unpaired_estimate([0.0, 0.1] * k, [0.0, 0.1] * k), alpha, family)
+        assert zs.can_reach(zs.paired_estimate([0.1] * n), alpha, family)
+        assert not zs.can_reach(zs.paired_estimate([0.1] * (n - 1)), alpha, family)

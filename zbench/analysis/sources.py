@@ -1,0 +1,232 @@
+"""Find and read what a comparison is given: a run, a results file, a directory, a named baseline."""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from zbench.analysis.trials import RunResults, Source, group_records
+from zbench.errors import IncomparableError, UsageError
+from zbench.record import lines, store
+from zbench.record.record import Record
+
+BASELINES = "baselines"
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_LONGEST_STEP_S = 1e6
+_MOST_BYTES = 1 << 60
+
+
+def load_results(name: str, output_dir: Path) -> RunResults:
+    """Return the results of `name`: a path, a baseline's name, a run id, a sweep's name or `last`.
+
+    Raises UsageError for what is damaged, empty, absurd or ambiguous, IncomparableError for what is
+    not there.
+    """
+    path = Path(name)
+    if path.is_file():
+        results = _from_file(name, path)
+    elif path.is_dir():
+        results = _from_directory(name, path)
+    elif _PLAIN_NAME.fullmatch(name) and baseline_path(name, output_dir).is_file():
+        results = load_baseline(name, output_dir)
+    else:
+        results = _from_run(name, _named_run(name, output_dir))
+    if not results.trials:
+        raise UsageError(
+            f"{name} holds no trials: expected at least one record; run the sweep again, or name another"
+        )
+    return results
+
+
+def load_baseline(name: str, output_dir: Path) -> RunResults:
+    """Return a named baseline; IncomparableError (exit 5) if there is none."""
+    path = baseline_path(name, output_dir)
+    if not path.is_file():
+        known = ", ".join(sorted(file.stem for file in path.parent.glob("*.json"))) or "none"
+        raise IncomparableError(
+            f"no baseline {name!r} in {path.parent} (there: {known}); keep one with --save-baseline {name}"
+        )
+    return _from_file(name, path)
+
+
+def baseline_path(name: str, output_dir: Path) -> Path:
+    """Return where a named baseline is kept; UsageError for a name that could leave that directory."""
+    if not _PLAIN_NAME.fullmatch(name):
+        raise UsageError(f"a baseline's name holds letters, digits, '.', '-' and '_', got {name!r}")
+    return output_dir / BASELINES / f"{name}.json"
+
+
+def save_baseline(name: str, results: RunResults, output_dir: Path) -> Path:
+    """Keep results under a name, with the machine's fingerprint and the commit; return the file."""
+    path = baseline_path(name, output_dir)
+    document = {"schema_version": 1, "kind": "baseline", "name": name} | _source_json(results.source)
+    document["trials"] = [lines.jsonable(record) for trial in results.trials for record in trial.records]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(document, separators=(",", ":")) + "\n", encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write {path}: {error.strerror or error}; choose a place with -o DIR"
+        ) from None
+    return path
+
+
+def _source_json(source: Source) -> dict[str, Any]:
+    return {
+        "run_ids": list(source.run_ids),
+        "sweep": source.sweep,
+        "fingerprint": source.fingerprint,
+        "facts": dict(source.facts),
+        "commit": source.commit,
+        "created": source.created,
+    }
+
+
+def _named_run(name: str, output_dir: Path) -> Path:
+    try:
+        return store.resolve_run(name, output_dir)
+    except UsageError as error:
+        raise IncomparableError(f"{error}; no file, directory or baseline has this name either") from None
+
+
+def _from_file(name: str, path: Path) -> RunResults:
+    if path.name == store.TRIALS and (path.parent / store.ENVIRONMENT).is_file():
+        return _from_run(name, path.parent)
+    text = _text(path)
+    if not text.strip():
+        raise UsageError(
+            f"{path} is empty: expected {store.TRIALS}, a baseline, or what `zbench sweep --json` prints"
+        )
+    if path.suffix == ".jsonl":
+        return _results(Source(name, str(path)), store.load_records(path), str(path))
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{path}: not JSON, perhaps cut off in the middle: {error}") from None
+    lines.check_schema_version(document, str(path))
+    if not isinstance(document.get("trials"), list):
+        raise UsageError(f"{path}: expected a key `trials` with a list of records; is this a zbench result?")
+    records = [lines.decode(value, f"{path}: trials[{i}]") for i, value in enumerate(document["trials"])]
+    return _results(_source_of_document(name, path, document), records, str(path))
+
+
+def _source_of_document(name: str, path: Path, document: Mapping[str, Any]) -> Source:
+    environment = document.get("environment")
+    known = environment_source(environment if isinstance(environment, Mapping) else document)
+    runs = document.get("run_ids") or ([document["run_id"]] if document.get("run_id") else [])
+    return Source(name, str(path), tuple(map(str, runs)), sweep=document.get("sweep"), **known)
+
+
+def _from_directory(name: str, path: Path) -> RunResults:
+    runs = store.find_runs(path)
+    if (path / store.TRIALS).is_file():
+        if runs:
+            raise UsageError(f"{path} is a run and also holds runs ({runs[0]}, ...); name the one you mean")
+        return _from_run(name, path)
+    if not runs:
+        raise UsageError(
+            f"{path} holds no run: expected a directory with {store.TRIALS} in it, or runs below it"
+        )
+    found = [_from_run(str(run), run) for run in runs]
+    return _pooled(name, path, [results for results in found if results.trials])
+
+
+def _pooled(name: str, path: Path, runs: list[RunResults]) -> RunResults:
+    """Join several runs of one sweep on one machine: each repeat of each run is a process of its own."""
+    if not runs:
+        return RunResults(Source(name, str(path)), ())
+    first = runs[0].source
+    sweeps = sorted({run.source.sweep or "?" for run in runs})
+    if len(sweeps) > 1:
+        raise UsageError(
+            f"{path} holds runs of several sweeps ({', '.join(sweeps)}); name a directory of one of them"
+        )
+    if len({run.source.fingerprint for run in runs}) > 1:
+        raise IncomparableError(f"{path} holds runs of unlike machines; name runs of one machine")
+    source = Source(
+        name,
+        str(path),
+        tuple(run_id for run in runs for run_id in run.source.run_ids),
+        sweep=first.sweep,
+        fingerprint=first.fingerprint,
+        facts=first.facts,
+        commit=runs[-1].source.commit,
+        created=runs[-1].source.created,
+    )
+    records = [record for run in runs for trial in run.trials for record in trial.records]
+    return RunResults(source, group_records(records))
+
+
+def _from_run(name: str, path: Path) -> RunResults:
+    environment = store.load_environment(path)
+    source = Source(
+        name,
+        str(path),
+        (path.resolve().name,),
+        sweep=path.resolve().parent.name,
+        **environment_source(environment),
+    )
+    return _results(source, store.load_records(path), str(path / store.TRIALS))
+
+
+def _results(source: Source, records: list[Record], place: str) -> RunResults:
+    check_plausible(records, place)
+    return RunResults(source, group_records(records))
+
+
+def environment_source(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what identifies a machine and a commit in an environment document, as arguments of Source."""
+    return {
+        "fingerprint": environment.get("fingerprint"),
+        "facts": environment.get("facts") or {},
+        "commit": environment.get("commit"),
+        "created": environment.get("created"),
+    }
+
+
+def is_torn(path: Path) -> bool:
+    """Say whether a `trials.jsonl` ends in the middle of a record, which reading leaves out."""
+    file = path / store.TRIALS if path.is_dir() else path
+    if file.suffix != ".jsonl" or not file.is_file():
+        return False
+    _, torn = lines.split_torn(file.read_bytes())
+    return bool(torn.strip()) and not lines.is_record(torn)
+
+
+def check_plausible(records: Iterable[Record], place: str) -> None:
+    """Raise UsageError for a figure that no measurement gives: the file was damaged or edited by hand."""
+    for record in records:
+        for what, value, possible in _figures(record):
+            if not possible:
+                raise UsageError(
+                    f"{place}: trial {record.trial_id} repeat {record.repeat}: {what} is {value}, which no "
+                    "measurement gives; the file was damaged or edited; run the trial again"
+                )
+
+
+def _figures(record: Record) -> Iterable[tuple[str, float, bool]]:
+    timing, memory = record.timing, record.memory
+    if timing is not None:
+        for seconds in [timing.median_step_s, *timing.step_seconds]:
+            yield "a step time", seconds, 0 < seconds < _LONGEST_STEP_S
+        low, high = min(timing.step_seconds, default=math.nan), max(timing.step_seconds, default=math.nan)
+        median = timing.median_step_s
+        yield "median_step_s", median, not (median < low * (1 - 1e-6) or median > high * (1 + 1e-6))
+        yield "tokens_per_s", timing.tokens_per_s, 0 <= timing.tokens_per_s < math.inf
+    if memory is not None:
+        for key in ("peak_device_bytes", "peak_host_bytes", "peak_rss_bytes"):
+            value = getattr(memory, key)
+            yield key, value, value is None or 0 <= value < _MOST_BYTES
+    for name, traffic in record.traffic.items():
+        yield f"traffic.{name}", traffic.bytes, traffic.calls >= 0 and 0 <= traffic.bytes < _MOST_BYTES
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {path}: {error}") from None
