@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from zbench.units import parse_bytes, parse_count, parse_duration
 
@@ -20,8 +20,16 @@ def _not_boolean(value: object) -> object:
     return value
 
 
-ElementCount = Annotated[int, BeforeValidator(parse_count), Field(ge=1)]
-ElementThreshold = Annotated[int, BeforeValidator(parse_count), Field(ge=0)]
-ByteCount = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1)]
-Seconds = Annotated[float, BeforeValidator(parse_duration), Field(gt=0)]
+def _written(example: str, *, minimum: int | None = None, above: int | None = None) -> WithJsonSchema:
+    """Return the JSON Schema of a number that may also be written as text such as `512Mi`."""
+    number = {"type": "number"} | ({"minimum": minimum} if above is None else {"exclusiveMinimum": above})
+    return WithJsonSchema(
+        {"anyOf": [number, {"type": "string", "pattern": r"^\s*[+]?[0-9]", "examples": [example]}]}
+    )
+
+
+ElementCount = Annotated[int, BeforeValidator(parse_count), Field(ge=1), _written("5e8", minimum=1)]
+ElementThreshold = Annotated[int, BeforeValidator(parse_count), Field(ge=0), _written("10_000", minimum=0)]
+ByteCount = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1), _written("2Gi", minimum=1)]
+Seconds = Annotated[float, BeforeValidator(parse_duration), Field(gt=0), _written("120s", above=0)]
 NotBoolean = BeforeValidator(_not_boolean)

@@ -46,7 +46,7 @@ def place_of(sweep: SweepSpec, key: str) -> KeyPath:
 
 
 def _workloads(sweep: SweepSpec) -> Iterator[WorkloadSpec]:
-    """Yield the distinct workloads: the product of the workload's own axes alone, a range by its upper end."""
+    """Yield the distinct workloads: the product of its own axes alone, a range by its upper end."""
     axes = [axis for axis in resolve_axes(sweep) if axis.path[0] == "workload"]
     listed = {
         axis.key: list(axis.values) if axis.values else [axis.range and axis.range.high] for axis in axes
@@ -76,11 +76,8 @@ def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str
         except UsageError as error:
             yield f"workload.{'preset' if 'preset' in str(error) else 'options'}", str(error)
     elif ":" not in name:
-        known = ", ".join(BUILT_IN_MODELS)
-        yield (
-            "workload.model",
-            f"unknown model {name!r}{nearest(name, BUILT_IN_MODELS)}; expected {known}, or your own as module:callable",
-        )
+        known = f"expected {', '.join(BUILT_IN_MODELS)}, or your own as module:callable"
+        yield "workload.model", f"unknown model {name!r}{nearest(name, BUILT_IN_MODELS)}; {known}"
     elif not _CALLABLE.fullmatch(name):
         yield "workload.model", f"expected module:callable, such as models:build, got {name!r}; correct it"
     if workload.data.text is not None:

@@ -17,6 +17,13 @@ class RunSpec(SpecModel):
     warmup_steps: int = Field(2, ge=0, description="Steps before timing begins.")
     steps: int = Field(8, ge=1, description="Timed steps.")
     repeats: int = Field(3, ge=1, description="How often each trial is run from the start.")
+    precision: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Repeat until the step time's 95 % interval is within this share of it, such as 0.02.",
+    )
+    max_repeats: int = Field(20, ge=1, description="Where `precision` stops asking for more repeats.")
     seed: int = Field(0, ge=0, description="Seed of the model's weights, the data and the trial order.")
     threads_per_rank: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto", description="Compute threads of a rank; `auto` shares the machine's cores among the ranks."

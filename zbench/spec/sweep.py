@@ -2,11 +2,11 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, WithJsonSchema, field_validator, model_validator
 
 from zbench.spec.base import NotBoolean, Seconds, SpecModel
 from zbench.spec.engine import EngineSpec
-from zbench.spec.metrics import Constraint, Goal, metric_named
+from zbench.spec.metrics import METRICS, Constraint, Goal, metric_named
 from zbench.spec.run import RunSpec, VerifySpec
 from zbench.spec.workload import WorkloadSpec
 
@@ -74,11 +74,17 @@ class SearchSpec(SpecModel):
     warm_start: list[str] = Field([], description="Directories of earlier results that teach the search.")
 
 
+_RANKABLE = {"enum": [name for name, metric in METRICS.items() if metric.better is not None]}
+MetricNames = Annotated[
+    list[str], WithJsonSchema({"anyOf": [_RANKABLE, {"type": "array", "items": _RANKABLE}]})
+]
+
+
 class ObjectiveSpec(SpecModel):
     """What the best row is: one or several metrics up or down, among the rows that meet every constraint."""
 
-    maximize: list[str] = Field([], description="Metrics to maximize, one or a list.")
-    minimize: list[str] = Field([], description="Metrics to minimize, one or a list.")
+    maximize: MetricNames = Field([], description="Metrics to maximize, one or a list.")
+    minimize: MetricNames = Field([], description="Metrics to minimize, one or a list.")
     subject_to: dict[str, str] = Field(
         {}, description='Metric -> bound, such as `peak_device_bytes: "<= 2Gi"`, `verdict: ">= equivalent"`.'
     )

@@ -12,7 +12,8 @@ from zbench.spec.engine import EngineSpec
 from zbench.spec.run import RunSpec, VerifySpec
 from zbench.spec.workload import WorkloadSpec
 
-NOT_IDENTITY = frozenset({"repeats", "timeout", "memory_limit"})  # keys of `run` that shape no result
+NOT_IDENTITY = frozenset({"repeats", "precision", "max_repeats", "timeout", "memory_limit"})
+"""Keys of `run` that shape no result."""
 
 
 def config_id(config: Mapping[str, Any]) -> str:

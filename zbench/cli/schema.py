@@ -1,0 +1,12 @@
+"""`zbench schema`: the JSON Schema of the sweep file."""
+
+import json
+
+from zbench.cli import console
+
+
+def command() -> None:
+    """Print the JSON Schema of the sweep file, for editors and for reading."""
+    from zbench.spec.schema import sweep_schema
+
+    console.result(json.dumps(sweep_schema(), indent=2))
