@@ -81,9 +81,9 @@ class RunDirectory:
         """Return every record, in the order they were written."""
         return list(self._records.values())
 
-    def finished(self) -> set[tuple[str, int]]:
-        """Return the (trial_id, repeat) that need not run again."""
-        return set(self._records)
+    def holds(self, trial_id: str, repeat: int) -> bool:
+        """Whether this repeat has ended, well or not, and need not run again."""
+        return (trial_id, repeat) in self._records
 
     def append(self, record: Record) -> None:
         """Add a record; once this returns it survives a crash of the machine. StorageError if it cannot."""

@@ -1,0 +1,56 @@
+"""What a sweep tells while it runs. Plain values to a plain callback; `report` renders them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zbench.record.record import Record
+from zbench.spec.trial import TrialSpec
+
+
+@dataclass(frozen=True, slots=True)
+class SweepStarted:
+    """repeats: how many are to run, not counting `finished`, which an earlier start of this run recorded."""
+
+    run_dir: Path
+    configurations: int
+    repeats: int
+    finished: list[Record]
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceStarted:
+    """A reference trajectory is computed, before the first trial that needs it."""
+
+    trial: TrialSpec
+
+
+@dataclass(frozen=True, slots=True)
+class TrialStarted:
+    """A repeat begins."""
+
+    trial: TrialSpec
+    repeat: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepDone:
+    """Rank 0 finished a step; `line` is its progress line (`zbench.worker.job.RankJob`)."""
+
+    trial: TrialSpec
+    line: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialFinished:
+    """A repeat ended and its record is on disk. seconds: all that it took. left: repeats still to run."""
+
+    trial: TrialSpec | None
+    record: Record
+    seconds: float
+    left: int
+
+
+Event = SweepStarted | ReferenceStarted | TrialStarted | StepDone | TrialFinished
+OnEvent = Callable[[Event], None]

@@ -1,0 +1,66 @@
+"""What a group's end means: ok, or which failure, in words a user can act on."""
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+from zbench.launch.group import GroupEnd
+from zbench.record.record import Failure, Outcome
+from zbench.units import format_seconds
+from zbench.worker.job import first_failure
+
+_VMSTAT = Path("/proc/vmstat")
+
+
+def classify(
+    end: GroupEnd, *, result_path: str, deadline: float, kernel_oom_kills: int, log: str
+) -> tuple[Outcome, Failure | None]:
+    """Return the outcome and, unless it is ok, why.
+
+    kernel_oom_kills: how many processes the kernel's out-of-memory killer took on this machine while the
+    group ran. log: the group's log directory, relative to the run directory; the failing rank's file is
+    named in the result.
+    """
+    if end.stopped is not None:
+        return "timeout", Failure("pruned", end.stopped, f"{log}/rank0.log")
+    killed = next((e for e in end.exits.values() if e.code < 0), None)
+    if killed is not None:
+        return _killed(killed.rank, -killed.code, kernel_oom_kills, log)
+    failure = first_failure(result_path, len(end.exits) + len(end.ended))
+    if failure is not None:
+        return ("oom" if failure.kind == "oom" else "crashed"), _with_log(failure, log)
+    if end.timed_out:
+        message = (
+            f"not finished after {format_seconds(deadline)} (run.timeout); the ranks' stacks are in the logs"
+        )
+        return "timeout", Failure("timeout", message, f"{log}/rank0.log")
+    failed = next((e for e in end.exits.values() if e.code != 0), None)
+    if failed is not None:
+        message = f"rank {failed.rank} exited with status {failed.code} and no message"
+        return "crashed", Failure("crashed", message, f"{log}/rank{failed.rank}.log")
+    return "ok", None
+
+
+def kernel_oom_kills() -> int:
+    """Return how many processes the kernel's out-of-memory killer has taken since boot (0 if unknown)."""
+    try:
+        lines = _VMSTAT.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
+
+def _killed(rank: int, number: int, kernel_oom_kills: int, log: str) -> tuple[Outcome, Failure]:
+    where = f"{log}/rank{rank}.log"
+    if number == signal.SIGKILL and kernel_oom_kills > 0:
+        message = f"rank {rank} was killed by the kernel: the machine ran out of memory"
+        return "oom", Failure("oom", message, where)
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    return "crashed", Failure("crashed", f"rank {rank} was killed by {name}", where)
+
+
+def _with_log(failure: Failure, log: str) -> Failure:
+    """Name the log of the rank that the message speaks of."""
+    words = failure.message.split(":", 1)[0].split()
+    rank = words[1] if len(words) == 2 and words[0] == "rank" and words[1].isdigit() else "0"
+    return replace(failure, log=f"{log}/rank{rank}.log")

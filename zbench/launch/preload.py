@@ -1,0 +1,35 @@
+"""What the warm server's environment is, and what it loads once so that a trial does not.
+
+Only imports happen in the server: fork is safe after imports, and not after any parallel region (the child
+would hang in OpenMP).
+"""
+
+import importlib
+from collections.abc import Mapping
+
+MODULES = ("zbench.worker.preload", "zbench.worker.main")
+"""The first loads the memory shim before torch, and torch's slow parts; the second all that a rank needs."""
+
+_THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
+
+
+def environment(inherited: Mapping[str, str], cores: int) -> dict[str, str]:
+    """Return the server's environment: thread counts are the trial's to set, not the caller's shell's."""
+    kept = {key: value for key, value in inherited.items() if not key.startswith(_THREAD_VARIABLES)}
+    return kept | {
+        "OMP_NUM_THREADS": str(cores),
+        "OMP_DYNAMIC": "FALSE",
+        "OPENBLAS_NUM_THREADS": "1",  # numpy would start threads in the server, and fork would lose them
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def load(modules: tuple[str, ...]) -> list[str]:
+    """Import the modules in order; return what failed, in words: a trial that needs it will say so again."""
+    problems = []
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            problems.append(f"{name}: {type(error).__name__}: {error}")
+    return problems

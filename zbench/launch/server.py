@@ -1,0 +1,147 @@
+"""The warm server: imports torch once, then forks the ranks of one trial after another.
+
+It is a process of its own session, started by `client.WarmServer` as `python -m zbench.launch.server FD`. It
+runs one group at a time. It is the reaper of every process below it, so nothing that a trial starts can
+outlive the trial; it ends when its launcher does (the socket closes), and the kernel ends the ranks when it
+is killed.
+"""
+
+import contextlib
+import ctypes
+import gc
+import os
+import signal
+import socket
+import sys
+import time
+from multiprocessing import connection
+
+import psutil
+
+from zbench.launch import preload
+from zbench.launch.child import STACKS_SIGNAL, become_rank
+from zbench.launch.messages import DumpStacks, EndGroup, Exited, GroupGone, Ready, Started, StartGroup
+
+_PR_SET_CHILD_SUBREAPER = 36
+_ORPHAN_POLL_SECONDS = 0.005
+
+
+class Server:
+    """One end of the connection and at most one living group."""
+
+    def __init__(self, launcher: "connection.Connection[object, object]") -> None:
+        self._launcher = launcher
+        self._ranks: dict[int, int] = {}
+        self._group: int | None = None
+        self._cpu_seconds = 0.0
+        self._woken, wake = socket.socketpair()
+        self._woken.setblocking(False)
+        wake.setblocking(False)
+        self._wake = wake
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+
+    def serve(self) -> None:
+        """Answer until the launcher is gone; then leave nothing behind."""
+        try:
+            while True:
+                ready = connection.wait([self._launcher, self._woken])
+                if self._woken in ready:
+                    self._drain_wakeups()
+                    self._reap()
+                if self._launcher in ready:
+                    self._obey(self._launcher.recv())
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            self._kill()
+            self._end_orphans()
+
+    def _obey(self, message: object) -> None:
+        match message:
+            case StartGroup():
+                self._start(message)
+            case DumpStacks():
+                for pid in self._ranks:
+                    os.kill(pid, STACKS_SIGNAL)
+            case EndGroup():
+                self._kill()
+
+    def _start(self, request: StartGroup) -> None:
+        assert not self._ranks, "one group at a time"
+        server, self._group, self._cpu_seconds = os.getpid(), None, 0.0
+        pids = []
+        for rank, start in enumerate(request.ranks):
+            pid = os.fork()
+            if pid == 0:
+                self._launcher.close()
+                self._woken.close()
+                become_rank(start, request.target, self._group or os.getpid(), server)
+            self._group = self._group or pid
+            _join_group(pid, self._group)
+            self._ranks[pid] = rank
+            pids.append(pid)
+        self._launcher.send(Started(tuple(pids)))
+
+    def _reap(self) -> None:
+        while self._ranks:
+            pid, status, usage = os.wait4(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            self._cpu_seconds += usage.ru_utime + usage.ru_stime
+            rank = self._ranks.pop(pid, None)
+            if rank is not None:
+                self._launcher.send(Exited(rank, os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024))
+            if not self._ranks:
+                self._kill()
+                self._end_orphans()
+                self._group = None
+                self._launcher.send(GroupGone(self._cpu_seconds))
+
+    def _kill(self) -> None:
+        if self._group is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._group, signal.SIGKILL)
+
+    def _end_orphans(self) -> None:
+        """Kill and reap whatever the ranks started and left; this process is its parent now."""
+        while True:
+            try:
+                pid, _, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            self._cpu_seconds += usage.ru_utime + usage.ru_stime
+            if pid == 0:
+                for orphan in psutil.Process().children():
+                    orphan.kill()
+                time.sleep(_ORPHAN_POLL_SECONDS)
+
+    def _drain_wakeups(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._woken.recv(4096):
+                pass
+
+
+def _join_group(pid: int, group: int) -> None:
+    """Put a child into the group; it does so itself too, whichever comes first."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.setpgid(pid, group)
+
+
+def main(arguments: list[str]) -> None:
+    """Load, say so, serve. Arguments: the socket's file descriptor and the modules to load."""
+    started = time.monotonic()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    launcher: connection.Connection[object, object] = connection.Connection(int(arguments[0]))
+    problems = preload.load(tuple(arguments[1:]))
+    server = Server(launcher)
+    gc.collect()
+    gc.freeze()  # so that no collection in a child touches, and so copies, the shared pages
+    try:
+        launcher.send(Ready(time.monotonic() - started, tuple(problems)))
+    except BrokenPipeError:
+        return
+    server.serve()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,136 @@
+"""A whole sweep: order, repeats, references, resume; every repeat is on disk before the next begins."""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from zbench.launch.adaptive import needs_another
+from zbench.launch.events import (
+    OnEvent,
+    ReferenceStarted,
+    StepDone,
+    SweepStarted,
+    TrialFinished,
+    TrialStarted,
+)
+from zbench.launch.order import shuffled
+from zbench.launch.trial import Targets, TrialRunner
+from zbench.record.record import Failure, Record
+from zbench.record.store import RunDirectory
+from zbench.spec.expand import Expansion, InvalidTrial
+from zbench.spec.trial import TrialSpec
+
+Skip = Callable[[TrialSpec], Failure | None]
+"""Asked before a configuration's first repeat: a Failure is recorded as `oom` and nothing runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPlan:
+    """What to run: the points, and the seed of their order. skip: see `Skip`."""
+
+    expansion: Expansion
+    seed: int = 0
+    skip: Skip = lambda _: None
+
+
+class SweepRun:
+    """Runs the repeats of a plan that a run directory does not hold yet."""
+
+    def __init__(
+        self,
+        plan: SweepPlan,
+        directory: RunDirectory,
+        base_dir: Path,
+        *,
+        on_event: OnEvent = lambda _: None,
+        targets: Targets | None = None,
+        rerun_disturbed: bool = True,
+    ) -> None:
+        self._plan, self._directory, self._base_dir = plan, directory, base_dir
+        self._tell = on_event
+        self._targets = targets
+        self._rerun_disturbed = rerun_disturbed
+        self._by_trial: dict[str, list[Record]] = {}
+        for record in directory.records():
+            self._by_trial.setdefault(record.trial_id, []).append(record)
+
+    def run(self) -> list[Record]:
+        """Run what is missing and return all records; every finished repeat is on disk, come what may."""
+        self._record_invalid()
+        trials = self._plan.expansion.trials
+        finished = self._directory.records()
+        self._tell(SweepStarted(self._directory.path, len(trials), self._left(), finished))
+        if self._left():
+            with TrialRunner(
+                self._directory.path,
+                self._base_dir,
+                targets=self._targets,
+                rerun_disturbed=self._rerun_disturbed,
+            ) as runner:
+                for trial, repeat in self._missing():
+                    self._run_one(runner, trial, repeat)
+        shutil.rmtree(self._directory.path / "references", ignore_errors=True)
+        return self._directory.records()
+
+    def _missing(self) -> Iterator[tuple[TrialSpec, int]]:
+        """Yield what is to run next, round by round; what a round showed decides who is in the next."""
+        round_number = 0
+        while any(self._wants(trial) > round_number for trial in self._plan.expansion.trials):
+            for trial in shuffled(
+                self._plan.expansion.trials, seed=self._plan.seed, round_number=round_number
+            ):
+                done = self._directory.holds(trial.trial_id, round_number)
+                if not done and self._wants(trial) > round_number:
+                    yield trial, round_number
+            round_number += 1
+
+    def _wants(self, trial: TrialSpec) -> int:
+        """Return how many repeats a configuration should have, by what is known now. A failure ends it."""
+        records = self._by_trial.get(trial.trial_id, [])
+        if any(record.outcome != "ok" for record in records):
+            return len(records)
+        if len(records) < trial.run.repeats:
+            return trial.run.repeats
+        medians = [record.timing.median_step_s for record in records if record.timing is not None]
+        more = needs_another(medians, precision=trial.run.precision, max_repeats=trial.run.max_repeats)
+        return len(records) + more
+
+    def _left(self) -> int:
+        return sum(
+            max(0, self._wants(trial) - len(self._by_trial.get(trial.trial_id, [])))
+            for trial in self._plan.expansion.trials
+        )
+
+    def _run_one(self, runner: TrialRunner, trial: TrialSpec, repeat: int) -> None:
+        began = time.monotonic()
+        failure = self._plan.skip(trial) if repeat == 0 else None
+        if failure is not None:
+            record = _not_run(self._directory.run_id, trial, failure)
+        else:
+            if not runner.has_reference(trial):
+                self._tell(ReferenceStarted(trial))
+                runner.reference(trial)
+            self._tell(TrialStarted(trial, repeat))
+            record = runner.run(trial, repeat=repeat, watch=lambda line: self._tell(StepDone(trial, line)))
+        self._keep(record)
+        self._tell(TrialFinished(trial, record, time.monotonic() - began, self._left()))
+
+    def _keep(self, record: Record) -> None:
+        self._directory.append(record)
+        self._by_trial.setdefault(record.trial_id, []).append(record)
+
+    def _record_invalid(self) -> None:
+        for point in self._plan.expansion.invalid:
+            if point.trial_id not in self._by_trial:
+                self._keep(_invalid(self._directory.run_id, point))
+
+
+def _invalid(run_id: str, point: InvalidTrial) -> Record:
+    error = Failure("invalid", point.reason)
+    return Record(run_id, point.trial_id, 0, point.axes, point.config, "invalid", error)
+
+
+def _not_run(run_id: str, trial: TrialSpec, failure: Failure) -> Record:
+    return Record(run_id, trial.trial_id, 0, trial.axes, trial.config(), "oom", failure)
