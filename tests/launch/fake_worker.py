@@ -6,12 +6,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from zbench.worker.job import RankJob, ReferenceJob, write_json
 
 TIMING = {"step_seconds": [0.01, 0.01], "median_step_s": 0.01, "tokens_per_s": 1000.0, "samples_per_s": 10.0}
 MEMORY = {"peak_device_bytes": 1000, "peak_host_bytes": 0, "peak_rss_bytes": 5000}
-RESULT = {"outcome": "ok", "error": None, "timing": TIMING, "memory": MEMORY, "traffic": {}, "warnings": []}
+RESULT: dict[str, Any] = {
+    "outcome": "ok",
+    "error": None,
+    "timing": TIMING,
+    "memory": MEMORY,
+    "traffic": {},
+    "warnings": [],
+}
 
 
 def run_rank(job: RankJob) -> None:

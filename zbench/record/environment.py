@@ -1,0 +1,113 @@
+"""Where a run took place: machine, software, invocation; and a fingerprint of comparable machines."""
+
+import hashlib
+import json
+import os
+import platform
+import socket
+import subprocess
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from zbench import __version__
+
+_ISA = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
+_PACKAGES = ("torch", "numpy", "optuna", "deepspeed")
+_GIB = 1 << 30
+
+
+def collect(**invocation: Any) -> dict[str, Any]:
+    """Return what environment.json holds; `invocation` is kept as given. Imports no torch."""
+    machine = machine_facts()
+    return {
+        "fingerprint": fingerprint(machine),
+        "machine": machine,
+        "system": {"hostname": socket.gethostname(), "kernel": platform.release(), "os": platform.system()},
+        "software": software_facts(),
+        "git": _git(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        "invocation": invocation,
+    }
+
+
+def machine_facts() -> dict[str, Any]:
+    """Return what stays the same from run to run on one machine, and differs between unlike ones."""
+    return {
+        "architecture": platform.machine(),
+        "cpu": cpu_model(),
+        "cores": psutil.cpu_count(logical=False) or os.cpu_count(),
+        "threads": os.cpu_count(),
+        "usable_threads": len(os.sched_getaffinity(0)),
+        "isa": [flag for flag in _ISA if flag in _cpu_flags()],
+        "memory_gib": round(psutil.virtual_memory().total / _GIB),
+        "gpus": gpu_models(),
+    }
+
+
+def software_facts() -> dict[str, str | None]:
+    """Return versions, of packages without importing them."""
+    versions = {name: _version(name) for name in _PACKAGES}
+    return {"python": platform.python_version(), "zbench": __version__, **versions}
+
+
+def fingerprint(machine: dict[str, Any]) -> str:
+    """Return 12 hex digits that are equal for machines whose timings may be compared.
+
+    Software is left out on purpose: the difference between two versions is what people compare.
+    """
+    canonical = json.dumps(machine, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def cpu_model() -> str:
+    """Return the processor's name as the kernel gives it."""
+    for line in _cpuinfo():
+        if line.startswith(("model name", "Model", "Hardware")):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def gpu_models() -> list[str]:
+    """Return the names of NVIDIA devices that the driver lists, without loading CUDA."""
+    found = []
+    for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        lines = file.read_text().splitlines()
+        found += [line.split(":", 1)[1].strip() for line in lines if line.startswith("Model:")]
+    return found
+
+
+def _cpu_flags() -> set[str]:
+    line = next((line for line in _cpuinfo() if line.startswith(("flags", "Features"))), ":")
+    return set(line.split(":", 1)[1].split())
+
+
+def _cpuinfo() -> list[str]:
+    try:
+        return Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git() -> dict[str, Any] | None:
+    """Return the working directory's commit and whether it is changed; None outside a repository."""
+    try:
+        commit = _run_git("rev-parse", "HEAD")
+        return {"commit": commit, "dirty": bool(_run_git("status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def _run_git(*arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=5, check=True)
+    return done.stdout.strip()

@@ -1,0 +1,132 @@
+"""From records to one summary a configuration, and the best of them. Pure functions."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zbench.record.record import VERDICT_ORDER, Failure, Outcome, Record, VerdictName
+from zbench.spec.metrics import METRICS, Goal, Metric, metric_named
+from zbench.spec.sweep import ObjectiveSpec
+
+CORRECT: frozenset[VerdictName] = frozenset({"identical", "equivalent"})
+_WORST_LAST: tuple[Outcome, ...] = ("ok", "invalid", "timeout", "oom", "crashed")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSummary:
+    """All repeats of one configuration, in the order of their repeat numbers."""
+
+    trial_id: str
+    axes: dict[str, Any]
+    config: dict[str, Any]
+    records: tuple[Record, ...]
+
+    @property
+    def ok(self) -> tuple[Record, ...]:
+        """The repeats that ended well."""
+        return tuple(record for record in self.records if record.outcome == "ok")
+
+    @property
+    def outcome(self) -> Outcome:
+        """`ok` only if every repeat is; otherwise the worst."""
+        return max((record.outcome for record in self.records), key=_WORST_LAST.index)
+
+    @property
+    def error(self) -> Failure | None:
+        """Why a repeat with the worst outcome failed."""
+        return next(
+            (r.error for r in self.records if r.outcome == self.outcome and r.error is not None), None
+        )
+
+    @property
+    def verdict(self) -> VerdictName:
+        """The worst verdict of any repeat that ended well; `unchecked` where there is none."""
+        return min((r.correctness.verdict for r in self.ok), key=VERDICT_ORDER.index, default="unchecked")
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Each distinct warning of any repeat, once."""
+        return tuple(dict.fromkeys(warning for record in self.records for warning in record.warnings))
+
+    def metric(self, name: str) -> float | str | None:
+        """Return a metric of `zbench.spec.metrics` over the repeats that ended well, None where none has it.
+
+        Rates and times are the median over repeats; bytes and differences the largest; the verdict the worst.
+        """
+        metric = metric_named(name)
+        if metric.unit == "verdict":
+            return self.verdict
+        values = self.values(name)
+        if not values:
+            return None
+        return max(values) if metric.unit in ("bytes", "ratio") else statistics.median(values)
+
+    def number(self, name: str) -> float | None:
+        """Return `metric(name)` of a metric that is a number."""
+        value = self.metric(name)
+        return value if isinstance(value, int | float) else None
+
+    def values(self, name: str) -> list[float]:
+        """Return a numeric metric of each repeat that ended well and has it."""
+        found = (_read(metric_named(name), record) for record in self.ok)
+        return [value for value in found if isinstance(value, int | float)]
+
+    def spread(self, name: str) -> float | None:
+        """Return half the range of a metric over repeats, as a share of its median; None for one repeat."""
+        values = self.values(name)
+        middle = statistics.median(values) if len(values) > 1 else 0
+        return (max(values) - min(values)) / 2 / abs(middle) if middle else None
+
+
+def summarize(records: Iterable[Record]) -> list[ConfigSummary]:
+    """Return one summary a configuration, in the order of first appearance."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(record.trial_id, []).append(record)
+    return [
+        ConfigSummary(trial_id, group[0].axes, group[0].config, tuple(sorted(group, key=lambda r: r.repeat)))
+        for trial_id, group in groups.items()
+    ]
+
+
+def obstacles(summary: ConfigSummary, objective: ObjectiveSpec) -> list[str]:
+    """Return why a configuration cannot be the best; empty if it is feasible and correct."""
+    if summary.outcome != "ok":
+        return [summary.outcome]
+    found: list[str] = [] if summary.verdict in CORRECT else [summary.verdict]
+    for constraint in objective.constraints:
+        value = summary.metric(constraint.metric)
+        if constraint.metric == "verdict" and found:
+            continue
+        if not constraint.holds(value):
+            found.append(f"{constraint} (has {METRICS[constraint.metric].format(value)})")
+    return found
+
+
+def best(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> ConfigSummary | None:
+    """Return the feasible and correct configuration that is best by the first goal; None if there is none."""
+    goal = objective.goals[0]
+    able = [s for s in summaries if s.number(goal.metric) is not None and not obstacles(s, objective)]
+    return min(able, key=lambda s: cost(s, goal), default=None)
+
+
+def cost(summary: ConfigSummary, goal: Goal) -> float:
+    """Return the goal's metric so that less is better; infinite where there is no such figure."""
+    value = summary.number(goal.metric)
+    if value is None:
+        return float("inf")
+    return -value if goal.direction == "maximize" else value
+
+
+def varied_keys(summaries: Sequence[ConfigSummary]) -> list[str]:
+    """Return every axis of any configuration, in the sweep's order."""
+    return list(dict.fromkeys(key for summary in summaries for key in summary.axes))
+
+
+def _read(metric: Metric, record: Record) -> Any:
+    """Return a metric from a record without making JSON of all its samples."""
+    value: Any = record
+    for name in metric.path:
+        value = getattr(value, name, None)
+    return value
