@@ -167,7 +167,15 @@ def _shown_axes(
 ) -> dict[str, Any]:
     """Return what a table shows of a point: the varied keys, and for an included point every axis too."""
     shown = {axis.key: value_at(config, axis.path) for axis in axes if is_extra or axis.path in values}
-    return shown | {short_name(path): value for path, value in values.items()}
+    shown |= {short_name(path): value for path, value in values.items()}
+    return {key: _without_nulls(value) for key, value in shown.items()}
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a block without the keys that say nothing, such as those a parameter group inherits."""
+    if not isinstance(value, dict):
+        return value
+    return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
 
 
 def _trial(config: dict[str, Any], axes: dict[str, Any]) -> TrialSpec | InvalidTrial:

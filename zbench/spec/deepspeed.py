@@ -1,0 +1,228 @@
+"""DeepSpeed's JSON configuration to a sweep and back. What does not map is reported, never dropped unsaid.
+
+Keys and defaults: https://www.deepspeed.ai/docs/config-json/. A key that the JSON leaves out takes DeepSpeed's
+default where that differs from this project's: `_DEFAULTS` and `_OPTIMIZER_DEFAULTS`.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from zbench.errors import UsageError
+from zbench.spec.engine import EngineSpec
+from zbench.spec.keys import value_at
+from zbench.spec.problems import shown
+from zbench.spec.trial import TrialSpec
+
+_ZERO = "zero_optimization."
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16", "bfp16": "bfloat16", "fp16": "float16"}
+_DTYPES_BACK = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_PLAIN = {  # DeepSpeed's key -> ours, the value as it is
+    "gradient_accumulation_steps": "engine.gradient_accumulation_steps",
+    "gradient_clipping": "engine.gradient_clipping",
+    "train_micro_batch_size_per_gpu": "workload.micro_batch_size",
+    f"{_ZERO}stage": "engine.zero_stage",
+    f"{_ZERO}reduce_bucket_size": "engine.reduce_bucket_size",
+    f"{_ZERO}allgather_bucket_size": "engine.allgather_bucket_size",
+    f"{_ZERO}sub_group_size": "engine.sub_group_size",
+    f"{_ZERO}stage3_prefetch_bucket_size": "engine.prefetch_bucket_size",
+    f"{_ZERO}stage3_param_persistence_threshold": "engine.param_persistence_threshold",
+    f"{_ZERO}overlap_comm": "engine.overlap_comm",
+    f"{_ZERO}offload_optimizer.device": "engine.offload_optimizer",
+    f"{_ZERO}offload_optimizer.ratio": "engine.offload_ratio",
+    f"{_ZERO}offload_param.device": "engine.offload_param",
+    "fp16.loss_scale_window": "engine.loss_scale_window",
+    "optimizer.params.lr": "engine.optimizer.lr",
+    "optimizer.params.betas": "engine.optimizer.betas",
+    "optimizer.params.eps": "engine.optimizer.eps",
+    "optimizer.params.weight_decay": "engine.optimizer.weight_decay",
+    "optimizer.params.bias_correction": "engine.optimizer.bias_correction",
+    "optimizer.params.amsgrad": "engine.optimizer.amsgrad",
+}
+_DEFAULTS = {
+    f"{_ZERO}reduce_bucket_size": 500_000_000,
+    f"{_ZERO}allgather_bucket_size": 500_000_000,
+    f"{_ZERO}sub_group_size": 1_000_000_000,
+    f"{_ZERO}stage3_prefetch_bucket_size": 50_000_000,
+    f"{_ZERO}stage3_param_persistence_threshold": 100_000,
+}
+_OPTIMIZER_DEFAULTS = {"optimizer.params.weight_decay": 0.0}
+_FLAGS = {"fp16.enabled", "bf16.enabled", "train_batch_size", "optimizer.type"}
+_WITHOUT_COUNTERPART = (
+    "accumulation_mode", "reduce_at", "rollback", "optimizer_threads", "param_groups",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """A configuration in the other form, and a sentence for everything that does not map."""
+
+    document: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+
+
+def from_deepspeed(config: object) -> Translated:
+    """Return the sweep document that a DeepSpeed configuration means; UsageError where it is no mapping."""
+    if not isinstance(config, Mapping):
+        raise UsageError(f"expected a DeepSpeed configuration, a mapping of keys; got {shown(config)}")
+    given = dict(_leaves(config))
+    notes = [
+        f"{key}: `auto` is filled in by the training script; the default is used"
+        for key in given
+        if given[key] == "auto"
+    ]
+    given = {key: value for key, value in given.items() if value != "auto"}
+    filled = dict(given)
+    if given.get(f"{_ZERO}stage", 0):
+        filled = _DEFAULTS | {f"{_ZERO}overlap_comm": given[f"{_ZERO}stage"] == 3} | filled
+    if "optimizer.type" in given:
+        filled = _OPTIMIZER_DEFAULTS | filled
+    if not any(key in _PLAIN or key in _FLAGS for key in given):
+        raise UsageError(
+            "this is no DeepSpeed configuration: it has none of DeepSpeed's keys; name another file"
+        )
+    document: dict[str, Any] = {"name": "deepspeed"}
+    used: set[str] = set()
+    for key, value in filled.items():
+        if key in _PLAIN and not _is_nvme(key, value):
+            _put(document, _PLAIN[key], value)
+            used.add(key)
+    for rule in (_precision, _optimizer, _speculation, _batch):
+        used |= rule(given, document)
+    if "gradient_clipping" not in given:
+        notes.append(
+            "gradient_clipping: DeepSpeed from 0.19 on clips at 1.0 where it is left out; here it is off"
+        )
+    notes += [f"{key}: {shown(given[key])} has no counterpart; left out" for key in given if key not in used]
+    return Translated(document, notes)
+
+
+def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted path of every value."""
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _put(document: dict[str, Any], path: str, value: Any) -> None:
+    *blocks, leaf = path.split(".")
+    for block in blocks:
+        document = document.setdefault(block, {})
+    document[leaf] = value
+
+
+def _is_nvme(key: str, value: Any) -> bool:
+    return key.endswith(".device") and value not in ("none", "cpu")
+
+
+def _precision(given: Mapping[str, Any], document: dict[str, Any]) -> set[str]:
+    used = {"fp16.enabled", "bf16.enabled"}
+    dtype = "bfloat16" if given.get("bf16.enabled") else "float16" if given.get("fp16.enabled") else "float32"
+    _put(document, "engine.dtype", dtype)
+    if "fp16.initial_scale_power" in given:
+        _put(document, "engine.initial_loss_scale", 2.0 ** float(given["fp16.initial_scale_power"]))
+        used.add("fp16.initial_scale_power")
+    for theirs, ours in (
+        ("communication_data_type", "communication_dtype"),
+        ("data_types.grad_accum_dtype", "grad_accum_dtype"),
+    ):
+        if given.get(theirs) in _DTYPES:
+            _put(document, f"engine.{ours}", _DTYPES[given[theirs]])
+            used.add(theirs)
+    return used
+
+
+def _optimizer(given: Mapping[str, Any], document: dict[str, Any]) -> set[str]:
+    """Read the optimizer's type: DeepSpeed's `Adam` decays weights as AdamW does unless told otherwise."""
+    kind = str(given.get("optimizer.type", "")).lower()
+    if kind not in ("adam", "adamw"):
+        return set()
+    decoupled = kind == "adamw" or given.get("optimizer.params.adam_w_mode", True)
+    _put(document, "engine.optimizer.name", "adamw" if decoupled else "adam")
+    return {"optimizer.type", "optimizer.params.adam_w_mode", "optimizer.params.torch_adam"}
+
+
+def _speculation(given: Mapping[str, Any], document: dict[str, Any]) -> set[str]:
+    if given.get(f"{_ZERO}offload_optimizer.super_offload"):
+        _put(document, "engine.offload_schedule", "speculative")
+    used = {f"{_ZERO}offload_optimizer.super_offload"}
+    if given.get("compile.deepcompile") and given.get(f"{_ZERO}stage") == 1:
+        _put(document, "engine.compile", "inductor")
+        used.add("compile.deepcompile")
+    return used
+
+
+def _batch(given: Mapping[str, Any], document: dict[str, Any]) -> set[str]:
+    """Read the world size off the global batch, where the rest of the product is known."""
+    total, micro = given.get("train_batch_size"), given.get("train_micro_batch_size_per_gpu")
+    share = (micro or 0) * (given.get("gradient_accumulation_steps") or 1)
+    if not isinstance(total, int) or not share or total % share:
+        return set()
+    _put(document, "run.world_size", total // share)
+    return {"train_batch_size"}
+
+
+def to_deepspeed(trial: TrialSpec) -> Translated:
+    """Return the DeepSpeed configuration that runs a trial, every value written out."""
+    config = trial.config()
+    engine = trial.engine
+    document: dict[str, Any] = {}
+    for theirs, ours in _PLAIN.items():
+        if _applies(theirs, engine):
+            _put(document, theirs, value_at(config, tuple(ours.split("."))))
+    accumulated = trial.run.world_size * engine.gradient_accumulation_steps
+    document["train_batch_size"] = trial.workload.micro_batch_size * accumulated
+    document["optimizer"]["type"] = "AdamW" if engine.optimizer.name == "adamw" else "Adam"
+    if engine.optimizer.name == "adam":
+        document["optimizer"]["params"]["adam_w_mode"] = False
+    if engine.dtype == "bfloat16":
+        document["bf16"] = {"enabled": True}
+    if engine.dtype == "float16":
+        document["fp16"] |= {
+            "enabled": True,
+            "initial_scale_power": round(math.log2(engine.initial_loss_scale)),
+        }
+    document["data_types"] = {"grad_accum_dtype": _DTYPES_BACK[engine.grad_accum_dtype]}
+    if engine.communication_dtype is not None:
+        document["communication_data_type"] = _DTYPES_BACK[engine.communication_dtype]
+    if engine.offload_schedule == "speculative":
+        document["zero_optimization"]["offload_optimizer"]["super_offload"] = True
+    if engine.compile != "off":
+        document["compile"] = {"deepcompile": True}
+    return Translated(document, list(_export_notes(engine)))
+
+
+def _applies(key: str, engine: EngineSpec) -> bool:
+    """Tell whether DeepSpeed reads a key in this configuration."""
+    if key == f"{_ZERO}offload_optimizer.ratio":
+        return (
+            engine.offload_optimizer != "none" and engine.zero_stage == 3 and engine.offload_ratio != "auto"
+        )
+    if key.startswith(f"{_ZERO}offload_optimizer"):
+        return engine.offload_optimizer != "none"
+    if key.startswith(f"{_ZERO}offload_param"):
+        return engine.offload_param != "none"
+    if key.startswith(f"{_ZERO}stage3"):
+        return engine.zero_stage == 3
+    return engine.dtype == "float16" or not key.startswith("fp16")
+
+
+def _export_notes(engine: EngineSpec) -> Iterator[str]:
+    defaults = EngineSpec()
+    for key in _WITHOUT_COUNTERPART:
+        if getattr(engine, key) != getattr(defaults, key):
+            yield f"engine.{key} has no counterpart in DeepSpeed; left out"
+    for key in ("moments_dtype", "moments_rounding"):
+        if getattr(engine.optimizer, key) != getattr(defaults.optimizer, key):
+            yield f"engine.optimizer.{key} has no counterpart in DeepSpeed; left out"
+    if engine.offload_ratio == "auto":
+        yield "engine.offload_ratio: auto is measured here and DeepSpeed needs a number; left out"
+    elif engine.offload_ratio != 1.0 and engine.zero_stage != 3:
+        yield "engine.offload_ratio: DeepSpeed has it at stage 3 only; left out"
+    if engine.compile == "aot_eager":
+        yield "engine.compile: aot_eager has no counterpart in DeepSpeed; deepcompile uses inductor"
+    if engine.dtype == "float16" and not math.log2(engine.initial_loss_scale).is_integer():
+        yield "engine.initial_loss_scale: DeepSpeed takes powers of two; rounded"
