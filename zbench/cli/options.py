@@ -32,15 +32,13 @@ Overrides = Annotated[
 ]
 Timeout = Annotated[
     str | None,
-    typer.Option(metavar="TIME", envvar="ZBENCH_TIMEOUT", help="Deadline of one trial, as 120s or 5min."),
+    typer.Option(metavar="TIME", help="Deadline of one trial, as 120s or 5min."),
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(min=0, envvar="ZBENCH_SEED", help="Seed of the model, the data and the order of trials."),
+    typer.Option(min=0, help="Seed of the model, the data and the order of trials."),
 ]
-Repeats = Annotated[
-    int | None, typer.Option(min=1, envvar="ZBENCH_REPEATS", help="How often each configuration is measured.")
-]
+Repeats = Annotated[int | None, typer.Option(min=1, help="How often each configuration is measured.")]
 Json = Annotated[
     bool, typer.Option("--json", callback=_remember("json"), help="Print one JSON document on stdout.")
 ]
@@ -57,3 +55,8 @@ NoColor = Annotated[
     bool, typer.Option("--no-color", callback=_remember("no_color"), help="No colour (also: NO_COLOR=1).")
 ]
 DEFAULT_OUTPUT_DIR = Path("results")
+
+
+def settings(overrides: list[str], **flags: object) -> list[str]:
+    """Return the `--set` texts, then the flags that were given: each is a setting of a key of `run`."""
+    return [*overrides, *(f"run.{key}={value}" for key, value in flags.items() if value is not None)]

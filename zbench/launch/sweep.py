@@ -60,7 +60,7 @@ class SweepRun:
         """Run what is missing and return all records; every finished repeat is on disk, come what may."""
         self._record_invalid()
         trials = self._plan.expansion.trials
-        finished = self._directory.records()
+        finished = [record for record in self._directory.records() if record.outcome != "invalid"]
         self._tell(SweepStarted(self._directory.path, len(trials), self._left(), finished))
         if self._left():
             with TrialRunner(

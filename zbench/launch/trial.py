@@ -32,6 +32,9 @@ class Targets:
     modules: tuple[str, ...] = preload.MODULES
 
 
+DEFAULT_TARGETS = Targets()
+
+
 class TrialRunner:
     """Runs trials one after another in processes forked from a warm server. A context manager.
 
@@ -43,7 +46,7 @@ class TrialRunner:
         self, run_dir: Path, base_dir: Path, *, targets: Targets | None = None, rerun_disturbed: bool = True
     ) -> None:
         self.run_dir, self.base_dir = run_dir.absolute(), base_dir.absolute()
-        self._targets = targets or Targets()
+        self._targets = targets or DEFAULT_TARGETS
         self._launcher = Launcher(self._targets.modules)
         self._references: dict[str, Path | Failure] = {}
         self._cores = affinity.usable_cores()

@@ -1,0 +1,64 @@
+"""`zbench sweep`: every configuration of a sweep file, each with its verdict."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zbench.cli import console
+from zbench.cli.options import (
+    DEFAULT_OUTPUT_DIR,
+    Json,
+    NoColor,
+    OutputDir,
+    Overrides,
+    Quiet,
+    Repeats,
+    Seed,
+    Timeout,
+    Verbose,
+    settings,
+)
+from zbench.errors import UsageError
+
+
+def command(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="Sweep file: YAML, TOML or JSON.")
+    ] = None,
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN", help="Continue a run: its path, its id, or `last`. FILE may be left out."
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the trials and run nothing.")] = False,
+    repeats: Repeats = None,
+    timeout: Timeout = None,
+    seed: Seed = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    no_color: NoColor = False,
+) -> None:
+    """Run every configuration of a sweep file, and judge each one against plain PyTorch."""
+    from zbench.cli import sweeping
+
+    wanted = settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
+    if resume is not None:
+        request = sweeping.resumed(resume, output_dir, file, wanted)
+    elif file is None:
+        raise UsageError("expected a sweep file (or --resume RUN); try `zbench sweep sweeps/quickstart.yaml`")
+    else:
+        request = sweeping.from_file(file, output_dir, wanted)
+    if dry_run:
+        from zbench.cli.plan import print_plan
+
+        print_plan(request.sweep, as_json=as_json)
+        return
+    code = sweeping.perform(request)
+    if code:
+        raise typer.Exit(code)
+    console.note("")
