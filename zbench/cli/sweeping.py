@@ -3,7 +3,7 @@
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,18 @@ from zbench.cli import console
 from zbench.errors import ExitCode, UsageError, ZbenchError
 from zbench.launch.capacity import check_world_size
 from zbench.launch.sweep import SweepPlan, SweepRun
-from zbench.launch.trial import Targets
 from zbench.record import environment, lines
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory, load_environment, resolve_run
 from zbench.record.summary import best, summarize
+from zbench.report.detail import print_configuration
 from zbench.report.live import view
 from zbench.report.table import print_results
 from zbench.spec.dump import sweep_document
 from zbench.spec.expand import expand
-from zbench.spec.load import load_sweep
-from zbench.spec.sweep import SweepSpec
+from zbench.spec.inputs import check_inputs
+from zbench.spec.load import load_sweep, sweep_from_mapping
+from zbench.spec.sweep import SearchSpec, SweepSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Request:
     """A sweep to run: what, where its relative paths begin, and where results go.
 
     run: the run directory to continue, None for a new one. source: the sweep file, if there is one.
-    settings: the `--set` texts that shaped the sweep.
+    settings: the `--set` texts that shaped the sweep. single: only the file's base configuration is run.
     """
 
     sweep: SweepSpec
@@ -38,12 +39,23 @@ class Request:
     run: Path | None = None
     source: Path | None = None
     settings: tuple[str, ...] = ()
+    single: bool = False
 
 
 def from_file(file: Path, output_dir: Path, settings: Sequence[str]) -> Request:
     """Return the request to run a sweep file."""
     sweep = load_sweep(file, settings)
     return Request(sweep, file.absolute().parent, output_dir, None, file.absolute(), tuple(settings))
+
+
+def single(file: Path | None, output_dir: Path, settings: Sequence[str]) -> Request:
+    """Return the request to run one configuration: a file's without its axes, or the default one."""
+    if file is None:
+        sweep = sweep_from_mapping({"name": "run"}, settings)
+        check_inputs(sweep, Path.cwd())
+        return Request(sweep, Path.cwd(), output_dir, settings=tuple(settings))
+    whole = from_file(file, output_dir, settings)
+    return replace(whole, sweep=_without_axes(whole.sweep), single=True)
 
 
 def resumed(run: str, output_dir: Path, file: Path | None, settings: Sequence[str]) -> Request:
@@ -59,7 +71,8 @@ def resumed(run: str, output_dir: Path, file: Path | None, settings: Sequence[st
     kept = (*invocation.get("settings", ()), *settings)
     base_dir = Path(invocation.get("base_dir") or path)
     if source is not None and source.exists():
-        _require_same(recorded, load_sweep(source, kept), path, source)
+        now = load_sweep(source, kept)
+        _require_same(recorded, _without_axes(now) if invocation.get("single") else now, path, source)
         base_dir = source.absolute().parent
     elif file is not None:
         raise UsageError(f"no such file: {file}")
@@ -70,8 +83,8 @@ def resumed(run: str, output_dir: Path, file: Path | None, settings: Sequence[st
     return Request(recorded, base_dir, output_dir, path, source, kept)
 
 
-def perform(request: Request, *, targets: Targets | None = None) -> ExitCode:
-    """Run the sweep, print its table or document, and return the exit code."""
+def perform(request: Request, *, detailed: bool = False) -> ExitCode:
+    """Run the sweep, print its table (or all figures) or document, and return the exit code."""
     expansion = expand(request.sweep)
     check_world_size(max((trial.run.world_size for trial in expansion.trials), default=1))
     directory = _directory(request)
@@ -82,14 +95,14 @@ def perform(request: Request, *, targets: Targets | None = None) -> ExitCode:
             console.rich_console(stderr=True), request.sweep.objective, quiet=console.state.quiet
         ) as show:
             try:
-                SweepRun(plan, directory, request.base_dir, on_event=show, targets=targets).run()
+                SweepRun(plan, directory, request.base_dir, on_event=show).run()
             except (ZbenchError, KeyboardInterrupt) as error:
                 failure = error
         records = directory.records()
         if failure is not None and not records and request.run is None:
             directory.discard_if_empty()
             raise failure
-    return _conclude(request, directory.path, records, failure)
+    return _conclude(request, directory.path, records, failure, detailed)
 
 
 def exit_code(records: Sequence[Record]) -> ExitCode:
@@ -114,6 +127,7 @@ def _directory(request: Request) -> RunDirectory:
         sweep_file=str(request.source) if request.source else None,
         base_dir=str(request.base_dir),
         settings=list(request.settings),
+        single=request.single,
     )
     return RunDirectory.create(
         request.output_dir, request.sweep.name, spec=sweep_document(request.sweep), environment=facts
@@ -121,7 +135,11 @@ def _directory(request: Request) -> RunDirectory:
 
 
 def _conclude(
-    request: Request, path: Path, records: list[Record], failure: ZbenchError | KeyboardInterrupt | None
+    request: Request,
+    path: Path,
+    records: list[Record],
+    failure: ZbenchError | KeyboardInterrupt | None,
+    detailed: bool,
 ) -> ExitCode:
     """Print what there is and return the exit code, also of a run that was cut short."""
     code = exit_code(records)
@@ -131,6 +149,9 @@ def _conclude(
         code = failure.exit_code
     if console.state.json:
         console.document(_document(request, path, records, code, failure))
+    elif detailed:
+        for summary in summarize(records):
+            print_configuration(console.rich_console(), summary)
     elif records:
         print_results(console.rich_console(), records, request.sweep.objective)
     if failure is not None:
@@ -163,6 +184,10 @@ def _document(
 def _resume_command(request: Request, path: Path) -> str:
     words = ["zbench", "sweep", *([str(request.source)] if request.source else []), "--resume", str(path)]
     return shlex.join(words)
+
+
+def _without_axes(sweep: SweepSpec) -> SweepSpec:
+    return sweep.model_copy(update={"axes": {}, "exclude": [], "include": [], "search": SearchSpec()})
 
 
 def _require_same(recorded: SweepSpec, now: SweepSpec, run: Path, source: Path) -> None:

@@ -1,0 +1,61 @@
+"""`zbench run`: one configuration, from a file's base or from flags alone."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zbench.cli import console
+from zbench.cli.options import (
+    DEFAULT_OUTPUT_DIR,
+    Json,
+    NoColor,
+    OutputDir,
+    Overrides,
+    Quiet,
+    Repeats,
+    Seed,
+    Timeout,
+    Verbose,
+    settings,
+)
+
+
+def command(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]", help="Sweep file whose base configuration is run; its axes are not."
+        ),
+    ] = None,
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the configuration and run nothing.")
+    ] = False,
+    repeats: Repeats = None,
+    timeout: Timeout = None,
+    seed: Seed = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    no_color: NoColor = False,
+) -> None:
+    """Run one configuration and show everything that was measured.
+
+    Without FILE, a small GPT on synthetic data: `zbench run --set zero_stage=2 --set world_size=2`.
+    """
+    from zbench.cli import sweeping
+
+    request = sweeping.single(
+        file, output_dir, settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
+    )
+    if dry_run:
+        from zbench.spec.dump import dump_sweep, sweep_document
+
+        if as_json:
+            console.document({"schema_version": 1, "sweep": sweep_document(request.sweep), "exit_code": 0})
+        else:
+            console.result(dump_sweep(request.sweep).rstrip())
+        return
+    raise typer.Exit(sweeping.perform(request, detailed=True))

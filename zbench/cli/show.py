@@ -1,0 +1,74 @@
+"""`zbench show`: the results of one run, finished or under way."""
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from zbench.cli import console
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, Json, NoColor, OutputDir, Quiet, Verbose
+from zbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from zbench.record.summary import ConfigSummary
+
+
+def command(
+    run: Annotated[
+        str, typer.Argument(metavar="[RUN]", help="A run's path, its id, a sweep's name, or `last`.")
+    ] = "last",
+    trial: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="Show this configuration in full (the start of its id will do)."),
+    ] = None,
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    no_color: NoColor = False,
+) -> None:
+    """Show the results of one run as a table, or one of its configurations in full."""
+    from zbench.cli.sweeping import exit_code
+    from zbench.record.store import load_records, resolve_run
+    from zbench.record.summary import best, summarize
+    from zbench.report.detail import print_configuration
+    from zbench.report.table import print_results
+    from zbench.spec.load import load_sweep
+
+    path = resolve_run(run, output_dir)
+    records = load_records(path)
+    objective = load_sweep(path / "spec.yaml", environ={}, inputs=False).objective
+    summaries = summarize(records)
+    chosen = summaries if trial is None else [_named(summaries, trial)]
+    if as_json:
+        winner = best(summaries, objective)
+        console.document(_document(path, chosen, winner.trial_id if winner else None, exit_code(records)))
+        return
+    console.note(f"{path}")
+    if not records:
+        console.result("no repeat has ended yet")
+    elif trial is None and not verbose:
+        print_results(console.rich_console(), records, objective)
+    else:
+        for summary in chosen:
+            print_configuration(console.rich_console(), summary)
+
+
+def _named(summaries: "list[ConfigSummary]", start: str) -> "ConfigSummary":
+    found = [summary for summary in summaries if summary.trial_id.startswith(start)]
+    if len(found) != 1:
+        known = ", ".join(summary.trial_id for summary in found or summaries)
+        raise UsageError(f"expected the id of one configuration, got {start!r}; there are {known}")
+    return found[0]
+
+
+def _document(path: Any, chosen: "list[ConfigSummary]", best: str | None, status: int) -> dict[str, Any]:
+    from zbench.record.lines import jsonable
+
+    return {
+        "schema_version": 1,
+        "run_id": path.name,
+        "run_dir": str(path),
+        "trials": [jsonable(record) for summary in chosen for record in summary.records],
+        "best": best,
+        "exit_code": int(status),
+    }

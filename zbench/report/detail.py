@@ -1,0 +1,95 @@
+"""Everything that is known of one configuration, in words and figures."""
+
+import statistics
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from zbench.record.record import Record
+from zbench.record.summary import ConfigSummary
+from zbench.report.table import OUTCOME_STYLE, VERDICT_STYLE, axes_text, rate_text
+from zbench.units import format_bytes, format_seconds
+
+_LABEL_WIDTH = 16
+
+
+def print_configuration(console: Console, summary: ConfigSummary) -> None:
+    """Print one configuration: outcome, timing and its phases, memory, traffic, correctness, warnings."""
+    head = Text.assemble((summary.trial_id, "bold"), f"  {axes_text(summary.axes)}")
+    console.print(head, soft_wrap=True)
+    for label, value in _lines(summary):
+        console.print(Text.assemble((f"  {label:{_LABEL_WIDTH}}", "dim"), value), soft_wrap=True)
+
+
+def _lines(summary: ConfigSummary) -> Iterator[tuple[str, Text | str]]:
+    yield "outcome", Text(summary.outcome, OUTCOME_STYLE[summary.outcome])
+    if summary.error is not None:
+        yield "error", summary.error.message
+        if summary.error.log:
+            yield "log", summary.error.log
+    if summary.ok:
+        yield from _timing(summary)
+        yield from _memory(summary.ok)
+        yield from _traffic(summary.ok[-1])
+        yield from _correctness(summary)
+    for warning in summary.warnings:
+        yield "warning", Text(warning, "yellow")
+
+
+def _timing(summary: ConfigSummary) -> Iterator[tuple[str, str]]:
+    spread = summary.spread("tokens_per_s")
+    count = len(summary.ok)
+    over = f" ±{spread:.1%} over {count} repeats" if spread is not None else ""
+    yield "tokens/s", f"{rate_text(summary.number('tokens_per_s'))}{over}"
+    step = summary.number("median_step_s")
+    if step is not None:
+        each = ", ".join(format_seconds(value) for value in summary.values("median_step_s"))
+        yield "median step", format_seconds(step) + (f" (each repeat: {each})" if count > 1 else "")
+    tflops = summary.number("tflops")
+    if tflops is not None:
+        yield "TFLOP/s", f"{tflops:.3g}"
+    timings = [record.timing for record in summary.ok if record.timing is not None]
+    for phase in dict.fromkeys(name for timing in timings for name in timing.phases):
+        seconds = statistics.median(timing.phases.get(phase, 0.0) for timing in timings)
+        share = f" ({seconds / step:.0%} of a step)" if step else ""
+        yield f"  {phase}", format_seconds(seconds) + share
+
+
+def _memory(records: Iterable[Record]) -> Iterator[tuple[str, str]]:
+    found = [record.memory for record in records if record.memory is not None]
+    if not found:
+        return
+    for label, values in (
+        ("peak memory", [memory.peak_device_bytes for memory in found]),
+        ("peak host", [memory.peak_host_bytes for memory in found]),
+        ("peak RSS", [memory.peak_rss_bytes for memory in found]),
+    ):
+        known = [value for value in values if value is not None]
+        if known:
+            estimated = "" if all(memory.exact for memory in found) or label == "peak RSS" else " (estimated)"
+            yield label, format_bytes(max(known)) + estimated
+    for category, size in found[-1].by_category.items():
+        yield f"  {category}", format_bytes(size)
+
+
+def _traffic(record: Record) -> Iterator[tuple[str, str]]:
+    for name, traffic in record.traffic.items():
+        yield name, f"{traffic.calls} calls, {format_bytes(traffic.bytes)} a step"
+
+
+def _correctness(summary: ConfigSummary) -> Iterator[tuple[str, Text | str]]:
+    yield "verdict", Text(summary.verdict, VERDICT_STYLE[summary.verdict])
+    what = max(summary.ok, key=lambda record: record.correctness.error_ratio or 0).correctness
+    figures = (
+        ("error ratio", what.error_ratio),
+        ("max abs diff", what.max_abs_diff),
+        ("max ULP diff", what.max_ulp_diff),
+        ("worst parameter", what.worst_parameter),
+        ("first differing", what.first_differing_step),
+        ("loss diff", what.loss_max_abs_diff),
+        ("grad norm diff", what.grad_norm_max_abs_diff),
+    )
+    for label, value in figures:
+        if value is not None:
+            yield label, f"{value:.4g}" if isinstance(value, float) else str(value)
