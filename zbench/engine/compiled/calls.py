@@ -1,0 +1,84 @@
+"""One call of a compiled graph: which parameters its inputs are, and which autograd node is its backward."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from torch import Tensor
+from torch.autograd.graph import Node
+
+from zbench.engine.compiled.ops import set_current
+
+_KEY = "zbench.compiled.call"
+_NODE_NAME = "CompiledFunctionBackward"
+
+
+class Sink(Protocol):
+    """Takes the gradients that compiled graphs produce."""
+
+    def accept(self, index: int, grad: Tensor) -> None:
+        """Take a contribution to parameter `index`'s gradient; `grad` must not be kept or changed."""
+        ...
+
+
+class GraphCall:
+    """One forward call of a compiled graph, attached to the autograd node that will run its backward."""
+
+    def __init__(self, sink: Sink, plan: "ReductionPlan", indices: dict[int, int]) -> None:
+        """indices: graph input position -> parameter index, for this call."""
+        self._sink, self._plan, self._indices = sink, plan, indices
+
+    def attach(self, node: Node) -> None:
+        """Become current while `node` runs."""
+        node.metadata[_KEY] = self  # type: ignore[index]  # a property that torch declares as a method
+        node.register_prehook(self._enter)
+        node.register_hook(self._leave)
+
+    def receive(self, position: int, grad: Tensor) -> None:
+        """Pass on the gradient of the graph's input at `position`."""
+        self._sink.accept(self._indices[position], grad)
+
+    def contributions(self) -> Iterator[int]:
+        """Yield the index of every parameter whose gradient this call's backward will deliver."""
+        return (self._indices[position] for position in self._plan.positions)
+
+    def _enter(self, _: Sequence[Tensor]) -> None:
+        set_current(self)
+
+    def _leave(self, _: Sequence[Tensor], __: Sequence[Tensor]) -> None:
+        set_current(None)
+
+
+class ReductionPlan:
+    """Which inputs' gradients a backward graph reduces: candidates until it is compiled, the truth after."""
+
+    def __init__(self, positions: tuple[int, ...]) -> None:
+        self.positions = positions
+
+
+def call_of(node: Node) -> GraphCall | None:
+    """Return the call whose backward `node` is, or None for every other node."""
+    call = node.metadata.get(_KEY)  # type: ignore[attr-defined]
+    return call if isinstance(call, GraphCall) else None
+
+
+def histories(values: Iterable[Any]) -> set[Node]:
+    """Return the autograd nodes that produced `values`."""
+    return {value.grad_fn for value in values if isinstance(value, Tensor) and value.grad_fn is not None}
+
+
+def find_backward(results: Iterable[Any], before: set[Node]) -> Node | None:
+    """Return the node that runs a compiled backward between `results` and the inputs' histories `before`.
+
+    AOT autograd may hand out views and copies of what its node produced, so the node can lie some steps back.
+    """
+    pending = list(histories(results) - before)
+    seen = set(before)
+    while pending:
+        node = pending.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.name() == _NODE_NAME:
+            return node
+        pending.extend(parent for parent, _ in node.next_functions if parent is not None)
+    return None
