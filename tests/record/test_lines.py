@@ -1,0 +1,77 @@
+"""A record survives its way to disk and back, and what is no record is refused in words."""
+
+import json
+import math
+
+import pytest
+
+from zbench.errors import UsageError
+from zbench.record import lines
+from zbench.record.record import Correctness, Failure, Traffic
+
+
+def test_record_comes_back_equal(make_record):
+    record = make_record(
+        error=Failure("crashed", "why", "logs/x"),
+        traffic={"all_reduce": Traffic(3, 400)},
+        warnings=["loaded"],
+    )
+    assert lines.decode_line(lines.encode(record)) == record
+
+
+def test_non_finite_figures_are_valid_json_and_come_back(make_record):
+    record = make_record(correctness=Correctness("wrong", error_ratio=math.inf, max_abs_diff=math.nan))
+    line = lines.encode(record)
+    json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    back = lines.decode_line(line).correctness
+    assert back.error_ratio == math.inf
+    assert math.isnan(back.max_abs_diff)
+
+
+def test_line_is_one_line(make_record):
+    assert lines.encode(make_record(warnings=["a\nb"])).count(b"\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"{", "damaged line"),
+        (b"[]", "schema_version"),
+        (b'{"schema_version": 2}', "newer zbench"),
+        (b'{"schema_version": true}', "schema_version"),
+        (b'{"schema_version": 1}', "not a zbench record: run_id"),
+    ],
+)
+def test_what_is_no_record_is_refused_with_its_place(line, words):
+    with pytest.raises(UsageError, match=f"trials.jsonl:7: .*{words}"):
+        lines.decode_line(line, "trials.jsonl:7")
+
+
+def test_wrong_type_names_the_key(make_record):
+    value = lines.jsonable(make_record()) | {"outcome": "fine"}
+    with pytest.raises(UsageError, match="outcome"):
+        lines.decode(value)
+
+
+def test_torn_last_line_is_left_out_and_a_complete_one_is_kept(tmp_path, make_record):
+    file = tmp_path / "trials.jsonl"
+    first, second = lines.encode(make_record()), lines.encode(make_record(repeat=1))
+    file.write_bytes(first + second[: len(second) // 2])
+    assert [r.repeat for r in lines.read(file)] == [0]
+    file.write_bytes(first + second[:-1])  # only the newline is missing
+    assert [r.repeat for r in lines.read(file)] == [0, 1]
+
+
+def test_damage_before_the_end_is_an_error_with_its_line(tmp_path, make_record):
+    file = tmp_path / "trials.jsonl"
+    file.write_bytes(b"{torn\n" + lines.encode(make_record()))
+    with pytest.raises(UsageError, match=r"trials\.jsonl:1: damaged line"):
+        lines.read(file)
+
+
+def test_later_line_replaces_an_earlier_one_of_the_same_repeat(tmp_path, make_record):
+    file = tmp_path / "trials.jsonl"
+    records = [make_record(rate=1.0), make_record(repeat=1), make_record(rate=2.0)]
+    file.write_bytes(b"".join(map(lines.encode, records)))
+    read = lines.read(file)
+    assert [(r.repeat, r.timing.tokens_per_s) for r in read] == [(0, 2.0), (1, 100.0)]

@@ -1,0 +1,178 @@
+"""What was finished stays finished: kills, full disks, second writers."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from zbench.errors import UsageError
+from zbench.record import lines, store
+from zbench.record.store import (
+    RunDirectory,
+    StorageError,
+    find_runs,
+    load_environment,
+    load_records,
+    resolve_run,
+)
+
+
+@pytest.fixture
+def run(tmp_path):
+    with RunDirectory.create(
+        tmp_path, "my sweep", spec={"name": "my sweep"}, environment={"a": 1}
+    ) as directory:
+        yield directory
+
+
+def test_create_writes_what_was_asked_and_where(run, tmp_path):
+    assert run.path.parent == tmp_path / "my-sweep"
+    assert (run.path / "spec.yaml").read_text() == "schema_version: 1\nname: my sweep\n"
+    assert load_environment(run.path) == {"schema_version": 1, "a": 1}
+    assert (run.path / "logs").is_dir()
+    assert load_records(run.path) == []
+
+
+def test_appended_records_come_back_after_reopening(run, make_record):
+    records = [make_record(repeat=n) for n in range(3)]
+    for record in records:
+        run.append(record)
+    assert load_records(run.path) == records == run.records()
+    run.close()
+    with RunDirectory.open(run.path) as again:
+        assert again.records() == records
+        assert again.holds("aaaaaaaaaaaa", 2)
+        assert not again.holds("aaaaaaaaaaaa", 3)
+
+
+@pytest.mark.parametrize("kept", [1, 20, -2])
+def test_torn_tail_is_repaired_and_its_bytes_kept_aside(run, make_record, kept):
+    run.append(make_record())
+    torn = lines.encode(make_record(repeat=1))[:kept]
+    run.close()
+    with (run.path / "trials.jsonl").open("ab") as file:
+        file.write(torn)
+    with RunDirectory.open(run.path) as again:
+        assert [r.repeat for r in again.records()] == [0]
+        again.append(make_record(repeat=1))
+    assert [r.repeat for r in load_records(run.path)] == [0, 1]
+    assert (run.path / "trials.torn").read_bytes() == torn + b"\n"
+
+
+def test_record_that_lacks_only_its_newline_is_not_lost(run, make_record):
+    run.close()
+    with (run.path / "trials.jsonl").open("ab") as file:
+        file.write(lines.encode(make_record())[:-1])
+    with RunDirectory.open(run.path) as again:
+        again.append(make_record(repeat=1))
+    assert [r.repeat for r in load_records(run.path)] == [0, 1]
+
+
+def test_full_disk_is_an_error_in_words_and_loses_nothing(run, make_record):
+    """A limit on file size stands for the full disk: a write is cut short, the next one fails."""
+    run.append(make_record())
+    size = (run.path / "trials.jsonl").stat().st_size
+    code = (
+        "import resource, signal, sys, pathlib\n"
+        "from zbench.record.store import RunDirectory, StorageError\n"
+        "from dataclasses import replace\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "with RunDirectory.open(pathlib.Path(sys.argv[1])) as run:\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)\n"
+        "    try:\n"
+        "        run.append(replace(run.records()[0], repeat=1))\n"
+        "    except StorageError as error:\n"
+        "        print(error)\n"
+    )
+    run.close()
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(run.path), str(size + 30)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "cannot write" in done.stdout
+    assert "--resume" in done.stdout
+    assert (run.path / "trials.jsonl").stat().st_size == size
+    assert [r.repeat for r in load_records(run.path)] == [0]
+
+
+def test_failed_flush_is_an_error_and_takes_the_line_back(run, make_record, monkeypatch):
+    def no_space(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(store.os, "fsync", no_space)
+    with pytest.raises(StorageError, match="No space left"):
+        run.append(make_record())
+    assert load_records(run.path) == []
+
+
+def test_second_writer_is_refused_and_told_who_writes(run):
+    with pytest.raises(UsageError, match=f"is being written by process {os.getpid()}"):
+        RunDirectory.open(run.path)
+
+
+def test_reading_needs_no_lock(run, make_record):
+    run.append(make_record())
+    assert len(load_records(run.path)) == 1
+
+
+def test_unwritable_place_is_refused_and_nothing_is_left(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with pytest.raises(UsageError, match=r"cannot write results under .*choose with -o"):
+        RunDirectory.create(blocked / "results", "s", spec={}, environment={})
+    assert list(tmp_path.iterdir()) == [blocked]
+
+
+def test_failure_in_mid_creation_leaves_nothing(tmp_path, monkeypatch):
+    def no_space(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(store.os, "fsync", no_space)
+    with pytest.raises(UsageError, match="No space left"):
+        RunDirectory.create(tmp_path / "results", "s", spec={}, environment={})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_discard_removes_only_a_run_without_records(tmp_path, make_record):
+    with RunDirectory.create(tmp_path / "results", "s", spec={}, environment={}) as run:
+        assert run.discard_if_empty()
+    assert not (tmp_path / "results" / "s").exists()
+    with RunDirectory.create(tmp_path / "results", "s", spec={}, environment={}) as run:
+        run.append(make_record())
+        assert not run.discard_if_empty()
+        assert run.path.exists()
+
+
+def test_file_of_a_newer_zbench_is_refused(run):
+    (run.path / "environment.json").write_text(json.dumps({"schema_version": 99}))
+    with pytest.raises(UsageError, match="update zbench"):
+        load_environment(run.path)
+
+
+def test_runs_are_found_by_path_id_sweep_and_last(tmp_path, monkeypatch):
+    names = iter(["20260101-000000-aaaa", "20260102-000000-bbbb", "20260103-000000-cccc"])
+    monkeypatch.setattr(store, "new_run_id", lambda: next(names))
+    paths = []
+    for sweep in ("one", "one", "two"):
+        with RunDirectory.create(tmp_path, sweep, spec={}, environment={}) as run:
+            paths.append(run.path)
+    assert find_runs(tmp_path) == paths
+    assert resolve_run(str(paths[0]), tmp_path) == paths[0]
+    assert resolve_run("20260102-000000-bbbb", tmp_path) == paths[1]
+    assert resolve_run("one/20260101-000000-aaaa", tmp_path) == paths[0]
+    assert resolve_run("one", tmp_path) == paths[1]
+    assert resolve_run("last", tmp_path) == paths[2]
+    with pytest.raises(UsageError, match=r"no run 'three'.*the newest is two/20260103"):
+        resolve_run("three", tmp_path)
+
+
+def test_directory_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="is not a run directory"):
+        RunDirectory.open(tmp_path)
+    with pytest.raises(UsageError, match="is not a run directory"):
+        load_records(tmp_path)

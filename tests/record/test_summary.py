@@ -1,0 +1,90 @@
+"""Repeats into configurations; the best is feasible and correct, or there is none."""
+
+import pytest
+
+from zbench.record.record import Correctness, Failure, Memory
+from zbench.record.summary import best, obstacles, summarize, varied_keys
+from zbench.spec.sweep import ObjectiveSpec
+
+FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
+
+
+def test_repeats_become_one_summary_in_repeat_order(make_record):
+    records = [
+        make_record("a", 1, 30.0),
+        make_record("b", 0),
+        make_record("a", 0, 10.0),
+        make_record("a", 2, 20.0),
+    ]
+    first, second = summarize(records)
+    assert [r.repeat for r in first.records] == [0, 1, 2]
+    assert (first.trial_id, second.trial_id) == ("a", "b")
+    assert first.number("tokens_per_s") == 20.0
+    assert first.spread("tokens_per_s") == pytest.approx((30 - 10) / 2 / 20)
+    assert second.spread("tokens_per_s") is None
+
+
+def test_bytes_and_differences_are_the_largest_and_verdict_the_worst(make_record):
+    records = [
+        make_record(memory=Memory(10, 0, 1), correctness=Correctness("identical", 1.0)),
+        make_record(repeat=1, memory=Memory(30, 0, 1), correctness=Correctness("equivalent", 3.0)),
+        make_record(repeat=2, memory=Memory(20, 0, 1), correctness=Correctness("identical", 1.0)),
+    ]
+    (summary,) = summarize(records)
+    assert summary.metric("peak_device_bytes") == 30
+    assert summary.metric("error_ratio") == 3.0
+    assert summary.metric("verdict") == "equivalent"
+
+
+def test_one_failed_repeat_makes_the_configuration_failed(make_record):
+    failed = make_record(
+        repeat=1, outcome="crashed", error=Failure("crashed", "why"), timing=None, memory=None
+    )
+    (summary,) = summarize([make_record(), failed])
+    assert summary.outcome == "crashed"
+    assert summary.error is not None
+    assert summary.error.message == "why"
+    assert summary.number("tokens_per_s") == 100.0
+    assert best([summary], FASTEST) is None
+
+
+def test_best_is_the_fastest_that_is_correct_and_fits(make_record):
+    records = [
+        make_record("wrong", rate=900.0, correctness=Correctness("wrong", 1e6)),
+        make_record("drifted", rate=800.0, correctness=Correctness("drifted", 10.0)),
+        make_record("unchecked", rate=700.0, correctness=Correctness("unchecked")),
+        make_record("large", rate=600.0, memory=Memory(3 << 30, 0, 0)),
+        make_record("good", rate=500.0),
+        make_record("slow", rate=400.0),
+    ]
+    objective = ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes": "<= 2Gi"})
+    summaries = summarize(records)
+    assert best(summaries, objective).trial_id == "good"
+    assert best(summaries, FASTEST).trial_id == "large"
+    reasons = {s.trial_id: obstacles(s, objective) for s in summaries}
+    assert reasons["wrong"] == ["wrong"]
+    assert reasons["unchecked"] == ["unchecked"]
+    assert reasons["good"] == []
+    assert reasons["large"] == ["peak_device_bytes <= 2 GiB (has 3 GiB)"]
+
+
+def test_best_follows_the_direction_of_the_goal(make_record):
+    records = [make_record("a", memory=Memory(5, 0, 0)), make_record("b", memory=Memory(3, 0, 0))]
+    assert best(summarize(records), ObjectiveSpec(minimize=["peak_device_bytes"])).trial_id == "b"
+
+
+def test_constraint_on_the_verdict_is_named_once(make_record):
+    objective = ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"verdict": ">= identical"})
+    wrong, equivalent = summarize(
+        [
+            make_record("a", correctness=Correctness("wrong")),
+            make_record("b", correctness=Correctness("equivalent")),
+        ]
+    )
+    assert obstacles(wrong, objective) == ["wrong"]
+    assert obstacles(equivalent, objective) == ["verdict >= identical (has equivalent)"]
+
+
+def test_varied_keys_are_those_of_all_points(make_record):
+    records = [make_record("a", axes={"x": 1}), make_record("b", axes={"x": 2, "y": 3})]
+    assert varied_keys(summarize(records)) == ["x", "y"]
