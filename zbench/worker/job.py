@@ -6,6 +6,7 @@ writes an error file beside the result and exits with 1; `first_failure` reads t
 cause.
 """
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -15,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from zbench.record.record import Failure
-from zbench.spec.engine import EngineSpec
+from zbench.spec.accumulation import accumulation
 from zbench.spec.trial import TrialSpec
-from zbench.spec.workload import WorkloadSpec
 
 _DTYPES = {"dtype", "grad_accum_dtype", "communication_dtype"}
 _SHAPES_THE_REFERENCE = _DTYPES | {"gradient_clipping", "optimizer", "param_groups"}
@@ -62,22 +62,6 @@ class ReferenceJob:
     progress_path: str | None = None
 
 
-def backwards_per_step(engine: EngineSpec, workload: WorkloadSpec) -> int:
-    """Return how many micro-batches one rank works through in one optimizer step."""
-    if engine.accumulation_mode == "micro_steps":
-        return engine.gradient_accumulation_steps
-    return workload.backwards_per_step
-
-
-def reduces_each_backward(engine: EngineSpec, workload: WorkloadSpec) -> bool:
-    """Return whether ranks are added before micro-batches are; one backward a step makes no difference."""
-    if backwards_per_step(engine, workload) == 1:
-        return False
-    if engine.reduce_at == "auto":
-        return engine.zero_stage >= 2
-    return engine.reduce_at == "each_backward"
-
-
 def threads_per_rank(trial: TrialSpec, local_world_size: int | None = None) -> int:
     """Return the compute threads of one rank: as the trial says, or an equal share of the usable cores.
 
@@ -106,9 +90,7 @@ def reference_key(trial: TrialSpec) -> str:
         "loss_scale": (engine.initial_loss_scale, engine.loss_scale_window)
         if engine.dtype == "float16"
         else None,
-        "backwards": backwards_per_step(engine, trial.workload),
-        "averaged_by_engine": engine.accumulation_mode == "micro_steps",
-        "each_backward": reduces_each_backward(engine, trial.workload),
+        "accumulation": dataclasses.asdict(accumulation(engine, trial.workload)),
         "truth": trial.verify.mode == "full",
     }
     canonical = json.dumps(what, sort_keys=True, separators=(",", ":"))

@@ -46,10 +46,10 @@ class Workload:
     flops_per_micro_batch: float | None = None
 
     def make_model(self) -> nn.Module:
-        """Return a new float32 model on the CPU, seeded: the same bits at every call, in every process."""
+        """Return a new model on the CPU, seeded: the same bits at every call, in every process."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.seed, -1))
-            return self.factory().float().train()
+            return self.factory().train()
 
     def batch(self, step: int, micro: int, rank: int) -> Batch:
         """Return rank `rank`'s micro-batch number `micro` of optimizer step `step` (all from 0), on the

@@ -1,0 +1,168 @@
+"""Peak bytes of a step. What each figure counts:
+
+device bytes, on CUDA: what torch's caching allocator has handed out on this rank's device. Device bytes, on
+the CPU: what torch's CPU allocator has handed out to this process since the meter was made, less what lives
+in offloaded host homes (the engine's `host_*` categories). A temporary on its way to a host home is counted
+as device bytes, so the figure never flatters an offload. Allocations outside tensors (Python, libraries, file
+mappings) are in neither. host bytes: the engine's `host_*` categories. RSS: the kernel's high-water mark of
+the process, everything included.
+
+On the CPU the exact peak needs the library of `zbench.measure.shim`; without it the growth of the RSS
+high-water mark stands in, which is rough (within about a third) and marked `exact: false`.
+"""
+
+import resource
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from zbench.measure.shim import SHIM, WHY_NOT, Shim
+from zbench.record.record import Memory
+
+ACTIVATIONS = "activations"
+_HOST = "host_"
+_TEST_BYTES = 1_000_003
+
+
+class PeakMeter(Protocol):
+    """Measures the most bytes that tensors held at once."""
+
+    exact: bool
+
+    def reset(self) -> None:
+        """From here on, the peak is a new one."""
+        ...
+
+    def peak(self) -> int:
+        """Return the most bytes held at once since `reset`."""
+        ...
+
+
+class AllocatorMeter:
+    """torch's CPU allocator, to the byte, every thread included."""
+
+    exact = True
+
+    def __init__(self, shim: Shim) -> None:
+        self._shim, self._base = shim, shim.zbench_memory_live_bytes()
+
+    def reset(self) -> None:
+        self._shim.zbench_memory_reset_peak()
+
+    def peak(self) -> int:
+        return self._shim.zbench_memory_peak_bytes() - self._base
+
+
+class RssMeter:
+    """The process's high-water mark, above where it stood when the meter was made."""
+
+    exact = False
+
+    def __init__(self) -> None:
+        reset_rss_peak()
+        self._base = rss_peak()
+
+    def reset(self) -> None:
+        reset_rss_peak()
+
+    def peak(self) -> int:
+        return max(0, rss_peak() - self._base)
+
+
+class CudaMeter:
+    """torch's caching allocator on one CUDA device."""
+
+    exact = True
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._base = device, torch.cuda.memory_allocated(device)
+
+    def reset(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self._device)
+
+    def peak(self) -> int:
+        return torch.cuda.max_memory_allocated(self._device) - self._base
+
+
+def self_test(shim: Shim) -> str | None:
+    """Return None if the library sees an allocation of known size, else what it saw instead."""
+    before = shim.zbench_memory_live_bytes()
+    shim.zbench_memory_reset_peak()
+    known = torch.empty(_TEST_BYTES, dtype=torch.uint8)
+    live = shim.zbench_memory_live_bytes() - before
+    del known
+    after, peak = shim.zbench_memory_live_bytes() - before, shim.zbench_memory_peak_bytes() - before
+    if (live, after, peak) == (_TEST_BYTES, 0, _TEST_BYTES):
+        return None
+    return f"of {_TEST_BYTES} bytes it counted {live} live, {peak} at the peak and {after} after release"
+
+
+def choose_meter(device: torch.device) -> tuple[PeakMeter, str | None]:
+    """Return the best meter for this device, and a warning where its figures are not exact."""
+    if device.type == "cuda":
+        return CudaMeter(device), None
+    why = WHY_NOT if SHIM is None else self_test(SHIM)
+    if SHIM is not None and why is None:
+        return AllocatorMeter(SHIM), None
+    return RssMeter(), f"memory figures are estimates from the process's high-water mark: {why}"
+
+
+def reset_rss_peak() -> None:
+    """Set the kernel's high-water mark to the present size, where the kernel allows it."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:  # then the mark covers the whole life of the process, which only makes it larger
+        return
+
+
+def rss_peak() -> int:
+    """Return the high-water mark of this process's resident memory, in bytes."""
+    try:
+        status = Path("/proc/self/status").read_text()
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+
+
+class StepMemory:
+    """The largest figures over several steps. Call `begin` and `end` around each, and nothing else in
+    between."""
+
+    def __init__(self, meter: PeakMeter, device: torch.device) -> None:
+        self._meter, self._on_cuda = meter, device.type == "cuda"
+        self._peak = self._rss = 0
+
+    def begin(self) -> None:
+        self._meter.reset()
+        reset_rss_peak()
+
+    def end(self) -> None:
+        self._peak = max(self._peak, self._meter.peak())
+        self._rss = max(self._rss, rss_peak())
+
+    def summary(self, persistent: Mapping[str, int]) -> Memory:
+        """Return the peaks, with the engine's persistent categories; the rest of the peak is `activations`.
+
+        `activations` is what is neither parameter nor engine state at the peak: activations, temporaries,
+        batches.
+        """
+        host = sum(size for name, size in persistent.items() if name.startswith(_HOST))
+        device = self._peak if self._on_cuda else max(0, self._peak - host)
+        on_device = sum(persistent.values()) - host
+        categories = {**persistent, ACTIVATIONS: max(0, device - on_device)}
+        return Memory(device, host, self._rss, categories, exact=self._meter.exact)
+
+
+def largest(of_ranks: list[Memory]) -> Memory:
+    """Return the largest figures over ranks; the categories are those of the rank with the largest device
+    peak."""
+    fullest = max(of_ranks, key=lambda memory: memory.peak_device_bytes or 0)
+    return Memory(
+        peak_device_bytes=fullest.peak_device_bytes,
+        peak_host_bytes=max(memory.peak_host_bytes or 0 for memory in of_ranks),
+        peak_rss_bytes=max(memory.peak_rss_bytes or 0 for memory in of_ranks),
+        by_category=fullest.by_category,
+        exact=all(memory.exact for memory in of_ranks),
+    )

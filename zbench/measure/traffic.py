@@ -1,0 +1,77 @@
+"""Counts collectives from outside: calls, payload bytes, and the time their caller spends on them."""
+
+from typing import Any
+
+from torch import Tensor
+
+from zbench.engine.protocols import Collectives, Work
+from zbench.measure.clock import PhaseClock
+from zbench.record.record import Traffic
+
+
+class CountingCollectives:
+    """Collectives that note each call and pass it on.
+
+    A call's bytes are the payload that this rank hands in, whatever the wire makes of it: the whole `send` of
+    a reduce_scatter, this rank's own part of an all_gather, the values of an all_gather_small, and the tensor
+    of a broadcast (on its source only; the others hand in nothing). Barriers are calls of no bytes. In a
+    world of one rank nothing is sent and nothing is counted.
+    """
+
+    def __init__(self, inner: Collectives, clock: PhaseClock) -> None:
+        self.rank, self.world_size = inner.rank, inner.world_size
+        self._inner, self._clock = inner, clock
+        self._counts: dict[str, tuple[int, int]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(
+            self._inner, name
+        )  # what an implementation offers beyond the protocol moves no payload
+
+    def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:
+        self._note("reduce_scatter", send.nbytes)
+        with self._clock.phase("reduce"):
+            return _TimedWork(self._inner.reduce_scatter(send, out), self._clock, "reduce")
+
+    def all_gather(self, flat: Tensor) -> Work:
+        self._note("all_gather", flat.nbytes // self.world_size)
+        with self._clock.phase("gather"):
+            return _TimedWork(self._inner.all_gather(flat), self._clock, "gather")
+
+    def all_gather_small(self, values: Tensor) -> Tensor:
+        self._note("all_gather_small", values.nbytes)
+        with self._clock.phase("reduce"):
+            return self._inner.all_gather_small(values)
+
+    def broadcast(self, tensor: Tensor, source: int) -> Work:
+        self._note("broadcast", tensor.nbytes if source == self.rank else 0)
+        with self._clock.phase("gather"):
+            return _TimedWork(self._inner.broadcast(tensor, source), self._clock, "gather")
+
+    def barrier(self) -> None:
+        self._note("barrier", 0)
+        with self._clock.phase("reduce"):
+            self._inner.barrier()
+
+    def take(self) -> dict[str, Traffic]:
+        """Return what was counted since the last call, and start from zero."""
+        taken = {kind: Traffic(calls, size) for kind, (calls, size) in self._counts.items()}
+        self._counts.clear()
+        return taken
+
+    def _note(self, kind: str, size: int) -> None:
+        if self.world_size == 1:
+            return
+        calls, total = self._counts.get(kind, (0, 0))
+        self._counts[kind] = (calls + 1, total + size)
+
+
+class _TimedWork:
+    """A collective in flight whose waiting time is counted."""
+
+    def __init__(self, inner: Work, clock: PhaseClock, phase: str) -> None:
+        self._inner, self._clock, self._phase = inner, clock, phase
+
+    def wait(self) -> None:
+        with self._clock.phase(self._phase):
+            self._inner.wait()

@@ -1,0 +1,98 @@
+"""Trajectories: what a training run went through, and how a reference is kept in a file."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+_FORMAT = "1"
+_PREFIXES = ("parameters", "moments", "truth", "true_moments")
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """What one run observed, over S steps of W ranks with B backwards each, for P trained parameters.
+
+    losses [S, W, B] float64. grad_norms [S] float64: of averaged, unscaled gradients before clipping; NaN
+    where not known. digests [S, P] int64: of each parameter's float32 bits after each step, in the order of
+    `names`. parameters: final values by name, float32. moments: final first moments (exp_avg) by name,
+    float32; empty where the engine does not tell. skipped: the steps (from 0) that a loss scaler skipped.
+    """
+
+    names: tuple[str, ...]
+    losses: Tensor
+    grad_norms: Tensor
+    digests: Tensor
+    parameters: Mapping[str, Tensor]
+    moments: Mapping[str, Tensor] = field(default_factory=dict)
+    skipped: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The plain run and, if `truth` is not empty, the final values of the float64 run (float64, by name).
+
+    travelled [P] float64: how far (L2) each parameter moved from its first value. data: the data's
+    fingerprint.
+    """
+
+    plain: Trajectory
+    travelled: Tensor
+    data: str
+    truth: Mapping[str, Tensor] = field(default_factory=dict)
+    true_moments: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+def save_reference(reference: Reference, path: Path) -> None:
+    """Write a reference to a safetensors file, whole or not at all."""
+    plain = reference.plain
+    tensors = {
+        "losses": plain.losses,
+        "grad_norms": plain.grad_norms,
+        "digests": plain.digests,
+        "travelled": reference.travelled,
+    }
+    groups = (plain.parameters, plain.moments, reference.truth, reference.true_moments)
+    for prefix, group in zip(_PREFIXES, groups, strict=True):
+        tensors |= {f"{prefix}/{name}": tensor for name, tensor in group.items()}
+    about = {"format": _FORMAT, "data": reference.data, "names": json.dumps(plain.names)}
+    about["skipped"] = json.dumps(plain.skipped)
+    draft = path.with_name(path.name + ".tmp")
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, draft, metadata=about)
+    draft.replace(path)
+
+
+def load_reference(path: Path) -> Reference:
+    """Read what `save_reference` wrote; tensors are mapped from the file, not copied."""
+    with safe_open(path, framework="pt") as file:
+        about = file.metadata()
+        if about.get("format") != _FORMAT:
+            raise ValueError(f"{path} is no reference of format {_FORMAT}; remove it and run the sweep again")
+        groups: dict[str, dict[str, Tensor]] = {prefix: {} for prefix in _PREFIXES}
+        single: dict[str, Tensor] = {}
+        for key in file.keys():  # noqa: SIM118 - a file handle, not a mapping
+            prefix, slash, name = key.partition("/")
+            if slash:
+                groups[prefix][name] = file.get_tensor(key)
+            else:
+                single[key] = file.get_tensor(key)
+    plain = Trajectory(
+        names=tuple(json.loads(about["names"])),
+        losses=single["losses"],
+        grad_norms=single["grad_norms"],
+        digests=single["digests"],
+        parameters=groups["parameters"],
+        moments=groups["moments"],
+        skipped=tuple(json.loads(about["skipped"])),
+    )
+    return Reference(plain, single["travelled"], about["data"], groups["truth"], groups["true_moments"])
+
+
+def all_finite(tensors: Mapping[str, Tensor]) -> bool:
+    """Return whether every element of every tensor is finite."""
+    return all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())

@@ -1,0 +1,147 @@
+"""The verdict: is this the same training as plain PyTorch's? Pure functions of what both runs observed.
+
+`identical`: every parameter had the reference's bits after every step. Otherwise the distance from a float64
+run of the same training is compared with the reference's own: `error_ratio` up to 4 is `equivalent` (the
+order of rounding differs, no more), above 4 `drifted`, above 100, or where a value is not finite, `wrong`.
+
+The error ratio is the largest of: L2 over all parameters; L2 over each parameter; and the same two over the
+first moments where the engine shows them. Moments belong to it because Adam divides a gradient by its own
+size: a gradient scaled by a constant moves the weights almost as before, and shows only there.
+
+What keeps the ratio meaningful: (1) a distance below the rounding of the values themselves (2^-24 of each)
+counts as that much, so a reference that happens to be exact condemns nobody; (2) a parameter of few elements
+cannot tell its own noise, so the reference's mean square error over one parameter is pooled with 64 elements'
+worth of the median over all parameters.
+
+Without the float64 run (`verify: {mode: reference}`) there is no yardstick for a difference. Then a run that
+ended further from the reference than a quarter of the way the reference travelled is `drifted`; anything
+nearer but not identical stays `unchecked`, with its differences reported. A reference that is itself not
+finite judges nobody.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from zbench.record.record import Correctness, VerdictName
+from zbench.verify.distance import Errors, Spread, compare, errors_of
+from zbench.verify.trajectory import Reference, Trajectory, all_finite
+
+EQUIVALENT_UP_TO = 4.0
+DRIFTED_UP_TO = 100.0
+GROSS_SHARE_OF_TRAVEL = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict, and what the user should know about how it came about."""
+
+    correctness: Correctness
+    warnings: list[str] = field(default_factory=list)
+
+
+def judge(observed: Trajectory, reference: Reference) -> Judgement:
+    """Return the verdict on a run of the same steps as the reference's; ValueError if parameters are
+    missing."""
+    plain = reference.plain
+    missing = [name for name in plain.names if name not in observed.parameters]
+    if missing:
+        raise ValueError(
+            f"the engine's full_parameters() lacks {len(missing)} trained parameters: {missing[0]}, ..."
+        )
+    differing = _differing(observed, plain)
+    losses = _largest_difference(observed.losses, plain.losses)
+    norms = _largest_difference(observed.grad_norms, plain.grad_norms)
+    if not bool(differing.any()):
+        ratio = 1.0 if reference.truth else None
+        return Judgement(Correctness("identical", ratio, 0.0, 0, None, None, losses, norms))
+    first = int(differing.any(dim=1).nonzero()[0])
+    suspects = {name for name, bad in zip(plain.names, differing[first].tolist(), strict=True) if bad}
+    spread = compare(observed.parameters, plain.parameters, plain.names)
+    verdict, ratio, worst, warnings = _weigh(observed, reference, spread, suspects)
+    correctness = Correctness(verdict, ratio, spread.max_abs, spread.max_ulp, worst, first + 1, losses, norms)
+    return Judgement(correctness, warnings + _skip_warning(observed, plain))
+
+
+def worse(judgements: Sequence[Judgement]) -> Judgement:
+    """Return the gravest of several ranks' judgements: `wrong` before `drifted` before `unchecked`."""
+    gravity: Sequence[VerdictName] = ("wrong", "drifted", "unchecked", "equivalent", "identical")
+    return min(judgements, key=lambda judgement: gravity.index(judgement.correctness.verdict))
+
+
+def _weigh(
+    observed: Trajectory, reference: Reference, spread: Spread, suspects: set[str]
+) -> tuple[VerdictName, float | None, str | None, list[str]]:
+    """Return verdict, error ratio, worst parameter and warnings of a run whose bits differ."""
+    plain = reference.plain
+    if not all_finite(plain.parameters):
+        return "unchecked", None, None, ["the reference itself is not finite: there is nothing to judge by"]
+    if spread.not_finite is not None:
+        return "wrong", None, spread.not_finite, []
+    if bool((~observed.losses.isfinite() & plain.losses.isfinite()).any()):
+        return "wrong", None, spread.farthest, ["the loss is not finite where the reference's is"]
+    if not reference.truth:
+        return _without_truth(reference, spread)
+    errors = [errors_of(observed.parameters, plain.parameters, reference.truth)]
+    if observed.moments and reference.true_moments:
+        errors.append(errors_of(observed.moments, plain.moments, reference.true_moments))
+    ratio = max(e.overall for e in errors), max(max(e.each.values()) for e in errors)
+    return _name_of(max(ratio)), max(ratio), _worst(errors, suspects), []
+
+
+def _name_of(ratio: float) -> VerdictName:
+    if ratio <= EQUIVALENT_UP_TO:
+        return "equivalent"
+    return "drifted" if ratio <= DRIFTED_UP_TO else "wrong"
+
+
+def _worst(errors: Sequence[Errors], suspects: set[str]) -> str:
+    """Return the parameter with the largest ratio: among those that differed first, if one of them stands
+    out."""
+    ratios: dict[str, float] = {}
+    for name, ratio in (item for e in errors for item in e.each.items()):
+        ratios[name] = max(ratio, ratios.get(name, 0.0))
+    first = max(suspects, key=lambda name: ratios[name])
+    return first if ratios[first] > EQUIVALENT_UP_TO else max(ratios, key=lambda name: ratios[name])
+
+
+def _without_truth(
+    reference: Reference, spread: Spread
+) -> tuple[VerdictName, float | None, str | None, list[str]]:
+    share = spread.distance / max(float(reference.travelled.norm()), torch.finfo(torch.float32).tiny)
+    if share > GROSS_SHARE_OF_TRAVEL:
+        said = f"it ended {share:.0%} of the way that the reference travelled away from it"
+        return "drifted", None, spread.farthest, [said]
+    return (
+        "unchecked",
+        None,
+        spread.farthest,
+        ["not the reference's bits; verify mode full tells whether it matters"],
+    )
+
+
+def _differing(observed: Trajectory, plain: Trajectory) -> Tensor:
+    """Return [S, P] bool: which of the reference's parameters had other bits after which step."""
+    column = {name: place for place, name in enumerate(observed.names)}
+    mine = observed.digests[:, [column[name] for name in plain.names]]
+    if mine.shape != plain.digests.shape:
+        raise ValueError(f"expected {len(plain.digests)} observed steps, got {len(mine)}")
+    return mine != plain.digests
+
+
+def _largest_difference(mine: Tensor, theirs: Tensor) -> float | None:
+    """Return the largest absolute difference over the places where both are finite; None where there is
+    none."""
+    if mine.shape != theirs.shape:
+        return None
+    differences = (mine - theirs).abs()
+    finite = differences[differences.isfinite()]
+    return float(finite.max()) if finite.numel() else None
+
+
+def _skip_warning(observed: Trajectory, plain: Trajectory) -> list[str]:
+    if observed.skipped == plain.skipped:
+        return []
+    return [f"skipped steps {list(observed.skipped)} for a loss scale, the reference {list(plain.skipped)}"]

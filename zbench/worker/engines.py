@@ -1,0 +1,50 @@
+"""Which engine a trial names, and how to build it."""
+
+import importlib
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import cast
+
+from torch import nn
+
+from zbench.engine.build import Instruments
+from zbench.engine.protocols import TrainingEngine
+from zbench.errors import UsageError
+from zbench.spec.engine import EngineSpec
+from zbench.workloads.custom import load_callable
+
+EngineBuilder = Callable[..., TrainingEngine]
+"""`build(model, spec, process_group=None, *, instruments=None)`: an engine that trains `model`, a float32 CPU
+or CUDA module, as `spec` says. An engine that wraps the module offers the wrapper as its attribute `module`.
+"""
+
+GROUP = "zbench.engines"
+_EXPECTED = "expected module:callable, where callable(model, spec, process_group=None, *, instruments=None)"
+
+
+def find_builder(name: str, base_dir: Path) -> EngineBuilder:
+    """Return the builder that `engine:` names: `builtin`, a peer, an entry point, or `module:callable`.
+
+    Raises UsageError for a name that leads nowhere.
+    """
+    if ":" in name:
+        return load_callable(
+            name, base_dir, key="engine.engine", expected=_EXPECTED + " returns a TrainingEngine"
+        )
+    if name == "builtin":
+        return cast(EngineBuilder, importlib.import_module("zbench.engine").build_engine)
+    for point in entry_points(group=GROUP):
+        if point.name == name:
+            return cast(EngineBuilder, point.load())
+    try:
+        return cast(EngineBuilder, importlib.import_module(f"zbench.peers.{name}").build_engine)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"engine.engine: cannot use {name!r} here: {error}") from error
+
+
+def build(
+    name: str, model: nn.Module, spec: EngineSpec, base_dir: Path, instruments: Instruments
+) -> TrainingEngine:
+    """Return the engine that a trial names, measured through `instruments` where it supports them."""
+    return find_builder(name, base_dir)(model, spec, None, instruments=instruments)

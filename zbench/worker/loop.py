@@ -1,0 +1,143 @@
+"""The training loop of one rank: warm-up, then timed steps, each fenced by barriers and observed from
+outside."""
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from zbench.engine.protocols import StepInfo, TrainingEngine
+from zbench.measure.clock import PhaseClock
+from zbench.measure.memory import StepMemory
+from zbench.measure.traffic import CountingCollectives
+from zbench.record.record import Traffic
+from zbench.spec.accumulation import Accumulation
+from zbench.workloads import Batch, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Instruments:
+    """What measures a run: time by phase, memory, and the collectives that the engine was given (none for
+    peers)."""
+
+    clock: PhaseClock
+    memory: StepMemory
+    collectives: list[CountingCollectives]
+
+
+@dataclass(slots=True)
+class Samples:
+    """What the timed steps measured, one entry a step; traffic is the largest over steps."""
+
+    step_seconds: list[float] = field(default_factory=list)
+    phases: list[dict[str, float]] = field(default_factory=list)
+    traffic: dict[str, Traffic] = field(default_factory=dict)
+
+
+class Trainer:
+    """Runs optimizer steps of one engine on one rank's micro-batches."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        model: nn.Module,
+        engine: TrainingEngine,
+        accumulation: Accumulation,
+        *,
+        marks_last: bool,
+        device: torch.device,
+        clock: PhaseClock,
+    ) -> None:
+        self._workload, self._engine, self._accumulation = workload, engine, accumulation
+        self._model = getattr(engine, "module", model)  # an engine may wrap the model to be called
+        self._marks_last, self._device, self._clock = marks_last, device, clock
+
+    def batches(self, step: int) -> list[tuple[int, Batch]]:
+        """Return the seeds and micro-batches of one step, on the device."""
+        rank, micros = dist.get_rank(), range(self._accumulation.backwards)
+        found = [
+            (self._workload.micro_seed(step, m, rank), self._workload.batch(step, m, rank)) for m in micros
+        ]
+        return [(seed, tuple(x.to(self._device) for x in batch)) for seed, batch in found]
+
+    def step(self, batches: list[tuple[int, Batch]]) -> tuple[list[Tensor], StepInfo]:
+        """Run one optimizer step; return each micro-batch's loss, still on the device, and what the engine
+        says."""
+        losses = []
+        for micro, (seed, batch) in enumerate(batches):
+            torch.manual_seed(seed)
+            with self._clock.phase("forward"):
+                loss = self._workload.loss(self._model, batch)
+                losses.append(loss.detach())
+                if self._accumulation.loss_divisor != 1:
+                    loss = loss / self._accumulation.loss_divisor
+            with self._clock.phase("backward"):
+                self._engine.backward(loss, micro == len(batches) - 1 if self._marks_last else None)
+            del loss
+        with self._clock.phase("optimizer"):
+            return losses, self._engine.step()
+
+
+def run_steps(
+    trainer: Trainer,
+    instruments: Instruments,
+    *,
+    warmup: int,
+    timed: int,
+    fence: Callable[[], None],
+    after_step: Callable[[int, float, list[float], StepInfo], None],
+) -> Samples:
+    """Run all steps; `after_step(step, seconds, losses, info)` runs after each, outside what is measured.
+
+    A step's seconds are from the moment that all ranks are ready, with their micro-batches on the device, to
+    the moment that all have finished `step()`.
+    """
+    samples = Samples()
+    for step in range(warmup + timed):
+        if step == warmup:
+            gc.collect()
+        batches = trainer.batches(step)
+        _take(instruments)
+        instruments.memory.begin()
+        fence()
+        begin = time.perf_counter()
+        losses, info = trainer.step(batches)
+        fence()
+        seconds = time.perf_counter() - begin
+        if step >= warmup:
+            instruments.memory.end()
+            samples.step_seconds.append(seconds)
+            phases, traffic = _take(instruments)
+            samples.phases.append(phases)
+            samples.traffic = {k: _larger(t, samples.traffic.get(k)) for k, t in traffic.items()}
+        del batches
+        after_step(step, seconds, [float(loss) for loss in losses], info)
+    return samples
+
+
+def _take(instruments: Instruments) -> tuple[dict[str, float], dict[str, Traffic]]:
+    """Return and forget what clock and collectives hold: what happens between steps belongs to none."""
+    traffic: dict[str, Traffic] = {}
+    for collectives in instruments.collectives:
+        traffic.update(collectives.take())
+    return instruments.clock.take(), traffic
+
+
+def _larger(one: Traffic, other: Traffic | None) -> Traffic:
+    return one if other is None or one.bytes >= other.bytes else other
+
+
+def make_fence(device: torch.device) -> Callable[[], None]:
+    """Return a barrier over all ranks that also waits for the device's work."""
+    token = torch.zeros(1)
+
+    def fence() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        dist.all_reduce(token)
+
+    return fence

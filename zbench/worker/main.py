@@ -1,0 +1,57 @@
+"""The two entry points of a worker process: one rank of a trial, and the reference trajectory."""
+
+import sys
+import traceback
+from pathlib import Path
+
+from zbench.spec.accumulation import accumulation
+from zbench.spec.trial import TrialSpec
+from zbench.verify.reference import Task, make_reference
+from zbench.verify.trajectory import save_reference
+from zbench.worker import process
+from zbench.worker.failure import kind_of, message_of
+from zbench.worker.job import RankJob, ReferenceJob, threads_per_rank, write_error, write_json
+from zbench.worker.progress import Progress
+from zbench.worker.rank import run_trial, trial_workload
+
+
+def run_rank(job: RankJob) -> None:
+    """Run one rank of a trial to its end; rank 0 writes the result.
+
+    A failure is written beside the result, with its traceback on stderr, and raised as SystemExit(1).
+    """
+    try:
+        result = run_trial(job, TrialSpec.model_validate(job.trial))
+        if job.rank == 0:
+            write_json(Path(job.result_path), result)
+        process.stop()
+    except BaseException as error:
+        _give_up(error, job.result_path, job.rank)
+
+
+def run_reference(job: ReferenceJob) -> None:
+    """Compute and save the reference trajectory of a trial; failures as in `run_rank`."""
+    try:
+        trial = TrialSpec.model_validate(job.trial)
+        process.set_threads(threads_per_rank(trial))
+        task = Task(
+            trial_workload(trial, job.base_dir),
+            trial.engine,
+            accumulation(trial.engine, trial.workload),
+            trial.run.warmup_steps + trial.run.steps,
+            process.device_of(trial.run.device),
+        )
+        full = trial.verify.mode == "full"
+        with Progress(job.progress_path) as progress:
+            reference = make_reference(
+                task, truth=full, on_step=lambda done, total: progress.step("reference", done, total)
+            )
+        save_reference(reference, Path(job.reference_path))
+    except BaseException as error:
+        _give_up(error, job.reference_path, "reference")
+
+
+def _give_up(error: BaseException, path: str, who: int | str) -> None:
+    traceback.print_exc(file=sys.stderr)
+    write_error(path, who, kind_of(error), message_of(error))
+    raise SystemExit(1) from error

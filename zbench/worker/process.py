@@ -1,0 +1,100 @@
+"""One rank's process: its cores and threads, its process group, its memory limit."""
+
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from zbench.errors import UsageError
+from zbench.spec.trial import TrialSpec
+from zbench.worker.job import RankJob, threads_per_rank
+
+_LOCAL_PREFIXES = ("file://", "tcp://127.", "tcp://localhost")
+_ENOUGH_FOR_ALL_THREADS = 1 << 20
+
+
+def start(job: RankJob, trial: TrialSpec) -> torch.device:
+    """Give the process its cores and threads, join the process group, and return the rank's device."""
+    local_rank = job.rank if job.local_rank is None else job.local_rank
+    local_world_size = job.local_world_size or job.world_size
+    set_threads(threads_per_rank(trial, local_world_size))
+    _own_cores(local_rank, local_world_size)
+    device = device_of(trial.run.device, local_rank)
+    if job.init_method.startswith(_LOCAL_PREFIXES):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a machine's own name need not resolve
+    dist.init_process_group(
+        backend="gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
+        init_method=job.init_method,
+        rank=job.rank,
+        world_size=job.world_size,
+        timeout=timedelta(seconds=max(60.0, trial.run.timeout)),
+    )
+    return device
+
+
+def stop() -> None:
+    """Leave the process group."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def set_threads(threads: int) -> None:
+    """Set torch's compute threads, and start them: a memory limit set later would stop OpenMP from doing
+    it."""
+    torch.set_num_threads(threads)
+    torch.zeros(_ENOUGH_FOR_ALL_THREADS).add_(1)
+
+
+def device_of(wanted: str, local_rank: int = 0) -> torch.device:
+    """Return the device that `run.device` means here for one of this machine's ranks."""
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise UsageError("run.device: cuda is not available here (see `zbench doctor`); use cpu or auto")
+    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def _own_cores(local_rank: int, local_world_size: int) -> None:
+    """Keep this rank's threads off the cores of the other ranks, where there are enough for all."""
+    cores = sorted(os.sched_getaffinity(0))
+    share = len(cores) // local_world_size
+    if share:
+        os.sched_setaffinity(0, cores[local_rank * share : (local_rank + 1) * share])
+
+
+class MemoryLimit:
+    """A bound on what the process may allocate from now on: private memory, mappings shared with others not
+    counted.
+
+    Exceeding it raises an ordinary out-of-memory error and leaves the process usable.
+    """
+
+    def __init__(self, allowed: int | None) -> None:
+        self._limit = None if allowed is None else _data_bytes() + allowed
+        self._set(self._limit)
+
+    @contextmanager
+    def lifted(self) -> Iterator[None]:
+        """Do without the limit for a block: what verification allocates is not the trial's."""
+        self._set(None)
+        try:
+            yield
+        finally:
+            self._set(self._limit)
+
+    def _set(self, limit: int | None) -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (hard if limit is None else limit, hard))
+
+
+def _data_bytes() -> int:
+    """Return the private writable memory that the kernel counts against RLIMIT_DATA."""
+    status = Path("/proc/self/status").read_text()
+    return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmData"))

@@ -1,0 +1,145 @@
+"""One rank of one trial, from its specification to its result."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from zbench.engine.build import Instruments as EngineInstruments
+from zbench.engine.protocols import Collectives, StepInfo, TrainingEngine
+from zbench.measure.clock import PhaseClock
+from zbench.measure.memory import StepMemory, choose_meter, largest
+from zbench.measure.traffic import CountingCollectives
+from zbench.record.record import Correctness
+from zbench.spec.accumulation import accumulation
+from zbench.spec.trial import TrialSpec
+from zbench.verify.digest import digest
+from zbench.verify.trajectory import Trajectory, load_reference
+from zbench.verify.verdict import Judgement, judge, worse
+from zbench.worker import process
+from zbench.worker.engines import build
+from zbench.worker.job import RankJob
+from zbench.worker.loop import Instruments, Trainer, make_fence, run_steps
+from zbench.worker.observer import Observer
+from zbench.worker.progress import Progress
+from zbench.worker.timing import summarise
+from zbench.workloads import Workload, build_workload
+
+T = TypeVar("T")
+
+
+def trial_workload(trial: TrialSpec, base_dir: str) -> Workload:
+    """Return the workload of a trial: the same for every rank and for the reference."""
+    run = trial.run
+    return build_workload(trial.workload, seed=run.seed, world_size=run.world_size, base_dir=Path(base_dir))
+
+
+def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
+    """Run this rank's part of a trial; return the result in the record's fields, complete on rank 0."""
+    device = process.start(job, trial)
+    workload = trial_workload(trial, job.base_dir)
+    digest(torch.zeros(1, device=device))  # its constants must be there before memory is measured
+    limit = process.MemoryLimit(trial.run.memory_limit)
+    meter, warning = choose_meter(device)
+    instruments = Instruments(PhaseClock(), StepMemory(meter, device), [])
+    trainer, engine = _trainer(job, trial, workload, instruments, device)
+    observer = Observer(engine, bits=trial.verify.mode != "off" and job.reference_path is not None)
+    warmup, timed = trial.run.warmup_steps, trial.run.steps
+    with Progress(job.progress_path if job.rank == 0 else None) as progress:
+
+        def after_step(step: int, seconds: float, losses: list[float], info: StepInfo) -> None:
+            with limit.lifted():
+                observer.after_step(losses, info)
+            if step < warmup:
+                progress.step("warmup", step + 1, warmup, seconds)
+            else:
+                progress.step("timed", step - warmup + 1, timed, seconds)
+
+        fence = make_fence(device)
+        samples = run_steps(
+            trainer, instruments, warmup=warmup, timed=timed, fence=fence, after_step=after_step
+        )
+    memory = largest(_from_all(instruments.memory.summary(engine.memory_by_category())))
+    with limit.lifted():
+        judgement = _judge(job, observer, workload)
+    engine.close()
+    warnings = ([warning] if warning else []) + judgement.warnings
+    micros = accumulation(trial.engine, trial.workload).backwards
+    return {
+        "outcome": "ok",
+        "error": None,
+        "timing": dataclasses.asdict(summarise(samples, workload, micros)),
+        "memory": dataclasses.asdict(memory),
+        "traffic": {kind: dataclasses.asdict(traffic) for kind, traffic in samples.traffic.items()},
+        "correctness": dataclasses.asdict(judgement.correctness),
+        "warnings": warnings,
+    }
+
+
+def _trainer(
+    job: RankJob, trial: TrialSpec, workload: Workload, instruments: Instruments, device: torch.device
+) -> tuple[Trainer, TrainingEngine]:
+    """Build model and engine, the engine's collectives counted."""
+
+    def count(inner: Collectives) -> Collectives:
+        counting = CountingCollectives(inner, instruments.clock)
+        instruments.collectives.append(counting)
+        return counting
+
+    model = workload.make_model().to(device)
+    spec = trial.engine
+    engine = build(spec.engine, model, spec, Path(job.base_dir), EngineInstruments(wrap_collectives=count))
+    trainer = Trainer(
+        workload,
+        model,
+        engine,
+        accumulation(spec, trial.workload),
+        marks_last=spec.accumulation_mode == "multi_backward",
+        device=device,
+        clock=instruments.clock,
+    )
+    return trainer, engine
+
+
+def _judge(job: RankJob, observer: Observer, workload: Workload) -> Judgement:
+    """Return the verdict; where ranks hold different parameters, the gravest over ranks."""
+    if not observer.bits or job.reference_path is None:
+        return Judgement(Correctness("unchecked"))
+    mine = observer.trajectory()
+    first = _first_disagreement(mine)
+    judgement = Judgement(Correctness("unchecked"))
+    if job.rank == 0 or first is not None:
+        judgement = _judged(mine, job.reference_path, workload)
+    if first is None:
+        return judgement
+    judgement = worse(_from_all(judgement))
+    warning = f"ranks hold different parameters since step {first}; the verdict is the gravest over ranks"
+    return Judgement(judgement.correctness, [*judgement.warnings, warning])
+
+
+def _judged(mine: Trajectory, path: str, workload: Workload) -> Judgement:
+    reference = load_reference(Path(path))
+    if reference.data != workload.data.fingerprint:
+        return Judgement(
+            Correctness("unchecked"),
+            ["the text has changed since the reference was computed; start a new run"],
+        )
+    return judge(mine, reference)
+
+
+def _first_disagreement(mine: Trajectory) -> int | None:
+    """Return the first step (from 1) after which some rank's parameters differ from rank 0's, the same on
+    all."""
+    everyone = [torch.empty_like(mine.digests) for _ in range(dist.get_world_size())]
+    dist.all_gather(everyone, mine.digests)
+    differs = (torch.stack(everyone) != everyone[0]).any(dim=2).any(dim=0)
+    return int(differs.nonzero()[0]) + 1 if bool(differs.any()) else None
+
+
+def _from_all(mine: T) -> list[T]:
+    """Return every rank's value, in rank order."""
+    found: list[T | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, mine)
+    return [value for value in found if value is not None]
