@@ -9,19 +9,26 @@ from zbench.analysis import decision
 from zbench.analysis.decision import Decision, Evidence, Paired, Unpaired
 from zbench.analysis.exact import ExactChange, exact_changes
 from zbench.analysis.matching import Match, match_trials
-from zbench.analysis.trials import RunResults, Source, TrialResults
+from zbench.analysis.trials import RunResults, Source, step_logs
 from zbench.errors import ExitCode, IncomparableError
 from zbench.record.record import VERDICT_ORDER
+from zbench.record.summary import ConfigSummary
 
 FailOn = Literal["regression", "inconclusive", "missing", "correctness"]
 FAIL_ON: tuple[FailOn, ...] = ("regression", "inconclusive", "missing", "correctness")
 RowAnswer = Literal["incorrect", "failed", "regression", "inconclusive", "pass"]
 ROW_ORDER: tuple[RowAnswer, ...] = ("incorrect", "failed", "regression", "inconclusive", "pass")
-THRESHOLDS: Mapping[str, float] = {
-    "step_time": 0.02, "peak_device_bytes": 0.0, "peak_host_bytes": 0.0,
-    "traffic_bytes": 0.0, "traffic_calls": 0.0,
-}  # fmt: skip
+STORED_THRESHOLDS: Mapping[str, float] = {
+    "step_time": 0.05,
+    "peak_device_bytes": 0.01,
+    "peak_host_bytes": 0.01,
+    "traffic_bytes": 0.01,
+    "traffic_calls": 0.01,
+}
 """The accepted change of every compared metric, as a fraction; smaller is better for each."""
+
+PAIRED_THRESHOLDS: Mapping[str, float] = {**STORED_THRESHOLDS, "step_time": 0.02}
+"""Side by side the machine's noise between runs is gone, so a smaller slowdown can be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +36,7 @@ class Settings:
     """How runs are compared. Thresholds are fractions; `run_noise` is the spread between runs, a fraction."""
 
     alpha: float = 0.01
-    thresholds: Mapping[str, float] = field(default_factory=lambda: THRESHOLDS)
+    thresholds: Mapping[str, float] = field(default_factory=lambda: STORED_THRESHOLDS)
     run_noise: float = 0.01
     fail_on: frozenset[FailOn] = frozenset(FAIL_ON)
     across: bool = False
@@ -49,12 +56,12 @@ class Row:
     answer: RowAnswer
 
     @property
-    def base(self) -> TrialResults:
+    def base(self) -> ConfigSummary:
         """Return the trial in the base run."""
         return self.match.base
 
     @property
-    def head(self) -> TrialResults:
+    def head(self) -> ConfigSummary:
         """Return the trial in the head run."""
         return self.match.head
 
@@ -73,8 +80,8 @@ class Comparison:
     mode: Literal["stored", "paired"]
     settings: Settings
     rows: tuple[Row, ...]
-    missing: tuple[TrialResults, ...]
-    added: tuple[TrialResults, ...]
+    missing: tuple[ConfigSummary, ...]
+    added: tuple[ConfigSummary, ...]
     unlike: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -167,7 +174,7 @@ def paired_family(
 def _stored_family(matches: tuple[Match, ...], settings: Settings) -> dict[str, tuple[Evidence, float]]:
     family: dict[str, tuple[Evidence, float]] = {}
     for match in matches:
-        base, head = match.base.step_logs(), match.head.step_logs()
+        base, head = step_logs(match.base), step_logs(match.head)
         if base and head:
             evidence = Unpaired(base, head, math.log1p(settings.run_noise))
             family[match.base.trial_id] = (evidence, settings.margin("step_time"))
@@ -193,7 +200,7 @@ def _row_answer(row: Row) -> RowAnswer:
     )
 
 
-def _incorrect(trial: TrialResults) -> bool:
+def _incorrect(trial: ConfigSummary) -> bool:
     return trial.verdict in ("drifted", "wrong")
 
 
@@ -203,13 +210,19 @@ def _regressed(row: Row) -> bool:
 
 
 def unlike_facts(base: Source, head: Source) -> tuple[str, ...]:
-    """Return the stable facts in which two machines differ, as `key: a, b`; empty where they are alike."""
-    if base.fingerprint == head.fingerprint:
-        return ()
+    """Return the stable facts in which two machines differ, as `key: a, b`; empty where they are alike.
+
+    Where nothing is known of a machine, that is a difference too: silence would be a guess.
+    """
+    unknown = tuple(f"{source.name}: machine unknown" for source in (base, head) if not source.facts)
+    if unknown:
+        return unknown
     keys = sorted(base.facts.keys() | head.facts.keys())
-    differing = [key for key in keys if base.facts.get(key) != head.facts.get(key)]
-    facts = tuple(f"{key}: {base.facts.get(key)}, {head.facts.get(key)}" for key in differing)
-    return facts or (f"fingerprint: {base.fingerprint}, {head.fingerprint}",)
+    return tuple(
+        f"{key}: {base.facts.get(key)}, {head.facts.get(key)}"
+        for key in keys
+        if base.facts.get(key) != head.facts.get(key)
+    )
 
 
 def _nothing_in_common(base: RunResults, head: RunResults) -> str:

@@ -146,6 +146,8 @@ def _why(estimate: Estimate, alpha: float, comparisons: int, needed: int | None)
         )
         family = f"alpha {alpha:g} over {comparisons} comparisons"
         return f"{n} {unit} cannot reach {family}; at least {least} are needed"
+    if needed is None and estimate.floor > estimate.standard_error / 2:
+        return "the machine's noise between runs hides it; --paired would tell"
     if needed is None:
         return f"the effect lies too near the margin for any reasonable number of {unit}"
     return f"about {needed} {unit} would decide"

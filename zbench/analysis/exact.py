@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from zbench.analysis.trials import TrialResults
+from zbench.record.summary import ConfigSummary
 
 ExactAnswer = Literal["same", "lower", "higher", "regression", "varies", "estimated", "absent"]
 
@@ -33,34 +33,31 @@ class ExactChange:
 
 
 def exact_changes(
-    base: TrialResults, head: TrialResults, thresholds: Mapping[str, float]
+    base: ConfigSummary, head: ConfigSummary, thresholds: Mapping[str, float]
 ) -> tuple[ExactChange, ...]:
     """Return the change of every exact metric; a threshold is a fraction, 0 where none is given."""
-    before, after = _figures(base), _figures(head)
+    counted = all(r.memory.exact for trial in (base, head) for r in trial.ok if r.memory is not None)
     return tuple(
-        _change(metric, before[metric], after[metric], thresholds.get(metric, 0.0))
-        for metric in EXACT_METRICS
+        _change(metric, base, head, counted, thresholds.get(metric, 0.0)) for metric in EXACT_METRICS
     )
 
 
-def _figures(trial: TrialResults) -> dict[str, tuple[list[int], bool]]:
-    calls, payload = trial.traffic()
-    return {
-        "peak_device_bytes": trial.memory("peak_device_bytes"),
-        "peak_host_bytes": trial.memory("peak_host_bytes"),
-        "traffic_bytes": (payload, True),
-        "traffic_calls": (calls, True),
-    }
+def exact_values(trial: ConfigSummary, metric: str) -> list[int]:
+    """Return an exact metric of each finished repeat that has it; traffic of one step, all collectives."""
+    if not metric.startswith("traffic_"):
+        return [int(value) for value in trial.values(metric)]
+    field = metric.removeprefix("traffic_")
+    timed = (record for record in trial.ok if record.timing is not None)
+    return [sum(getattr(one, field) for one in record.traffic.values()) for record in timed]
 
 
 def _change(
-    metric: str, before: tuple[list[int], bool], after: tuple[list[int], bool], threshold: float
+    metric: str, base: ConfigSummary, head: ConfigSummary, counted: bool, threshold: float
 ) -> ExactChange:
-    (base, base_exact), (head, head_exact) = before, after
-    if not base or not head:
-        return ExactChange(metric, max(base, default=None), max(head, default=None), "absent")
-    low, high = max(base), max(head)
-    return ExactChange(metric, low, high, _answer(base, head, base_exact and head_exact, threshold))
+    before, after = exact_values(base, metric), exact_values(head, metric)
+    exact = counted or metric.startswith("traffic_")
+    answer: ExactAnswer = _answer(before, after, exact, threshold) if before and after else "absent"
+    return ExactChange(metric, max(before, default=None), max(after, default=None), answer)
 
 
 def _answer(base: list[int], head: list[int], exact: bool, threshold: float) -> ExactAnswer:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zbench.analysis.trials import TrialResults
+from zbench.record.summary import ConfigSummary
 
 _NOT_SHAPING = ("run.repeats", "run.timeout", "run.memory_limit", "verify.mode")
 """Keys that change how often or how closely a trial is looked at, not what it computes."""
@@ -15,8 +15,8 @@ _NOT_SHAPING = ("run.repeats", "run.timeout", "run.memory_limit", "verify.mode")
 class Match:
     """One configuration in both runs; `note` says what is not quite alike."""
 
-    base: TrialResults
-    head: TrialResults
+    base: ConfigSummary
+    head: ConfigSummary
     note: str = ""
 
 
@@ -25,11 +25,11 @@ class Matching:
     """Configurations in both runs, and those in only one."""
 
     matches: tuple[Match, ...]
-    missing: tuple[TrialResults, ...]
-    added: tuple[TrialResults, ...]
+    missing: tuple[ConfigSummary, ...]
+    added: tuple[ConfigSummary, ...]
 
 
-def match_trials(base: Sequence[TrialResults], head: Sequence[TrialResults]) -> Matching:
+def match_trials(base: Sequence[ConfigSummary], head: Sequence[ConfigSummary]) -> Matching:
     """Match trials by id, and what is left by axes where every key that both sides know has the same value.
 
     A version of zbench that knows a key more gives every configuration another id; the second rule keeps such
@@ -55,8 +55,8 @@ def match_trials(base: Sequence[TrialResults], head: Sequence[TrialResults]) -> 
     return Matching(matches, missing, tuple(heads.values()))
 
 
-def _unique_by_axes(trials: Sequence[TrialResults]) -> dict[str, TrialResults]:
-    keyed: dict[str, list[TrialResults]] = {}
+def _unique_by_axes(trials: Sequence[ConfigSummary]) -> dict[str, ConfigSummary]:
+    keyed: dict[str, list[ConfigSummary]] = {}
     for trial in trials:
         keyed.setdefault(json.dumps(dict(trial.axes), sort_keys=True, default=str), []).append(trial)
     return {key: group[0] for key, group in keyed.items() if len(group) == 1}

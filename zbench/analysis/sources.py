@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from zbench.analysis.trials import RunResults, Source, group_records
+from zbench.analysis.trials import RunResults, Source
 from zbench.errors import IncomparableError, UsageError
 from zbench.record import lines, store
 from zbench.record.record import Record
@@ -15,6 +15,7 @@ from zbench.record.record import Record
 BASELINES = "baselines"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _LONGEST_STEP_S = 1e6
+_LONGEST_PATH = 1000
 _MOST_BYTES = 1 << 60
 
 
@@ -24,6 +25,8 @@ def load_results(name: str, output_dir: Path) -> RunResults:
     Raises UsageError for what is damaged, empty, absurd or ambiguous, IncomparableError for what is
     not there.
     """
+    if not name or "\0" in name or len(name) > _LONGEST_PATH:
+        raise UsageError(f"expected a path, a baseline, a run id or `last`, got {name[:40]!r}")
     path = Path(name)
     if path.is_file():
         results = _from_file(name, path)
@@ -82,7 +85,7 @@ def _source_json(source: Source) -> dict[str, Any]:
         "fingerprint": source.fingerprint,
         "facts": dict(source.facts),
         "commit": source.commit,
-        "created": source.created,
+        "started": source.started,
     }
 
 
@@ -116,7 +119,7 @@ def _from_file(name: str, path: Path) -> RunResults:
 
 def _source_of_document(name: str, path: Path, document: Mapping[str, Any]) -> Source:
     environment = document.get("environment")
-    known = environment_source(environment if isinstance(environment, Mapping) else document)
+    known = machine_and_code(environment) if isinstance(environment, Mapping) else _kept(document)
     runs = document.get("run_ids") or ([document["run_id"]] if document.get("run_id") else [])
     return Source(name, str(path), tuple(map(str, runs)), sweep=document.get("sweep"), **known)
 
@@ -145,7 +148,7 @@ def _pooled(name: str, path: Path, runs: list[RunResults]) -> RunResults:
         raise UsageError(
             f"{path} holds runs of several sweeps ({', '.join(sweeps)}); name a directory of one of them"
         )
-    if len({run.source.fingerprint for run in runs}) > 1:
+    if any(run.source.facts != first.facts for run in runs):
         raise IncomparableError(f"{path} holds runs of unlike machines; name runs of one machine")
     source = Source(
         name,
@@ -155,10 +158,10 @@ def _pooled(name: str, path: Path, runs: list[RunResults]) -> RunResults:
         fingerprint=first.fingerprint,
         facts=first.facts,
         commit=runs[-1].source.commit,
-        created=runs[-1].source.created,
+        started=runs[-1].source.started,
     )
     records = [record for run in runs for trial in run.trials for record in trial.records]
-    return RunResults(source, group_records(records))
+    return RunResults.of(source, records)
 
 
 def _from_run(name: str, path: Path) -> RunResults:
@@ -168,24 +171,40 @@ def _from_run(name: str, path: Path) -> RunResults:
         str(path),
         (path.resolve().name,),
         sweep=path.resolve().parent.name,
-        **environment_source(environment),
+        **machine_and_code(environment),
     )
     return _results(source, store.load_records(path), str(path / store.TRIALS))
 
 
 def _results(source: Source, records: list[Record], place: str) -> RunResults:
     check_plausible(records, place)
-    return RunResults(source, group_records(records))
+    return RunResults.of(source, records)
 
 
-def environment_source(environment: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what identifies a machine and a commit in an environment document, as arguments of Source."""
+def machine_and_code(environment: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an environment document says of machine and commit, as arguments of Source.
+
+    Besides the machine's own facts, timings depend on the kernel and on torch; nothing changes at a reboot.
+    """
+    machine, system, software, git = (
+        dict(part) if isinstance(part := environment.get(key), Mapping) else {}
+        for key in ("machine", "system", "software", "git")
+    )
+    more = {"kernel": system.get("kernel"), "torch": software.get("torch")}
+    commit = git.get("commit")
     return {
         "fingerprint": environment.get("fingerprint"),
-        "facts": environment.get("facts") or {},
-        "commit": environment.get("commit"),
-        "created": environment.get("created"),
+        "facts": machine | more if machine else {},
+        "commit": f"{commit}+changes" if commit and git.get("dirty") else commit,
+        "started": environment.get("started"),
     }
+
+
+def _kept(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a baseline file keeps of machine and commit, as arguments of Source."""
+    facts = document.get("facts")
+    known = {key: document.get(key) for key in ("fingerprint", "commit", "started")}
+    return known | {"facts": dict(facts) if isinstance(facts, Mapping) else {}}
 
 
 def is_torn(path: Path) -> bool:

@@ -1,0 +1,174 @@
+"""Everything a comparison can be pointed at, and everything that can be wrong with it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from zbench.analysis import sources
+from zbench.errors import IncomparableError, UsageError, ZbenchError
+from zbench.record import lines
+from zbench.record.record import Memory, Timing, Traffic
+
+from .synthetic import BASE_ID, HEAD_ID, record, results, trial, write_run
+
+STEPS = [0.1, 0.11, 0.12]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    write_run(tmp_path / "example" / BASE_ID, trial(STEPS))
+    write_run(tmp_path / "example" / HEAD_ID, trial(STEPS), git={"commit": "beef", "dirty": True})
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "name", ["{out}/example/{id}", "{out}/example/{id}/trials.jsonl", "{id}", "example/{id}"]
+)
+def test_a_run_by_path_file_or_id(out: Path, name: str) -> None:
+    found = sources.load_results(name.format(out=out, id=BASE_ID), out)
+    assert found.source.run_ids == (BASE_ID,)
+    assert found.source.sweep == "example"
+    assert found.source.commit == "c0ffee"
+    assert found.source.facts["kernel"] == "6.1.0"
+    assert found.source.facts["torch"] == "2.13.0"
+    assert found.trials[0].values("median_step_s") == STEPS
+
+
+@pytest.mark.parametrize("name", ["last", "example"])
+def test_the_newest_run(out: Path, name: str) -> None:
+    found = sources.load_results(name, out)
+    assert found.source.run_ids == (HEAD_ID,)
+    assert found.source.commit == "beef+changes"
+
+
+def test_a_directory_pools_the_runs_of_one_sweep(out: Path) -> None:
+    found = sources.load_results(str(out / "example"), out)
+    assert found.source.run_ids == (BASE_ID, HEAD_ID)
+    assert len(found.trials[0].values("median_step_s")) == 2 * len(STEPS)
+
+
+def test_a_directory_of_several_sweeps_or_machines_or_of_both_kinds_is_refused(out: Path) -> None:
+    write_run(out / "other" / BASE_ID, trial(STEPS))
+    with pytest.raises(UsageError, match="runs of several sweeps"):
+        sources.load_results(str(out), out)
+    write_run(out / "example" / "20260103-000000-cccc", trial(STEPS), machine={"cpu": "Other CPU"})
+    with pytest.raises(IncomparableError, match="unlike machines"):
+        sources.load_results(str(out / "example"), out)
+    write_run(out / "example" / BASE_ID / "inner", trial(STEPS))
+    with pytest.raises(UsageError, match="is a run and also holds runs"):
+        sources.load_results(str(out / "example" / BASE_ID), out)
+
+
+def test_what_sweep_json_prints(out: Path) -> None:
+    document = {"schema_version": 1, "run_id": "r", "run_dir": "d", "exit_code": 0, "best": None}
+    document["trials"] = [lines.jsonable(item) for item in trial(STEPS)]
+    (out / "sweep.json").write_text(json.dumps(document))
+    found = sources.load_results(str(out / "sweep.json"), out)
+    assert found.source.run_ids == ("r",)
+    assert not found.source.facts
+
+
+def test_a_baseline_keeps_records_machine_and_commit(out: Path) -> None:
+    original = sources.load_results(BASE_ID, out)
+    path = sources.save_baseline("main-1.0", original, out)
+    assert path == out / "baselines" / "main-1.0.json"
+    found = sources.load_results("main-1.0", out)
+    assert found.trials == original.trials
+    kept = ("run_ids", "sweep", "fingerprint", "facts", "commit", "started")
+    assert [getattr(found.source, key) for key in kept] == [getattr(original.source, key) for key in kept]
+    assert not list(path.parent.glob("*.partial"))
+
+
+@pytest.mark.parametrize("name", ["", ".hidden", "../escape", "a/b", "a b", "x" * 200])
+def test_a_baseline_stays_in_its_directory(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="a baseline's name holds"):
+        sources.save_baseline(name, results(trial(STEPS)), tmp_path)
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_no_baseline_says_which_there_are(out: Path) -> None:
+    sources.save_baseline("main", sources.load_results(BASE_ID, out), out)
+    with pytest.raises(
+        IncomparableError, match=r"no baseline 'nightly'.*\(there: main\).*--save-baseline nightly"
+    ):
+        sources.load_baseline("nightly", out)
+    with pytest.raises(IncomparableError, match="no file, directory or baseline has this name"):
+        sources.load_results("nightly", out)
+
+
+def broken(tmp_path: Path, name: str, text: str | bytes) -> str:
+    path = tmp_path / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("empty.jsonl", "", "is empty"),
+        ("empty.json", " \n", "is empty"),
+        ("cut.json", '{"schema_version": 1, "trials": [{"run', "cut off in the middle"),
+        ("list.json", "[1, 2]", "expected a JSON object with a schema_version"),
+        ("other.json", '{"schema_version": 1, "run_id": "x"}', "expected a key `trials`"),
+        ("newer.json", '{"schema_version": 99, "trials": []}', "written by a newer zbench"),
+        ("none.json", '{"schema_version": 1, "trials": []}', "holds no trials"),
+        (
+            "records.json",
+            '{"schema_version": 1, "trials": [{"schema_version": 1}]}',
+            r"trials\[0\]: not a zbench record",
+        ),
+        ("newer.jsonl", '{"schema_version": 99}\n', r"newer.jsonl:1: written by a newer zbench"),
+        ("middle.jsonl", 'not json\n{"schema_version": 1}\n', r"middle.jsonl:1: damaged line"),
+        ("binary.json", b"\xff\xfe\x00", "cannot read"),
+    ],
+)
+def test_damaged_files_get_one_clear_message(tmp_path: Path, name: str, text: str | bytes, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        sources.load_results(broken(tmp_path, name, text), tmp_path)
+
+
+def test_a_file_cut_in_the_middle_keeps_its_whole_records(out: Path) -> None:
+    path = out / "example" / BASE_ID / "trials.jsonl"
+    assert not sources.is_torn(path)
+    path.write_bytes(path.read_bytes()[:-40])
+    assert sources.is_torn(path)
+    assert sources.is_torn(path.parent)
+    assert sources.load_results(str(path), out).trials[0].values("median_step_s") == STEPS[:2]
+
+
+TIMING = record(0.1).timing
+assert TIMING is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"timing": replace(TIMING, median_step_s=-0.1)}, "a step time is -0.1"),
+        ({"timing": replace(TIMING, median_step_s=0.0)}, "a step time is 0.0"),
+        ({"timing": replace(TIMING, median_step_s=float("nan"))}, "a step time is nan"),
+        ({"timing": replace(TIMING, median_step_s=1e300, step_seconds=[1e300])}, "a step time is 1e.300"),
+        ({"timing": replace(TIMING, median_step_s=0.05)}, "median_step_s is 0.05"),
+        ({"timing": replace(TIMING, tokens_per_s=float("inf"))}, "tokens_per_s is inf"),
+        ({"timing": Timing([0.1, -1.0], 0.1, 1.0, 1.0)}, "a step time is -1.0"),
+        ({"memory": Memory(-5, None, None)}, "peak_device_bytes is -5"),
+        ({"memory": Memory(None, 1 << 62, None)}, "peak_host_bytes is"),
+        ({"traffic": {"all_reduce": Traffic(-1, 5)}}, "traffic.all_reduce"),
+    ],
+)
+def test_absurd_values_are_refused_with_their_place(change: dict[str, object], says: str) -> None:
+    with pytest.raises(UsageError, match=f"file.jsonl: trial tzero_stage1 repeat 0: {says}"):
+        sources.check_plausible([replace(record(0.1), **change)], "file.jsonl")
+
+
+def test_healthy_records_are_plausible() -> None:
+    sources.check_plausible([*trial(STEPS), record(outcome="oom"), replace(record(0.1), memory=None)], "file")
+
+
+def test_every_error_is_one_for_the_user(tmp_path: Path) -> None:
+    """A directory without runs, an unreadable path: never a traceback."""
+    (tmp_path / "nothing").mkdir()
+    for name in (str(tmp_path / "nothing"), str(tmp_path / "gone"), "\0", "x" * 5000):
+        with pytest.raises(ZbenchError):
+            sources.load_results(name, tmp_path)

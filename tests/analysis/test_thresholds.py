@@ -1,0 +1,56 @@
+"""Options in words: units required, names suggested, nonsense refused."""
+
+import pytest
+
+from zbench.analysis.compare import PAIRED_THRESHOLDS, STORED_THRESHOLDS
+from zbench.analysis.thresholds import check_alpha, parse_fail_on, parse_percent, parse_thresholds
+from zbench.errors import UsageError
+
+
+def test_thresholds_change_the_defaults_of_their_mode() -> None:
+    assert parse_thresholds([]) == STORED_THRESHOLDS
+    assert parse_thresholds([], paired=True) == PAIRED_THRESHOLDS
+    found = parse_thresholds(["step_time=3%", "traffic_bytes = 0.5 %"])
+    assert found == {**STORED_THRESHOLDS, "step_time": 0.03, "traffic_bytes": 0.005}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("step_time=3", "such as 3%, got '3'; write 3%"),
+        ("step_time=0.03", "got '0.03'; write 0.03%"),
+        ("step_time=", "got ''"),
+        ("step_time=-3%", "got '-3%'"),
+        ("step_time=nan%", "got 'nan%'"),
+        ("step_time=2000%", "at most 1000%"),
+        ("step_time=3ms", "got '3ms'"),
+        ("step_time", "expected METRIC=PERCENT"),
+        ("steptime=3%", "did you mean 'step_time'"),
+        ("latency=3%", "unknown metric 'latency'"),
+    ],
+)
+def test_thresholds_without_units_or_names_are_refused(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        parse_thresholds([text])
+
+
+def test_fail_on() -> None:
+    assert parse_fail_on("regression, missing") == {"regression", "missing"}
+    assert parse_fail_on("none") == frozenset()
+    for text, says in (
+        ("regresion", "did you mean 'regression'"),
+        ("", "got nothing"),
+        ("none,missing", "unknown 'none'"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            parse_fail_on(text)
+
+
+@pytest.mark.parametrize("alpha", [0.0, -0.1, 0.5, float("nan"), 1.0])
+def test_alpha_is_a_small_probability(alpha: float) -> None:
+    with pytest.raises(UsageError, match="--alpha: expected a probability"):
+        check_alpha(alpha)
+
+
+def test_percent() -> None:
+    assert parse_percent("1.5%", "--run-noise") == pytest.approx(0.015)
