@@ -1,4 +1,4 @@
-"""How many backwards make a step, and in which order gradients are added: what the keys of a trial come down to."""
+"""How many backwards make a step, and in which order gradients are added."""
 
 from dataclasses import dataclass
 
@@ -10,8 +10,9 @@ from zbench.spec.workload import WorkloadSpec
 class Accumulation:
     """One optimizer step of one rank.
 
-    backwards: micro-batches a step. averaged_over: what the engine divides their sum by; where it does not count
-    them (1), the caller divides each loss by `backwards`. each_backward: ranks are added before micro-batches are.
+    backwards: micro-batches a step. averaged_over: what the engine divides their sum by; where it does not
+    count them (1), the caller divides each loss by `backwards`. each_backward: ranks are added before
+    micro-batches are.
     """
 
     backwards: int

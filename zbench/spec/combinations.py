@@ -111,7 +111,7 @@ def _peer_conflicts(engine: EngineSpec) -> Iterator[tuple[str, str]]:
     if name == "builtin":
         return
     plugins = {point.name for point in entry_points(group="zbench.engines")}
-    if name in plugins:
+    if name in plugins or ":" in name:  # the user's own builder, as module:callable
         return
     if name not in PEERS:
         known = ["builtin", *PEERS, *sorted(plugins)]

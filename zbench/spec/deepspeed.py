@@ -1,7 +1,7 @@
 """DeepSpeed's JSON configuration to a sweep and back. What does not map is reported, never dropped unsaid.
 
-Keys and defaults: https://www.deepspeed.ai/docs/config-json/. A key that the JSON leaves out takes DeepSpeed's
-default where that differs from this project's: `_DEFAULTS` and `_OPTIMIZER_DEFAULTS`.
+Keys and defaults: https://www.deepspeed.ai/docs/config-json/. A key that the JSON leaves out takes
+DeepSpeed's default where that differs from this project's: `_DEFAULTS` and `_OPTIMIZER_DEFAULTS`.
 """
 
 import math

@@ -126,7 +126,7 @@ class _YamlReader:
     def _scalar(self, node: ScalarNode, path: KeyPath) -> Any:
         try:
             return self._loader.constructor.construct_object(node)
-        except ValueError:
+        except (ValueError, IndexError, KeyError):  # `!!int x`, `!!bool 3`
             self._fail(node, path, f"cannot read {node.value[:40]!r}; quote it if it is text")
 
     def _mapping(self, node: MappingNode, path: KeyPath) -> dict[str, Any]:

@@ -50,7 +50,7 @@ class EngineSpec(SpecModel):
 
     engine: str = Field(
         "builtin",
-        description="`builtin`, or a peer: `ddp`, `zero_redundancy`, `fsdp2`, `deepspeed`, or a plug-in.",
+        description="`builtin`, or a peer: `ddp`, `zero_redundancy`, `fsdp2`, a plug-in or module:callable.",
     )
     zero_stage: Annotated[Literal[0, 1, 2, 3], NotBoolean] = Field(
         0,

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,8 @@ def _parse(
     data = _copied(data)
     origins = settings.apply(data, [*variables, *settings.from_options(overrides)])
     try:
+        if broken := list(_broken_text(data)):
+            raise ProblemsError(broken)
         try:
             sweep = SweepSpec.model_validate(data)
         except ValidationError as error:
@@ -140,3 +142,17 @@ def _copied(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _copied(inner) for key, inner in value.items()}
     return [_copied(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _broken_text(value: Any, path: KeyPath = ()) -> Iterator[Problem]:
+    """Yield each place that holds half a character, which no file can be written with."""
+    if isinstance(value, str):
+        if not value.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in value):
+            yield Problem(path, f"{shown(value)} is no valid text; correct it")
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _broken_text(key, path)
+            yield from _broken_text(inner, (*path, key.encode(errors="replace").decode()))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _broken_text(inner, (*path, index))

@@ -148,6 +148,7 @@ class ObjectiveSpec(SpecModel):
 class SweepSpec(SpecModel):
     """A sweep: one workload, one way to run it, and the space of engine configurations to try."""
 
+    schema_version: Annotated[Literal[1], NotBoolean] = Field(1, description="Version of the file's form.")
     name: str = Field(
         "sweep", pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}$", description="Names the results directory."
     )

@@ -1,0 +1,99 @@
+"""`plan`, `schema`, `import` and `export`, through the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from zbench.cli.main import main
+
+SWEEP = """
+axes: {zero_stage: [0, 1], offload_optimizer: [none, cpu]}
+"""
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(SWEEP)
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Run a command; return its exit code, stdout and stderr."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    output = capsys.readouterr()
+    return int(ended.value.code or 0), output.out, output.err
+
+
+def test_plan_lists_trials_and_those_that_cannot_exist(
+    sweep: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, "plan", sweep)
+    lines = out.splitlines()
+    assert code == 0
+    assert err == ""
+    assert lines[0].endswith("  zero_stage=0 offload_optimizer=none")
+    assert "zero_stage=0 offload_optimizer=cpu  invalid: offload_optimizer needs" in lines[3]
+    assert lines[4] == "sweep: 3 trials of 3 repeats, 1 invalid"
+
+
+def test_plan_as_json_has_every_configuration(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "plan", sweep, "--json", "--set", "zero_stage=1", "--set", "lr=0.5")
+    document = json.loads(out)
+    assert code == document["exit_code"] == 0
+    assert document["counts"] == {"trials": 2, "invalid": 0, "excluded": 0, "duplicates": 0}
+    assert [trial["config"]["engine"]["optimizer"]["lr"] for trial in document["trials"]] == [0.5, 0.5]
+
+
+def test_plan_of_a_search_prints_the_space(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep.write_text("search: {method: tpe}\naxes:\n  lr: {low: 0.1, high: 1, log: true}\n")
+    code, out, _ = run(capsys, "plan", sweep)
+    assert code == 0
+    assert out.splitlines()[0] == "sweep: tpe draws 40 points from"
+    assert json.loads(run(capsys, "plan", sweep, "--json")[1])["axes"]["lr"]["range"]["log"] is True
+
+
+def test_a_mistake_is_one_message_and_status_2(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep.write_text("axes:\n  zero_stag: [1]\n")
+    code, out, err = run(capsys, "plan", sweep)
+    assert (code, out) == (2, "")
+    assert f"{sweep}:2: axes.zero_stag: unknown key" in err
+    assert "Traceback" not in err
+    assert list(sweep.parent.iterdir()) == [sweep]
+
+
+def test_a_mistake_with_json_is_one_document(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "plan", sweep, "--json", "--set", "steps=x")
+    document = json.loads(out)
+    assert code == document["exit_code"] == 2
+    assert document["error"]["message"].startswith("--set steps=x: run.steps: expected a whole number")
+
+
+def test_schema_prints_a_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "schema")
+    assert code == 0
+    assert json.loads(out)["properties"]["engine"]
+
+
+def test_an_exported_configuration_imports_again(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep.write_text("engine: {zero_stage: 3, offload_param: cpu, reduce_at: boundary}\n")
+    exported, imported = sweep.with_name("ds.json"), sweep.with_name("again.yaml")
+    code, out, err = run(capsys, "export", sweep, "--deepspeed", "-o", exported)
+    assert (code, out) == (0, "")
+    assert "engine.reduce_at has no counterpart" in err
+    assert run(capsys, "import", exported, "-o", imported)[0] == 0
+    assert json.loads(run(capsys, "export", imported)[1]) == json.loads(exported.read_text())
+    assert run(capsys, "import", exported, "-o", imported)[0] == 2  # never overwrites
+
+
+def test_export_of_several_trials_asks_which(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "export", sweep)
+    assert code == 2
+    assert "3 trials match; choose one with --trial ID" in err
+    trial = err.splitlines()[-1].split()[0]
+    assert (
+        json.loads(run(capsys, "export", sweep, "--trial", trial[:8])[1])["zero_optimization"]["stage"] == 1
+    )
+    assert "no trial 'zzz'" in run(capsys, "export", sweep, "--trial", "zzz")[2]

@@ -1,0 +1,60 @@
+from typing import Any
+
+import pytest
+
+from zbench.spec.combinations import MAX_RANKS_ON_ONE_HOST, invalid_reason
+from zbench.spec.engine import EngineSpec
+from zbench.spec.run import RunSpec
+from zbench.spec.workload import WorkloadSpec
+
+
+def reason(
+    workload: dict[str, Any] | None = None, run: dict[str, Any] | None = None, **engine: Any
+) -> str | None:
+    parts = EngineSpec.model_validate(engine), RunSpec.model_validate(run or {})
+    return invalid_reason(*parts, WorkloadSpec.model_validate(workload or {}))
+
+
+CANNOT_EXIST: list[tuple[dict[str, Any], str]] = [
+    ({"offload_param": "cpu", "zero_stage": 2}, "set zero_stage: 3"),
+    ({"offload_optimizer": "cpu"}, "set zero_stage: 1, 2 or 3"),
+    ({"offload_schedule": "speculative", "zero_stage": 1}, "set offload_optimizer: cpu"),
+    ({"offload_ratio": 0.5, "zero_stage": 1}, "set offload_optimizer: cpu"),
+    ({"offload_ratio": "auto", "zero_stage": 1}, "set offload_optimizer: cpu"),
+    ({"rollback": "journal", "zero_stage": 1, "offload_optimizer": "cpu"}, "set offload_schedule: spec"),
+    ({"compile": "inductor"}, "set zero_stage: 1"),
+    ({"compile": "inductor", "zero_stage": 1, "reduce_at": "each_backward"}, "set reduce_at: auto"),
+    ({"compile": "aot_eager", "zero_stage": 1, "accumulation_mode": "unmanaged"}, "mode: micro_steps"),
+    ({"accumulation_mode": "multi_backward", "gradient_accumulation_steps": 2}, "backwards_per_step"),
+    ({"optimizer": {"moments_rounding": "stochastic"}}, "set moments_dtype: bfloat16"),
+    ({"grad_accum_dtype": "float16"}, "set dtype: float16"),
+    ({"communication_dtype": "float16", "dtype": "bfloat16"}, "set dtype: float16"),
+    ({"param_groups": {"*": {"frozen": True}}}, "nothing to train"),
+    ({"engine": "dpp"}, "did you mean 'ddp'?"),
+    ({"workload": {"backwards_per_step": 2}}, "multi_backward or unmanaged"),
+    ({"run": {"world_size": MAX_RANKS_ON_ONE_HOST + 1}}, "lower run.world_size"),
+]  # fmt: skip
+CAN_EXIST: list[dict[str, Any]] = [
+    {},
+    {"zero_stage": 3, "offload_param": "cpu", "offload_optimizer": "cpu"},
+    {"zero_stage": 1, "offload_optimizer": "cpu", "offload_schedule": "speculative", "rollback": "journal"},
+    {"zero_stage": 2, "offload_optimizer": "cpu", "offload_schedule": "speculative", "offload_ratio": "auto"},
+    {"zero_stage": 1, "compile": "inductor", "offload_optimizer": "cpu", "gradient_accumulation_steps": 4},
+    {"zero_stage": 3, "reduce_at": "boundary", "gradient_accumulation_steps": 4},
+    {"accumulation_mode": "unmanaged", "workload": {"backwards_per_step": 4}},
+    {"dtype": "float16", "communication_dtype": "float16"},
+    {"engine": "mine:build"},
+    {"run": {"world_size": MAX_RANKS_ON_ONE_HOST}},
+]
+
+
+@pytest.mark.parametrize(("parts", "remedy"), CANNOT_EXIST)
+def test_a_combination_that_cannot_exist_has_a_reason_and_a_remedy(
+    parts: dict[str, Any], remedy: str
+) -> None:
+    assert remedy in (reason(**parts) or "")
+
+
+@pytest.mark.parametrize("parts", CAN_EXIST)
+def test_a_combination_that_can_exist_has_none(parts: dict[str, Any]) -> None:
+    assert reason(**parts) is None

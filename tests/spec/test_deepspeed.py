@@ -1,0 +1,112 @@
+from typing import Any
+
+import pytest
+
+from zbench.errors import UsageError
+from zbench.spec.deepspeed import from_deepspeed, to_deepspeed
+from zbench.spec.expand import expand
+from zbench.spec.load import sweep_from_mapping
+from zbench.spec.sweep import SweepSpec
+from zbench.spec.trial import TrialSpec
+
+CONFIG: dict[str, Any] = {
+    "train_batch_size": 16,
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_accumulation_steps": 4,
+    "gradient_clipping": 0.5,
+    "bf16": {"enabled": True},
+    "optimizer": {"type": "Adam", "params": {"lr": 3e-4, "betas": [0.9, 0.95]}},
+    "zero_optimization": {
+        "stage": 3,
+        "offload_optimizer": {"device": "cpu", "pin_memory": True},
+        "reduce_bucket_size": 2e8,
+    },
+}
+
+
+def imported(config: dict[str, Any]) -> TrialSpec:
+    return expand(sweep_from_mapping(from_deepspeed(config).document, environ={})).trials[0]
+
+
+def test_a_configuration_means_the_same_here() -> None:
+    trial = imported(CONFIG)
+    engine, optimizer = trial.engine, trial.engine.optimizer
+    assert (trial.run.world_size, trial.workload.micro_batch_size) == (2, 2)
+    assert (engine.zero_stage, engine.offload_optimizer, engine.dtype) == (3, "cpu", "bfloat16")
+    assert (engine.gradient_accumulation_steps, engine.gradient_clipping) == (4, 0.5)
+    assert engine.reduce_bucket_size == 2 * 10**8
+    assert (optimizer.name, optimizer.lr, optimizer.betas) == ("adamw", 3e-4, (0.9, 0.95))
+
+
+def test_what_the_file_leaves_out_takes_deepspeed_s_defaults() -> None:
+    trial = imported(CONFIG)
+    assert trial.engine.sub_group_size == 10**9
+    assert trial.engine.overlap_comm
+    assert trial.engine.optimizer.weight_decay == 0.0
+    assert not imported({"zero_optimization": {"stage": 2}}).engine.overlap_comm
+
+
+def test_adam_without_adam_w_mode_is_adam() -> None:
+    config = {"optimizer": {"type": "Adam", "params": {"adam_w_mode": False}}}
+    assert imported(config).engine.optimizer.name == "adam"
+
+
+def test_whatever_does_not_map_is_named() -> None:
+    config = CONFIG | {
+        "scheduler": {"type": "WarmupLR"},
+        "train_batch_size": "auto",
+        "zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}},
+    }
+    notes = from_deepspeed(config).notes
+    named = {note.split(": ")[0] for note in notes}
+    assert named == {"train_batch_size", "scheduler.type", "zero_optimization.offload_param.device"}
+    assert "gradient_clipping" in {
+        note.split(": ")[0] for note in from_deepspeed({"bf16": {"enabled": True}}).notes
+    }
+
+
+@pytest.mark.parametrize("config", [[], {}, {"name": "a sweep", "axes": {}}])
+def test_what_is_no_deepspeed_configuration_is_refused(config: Any) -> None:
+    with pytest.raises(UsageError):
+        from_deepspeed(config)
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"zero_stage": 0, "gradient_clipping": 1.0},
+        {"zero_stage": 2, "offload_optimizer": "cpu", "optimizer": {"name": "adam", "betas": [0.5, 0.75]}},
+        {"zero_stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu", "offload_ratio": 0.5},
+        {"zero_stage": 3, "offload_optimizer": "cpu", "offload_schedule": "speculative"},
+        {"zero_stage": 3, "prefetch_bucket_size": 77, "dtype": "bfloat16", "optimizer": {"amsgrad": True}},
+        {"zero_stage": 1, "dtype": "float16", "initial_loss_scale": 1024.0, "communication_dtype": "float32"},
+        {"zero_stage": 1, "compile": "inductor", "gradient_accumulation_steps": 3, "overlap_comm": False},
+    ],
+)
+def test_export_then_import_is_the_same_configuration(engine: dict[str, Any]) -> None:
+    sweep = SweepSpec.model_validate({"engine": engine, "run": {"world_size": 2}})
+    trial = expand(sweep).trials[0]
+    exported = to_deepspeed(trial)
+    assert not exported.notes
+    again = imported(exported.document)
+    unsaid = {} if trial.engine.zero_stage == 3 else {
+        "prefetch_bucket_size": trial.engine.prefetch_bucket_size,
+        "param_persistence_threshold": trial.engine.param_persistence_threshold,
+    }  # fmt: skip
+    assert again.engine.model_copy(update=unsaid) == trial.engine
+    assert again.run.world_size == 2
+
+
+@pytest.mark.parametrize(
+    ("engine", "named"),
+    [
+        ({"reduce_at": "boundary"}, "engine.reduce_at"),
+        ({"param_groups": {"*.bias": {"lr": 0.1}}}, "engine.param_groups"),
+        ({"optimizer": {"moments_dtype": "bfloat16"}}, "engine.optimizer.moments_dtype"),
+        ({"zero_stage": 1, "offload_optimizer": "cpu", "offload_ratio": 0.5}, "engine.offload_ratio"),
+        ({"zero_stage": 1, "compile": "aot_eager"}, "engine.compile"),
+    ],
+)
+def test_export_names_what_deepspeed_does_not_have(engine: dict[str, Any], named: str) -> None:
+    notes = to_deepspeed(expand(SweepSpec.model_validate({"engine": engine})).trials[0]).notes
+    assert [note.split(":")[0].split(" ")[0] for note in notes] == [named]

@@ -1,0 +1,213 @@
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from zbench.errors import SpecError
+from zbench.spec.axes import Axis, resolve_axes
+from zbench.spec.engine import EngineSpec, ParamGroupSpec
+from zbench.spec.expand import MAX_POINTS, InvalidTrial, expand, is_excluded, trial_at
+from zbench.spec.sweep import SweepSpec
+from zbench.spec.trial import TrialSpec
+from zbench.spec.workload import WorkloadSpec
+
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "zero_stage": st.sampled_from([0, 1, 2, 3]),
+    "engine.overlap_comm": st.booleans(),
+    "lr": st.floats(0, 1),
+    "reduce_bucket_size": st.integers(1, 10**9),
+    "run.world_size": st.integers(1, 8),
+    "sequence_length": st.integers(1, 4096),
+    "dtype": st.sampled_from(["float32", "bfloat16"]),
+    "options.width": st.integers(1, 64),
+}
+
+
+@st.composite
+def axes(draw: st.DrawFn) -> dict[str, list[Any]]:
+    keys = draw(st.lists(st.sampled_from(sorted(VALUES)), unique=True, max_size=4))
+    return {key: draw(st.lists(VALUES[key], min_size=1, max_size=3, unique=True)) for key in keys}
+
+
+@settings(max_examples=60, deadline=None)
+@given(axes())
+def test_every_point_of_the_product_appears_once_in_order(axes: dict[str, list[Any]]) -> None:
+    sweep = SweepSpec(axes=axes)
+    found = expand(sweep)
+    expected = [list(point) for point in itertools.product(*axes.values())]
+    assert [list(trial.axes.values()) for trial in found.trials] == expected
+    assert not found.invalid
+    assert len({trial.trial_id for trial in found.trials}) == len(expected)
+    assert expand(sweep) == found
+
+
+@settings(max_examples=40, deadline=None)
+@given(axes(), st.data())
+def test_excluding_removes_what_matches_and_nothing_else(
+    axes: dict[str, list[Any]], data: st.DataObject
+) -> None:
+    assume(axes)
+    key = data.draw(st.sampled_from(sorted(axes)))
+    value = data.draw(st.sampled_from(axes[key]))
+    every = expand(SweepSpec(axes=axes)).trials
+    some = expand(SweepSpec(axes=axes, exclude=[{key: value}]))
+    index = list(axes).index(key)
+    assert some.trials == [trial for trial in every if list(trial.axes.values())[index] != value]
+    assert some.excluded == len(every) - len(some.trials)
+
+
+@settings(max_examples=40, deadline=None)
+@given(axes(), st.data())
+def test_one_point_alone_is_the_same_trial_as_in_the_product(
+    axes: dict[str, list[Any]], data: st.DataObject
+) -> None:
+    sweep = SweepSpec(axes=axes)
+    trial = data.draw(st.sampled_from(expand(sweep).trials))
+    assert trial_at(sweep, trial.axes) == trial
+
+
+@given(st.integers(1, 10**6))
+def test_spellings_of_a_size_are_one_trial(millions: int) -> None:
+    spelled = [
+        f"{millions}e6",
+        f"{millions}M",
+        f"{millions}_000_000",
+        millions * 10**6,
+        float(millions * 10**6),
+    ]
+    trials = [expand(SweepSpec(axes={"reduce_bucket_size": [text]})).trials[0] for text in spelled]
+    assert len({trial.trial_id for trial in trials}) == 1
+    assert {trial.axes["reduce_bucket_size"] for trial in trials} == {millions * 10**6}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "read"),
+    [
+        ("zero_stage", 2, lambda trial: trial.engine.zero_stage),
+        ("engine.zero_stage", 2, lambda trial: trial.engine.zero_stage),
+        ("optimizer.lr", 0.5, lambda trial: trial.engine.optimizer.lr),
+        ("betas", [0.5, 0.75], lambda trial: list(trial.engine.optimizer.betas)),
+        ("run.world_size", 3, lambda trial: trial.run.world_size),
+        ("data.text", "a.txt", lambda trial: trial.workload.data.text),
+        ("options.width", 8, lambda trial: trial.workload.options["width"]),
+        ("param_groups.layers.0.*.lr", 0.1, lambda trial: trial.engine.param_groups["layers.0.*"].lr),
+        ("optimizer", {"name": "adam"}, lambda trial: {"name": trial.engine.optimizer.name}),
+    ],
+)
+def test_an_axis_may_name_any_key(key: str, value: Any, read: Any) -> None:
+    assert read(expand(SweepSpec(axes={key: [value]})).trials[0]) == value
+
+
+def test_an_ambiguous_name_must_be_written_in_full() -> None:
+    sweep = SweepSpec(axes={"options": [{"layers": 1}]}, include=[{"engine": "builtin"}])
+    assert len(expand(sweep).trials) == 2
+    with pytest.raises(SpecError, match="unknown key 'workload'"):
+        expand(SweepSpec(axes={"workload": [{}]}))
+
+
+def test_combinations_that_cannot_exist_are_listed_with_the_reason() -> None:
+    found = expand(SweepSpec(axes={"zero_stage": [0, 3], "offload_param": ["none", "cpu"]}))
+    assert len(found.trials) == 3
+    (invalid,) = found.invalid
+    assert invalid.axes == {"zero_stage": 0, "offload_param": "cpu"}
+    assert "set zero_stage: 3" in invalid.reason
+    assert invalid.key == "engine.offload_param"
+    assert invalid.config["engine"]["offload_param"] == "cpu"
+
+
+def test_included_points_stand_on_the_base_configuration_and_are_never_excluded() -> None:
+    sweep = SweepSpec(
+        engine=EngineSpec(gradient_clipping=1.0),
+        axes={"zero_stage": [1, 2]},
+        exclude=[{"zero_stage": [1, 3]}],
+        include=[{"zero_stage": 3, "lr": 0.1}, {"zero_stage": 2}],
+    )
+    found = expand(sweep)
+    assert [trial.axes for trial in found.trials] == [{"zero_stage": 2}, {"zero_stage": 3, "lr": 0.1}]
+    assert found.trials[1].engine.gradient_clipping == 1.0
+    assert (found.excluded, found.duplicates) == (1, 1)
+
+
+def test_a_conditional_axis_varies_only_where_it_applies() -> None:
+    sweep = SweepSpec.model_validate(
+        {
+            "axes": {
+                "zero_stage": [1, 3],
+                "offload_param": {"values": ["none", "cpu"], "when": {"zero_stage": 3}},
+            }
+        }
+    )
+    assert [trial.axes for trial in expand(sweep).trials] == [
+        {"zero_stage": 1},
+        {"zero_stage": 3, "offload_param": "none"},
+        {"zero_stage": 3, "offload_param": "cpu"},
+    ]
+
+
+def test_a_range_of_sizes_is_whole_numbers_and_has_no_product() -> None:
+    sweep = SweepSpec.model_validate(
+        {
+            "search": {"method": "tpe"},
+            "axes": {
+                "reduce_bucket_size": {"low": "1e4", "high": "10M", "log": True},
+                "lr": {"low": 1e-5, "high": 1},
+            },
+        }
+    )
+    sizes, rates = resolve_axes(sweep)
+    assert sizes.range is not None
+    assert rates.range is not None
+    assert (sizes.range.low, sizes.range.high, sizes.range.integer, sizes.range.log) == (
+        10**4,
+        10**7,
+        True,
+        True,
+    )
+    assert not rates.range.integer
+    with pytest.raises(SpecError, match="a range has no list of points"):
+        expand(sweep)
+    trial = trial_at(sweep, {"reduce_bucket_size": 12345, "lr": 0.5})
+    assert isinstance(trial, TrialSpec)
+    assert trial.engine.reduce_bucket_size == 12345
+
+
+def test_a_point_outside_the_rules_comes_back_invalid() -> None:
+    sweep = SweepSpec(
+        axes={"zero_stage": [0, 1], "offload_optimizer": ["none", "cpu"]}, exclude=[{"zero_stage": 0}]
+    )
+    found = trial_at(sweep, {"zero_stage": 0, "offload_optimizer": "cpu"})
+    assert isinstance(found, InvalidTrial)
+    assert is_excluded(sweep, found)
+
+
+def test_a_product_beyond_the_limit_is_refused_before_it_is_built() -> None:
+    many = [i / 10_000 for i in range(1, 1001)]
+    with pytest.raises(SpecError, match="1,000,000,000 points"):
+        expand(SweepSpec(axes={"lr": many, "eps": many, "weight_decay": many}))
+    assert MAX_POINTS >= 10_000
+
+
+def test_what_shapes_no_result_shapes_no_identity() -> None:
+    slow, fast = (
+        expand(SweepSpec.model_validate({"run": {"timeout": timeout, "repeats": repeats}})).trials[0]
+        for timeout, repeats in (("1h", 9), ("1s", 1))
+    )
+    assert slow.trial_id == fast.trial_id
+    assert trial_of(workload=WorkloadSpec(sequence_length=64)).trial_id != trial_of().trial_id
+    assert (
+        trial_of(engine=EngineSpec(param_groups={"*.bias": ParamGroupSpec(lr=1.0)})).trial_id
+        != trial_of().trial_id
+    )
+
+
+def trial_of(**sections: Any) -> TrialSpec:
+    return expand(SweepSpec(**sections)).trials[0]
+
+
+def test_an_axis_applies_where_all_its_conditions_hold() -> None:
+    axis = Axis("c", ("engine", "c"), (1,), None, {"a": (1, 2), "b": (3,)})
+    assert axis.applies({"a": 2, "b": 3})
+    assert not axis.applies({"a": 2, "b": 4})
+    assert not axis.applies({"a": 2})

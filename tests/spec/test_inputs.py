@@ -1,0 +1,72 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from zbench.errors import SpecError
+from zbench.spec.inputs import check_inputs
+from zbench.spec.load import load_sweep
+
+Refusal = Callable[..., str]
+
+
+def test_a_missing_text_is_named_with_its_line(refusal: Refusal, tmp_path: Path) -> None:
+    message = refusal("workload:\n  data:\n    text: none.txt\n")
+    place = "sweep.yaml:3: workload.data.text"
+    assert message == f"{place}: no such file: none.txt; the path is relative to the sweep file"
+
+
+@pytest.mark.parametrize(
+    ("held", "complaint"),
+    [
+        (0, "a.txt is empty; name a text of at least 9 bytes"),
+        (8, "a.txt holds 8 bytes, but one sequence needs 9 (sequence_length + 1);"
+            " name a longer text or lower workload.sequence_length"),
+    ],
+)  # fmt: skip
+def test_a_text_shorter_than_a_sequence_and_its_last_target(
+    held: int, complaint: str, refusal: Refusal, tmp_path: Path
+) -> None:
+    (tmp_path / "a.txt").write_bytes(b"x" * held)
+    message = refusal("workload:\n  sequence_length: 8\n  data: {text: a.txt}\n")
+    assert message == f"sweep.yaml:3: workload.data.text: {complaint}"
+
+
+def test_a_text_that_is_just_long_enough(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"x" * 9)
+    (tmp_path / "sweep.yaml").write_text("workload: {sequence_length: 8, data: {text: a.txt}}\n")
+    assert load_sweep(tmp_path / "sweep.yaml", (), {}).workload.data.text == "a.txt"
+
+
+def test_every_text_of_an_axis_is_looked_at_with_every_length(refusal: Refusal, tmp_path: Path) -> None:
+    (tmp_path / "long.txt").write_bytes(b"x" * 100)
+    (tmp_path / "short.txt").write_bytes(b"x" * 10)
+    axes = "axes:\n  sequence_length: [4, 32]\n  data.text: [long.txt, short.txt]\n"
+    assert refusal(axes).startswith(
+        "sweep.yaml:3: axes.data.text: short.txt holds 10 bytes, but one sequence needs 33"
+    )
+    allowed = axes + "exclude:\n  - {data.text: short.txt, sequence_length: 32}\n"
+    (tmp_path / "ok.yaml").write_text(allowed)
+    load_sweep(tmp_path / "ok.yaml", (), {})
+
+
+@pytest.mark.parametrize(
+    ("workload", "message"),
+    [
+        ("{preset: nanno}", "workload.preset: unknown preset 'nanno' (did you mean 'nano'?)"),
+        ("{options: {widht: 3}}", "workload.options: unknown option 'widht' (did you mean 'width'?)"),
+        ("{options: {width: 65, heads: 2}}", "workload.options: gpt: width must be a multiple of heads"),
+        ("{model: 'a b:c'}", "workload.model: expected module:callable, such as models:build, got 'a b:c'"),
+    ],
+)
+def test_models_presets_and_options_are_checked_without_torch(
+    workload: str, message: str, refusal: Refusal
+) -> None:
+    assert refusal(f"workload: {workload}\n").startswith(f"sweep.yaml:1: {message}")
+
+
+def test_a_file_that_is_only_looked_at_needs_no_inputs(tmp_path: Path) -> None:
+    (tmp_path / "sweep.yaml").write_text("workload: {data: {text: none.txt}}\n")
+    sweep = load_sweep(tmp_path / "sweep.yaml", (), {}, inputs=False)
+    with pytest.raises(SpecError, match=r"workload\.data\.text: no such file"):
+        check_inputs(sweep, tmp_path)

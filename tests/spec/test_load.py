@@ -1,0 +1,163 @@
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zbench.errors import SpecError
+from zbench.spec.document import parse_scalar, read_document
+from zbench.spec.load import load_sweep, sweep_from_mapping
+from zbench.spec.sweep import AxisSpec, SweepSpec
+
+Loaded = Callable[..., SweepSpec]
+TEXT = """
+run: {world_size: 2, timeout: 2min}
+engine: {optimizer: {lr: 1e-3}}
+axes:
+  zero_stage: [0, 1]
+  optimizer.eps: [1e-8, 1e-6]
+"""
+
+
+def test_the_three_formats_say_the_same(loaded: Loaded) -> None:
+    axes = {"zero_stage": [0, 1], "optimizer.eps": [1e-8, 1e-6]}
+    data = {"run": {"world_size": 2, "timeout": "2min"}, "engine": {"optimizer": {"lr": 0.001}}, "axes": axes}
+    as_json = json.dumps(data, indent="\t")
+    as_toml = """
+[run]
+world_size = 2
+timeout = "2min"
+[engine.optimizer]
+lr = 1e-3
+[axes]
+zero_stage = [0, 1]
+"optimizer.eps" = [1e-8, 1e-6]
+"""
+    sweeps = [loaded(TEXT), loaded(as_json, ending="json"), loaded(as_toml, ending="toml")]
+    assert sweeps[0] == sweeps[1] == sweeps[2]
+    assert sweeps[0].run.timeout == 120
+    assert sweeps[0].axes == {"zero_stage": [0, 1], "eps": [1e-8, 1e-6]}
+    assert sweeps[0].name == "sweep"
+
+
+def test_command_line_beats_environment_beats_file_beats_defaults(loaded: Loaded) -> None:
+    text = "run: {steps: 1, seed: 1, world_size: 1}\n"
+    sweep = loaded(text, "steps=3", ZBENCH_STEPS="2", ZBENCH_RUN__SEED="2", ZBENCH_OUTPUT_DIR="elsewhere")
+    assert (sweep.run.steps, sweep.run.seed, sweep.run.world_size, sweep.run.warmup_steps) == (3, 2, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "setting", ["zero_stage=1", "engine.zero_stage=1", "axes.zero_stage=[1]", "axes.engine.zero_stage=[1]"]
+)
+def test_setting_a_key_that_is_an_axis_pins_the_axis(setting: str, loaded: Loaded) -> None:
+    assert loaded(TEXT, setting).axes["zero_stage"] == [1]
+
+
+def test_settings_reach_every_section(loaded: Loaded) -> None:
+    texts = ["name=other", "search.method=random", "engine=mine:build", "verify.mode=off"]
+    texts += ["objective.minimize=median_step_s", "objective.maximize=[]", "optimizer.betas=[0.5, 0.9]"]
+    texts += ["axes.reduce_bucket_size=[1e6, 5M]", "exclude=[{zero_stage: 1}]"]
+    sweep = loaded(TEXT, *texts)
+    assert (sweep.name, sweep.search.method, sweep.verify.mode) == ("other", "random", "off")
+    assert (sweep.engine.engine, sweep.engine.optimizer.betas) == ("mine:build", (0.5, 0.9))
+    assert sweep.objective.minimize == ["median_step_s"]
+    assert sweep.axes["reduce_bucket_size"] == [10**6, 5 * 10**6]
+    assert sweep.exclude == [{"zero_stage": 1}]
+
+
+def test_a_text_replaces_synthetic_data(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x" * 200)
+    (tmp_path / "sweep.yaml").write_text("workload: {data: {synthetic: true}}\n")
+    sweep = load_sweep(tmp_path / "sweep.yaml", ["data.text=a.txt"], {})
+    assert (sweep.workload.data.text, sweep.workload.data.synthetic) == ("a.txt", False)
+
+
+def test_a_later_setting_wins(loaded: Loaded) -> None:
+    assert loaded(TEXT, "steps=3", "steps=4").run.steps == 4
+
+
+def test_anchors_may_be_shared(loaded: Loaded) -> None:
+    sweep = loaded("axes:\n  reduce_bucket_size: &sizes [1e5, 1e6]\n  allgather_bucket_size: *sizes\n")
+    assert sweep.axes["allgather_bucket_size"] == [10**5, 10**6]
+
+
+def test_yaml_is_version_1_2(loaded: Loaded) -> None:
+    sweep = loaded("engine: {compile: off, offload_optimizer: none, optimizer: {lr: 1e-4}}\n")
+    assert (sweep.engine.compile, sweep.engine.optimizer.lr) == ("off", 1e-4)
+    assert parse_scalar("010", "here") == 10
+    assert parse_scalar("2020-01-01", "here") == "2020-01-01"
+
+
+def test_ranges_come_back_canonical(loaded: Loaded) -> None:
+    sweep = loaded(
+        "search: {method: tpe}\naxes:\n  engine.reduce_bucket_size: {low: 1e4, high: 1M, log: true}\n"
+    )
+    assert sweep.axes["reduce_bucket_size"] == AxisSpec(low=10**4, high=10**6, log=True)
+
+
+def test_plain_data_is_checked_like_a_file() -> None:
+    data = {"axes": {"zero_stage": [0, 1]}}
+    assert sweep_from_mapping(data, ["steps=2"], {}).run.steps == 2
+    assert data == {"axes": {"zero_stage": [0, 1]}}
+
+
+floats = st.floats(allow_nan=False, allow_infinity=False)
+scalars = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | floats | st.text(max_size=8)
+
+
+def blocks(inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    return st.lists(inner, max_size=3) | st.dictionaries(
+        st.text("xyz", min_size=1, max_size=3), inner, max_size=3
+    )
+
+
+values = st.recursive(scalars, blocks, max_leaves=6)
+documents = st.dictionaries(st.text("abcdefg_", min_size=1, max_size=5), values, max_size=4)
+
+
+@given(documents)
+def test_json_reads_back_with_a_line_for_every_top_key(
+    tmp_path_factory: pytest.TempPathFactory, data: dict[str, object]
+) -> None:
+    path = tmp_path_factory.mktemp("json") / "a.json"
+    path.write_text(json.dumps(data, indent="\t"))
+    document = read_document(path)
+    assert document.data == data
+    lines = path.read_text().splitlines()
+    for key in data:
+        line = document.line_of((key,))
+        assert line is not None
+        assert f'"{key}"' in lines[line - 1]
+
+
+WORDS = "axes: run: engine: zero_stage zero_stage: when: low: high: exclude: search: cpu true null"
+SIGNS = (
+    """: [ ] { } , - &a *a !!int !!bool !!float !!str !!map !!seq 1 -1 1e3 0x .nan .inf ' " # | > % ? << ="""
+)
+BLANKS = [" ", "\n", "\n  ", "\t", "---\n"]
+fragments = st.sampled_from([*WORDS.split(), *SIGNS.split(), *BLANKS])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(fragments, max_size=25).map("".join) | st.text(max_size=40))
+def test_no_text_makes_anything_but_a_sweep_or_a_clear_error(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    for ending in ("yaml", "toml", "json"):
+        path = tmp_path_factory.getbasetemp() / f"fuzzed.{ending}"
+        path.write_text(text)
+        with suppress(SpecError):
+            load_sweep(path, (), {}, inputs=False)
+
+
+SET_KEYS = ["steps", "axes.lr", "exclude", "axes", "run", "engine", "objective", "optimizer.betas"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(SET_KEYS), values)
+def test_no_setting_makes_anything_but_a_sweep_or_a_clear_error(key: str, value: object) -> None:
+    with suppress(SpecError):
+        sweep_from_mapping({"axes": {"zero_stage": [0, 1]}}, [f"{key}={json.dumps(value)}"], {})

@@ -1,0 +1,291 @@
+"""Every mistake in a sweep file gets one message with file, line, key and remedy."""
+# ruff: noqa: E501 - each message stands here as the user reads it, in one line
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from zbench.errors import SpecError
+from zbench.spec.load import load_sweep
+
+Refusal = Callable[..., str]
+YAML = {
+    "unknown key": (
+        "run:\n  world_siz: 2\n",
+        "sweep.yaml:2: run.world_siz: unknown key (did you mean 'world_size'?); rename or remove it",
+    ),
+    "key of another section": (
+        "run: {steps: 2}\nzero_stage: 1\n",
+        "sweep.yaml:2: zero_stage: unknown key here; it belongs at `engine.zero_stage`, move it there",
+    ),
+    "wrong type": (
+        "run:\n  steps: many\n",
+        "sweep.yaml:2: run.steps: expected a whole number, got 'many'; for example `steps: 8`",
+    ),
+    "true for a number": (
+        "engine: {zero_stage: true}\n",
+        "sweep.yaml:1: engine.zero_stage: expected a number, got true; for example `zero_stage: 0`",
+    ),
+    "number as text": (
+        "run: {world_size: '2'}\n",
+        "sweep.yaml:1: run.world_size: expected a whole number, got '2'; for example `world_size: 1`",
+    ),
+    "misspelt choice": (
+        "engine:\n  dtype: bfloat\n",
+        "sweep.yaml:2: engine.dtype: expected float32, bfloat16 or float16, got 'bfloat'; did you mean bfloat16?",
+    ),
+    "negative size": (
+        "engine:\n  reduce_bucket_size: -5\n",
+        "sweep.yaml:2: engine.reduce_bucket_size: expected a number of at least 1, got -5;"
+        " for example `reduce_bucket_size: 5000000`",
+    ),
+    "zero size": (
+        "workload: {sequence_length: 0}\n",
+        "sweep.yaml:1: workload.sequence_length: expected a number of at least 1, got 0;"
+        " for example `sequence_length: 128`",
+    ),
+    "size in no unit": (
+        "run: {memory_limit: 5Xi}\n",
+        "sweep.yaml:1: run.memory_limit: expected a number such as 2Gi or 512Mi, got '5Xi';"
+        " correct it or leave it out",
+    ),
+    "empty axis": (
+        "axes:\n  zero_stage: []\n",
+        "sweep.yaml:2: axes.zero_stage: this axis is empty; give it a value or remove it",
+    ),
+    "axis without a list": (
+        "axes:\n  zero_stage: 1\n",
+        "sweep.yaml:2: axes.zero_stage: expected a list of values, or a mapping with `low` and `high`, got 1;"
+        " correct it",
+    ),
+    "duplicate axis values": (
+        "axes:\n  reduce_bucket_size:\n    - 5e6\n    - 5_000_000\n",
+        "sweep.yaml:4: axes.reduce_bucket_size[1]: 5000000 stands twice on this axis; remove one",
+    ),
+    "two names of one axis": (
+        "axes:\n  lr: [1e-3]\n  optimizer.lr: [1e-4]\n",
+        "sweep.yaml:3: axes.optimizer.lr: this axis stands twice (engine.optimizer.lr); keep one of them",
+    ),
+    "unknown axis": (
+        "axes:\n  zero_stag: [1]\n",
+        "sweep.yaml:2: axes.zero_stag: unknown key 'zero_stag' (did you mean 'zero_stage'?);"
+        " axes name keys of workload, run or engine",
+    ),
+    "axis value of another type": (
+        "axes:\n  zero_stage: [0,\n    two]\n",
+        "sweep.yaml:3: axes.zero_stage[1]: expected 0, 1, 2 or 3, got 'two'; for example `zero_stage: 0`",
+    ),
+    "axis that shapes no result": (
+        "axes: {repeats: [1, 2]}\n",
+        "sweep.yaml:1: axes.repeats: repeats shapes no result and cannot be an axis; set it under `run:`",
+    ),
+    "range in a grid": (
+        "axes:\n  lr: {low: 1e-5, high: 1e-2, log: true}\n",
+        "sweep.yaml:2: axes.lr: a range has no grid; list the values, or set search.method to random, tpe or nsga2",
+    ),
+    "range upside down": (
+        "search: {method: tpe}\naxes:\n  lr: {low: 2, high: 1}\n",
+        "sweep.yaml:3: axes.lr: expected low below high, got 2.0 and 1.0; swap them or list the value",
+    ),
+    "condition on a later axis": (
+        "axes:\n  offload_optimizer: {values: [none, cpu], when: {zero_stage: 1}}\n  zero_stage: [0, 1]\n",
+        "sweep.yaml:2: axes.offload_optimizer.when.zero_stage: not an earlier axis; declare that axis above this one",
+    ),
+    "combination that cannot exist": (
+        "engine:\n  zero_stage: 1\n  offload_param: cpu\n",
+        "sweep.yaml:3: engine.offload_param: offload_param needs sharded parameters;"
+        " set zero_stage: 3 or offload_param: none",
+    ),
+    "no point can exist": (
+        "engine: {offload_optimizer: cpu}\naxes:\n  lr: [1, 2]\n",
+        "sweep.yaml:1: engine.offload_optimizer: none of the 2 points can exist; the first: offload_optimizer"
+        " needs a sharded optimizer state; set zero_stage: 1, 2 or 3, or offload_optimizer: none",
+    ),
+    "every point excluded": (
+        "axes: {zero_stage: [0]}\nexclude:\n  - {zero_stage: 0}\n",
+        "sweep.yaml:2: exclude: every point is excluded; remove an entry",
+    ),
+    "too many ranks": (
+        "run:\n  world_size: 4096\n",
+        "sweep.yaml:2: run.world_size: 4096 ranks are more than the 64 that can be started on one host;"
+        " lower run.world_size, or span hosts with torchrun",
+    ),
+    "billion points": (
+        "axes:\n" + "".join(f"  {key}: [{', '.join(f'0.{i:04}' for i in range(1, 1001))}]\n" for key in
+                            ("lr", "eps", "weight_decay")),
+        "sweep.yaml:1: axes: the product has 1,000,000,000 points, more than 100,000;"
+        " shorten an axis or set search.method",
+    ),
+    "not a mapping": (
+        "- zero_stage\n",
+        "sweep.yaml:1: expected a mapping of keys such as `workload:` and `axes:`, got ['zero_stage'];"
+        " see sweeps/quickstart.yaml",
+    ),
+    "empty file": ("# nothing\n", "sweep.yaml: this file is empty; begin with `axes:`, or see sweeps/quickstart.yaml"),
+    "repeated key": (
+        "run:\n  steps: 1\n  seed: 2\n  steps: 3\n",
+        "sweep.yaml:4: run.steps: this key stands twice (first on line 2); remove one of them",
+    ),
+    "broken syntax": ("run: [1\n", "sweep.yaml:2: not YAML: expected ',' or ']', but got '<stream end>'; correct the syntax"),
+    "tag that would run code": (
+        "name: !!python/object/apply:os.system [ls]\n",
+        "sweep.yaml:1: name: the tag tag:yaml.org,2002:python/object/apply:os.system is not allowed; write a plain value",
+    ),
+    "anchor within itself": (
+        "axes: &a {b: *a}\n",
+        "sweep.yaml:1: axes.b: too large once its anchors are filled in; write it out, smaller",
+    ),
+    "name that leaves the directory": (
+        "name: ../../etc\n",
+        "sweep.yaml:1: name: expected letters, digits, '.', '_' and '-' (at most 100, not beginning with '.' or"
+        " '-'), got '../../etc'; for example `name: sweep`",
+    ),
+    "unknown metric": (
+        "objective:\n  maximize: tokens\n",
+        "sweep.yaml:2: objective.maximize: unknown metric 'tokens' (did you mean 'tokens_per_s'?); metrics are"
+        " tokens_per_s, samples_per_s, tflops, median_step_s, peak_device_bytes, peak_host_bytes, peak_rss_bytes,"
+        " error_ratio, max_abs_diff, verdict",
+    ),
+    "objective without direction": (
+        "objective: tokens_per_s\n",
+        "sweep.yaml:1: objective: no direction: expected `maximize: tokens_per_s` or `minimize: tokens_per_s`,"
+        " got 'tokens_per_s'; add it",
+    ),
+    "constraint without operator": (
+        "objective:\n  maximize: tokens_per_s\n  subject_to:\n    peak_device_bytes: 2Gi\n",
+        "sweep.yaml:3: objective.subject_to: peak_device_bytes: expected an operator and a bound such as"
+        ' "<= 2Gi", got \'2Gi\'; correct this bound',
+    ),
+    "contradicting data": (
+        "workload:\n  data: {text: a.txt, synthetic: true}\n",
+        "sweep.yaml:2: workload.data: expected either `text: PATH` or `synthetic: true`, got both; keep one",
+    ),
+    "unknown model": (
+        "workload:\n  model: gtp\n",
+        "sweep.yaml:2: workload.model: unknown model 'gtp' (did you mean 'gpt'?); expected gpt, mlp, or your own"
+        " as module:callable",
+    ),
+    "unknown engine": (
+        "engine:\n  engine: dpp\n",
+        "sweep.yaml:2: engine.engine: unknown engine 'dpp' (did you mean 'ddp'?);"
+        " expected one of builtin, ddp, zero_redundancy, fsdp2, deepspeed",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", YAML)
+def test_yaml(mistake: str, refusal: Refusal) -> None:
+    text, message = YAML[mistake]
+    assert refusal(text) == message
+
+
+def test_several_mistakes_are_all_listed(refusal: Refusal) -> None:
+    message = refusal("run:\n  steps: 0\n  sead: 1\nengine: {dtype: half}\n")
+    places = [line.split(": ")[:2] for line in message.splitlines()]
+    assert sorted(places) == [
+        ["sweep.yaml:2", "run.steps"],
+        ["sweep.yaml:3", "run.sead"],
+        ["sweep.yaml:4", "engine.dtype"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            '{"run":\n\t{"steps": "x"}}',
+            "sweep.json:2: run.steps: expected a whole number, got 'x'; for example `steps: 8`",
+        ),
+        ('{"run": {},\n "run": {}}', "sweep.json:2: run: this key stands twice; remove one of them"),
+        ('{"run" {}}', "sweep.json:1: not JSON: Expecting ':' delimiter; correct the syntax"),
+        ("", "sweep.json: this file is empty; begin with `axes:`, or see sweeps/quickstart.yaml"),
+    ],
+)
+def test_json(text: str, message: str, refusal: Refusal) -> None:
+    assert (
+        refusal(text, ending="json").replace(
+            "Illegal trailing comma before end of object", "Expecting property name enclosed in double quotes"
+        )
+        == message
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[engine.optimizer]\n\nlrr = 1\n",
+            "sweep.toml:3: engine.optimizer.lrr: unknown key (did you mean 'lr'?); rename or remove it",
+        ),
+        (
+            "[axes]\nzero_stage = []\n",
+            "sweep.toml:2: axes.zero_stage: this axis is empty; give it a value or remove it",
+        ),
+        (
+            "[[exclude]]\nlr = 1\n[[exclude]]\nlrr = 1\n",
+            "sweep.toml:4: exclude[1].lrr: unknown key 'lrr' (did you mean 'lr'?); axes name keys of workload, run or engine",
+        ),
+        ("[run]\nsteps = \n", "sweep.toml:2: not TOML: Invalid value; correct the syntax"),
+    ],
+)
+def test_toml(text: str, message: str, refusal: Refusal) -> None:
+    assert refusal(text, ending="toml") == message
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\x80\x81", "not UTF-8 text; this is no sweep file"),
+        (b"a\0b", "not text (it holds NUL bytes); this is no sweep file"),
+        (b"x" * (4 << 20) + b"y", "larger than 4 MiB; this is no sweep file"),
+        (b"[" * 100_000, "nested too deeply; this is no sweep file"),
+    ],
+)
+def test_files_that_are_no_text(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_bytes(content)
+    with pytest.raises(SpecError) as raised:
+        load_sweep(path, (), {})
+    assert raised.value.message == message
+
+
+def test_a_missing_file_and_a_directory(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=r"none\.yaml: no such file; check the path"):
+        load_sweep(tmp_path / "none.yaml", (), {})
+    with pytest.raises(SpecError, match="this is a directory; name a sweep file in it"):
+        load_sweep(tmp_path, (), {})
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("steps", "--set steps: expected KEY=VALUE, such as --set zero_stage=1"),
+        ("stepz=3", "--set stepz=3: stepz: unknown key 'stepz' (did you mean 'steps'?)"),
+        ("steps=x", "--set steps=x: run.steps: expected a whole number, got 'x'; for example `steps: 8`"),
+        (
+            "steps=[1",
+            "--set steps=[1: not YAML: expected ',' or ']', but got '<stream end>'; correct the syntax",
+        ),
+        (
+            "search.trial=3",
+            "--set search.trial=3: search.trial: unknown key 'trial' (did you mean 'trials'?) in search",
+        ),
+        (
+            "axes.zero_stage=[]",
+            "--set axes.zero_stage=[]: axes.zero_stage: this axis is empty; give it a value or remove it",
+        ),
+    ],
+)
+def test_settings_name_themselves(setting: str, message: str, refusal: Refusal) -> None:
+    assert refusal("axes: {zero_stage: [0, 1]}\n", setting) == message
+
+
+def test_environment_variables_name_themselves(refusal: Refusal) -> None:
+    text = "axes: {zero_stage: [0, 1]}\n"
+    assert refusal(text, ZBENCH_STEPS="x") == (
+        "ZBENCH_STEPS: run.steps: expected a whole number, got 'x'; for example `steps: 8`"
+    )
+    assert refusal(text, ZBENCH_STEPZ="1") == (
+        "ZBENCH_STEPZ: unknown key 'stepz' (did you mean 'steps'?); rename or unset this variable"
+    )

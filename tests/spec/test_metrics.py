@@ -1,0 +1,55 @@
+import math
+
+import pytest
+
+from zbench.record.record import VERDICT_ORDER
+from zbench.spec.metrics import METRICS, VERDICTS, Constraint
+
+RECORD = {"timing": {"tokens_per_s": 5.0}, "memory": None, "correctness": {"verdict": "drifted"}}
+
+
+@pytest.mark.parametrize(
+    ("metric", "text", "holding", "failing"),
+    [
+        ("peak_device_bytes", "<= 2Gi", 2 << 30, (2 << 30) + 1),
+        ("median_step_s", "<90ms", 0.08, 0.09),
+        ("tokens_per_s", "> 5", 5.1, 5),
+        ("error_ratio", ">= 1", 1.0, 0.5),
+        ("verdict", ">= equivalent", "identical", "drifted"),
+        ("verdict", "== identical", "identical", "equivalent"),
+    ],
+)
+def test_constraints_are_read_in_the_metric_s_unit(
+    metric: str, text: str, holding: object, failing: object
+) -> None:
+    constraint = Constraint.parse(metric, text)
+    assert constraint.holds(holding)  # type: ignore[arg-type]
+    assert constraint.violation(holding) <= 0  # type: ignore[arg-type]
+    assert not constraint.holds(failing)  # type: ignore[arg-type]
+    assert constraint.violation(failing) >= 0  # type: ignore[arg-type]
+
+
+def test_what_is_missing_or_no_number_is_infeasible() -> None:
+    constraint = Constraint.parse("error_ratio", "<= 4")
+    assert constraint.violation(None) == math.inf
+    assert constraint.violation(math.nan) == math.inf
+    assert not constraint.holds(None)
+
+
+@pytest.mark.parametrize(
+    ("metric", "text"), [("verdict", ">= good"), ("tflops", "<= much"), ("tflops", "2"), ("x", "<= 1")]
+)
+def test_bounds_that_mean_nothing_are_refused(metric: str, text: str) -> None:
+    with pytest.raises(ValueError, match=r"expected|unknown metric"):
+        Constraint.parse(metric, text)
+
+
+def test_metrics_are_found_in_a_record() -> None:
+    assert METRICS["tokens_per_s"].read(RECORD) == 5.0
+    assert METRICS["peak_device_bytes"].read(RECORD) is None
+    assert METRICS["verdict"].read(RECORD) == "drifted"
+    assert str(Constraint.parse("peak_device_bytes", "<=2Gi")) == "peak_device_bytes <= 2 GiB"
+
+
+def test_verdicts_are_the_record_s() -> None:
+    assert VERDICTS == VERDICT_ORDER

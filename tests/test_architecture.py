@@ -1,0 +1,197 @@
+"""The house's rules: imports point downward, torch stays where it is needed, and files stay small."""
+
+import ast
+import io
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "zbench"
+FILES = sorted(PACKAGE.rglob("*.py"))
+LEAVES = {"zbench", "zbench.errors", "zbench.units"}
+
+MAY_IMPORT = {  # room -> the rooms below it
+    "errors": set(),
+    "units": set(),
+    "spec": set(),
+    "record": {"spec"},
+    "engine": {"spec"},
+    "peers": {"spec", "engine"},
+    "workloads": {"spec"},
+    "measure": {"spec", "record", "engine"},
+    "verify": {"spec", "record", "engine", "workloads"},
+    "worker": {"spec", "record", "engine", "peers", "workloads", "measure", "verify"},
+    "launch": {"spec", "record", "worker"},
+    "analysis": {"spec", "record"},
+    "bench": {"spec", "engine"},
+    "tune": {"spec", "record", "launch", "analysis", "worker"},
+    "report": {"spec", "record", "analysis", "launch"},
+    "cli": {"spec", "record", "launch", "analysis", "tune", "report", "bench", "worker"},
+}
+SPEC_IN_ENGINE = {"engine/build.py"}
+WORKER_IN_LAUNCH = {"zbench.worker.job"}  # what a worker is asked, as plain data
+TORCH_FREE = {"spec", "record", "analysis", "report"}
+TORCH_FREE_ON_IMPORT = {"cli", "launch", "tune"}
+
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+NOT_CODE = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+}
+
+
+def room(path: Path) -> str:
+    """Return the room of a file, or the name of a leaf module."""
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+
+
+def imports(path: Path, *, lazy: bool = True) -> Iterator[str]:
+    """Yield every imported module in full; without `lazy`, only what importing the file itself imports."""
+    pending: list[ast.AST] = [tree(path)]
+    while pending:
+        node = pending.pop()
+        if is_type_checking(node) or (not lazy and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)):
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if is_module(inner) else str(node.module)
+        pending += ast.iter_child_nodes(node)
+
+
+def is_module(name: str) -> bool:
+    path = PACKAGE.parent.joinpath(*name.split("."))
+    return path.is_dir() or path.with_suffix(".py").exists()
+
+
+def own(path: Path, *, lazy: bool = True) -> Iterator[str]:
+    return (
+        name for name in imports(path, lazy=lazy) if name.split(".")[0] == "zbench" and name not in LEAVES
+    )
+
+
+def outside(path: Path, *, lazy: bool = True) -> set[str]:
+    return {name.split(".")[0] for name in imports(path, lazy=lazy)} - {"zbench"}
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(PACKAGE))
+
+
+each_file = pytest.mark.parametrize("path", FILES, ids=name_of)
+
+
+def test_every_room_has_its_place() -> None:
+    rooms = {room(path) for path in FILES} - {"__init__", "__main__"}
+    assert rooms <= set(MAY_IMPORT)
+
+
+@each_file
+def test_imports_point_downward(path: Path) -> None:
+    here = room(path)
+    if here in ("__init__", "__main__"):
+        return
+    rooms = {name.split(".")[1] for name in own(path)} - {here, "_native"}
+    assert rooms <= MAY_IMPORT[here], f"{name_of(path)} imports upward"
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if room(path) == "engine"], ids=name_of)
+def test_only_build_knows_the_specification(path: Path) -> None:
+    imported = {name for name in own(path) if name.startswith("zbench.spec")}
+    assert not imported or name_of(path) in SPEC_IN_ENGINE
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if room(path) in ("launch", "tune")], ids=name_of)
+def test_launching_never_imports_the_worker_itself(path: Path) -> None:
+    imported = {name for name in own(path) if name.startswith("zbench.worker")}
+    assert imported <= WORKER_IN_LAUNCH
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if room(path) == "cli"], ids=name_of)
+def test_commands_import_neither_engine_nor_worker(path: Path) -> None:
+    at_start = {name.split(".")[1] for name in own(path, lazy=False)}
+    assert not at_start & {"engine", "worker", "workloads", "verify", "measure", "peers", "tune"}
+    assert not outside(path, lazy=False) & {"torch", "optuna", "scipy", "numpy"}
+
+
+@each_file
+def test_torch_and_optuna_stay_in_their_rooms(path: Path) -> None:
+    here = room(path)
+    if here in TORCH_FREE:
+        assert "torch" not in outside(path)
+    if here in TORCH_FREE_ON_IMPORT:
+        assert "torch" not in outside(path, lazy=False)
+    if here != "tune":
+        assert "optuna" not in outside(path)
+
+
+@each_file
+def test_files_functions_and_constructors_stay_small(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 300, f"{name_of(path)} is longer than 300 lines"
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            assert length <= 50, f"{name_of(path)}:{node.lineno}: {node.name} has {length} lines"
+            if node.name == "__init__":
+                given = node.args
+                count = len(given.posonlyargs + given.args + given.kwonlyargs) - 1
+                assert count <= 7, f"{name_of(path)}:{node.lineno}: {count} constructor arguments"
+
+
+def code_lines(path: Path) -> int:
+    """Return how many lines hold code: no blank ones, no comments, no docstrings."""
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
+        if token.type not in NOT_CODE:
+            lines |= set(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(tree(path)):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node) is not None:
+            docstring = node.body[0]
+            lines -= set(range(docstring.lineno, (docstring.end_lineno or docstring.lineno) + 1))
+    return len(lines)
+
+
+def test_the_eager_engine_stays_under_2000_lines_of_code() -> None:
+    files = [path for path in FILES if path.parent == PACKAGE / "engine" and path.name != "speculative.py"]
+    assert sum(code_lines(path) for path in files) < 2000
+
+
+def test_help_imports_neither_torch_nor_optuna() -> None:
+    code = """
+import sys
+import tokenize
+from zbench.cli.main import main
+try:
+    main(["--help"])
+except SystemExit as end:
+    assert not end.code, end.code
+heavy = {"torch", "optuna", "numpy", "scipy", "pydantic"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "sweep" in done.stdout

@@ -1,0 +1,65 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zbench.units import format_bytes, format_seconds, parse_bytes, parse_count, parse_duration
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("5e8", 500_000_000),
+        ("500_000_000", 500_000_000),
+        ("512Mi", 512 << 20),
+        ("5M", 5_000_000),
+        (5e6, 5_000_000),
+        (7, 7),
+        (" 1.5Ki ", 1536),
+    ],
+)
+def test_counts_read_as_people_write_them(text: object, count: int) -> None:
+    assert parse_count(text) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("2Gi", 2 << 30), ("512MiB", 512 << 20), ("1.5G", 1_500_000_000)]
+)
+def test_bytes_take_binary_and_decimal_units(text: str, count: int) -> None:
+    assert parse_bytes(text) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("120s", 120), ("20min", 1200), ("500ms", 0.5), ("2h", 7200), (3, 3)]
+)
+def test_durations_take_units(text: object, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "5Xi", "1.5", "nan", float("inf"), float("nan"), True, None, [1], "1e999"]
+)
+def test_what_is_no_whole_count_is_refused(text: object) -> None:
+    with pytest.raises(ValueError, match="expected a"):
+        parse_count(text)
+
+
+@given(st.integers(0, 10**18), st.sampled_from(["", "k", "M", "Ki", "Mi", "Gi"]))
+def test_a_count_with_a_suffix_is_exact(number: int, suffix: str) -> None:
+    factor = {"": 1, "k": 10**3, "M": 10**6, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}[suffix]
+    assert parse_count(f"{number}{suffix}") == number * factor
+    assert parse_count(f"{number:_}{suffix}") == number * factor
+
+
+@given(st.integers(0, 10**15))
+def test_printed_bytes_read_back_within_three_digits(count: int) -> None:
+    assert parse_bytes_loosely(format_bytes(count)) == pytest.approx(count, rel=0.006)
+
+
+def parse_bytes_loosely(text: str) -> float:
+    number, unit = text.split()
+    return float(number) * {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}[unit]
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.0846, "84.6 ms"), (2.5e-5, "25 us"), (1.234, "1.23 s")])
+def test_seconds_print_with_three_digits(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text
