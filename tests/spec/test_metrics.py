@@ -2,8 +2,7 @@ import math
 
 import pytest
 
-from zbench.record.record import VERDICT_ORDER
-from zbench.spec.metrics import METRICS, VERDICTS, Constraint
+from zbench.spec.metrics import METRICS, Constraint
 
 RECORD = {"timing": {"tokens_per_s": 5.0}, "memory": None, "correctness": {"verdict": "drifted"}}
 
@@ -49,7 +48,3 @@ def test_metrics_are_found_in_a_record() -> None:
     assert METRICS["peak_device_bytes"].read(RECORD) is None
     assert METRICS["verdict"].read(RECORD) == "drifted"
     assert str(Constraint.parse("peak_device_bytes", "<=2Gi")) == "peak_device_bytes <= 2 GiB"
-
-
-def test_verdicts_are_the_record_s() -> None:
-    assert VERDICTS == VERDICT_ORDER

@@ -4,11 +4,13 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from zbench.spec.metrics import VERDICTS
+from zbench.spec.metrics import VerdictName as VerdictName  # part of this module's interface
+
 SCHEMA_VERSION = 1
 
 Outcome = Literal["ok", "oom", "timeout", "crashed", "invalid"]
-VerdictName = Literal["identical", "equivalent", "drifted", "wrong", "unchecked"]
-VERDICT_ORDER: tuple[VerdictName, ...] = ("unchecked", "wrong", "drifted", "equivalent", "identical")
+VERDICT_ORDER = VERDICTS
 
 
 @dataclass(frozen=True, slots=True)

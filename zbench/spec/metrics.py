@@ -11,7 +11,14 @@ from zbench.units import format_bytes, format_seconds, parse_bytes, parse_durati
 Direction = Literal["maximize", "minimize"]
 Unit = Literal["1/s", "TFLOP/s", "s", "bytes", "ratio", "verdict"]
 Operator = Literal["<=", ">=", "<", ">", "=="]
-VERDICTS = ("unchecked", "wrong", "drifted", "equivalent", "identical")  # worst first
+VerdictName = Literal["identical", "equivalent", "drifted", "wrong", "unchecked"]
+VERDICTS: tuple[VerdictName, ...] = (
+    "unchecked",
+    "wrong",
+    "drifted",
+    "equivalent",
+    "identical",
+)  # worst first
 
 
 @dataclass(frozen=True, slots=True)
