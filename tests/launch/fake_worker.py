@@ -1,5 +1,6 @@
 """Workers without torch, to see what launch makes of them. What a rank does is said in `workload.options`."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from zbench.worker.job import RankJob, ReferenceJob, write_json
+from zbench.worker.job import RankJob, ReferenceJob, write_error, write_json
 
 TIMING = {"step_seconds": [0.01, 0.01], "median_step_s": 0.01, "tokens_per_s": 1000.0, "samples_per_s": 10.0}
 MEMORY = {"peak_device_bytes": 1000, "peak_host_bytes": 0, "peak_rss_bytes": 5000}
@@ -28,7 +29,7 @@ def run_rank(job: RankJob) -> None:
     rank_of_trouble = options.get("rank", 0)
     if "sleep" in options:
         time.sleep(options["sleep"])
-    if job.rank == rank_of_trouble and "do" in options:
+    if rank_of_trouble in (job.rank, "all") and "do" in options:
         ACTIONS[options["do"]](job)
     elif options.get("peers") == "wait":
         time.sleep(600)
@@ -40,8 +41,14 @@ def run_rank(job: RankJob) -> None:
 
 def run_reference(job: ReferenceJob) -> None:
     """Leave a file where the trajectory would be, or fail as the options say."""
-    if job.trial["workload"]["options"].get("reference") == "fails":
-        raise RuntimeError("no reference today")
+    with Path(job.run_dir, "reference.calls").open("a") as calls:
+        calls.write("x")
+    match job.trial["workload"]["options"].get("reference"):
+        case "fails":
+            raise RuntimeError("no reference today")
+        case "bad_input":
+            write_error(job.reference_path, "reference", "usage", "no such module")
+            raise SystemExit(1)
     Path(job.reference_path).write_text("reference")
 
 
@@ -77,7 +84,40 @@ def _report_pid(job: RankJob) -> None:
     time.sleep(600)
 
 
+def _wait_once(job: RankJob) -> None:
+    """Wait to be killed, the first time only."""
+    if not Path(job.run_dir, f"rank{job.rank}.pid").exists():
+        _report_pid(job)
+
+
+def _segfault(_: RankJob) -> None:
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def _no_result(_: RankJob) -> None:
+    os._exit(0)
+
+
+def _describe(job: RankJob) -> None:
+    cpus = ",".join(map(str, sorted(os.sched_getaffinity(0))))
+    threads = job.trial["run"]["threads_per_rank"]
+    print(f"group={os.getpgid(0)} session={os.getsid(0)} cpus={cpus} threads={threads}")
+
+
+def _step_on(job: RankJob) -> None:
+    """Take a step every 100 ms for ever, telling of each."""
+    for step in range(1, 1000):
+        with Path(job.progress_path or os.devnull).open("a") as progress:
+            progress.write(json.dumps({"phase": "timed", "step": step, "steps": 1000, "seconds": 0.1}) + "\n")
+        time.sleep(0.1)
+
+
 ACTIONS = {
+    "wait_once": _wait_once,
+    "segfault": _segfault,
+    "no_result": _no_result,
+    "describe": _describe,
+    "step_on": _step_on,
     "die": _die,
     "crash": _crash,
     "hang": _hang,

@@ -3,6 +3,7 @@
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from zbench.launch.messages import RankStart
 from zbench.launch.outcome import classify, kernel_oom_kills
 from zbench.record.record import Failure, Outcome
 
-_SERVER_LIVES = 2
+OnNotice = Callable[[str], None]
+"""Told what happened beside the trials themselves: a group run again, and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +43,44 @@ class Attempt:
     disturbance: disturbance.Disturbance | None
     seconds: float
 
+    @property
+    def warnings(self) -> list[str]:
+        """What disturbed a group that ended well, in words."""
+        return self.disturbance.warnings() if self.disturbance and self.outcome == "ok" else []
+
 
 class Launcher:
     """Keeps one warm server alive, and a scratch directory that goes with it. A context manager."""
 
-    def __init__(self, modules: tuple[str, ...]) -> None:
+    def __init__(self, modules: tuple[str, ...], on_notice: OnNotice) -> None:
         self.scratch = Path(tempfile.mkdtemp(prefix="zbench-"))
         self._modules = modules
+        self._tell = on_notice
         self._server = WarmServer(modules)
 
     def attempt(self, group: Group, *, log_name: str) -> Attempt:
-        """Run the group to its end. log_name: the log directory as the record names it."""
-        for _ in range(_SERVER_LIVES):
-            empty_directory(group.logs)
-            try:
-                return self._attempt(group, log_name)
-            except ServerLostError:
-                self._server.close()
-                self._server = WarmServer(self._modules)
-                if group.scratch is not None:
-                    empty_directory(group.scratch)  # a rendezvous file holds the dead ranks' addresses
-        message = "the trial server was killed twice while this trial ran"
-        return Attempt("crashed", Failure("crashed", message, f"{log_name}/rank0.log"), None, 0.0)
+        """Run the group to its end. log_name: the log directory as the record names it.
+
+        A process that someone kills says nothing about the configuration: the group is run once more.
+        """
+        first = self._surviving(group, log_name)
+        if first.error is None or first.error.kind != "killed":
+            return first
+        self._tell(f"{first.error.message}; running it again")
+        return self._surviving(group, log_name)
+
+    def _surviving(self, group: Group, log_name: str) -> Attempt:
+        """Run the group; if the server is killed meanwhile, start another and report the group as killed."""
+        empty_directory(group.logs)
+        if group.scratch is not None:
+            empty_directory(group.scratch)  # a rendezvous file would hold dead ranks' addresses
+        try:
+            return self._attempt(group, log_name)
+        except ServerLostError:
+            self._server.close()
+            self._server = WarmServer(self._modules)
+            message = "the trial server was killed from outside"
+            return Attempt("crashed", Failure("killed", message, f"{log_name}/rank0.log"), None, 0.0)
 
     def wait_until_ready(self) -> tuple[str, ...]:
         """Return when the server has imported everything: the imports that failed, in words."""

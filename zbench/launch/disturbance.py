@@ -40,7 +40,7 @@ class Disturbance:
     @property
     def severity(self) -> float:
         """0 when undisturbed; larger is worse. Orders two runs of one repeat."""
-        return max(self.other / OTHER_LOAD, self.stolen / STOLEN, float(self.throttled > 0))
+        return max(self.other / OTHER_LOAD, self.stolen / STOLEN, 2.0 * (self.throttled > 0))
 
     def warnings(self) -> list[str]:
         """Say what disturbed the repeat; empty when nothing did."""

@@ -52,5 +52,12 @@ class TrialFinished:
     left: int
 
 
-Event = SweepStarted | ReferenceStarted | TrialStarted | StepDone | TrialFinished
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something beside the trials themselves, in words: a repeat that is run again, and why."""
+
+    text: str
+
+
+Event = Notice | SweepStarted | ReferenceStarted | TrialStarted | StepDone | TrialFinished
 OnEvent = Callable[[Event], None]

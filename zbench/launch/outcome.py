@@ -55,6 +55,8 @@ def _killed(rank: int, number: int, kernel_oom_kills: int, log: str) -> tuple[Ou
     if number == signal.SIGKILL and kernel_oom_kills > 0:
         message = f"rank {rank} was killed by the kernel: the machine ran out of memory"
         return "oom", Failure("oom", message, where)
+    if number == signal.SIGKILL:
+        return "crashed", Failure("killed", f"rank {rank} was killed from outside by SIGKILL", where)
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     return "crashed", Failure("crashed", f"rank {rank} was killed by {name}", where)
 

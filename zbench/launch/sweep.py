@@ -8,6 +8,7 @@ from pathlib import Path
 
 from zbench.launch.adaptive import needs_another
 from zbench.launch.events import (
+    Notice,
     OnEvent,
     ReferenceStarted,
     StepDone,
@@ -68,6 +69,7 @@ class SweepRun:
                 self._base_dir,
                 targets=self._targets,
                 rerun_disturbed=self._rerun_disturbed,
+                on_notice=lambda text: self._tell(Notice(text)),
             ) as runner:
                 for trial, repeat in self._missing():
                     self._run_one(runner, trial, repeat)

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from zbench.errors import UsageError
 from zbench.launch import affinity, jobs, preload
-from zbench.launch.attempt import Attempt, Group, Launcher
+from zbench.launch.attempt import Attempt, Group, Launcher, OnNotice
 from zbench.launch.progress import ProgressTail, Watch
 from zbench.record import lines
 from zbench.record.record import SCHEMA_VERSION, Failure, Record
@@ -43,11 +43,18 @@ class TrialRunner:
     """
 
     def __init__(
-        self, run_dir: Path, base_dir: Path, *, targets: Targets | None = None, rerun_disturbed: bool = True
+        self,
+        run_dir: Path,
+        base_dir: Path,
+        *,
+        targets: Targets | None = None,
+        rerun_disturbed: bool = True,
+        on_notice: OnNotice = lambda _: None,
     ) -> None:
         self.run_dir, self.base_dir = run_dir.absolute(), base_dir.absolute()
         self._targets = targets or DEFAULT_TARGETS
-        self._launcher = Launcher(self._targets.modules)
+        self._launcher = Launcher(self._targets.modules, on_notice)
+        self._tell = on_notice
         self._references: dict[str, Path | Failure] = {}
         self._cores = affinity.usable_cores()
         self._reruns_left = _LASTING_LOAD if rerun_disturbed else 0
@@ -62,14 +69,12 @@ class TrialRunner:
         path = reference if isinstance(reference, Path) else None
         record, attempt = self._run_once(trial, repeat, path, watch)
         if self._worth_a_rerun(attempt):
+            self._tell(f"{'; '.join(attempt.warnings)}; measuring it again")
             again, second = self._run_once(trial, repeat, path, watch)
             if _severity(second) < _severity(attempt):
                 record, attempt = again, second
             self._reruns_left = _LASTING_LOAD if _severity(attempt) <= 1 else self._reruns_left - 1
-        warnings = [
-            *record.warnings,
-            *(attempt.disturbance.warnings() if attempt.disturbance and attempt.outcome == "ok" else []),
-        ]
+        warnings = [*record.warnings, *attempt.warnings]
         if isinstance(reference, Failure):
             warnings.append(f"not verified: the reference could not be computed: {reference.message}")
         return replace(record, warnings=warnings)

@@ -9,7 +9,15 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
-from zbench.launch.events import Event, ReferenceStarted, StepDone, SweepStarted, TrialFinished, TrialStarted
+from zbench.launch.events import (
+    Event,
+    Notice,
+    ReferenceStarted,
+    StepDone,
+    SweepStarted,
+    TrialFinished,
+    TrialStarted,
+)
 from zbench.record.record import Record
 from zbench.record.summary import best, summarize
 from zbench.report.table import OUTCOME_STYLE, VERDICT_STYLE, axes_text, rate_text
@@ -87,6 +95,8 @@ class PlainView:
         self._state.take(event)
         if isinstance(event, SweepStarted):
             self._console.print(_opening(event), soft_wrap=True)
+        elif isinstance(event, Notice):
+            self._console.print(Text(f"note: {event.text}", "dim"), soft_wrap=True)
         elif isinstance(event, TrialFinished):
             total = self._state.done + self._state.left
             count = f"[{self._state.done:>{len(str(total))}}/{total}] "
@@ -124,6 +134,8 @@ class LiveView:
         match event:
             case SweepStarted():
                 self._live.console.print(_opening(event))
+            case Notice():
+                self._live.console.print(Text(f"note: {event.text}", "dim"))
             case ReferenceStarted():
                 self._now = "computing the reference trajectory in plain PyTorch"
             case TrialStarted():

@@ -1,0 +1,60 @@
+"""Trials of fake workers, and a runner that starts them without torch."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zbench.launch.trial import Targets, TrialRunner
+from zbench.spec.trial import TrialSpec
+
+HERE = Path(__file__).parent
+FAKES = Targets("fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fake_worker_importable() -> Iterator[None]:
+    """Let server processes import `fake_worker` from this directory."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), before]))
+    yield
+    os.environ.pop("PYTHONPATH")
+    if before is not None:
+        os.environ["PYTHONPATH"] = before
+
+
+def make_trial(*, world_size: int = 2, timeout: float = 20.0, stage: int = 0, **options: Any) -> TrialSpec:
+    """Return a trial whose worker does what `options` say (see `fake_worker`)."""
+    return TrialSpec.model_validate(
+        {
+            "workload": {"model": "fake:model", "options": options},
+            "run": {"world_size": world_size, "timeout": timeout, "repeats": 2},
+            "engine": {"zero_stage": stage},
+            "axes": {"zero_stage": stage, **options},
+        }
+    )
+
+
+@pytest.fixture
+def trial() -> Callable[..., TrialSpec]:
+    """Return `make_trial`."""
+    return make_trial
+
+
+@pytest.fixture
+def notices() -> list[str]:
+    """Return the list that `runner` writes its notices to."""
+    return []
+
+
+@pytest.fixture
+def runner(tmp_path: Path, notices: list[str]) -> Iterator[TrialRunner]:
+    """Return a runner of fake workers in an empty run directory."""
+    run_dir = tmp_path / "run-1"
+    run_dir.mkdir()
+    with TrialRunner(
+        run_dir, tmp_path, targets=FAKES, rerun_disturbed=False, on_notice=notices.append
+    ) as running:
+        yield running

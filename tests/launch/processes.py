@@ -1,0 +1,43 @@
+"""Waiting for files and for the end of processes, with a limit."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+MARK = "ZBENCH_TEST_MARK"
+
+
+def until(true: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+    """Return as soon as `true()`; AssertionError saying `what` never came about."""
+    give_up = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < give_up, f"waited in vain: {what}"
+        time.sleep(0.005)
+
+
+def text_of(path: Path) -> str:
+    """Return a file's text once there is some."""
+    until(lambda: path.exists() and bool(path.read_text()), f"{path} is written")
+    return path.read_text()
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; one that its parent has not reaped yet counts as ended."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Return the living processes that inherited `mark` in their environment: a sweep's, all of them."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found

@@ -1,0 +1,38 @@
+"""Ranks get whole cores of their own, all as many, or all cores together."""
+
+import os
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zbench.launch.affinity import assign, usable_cores
+
+
+@given(st.integers(1, 70), st.integers(1, 64), st.integers(1, 2))
+def test_ranks_share_no_core_while_there_are_enough(world_size, cores, siblings):
+    topology = [tuple(range(core * siblings, (core + 1) * siblings)) for core in range(cores)]
+    given_out = assign(world_size, topology)
+    assert len(given_out) == world_size
+    if cores < world_size:
+        assert given_out == [None] * world_size
+        return
+    assert len({len(cpus) for cpus in given_out}) == 1
+    everything = [cpu for cpus in given_out for cpu in cpus]
+    assert len(everything) == len(set(everything))
+    assert {cpu // siblings for cpu in given_out[0]}.isdisjoint(
+        cpu // siblings for cpus in given_out[1:] for cpu in cpus
+    )
+
+
+def test_usable_cores_are_those_of_this_process():
+    cpus = [cpu for core in usable_cores() for cpu in core]
+    assert sorted(cpus) == sorted(os.sched_getaffinity(0))
+
+
+def test_a_narrower_affinity_is_respected():
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        assert usable_cores() == [(min(before),)]
+    finally:
+        os.sched_setaffinity(0, before)

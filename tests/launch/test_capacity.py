@@ -1,0 +1,23 @@
+"""A world size that cannot start is refused with what limits it."""
+
+import pytest
+
+from zbench.errors import UsageError
+from zbench.launch import capacity
+
+
+def test_what_can_start_is_accepted():
+    capacity.check_world_size(1)
+
+
+def test_too_many_ranks_are_refused_with_the_limit():
+    most, _ = capacity.max_ranks()
+    with pytest.raises(
+        UsageError, match=rf"run\.world_size: {most + 1} ranks cannot be started .* at most {most} "
+    ):
+        capacity.check_world_size(most + 1)
+
+
+def test_process_limit_counts(monkeypatch):
+    monkeypatch.setattr(capacity.resource, "getrlimit", lambda _: (67, 67))
+    assert capacity.max_ranks() == (3, "67 processes (ulimit -u)")

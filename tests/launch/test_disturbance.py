@@ -1,0 +1,58 @@
+"""What others took of the CPU while a trial ran."""
+
+import os
+
+import pytest
+
+from zbench.launch.disturbance import Disturbance, MachineSnapshot, between, parse_stat, snapshot
+
+STAT = """cpu  900 0 100 5000 0 0 0 50 0 0
+cpu0 300 10 40 2500 9 1 2 20 0 0
+cpu1 600 0 60 2500 0 0 0 30 0 0
+cpu12 7 0 0 0 0 0 0 0 0 0
+intr 5"""
+
+
+def shot(at: float, busy: float, stolen: float = 0.0, throttled: int = 0) -> MachineSnapshot:
+    return MachineSnapshot(at, busy, stolen, throttled, 2)
+
+
+def test_only_usable_cpus_are_counted():
+    tick = os.sysconf("SC_CLK_TCK")
+    assert parse_stat(STAT.splitlines(), {0}) == pytest.approx((353 / tick, 20 / tick))
+    assert parse_stat(STAT.splitlines(), {0, 1}) == pytest.approx(((353 + 660) / tick, 50 / tick))
+
+
+def test_own_work_is_no_disturbance():
+    quiet = between(shot(0, 0), shot(10, 19.5), own_cpu_seconds=19.5)
+    assert quiet.warnings() == []
+    assert quiet.severity == 0
+
+
+def test_load_steal_and_heat_are_named():
+    loud = between(shot(0, 0), shot(10, 18, stolen=1.0, throttled=3), own_cpu_seconds=10)
+    assert loud == Disturbance(0.4, 0.05, 3)
+    assert loud.warnings() == [
+        "the machine was loaded: other processes took 40% of the CPU time",
+        "the hypervisor took 5% of the CPU time",
+        "the CPU was throttled for heat (3 times)",
+    ]
+    assert loud.severity > 1
+
+
+def test_severity_above_one_means_a_warning():
+    for other in (0.0, 0.05, 0.0999, 0.101, 0.5):
+        found = Disturbance(other, 0.0, 0)
+        assert (found.severity > 1) == bool(found.warnings())
+    assert Disturbance(0.0, 0.0, 1).severity > 1
+
+
+def test_spans_too_short_for_the_kernels_clock_say_nothing():
+    assert between(shot(0, 0), shot(0.1, 0.2), own_cpu_seconds=0.0).severity == 0
+
+
+def test_snapshot_reads_this_machine():
+    before, after = snapshot(), snapshot()
+    assert after.at >= before.at
+    assert after.busy >= before.busy > 0
+    assert before.cpus == len(os.sched_getaffinity(0))

@@ -1,0 +1,193 @@
+"""Whatever a trial does, it ends, it is recorded as what it was, and nothing of it is left."""
+
+import os
+import signal
+import threading
+
+import psutil
+import pytest
+
+from zbench.errors import UsageError
+from zbench.launch.trial import TrialRunner, run_trial
+from zbench.record.record import Failure
+from zbench.record.store import RunDirectory
+
+from .conftest import FAKES
+from .processes import gone, text_of, until
+
+
+def test_trial_that_ends_well_is_recorded_with_its_figures(runner, trial):
+    record = runner.run(trial(), repeat=3)
+    assert (record.run_id, record.trial_id, record.repeat) == ("run-1", trial().trial_id, 3)
+    assert record.outcome == "ok"
+    assert record.error is None
+    assert record.timing.median_step_s == 0.01
+    assert record.correctness.verdict == "identical"
+    assert record.config == trial().config()
+    assert record.axes == {"zero_stage": 0}
+
+
+@pytest.mark.parametrize(
+    ("options", "outcome", "kind", "message"),
+    [
+        ({"do": "crash"}, "crashed", "crashed", "rank 0: RuntimeError: the model fell over"),
+        ({"do": "crash", "rank": 1}, "crashed", "crashed", "rank 1: RuntimeError: the model fell over"),
+        ({"do": "exit", "rank": 1}, "crashed", "crashed", "rank 1 exited with status 3 and no message"),
+        ({"do": "allocate", "rank": 1}, "oom", "oom", "rank 1: MemoryError: cannot allocate 7 GiB"),
+        ({"do": "die", "rank": 1}, "crashed", "killed", "rank 1 was killed from outside by SIGKILL"),
+        ({"do": "segfault", "rank": 1}, "crashed", "crashed", "rank 1 was killed by SIGSEGV"),
+        ({"do": "no_result"}, "crashed", "crashed", "the ranks ended without a result"),
+    ],
+)
+def test_failure_is_named_with_its_rank_and_log(runner, trial, options, outcome, kind, message):
+    record = runner.run(trial(**options))
+    assert record.outcome == outcome
+    assert (record.error.kind, record.error.message) == (kind, message)
+    assert record.error.log == f"logs/{record.trial_id}-r0/rank{options.get('rank', 0)}.log"
+    assert record.timing is None
+    assert record.correctness.verdict == "unchecked"
+
+
+def test_failure_leaves_the_next_trial_unaffected(runner, trial):
+    assert runner.run(trial(do="die")).outcome == "crashed"
+    assert runner.run(trial()).outcome == "ok"
+
+
+def test_output_of_every_rank_is_kept(runner, trial):
+    record = runner.run(trial(do="crash", rank=1))
+    log = (runner.run_dir / record.error.log).read_text()
+    assert log.startswith("about to fail\n")
+    assert "RuntimeError: the model fell over" in log
+
+
+def test_hang_ends_at_the_deadline_with_the_stacks_in_the_logs(runner, trial):
+    record = runner.run(trial(do="hang", rank=1, timeout=0.3))
+    assert record.outcome == "timeout"
+    assert record.error.message.startswith("not finished after 300 ms (run.timeout)")
+    assert "in _hang" in (runner.run_dir / record.error.log).with_name("rank1.log").read_text()
+
+
+def test_peers_of_a_dead_rank_are_not_waited_for_until_the_deadline(runner, trial):
+    record = runner.run(trial(do="crash", rank=1, peers="wait", timeout=100))
+    assert record.outcome == "crashed"
+    assert record.error.message == "rank 1: RuntimeError: the model fell over"
+
+
+def test_process_that_a_rank_leaves_behind_is_ended(runner, trial):
+    assert runner.run(trial(do="orphan")).outcome == "ok"
+    assert not psutil.pid_exists(int((runner.run_dir / "orphan.pid").read_text()))
+
+
+def test_ranks_run_in_a_group_and_session_of_their_own_on_cores_of_their_own(runner, trial):
+    ranks = [dict(pair.split("=") for pair in line.split()) for line in _described(runner, trial)]
+    assert len({rank["group"] for rank in ranks}) == 1
+    assert all(int(rank["session"]) != os.getsid(0) for rank in ranks)
+    if len(os.sched_getaffinity(0)) >= 2:
+        assert not set(ranks[0]["cpus"].split(",")) & set(ranks[1]["cpus"].split(","))
+
+
+def _described(runner: TrialRunner, trial) -> list[str]:
+    runner.run(trial(do="describe", rank="all"))
+    logs = sorted((runner.run_dir / "logs").glob("*-r0/rank*.log"))
+    return [log.read_text() for log in logs]
+
+
+def test_killed_rank_is_run_again_once(runner, trial, notices):
+    spec = trial(do="wait_once", rank=1)
+    killer = threading.Thread(
+        target=lambda: os.kill(int(text_of(runner.run_dir / "rank1.pid")), signal.SIGKILL)
+    )
+    killer.start()
+    record = runner.run(spec)
+    killer.join()
+    assert record.outcome == "ok"
+    assert notices == ["rank 1 was killed from outside by SIGKILL; running it again"]
+
+
+def test_killed_server_takes_its_ranks_along_and_is_replaced(runner, trial, notices):
+    runner.wait_until_ready()
+    server = runner.server_pid
+    pids = []
+
+    def kill_server() -> None:
+        pids.append(int(text_of(runner.run_dir / "rank1.pid")))
+        os.kill(server, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_server)
+    killer.start()
+    record = runner.run(trial(do="wait_once", rank=1))
+    killer.join()
+    assert record.outcome == "ok"
+    assert runner.server_pid != server
+    until(lambda: gone(pids[0]), "the rank ends with its server")
+    assert notices == ["the trial server was killed from outside; running it again"]
+
+
+def test_reference_is_computed_once_for_all_trials_that_share_it(runner, trial):
+    for stage in (0, 1):
+        assert runner.run(trial(stage=stage)).correctness.verdict == "identical"
+    assert len(list((runner.run_dir / "references").iterdir())) == 1
+    assert len((runner.run_dir / "reference.calls").read_text()) == 1
+
+
+def test_failed_reference_leaves_the_trial_unchecked_and_says_why(runner, trial):
+    record = runner.run(trial(reference="fails"))
+    assert record.outcome == "ok"
+    assert record.correctness.verdict == "unchecked"
+    assert record.warnings == [
+        "not verified: the reference could not be computed: RuntimeError: no reference today"
+    ]
+
+
+def test_bad_input_found_by_the_reference_is_a_usage_error(runner, trial):
+    with pytest.raises(UsageError, match="no such module"):
+        runner.run(trial(reference="bad_input"))
+
+
+def test_nothing_is_computed_where_nothing_is_verified(runner, trial):
+    spec = trial().model_copy(update={"verify": trial().verify.model_copy(update={"mode": "off"})})
+    assert runner.run(spec).correctness.verdict == "unchecked"
+    assert not (runner.run_dir / "references").exists()
+
+
+def test_watcher_sees_each_step_and_can_end_the_trial(runner, trial):
+    seen = []
+
+    def watch(line):
+        seen.append(line["step"])
+        return "too slow" if line["step"] == 2 else None
+
+    record = runner.run(trial(do="step_on"), watch=watch)
+    assert seen == [1, 2]
+    assert record.outcome == "timeout"
+    assert record.error == Failure("pruned", "too slow", record.error.log)
+
+
+def test_thread_count_is_resolved_before_ranks_are_pinned(runner, trial):
+    cores = len(os.sched_getaffinity(0))
+    (text, *_) = _described(runner, trial)
+    assert f"threads={max(1, cores // 2)}" in text.split()
+
+
+def test_one_shot_form_starts_and_ends_its_own_server(tmp_path, trial, monkeypatch):
+    monkeypatch.setattr("zbench.launch.trial.DEFAULT_TARGETS", FAKES)
+    with RunDirectory.create(tmp_path, "s", spec={}, environment={}) as run:
+        record = run_trial(trial(), run_dir=run.path, base_dir=tmp_path)
+    assert record.outcome == "ok"
+    assert psutil.Process().children() == []
+
+
+def test_interruption_ends_the_trial_and_its_processes(runner, trial):
+    main = threading.main_thread().ident
+
+    def interrupt() -> None:
+        text_of(runner.run_dir / "rank1.pid")
+        signal.pthread_kill(main, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(trial(do="wait", rank=1))
+    thread.join()
+    assert not psutil.pid_exists(int((runner.run_dir / "rank1.pid").read_text()))
+    assert psutil.Process().children() == []
