@@ -6,6 +6,7 @@
 #include "adam/dispatch.hpp"
 #include "adam/plan.hpp"
 #include "adam/update.hpp"
+#include "cuda/table.hpp"
 
 namespace py = pybind11;
 using namespace zbench;
@@ -51,17 +52,45 @@ std::optional<std::tuple<std::size_t, std::string, std::size_t, std::string>> fi
                     std::string(found->second_name)};
 }
 
+// (dtype codes, blocks, rows, the rows' bytes) of each launch that the CUDA library needs for a plan.
+py::list device_rows(const Plan& plan, double grad_scale) {
+  py::list launches;
+  for (const DeviceGroup& group : device_groups(plan.tasks(), grad_scale))
+    launches.append(py::make_tuple(
+        py::make_tuple(static_cast<int>(group.grad_dtype), static_cast<int>(group.moment_dtype),
+                       static_cast<int>(group.out_dtype)),
+        group.blocks, group.rows.size(),
+        py::bytes(reinterpret_cast<const char*>(group.rows.data()), group.rows.size() * sizeof(DeviceTask))));
+  return launches;
+}
+
+using NormAddresses = std::vector<std::tuple<Address, Address, std::int64_t, int>>;
+
+std::vector<NormTask> norm_tasks(const NormAddresses& grads) {
+  std::vector<NormTask> tasks;
+  tasks.reserve(grads.size());
+  for (const auto& [grad, out, numel, dtype] : grads)
+    tasks.push_back({pointer(grad), pointer<double>(out), numel, static_cast<Dtype>(dtype)});
+  return tasks;
+}
+
+py::list device_norm_rows(const NormAddresses& grads) {
+  py::list launches;
+  for (const DeviceNormGroup& group : device_norm_groups(norm_tasks(grads)))
+    launches.append(py::make_tuple(
+        py::make_tuple(static_cast<int>(group.dtype)), group.blocks, group.rows.size(),
+        py::bytes(reinterpret_cast<const char*>(group.rows.data()), group.rows.size() * sizeof(DeviceNormTask))));
+  return launches;
+}
+
 std::int64_t run(const Plan& plan, double grad_scale, int threads) {
   const std::vector<Task> tasks = plan.tasks();  // another Python thread may change the plan meanwhile
   const py::gil_scoped_release released;
   return update(tasks, grad_scale, threads);
 }
 
-void sum_squares(const std::vector<std::tuple<Address, Address, std::int64_t, int>>& grads, int threads) {
-  std::vector<NormTask> tasks;
-  tasks.reserve(grads.size());
-  for (const auto& [grad, out, numel, dtype] : grads)
-    tasks.push_back({pointer(grad), pointer<double>(out), numel, static_cast<Dtype>(dtype)});
+void sum_squares(const NormAddresses& grads, int threads) {
+  const std::vector<NormTask> tasks = norm_tasks(grads);
   const py::gil_scoped_release released;
   square_sums(tasks, threads);
 }
@@ -87,8 +116,10 @@ PYBIND11_MODULE(_native, module) {
       .def("set_param_out",
            [](Plan& plan, std::size_t index, Address out) { plan.set_param_out(index, pointer(out)); })
       .def("find_overlap", &find_overlap)
-      .def("run", &run, py::arg("grad_scale"), py::arg("threads"));
+      .def("run", &run, py::arg("grad_scale"), py::arg("threads"))
+      .def("device_rows", &device_rows, py::arg("grad_scale"));
   module.def("square_sums", &sum_squares, py::arg("grads"), py::arg("threads"));
+  module.def("device_norm_rows", &device_norm_rows, py::arg("grads"));
   module.def("available_isas", &available_isas);
   module.def("isa", [] { return std::string(kernels().name); });
   module.def("force_isa", &force_isa, py::arg("name"));

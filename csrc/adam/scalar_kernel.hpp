@@ -6,30 +6,11 @@
 namespace zbench {
 namespace {
 
-inline float load(const void* from, Dtype dtype, std::int64_t i) {
-  if (dtype == Dtype::float32) return static_cast<const float*>(from)[i];
-  const std::uint16_t bits = static_cast<const std::uint16_t*>(from)[i];
-  return dtype == Dtype::bfloat16 ? from_bfloat16(bits) : from_float16(bits);
-}
-
-inline void store(void* to, Dtype dtype, std::int64_t i, float x) {
-  if (dtype == Dtype::float32)
-    static_cast<float*>(to)[i] = x;
-  else
-    static_cast<std::uint16_t*>(to)[i] = dtype == Dtype::bfloat16 ? to_bfloat16(x) : to_float16(x);
-}
-
 inline void store_moment(const Task& task, void* to, std::int64_t i, float x, std::uint32_t random) {
   if (task.stochastic)
     static_cast<std::uint16_t*>(to)[i] = to_bfloat16(x, random);
   else
     store(to, task.moment_dtype, i, x);
-}
-
-// The least magnitude that is infinite once rounded to the dtype (half way past its largest number).
-inline float nonfinite_limit(Dtype out) {
-  if (out == Dtype::float16) return 65520.0f;
-  return out == Dtype::bfloat16 ? float_of(0x7f7f8000u) : __builtin_inff();
 }
 
 inline std::int64_t update_elements(const Task& task, const Scalars& s, std::int64_t begin, std::int64_t end) {
@@ -44,19 +25,18 @@ inline std::int64_t update_elements(const Task& task, const Scalars& s, std::int
                       load(from.exp_avg_sq, task.moment_dtype, i),
                       amsgrad ? load(from.max_exp_avg_sq, task.moment_dtype, i) : 0.0f};
     const Element now = adam_element(old, load(task.grad, task.grad_dtype, i), s, amsgrad);
-    const float param = canonical(now.param);
     std::uint32_t random = 0;
     if (task.stochastic) {
       const std::uint64_t element = task.rounding_offset + static_cast<std::uint64_t>(i);
       if (element >> 32 != block) key = rounding_key(task.rounding_seed, task.step, block = element >> 32);
       random = random_bits(static_cast<std::uint32_t>(element), key);
     }
-    into.param[i] = param;
-    store_moment(task, into.exp_avg, i, canonical(now.exp_avg), random & 0xffffu);
-    store_moment(task, into.exp_avg_sq, i, canonical(now.exp_avg_sq), random >> 16);
-    if (amsgrad) store_moment(task, into.max_exp_avg_sq, i, canonical(now.max_exp_avg_sq), random >> 16);
-    if (task.param_out) store(task.param_out, task.out_dtype, i, param);
-    nonfinite += !(std::fabs(param) < limit);
+    into.param[i] = now.param;
+    store_moment(task, into.exp_avg, i, now.exp_avg, random & 0xffffu);
+    store_moment(task, into.exp_avg_sq, i, now.exp_avg_sq, random >> 16);
+    if (amsgrad) store_moment(task, into.max_exp_avg_sq, i, now.max_exp_avg_sq, random >> 16);
+    if (task.param_out) store(task.param_out, task.out_dtype, i, now.param);
+    nonfinite += !(std::fabs(now.param) < limit);
   }
   return nonfinite;
 }

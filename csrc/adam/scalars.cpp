@@ -23,17 +23,4 @@ Scalars scalars_of(const Hyper& h, std::int64_t step, double grad_scale) {
   return s;
 }
 
-// SplitMix64's finaliser (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
-static std::uint64_t mix(std::uint64_t x) {
-  x += 0x9E3779B97F4A7C15ull;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
-  return x ^ (x >> 31);
-}
-
-RoundingKey rounding_key(std::uint64_t seed, std::int64_t step, std::uint64_t block) {
-  const std::uint64_t key = mix(mix(mix(seed) ^ static_cast<std::uint64_t>(step)) ^ block);
-  return {static_cast<std::uint32_t>(key), static_cast<std::uint32_t>(key >> 32)};
-}
-
 }  // namespace zbench

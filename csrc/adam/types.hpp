@@ -13,9 +13,12 @@ struct Hyper {
   double lr, beta1, beta2, eps, weight_decay;
   bool bias_correction;
   bool decoupled;  // AdamW; otherwise the decay is added to the gradient
-
-  bool operator==(const Hyper&) const = default;
 };
+
+inline bool operator==(const Hyper& a, const Hyper& b) {
+  return a.lr == b.lr && a.beta1 == b.beta1 && a.beta2 == b.beta2 && a.eps == b.eps &&
+         a.weight_decay == b.weight_decay && a.bias_correction == b.bias_correction && a.decoupled == b.decoupled;
+}
 
 // What the inner loop multiplies by: computed in double by `scalars_of`, rounded once.
 struct Scalars {

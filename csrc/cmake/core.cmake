@@ -7,7 +7,8 @@ add_library(
   adam/kernel_scalar.cpp
   adam/plan.cpp
   adam/scalars.cpp
-  adam/update.cpp)
+  adam/update.cpp
+  cuda/table.cpp)
 target_include_directories(zbench_core PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
 
 # -ffp-contract=off: only the fused multiply-adds that the definition spells out. -fno-math-errno: sqrt as one

@@ -1,0 +1,117 @@
+"""CudaAdam: the update on a CUDA device, one launch for each group of dtypes, with the CPU kernels' bits."""
+
+import ctypes
+import functools
+import importlib.util
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from zbench import _native
+from zbench.engine.adam.checks import check_grad_scale, check_nonfinite, check_norm_tensors, check_tasks
+from zbench.engine.adam.contract import AdamTask
+from zbench.engine.adam.plan import DTYPE_CODES, build_plan, is_simulated, task_tensors
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    """Load the library; RuntimeError with the remedy where it was not built or there is no device."""
+    found = importlib.util.find_spec("zbench._cuda_adam")
+    if found is None or found.origin is None:
+        raise RuntimeError(
+            "CudaAdam was not built: install zbench where nvcc is on PATH, or with ZBENCH_CUDA=ON"
+        )
+    library = ctypes.CDLL(found.origin)
+    pointer, long = ctypes.c_void_p, ctypes.c_int64
+    number = ctypes.c_int
+    library.zbench_cuda_error.restype = ctypes.c_char_p
+    library.zbench_cuda_update.argtypes = [
+        *(number, pointer, number, long),
+        *(number, number, number),
+        *(pointer, pointer),
+    ]
+    library.zbench_cuda_square_sums.argtypes = [number, pointer, number, long, number, pointer]
+    count = ctypes.c_int()
+    _check(library, library.zbench_cuda_device_count(ctypes.byref(count)))
+    return library
+
+
+def _check(library: ctypes.CDLL, error: int) -> None:
+    if error != 0:
+        raise RuntimeError(f"CudaAdam: CUDA error {error}: {library.zbench_cuda_error(error).decode()}")
+
+
+def cuda_unavailable_reason() -> str | None:
+    """Return why CudaAdam cannot be used here, or None if it can."""
+    try:
+        _library()
+    except (RuntimeError, OSError) as error:
+        return str(error)
+    return None
+
+
+class CudaAdam:
+    """The CUDA kernels behind the AdamBackend interface. Tensors of a call live on one CUDA device.
+
+    Calls are asynchronous on torch's current stream of that device. RuntimeError where the library was not
+    built or there is no device (see `cuda_unavailable_reason`).
+    """
+
+    def __init__(self) -> None:
+        self._library = _library()
+
+    def update(
+        self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0, nonfinite: Tensor | None = None
+    ) -> None:
+        """See AdamBackend.update. Fake tensors are checked and left alone."""
+        check_grad_scale(grad_scale)
+        check_nonfinite(nonfinite, "cuda")
+        check_tasks(tasks, "cuda")
+        tensors = [tensor for task in tasks for tensor in task_tensors(task)]
+        tensors += [] if nonfinite is None else [nonfinite]
+        device = _one_device(tensors)
+        if device is None or is_simulated(tensors):
+            return
+        stream = torch.cuda.current_stream(device).cuda_stream
+        counter = None if nonfinite is None else nonfinite.data_ptr()
+        for dtypes, blocks, count, rows in build_plan(tasks).device_rows(grad_scale=grad_scale):
+            table = _on_device(rows, device)
+            error = self._library.zbench_cuda_update(
+                device.index, table.data_ptr(), count, blocks, *dtypes, counter, stream
+            )
+            _check(self._library, error)
+
+    def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
+        """See AdamBackend.chunk_square_sums. Fake tensors are checked and left alone."""
+        check_norm_tensors(grads, out, "cuda")
+        device = _one_device([*grads, *out])
+        if device is None or is_simulated((*grads, *out)):
+            return
+        stream = torch.cuda.current_stream(device).cuda_stream
+        launches = _native.device_norm_rows(
+            grads=[
+                (grad.data_ptr(), sums.data_ptr(), grad.numel(), DTYPE_CODES[grad.dtype])
+                for grad, sums in zip(grads, out, strict=True)
+            ]
+        )
+        for (dtype,), blocks, count, rows in launches:
+            table = _on_device(rows, device)
+            error = self._library.zbench_cuda_square_sums(
+                device.index, table.data_ptr(), count, blocks, dtype, stream
+            )
+            _check(self._library, error)
+
+
+def _one_device(tensors: Sequence[Tensor]) -> torch.device | None:
+    devices = {tensor.device for tensor in tensors}
+    if len(devices) > 1:
+        names = ", ".join(sorted(map(str, devices)))
+        raise ValueError(f"tasks: expected all tensors of one call on one device, got {names}")
+    return devices.pop() if devices else None
+
+
+def _on_device(rows: bytes, device: torch.device) -> Tensor:
+    """Copy table rows in stream order; pinned memory lets the host go on."""
+    host = torch.frombuffer(bytearray(rows), dtype=torch.uint8).pin_memory()
+    return host.to(device, non_blocking=True)
