@@ -72,10 +72,16 @@ def rich_console(*, stderr: bool = False, width: int | None = None) -> "Console"
     """Return a Rich console on stdout (or stderr) that honours the colour flags; wide when nobody watches."""
     from rich.console import Console
 
+    class PipeConsole(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # Rich would exit with 1, which here means a regression
+
     stream = sys.stderr if stderr else sys.stdout
     if width is None and not is_terminal(stream):
         width = int(os.environ.get("COLUMNS", "160"))
-    return Console(stderr=stderr, no_color=not colored(stream), highlight=False, width=width, soft_wrap=False)
+    return PipeConsole(
+        stderr=stderr, no_color=not colored(stream), highlight=False, width=width, soft_wrap=False
+    )
 
 
 def _painted(text: str, code: str) -> str:

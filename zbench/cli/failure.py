@@ -9,6 +9,8 @@ import traceback
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import typer
+
 from zbench.cli import console
 from zbench.errors import ExitCode, ZbenchError
 
@@ -21,15 +23,15 @@ def shown_to_the_user(arguments: Sequence[str]) -> Iterator[None]:
     """Turn every exception of the body into a message and SystemExit; a traceback only with -v."""
     try:
         yield
+    except typer.Exit as request:
+        sys.exit(request.exit_code)
     except ZbenchError as error:
         _fail(arguments, type(error).__name__, str(error), error.exit_code)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         _fail(arguments, "Interrupted", "interrupted", ExitCode.INTERRUPTED)
     except BrokenPipeError:
         _leave_without_flushing()
     except Exception as error:
-        if type(error).__name__ == "Abort":
-            _fail(arguments, "Interrupted", "aborted", ExitCode.INTERRUPTED)
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             _fail_usage(arguments, error)
         _fail_internal(arguments, error)

@@ -9,6 +9,7 @@ commands, by `failure`: with `--json` as a document on stdout too.
 """
 
 import importlib
+import os
 import sys
 from typing import Any
 
@@ -61,6 +62,13 @@ class LazyGroup(TyperGroup):
         super().__init__(**attributes)
         self.commands = {name: TyperCommand(name, help=text) for name, (_, text) in COMMANDS.items()}
 
+    def main(self, args: Any = None, prog_name: str | None = None, *rest: Any, **more: Any) -> Any:
+        """Run a command; every exception goes through to `failure`, which knows how commands end."""
+        if f"_{prog_name}_COMPLETE".upper() in os.environ:
+            return super().main(args, prog_name, *rest, **more)
+        with self.make_context(prog_name, list(args)) as context:
+            return self.invoke(context)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         """Return the named command, imported now; usage error with the nearest name for an unknown one."""
         name, command, rest = super().resolve_command(ctx, args)
@@ -98,9 +106,9 @@ def main(arguments: list[str] | None = None) -> None:
     args = sys.argv[1:] if arguments is None else arguments
     console.reset()
     with failure.shown_to_the_user(args):
-        status = app(args=args, prog_name="zbench", standalone_mode=False)
+        app(args=args, prog_name="zbench")
         sys.stdout.flush()
-        sys.exit(status if isinstance(status, int) else 0)
+    sys.exit(0)
 
 
 if __name__ == "__main__":

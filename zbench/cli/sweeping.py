@@ -13,7 +13,7 @@ from zbench.launch.capacity import check_world_size
 from zbench.launch.sweep import SweepPlan, SweepRun
 from zbench.record import environment, lines
 from zbench.record.record import Record
-from zbench.record.store import RunDirectory, load_environment, resolve_run
+from zbench.record.store import RunDirectory, load_environment, load_records, resolve_run
 from zbench.record.summary import best, summarize
 from zbench.report.detail import print_configuration
 from zbench.report.live import view
@@ -98,7 +98,7 @@ def perform(request: Request, *, detailed: bool = False) -> ExitCode:
                 SweepRun(plan, directory, request.base_dir, on_event=show).run()
             except (ZbenchError, KeyboardInterrupt) as error:
                 failure = error
-        records = directory.records()
+        records = load_records(directory.path)
         if failure is not None and not records and request.run is None:
             directory.discard_if_empty()
             raise failure

@@ -1,0 +1,128 @@
+"""The frame of the command line: help without torch, one message an error, the documented exit codes."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from zbench import __version__
+from zbench.cli import main as cli_main
+from zbench.errors import ExitCode, UsageError
+
+
+def test_help_lists_every_command_and_imports_little():
+    code = (
+        "import sys, zbench.cli.main as m\n"
+        "try: m.main(['--help'])\n"
+        "except SystemExit as e: assert e.code == 0\n"
+        "loaded = {'torch', 'pydantic', 'numpy', 'optuna', 'scipy', 'ruamel'} & set(sys.modules)\n"
+        "assert not loaded, loaded\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    for name in cli_main.COMMANDS:
+        assert name in done.stdout
+
+
+@pytest.mark.parametrize("name", cli_main.COMMANDS)
+def test_every_command_has_help(zbench, name):
+    said = zbench(name, "--help")
+    assert said.code == 0
+    assert "Usage: zbench" in said.out
+
+
+def test_no_command_imports_torch():
+    code = (
+        "import sys, zbench.cli.main as m\n"
+        "for name in m.COMMANDS: m.load_command(name)\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_version(zbench):
+    said = zbench("--version")
+    assert (said.code, said.out) == (0, f"zbench {__version__}\n")
+
+
+def test_unknown_command_names_the_nearest(zbench):
+    said = zbench("swep", "file")
+    assert said.code == ExitCode.USAGE
+    assert "Did you mean 'sweep'" in said.err
+    assert said.out == ""
+
+
+def test_no_arguments_show_the_help_and_are_a_usage_error(zbench):
+    said = zbench()
+    assert said.code == ExitCode.USAGE
+    assert "sweep" in said.out + said.err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["sweep", "--nonsense"], ["sweep", "x.yaml", "--seed", "-1"], ["sweep"]]
+)
+def test_wrong_use_is_one_message_and_one_document(zbench, arguments):
+    said = zbench(*arguments, "--json")
+    assert said.code == ExitCode.USAGE
+    assert said.err.count("error:") == 1
+    document = json.loads(said.out)
+    assert document["exit_code"] == 2
+    assert document["trials"] == []
+    assert document["run_id"] is None
+    assert document["error"]["message"]
+
+
+class Failing:
+    """A command that fails in a given way."""
+
+    def __init__(self, monkeypatch, error: BaseException) -> None:
+        def command() -> None:
+            raise error
+
+        monkeypatch.setitem(sys.modules, "failing_command", self)
+        monkeypatch.setitem(cli_main.COMMANDS, "list", ("failing_command:command", "Fail."))
+        self.command = command
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (UsageError("expected a, got b"), 2, "error: expected a, got b"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+        (
+            ZeroDivisionError("division"),
+            70,
+            "internal error: ZeroDivisionError: division; the traceback is in",
+        ),
+    ],
+)
+def test_errors_become_a_message_and_their_exit_code(zbench, monkeypatch, error, code, words):
+    Failing(monkeypatch, error)
+    said = zbench("list")
+    assert said.code == code
+    assert words in said.err
+    assert "Traceback" not in said.err
+    assert said.out == ""
+
+
+def test_internal_error_leaves_its_traceback_in_a_file(zbench, monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    Failing(monkeypatch, ZeroDivisionError("division"))
+    said = zbench("list")
+    (file,) = tmp_path.glob("zbench-traceback-*.txt")
+    assert str(file) in said.err
+    assert "ZeroDivisionError: division" in file.read_text()
+
+
+@pytest.mark.parametrize("command", ["schema", "plan sweep.yaml"])
+def test_reader_that_leaves_early_is_no_error(sweep_file, command):
+    script = f"{sys.executable} -m zbench.cli.main {command} | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=sweep_file.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == ""
+    assert done.stdout.strip() in ("0", "141")

@@ -1,0 +1,194 @@
+"""`zbench sweep`: results on stdout, the rest on stderr, the documented exit codes, resume."""
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from zbench.record.store import DirectoryLock, RunDirectory, find_runs, load_records
+
+
+def options(**what) -> tuple[str, str]:
+    return "--set", f"workload.options={json.dumps(what)}"
+
+
+def test_sweep_prints_one_row_a_configuration_and_the_best(zbench, sweep_file):
+    said = zbench("sweep", sweep_file)
+    assert said.code == 0
+    rows = [line.split() for line in said.out.splitlines()]
+    assert rows[0][:2] == ["zero_stage", "outcome"]
+    assert sum("identical" in row for row in rows[1:3]) == 2
+    assert said.out.count("* best zero_stage=") == 1
+    assert "[4/4]" in said.err
+    assert "results in" in said.err
+
+
+def test_json_is_one_document_with_every_record(zbench, sweep_file):
+    said = zbench("sweep", sweep_file, "--json", "-q")
+    document = json.loads(said.out)
+    (run,) = find_runs(Path("results"))
+    assert document["run_dir"] == str(run)
+    assert document["run_id"] == run.name
+    assert len(document["trials"]) == 4
+    assert document["best"] in {record["trial_id"] for record in document["trials"]}
+    assert document["exit_code"] == said.code == 0
+    assert said.err == ""
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "word"),
+    [
+        ({"verdict": "drifted"}, 4, "drifted"),
+        ({"verdict": "wrong"}, 4, "wrong"),
+        ({"do": "crash"}, 6, "crashed"),
+        ({"do": "allocate"}, 6, "oom"),
+        ({"verdict": "equivalent"}, 0, "equivalent"),
+    ],
+)
+def test_exit_code_says_what_became_of_the_trials(zbench, sweep_file, what, code, word):
+    said = zbench("sweep", sweep_file, *options(**what))
+    assert said.code == code
+    assert word in said.out
+    document = json.loads(zbench("sweep", sweep_file, *options(**what), "--json").out)
+    assert document["exit_code"] == code
+    assert (document["best"] is None) == (code != 0)
+
+
+def test_failed_trial_is_explained_below_the_table(zbench, sweep_file):
+    said = zbench("sweep", sweep_file, *options(do="crash", rank=1))
+    assert "crashed zero_stage=0: rank 1: RuntimeError: the model fell over (log: logs/" in said.out
+    assert "no best" in said.out
+
+
+def test_flags_are_settings(zbench, sweep_file):
+    zbench("sweep", sweep_file, "--repeats", "1", "--seed", "7", "--timeout", "9s", "--set", "steps=3")
+    (run,) = find_runs(Path("results"))
+    config = load_records(run)[0].config
+    assert {key: config["run"][key] for key in ("seed", "timeout", "steps")} == {
+        "seed": 7,
+        "timeout": 9.0,
+        "steps": 3,
+    }
+    assert len(load_records(run)) == 2
+
+
+def test_output_directory_by_flag_or_variable(zbench, sweep_file, monkeypatch, tmp_path):
+    monkeypatch.setenv("ZBENCH_OUTPUT_DIR", str(tmp_path / "by-variable"))
+    zbench("sweep", sweep_file)
+    zbench("sweep", sweep_file, "-o", "by-flag")
+    assert len(find_runs(tmp_path / "by-variable")) == len(find_runs(tmp_path / "by-flag")) == 1
+
+
+def test_dry_run_prints_the_trials_and_leaves_nothing(zbench, sweep_file):
+    said = zbench("sweep", sweep_file, "--dry-run")
+    assert said.code == 0
+    assert "zero_stage=1" in said.out
+    assert not Path("results").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("--set", "zero_stag=1"), "zero_stag"),
+        (("--set", "world_size=100000"), "world_size"),
+        (("--timeout", "soon"), "timeout"),
+        (("-o", "sweep.yaml/results"), "cannot write results under"),
+        (("--resume", "nothing"), "no run 'nothing'"),
+    ],
+)
+def test_bad_input_is_one_message_and_leaves_nothing(zbench, sweep_file, change, words):
+    before = sorted(Path().rglob("*"))
+    said = zbench("sweep", sweep_file, *change)
+    assert said.code == 2
+    assert words in said.err
+    assert said.err.count("error:") == 1
+    assert "Traceback" not in said.err
+    assert sorted(Path().rglob("*")) == before
+
+
+def test_bad_input_that_only_a_worker_sees_leaves_nothing(zbench, sweep_file):
+    said = zbench("sweep", sweep_file, *options(reference="bad_input"))
+    assert said.code == 2
+    assert "no such module" in said.err
+    assert not Path("results/tried").exists()
+
+
+def test_resume_of_a_finished_run_runs_nothing_and_reports_the_same(zbench, sweep_file):
+    first = json.loads(zbench("sweep", sweep_file, "--json").out)
+    again = json.loads(zbench("sweep", "--resume", first["run_id"], "--json").out)
+    assert again == first
+
+
+def test_resume_after_the_file_changed_is_refused_with_the_key(zbench, sweep_file):
+    zbench("sweep", sweep_file)
+    sweep_file.write_text(sweep_file.read_text().replace("[0, 1]", "[0, 2]"))
+    said = zbench("sweep", sweep_file, "--resume", "last")
+    assert said.code == 2
+    assert "has changed" in said.err
+    assert "axes.zero_stage was [0, 1], is [0, 2]" in said.err
+
+
+def test_resume_keeps_the_settings_of_the_first_start(zbench, sweep_file):
+    zbench("sweep", sweep_file, "--set", "steps=3")
+    assert zbench("sweep", "--resume", "last").code == 0
+    said = zbench("sweep", "--resume", "last", "--set", "steps=4")
+    assert said.code == 2
+    assert "run.steps was 3, is 4" in said.err
+
+
+def test_run_that_another_process_writes_is_refused(zbench, sweep_file):
+    zbench("sweep", sweep_file)
+    (run,) = find_runs(Path("results"))
+    lock = DirectoryLock(run)
+    said = zbench("sweep", "--resume", "last")
+    lock.release()
+    assert said.code == 2
+    assert f"is being written by process {os.getpid()}" in said.err
+
+
+def test_interrupted_sweep_keeps_what_is_finished_and_says_how_to_go_on(zbench, sweep_file):
+    def interrupt() -> None:
+        for _ in range(2000):
+            runs = find_runs(Path("results"))
+            if runs and len(load_records(runs[0])) >= 2:
+                os.kill(os.getpid(), 2)
+                return
+            time.sleep(0.005)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    said = zbench("sweep", sweep_file, "--repeats", "40", "--json")
+    thread.join()
+    assert said.code == 130
+    document = json.loads(said.out)
+    assert document["exit_code"] == 130
+    kept = len(document["trials"])
+    assert 2 <= kept < 80
+    assert f"{kept} records are kept" in said.err
+    command = said.err.strip().splitlines()[-1].split()
+    assert command[0] == "zbench"
+    resumed = json.loads(zbench(*command[1:], "--json", "-q").out)
+    assert len(resumed["trials"]) == 80
+    assert resumed["trials"][:kept] == document["trials"]
+
+
+def test_full_disk_ends_the_sweep_in_words_with_what_is_finished(zbench, sweep_file, monkeypatch):
+    append = RunDirectory.append
+
+    def fail_at_third(self, record):
+        if len(self.records()) == 2:
+            monkeypatch.setattr("zbench.record.store.os.fsync", _no_space)
+        append(self, record)
+
+    monkeypatch.setattr(RunDirectory, "append", fail_at_third)
+    said = zbench("sweep", sweep_file, "--json")
+    assert said.code == 70
+    assert "No space left on device; free some space" in said.err
+    assert len(json.loads(said.out)["trials"]) == 2
+
+
+def _no_space(_: int) -> None:
+    raise OSError(28, os.strerror(28))

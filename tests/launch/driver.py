@@ -1,0 +1,13 @@
+"""The command line with fake workers: `python driver.py sweep FILE ...`."""
+
+import sys
+from pathlib import Path
+
+from zbench.cli.main import main
+from zbench.launch import trial
+
+sys.path.insert(0, str(Path(__file__).parent))
+trial.DEFAULT_TARGETS = trial.Targets("fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",))
+
+if __name__ == "__main__":
+    main()

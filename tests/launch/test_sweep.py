@@ -1,0 +1,163 @@
+"""A sweep runs every repeat once, in the order it says, and takes up where it was left."""
+
+from pathlib import Path
+
+import pytest
+
+from zbench.launch.events import SweepStarted, TrialFinished, TrialStarted
+from zbench.launch.sweep import SweepPlan, SweepRun
+from zbench.record.record import Failure
+from zbench.record.store import RunDirectory, load_records
+from zbench.spec.expand import Expansion, InvalidTrial
+
+from .conftest import FAKES, make_trial
+
+
+class Sweep:
+    """Runs plans in one run directory and remembers what was told."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.base = tmp_path
+        self.directory = RunDirectory.create(tmp_path, "sweep", spec={}, environment={})
+        self.events: list[object] = []
+
+    def run(self, *trials, stop_after=None, **plan):
+        """Run the plan; `stop_after` interrupts it when so many repeats have ended."""
+        if not isinstance(plan.get("expansion"), Expansion):
+            plan["expansion"] = Expansion(list(trials), [])
+        self.events = []
+
+        def listen(event):
+            self.events.append(event)
+            if stop_after is not None and len(self.told(TrialFinished)) == stop_after:
+                raise KeyboardInterrupt
+
+        return SweepRun(
+            SweepPlan(**plan),
+            self.directory,
+            self.base,
+            on_event=listen,
+            targets=FAKES,
+            rerun_disturbed=False,
+        ).run()
+
+    def told(self, kind):
+        """Return the events of one kind."""
+        return [event for event in self.events if isinstance(event, kind)]
+
+    def started(self):
+        """Return (stage, repeat) of each repeat in the order they started."""
+        return [(event.trial.engine.zero_stage, event.repeat) for event in self.told(TrialStarted)]
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """Return a sweep in an empty run directory."""
+    running = Sweep(tmp_path)
+    yield running
+    running.directory.close()
+
+
+STAGES = [make_trial(stage=stage) for stage in range(4)]
+
+
+def keys(records):
+    return [(record.trial_id, record.repeat) for record in records]
+
+
+def test_every_repeat_runs_once_and_is_on_disk(sweep):
+    records = sweep.run(*STAGES)
+    assert sorted(keys(records)) == sorted((trial.trial_id, repeat) for trial in STAGES for repeat in (0, 1))
+    assert load_records(sweep.directory.path) == records
+    assert [repeat for _, repeat in sweep.started()] == [0] * 4 + [1] * 4
+
+
+def test_order_is_shuffled_by_the_seed(sweep, tmp_path):
+    sweep.run(*STAGES, seed=1)
+    first = sweep.started()
+    again = Sweep(tmp_path / "again")
+    again.run(*STAGES, seed=1)
+    assert again.started() == first
+    assert first[:4] != first[4:]
+    again.directory.close()
+
+
+def test_interrupted_sweep_continues_with_what_is_missing(sweep):
+    with pytest.raises(KeyboardInterrupt):
+        sweep.run(*STAGES, stop_after=3)
+    kept = sweep.directory.records()
+    assert len(kept) == 3
+    records = sweep.run(*STAGES)
+    assert records[:3] == kept
+    assert len(sweep.started()) == 5
+    assert len(set(keys(records))) == len(records) == 8
+
+
+def test_finished_sweep_starts_nothing(sweep):
+    sweep.run(*STAGES)
+    sweep.run(*STAGES)
+    assert sweep.started() == []
+    assert sweep.told(SweepStarted)[0].repeats == 0
+
+
+def test_out_of_memory_crash_hang_and_invalid_points_leave_the_rest_unaffected(sweep):
+    trials = [
+        make_trial(do="allocate"),
+        make_trial(do="crash"),
+        make_trial(do="hang", timeout=0.3),
+        make_trial(),
+        make_trial(stage=1),
+    ]
+    invalid = InvalidTrial({"zero_stage": 9}, {"run": {}}, "no such stage", "invalid-id", "engine.zero_stage")
+    records = sweep.run(expansion=Expansion(trials, [invalid]))
+    outcomes: dict[str, list[str]] = {}
+    for record in records:
+        outcomes.setdefault(record.trial_id, []).append(record.outcome)
+    assert outcomes == {
+        trials[0].trial_id: ["oom"],
+        trials[1].trial_id: ["crashed"],
+        trials[2].trial_id: ["timeout"],
+        trials[3].trial_id: ["ok", "ok"],
+        trials[4].trial_id: ["ok", "ok"],
+        "invalid-id": ["invalid"],
+    }
+
+
+def test_invalid_points_are_recorded_once(sweep):
+    invalid = InvalidTrial({}, {"run": {}}, "why", "invalid-id", "key")
+    for _ in range(2):
+        sweep.run(expansion=Expansion([make_trial()], [invalid]))
+    assert [record.trial_id for record in sweep.directory.records()].count("invalid-id") == 1
+
+
+def test_skipped_configuration_is_recorded_and_not_run(sweep):
+    def skip(trial):
+        return Failure("implied", "larger than one that did not fit") if trial.engine.zero_stage else None
+
+    records = sweep.run(*STAGES[:2], skip=skip)
+    assert sweep.started() == [(0, 0), (0, 1)]
+    (implied,) = [record for record in records if record.error is not None]
+    assert (implied.outcome, implied.error.kind) == ("oom", "implied")
+
+
+def test_repeats_go_on_until_the_interval_is_tight(sweep):
+    run = make_trial().run.model_copy(update={"precision": 0.05, "max_repeats": 6})
+    steady = make_trial().model_copy(update={"run": run})
+    noisy = make_trial(noise=True).model_copy(update={"run": run})
+    records = sweep.run(steady, noisy)
+    counts = {t.trial_id: sum(r.trial_id == t.trial_id for r in records) for t in (steady, noisy)}
+    assert counts == {steady.trial_id: 3, noisy.trial_id: 6}
+
+
+def test_references_are_cleared_away_when_all_is_done(sweep):
+    with pytest.raises(KeyboardInterrupt):
+        sweep.run(*STAGES, stop_after=1)
+    assert (sweep.directory.path / "references").exists()
+    sweep.run(*STAGES)
+    assert not (sweep.directory.path / "references").exists()
+    assert len((sweep.directory.path / "reference.calls").read_text()) == 1
+
+
+def test_left_counts_down_to_zero(sweep):
+    sweep.run(*STAGES)
+    assert [event.left for event in sweep.told(TrialFinished)] == list(range(7, -1, -1))
