@@ -95,6 +95,27 @@ void sum_squares(const NormAddresses& grads, int threads) {
   square_sums(tasks, threads);
 }
 
+void sum_in_order(Address out, const std::vector<Address>& parts, std::int64_t numel, int dtype, bool accumulate,
+                  Address squares, int threads) {
+  if (parts.empty()) throw std::invalid_argument("parts: expected at least one");
+  const std::vector<const void*> pointers = [&] {
+    std::vector<const void*> all;
+    for (const Address part : parts) all.push_back(pointer(part));
+    return all;
+  }();
+  const py::gil_scoped_release released;
+  sum_parts({pointer<float>(out), pointers.data(), static_cast<int>(pointers.size()), static_cast<Dtype>(dtype),
+             accumulate, pointer<double>(squares), numel},
+            threads);
+}
+
+void add_rounded(Address out, Address grad, std::int64_t numel, std::tuple<int, int> dtypes, int threads) {
+  const auto& [out_dtype, grad_dtype] = dtypes;
+  const py::gil_scoped_release released;
+  add_cast({pointer(out), pointer(grad), static_cast<Dtype>(out_dtype), static_cast<Dtype>(grad_dtype), numel},
+           threads);
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_native, module) {
@@ -119,6 +140,10 @@ PYBIND11_MODULE(_native, module) {
       .def("run", &run, py::arg("grad_scale"), py::arg("threads"))
       .def("device_rows", &device_rows, py::arg("grad_scale"));
   module.def("square_sums", &sum_squares, py::arg("grads"), py::arg("threads"));
+  module.def("sum_parts", &sum_in_order, py::arg("out"), py::arg("parts"), py::arg("numel"), py::arg("dtype"),
+             py::arg("accumulate"), py::arg("squares"), py::arg("threads"));
+  module.def("add_cast", &add_rounded, py::arg("out"), py::arg("grad"), py::arg("numel"), py::arg("dtypes"),
+             py::arg("threads"));
   module.def("device_norm_rows", &device_norm_rows, py::arg("grads"));
   module.def("available_isas", &available_isas);
   module.def("isa", [] { return std::string(kernels().name); });

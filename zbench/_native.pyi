@@ -37,6 +37,16 @@ class Plan:
     def device_rows(self, grad_scale: float) -> list[tuple[tuple[int, int, int], int, int, bytes]]: ...
 
 def square_sums(grads: Sequence[tuple[int, int, int, int]], threads: int) -> None: ...
+def sum_parts(
+    out: int,
+    parts: Sequence[int],
+    numel: int,
+    dtype: int,
+    accumulate: bool,
+    squares: int,
+    threads: int,
+) -> None: ...
+def add_cast(out: int, grad: int, numel: int, dtypes: tuple[int, int], threads: int) -> None: ...
 def device_norm_rows(
     grads: Sequence[tuple[int, int, int, int]],
 ) -> list[tuple[tuple[int], int, int, bytes]]: ...

@@ -1,6 +1,7 @@
 #include <immintrin.h>
 
 #include "adam/vector_kernel.hpp"
+#include "adam/vector_sums.hpp"
 
 namespace zbench {
 namespace {
@@ -94,6 +95,6 @@ struct Avx2 {
 
 }  // namespace
 
-const Kernels avx2_kernels{"avx2", update<Avx2>, square_sums<Avx2>};
+const Kernels avx2_kernels{"avx2", update<Avx2>, square_sums<Avx2>, sum_parts<Avx2>, add_cast<Avx2>};
 
 }  // namespace zbench

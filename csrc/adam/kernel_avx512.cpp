@@ -1,6 +1,7 @@
 #include <immintrin.h>
 
 #include "adam/vector_kernel.hpp"
+#include "adam/vector_sums.hpp"
 
 namespace zbench {
 namespace {
@@ -93,6 +94,6 @@ struct Avx512 {
 
 }  // namespace
 
-const Kernels avx512_kernels{"avx512", update<Avx512>, square_sums<Avx512>};
+const Kernels avx512_kernels{"avx512", update<Avx512>, square_sums<Avx512>, sum_parts<Avx512>, add_cast<Avx512>};
 
 }  // namespace zbench

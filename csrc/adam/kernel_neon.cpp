@@ -1,6 +1,7 @@
 #include <arm_neon.h>
 
 #include "adam/vector_kernel.hpp"
+#include "adam/vector_sums.hpp"
 
 namespace zbench {
 namespace {
@@ -87,6 +88,6 @@ struct Neon {
 
 }  // namespace
 
-const Kernels neon_kernels{"neon", update<Neon>, square_sums<Neon>};
+const Kernels neon_kernels{"neon", update<Neon>, square_sums<Neon>, sum_parts<Neon>, add_cast<Neon>};
 
 }  // namespace zbench

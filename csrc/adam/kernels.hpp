@@ -13,6 +13,10 @@ struct Kernels {
 
   // out[j] = sum of squares of chunk j, for chunks [first, last), in the order that the contract fixes.
   void (*square_sums)(const NormTask& task, std::int64_t first, std::int64_t last);
+
+  // Elements [begin, end), which begin at a chunk; see SumTask and AddTask.
+  void (*sum_parts)(const SumTask& task, std::int64_t begin, std::int64_t end);
+  void (*add_cast)(const AddTask& task, std::int64_t begin, std::int64_t end);
 };
 
 extern const Kernels scalar_kernels;

@@ -41,15 +41,5 @@ inline std::int64_t update_elements(const Task& task, const Scalars& s, std::int
   return nonfinite;
 }
 
-// One chunk, or the shorter last one: eight lanes in double, where the square of a float is exact.
-inline double square_sum(const NormTask& task, std::int64_t begin, std::int64_t end) {
-  double lane[8] = {};
-  for (std::int64_t i = begin; i < end; i++) {
-    const double x = load(task.grad, task.dtype, i);
-    lane[(i - begin) & 7] += x * x;
-  }
-  return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
-}
-
 }  // namespace
 }  // namespace zbench

@@ -65,6 +65,26 @@ struct NormTask {
   Dtype dtype;
 };
 
+// out[i] = parts[0][i] + parts[1][i] + ..., added in that order in float32; `accumulate`: out[i] + (that sum).
+// out may be one of the parts. squares, where wanted, receives the new out's chunk sums of squares.
+struct SumTask {
+  float* out;
+  const void* const* parts;
+  int count;
+  Dtype dtype;
+  bool accumulate;
+  double* squares;
+  std::int64_t numel;
+};
+
+// out[i] += grad[i] in float32, rounded once to out's dtype.
+struct AddTask {
+  void* out;
+  const void* grad;
+  Dtype out_dtype, grad_dtype;
+  std::int64_t numel;
+};
+
 inline constexpr std::int64_t norm_chunk = 256;
 
 }  // namespace zbench

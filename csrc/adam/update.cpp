@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 
 #include "adam/dispatch.hpp"
@@ -29,6 +30,13 @@ std::int64_t last_level_cache_bytes() {
 bool worth_streaming(const std::vector<Task>& tasks, std::int64_t total) {
   if (tasks.empty()) return false;
   return total * (12 + bytes_of(tasks[0].grad_dtype)) > last_level_cache_bytes();
+}
+
+template <class Tasks, class Visit>
+void for_pieces(const Tasks& tasks, int threads, const Visit& visit) {
+  const Layout layout(tasks);
+  const int parts = layout.parts(threads);
+  in_parallel(parts, [&](int part) { layout.visit_part(part, parts, visit); });
 }
 
 }  // namespace
@@ -80,14 +88,22 @@ std::int64_t update(const std::vector<Task>& tasks, double grad_scale, int threa
 }
 
 void square_sums(const std::vector<NormTask>& tasks, int threads) {
-  const Layout layout(tasks);
-  const int parts = layout.parts(threads);
   const Kernels& kernel = kernels();
-  in_parallel(parts, [&](int part) {
-    layout.visit_part(part, parts, [&](std::size_t index, std::int64_t begin, std::int64_t end) {
-      kernel.square_sums(tasks[index], begin / norm_chunk, (end + norm_chunk - 1) / norm_chunk);
-    });
+  for_pieces(tasks, threads, [&](std::size_t index, std::int64_t begin, std::int64_t end) {
+    kernel.square_sums(tasks[index], begin / norm_chunk, (end + norm_chunk - 1) / norm_chunk);
   });
+}
+
+void sum_parts(const SumTask& task, int threads) {
+  const Kernels& kernel = kernels();
+  for_pieces(std::array{task}, threads,
+             [&](std::size_t, std::int64_t begin, std::int64_t end) { kernel.sum_parts(task, begin, end); });
+}
+
+void add_cast(const AddTask& task, int threads) {
+  const Kernels& kernel = kernels();
+  for_pieces(std::array{task}, threads,
+             [&](std::size_t, std::int64_t begin, std::int64_t end) { kernel.add_cast(task, begin, end); });
 }
 
 }  // namespace zbench

@@ -48,5 +48,7 @@ std::int64_t update(const std::vector<Task>& tasks, double grad_scale, int threa
 std::int64_t update_part(const std::vector<Task>& tasks, const Layout& layout, double grad_scale, int part, int parts);
 
 void square_sums(const std::vector<NormTask>& tasks, int threads);
+void sum_parts(const SumTask& task, int threads);
+void add_cast(const AddTask& task, int threads);
 
 }  // namespace zbench

@@ -1,23 +1,11 @@
-// The update and the chunk sums on vectors V of one instruction set: the definition's operations in its order, lane by
-// lane. What does not fill a vector is left to the definition itself.
-//
-// V offers: width; F (floats), U (as many uint32); load/store/stream for float, bfloat16 and float16; add, sub, mul,
-// div, fma, sqrt; canonical, keep_greater, count_not_below; bfloat16 roundings; and D8, eight doubles.
+// The update on vectors V of one instruction set: the definition's operations in its order, lane by lane. What does
+// not fill a vector is left to the definition itself.
 #pragma once
 #include "adam/scalar_kernel.hpp"
+#include "adam/vector.hpp"
 
 namespace zbench {
 namespace {
-
-template <class V, Dtype dtype>
-typename V::F load_vector(const void* from, std::int64_t i) {
-  if constexpr (dtype == Dtype::float32)
-    return V::load(static_cast<const float*>(from) + i);
-  else if constexpr (dtype == Dtype::bfloat16)
-    return V::load_bfloat16(static_cast<const std::uint16_t*>(from) + i);
-  else
-    return V::load_float16(static_cast<const std::uint16_t*>(from) + i);
-}
 
 // The scalars of one call, spread over vectors.
 template <class V>
@@ -177,37 +165,6 @@ std::int64_t update(const Task& task, const Scalars& scalars, std::int64_t begin
     begin = stop;
   }
   return nonfinite;
-}
-
-// Four chunks at a time: the sum of one chunk is a chain of additions, and four chains hide their latency.
-template <class V, Dtype dtype>
-void sum_chunks(const NormTask& task, std::int64_t first, std::int64_t count) {
-  constexpr std::int64_t together = 4;
-  std::int64_t chunk = first;
-  for (; chunk + together <= first + count; chunk += together) {
-    typename V::D8 sums[together] = {V::zero8(), V::zero8(), V::zero8(), V::zero8()};
-    for (std::int64_t i = 0; i < norm_chunk; i += 8)
-      for (std::int64_t k = 0; k < together; k++)
-        sums[k] = V::template add_squares<dtype>(sums[k], task.grad, (chunk + k) * norm_chunk + i);
-    for (std::int64_t k = 0; k < together; k++) task.out[chunk + k] = V::sum8(sums[k]);
-  }
-  for (; chunk < first + count; chunk++) {
-    typename V::D8 sum = V::zero8();
-    for (std::int64_t i = 0; i < norm_chunk; i += 8)
-      sum = V::template add_squares<dtype>(sum, task.grad, chunk * norm_chunk + i);
-    task.out[chunk] = V::sum8(sum);
-  }
-}
-
-template <class V>
-void square_sums(const NormTask& task, std::int64_t first, std::int64_t last) {
-  const std::int64_t whole = last * norm_chunk <= task.numel ? last : last - 1;
-  switch (task.dtype) {
-    case Dtype::bfloat16: sum_chunks<V, Dtype::bfloat16>(task, first, whole - first); break;
-    case Dtype::float16: sum_chunks<V, Dtype::float16>(task, first, whole - first); break;
-    default: sum_chunks<V, Dtype::float32>(task, first, whole - first);
-  }
-  if (whole < last) task.out[whole] = square_sum(task, whole * norm_chunk, task.numel);
 }
 
 }  // namespace

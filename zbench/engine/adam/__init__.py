@@ -4,6 +4,7 @@ from zbench.engine.adam.contract import NORM_CHUNK, AdamBackend, AdamTask, Hyper
 from zbench.engine.adam.cuda import CudaAdam, cuda_unavailable_reason
 from zbench.engine.adam.native import NativeAdam
 from zbench.engine.adam.reference import ReferenceAdam
+from zbench.engine.adam.sums import add_cast_, sum_in_rank_order
 
 __all__ = [
     "NORM_CHUNK",
@@ -14,5 +15,7 @@ __all__ = [
     "NativeAdam",
     "ReferenceAdam",
     "Slot",
+    "add_cast_",
     "cuda_unavailable_reason",
+    "sum_in_rank_order",
 ]

@@ -52,43 +52,15 @@ def check_norm_tensors(grads: Sequence[Tensor], out: Sequence[Tensor], device_ty
     if len(grads) != len(out):
         raise ValueError(f"out: expected {len(grads)} tensors, one for each gradient, got {len(out)}")
     for index, (grad, sums) in enumerate(zip(grads, out, strict=True)):
-        _check_tensor(f"grads[{index}]", grad, grad.numel(), GRAD_DTYPES, device_type)
+        check_flat(f"grads[{index}]", grad, grad.numel(), GRAD_DTYPES, device_type)
         chunks = -(-grad.numel() // NORM_CHUNK)
-        _check_tensor(f"out[{index}]", sums, chunks, (torch.float64,), device_type)
+        check_flat(f"out[{index}]", sums, chunks, (torch.float64,), device_type)
 
 
-def _check_task(task: AdamTask, device_type: str) -> None:
-    slot, into, numel = task.slot, task.into, task.slot.param.numel()
-    _check_slot("slot", slot, numel, slot.exp_avg.dtype, device_type)
-    if into is not None:
-        _check_slot("into", into, numel, slot.exp_avg.dtype, device_type)
-        if (into.max_exp_avg_sq is None) != (slot.max_exp_avg_sq is None):
-            raise ValueError("into.max_exp_avg_sq: expected it exactly where slot has one")
-    _check_tensor("grad", task.grad, numel, GRAD_DTYPES, device_type)
-    if task.param_out is not None:
-        _check_tensor("param_out", task.param_out, numel, GRAD_DTYPES, device_type)
-    if isinstance(task.step, bool) or not isinstance(task.step, int) or not 1 <= task.step < 2**63:
-        raise ValueError(f"step: expected an integer of at least 1, got {task.step!r}")
-    if task.rounding_seed is not None and not 0 <= task.rounding_seed < 2**64:
-        raise ValueError(f"rounding_seed: expected 0 to 2^64 - 1, got {task.rounding_seed!r}")
-    if not 0 <= task.rounding_offset < 2**63:
-        raise ValueError(f"rounding_offset: expected 0 to 2^63 - 1, got {task.rounding_offset!r}")
-    check_hyper(task.hyper)
-
-
-def _check_slot(name: str, slot: Slot, numel: int, moments: torch.dtype, device_type: str) -> None:
-    _check_tensor(f"{name}.param", slot.param, numel, (torch.float32,), device_type)
-    if moments not in MOMENT_DTYPES:
-        raise ValueError(f"{name}.exp_avg: expected {_names(MOMENT_DTYPES)}, got {moments}")
-    _check_tensor(f"{name}.exp_avg", slot.exp_avg, numel, (moments,), device_type)
-    _check_tensor(f"{name}.exp_avg_sq", slot.exp_avg_sq, numel, (moments,), device_type)
-    if slot.max_exp_avg_sq is not None:
-        _check_tensor(f"{name}.max_exp_avg_sq", slot.max_exp_avg_sq, numel, (moments,), device_type)
-
-
-def _check_tensor(
+def check_flat(
     name: str, tensor: Tensor, numel: int, dtypes: tuple[torch.dtype, ...], device_type: str
 ) -> None:
+    """Raise ValueError unless the tensor is [numel], contiguous, of one of the dtypes, on such a device."""
     if tensor.dtype not in dtypes:
         raise ValueError(f"{name}: expected {_names(dtypes)}, got {tensor.dtype}")
     if tensor.device.type != device_type:
@@ -99,6 +71,35 @@ def _check_tensor(
         raise ValueError(
             f"{name}: expected a contiguous tensor, got strides {tensor.stride()}; pass .contiguous()"
         )
+
+
+def _check_task(task: AdamTask, device_type: str) -> None:
+    slot, into, numel = task.slot, task.into, task.slot.param.numel()
+    _check_slot("slot", slot, numel, slot.exp_avg.dtype, device_type)
+    if into is not None:
+        _check_slot("into", into, numel, slot.exp_avg.dtype, device_type)
+        if (into.max_exp_avg_sq is None) != (slot.max_exp_avg_sq is None):
+            raise ValueError("into.max_exp_avg_sq: expected it exactly where slot has one")
+    check_flat("grad", task.grad, numel, GRAD_DTYPES, device_type)
+    if task.param_out is not None:
+        check_flat("param_out", task.param_out, numel, GRAD_DTYPES, device_type)
+    if isinstance(task.step, bool) or not isinstance(task.step, int) or not 1 <= task.step < 2**63:
+        raise ValueError(f"step: expected an integer of at least 1, got {task.step!r}")
+    if task.rounding_seed is not None and not 0 <= task.rounding_seed < 2**64:
+        raise ValueError(f"rounding_seed: expected 0 to 2^64 - 1, got {task.rounding_seed!r}")
+    if not 0 <= task.rounding_offset < 2**63:
+        raise ValueError(f"rounding_offset: expected 0 to 2^63 - 1, got {task.rounding_offset!r}")
+    check_hyper(task.hyper)
+
+
+def _check_slot(name: str, slot: Slot, numel: int, moments: torch.dtype, device_type: str) -> None:
+    check_flat(f"{name}.param", slot.param, numel, (torch.float32,), device_type)
+    if moments not in MOMENT_DTYPES:
+        raise ValueError(f"{name}.exp_avg: expected {_names(MOMENT_DTYPES)}, got {moments}")
+    check_flat(f"{name}.exp_avg", slot.exp_avg, numel, (moments,), device_type)
+    check_flat(f"{name}.exp_avg_sq", slot.exp_avg_sq, numel, (moments,), device_type)
+    if slot.max_exp_avg_sq is not None:
+        check_flat(f"{name}.max_exp_avg_sq", slot.max_exp_avg_sq, numel, (moments,), device_type)
 
 
 def _names(dtypes: tuple[torch.dtype, ...]) -> str:
