@@ -1,0 +1,7 @@
+"""ZeRO training engine: `build_engine(model, spec)`; knows nothing of benchmarks."""
+
+from zbench.engine.build import Instruments, build_engine
+from zbench.engine.engine import Engine
+from zbench.engine.protocols import StepInfo
+
+__all__ = ["Engine", "Instruments", "StepInfo", "build_engine"]

@@ -48,7 +48,7 @@ class Collectives(Protocol):
     world_size: int
 
     def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:
-        """out[i] = sum over ranks r, in rank order, of rank r's send[rank * n + i], accumulated in out's dtype."""
+        """out[i] = sum over ranks r, in rank order, of rank r's send[rank * n + i], added in out's dtype."""
         ...
 
     def all_gather(self, flat: Tensor) -> Work:

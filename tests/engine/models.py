@@ -1,0 +1,105 @@
+"""Small models and batches for engine tests; the same bits in every process."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Batch = tuple[Tensor, ...]
+
+
+class Mlp(nn.Module):
+    """Three layers whose sizes share no factor with the layout's grain."""
+
+    def __init__(self, width: int = 37) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(13, width), nn.ReLU(), nn.Linear(width, 53), nn.ReLU(), nn.Linear(53, 7)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+class Block(nn.Module):
+    """Pre-norm attention and MLP."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, d = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(b, t, 3, 2, d // 2).permute(2, 0, 3, 1, 4)
+        x = x + self.out(
+            functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(b, t, d)
+        )
+        return x + self.down(functional.gelu(self.up(self.norm2(x))))
+
+
+class Gpt(nn.Module):
+    """A two-layer GPT whose head is tied to its embedding by a functional use."""
+
+    def __init__(self, vocabulary: int = 61, width: int = 16) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(2))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.embedding(ids)
+        for block in self.blocks:
+            x = block(x)
+        return functional.linear(self.norm(x), self.embedding.weight)
+
+
+class Odd(nn.Module):
+    """Tied, frozen, unused, zero-sized and scalar parameters; one used twice; one gradient not contiguous."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(13, 24)
+        self.frozen = nn.Linear(24, 24)
+        self.unused = nn.Linear(24, 24)
+        self.sometimes = nn.Linear(24, 24)
+        self.twice = nn.Parameter(torch.randn(24, 24) / 5)
+        self.empty = nn.Parameter(torch.zeros(0, 3))
+        self.gain = nn.Parameter(torch.tensor(1.5))
+        self.expanded = nn.Parameter(torch.randn(24) / 5)
+        self.last = nn.Linear(24, 7)
+        self.tied = nn.Linear(13, 24)
+        self.tied.weight = self.first.weight
+        for p in self.frozen.parameters():
+            p.requires_grad_(False)
+
+    def forward(self, x: Tensor, use: bool = True) -> Tensor:
+        h = self.frozen(torch.tanh(self.first(x) + self.tied(x)))
+        h = torch.tanh(h @ self.twice) @ self.twice.t() + self.empty.sum()
+        if use:
+            h = h + self.sometimes(h)
+        return self.last(h * self.gain + self.expanded.expand(h.shape[0], 24))
+
+
+def make(name: str) -> nn.Module:
+    """Return a model by name, seeded."""
+    torch.manual_seed(7)
+    return {"mlp": Mlp, "gpt": Gpt, "odd": Odd}[name]()
+
+
+def batch(name: str, step: int, micro: int, rank: int) -> Batch:
+    """Return one micro-batch."""
+    g = torch.Generator().manual_seed(1000 * step + 100 * micro + rank)
+    if name == "gpt":
+        return torch.randint(61, (2, 9), generator=g), torch.randint(61, (2, 9), generator=g)
+    use = torch.tensor((step + rank) % 3 != 0) if name == "odd" else torch.tensor(True)
+    return torch.randn(5, 13, generator=g), torch.randn(5, 7, generator=g), use
+
+
+def loss(model: nn.Module, data: Batch) -> Tensor:
+    """Return the loss of one micro-batch; computed in float32."""
+    if len(data) == 2:
+        return functional.cross_entropy(model(data[0]).float().flatten(0, 1), data[1].flatten())
+    dtype = next(model.parameters()).dtype
+    outputs = model(data[0].to(dtype), bool(data[2])) if isinstance(model, Odd) else model(data[0].to(dtype))
+    return functional.mse_loss(outputs.float(), data[1])

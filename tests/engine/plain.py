@@ -1,0 +1,180 @@
+"""The reference: plain PyTorch in one process that plays every rank in turn; no code of the engine."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Batch = tuple[Tensor, ...]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass
+class Trajectory:
+    """What a run leaves behind."""
+
+    parameters: dict[str, Tensor]
+    moments: dict[str, Tensor] = field(default_factory=dict)
+    norms: list[float | None] = field(default_factory=list)
+    infos: list[Any] = field(default_factory=list)
+
+
+def padded(values: Tensor) -> Tensor:
+    """Return a flat float32 copy, padded with zeros to a multiple of 256."""
+    flat = torch.zeros(-(-values.numel() // 256) * 256)
+    flat[: values.numel()] = values.detach().reshape(-1).float()
+    return flat
+
+
+def chunk_sums(flat: Tensor) -> Tensor:
+    """Return canonical square sums of 256-element chunks of a padded float32 tensor."""
+    squares = flat.double().view(-1, 32, 8) ** 2
+    lanes = torch.zeros(squares.shape[0], 8, dtype=torch.float64)
+    for i in range(32):
+        lanes += squares[:, i]
+    a = lanes.unbind(1)
+    return ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]))
+
+
+class PlainTrainer:
+    """Trains `model` as `world_size` ranks with plain data parallelism would, summing in a stated order."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        world_size: int,
+        optimizer: Mapping[str, Any],
+        groups: Mapping[str, Mapping[str, Any]] | None = None,
+        max_norm: float = 0.0,
+        divisor: int = 1,
+        each_backward: bool = False,
+        dtype: str = "float32",
+        grad_accum_dtype: str = "float32",
+        communication_dtype: str | None = None,
+    ) -> None:
+        groups = groups or {}
+        for name, p in model.named_parameters():
+            pattern = next((k for k in groups if fnmatchcase(name, k)), None)
+            if pattern is not None and groups[pattern].get("frozen"):
+                p.requires_grad_(False)
+        self.model, self.world_size, self.max_norm, self.divisor = model, world_size, max_norm, divisor
+        self.each_backward, self.kept = each_backward, DTYPES[grad_accum_dtype]
+        self.sent = DTYPES[communication_dtype] if communication_dtype else None
+        self.names = [n for n, p in model.named_parameters()]
+        self.masters = {n: nn.Parameter(padded(p)) for n, p in model.named_parameters() if p.numel()}
+        model.to(DTYPES[dtype])
+        options = dict(optimizer)
+        kind = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[options.pop("name", "adamw")]
+        options.setdefault("weight_decay", 0.01)
+        rest: list[nn.Parameter] = []
+        grouped: dict[str, list[nn.Parameter]] = {k: [] for k in groups}
+        for n, master in self.masters.items():
+            pattern = next((k for k in groups if fnmatchcase(n, k)), None)
+            (rest if pattern is None else grouped[pattern]).append(master)
+        self.torch_groups: list[dict[str, Any]] = [{"params": rest}]
+        for k, changes in groups.items():
+            if not changes.get("frozen"):
+                self.torch_groups.append({**changes, "params": grouped[k]})
+        self.optimizer = kind([g for g in self.torch_groups if g["params"]], fused=True, **options)
+        self.norms: list[float | None] = []
+        self.skipped: list[bool] = []
+
+    def gradients(
+        self, loss: Callable[[nn.Module, Batch], Tensor], batch: Batch, scale: float
+    ) -> dict[str, Tensor]:
+        """Return one rank's gradients of one micro-batch; parameters without one are absent."""
+        for p in self.model.parameters():
+            p.grad = None
+        value = loss(self.model, batch)
+        (value * scale if scale != 1.0 else value).backward()
+        return {n: p.grad.clone() for n, p in self.model.named_parameters() if p.grad is not None}
+
+    def step(
+        self, loss: Callable[[nn.Module, Batch], Tensor], batches: list[list[Batch]], loss_scale: float = 1.0
+    ) -> None:
+        """Take one step on batches[micro][rank]."""
+        grads = [[self.gradients(loss, b, loss_scale) for b in of_micro] for of_micro in batches]
+        present = {n for of_micro in grads for g in of_micro for n in g}
+        sums = {n: self._sum(n, grads) for n in self.names if n in present}
+        flats = {n: padded(total) for n, total in sums.items() if n in self.masters}
+        everything = [chunk_sums(flats[n]) for n in self.names if n in flats]
+        factor = 1.0 / (self.world_size * self.divisor * loss_scale)
+        norm = math.sqrt(_in_order(torch.cat(everything))) * factor if everything else 0.0
+        self.norms.append(norm)
+        self.skipped.append(loss_scale != 1.0 and not math.isfinite(norm))
+        if self.skipped[-1]:
+            return
+        clip = min(1.0, self.max_norm / (norm + 1e-6)) if self.max_norm else 1.0
+        scale = torch.tensor(
+            clip / (self.world_size * self.divisor * loss_scale), dtype=torch.float64
+        ).float()
+        for n, master in self.masters.items():
+            master.grad = flats[n] * scale if n in flats else None
+        self.optimizer.step()
+        with torch.no_grad():
+            for n, p in self.model.named_parameters():
+                if n in flats:
+                    p.copy_(self.masters[n][: p.numel()].view(p.shape))
+
+    def _sum(self, name: str, grads: list[list[dict[str, Tensor]]]) -> Tensor:
+        shape = self.model.get_parameter(name).shape
+        several = len(grads) > 1
+
+        def sent(gradient: Tensor) -> Tensor:
+            return gradient.to(self.sent).float() if self.sent and self.world_size > 1 else gradient.float()
+
+        def over_ranks(parts: list[Tensor | None]) -> Tensor:
+            total = torch.zeros(shape)
+            for k, part in enumerate(parts):
+                value = torch.zeros(shape) if part is None else sent(part)
+                total = value if k == 0 else total + value
+            return total
+
+        if self.each_backward and several and self.world_size > 1:
+            total = torch.zeros(shape, dtype=self.kept)
+            for k, of_micro in enumerate(grads):
+                value = over_ranks([g.get(name) for g in of_micro])
+                total = value.to(self.kept) if k == 0 else (total.float() + value).to(self.kept)
+            return total
+        of_rank: list[Tensor | None] = []
+        for rank in range(self.world_size):
+            mine = [of_micro[rank][name] for of_micro in grads if name in of_micro[rank]]
+            if not several:
+                of_rank.append(mine[0] if mine else None)
+                continue
+            total = None
+            for value in mine:
+                total = (
+                    value.to(self.kept) if total is None else (total.float() + value.float()).to(self.kept)
+                )
+            of_rank.append(total)
+        return over_ranks(of_rank)
+
+    def trajectory(self) -> Trajectory:
+        """Return the state now."""
+        shapes = {n: p.shape for n, p in self.model.named_parameters()}
+        state = self.optimizer.state
+        return Trajectory(
+            {
+                n: self.masters[n].detach()[: s.numel()].view(s).clone() if s.numel() else torch.zeros(s)
+                for n, s in shapes.items()
+            },
+            {
+                n: state[m]["exp_avg"][: shapes[n].numel()].view(shapes[n]).clone()
+                for n, m in self.masters.items()
+                if m in state
+            },
+            self.norms,
+        )
+
+
+def _in_order(values: Tensor) -> float:
+    total = 0.0
+    for value in values.tolist():
+        total += value
+    return total

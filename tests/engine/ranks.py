@@ -1,0 +1,87 @@
+"""A pool of ranks for tests: processes that stay, so that a case costs what it computes and nothing more."""
+
+import importlib
+import multiprocessing as mp
+import tempfile
+import traceback
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+
+class RankError(AssertionError):
+    """A case failed on a rank; the text is that rank's traceback."""
+
+
+class RankPool:
+    """`size` processes with a gloo group for every smaller world; `run` calls a function on the first few."""
+
+    def __init__(self, size: int, timeout: float = 120.0) -> None:
+        self.size, self.timeout = size, timeout
+        self._processes: list[SpawnProcess] = []
+        self._pipes: list[Connection] = []
+
+    def _start(self) -> None:
+        context = mp.get_context("spawn")
+        self._folder = tempfile.TemporaryDirectory()
+        store = Path(self._folder.name) / "store"
+        for rank in range(self.size):
+            here, there = context.Pipe()
+            process = context.Process(target=_serve, args=(there, rank, self.size, str(store)), daemon=True)
+            process.start()
+            there.close()
+            self._processes.append(process)
+            self._pipes.append(here)
+
+    def run(self, world_size: int, function: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Return what `module:function`(group, *args, **kwargs) returned on each rank of a world."""
+        if not self._processes:
+            self._start()
+        pipes = self._pipes[:world_size]
+        for pipe in pipes:
+            pipe.send((world_size, function, args, kwargs))
+        answers: dict[int, tuple[bool, Any]] = {}
+        while len(answers) < world_size:
+            ready = wait([p for k, p in enumerate(pipes) if k not in answers], timeout=self.timeout)
+            failed = next((a for ok, a in answers.values() if not ok), None)
+            if not ready:
+                self.close()
+                raise RankError(failed or f"{function}: no answer from some rank after {self.timeout} s")
+            for pipe in ready:
+                assert isinstance(pipe, Connection)
+                answers[pipes.index(pipe)] = pipe.recv()
+        for ok, answer in answers.values():
+            if not ok:
+                raise RankError(answer)
+        return [answers[rank][1] for rank in range(world_size)]
+
+    def close(self) -> None:
+        """End every process."""
+        for process in self._processes:
+            process.kill()
+            process.join()
+        self._processes, self._pipes = [], []
+
+
+def _serve(pipe: Connection, rank: int, size: int, store: str) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=60)
+    )
+    groups = {world: dist.new_group(list(range(world))) for world in range(1, size + 1)}
+    while True:
+        try:
+            world, function, args, kwargs = pipe.recv()
+        except (EOFError, KeyboardInterrupt):
+            return
+        module, _, name = function.partition(":")
+        try:
+            answer = (True, getattr(importlib.import_module(module), name)(groups[world], *args, **kwargs))
+        except BaseException:
+            answer = (False, f"rank {rank}:\n{traceback.format_exc()}")
+        pipe.send(answer)

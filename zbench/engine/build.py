@@ -1,0 +1,263 @@
+"""EngineSpec -> Engine: the only place that names a stage, and where every choice becomes an object."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from zbench.engine.accumulation import Accumulation, MicroSteps, MultiBackward, Unmanaged
+from zbench.engine.adam import AdamBackend, NativeAdam
+from zbench.engine.catalog import collect, dtype_sections, make_groups, prepare
+from zbench.engine.clip import Clip, ClipByGlobalNorm, NoClip
+from zbench.engine.collectives import Gloo, Native, SingleProcess, choose_collectives
+from zbench.engine.engine import Core, Engine, Policies
+from zbench.engine.gradients import ReplicatedGradients, ShardedGradients
+from zbench.engine.home import Device, Home, PinnedHost
+from zbench.engine.hooks import GradientHooks
+from zbench.engine.landing import Landing, ShardLanding, WholeLanding
+from zbench.engine.masters import FarMasters, Masters, OwnMasters, ParametersThemselves
+from zbench.engine.norm import Summarizer
+from zbench.engine.optimizer import Moments, ParamGroup, ShardOptimizer
+from zbench.engine.parameters import Parameters, ReplicatedParameters, Trainable
+from zbench.engine.partition import Layout, Region, Shard, plan_layout
+from zbench.engine.protocols import Collectives
+from zbench.engine.reduction import BucketReducer
+from zbench.engine.scaling import DynamicScaling, LossScaling, NoScaling
+from zbench.engine.schedule import AfterBackward
+from zbench.engine.sending import CastSends, InPlaceSends, PooledSends, ResidentSends, Sends
+from zbench.engine.state import EngineState
+from zbench.errors import UsageError
+from zbench.spec.engine import EngineSpec
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+BUCKETS_IN_FLIGHT = 3
+
+
+class HoldsBytes(Protocol):
+    """Anything that keeps memory from call to call."""
+
+    def bytes_by_category(self) -> dict[str, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Instruments:
+    """Wrappers around what the engine calls, so that it can be measured, or simulated, from outside."""
+
+    wrap_collectives: Callable[[Collectives], Collectives] = lambda inner: inner
+    wrap_adam: Callable[[AdamBackend], AdamBackend] = lambda inner: inner
+
+
+def build_engine(
+    model: nn.Module,
+    spec: EngineSpec,
+    process_group: dist.ProcessGroup | None = None,
+    *,
+    instruments: Instruments | None = None,
+) -> Engine:
+    """Return an engine that trains `model` as `spec` says; the values of rank 0's model count.
+
+    The model stays on its device. Its float32 parameters and buffers take `spec.dtype`; others keep theirs.
+    Without torch.distributed the world is one rank. UsageError for what this engine cannot do.
+    """
+    instruments = instruments or Instruments()
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    moved = choose_collectives(process_group, device)
+    collectives = instruments.wrap_collectives(moved)
+    groups = make_groups(model, _hyperparameters(spec), _overrides(spec))
+    scaling = _scaling(spec)
+    policies = Policies(_accumulation(spec), _clip(spec), scaling, collectives, moved.close)
+    prepare(model, DTYPES[spec.dtype], collectives)
+    builder = _CoreBuilder(model, spec, device, moved, policies, instruments, groups)
+    return Engine(model, builder.build, policies, groups)
+
+
+class _CoreBuilder:
+    """Builds a core for the parameters that are trained now; one method a choice."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        spec: EngineSpec,
+        device: torch.device,
+        moved: SingleProcess | Gloo | Native,
+        policies: Policies,
+        instruments: Instruments,
+        groups: list[ParamGroup],
+    ) -> None:
+        self.model, self.spec, self.device, self.moved = model, spec, device, moved
+        self.policies, self.instruments, self.groups = policies, instruments, groups
+        self.collectives = policies.collectives
+        self.home: Home = PinnedHost(device) if spec.offload_optimizer == "cpu" else Device(device)
+
+    def build(self) -> Core:
+        spec = self.spec
+        trainables = collect(self.model, self.groups)
+        dtypes, regions = dtype_sections(trainables, DTYPES[spec.dtype])
+        layout = self._layout(trainables, regions)
+        shard = Shard(layout, self.collectives.rank, whole=spec.zero_stage == 0)
+        parameters = ReplicatedParameters(shard, dtypes, self.device, self.collectives)
+        adam = self.instruments.wrap_adam(self._adam())
+        landing, gradients = self._gradients(shard, dtypes)
+        optimizer = self._optimizer(shard, parameters, dtypes, landing.buffer, trainables)
+        needs_norm = self.policies.clip.needs_norm or self.policies.scaling.needs_norm
+        summarizer = Summarizer(shard, landing.buffer, adam, self.collectives, needs_norm=needs_norm)
+        state = EngineState(
+            self.model, trainables, optimizer, parameters, self.collectives, self.policies.scaling
+        )
+        state.load_masters(lambda t: t.parameter)
+        parameters.adopt(trainables)
+        schedule = AfterBackward(optimizer, adam, parameters)
+        gradients.reducer.on_reduced = schedule.reduced
+        hooks = GradientHooks(trainables, gradients.accept)
+        held = [parameters, *optimizer.masters, optimizer.moments, landing, gradients, schedule, self.moved]
+        return Core(
+            trainables,
+            parameters,
+            gradients,
+            optimizer,
+            summarizer,
+            schedule,
+            hooks,
+            state,
+            partial(_sum, held),
+        )
+
+    def _layout(self, trainables: Sequence[Trainable], regions: Sequence[Region]) -> Layout:
+        spec = self.spec
+        reduce, gather = spec.reduce_bucket_size, spec.allgather_bucket_size
+        return plan_layout(
+            [t.parameter.numel() for t in trainables],
+            regions,
+            world_size=self.collectives.world_size,
+            block_size=reduce if spec.zero_stage == 0 else min(reduce, gather),
+            bucket_size=reduce,
+        )
+
+    def _adam(self) -> AdamBackend:
+        return NativeAdam()
+
+    def _optimizer(
+        self,
+        shard: Shard,
+        parameters: Parameters,
+        dtypes: Sequence[torch.dtype],
+        gradients: Tensor,
+        trainables: Sequence[Trainable],
+    ) -> ShardOptimizer:
+        o = self.spec.optimizer
+        masters = [self._masters(shard, parameters, k, d) for k, d in enumerate(dtypes)]
+        amsgrad = any(group["amsgrad"] for group in self.groups)
+        moments = Moments(shard.length, self.home, DTYPES[o.moments_dtype], amsgrad=amsgrad)
+        return ShardOptimizer(
+            shard,
+            masters,
+            moments,
+            gradients,
+            self.groups,
+            [t.group for t in trainables],
+            sub_group_size=self.spec.sub_group_size,
+            stochastic=o.moments_rounding == "stochastic",
+        )
+
+    def _masters(self, shard: Shard, parameters: Parameters, section: int, dtype: torch.dtype) -> Masters:
+        extent = shard.local(shard.layout.section_extent(section))
+        if dtype == torch.float32 and self.spec.offload_optimizer == self.spec.offload_param:
+            return ParametersThemselves(parameters)
+        if self.home.lands_directly(self.device):
+            return OwnMasters(parameters, extent, self.home)
+        return FarMasters(parameters, extent, self.home, dtype)
+
+    def _gradients(
+        self, shard: Shard, dtypes: Sequence[torch.dtype]
+    ) -> tuple[Landing, ReplicatedGradients | ShardedGradients]:
+        spec, layout, world = self.spec, shard.layout, self.collectives.world_size
+        kept = DTYPES[spec.grad_accum_dtype]
+        single = spec.accumulation_mode == "micro_steps" and spec.gradient_accumulation_steps == 1
+        at_boundary = world == 1 or single or self._reduces_at_boundary()
+        summed = torch.float32 if at_boundary else kept
+        landing: Landing = (
+            WholeLanding(shard, self.home, self.device, summed, self.collectives)
+            if shard.whole
+            else ShardLanding(shard, self.home, self.device, summed)
+        )
+        portions = [list(layout.portions(i)) for i in range(len(layout.spans))]
+        in_flight = BUCKETS_IN_FLIGHT if spec.overlap_comm else 1
+        reducer = BucketReducer(layout.buckets, portions, self.collectives, landing, in_flight=in_flight)
+        once, several = self._sends(shard, landing, dtypes, kept)
+        if at_boundary:
+            return landing, ReplicatedGradients(portions, reducer, landing, once=once, several=several)
+        return landing, ShardedGradients(portions, reducer, landing, once)
+
+    def _sends(
+        self, shard: Shard, landing: Landing, dtypes: Sequence[torch.dtype], kept: torch.dtype
+    ) -> tuple[Sends, Sends]:
+        """Return where gradients of a step with one backward are written to, and of one with several."""
+        layout, wanted = shard.layout, self.spec.communication_dtype
+        alone = self.collectives.world_size == 1
+        sent = [DTYPES[wanted] if wanted else d for d in dtypes]
+        pooled = PooledSends(layout, sent, self.device)
+        in_place = InPlaceSends(layout, landing.buffer)
+        if not self.home.lands_directly(self.device) or landing.buffer.dtype != torch.float32:
+            in_landing_once = in_landing_several = False
+        else:
+            in_landing_once = alone or (shard.whole and all(d == torch.float32 for d in sent))
+            in_landing_several = kept == torch.float32 and (
+                alone or (shard.whole and wanted in (None, "float32"))
+            )
+        resident = partial(torch.zeros, layout.length, dtype=kept, device=self.device)
+        several: Sends
+        if in_landing_several:
+            several = in_place
+        elif alone or wanted is None or DTYPES[wanted] == kept:
+            several = ResidentSends(layout, resident)
+        else:
+            several = CastSends(layout, resident, pooled)
+        return in_place if in_landing_once else pooled, several
+
+    def _reduces_at_boundary(self) -> bool:
+        if self.spec.reduce_at == "auto":
+            return self.spec.zero_stage < 2
+        return self.spec.reduce_at == "boundary"
+
+
+def _accumulation(spec: EngineSpec) -> Accumulation:
+    if spec.accumulation_mode == "micro_steps":
+        return MicroSteps(spec.gradient_accumulation_steps)
+    if spec.gradient_accumulation_steps != 1:
+        raise UsageError(
+            f"gradient_accumulation_steps: expected 1 with accumulation_mode: {spec.accumulation_mode}, got"
+            f" {spec.gradient_accumulation_steps}; only micro_steps counts"
+        )
+    return MultiBackward() if spec.accumulation_mode == "multi_backward" else Unmanaged()
+
+
+def _clip(spec: EngineSpec) -> Clip:
+    return ClipByGlobalNorm(spec.gradient_clipping) if spec.gradient_clipping else NoClip()
+
+
+def _scaling(spec: EngineSpec) -> LossScaling:
+    if spec.dtype == "float16":
+        return DynamicScaling(spec.initial_loss_scale, spec.loss_scale_window)
+    return NoScaling()
+
+
+def _hyperparameters(spec: EngineSpec) -> ParamGroup:
+    o = spec.optimizer
+    values = o.model_dump(include={"lr", "betas", "eps", "weight_decay", "bias_correction", "amsgrad"})
+    return {**values, "decoupled": o.name == "adamw"}
+
+
+def _overrides(spec: EngineSpec) -> dict[str, ParamGroup]:
+    return {p: group.model_dump(exclude_none=True) for p, group in spec.param_groups.items()}
+
+
+def _sum(holders: Sequence[HoldsBytes]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for holder in holders:
+        total.update(holder.bytes_by_category())
+    return total

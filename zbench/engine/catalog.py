@@ -1,0 +1,92 @@
+"""Which parameters are trained, in which optimizer group, and in which order backward produces their
+gradients.
+"""
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import nn
+
+from zbench.engine.optimizer import ParamGroup
+from zbench.engine.parameters import Trainable
+from zbench.engine.partition import Region
+from zbench.engine.protocols import Collectives
+from zbench.errors import UsageError
+
+
+def make_groups(
+    model: nn.Module, defaults: Mapping[str, Any], overrides: Mapping[str, Mapping[str, Any]]
+) -> list[ParamGroup]:
+    """Return one group for each pattern (fnmatch on names, the first match wins) and one, first, for the
+    rest.
+
+    A pattern whose override says `frozen` freezes its parameters. UsageError for a pattern that matches
+    nothing.
+    """
+    groups: list[ParamGroup] = [{**defaults, "params": []}]
+    by_pattern = {pattern: {**defaults, **changes, "params": []} for pattern, changes in overrides.items()}
+    matched: set[str] = set()
+    for name, parameter in model.named_parameters():
+        pattern = next((p for p in by_pattern if fnmatchcase(name, p)), None)
+        matched |= {pattern} if pattern is not None else set()
+        group = groups[0] if pattern is None else by_pattern[pattern]
+        if group.get("frozen"):
+            parameter.requires_grad_(False)
+        else:
+            group["params"].append(parameter)
+    for pattern in by_pattern:
+        if pattern not in matched:
+            names = ", ".join(name for name, _ in list(model.named_parameters())[:5])
+            raise UsageError(
+                f"param_groups: the pattern {pattern!r} matches no parameter; there are {names}, ..."
+            )
+    groups += [group for group in by_pattern.values() if group["params"]]
+    for group in groups:
+        group.pop("frozen", None)
+    return groups
+
+
+def collect(model: nn.Module, groups: Sequence[ParamGroup]) -> list[Trainable]:
+    """Return the parameters that require a gradient and have elements, in registration order; tied ones
+    once.
+    """
+    group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
+    found = [
+        (name, p)
+        for name, p in model.named_parameters()
+        if p.requires_grad and p.numel() and id(p) in group_of
+    ]
+    for name, p in found:
+        if p.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            raise UsageError(
+                f"expected parameters of float32, bfloat16 or float16, got {p.dtype} for {name!r}"
+            )
+    return [Trainable(index, name, p, group_of[id(p)]) for index, (name, p) in enumerate(found)]
+
+
+def prepare(model: nn.Module, dtype: torch.dtype, collectives: Collectives) -> None:
+    """Give every rank the values of rank 0, and what is not trained its dtype (float32 becomes `dtype`)."""
+    works = []
+    for tensor in [*model.parameters(), *model.buffers()]:
+        works.append(collectives.broadcast(tensor.data, 0))
+    for work in works:
+        work.wait()
+    for tensor in [*(p for p in model.parameters() if not p.requires_grad), *model.buffers()]:
+        if tensor.dtype == torch.float32:
+            tensor.data = tensor.data.to(dtype)
+
+
+def dtype_sections(
+    trainables: Sequence[Trainable], dtype: torch.dtype
+) -> tuple[list[torch.dtype], list[Region]]:
+    """Return the dtypes that parameters are stored in, and one region of parameters in backward order for
+    each.
+    """
+    stored = {t.index: dtype if t.parameter.dtype == torch.float32 else t.parameter.dtype for t in trainables}
+    backward_order = [t.index for t in reversed(trainables)]
+    dtypes = list(dict.fromkeys(stored[i] for i in backward_order))
+    return dtypes, [
+        Region(tuple(i for i in backward_order if stored[i] == d), k) for k, d in enumerate(dtypes)
+    ]

@@ -1,0 +1,172 @@
+"""Engine: one training step, from a loss to new parameters."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from zbench.engine.accumulation import Accumulation
+from zbench.engine.clip import Clip, gradient_scale
+from zbench.engine.gradients import Gradients
+from zbench.engine.hooks import GradientHooks
+from zbench.engine.norm import Summarizer
+from zbench.engine.optimizer import ParamGroup, ShardOptimizer
+from zbench.engine.parameters import Parameters, Trainable
+from zbench.engine.protocols import Collectives, StepInfo
+from zbench.engine.scaling import LossScaling
+from zbench.engine.schedule import Schedule
+from zbench.engine.state import EngineState
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What is built for one set of trainable parameters; built anew when that set grows."""
+
+    trainables: Sequence[Trainable]
+    parameters: Parameters
+    gradients: Gradients
+    optimizer: ShardOptimizer
+    summarizer: Summarizer
+    schedule: Schedule
+    hooks: GradientHooks
+    state: EngineState
+    memory: Callable[[], Counter[str]]
+
+    def close(self) -> None:
+        """Take every hook off the model."""
+        self.hooks.remove()
+        self.schedule.close()
+        self.gradients.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """Choices that outlive a rebuilt core."""
+
+    accumulation: Accumulation
+    clip: Clip
+    scaling: LossScaling
+    collectives: Collectives
+    close: Callable[[], None]
+
+
+class Engine:
+    """A ZeRO training engine (Rajbhandari et al., 2020, arXiv:1910.02054) around one model.
+
+    Each step is `backward` one or more times, then `step`. Parameters keep their identity and are ordinary
+    tensors to the model; `p.grad` stays None. `param_groups` may be changed between steps, as in torch.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        build_core: Callable[[], Core],
+        policies: Policies,
+        param_groups: list[ParamGroup],
+    ) -> None:
+        self.model, self.param_groups = model, param_groups
+        self._build_core, self._policies = build_core, policies
+        self._core = build_core()
+
+    def backward(self, loss: Tensor, last: bool | None = None) -> None:
+        """Compute and add up gradients of `loss` (a scalar); `last` marks a step's last backward in
+        multi_backward.
+
+        An exception leaves the engine as it was after the previous step: gradients of this step are
+        forgotten.
+        """
+        this = self._policies.accumulation.next(last)
+        scale = self._policies.scaling.scale
+        loss = loss if scale == 1.0 else loss * scale
+        if this.first:
+            self._adopt_unfrozen()
+        core = self._core
+        core.schedule.begin(last=bool(this.last))
+        core.gradients.begin(this, loss)
+        try:
+            loss.backward()  # type: ignore[no-untyped-call]
+            core.gradients.finish()
+        except BaseException:
+            core.gradients.abandon()
+            core.schedule.drop()
+            self._policies.accumulation.reset()
+            raise
+        self._policies.accumulation.done()
+
+    def step(self) -> StepInfo:
+        """Update the parameters from the gradients since the last step; raise UsageError if they are not
+        complete.
+        """
+        policies, core = self._policies, self._core
+        policies.accumulation.check_step()
+        core.gradients.settle()
+        summary = core.summarizer.gather(core.gradients.contributed)
+        loss_scale, norm = policies.scaling.scale, None
+        if summary.square_sum is not None:
+            norm = math.sqrt(summary.square_sum) * self._scale(loss_scale, 1.0)
+        coefficient = 1.0 if norm is None else policies.clip.coefficient(norm)
+        taken = policies.scaling.judge(summary.square_sum)
+        if taken:
+            rolled_back = core.schedule.apply(self._scale(loss_scale, coefficient), summary.active)
+        else:
+            rolled_back = core.schedule.drop()
+        core.gradients.clear()
+        core.parameters.settle()
+        policies.accumulation.reset()
+        return StepInfo(norm, taken and coefficient != 1.0, not taken, rolled_back, loss_scale)
+
+    def _scale(self, loss_scale: float, clip: float) -> float:
+        world, steps = self._policies.collectives.world_size, self._policies.accumulation.divisor
+        return gradient_scale(world_size=world, accumulation=steps, loss_scale=loss_scale, clip=clip)
+
+    def _adopt_unfrozen(self) -> None:
+        """Rebuild the core when a parameter outside it has been unfrozen; state is carried over by name."""
+        known = {id(t.parameter) for t in self._core.trainables}
+        if all(id(p) in known or not p.requires_grad or p.numel() == 0 for p in self.model.parameters()):
+            return
+        state = self._core.state.full()
+        frozen = {k.removeprefix("frozen."): v for k, v in state.items() if k.startswith("frozen.")}
+        state.update({f"param.{name}": value.float() for name, value in frozen.items()})
+        self._core.close()
+        self._core = self._build_core()
+        self._core.state.load(state)
+
+    def full_parameters(self) -> dict[str, Tensor]:
+        """Return name -> the whole parameter (float32 master weights where trained), on every rank, as
+        copies.
+        """
+        masters = self._core.state.full_masters()
+        return {
+            name: masters[name] if name in masters else p.detach().float().clone()
+            for name, p in self.model.named_parameters()
+        }
+
+    def first_moments(self) -> dict[str, Tensor]:
+        """Return name -> the whole exp_avg in float32 of every trained parameter, on every rank."""
+        return {name: value.float() for name, value in self._core.state.full_moments("exp_avg").items()}
+
+    @torch.no_grad()
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return everything a resumed run needs, consolidated, the same on every rank; see `state` for the
+        keys.
+        """
+        return self._core.state.full()
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Resume from `state_dict` of any world size or stage; UsageError if it does not fit the model."""
+        self._core.gradients.abandon()
+        self._policies.accumulation.reset()
+        self._core.state.load(state)
+
+    def memory_by_category(self) -> dict[str, int]:
+        """Return the bytes held now, by category; those in offloaded host memory have the prefix `host_`."""
+        return {name: count for name, count in self._core.memory().items() if count}
+
+    def close(self) -> None:
+        """Take the hooks off the model; it stays usable with the parameters as they are."""
+        self._core.close()
+        self._policies.close()

@@ -1,0 +1,213 @@
+"""What becomes of a gradient between autograd and the optimizer.
+
+`ReplicatedGradients` reduces at the boundary: earlier backwards are added up on each rank, in a full flat
+buffer that exists only if there are any. `ShardedGradients` reduces every backward and adds up shards of
+sums.
+
+Both are a *gradient sink*: `accept(index, gradient)` may be called by an autograd hook or by an operator
+inside a compiled graph, once per parameter and backward, between `begin` and `finish`, in any order that
+agrees across ranks. The gradient is copied before `accept` returns.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from zbench.engine.landing import Landing
+from zbench.engine.partition import Portion
+from zbench.engine.reduction import BucketReducer
+from zbench.engine.sending import Sends
+from zbench.engine.sums import accumulate
+from zbench.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One backward of a step. `last` is None where only `step()` will tell."""
+
+    first: bool
+    last: bool | None
+
+
+class Gradients(Protocol):
+    """Per backward: `begin`, `accept`..., `finish` (or `abandon`); per step: `settle`, then `clear`."""
+
+    contributed: list[bool]
+    """Which parameters received a gradient on this rank since the step began."""
+
+    def begin(self, this: Pass, loss: Tensor) -> None:
+        """Start the backward of `loss`, scaled; its graph tells an implementation which gradients will
+        come.
+        """
+        ...
+
+    def accept(self, index: int, gradient: Tensor) -> None:
+        """Take parameter `index`'s gradient (its shape, any strides) of this backward."""
+        ...
+
+    def finish(self) -> None:
+        """End a backward; what it should have reduced is reduced."""
+        ...
+
+    def settle(self) -> None:
+        """Return when the step's sums stand in the landing buffer."""
+        ...
+
+    def abandon(self) -> None:
+        """Forget the whole step, in the middle of a backward or after it; collectives in flight are
+        completed.
+        """
+        ...
+
+    def clear(self) -> None:
+        """Forget the step's gradients: the update has read them, or they were dropped."""
+        ...
+
+    def bytes_by_category(self) -> dict[str, int]: ...
+
+    def close(self) -> None:
+        """Let go of whatever is registered elsewhere."""
+        ...
+
+
+class _Sink:
+    """What both kinds share: gradients are written to send buffers portion by portion."""
+
+    def __init__(
+        self, portions: Sequence[Sequence[Portion]], reducer: BucketReducer, landing: Landing
+    ) -> None:
+        self.portions, self.reducer, self.landing = portions, reducer, landing
+        self.contributed = [False] * len(portions)
+        self._arrived = [False] * len(portions)
+        self._open = False
+
+    def _start(self) -> None:
+        self._arrived = [False] * len(self.portions)
+        self._open = True
+
+    def _arrive(self, index: int) -> None:
+        if not self._open:
+            raise UsageError(
+                "expected engine.backward(loss), got a backward outside of it; do not call loss.backward()"
+            )
+        if self._arrived[index]:
+            raise UsageError(
+                f"expected one gradient a backward for each parameter, got a second for parameter {index};"
+                " reentrant activation checkpointing does this: use use_reentrant=False"
+            )
+        self._arrived[index] = self.contributed[index] = True
+
+    def _write(self, sends: Sends, index: int, gradient: Tensor, *, add: bool) -> None:
+        flat: Tensor | None = None
+        for p in self.portions[index]:
+            place = sends.open(p.bucket)[p.target : p.target + p.length]
+            if p.length == gradient.numel():
+                place, source = place.view(gradient.shape), gradient
+            else:
+                flat = gradient.reshape(-1) if flat is None else flat
+                source = flat[p.source : p.source + p.length]
+            if add:
+                accumulate(place, source)
+            else:
+                place.copy_(source)
+            self.reducer.filled(p)
+
+    def settle(self) -> None:
+        self.landing.settle()
+
+    def abandon(self) -> None:
+        self._open = False
+        self.reducer.abandon()
+        self.landing.settle()
+        self.clear()
+
+    def clear(self) -> None:
+        self.contributed = [False] * len(self.portions)
+
+    def close(self) -> None:
+        return
+
+
+class ShardedGradients(_Sink):
+    """Reduces at each backward; sums of earlier backwards wait in the landing, sharded."""
+
+    def __init__(
+        self, portions: Sequence[Sequence[Portion]], reducer: BucketReducer, landing: Landing, sends: Sends
+    ) -> None:
+        super().__init__(portions, reducer, landing)
+        self._sends = sends
+
+    def begin(self, this: Pass, loss: Tensor) -> None:
+        self._start()
+        self.reducer.begin(self._sends, first=this.first, last=bool(this.last))
+
+    def accept(self, index: int, gradient: Tensor) -> None:
+        self._arrive(index)
+        self._write(self._sends, index, gradient, add=False)
+
+    def finish(self) -> None:
+        self._open = False
+        self.reducer.finish(stale=[i for i, there in enumerate(self._arrived) if not there])
+
+    def bytes_by_category(self) -> dict[str, int]:
+        return self._sends.bytes_by_category()
+
+
+class ReplicatedGradients(_Sink):
+    """Reduces at the boundary. A step of one backward writes to `once`; one of several adds up in
+    `several`.
+    """
+
+    def __init__(
+        self,
+        portions: Sequence[Sequence[Portion]],
+        reducer: BucketReducer,
+        landing: Landing,
+        *,
+        once: Sends,
+        several: Sends,
+    ) -> None:
+        super().__init__(portions, reducer, landing)
+        self._once, self._several = once, several
+        self._sends = once
+        self._this = Pass(first=True, last=True)
+        self._reduced = False
+
+    def begin(self, this: Pass, loss: Tensor) -> None:
+        self._start()
+        self._this = this
+        if this.first:
+            self._sends = self._once if this.last else self._several
+            self._reduced = False
+        if this.last:
+            self.reducer.begin(self._sends, first=True, last=True)
+
+    def accept(self, index: int, gradient: Tensor) -> None:
+        add = self.contributed[index]
+        self._arrive(index)
+        self._write(self._sends, index, gradient, add=add)
+
+    def finish(self) -> None:
+        self._open = False
+        if self._this.last:
+            self._reduce()
+
+    def settle(self) -> None:
+        if not self._reduced:
+            self.reducer.begin(self._sends, first=True, last=True)
+            self._reduce()
+        self.landing.settle()
+
+    def _reduce(self) -> None:
+        self.reducer.finish(stale=[i for i, there in enumerate(self.contributed) if not there])
+        self._reduced = True
+
+    def clear(self) -> None:
+        super().clear()
+        self._reduced = False
+
+    def bytes_by_category(self) -> dict[str, int]:
+        return dict(Counter(self._once.bytes_by_category()) + Counter(self._several.bytes_by_category()))

@@ -1,0 +1,89 @@
+"""Where a flat buffer lives. A home is chosen once, in `build`; nothing downstream asks which one it is."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from zbench.engine.collectives import Done
+from zbench.engine.protocols import Work
+
+
+class Home(Protocol):
+    """Allocates flat buffers and brings device tensors into them."""
+
+    @property
+    def prefix(self) -> str:
+        """Prefix of the memory categories of what lives here: empty on the device, `host_` offloaded."""
+        ...
+
+    def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
+        """Return a zeroed buffer [numel], aligned to 64 bytes."""
+        ...
+
+    def lands_directly(self, device: torch.device) -> bool:
+        """Whether a computation on `device` can write its result straight into a buffer of this home."""
+        ...
+
+    def bring(self, source: Tensor, target: Tensor) -> Work:
+        """Start copying `source` into `target`, a buffer of this home; the host may read it after `wait`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """The model's own device."""
+
+    device: torch.device
+    prefix: str = ""
+
+    def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(numel, dtype=dtype, device=self.device)
+
+    def lands_directly(self, device: torch.device) -> bool:
+        return True
+
+    def bring(self, source: Tensor, target: Tensor) -> Work:
+        target.copy_(source)
+        return Done()
+
+
+class _Landed:
+    """A copy on its own stream."""
+
+    def __init__(self, event: torch.cuda.Event) -> None:
+        self.event = event
+
+    def wait(self) -> None:
+        self.event.synchronize()
+
+
+class PinnedHost:
+    """CPU memory beside the device's: page-locked where there is an accelerator, ordinary (yet apart) on
+    the CPU.
+    """
+
+    prefix = "host_"
+
+    def __init__(self, device: torch.device) -> None:
+        self.pinned = device.type == "cuda"
+        self.stream = torch.cuda.Stream(device) if self.pinned else None
+
+    def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(numel, dtype=dtype, pin_memory=self.pinned)
+
+    def lands_directly(self, device: torch.device) -> bool:
+        return device.type == "cpu"
+
+    def bring(self, source: Tensor, target: Tensor) -> Work:
+        if self.stream is None:
+            target.copy_(source)
+            return Done()
+        self.stream.wait_stream(torch.cuda.current_stream(source.device))
+        with torch.cuda.stream(self.stream):
+            target.copy_(source, non_blocking=True)
+            source.record_stream(self.stream)
+            event = torch.cuda.Event()
+            event.record(self.stream)
+        return _Landed(event)

@@ -1,0 +1,145 @@
+"""Where the rank sums of gradients land: this rank's shard, or the whole flat gradient (stage 0).
+
+`buffer` [shard.length] holds the sums in local order once `settle` has returned. A later backward of the
+same step is added to what stands there, in the buffer's dtype.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from zbench.engine.collectives import All, Done, ScratchPool, Then
+from zbench.engine.home import Home
+from zbench.engine.partition import Bucket, Extent, Shard
+from zbench.engine.protocols import Collectives, Work
+from zbench.engine.sums import accumulate
+
+_ARRIVING_AT_ONCE = 2
+
+
+class Landing(Protocol):
+    """Receives reduced buckets. Per backward: `begin`, then `target` and `landed` for each bucket, then
+    `settle`.
+    """
+
+    buffer: Tensor
+
+    def begin(self, *, first: bool, last: bool) -> None:
+        """Start a backward that reduces: the `first` of a step overwrites, later ones add."""
+        ...
+
+    def target(self, bucket: Bucket) -> Tensor:
+        """Return a float32 tensor whose first bucket.length / world_size elements the reduction writes."""
+        ...
+
+    def landed(self, bucket: Bucket, target: Tensor) -> None:
+        """Take over a finished reduction; the bucket's sums may still be on their way into `buffer`."""
+        ...
+
+    def settle(self) -> None:
+        """Return when every sum stands in `buffer`."""
+        ...
+
+    def bytes_by_category(self) -> dict[str, int]:
+        """Return what it holds now."""
+        ...
+
+
+class ShardLanding:
+    """Keeps this rank's part of every sum, in `home`."""
+
+    def __init__(self, shard: Shard, home: Home, device: torch.device, dtype: torch.dtype) -> None:
+        self.shard, self.home = shard, home
+        self.buffer = home.zeros(shard.length, dtype)
+        self._near = home.lands_directly(device)
+        self._straight = self._near and dtype == torch.float32
+        self._scratch = ScratchPool(device)
+        self._first = True
+        self._arriving: deque[tuple[Work, Tensor]] = deque()
+
+    def begin(self, *, first: bool, last: bool) -> None:
+        self._first = first
+
+    def target(self, bucket: Bucket) -> Tensor:
+        place = self._place(bucket)
+        if self._first and self._straight:
+            return place
+        return self._scratch.take(place.numel(), torch.float32)
+
+    def landed(self, bucket: Bucket, target: Tensor) -> None:
+        if self._first and self._straight:
+            return
+        if len(self._arriving) >= _ARRIVING_AT_ONCE:
+            self._finish_oldest()
+        place = self._place(bucket)
+        self._arriving.append((self._merge(target[: place.numel()], place), target))
+
+    def settle(self) -> None:
+        while self._arriving:
+            self._finish_oldest()
+
+    def bytes_by_category(self) -> dict[str, int]:
+        return {f"{self.home.prefix}gradients": self.buffer.nbytes, "buckets": self._scratch.bytes}
+
+    def _place(self, bucket: Bucket) -> Tensor:
+        local = self.shard.local(Extent(bucket.start, bucket.length))
+        return self.buffer[local.start : local.stop]
+
+    def _merge(self, sums: Tensor, place: Tensor) -> Work:
+        if self._first:
+            return self.home.bring(sums, place)
+        if self._near:
+            accumulate(place, sums)
+            return Done()
+        staging = self.home.zeros(sums.numel(), sums.dtype)
+        return Then(self.home.bring(sums, staging), partial(accumulate, place, staging))
+
+    def _finish_oldest(self) -> None:
+        work, scratch = self._arriving.popleft()
+        work.wait()
+        self._scratch.give(scratch)
+
+
+class WholeLanding(ShardLanding):
+    """Keeps the whole flat gradient: this rank's parts are reduced into it, the last backward gathers the
+    others'.
+    """
+
+    def __init__(
+        self, shard: Shard, home: Home, device: torch.device, dtype: torch.dtype, comm: Collectives
+    ) -> None:
+        super().__init__(shard, home, device, dtype)
+        self._parts = Shard(shard.layout, comm.rank)
+        self._comm = comm
+        self._last = False
+        self._gathers: list[Work] = []
+
+    def begin(self, *, first: bool, last: bool) -> None:
+        super().begin(first=first, last=last)
+        self._last = last
+
+    def landed(self, bucket: Bucket, target: Tensor) -> None:
+        super().landed(bucket, target)
+        if self._last:
+            super().settle()
+            self._gather(bucket.blocks)
+
+    def settle(self) -> None:
+        super().settle()
+        if not self._last:
+            self._gather(self.shard.layout.blocks)
+            self._last = True
+        All(self._gathers).wait()
+        self._gathers.clear()
+
+    def _gather(self, blocks: Sequence[Extent]) -> None:
+        self._gathers += [self._comm.all_gather(self.buffer[b.start : b.stop]) for b in blocks]
+
+    def _place(self, bucket: Bucket) -> Tensor:
+        (block,) = bucket.blocks
+        piece = self._parts.piece(block)
+        return self.buffer[piece.start : piece.stop]

@@ -1,0 +1,103 @@
+"""Replicated parameters: every rank holds all of them, in one flat buffer a dtype, and `p.data` is a view
+of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from zbench.engine.collectives import All
+from zbench.engine.partition import Extent, Segment, Shard
+from zbench.engine.protocols import Collectives, Work
+
+
+@dataclass(frozen=True, slots=True)
+class Trainable:
+    """One parameter that is trained. `index` counts in registration order; `group` is its optimizer group."""
+
+    index: int
+    name: str
+    parameter: torch.nn.Parameter
+    group: int
+
+
+class Parameters(Protocol):
+    """The model's parameters, as the optimizer sees them: owned segments to write, and a way to publish
+    them.
+    """
+
+    def owned(self, segment: Segment) -> Tensor:
+        """Return the stored values [segment.length] of what this rank owns, in the parameter's dtype."""
+        ...
+
+    def adopt(self, trainables: Sequence[Trainable]) -> None:
+        """Make the model's parameters views of the values stored here; their old values are let go."""
+        ...
+
+    def publish(self, local_stop: int) -> None:
+        """Segments below `local_stop` (local order) have new values: start to make them known to all."""
+        ...
+
+    def settle(self) -> None:
+        """Publish the rest; return when the next forward may begin."""
+        ...
+
+    def bytes_by_category(self) -> dict[str, int]:
+        """Return what is held between steps."""
+        ...
+
+
+class ReplicatedParameters:
+    """Whole parameters on every rank; after the update each rank's parts are gathered in place, block by
+    block.
+    """
+
+    def __init__(
+        self, shard: Shard, dtypes: Sequence[torch.dtype], device: torch.device, collectives: Collectives
+    ) -> None:
+        layout = shard.layout
+        self.shard, self.collectives = shard, collectives
+        self.sections = [layout.section_extent(k) for k in range(len(dtypes))]
+        self.flats = [
+            torch.zeros(s.length, dtype=d, device=device) for s, d in zip(self.sections, dtypes, strict=True)
+        ]
+        self._blocks: list[Extent] = [] if shard.whole else list(layout.blocks)
+        self._published = 0
+        self._works: list[Work] = []
+
+    def adopt(self, trainables: Sequence[Trainable]) -> None:
+        section_of = {i: region.section for region in self.shard.layout.regions for i in region.parameters}
+        for t in trainables:
+            span = self.shard.layout.spans[t.index]
+            t.parameter.data = self._view(section_of[t.index], span.start, span.numel).view(t.parameter.shape)
+
+    def _view(self, section: int, start: int, length: int) -> Tensor:
+        at = start - self.sections[section].start
+        return self.flats[section][at : at + length]
+
+    def owned(self, segment: Segment) -> Tensor:
+        return self._view(segment.section, segment.flat, segment.length)
+
+    def publish(self, local_stop: int) -> None:
+        while self._published < len(self._blocks):
+            block = self._blocks[self._published]
+            if self.shard.local(block).stop > local_stop:
+                return
+            self._works.append(self.collectives.all_gather(self._block_view(block)))
+            self._published += 1
+
+    def _block_view(self, block: Extent) -> Tensor:
+        section = next(k for k, s in enumerate(self.sections) if s.start <= block.start < s.stop)
+        return self._view(section, block.start, block.length)
+
+    def settle(self) -> None:
+        self.publish(self.shard.length)
+        All(self._works).wait()
+        self._works.clear()
+        self._published = 0
+
+    def bytes_by_category(self) -> dict[str, int]:
+        return {"parameters": sum(flat.nbytes for flat in self.flats)}

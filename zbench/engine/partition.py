@@ -1,0 +1,259 @@
+"""Where every element lives: parameters, blocks, buckets and shards of the flat layout, as pure integers.
+
+All trainable parameters are laid end to end in one index space, the flat layout, in the order in which
+backward produces their gradients. Every parameter begins at a multiple of CHUNK elements; the gaps stay
+zero.
+
+The flat layout is cut in *regions* (parameters that are stored and gathered together), a region in
+*blocks*, and a block in `world_size` equal parts: part r belongs to rank r. So a block is gathered in
+place, and a rank's parts of consecutive blocks stand side by side in its *local* index space. A *bucket* is
+a run of consecutive blocks that is reduced at once; in its send buffer all parts meant for rank 0 come
+first, then those for rank 1, and so on.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from zbench.engine.adam.contract import NORM_CHUNK as CHUNK
+
+
+def round_up(count: int, multiple: int) -> int:
+    """Return the smallest multiple of `multiple` that is at least `count`."""
+    return -(-count // multiple) * multiple
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One parameter's place in the flat layout."""
+
+    start: int
+    numel: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.numel
+
+    @property
+    def padded_stop(self) -> int:
+        """Where the next parameter may begin."""
+        return self.start + round_up(self.numel, CHUNK)
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Parameters (indices, in flat order) that are stored together; `section` numbers their dtype."""
+
+    parameters: tuple[int, ...]
+    section: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A run of the flat layout."""
+
+    start: int
+    length: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Consecutive blocks of one section that are reduced at once. `index` is the order of launching."""
+
+    index: int
+    section: int
+    blocks: tuple[Extent, ...]
+
+    @property
+    def start(self) -> int:
+        return self.blocks[0].start
+
+    @property
+    def length(self) -> int:
+        return self.blocks[-1].stop - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """A run of one parameter's gradient, and where it goes in a bucket's send buffer."""
+
+    bucket: int
+    source: int
+    target: int
+    length: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The flat layout of one model at one world size. `spans[i]` is parameter i's (registration order)."""
+
+    world_size: int
+    spans: tuple[Span, ...]
+    regions: tuple[Region, ...]
+    region_extents: tuple[Extent, ...]
+    blocks: tuple[Extent, ...]
+    buckets: tuple[Bucket, ...]
+
+    @property
+    def length(self) -> int:
+        """Elements of the whole flat layout, padding included."""
+        return self.region_extents[-1].stop if self.region_extents else 0
+
+    def section_extent(self, section: int) -> Extent:
+        """Return the run of the flat layout that holds every region of one section."""
+        found = [e for e, r in zip(self.region_extents, self.regions, strict=True) if r.section == section]
+        return Extent(found[0].start, found[-1].stop - found[0].start)
+
+    def portions(self, parameter: int) -> Iterator[Portion]:
+        """Yield where each run of this parameter's gradient goes, in the parameter's own order."""
+        span = self.spans[parameter]
+        for bucket in self.buckets:
+            if bucket.start < span.stop and span.start < bucket.start + bucket.length:
+                yield from _merge(self._portions_in(span, bucket))
+
+    def gaps(self, bucket: Bucket) -> list[tuple[int, int]]:
+        """Return the runs (start, stop) of a bucket's send buffer that no parameter fills."""
+        filled = sorted(
+            (p.target, p.target + p.length)
+            for i in self._touching(bucket)
+            for p in self._portions_in(self.spans[i], bucket)
+        )
+        gaps, at = [], 0
+        for start, stop in [*filled, (bucket.length, bucket.length)]:
+            if start > at:
+                gaps.append((at, start))
+            at = stop
+        return gaps
+
+    def parameters_in(self, bucket: Bucket) -> list[int]:
+        """Return the parameters of which some element lies in the bucket."""
+        return self._touching(bucket)
+
+    def _touching(self, bucket: Bucket) -> list[int]:
+        stop = bucket.start + bucket.length
+        return [i for i, s in enumerate(self.spans) if s.numel and s.start < stop and bucket.start < s.stop]
+
+    def _portions_in(self, span: Span, bucket: Bucket) -> Iterator[Portion]:
+        part = bucket.length // self.world_size
+        for block in bucket.blocks:
+            size = block.length // self.world_size
+            at, stop = max(span.start, block.start), min(span.stop, block.stop)
+            while at < stop:
+                rank, within = divmod(at - block.start, size)
+                length = min(stop - at, size - within)
+                target = rank * part + (block.start - bucket.start) // self.world_size + within
+                yield Portion(bucket.index, at - span.start, target, length)
+                at += length
+
+
+def _merge(portions: Iterator[Portion]) -> Iterator[Portion]:
+    last: Portion | None = None
+    for p in portions:
+        if last and p.source == last.source + last.length and p.target == last.target + last.length:
+            last = Portion(last.bucket, last.source, last.target, last.length + p.length)
+            continue
+        if last:
+            yield last
+        last = p
+    if last:
+        yield last
+
+
+def plan_layout(
+    sizes: Sequence[int], regions: Sequence[Region], *, world_size: int, block_size: int, bucket_size: int
+) -> Layout:
+    """Lay parameters of `sizes` elements (registration order) out by region; sizes of blocks and buckets
+    are at most.
+
+    A block holds at least CHUNK elements for every rank, however small `block_size` is; a bucket at least
+    one block. Regions of one section must be consecutive.
+    """
+    grain = world_size * CHUNK
+    limit = max(block_size // grain, 1) * grain
+    spans = [Span(0, 0)] * len(sizes)
+    extents: list[Extent] = []
+    blocks: list[Extent] = []
+    owners: list[int] = []
+    at = 0
+    for region in regions:
+        begin = at
+        for index in region.parameters:
+            spans[index] = Span(at, sizes[index])
+            at = spans[index].padded_stop
+        at = begin + round_up(at - begin, grain)
+        extents.append(Extent(begin, at - begin))
+        cuts = range(begin, at, limit)
+        blocks += [Extent(cut, min(limit, at - cut)) for cut in cuts]
+        owners += [region.section] * len(cuts)
+    layout = Layout(world_size, tuple(spans), tuple(regions), tuple(extents), tuple(blocks), ())
+    buckets = _in_launch_order(layout, _bucketed(blocks, owners, bucket_size))
+    return Layout(world_size, tuple(spans), tuple(regions), tuple(extents), tuple(blocks), buckets)
+
+
+def _bucketed(blocks: Sequence[Extent], sections: Sequence[int], bucket_size: int) -> list[Bucket]:
+    runs: list[tuple[int, list[Extent]]] = []
+    for block, section in zip(blocks, sections, strict=True):
+        if runs and runs[-1][0] == section and block.stop - runs[-1][1][0].start <= bucket_size:
+            runs[-1][1].append(block)
+        else:
+            runs.append((section, [block]))
+    return [Bucket(k, section, tuple(run)) for k, (section, run) in enumerate(runs)]
+
+
+def _in_launch_order(layout: Layout, buckets: Sequence[Bucket]) -> tuple[Bucket, ...]:
+    """Number buckets by when backward completes them: it ends with what was registered first."""
+    last = {b.index: min(layout.parameters_in(b), default=0) for b in buckets}
+    ordered = sorted(buckets, key=lambda b: (-last[b.index], b.start))
+    return tuple(Bucket(k, b.section, b.blocks) for k, b in enumerate(ordered))
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of one parameter (its padding to CHUNK included) that this rank's optimizer updates."""
+
+    parameter: int
+    section: int
+    flat: int
+    local: int
+    length: int
+
+
+class Shard:
+    """What of the layout one rank owns: its part of every block, or (`whole`) everything."""
+
+    def __init__(self, layout: Layout, rank: int, *, whole: bool = False) -> None:
+        self.layout, self.rank, self.whole = layout, rank, whole
+        self.scale = 1 if whole else layout.world_size
+        self.length = layout.length // self.scale
+        self.segments = tuple(self._segments())
+
+    def local(self, extent: Extent) -> Extent:
+        """Return the run of the local index space that belongs to a run of whole blocks."""
+        return Extent(extent.start // self.scale, extent.length // self.scale)
+
+    def piece(self, block: Extent) -> Extent:
+        """Return the run of the flat layout that this rank owns of a block."""
+        if self.whole:
+            return block
+        size = block.length // self.layout.world_size
+        return Extent(block.start + self.rank * size, size)
+
+    def _segments(self) -> Iterator[Segment]:
+        order = sorted(
+            (i for i, s in enumerate(self.layout.spans) if s.numel), key=lambda i: self.layout.spans[i].start
+        )
+        starts = [self.layout.spans[i].start for i in order]
+        section = {i: region.section for region in self.layout.regions for i in region.parameters}
+        for block in self.layout.blocks:
+            piece, local = self.piece(block), self.local(block)
+            for i in order[
+                max(bisect_right(starts, piece.start) - 1, 0) : bisect_right(starts, piece.stop - 1)
+            ]:
+                span = self.layout.spans[i]
+                start, stop = max(span.start, piece.start), min(span.padded_stop, piece.stop)
+                if start < stop:
+                    yield Segment(i, section[i], start, local.start + start - piece.start, stop - start)

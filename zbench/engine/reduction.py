@@ -1,0 +1,106 @@
+"""Buckets in flight: each is reduced as soon as it is full, in the same order on all ranks, a few at a
+time.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from torch import Tensor
+
+from zbench.engine.landing import Landing
+from zbench.engine.partition import Bucket, Portion
+from zbench.engine.protocols import Collectives, Work
+from zbench.engine.sending import Sends
+
+
+class BucketReducer:
+    """Launches the reduction of full buckets, in order of their index.
+
+    `on_reduced` hears of every bucket of a step's last backward once its sums are in the landing: the seam
+    for schedules that update under the backward pass. `in_flight` bounds the buckets being reduced; with 1
+    a reduction is waited for at once, so nothing overlaps.
+    """
+
+    def __init__(
+        self,
+        buckets: Sequence[Bucket],
+        portions: Sequence[Sequence[Portion]],
+        collectives: Collectives,
+        landing: Landing,
+        *,
+        in_flight: int,
+    ) -> None:
+        self.buckets, self.portions = buckets, portions
+        self.collectives, self.landing = collectives, landing
+        self.in_flight = in_flight
+        self.on_reduced: Callable[[Bucket], None] | None = None
+        self._expected = [0] * len(buckets)
+        for portion in (p for of_one in portions for p in of_one):
+            self._expected[portion.bucket] += 1
+        self._sends: Sends | None = None
+        self._missing: list[int] = []
+        self._next = 0
+        self._last = False
+        self._flying: deque[tuple[Bucket, Work, Tensor]] = deque()
+
+    def begin(self, sends: Sends, *, first: bool, last: bool) -> None:
+        """Start a backward that reduces what is written to `sends`."""
+        self._sends, self._last = sends, last
+        self._missing = list(self._expected)
+        self._next = 0
+        self.landing.begin(first=first, last=last)
+
+    def filled(self, portion: Portion) -> None:
+        """One portion of the current backward's gradients has been written."""
+        if self._sends is not None:
+            self._missing[portion.bucket] -= 1
+            self._launch_full()
+
+    def finish(self, stale: Iterable[int]) -> None:
+        """End the backward: parameters in `stale` count as zero; reduce what is left and wait for all of
+        it.
+        """
+        assert self._sends is not None
+        for portion in (p for index in stale for p in self.portions[index]):
+            if portion.bucket >= self._next:
+                self._sends.open(portion.bucket)[portion.target : portion.target + portion.length].zero_()
+        self._missing = [0] * len(self.buckets)
+        self._launch_full()
+        self._land(0)
+        self._sends = None
+
+    def abandon(self) -> None:
+        """Complete what is in flight and forget the backward; its peers must have launched the same
+        buckets.
+        """
+        if self._sends is not None:
+            self._land(0)
+            for bucket in self.buckets[self._next :]:
+                self._sends.discard(bucket.index)
+            self._sends = None
+
+    def _launch_full(self) -> None:
+        while self._next < len(self.buckets) and self._missing[self._next] == 0:
+            bucket = self.buckets[self._next]
+            self._next += 1
+            self._launch(bucket)
+
+    def _launch(self, bucket: Bucket) -> None:
+        assert self._sends is not None
+        self._land(self.in_flight - 1)
+        target = self.landing.target(bucket)
+        part = target[: bucket.length // self.collectives.world_size]
+        work = self.collectives.reduce_scatter(self._sends.ready(bucket.index), part)
+        self._flying.append((bucket, work, target))
+        if self.in_flight == 1:
+            self._land(0)
+
+    def _land(self, keep: int) -> None:
+        assert self._sends is not None
+        while len(self._flying) > keep:
+            bucket, work, target = self._flying.popleft()
+            work.wait()
+            self._sends.close(bucket.index)
+            self.landing.landed(bucket, target)
+            if self._last and self.on_reduced is not None:
+                self.on_reduced(bucket)

@@ -1,0 +1,69 @@
+"""When the optimizer runs. `AfterBackward` is the plain schedule; others do the same Adam calls earlier.
+
+A schedule hears of every bucket of a step's last backward through `reduced` (BucketReducer.on_reduced), and
+must leave the same bits as this one.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from zbench.engine.adam import AdamBackend
+from zbench.engine.optimizer import ShardOptimizer
+from zbench.engine.parameters import Parameters
+from zbench.engine.partition import Bucket
+
+
+class Schedule(Protocol):
+    """Turns a step's reduced gradients into new parameters."""
+
+    def begin(self, *, last: bool) -> None:
+        """A backward starts."""
+        ...
+
+    def reduced(self, bucket: Bucket) -> None:
+        """A bucket's final sums have landed (or, offloaded on an accelerator, are on their way to the
+        host).
+        """
+        ...
+
+    def apply(self, scale: float, active: Sequence[bool]) -> bool:
+        """Take the step with gradients times `scale` for `active` parameters; return whether work was
+        rolled back.
+        """
+        ...
+
+    def drop(self) -> bool:
+        """Leave every bit as it was before the step; return whether work was rolled back."""
+        ...
+
+    def bytes_by_category(self) -> dict[str, int]: ...
+
+    def close(self) -> None: ...
+
+
+class AfterBackward:
+    """Updates everything at `step()`, subgroup by subgroup; gathers of one subgroup run under the next
+    one's update.
+    """
+
+    def __init__(self, optimizer: ShardOptimizer, backend: AdamBackend, parameters: Parameters) -> None:
+        self.optimizer, self.backend, self.parameters = optimizer, backend, parameters
+
+    def begin(self, *, last: bool) -> None:
+        return
+
+    def reduced(self, bucket: Bucket) -> None:
+        return
+
+    def apply(self, scale: float, active: Sequence[bool]) -> bool:
+        self.optimizer.update(self.backend, active, scale, self.parameters.publish)
+        return False
+
+    def drop(self) -> bool:
+        return False
+
+    def bytes_by_category(self) -> dict[str, int]:
+        return {}
+
+    def close(self) -> None:
+        return

@@ -1,0 +1,116 @@
+"""Buffers that gradients are written to and sent from, one view a bucket."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from zbench.engine.collectives import ScratchPool
+from zbench.engine.partition import Bucket, Layout
+
+
+class Sends(Protocol):
+    """Per bucket: `open` as often as wanted, then `ready` and `close` once, or `discard`."""
+
+    def open(self, bucket: int) -> Tensor:
+        """Return the buffer [bucket.length] to write gradients to; what no parameter fills is zero."""
+        ...
+
+    def ready(self, bucket: int) -> Tensor:
+        """Return the buffer to send, in the dtype of communication."""
+        ...
+
+    def close(self, bucket: int) -> None:
+        """The buffer has been sent."""
+        ...
+
+    def discard(self, bucket: int) -> None:
+        """Forget what may have been written to a bucket that will not be sent."""
+        ...
+
+    def bytes_by_category(self) -> dict[str, int]:
+        """Return what it holds now."""
+        ...
+
+
+class PooledSends:
+    """Buffers that exist from a bucket's first gradient to the end of its reduction."""
+
+    def __init__(self, layout: Layout, dtypes: Sequence[torch.dtype], device: torch.device) -> None:
+        self.buckets, self.dtypes = layout.buckets, dtypes
+        self.gaps = [layout.gaps(bucket) for bucket in layout.buckets]
+        self.pool = ScratchPool(device)
+        self._used: dict[int, Tensor] = {}
+
+    def open(self, bucket: int) -> Tensor:
+        if bucket not in self._used:
+            place = self.buckets[bucket]
+            buffer = self._used[bucket] = self.pool.take(place.length, self.dtypes[place.section])
+            for start, stop in self.gaps[bucket]:
+                buffer[start:stop].zero_()
+        return self._used[bucket][: self.buckets[bucket].length]
+
+    def ready(self, bucket: int) -> Tensor:
+        return self.open(bucket)
+
+    def close(self, bucket: int) -> None:
+        self.pool.give(self._used.pop(bucket))
+
+    def discard(self, bucket: int) -> None:
+        if bucket in self._used:
+            self.close(bucket)
+
+    def bytes_by_category(self) -> dict[str, int]:
+        return {"buckets": self.pool.bytes}
+
+
+class ResidentSends:
+    """One flat buffer in bucket order, made when first needed and kept; sent as it is."""
+
+    def __init__(self, layout: Layout, make: Callable[[], Tensor]) -> None:
+        self.buckets: Sequence[Bucket] = layout.buckets
+        self._make = make
+        self._flat: Tensor | None = None
+
+    def open(self, bucket: int) -> Tensor:
+        if self._flat is None:
+            self._flat = self._make()
+        place = self.buckets[bucket]
+        return self._flat[place.start : place.start + place.length]
+
+    def ready(self, bucket: int) -> Tensor:
+        return self.open(bucket)
+
+    def close(self, bucket: int) -> None:
+        return
+
+    def discard(self, bucket: int) -> None:
+        return
+
+    def bytes_by_category(self) -> dict[str, int]:
+        return {"gradients": 0 if self._flat is None else self._flat.nbytes}
+
+
+class InPlaceSends(ResidentSends):
+    """The landing buffer itself: what is sent and what is received share one memory."""
+
+    def __init__(self, layout: Layout, landing: Tensor) -> None:
+        super().__init__(layout, lambda: landing)
+
+    def bytes_by_category(self) -> dict[str, int]:
+        return {}
+
+
+class CastSends(ResidentSends):
+    """A resident buffer whose buckets are sent in another dtype, through a pool."""
+
+    def __init__(self, layout: Layout, make: Callable[[], Tensor], pooled: PooledSends) -> None:
+        super().__init__(layout, make)
+        self._pooled = pooled
+
+    def ready(self, bucket: int) -> Tensor:
+        return self._pooled.open(bucket).copy_(self.open(bucket))
+
+    def close(self, bucket: int) -> None:
+        self._pooled.close(bucket)

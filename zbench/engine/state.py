@@ -1,0 +1,169 @@
+"""Everything a resumed run needs, as named tensors; the same keys at every stage and world size.
+
+`param.NAME` float32 master weights and `exp_avg.NAME`, `exp_avg_sq.NAME`, `max_exp_avg_sq.NAME` in the
+moments' dtype, of the parameter's shape; `step.NAME` its updates so far (int64); `frozen.NAME`,
+`buffer.NAME` what is not trained; `engine.steps` (int64), `engine.loss_scale` (float64: scale, good steps)
+and `group.N` (float64: lr, beta1, beta2, eps, weight decay).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from zbench.engine.optimizer import ShardOptimizer
+from zbench.engine.parameters import Parameters, Trainable
+from zbench.engine.partition import Segment
+from zbench.engine.protocols import Collectives
+from zbench.engine.scaling import LossScaling
+from zbench.errors import UsageError
+
+MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+
+
+class EngineState:
+    """Reads and writes the state that a shard, its peers' shards and the model hold."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        trainables: Sequence[Trainable],
+        optimizer: ShardOptimizer,
+        parameters: Parameters,
+        collectives: Collectives,
+        scaling: LossScaling,
+    ) -> None:
+        self.model, self.trainables, self.optimizer = model, trainables, optimizer
+        self.parameters, self.collectives, self.scaling = parameters, collectives, scaling
+        self.shard = optimizer.shard
+
+    def full_masters(self) -> dict[str, Tensor]:
+        """Return name -> float32 master weights, whole, on every rank."""
+        local = torch.zeros(self.shard.length, dtype=torch.float32)
+        for s in self.shard.segments:
+            local[s.local : s.local + s.length].copy_(self._master(s))
+        return self._whole(local)
+
+    def full_moments(self, kind: str) -> dict[str, Tensor]:
+        """Return name -> one kind of moment, whole, on every rank; empty where there is none."""
+        local: Tensor | None = getattr(self.optimizer.moments, kind)
+        return {} if local is None else self._whole(local.cpu())
+
+    def full(self) -> dict[str, Tensor]:
+        """Return the whole state, the same on every rank."""
+        state = {f"param.{name}": value for name, value in self.full_masters().items()}
+        for kind in MOMENTS:
+            state.update({f"{kind}.{name}": value for name, value in self.full_moments(kind).items()})
+        return {**state, **self.small()}
+
+    def small(self) -> dict[str, Tensor]:
+        """Return what every rank holds whole."""
+        o = self.optimizer
+        trained = {id(t.parameter) for t in self.trainables}
+        frozen = ((n, p.detach()) for n, p in self.model.named_parameters() if id(p) not in trained)
+        groups = [(g["lr"], *g["betas"], g["eps"], g["weight_decay"]) for g in o.groups]
+        return {
+            "engine.steps": torch.tensor(o.count),
+            "engine.loss_scale": torch.tensor(
+                [self.scaling.scale, self.scaling.good_steps], dtype=torch.float64
+            ),
+            **{f"group.{k}": torch.tensor(values, dtype=torch.float64) for k, values in enumerate(groups)},
+            **{f"step.{t.name}": torch.tensor(o.count - o.lags[t.index]) for t in self.trainables},
+            **{f"frozen.{name}": value.cpu().clone() for name, value in frozen},
+            **{f"buffer.{name}": value.cpu().clone() for name, value in self.model.named_buffers()},
+        }
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Take over a whole state; UsageError names what is missing or does not fit, and nothing has
+        changed then.
+        """
+        self._check(state)
+        for kind in MOMENTS:
+            local: Tensor | None = getattr(self.optimizer.moments, kind)
+            if local is not None:
+                for s in self.shard.segments:
+                    local[s.local : s.local + s.length].zero_()
+                self._write(lambda t, kind=kind: state.get(f"{kind}.{t.name}"), self._in(local))
+        self.load_masters(lambda t: state[f"param.{t.name}"])
+        self._load_small(state)
+
+    def load_masters(self, value: Callable[[Trainable], Tensor]) -> None:
+        """Set the masters to `value(trainable)` (whole tensors), and the parameters to what follows from
+        them.
+        """
+        self._write(value, self._master)
+        for s in self.shard.segments:
+            masters = self.optimizer.masters[s.section]
+            if (out := masters.out(s)) is not None:
+                out.copy_(masters.of(s))
+                masters.deliver(s)
+        self.parameters.settle()
+
+    def _load_small(self, state: Mapping[str, Tensor]) -> None:
+        o = self.optimizer
+        o.count = int(state["engine.steps"])
+        o.lags = [o.count - int(state.get(f"step.{t.name}", torch.tensor(0))) for t in self.trainables]
+        scale, good = state["engine.loss_scale"].tolist()
+        self.scaling.resume(scale, int(good))
+        for k, group in enumerate(o.groups):
+            if f"group.{k}" in state:
+                lr, beta1, beta2, eps, decay = state[f"group.{k}"].tolist()
+                group.update(lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=decay)
+        for prefix, named in (
+            ("frozen", self.model.named_parameters()),
+            ("buffer", self.model.named_buffers()),
+        ):
+            for name, tensor in named:
+                if f"{prefix}.{name}" in state:
+                    tensor.detach().copy_(state[f"{prefix}.{name}"])
+
+    def _check(self, state: Mapping[str, Tensor]) -> None:
+        wanted = {f"param.{t.name}": t.parameter.shape for t in self.trainables}
+        known = {"param." + name for name, _ in self.model.named_parameters()}
+        for key, shape in wanted.items():
+            if key not in state:
+                raise UsageError(
+                    f"expected {key!r} in the state to load, but it is missing; was it another model's?"
+                )
+            if state[key].shape != shape:
+                raise UsageError(f"expected {key!r} of shape {list(shape)}, got {list(state[key].shape)}")
+        for key in state:
+            if key.startswith("param.") and key not in known:
+                raise UsageError(f"the state to load holds {key!r}, which this model does not have")
+        for key in ("engine.steps", "engine.loss_scale"):
+            if key not in state:
+                raise UsageError(
+                    f"expected {key!r} in the state to load, but it is missing; was it made by state_dict()?"
+                )
+
+    def _master(self, s: Segment) -> Tensor:
+        return self.optimizer.masters[s.section].of(s)
+
+    @staticmethod
+    def _in(local: Tensor) -> Callable[[Segment], Tensor]:
+        return lambda s: local[s.local : s.local + s.length]
+
+    def _write(self, value: Callable[[Trainable], Tensor | None], place: Callable[[Segment], Tensor]) -> None:
+        for s in self.shard.segments:
+            whole = value(self.trainables[s.parameter])
+            if whole is not None:
+                at = s.flat - self.shard.layout.spans[s.parameter].start
+                part = whole.detach().reshape(-1)[at : at + s.length]
+                place(s)[: part.numel()].copy_(part)
+
+    def _whole(self, local: Tensor) -> dict[str, Tensor]:
+        """Return name -> whole tensor, from every rank's `local` [shard.length]."""
+        flat = local if self.shard.whole else self._flat(self.collectives.all_gather_small(local))
+        spans = self.shard.layout.spans
+        return {
+            t.name: flat[spans[t.index].start : spans[t.index].stop].view(t.parameter.shape).clone()
+            for t in self.trainables
+        }
+
+    def _flat(self, gathered: Tensor) -> Tensor:
+        def parts() -> Iterator[Tensor]:
+            for block in self.shard.layout.blocks:
+                local = self.shard.local(block)
+                yield gathered[:, local.start : local.stop].reshape(-1)
+
+        return torch.cat([gathered.new_empty(0), *parts()])
