@@ -10,7 +10,7 @@ from pathlib import Path
 from zbench.launch import disturbance
 from zbench.launch.client import ServerLostError, WarmServer
 from zbench.launch.group import StopWhen, run_group
-from zbench.launch.messages import RankStart
+from zbench.launch.messages import RankStart, Ready
 from zbench.launch.outcome import classify, kernel_oom_kills
 from zbench.record.record import Failure, Outcome
 
@@ -82,9 +82,9 @@ class Launcher:
             message = "the trial server was killed from outside"
             return Attempt("crashed", Failure("killed", message, f"{log_name}/rank0.log"), None, 0.0)
 
-    def wait_until_ready(self) -> tuple[str, ...]:
-        """Return when the server has imported everything: the imports that failed, in words."""
-        return self._server.wait_until_ready().problems
+    def wait_until_ready(self) -> Ready:
+        """Return when the server has imported everything: how long it took, and what failed."""
+        return self._server.wait_until_ready()
 
     @property
     def server_pid(self) -> int:

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 MODULES = ("zbench.worker.preload", "zbench.worker.main")
 """The first loads the memory shim before torch, and torch's slow parts; the second all that a rank needs."""
 
-_THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
+THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 def environment(inherited: Mapping[str, str], cores: int) -> dict[str, str]:
     """Return the server's environment: thread counts are the trial's to set, not the caller's shell's."""
-    kept = {key: value for key, value in inherited.items() if not key.startswith(_THREAD_VARIABLES)}
+    kept = {key: value for key, value in inherited.items() if not key.startswith(THREAD_VARIABLES)}
     return kept | {
         "OMP_NUM_THREADS": str(cores),
         "OMP_DYNAMIC": "FALSE",

@@ -97,7 +97,7 @@ class TrialRunner:
 
     def wait_until_ready(self) -> tuple[str, ...]:
         """Return when the server has imported everything: the imports that failed, in words."""
-        return self._launcher.wait_until_ready()
+        return self._launcher.wait_until_ready().problems
 
     @property
     def server_pid(self) -> int:

@@ -1,0 +1,52 @@
+"""`zbench doctor`: what this machine can run, and what stands in the way."""
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from zbench.cli import console
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, Json, NoColor, OutputDir, Quiet, Verbose
+from zbench.errors import ExitCode
+
+if TYPE_CHECKING:
+    from zbench.launch.checkup import Check
+
+_MARKS = {
+    "ok": ("ok", "green"),
+    "info": ("-", "dim"),
+    "warn": ("warn", "yellow"),
+    "fail": ("FAIL", "bold red"),
+}
+
+
+def command(
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    no_color: NoColor = False,
+) -> None:
+    """Say what this machine can run: versions, CPU, kernels, engines, memory bandwidth, and a two-rank trial.
+
+    Ends with 6 if trials cannot run here, and 0 otherwise.
+    """
+    from zbench.launch.checkup import examine
+
+    checks = []
+    for check in examine(output_dir):
+        checks.append(check)
+        if not as_json:
+            _print(check)
+    code = ExitCode.TRIALS_FAILED if any(check.status == "fail" for check in checks) else ExitCode.PASS
+    if as_json:
+        rows = [check.to_json() for check in checks]
+        console.document({"schema_version": 1, "checks": rows, "exit_code": int(code)})
+    raise typer.Exit(code)
+
+
+def _print(check: "Check") -> None:
+    from rich.text import Text
+
+    mark, style = _MARKS[check.status]
+    line = Text.assemble((f"{mark:4}", style), f"  {check.name:22} {check.text}")
+    console.rich_console().print(line, soft_wrap=True)

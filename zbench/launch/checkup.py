@@ -1,0 +1,217 @@
+"""Whether this machine can run trials, and how well. Processes start as those of trials do."""
+
+import json
+import os
+import pickle
+import resource
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+
+from zbench.launch import preload
+from zbench.launch.affinity import usable_cores
+from zbench.launch.attempt import Group, Launcher
+from zbench.launch.messages import RankStart
+from zbench.record.environment import machine_facts, software_facts
+from zbench.units import format_bytes, format_seconds
+from zbench.worker.job import RankJob
+
+FACTS = "zbench.worker.facts:report"
+MEET = "zbench.worker.facts:meet"
+_PATIENCE_SECONDS = 60.0
+_LITTLE_DISK = 1 << 30
+_BUSY_SHARE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report.
+
+    `fail`: trials cannot run; `warn`: figures will suffer; `info`: a choice less, such as an engine that is
+    not here.
+    """
+
+    name: str
+    status: Literal["ok", "info", "warn", "fail"]
+    text: str
+
+    def to_json(self) -> dict[str, str]:
+        """Return plain values."""
+        return asdict(self)
+
+
+def examine(output_dir: Path) -> Iterator[Check]:
+    """Yield every check in the order of the report; the slow ones, which start processes, come last."""
+    yield from _machine()
+    yield from _threads()
+    yield from _surroundings(output_dir)
+    yield from _trials()
+
+
+def _machine() -> Iterator[Check]:
+    software = software_facts()
+    yield Check(
+        "versions", "ok", ", ".join(f"{name} {version}" for name, version in software.items() if version)
+    )
+    machine = machine_facts()
+    cores = f"{machine['cores']} cores, {machine['threads']} threads"
+    yield Check(
+        "cpu", "ok", f"{machine['cpu']} ({machine['architecture']}), {cores}: {' '.join(machine['isa'])}"
+    )
+    memory = psutil.virtual_memory()
+    yield Check("memory", "ok", f"{format_bytes(memory.available)} available of {format_bytes(memory.total)}")
+
+
+def _threads() -> Iterator[Check]:
+    cores = usable_cores()
+    cpus = sum(len(core) for core in cores)
+    whole = cpus == os.cpu_count()
+    text = f"{len(cores)} usable cores ({cpus} threads)"
+    yield Check(
+        "affinity",
+        "ok" if whole else "warn",
+        text if whole else f"{text} of {os.cpu_count()}: taskset or cgroup",
+    )
+    quota = _cpu_quota()
+    if quota is not None and quota < cpus:
+        yield Check(
+            "cpu quota", "warn", f"the cgroup allows {quota:g} CPUs of {cpus}: steps will be throttled"
+        )
+    ignored = sorted(name for name in os.environ if name.startswith(preload.THREAD_VARIABLES))
+    if ignored:
+        yield Check(
+            "variables", "info", f"{', '.join(ignored)}: not passed on to trials; use run.threads_per_rank"
+        )
+    load = os.getloadavg()[0]
+    busy = load > max(1.0, _BUSY_SHARE * cpus)
+    yield Check(
+        "load",
+        "warn" if busy else "ok",
+        f"{load:.2f} in the last minute" + (": figures will be noisy" * busy),
+    )
+    governors = {
+        file.read_text().strip()
+        for file in Path("/sys/devices/system/cpu").glob("cpu*/cpufreq/scaling_governor")
+    }
+    if governors and governors != {"performance"}:
+        yield Check(
+            "governor", "warn", f"{', '.join(sorted(governors))}: clock rates vary; `performance` is steadier"
+        )
+
+
+def _surroundings(output_dir: Path) -> Iterator[Check]:
+    place = next(p for p in [output_dir.absolute(), *output_dir.absolute().parents] if p.exists())
+    free = shutil.disk_usage(place).free
+    writable = os.access(place, os.W_OK)
+    status: Literal["ok", "warn", "fail"] = (
+        "fail" if not writable else "warn" if free < _LITTLE_DISK else "ok"
+    )
+    yield Check(
+        "results",
+        status,
+        f"{output_dir}: {format_bytes(free)} free" + ("" if writable else ", not writable; use -o DIR"),
+    )
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield Check("open files", "ok" if files >= 1024 else "warn", f"{files} allowed (ulimit -n)")
+    yield _loopback()
+
+
+def _cpu_quota() -> float | None:
+    """Return how many CPUs the control group allows, None for no limit."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        return None
+
+
+def _loopback() -> Check:
+    try:
+        with (
+            socket.create_server(("127.0.0.1", 0)) as server,
+            socket.create_connection(server.getsockname(), 2),
+        ):
+            return Check("loopback", "ok", "127.0.0.1 accepts connections")
+    except OSError as error:
+        return Check("loopback", "fail", f"127.0.0.1 refuses connections ({error}); ranks cannot meet")
+
+
+def _trials() -> Iterator[Check]:
+    launcher = Launcher(preload.MODULES, lambda _: None)
+    try:
+        ready = launcher.wait_until_ready()
+        for problem in ready.problems:
+            yield Check("imports", "fail", problem)
+        yield Check("trial server", "ok", f"imports take {format_seconds(ready.seconds)}, once a sweep")
+        yield from _facts(launcher)
+        yield _meeting(launcher)
+    finally:
+        launcher.close()
+
+
+def _facts(launcher: Launcher) -> Iterator[Check]:
+    result = launcher.scratch / "facts.json"
+    logs = launcher.scratch / "facts"
+    start = RankStart(pickle.dumps(str(result)), str(logs / "rank0.log"), (str(result), 0))
+    attempt = launcher.attempt(Group(FACTS, [start], result, logs, _PATIENCE_SECONDS), log_name="facts")
+    if attempt.error is not None:
+        yield Check("torch", "fail", attempt.error.message)
+        return
+    yield from _facts_checks(json.loads(result.read_text()))
+
+
+def _facts_checks(facts: dict[str, Any]) -> Iterator[Check]:
+    torch, native = facts["torch"], facts["native"]
+    yield Check(
+        "torch", "ok", f"{torch['version']}, {torch['threads']} threads, {', '.join(torch['backends'])}"
+    )
+    rate = facts["bandwidth"]["bytes_per_s"]
+    yield Check(
+        "bandwidth",
+        "ok",
+        f"{rate / 1e9:.1f} GB/s measured ({facts['bandwidth']['threads']} threads, a = b + s c)",
+    )
+    if native["problem"]:
+        yield Check("native kernels", "fail", f"{native['problem']}; reinstall zbench")
+    else:
+        yield Check(
+            "native kernels", "ok", f"{native['isa']} in use; available: {', '.join(native['available'])}"
+        )
+    cuda = native["cuda_problem"]
+    yield Check("cuda kernels", "info" if cuda else "ok", cuda or "usable")
+    devices = ", ".join(f"{d['name']} ({format_bytes(d['memory_bytes'])})" for d in facts["cuda"])
+    yield Check("cuda devices", "ok" if devices else "info", devices or "none; trials run on the CPU")
+    shim = facts["memory_shim"]
+    yield Check(
+        "memory meter", "warn" if shim else "ok", shim or "exact: counts torch's allocations to the byte"
+    )
+    for name, problem in facts["engines"].items():
+        broken = problem is not None and name == "builtin"
+        status: Literal["ok", "info", "fail"] = "fail" if broken else "info" if problem else "ok"
+        yield Check(f"engine {name}", status, problem or "usable")
+
+
+def _meeting(launcher: Launcher) -> Check:
+    """Start two ranks as a trial does, and let them add two numbers."""
+    result, logs = launcher.scratch / "meeting.json", launcher.scratch / "meeting"
+    scratch = launcher.scratch / "rendezvous"
+    before = time.monotonic()
+    job = RankJob({}, 0, 2, f"file://{scratch}/file", "", "", str(result))
+    starts = [
+        RankStart(pickle.dumps(replace(job, rank=rank)), str(logs / f"rank{rank}.log"), (str(result), rank))
+        for rank in range(2)
+    ]
+    group = Group(MEET, starts, result, logs, _PATIENCE_SECONDS, scratch=scratch)
+    attempt = launcher.attempt(group, log_name="meeting")
+    if attempt.error is not None or json.loads(result.read_text()) != {"sum": 3}:
+        return Check(
+            "two ranks", "fail", attempt.error.message if attempt.error else "added 1 and 2 to something else"
+        )
+    seconds = time.monotonic() - before
+    return Check("two ranks", "ok", f"met over gloo and ended within {format_seconds(seconds)}")

@@ -1,0 +1,97 @@
+"""What a machine can do, as only a process with torch can tell. `zbench doctor` runs it in a child."""
+
+import os
+import statistics
+import time
+from datetime import timedelta
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from zbench.measure.memory import choose_meter
+from zbench.worker.engines import GROUP, find_builder
+from zbench.worker.job import RankJob, write_json
+
+ENGINES = ("builtin", "ddp", "zero_redundancy", "fsdp2", "deepspeed")
+_ELEMENTS = 1 << 25  # 128 MiB of float32: far more than any cache
+_PASSES = 5
+
+
+def report(result_path: str) -> None:
+    """Write versions, kernels, engines, devices and memory bandwidth of this machine as JSON."""
+    facts = {
+        "torch": {
+            "version": torch.__version__,
+            "threads": torch.get_num_threads(),
+            "backends": [name for name in ("gloo", "nccl", "mpi") if dist.is_backend_available(name)],
+        },
+        "native": native_kernels(),
+        "memory_shim": choose_meter(torch.device("cpu"))[1],
+        "engines": {name: engine_problem(name) for name in _engine_names()},
+        "cuda": cuda_devices(),
+        "bandwidth": {"threads": torch.get_num_threads(), "bytes_per_s": memory_bandwidth()},
+    }
+    write_json(Path(result_path), facts)
+
+
+def native_kernels() -> dict[str, Any]:
+    """Return the instruction set in use and those available, or the problem; and what keeps CUDA's from use."""
+    try:
+        from zbench import _native
+        from zbench.engine.adam import cuda_unavailable_reason
+    except ImportError as error:
+        return {"problem": str(error), "isa": None, "available": [], "cuda_problem": "not built"}
+    isas = {"isa": _native.isa(), "available": list(_native.available_isas())}
+    return {"problem": None, **isas, "cuda_problem": cuda_unavailable_reason()}
+
+
+def engine_problem(name: str) -> str | None:
+    """Return why an engine cannot be used here, or None."""
+    try:
+        find_builder(name, Path.cwd())
+    except Exception as error:
+        return str(error)
+    return None
+
+
+def cuda_devices() -> list[dict[str, Any]]:
+    """Return name and memory of every CUDA device torch can use."""
+    if not torch.cuda.is_available():
+        return []
+    found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return [{"name": device.name, "memory_bytes": device.total_memory} for device in found]
+
+
+def memory_bandwidth() -> float:
+    """Return bytes a second of `a = b + s c` on large float32 arrays, all threads: two reads, one write."""
+    a, b, c = (torch.ones(_ELEMENTS) for _ in range(3))
+    seconds = []
+    for _ in range(_PASSES):
+        began = time.perf_counter()
+        torch.add(b, c, alpha=2.0, out=a)
+        seconds.append(time.perf_counter() - began)
+    return 3 * a.numel() * a.element_size() / statistics.median(seconds[1:])
+
+
+def meet(job: RankJob) -> None:
+    """Join a gloo group of processes on this host and add the ranks' numbers."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group(
+        "gloo",
+        init_method=job.init_method,
+        rank=job.rank,
+        world_size=job.world_size,
+        timeout=timedelta(seconds=20),
+    )
+    total = torch.tensor([job.rank + 1])
+    dist.all_reduce(total)
+    if job.rank == 0:
+        write_json(Path(job.result_path), {"sum": int(total)})
+    dist.destroy_process_group()
+
+
+def _engine_names() -> list[str]:
+    return [*ENGINES, *(point.name for point in entry_points(group=GROUP) if point.name not in ENGINES)]
