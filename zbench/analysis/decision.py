@@ -6,6 +6,7 @@ intersection-union test). Whatever is neither is said to be inconclusive, with t
 would settle it.
 """
 
+import bisect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -168,12 +169,15 @@ def needed_n(estimate: Estimate, margin: float, alpha: float, comparisons: int) 
     distance = abs(estimate.log_ratio - margin)
     level = alpha / comparisons if estimate.log_ratio > margin else alpha
     spread = (estimate.standard_error**2 - estimate.floor**2) * n
-    for wanted in range(max(least, 3), _MOST_NEEDED + 1):
+
+    def decides(wanted: int) -> bool:
         degrees = groups * (wanted - 1)
         quantiles = -float(stdtrit(degrees, level)) + float(stdtrit(degrees, POWER))
-        if distance >= quantiles * math.sqrt(spread / wanted + estimate.floor**2):
-            return wanted
-    return None
+        return distance >= quantiles * math.sqrt(spread / wanted + estimate.floor**2)
+
+    counts = range(max(least, 3), _MOST_NEEDED + 1)
+    found = bisect.bisect_left(counts, True, key=decides)  # more processes only narrow the interval
+    return counts[found] if found < len(counts) else None
 
 
 def precise_enough(family: Sequence[Evidence], alpha: float, precision: float) -> bool:

@@ -1,0 +1,220 @@
+"""`zbench compare`: is HEAD slower, bigger or wrong against BASE? Answers with an exit code CI can trust."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from zbench.cli import console
+from zbench.cli.options import (
+    DEFAULT_OUTPUT_DIR,
+    Json,
+    NoColor,
+    OutputDir,
+    Overrides,
+    Quiet,
+    Seed,
+    Verbose,
+)
+from zbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from zbench.analysis.compare import Comparison, Settings
+
+_FORMATS = ("table", "markdown", "json", "csv", "junit", "bmf", "gha")
+_PAIRED = "Paired measurement (--paired)"
+
+Base = Annotated[str, typer.Argument(metavar="BASE", help="Run, results file, directory or named baseline.")]
+Head = Annotated[str | None, typer.Argument(metavar="HEAD", help="The same, to be judged against BASE.")]
+Format = Annotated[str, typer.Option("--format", metavar="FORMAT", help=", ".join(_FORMATS))]
+To = Annotated[
+    Path | None,
+    typer.Option("--to", metavar="PATH", help="Write there, not to stdout (gha: a directory)."),
+]
+AllFormats = Annotated[
+    Path | None, typer.Option("--all-formats", metavar="DIR", help="Also write every format into DIR.")
+]
+Threshold = Annotated[
+    list[str],
+    typer.Option(
+        "--threshold",
+        metavar="METRIC=PERCENT",
+        help="Accepted change, as step_time=3%; repeatable. [default: 5% stored, 2% paired; bytes 1%]",
+    ),
+]
+Alpha = Annotated[float, typer.Option(help="Chance of any false alarm in the comparison, one-sided.")]
+RunNoise = Annotated[
+    str, typer.Option(metavar="PERCENT", help="How far this machine shifts between runs; doctor --aa tells.")
+]
+FailOnOption = Annotated[
+    str,
+    typer.Option(
+        "--fail-on", metavar="LIST", help="Of regression,inconclusive,missing,correctness; or none."
+    ),
+]
+Across = Annotated[
+    bool, typer.Option("--across", help="Compare unlike machines all the same; marked as such.")
+]
+SaveBaseline = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Keep the last named results as baseline NAME.")
+]
+PairedFlag = Annotated[
+    bool,
+    typer.Option(
+        "--paired", rich_help_panel=_PAIRED, help="BASE and HEAD are git revisions or interpreters."
+    ),
+]
+Sweep = Annotated[
+    Path | None, typer.Option(metavar="FILE", rich_help_panel=_PAIRED, help="Sweep file that both sides run.")
+]
+Blocks = Annotated[
+    str | None,
+    typer.Option(metavar="MIN:MAX", rich_help_panel=_PAIRED, help="Blocks of four runs. [default: 12:24]"),
+]
+Precision = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PERCENT",
+        rich_help_panel=_PAIRED,
+        help="Stop early only once every interval's half width is this. [default: the step-time margin]",
+    ),
+]
+
+
+def command(
+    base: Base,
+    head: Head = None,
+    output_format: Format = "table",
+    to: To = None,
+    all_formats: AllFormats = None,
+    thresholds: Threshold = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    alpha: Alpha = 0.01,
+    run_noise: RunNoise = "1%",
+    fail_on: FailOnOption = "regression,inconclusive,missing,correctness",
+    across: Across = False,
+    save_baseline: SaveBaseline = None,
+    paired: PairedFlag = False,
+    sweep: Sweep = None,
+    blocks: Blocks = None,
+    precision: Precision = None,
+    overrides: Overrides = [],  # noqa: B006
+    seed: Seed = None,
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    no_color: NoColor = False,
+) -> None:
+    """Compare two runs, or with --paired two revisions: regression, pass or inconclusive.
+
+    Exit status: 0 pass, 1 regression, 2 bad input, 3 inconclusive, 4 incorrect results in HEAD,
+    5 incomparable or no baseline, 6 trials missing or failed in HEAD.
+    """
+    output_format = _checked_format("json" if as_json else output_format)
+    settings = _settings(thresholds, alpha, run_noise, fail_on, across=across, paired=paired)
+    if paired:
+        from zbench.cli.compare_paired import PairedRequest, measure
+
+        request = PairedRequest(base, head, sweep, blocks, precision, tuple(overrides), seed, output_dir)
+        comparison = measure(request, settings)
+    else:
+        _refuse_paired_options(
+            sweep=sweep, blocks=blocks, precision=precision, set=overrides or None, seed=seed
+        )
+        comparison = _compare_stored(base, head, settings, output_dir, save_baseline)
+    if comparison is not None:
+        _deliver(comparison, output_format, to, all_formats, every_row=verbose)
+        raise typer.Exit(int(comparison.exit_code))
+
+
+def _settings(
+    thresholds: list[str], alpha: float, run_noise: str, fail_on: str, *, across: bool, paired: bool
+) -> "Settings":
+    from zbench.analysis import thresholds as read
+    from zbench.analysis.compare import Settings
+
+    return Settings(
+        read.check_alpha(alpha),
+        read.parse_thresholds(thresholds, paired=paired),
+        read.parse_percent(run_noise, "--run-noise"),
+        read.parse_fail_on(fail_on),
+        across,
+    )
+
+
+def _checked_format(name: str) -> str:
+    if name not in _FORMATS:
+        from zbench.spec.suggest import nearest
+
+        raise UsageError(
+            f"--format: unknown {name!r}{nearest(name, _FORMATS)}; expected {', '.join(_FORMATS)}"
+        )
+    return name
+
+
+def _refuse_paired_options(**options: object) -> None:
+    for name, value in options.items():
+        if value is not None:
+            raise UsageError(f"--{name} belongs to a paired measurement; add --paired, or leave it out")
+
+
+def _compare_stored(
+    base: str, head: str | None, settings: "Settings", output_dir: Path, save_baseline: str | None
+) -> "Comparison | None":
+    """Compare two stored results; None where only a baseline was to be kept."""
+    from zbench.analysis import sources
+    from zbench.analysis.compare import compare_runs
+
+    if head is None and save_baseline is None:
+        raise UsageError("expected BASE and HEAD; one alone can only be kept, with --save-baseline NAME")
+    loaded = [sources.load_results(name, output_dir) for name in (base, head) if name is not None]
+    for results in loaded:
+        if results.source.path and sources.is_torn(Path(results.source.path)):
+            console.warn(f"{results.source.path} ends in the middle of a record, which is left out")
+    comparison = compare_runs(loaded[0], loaded[1], settings) if len(loaded) == 2 else None
+    if save_baseline is not None:
+        console.note(
+            f"baseline {save_baseline}: {sources.save_baseline(save_baseline, loaded[-1], output_dir)}"
+        )
+    return comparison
+
+
+def _deliver(
+    comparison: "Comparison",
+    output_format: str,
+    to: Path | None,
+    all_formats: Path | None,
+    *,
+    every_row: bool,
+) -> None:
+    from zbench.report.exports import registry
+
+    if all_formats is not None:
+        registry.write(registry.files(comparison), all_formats)
+    if output_format == "gha":
+        for path in registry.write(registry.files(comparison, "gha"), to or Path()):
+            console.result(str(path))
+    elif output_format == "table":
+        _print_table(comparison, to, every_row=every_row)
+    elif to is not None:
+        render, _ = registry.TEXT_FORMATS[output_format]
+        registry.write({to.name: render(comparison) + "\n"}, to.parent)
+    else:
+        render, _ = registry.TEXT_FORMATS[output_format]
+        console.state.document_printed = output_format == "json"
+        console.result(render(comparison))
+
+
+def _print_table(comparison: "Comparison", to: Path | None, *, every_row: bool) -> None:
+    from zbench.report.exports import registry, table
+
+    if to is None:
+        table.print_table(comparison, console.rich_console(), every_row=every_row)
+        return
+    import io
+
+    from rich.console import Console
+
+    text = io.StringIO()
+    table.print_table(comparison, Console(file=text, width=160), every_row=True)
+    registry.write({to.name: text.getvalue()}, to.parent)

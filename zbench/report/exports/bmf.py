@@ -1,0 +1,40 @@
+"""Bencher Metric Format: head's figures by configuration and measure (https://bencher.dev/docs/reference/bencher-metric-format)."""
+
+import json
+from collections.abc import Sequence
+
+from zbench.analysis.compare import Comparison
+from zbench.analysis.exact import exact_values
+from zbench.analysis.trials import label
+from zbench.record.summary import ConfigSummary
+
+Measure = dict[str, float]
+
+
+def render(comparison: Comparison) -> str:
+    """Return `{benchmark: {measure: {value, lower_value, upper_value}}}` of the finished trials of head.
+
+    `latency` is nanoseconds a step and `throughput` tokens a second, Bencher's own names; sizes are in bytes.
+    Values are medians over repeats, bounds the smallest and largest repeat.
+    """
+    trials = [*(row.head for row in comparison.rows), *comparison.added]
+    return json.dumps({label(trial): _measures(trial) for trial in trials if trial.ok}, indent=2)
+
+
+def _measures(trial: ConfigSummary) -> dict[str, Measure]:
+    timings = [record.timing for record in trial.ok if record.timing is not None]
+    samples: dict[str, Sequence[float]] = {
+        "latency": [1e9 * timing.median_step_s for timing in timings],
+        "throughput": [timing.tokens_per_s for timing in timings],
+        **{
+            name: exact_values(trial, name)
+            for name in ("peak_device_bytes", "peak_host_bytes", "traffic_bytes")
+        },
+    }
+    return {name: _measure(values) for name, values in samples.items() if values}
+
+
+def _measure(values: Sequence[float]) -> Measure:
+    ordered = sorted(values)
+    middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+    return {"value": middle, "lower_value": ordered[0], "upper_value": ordered[-1]}

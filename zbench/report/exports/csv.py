@@ -1,0 +1,47 @@
+"""Comma-separated values, one line a configuration, plain numbers: for spreadsheets and data frames."""
+
+import csv
+import io
+import json
+import math
+
+from zbench.analysis.compare import Comparison, Row
+
+_COLUMNS = (
+    "trial_id", "axes", "answer", "base_outcome", "head_outcome", "base_verdict", "head_verdict",
+    "base_median_step_s", "head_median_step_s", "step_time_change", "change_low", "change_high", "p_value",
+    "n_base", "n_head", "base_tokens_per_s", "head_tokens_per_s",
+)  # fmt: skip
+
+
+def render(comparison: Comparison) -> str:
+    """Return a header and a line a configuration; missing figures are empty."""
+    text = io.StringIO()
+    metrics = [change.metric for change in comparison.rows[0].exact] if comparison.rows else []
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*_COLUMNS, *(f"{side}_{metric}" for metric in metrics for side in ("base", "head"))])
+    for row in comparison.rows:
+        writer.writerow([_safe(value) for value in _values(row)])
+    return text.getvalue()
+
+
+def _values(row: Row) -> list[object]:
+    found = row.step_time
+    decided: list[object] = [""] * 6
+    if found is not None:
+        bounds = [math.expm1(bound) if math.isfinite(bound) else "" for bound in (found.low, found.high)]
+        decided = [found.change, *bounds, found.p_value, found.n_base, found.n_head]
+    return [
+        row.base.trial_id, json.dumps(dict(row.base.axes), sort_keys=True, default=str), row.answer,
+        row.base.outcome, row.head.outcome, row.base.verdict, row.head.verdict,
+        row.base.number("median_step_s"), row.head.number("median_step_s"), *decided,
+        row.base.number("tokens_per_s"), row.head.number("tokens_per_s"),
+        *(value for change in row.exact for value in (change.base, change.head)),
+    ]  # fmt: skip
+
+
+def _safe(value: object) -> object:
+    """Return text that no spreadsheet takes for a formula."""
+    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
+        return f"'{value}"
+    return "" if value is None else value

@@ -1,0 +1,112 @@
+"""The JSON of a comparison: everything, as plain values; `zbench compare --json` prints it."""
+
+import json
+import math
+from typing import Any
+
+from zbench.analysis.compare import Comparison, Row
+from zbench.analysis.decision import Decision
+from zbench.analysis.exact import ExactChange
+from zbench.analysis.trials import Source
+from zbench.record.summary import ConfigSummary
+
+
+def render(comparison: Comparison) -> str:
+    """Return the document as text."""
+    return json.dumps(document(comparison), indent=2)
+
+
+def document(comparison: Comparison) -> dict[str, Any]:
+    """Return the whole comparison; changes and thresholds are fractions, times seconds, sizes bytes."""
+    settings = comparison.settings
+    return {
+        "schema_version": 1,
+        "mode": comparison.mode,
+        "base": _source(comparison.base),
+        "head": _source(comparison.head),
+        "across": bool(comparison.unlike),
+        "unlike": list(comparison.unlike),
+        "alpha": settings.alpha,
+        "run_noise": settings.run_noise if comparison.mode == "stored" else None,
+        "thresholds": dict(settings.thresholds),
+        "fail_on": sorted(settings.fail_on),
+        "trials": [_row(row) for row in comparison.rows],
+        "missing": [_trial(trial) for trial in comparison.missing],
+        "added": [_trial(trial) for trial in comparison.added],
+        "geometric_mean_change": comparison.geometric_mean,
+        "worst": comparison.worst.base.trial_id if comparison.worst else None,
+        "best": comparison.best.base.trial_id if comparison.best else None,
+        "notes": list(comparison.notes),
+        "exit_code": int(comparison.exit_code),
+    }
+
+
+def _source(source: Source) -> dict[str, Any]:
+    return {
+        "name": source.name,
+        "run_ids": list(source.run_ids),
+        "sweep": source.sweep,
+        "fingerprint": source.fingerprint,
+        "commit": source.commit,
+    }
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {
+        "trial_id": row.base.trial_id,
+        "axes": dict(row.base.axes),
+        "answer": row.answer,
+        "base": _figures(row.base),
+        "head": _figures(row.head),
+        "step_time": _decision(row.step_time) if row.step_time else None,
+        "exact": [_exact(change) for change in row.exact],
+        "note": row.match.note,
+    }
+
+
+def _figures(trial: ConfigSummary) -> dict[str, Any]:
+    return {
+        "outcome": trial.outcome,
+        "verdict": trial.verdict,
+        "processes": len(trial.ok),
+        "median_step_s": trial.number("median_step_s"),
+        "tokens_per_s": trial.number("tokens_per_s"),
+    }
+
+
+def _decision(decision: Decision) -> dict[str, Any]:
+    return {
+        "answer": decision.answer,
+        "change": decision.change,
+        "low": _fraction(decision.low),
+        "high": _fraction(decision.high),
+        "p_value": decision.p_value,
+        "n_base": decision.n_base,
+        "n_head": decision.n_head,
+        "paired": decision.paired,
+        "needed": decision.needed,
+        "reason": decision.reason,
+    }
+
+
+def _exact(change: ExactChange) -> dict[str, Any]:
+    return {
+        "metric": change.metric,
+        "base": change.base,
+        "head": change.head,
+        "change": change.change,
+        "answer": change.answer,
+    }
+
+
+def _trial(trial: ConfigSummary) -> dict[str, Any]:
+    return {
+        "trial_id": trial.trial_id,
+        "axes": dict(trial.axes),
+        "outcome": trial.outcome,
+        "verdict": trial.verdict,
+    }
+
+
+def _fraction(log_ratio: float) -> float | None:
+    return math.expm1(log_ratio) if math.isfinite(log_ratio) else None

@@ -1,0 +1,50 @@
+"""JUnit XML, one test case a configuration: what continuous integration shows as tests."""
+
+import re
+import xml.etree.ElementTree as ET
+
+from zbench.analysis.compare import Comparison, Row
+from zbench.analysis.trials import label
+from zbench.report.exports import words
+
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_KINDS = {"incorrect": "failure", "regression": "failure", "failed": "error", "inconclusive": "skipped"}
+
+
+def render(comparison: Comparison) -> str:
+    """Return one suite. Incorrect and slower rows are failures, crashed ones errors, undecided ones skipped.
+
+    An undecided row is a failure where `--fail-on` names `inconclusive`; a missing trial is an error.
+    """
+    suite = ET.Element(
+        "testsuite", name=_clean(f"zbench compare {comparison.base.name} {comparison.head.name}")
+    )
+    for row in comparison.rows:
+        case = _case(suite, label(row.base), row.head.number("median_step_s"))
+        kind = _KINDS.get(row.answer)
+        if row.answer == "inconclusive" and "inconclusive" in comparison.settings.fail_on:
+            kind = "failure"
+        if kind is not None:
+            ET.SubElement(case, kind, message=_clean(_message(row)), type=row.answer)
+    for trial in comparison.missing:
+        ET.SubElement(_case(suite, label(trial), None), "error", message="missing in head", type="missing")
+    cases = len(comparison.rows) + len(comparison.missing)
+    totals = {f"{kind}s": len(suite.findall(f"testcase/{kind}")) for kind in ("failure", "error")}
+    totals["skipped"] = len(suite.findall("testcase/skipped"))
+    suite.attrib.update({"tests": str(cases)} | {key: str(count) for key, count in totals.items()})
+    ET.indent(suite)
+    return ET.tostring(suite, encoding="unicode", xml_declaration=True)
+
+
+def _case(suite: ET.Element, name: str, seconds: float | None) -> ET.Element:
+    return ET.SubElement(suite, "testcase", classname="zbench", name=_clean(name), time=f"{seconds or 0:.6f}")
+
+
+def _message(row: Row) -> str:
+    change = f"step time {words.interval(row.step_time)}" if row.step_time else ""
+    return "; ".join(text for text in (change, *words.reasons(row)) if text)
+
+
+def _clean(text: str) -> str:
+    """Return text without the characters that XML 1.0 cannot hold."""
+    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -1,0 +1,40 @@
+"""GitHub-flavoured Markdown, for a step summary or a comment; its first line marks the comment to replace."""
+
+import re
+
+from zbench.analysis.compare import ROW_ORDER, Comparison, Row
+from zbench.analysis.trials import printable
+from zbench.report.exports import words
+
+MARKER = "<!-- zbench-compare -->"
+_SIGNS = {"incorrect": "❌", "failed": "❌", "regression": "❌", "inconclusive": "❓", "pass": "✅"}
+_MOST_ROWS = 200
+
+
+def render(comparison: Comparison) -> str:
+    """Return a table of every configuration, the worst first, with reasons and method below."""
+    rows = sorted(comparison.rows, key=lambda row: ROW_ORDER.index(row.answer))
+    base, head = escape(comparison.base.name), escape(comparison.head.name)
+    lines = [MARKER, f"### zbench: {base} → {head}", ""]
+    first, *rest = words.summary(comparison)
+    lines += [f"**{escape(first)}**", ""]
+    lines += ["| " + " | ".join(words.HEADINGS) + " |", "|" + " --- |" * len(words.HEADINGS)]
+    lines += [_table_row(row) for row in rows[:_MOST_ROWS]]
+    if len(rows) > _MOST_ROWS:
+        lines += ["", f"{len(rows) - _MOST_ROWS} further configurations are not listed."]
+    said = [f"- {escape(reason)}" for reason, _ in words.grouped_reasons(rows[:_MOST_ROWS])]
+    lines += ["", *([*said, ""] if said else []), *(f"- {escape(text)}" for text in rest)]
+    return "\n".join(lines)
+
+
+def _table_row(row: Row) -> str:
+    label, answer, *others = words.cells(row)
+    texts = [escape(label), f"{_SIGNS[row.answer]} {answer}", *(escape(text) for text in others)]
+    return "| " + " | ".join(texts) + " |"
+
+
+def escape(text: str) -> str:
+    """Return text that Markdown shows as it is: no tags, tables, links, mentions or emphasis."""
+    flat = printable(" ".join(text.replace("->", "→").split()))
+    named = flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "&#64;")
+    return re.sub(r"([\\`*_\[\]|~#!])", r"\\\1", named).replace("&\\#64;", "&#64;")

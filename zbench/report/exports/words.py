@@ -1,0 +1,162 @@
+"""A comparison in words and figures, the same in every format made for people."""
+
+from collections.abc import Sequence
+from math import expm1, isfinite
+
+from zbench.analysis.compare import Comparison, Row, RowAnswer
+from zbench.analysis.decision import Decision
+from zbench.analysis.exact import ExactChange
+from zbench.analysis.trials import failure_message, label
+from zbench.units import format_bytes, format_seconds
+
+HEADINGS = ("configuration", "answer", "step time", "change", "tokens/s", "peak memory", "traffic", "verdict")
+_EXACT_NAMES = {
+    "peak_device_bytes": "peak device memory",
+    "peak_host_bytes": "peak host memory",
+    "traffic_bytes": "traffic",
+    "traffic_calls": "collective calls",
+}
+
+
+def percent(fraction: float) -> str:
+    """Return a change with its sign, such as `+4.9 %`."""
+    if abs(fraction) >= 10:
+        return f"x{1 + fraction:.1f}"
+    return (
+        f"{100 * fraction:+.1f} %" if abs(fraction) >= 0.0005 or not fraction else f"{100 * fraction:+.1g} %"
+    )
+
+
+def interval(decision: Decision) -> str:
+    """Return the change and its interval, such as `+4.9 % [+3.1, +6.8]`."""
+    if not (isfinite(decision.low) and isfinite(decision.high)):
+        return f"{percent(decision.change)} [unknown]"
+    low, high = (100 * expm1(bound) for bound in (decision.low, decision.high))
+    return f"{percent(decision.change)} [{low:+.1f}, {high:+.1f}]"
+
+
+def arrow(before: str, after: str) -> str:
+    """Return `before -> after`, or one of them where they read alike."""
+    return after if before == after else f"{before} -> {after}"
+
+
+def exact_value(change: ExactChange) -> str:
+    """Return an exact figure before and after, with its change where there is one."""
+    form = str if change.metric == "traffic_calls" else format_bytes
+    if change.base is None or change.head is None:
+        return "-"
+    before, after = form(change.base), form(change.head)
+    if change.base == change.head:
+        return after
+    if before == after:
+        before, after = f"{change.base} B", f"{change.head} B"
+    note = f" ({change.answer})" if change.answer in ("varies", "estimated") else ""
+    moved = f", {percent(change.change)}" if change.change is not None else ""
+    return f"{before} -> {after}{moved}{note}"
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """Return one row under HEADINGS."""
+    by_name = {change.metric: change for change in row.exact}
+    peak = by_name["peak_device_bytes"]
+    if peak.base is None and peak.head is None:
+        peak = by_name["peak_host_bytes"]
+    return (
+        label(row.base),
+        "pass, faster" if row.answer == "pass" and row.step_time and row.step_time.faster else row.answer,
+        arrow(_seconds(row.base.number("median_step_s")), _seconds(row.head.number("median_step_s"))),
+        interval(row.step_time) if row.step_time else "-",
+        arrow(_rate(row.base.number("tokens_per_s")), _rate(row.head.number("tokens_per_s"))),
+        exact_value(peak),
+        exact_value(by_name["traffic_bytes"]),
+        arrow(_verdict(row, "base"), _verdict(row, "head")),
+    )
+
+
+def reasons(row: Row) -> list[str]:
+    """Return why the row got its answer, and what changed that `cells` does not show, a sentence each."""
+    said = []
+    if row.answer == "incorrect":
+        said.append(f"head is {row.head.verdict}: it computes another training step than the reference")
+    elif row.head.outcome != "ok":
+        said.append(f"head ended in {row.head.outcome}: {failure_message(row.head) or 'no message'}")
+    if row.verdict_lowered and row.answer != "incorrect":
+        said.append(f"verdict fell from {row.base.verdict} to {row.head.verdict}")
+    if row.step_time is not None and row.step_time.reason:
+        said.append(f"step time: {row.step_time.reason}")
+    said += [
+        f"{_EXACT_NAMES[change.metric]}: {exact_value(change)}"
+        for change in row.exact
+        if change.answer == "regression" or (change.answer in ("higher", "lower") and _unseen(change, row))
+    ]
+    if row.match.note:
+        said.append(row.match.note)
+    return said
+
+
+def _unseen(change: ExactChange, row: Row) -> bool:
+    shown_peak = "peak_device_bytes" if row.exact[0].base is not None else "peak_host_bytes"
+    return change.metric not in (shown_peak, "traffic_bytes")
+
+
+def grouped_reasons(rows: Sequence[Row]) -> list[tuple[str, RowAnswer]]:
+    """Return the reasons of all rows with their configurations; those that many rows share only once."""
+    labels: dict[tuple[str, RowAnswer], list[str]] = {}
+    for row in rows:
+        for reason in reasons(row):
+            labels.setdefault((reason, row.answer), []).append(label(row.base))
+    return [
+        (f"{found[0] if len(found) == 1 else f'{len(found)} configurations'}: {reason}", answer)
+        for (reason, answer), found in labels.items()
+    ]
+
+
+def summary(comparison: Comparison) -> list[str]:
+    """Return the whole comparison in a few sentences."""
+    counts = {
+        answer: comparison.count(answer)
+        for answer in ("incorrect", "failed", "regression", "inconclusive", "pass")
+    }
+    listed = ", ".join(f"{count} {answer}" for answer, count in counts.items() if count)
+    said = [f"{len(comparison.rows)} configurations: {listed}"]
+    mean, worst, best = comparison.geometric_mean, comparison.worst, comparison.best
+    if mean is not None and worst is not None and best is not None and worst.step_time and best.step_time:
+        said.append(
+            f"step time, geometric mean {percent(mean)}; worst {percent(worst.step_time.change)} "
+            f"({label(worst.base)}); best {percent(best.step_time.change)} ({label(best.base)})"
+        )
+    if comparison.missing:
+        said.append(f"missing in head: {', '.join(label(trial) for trial in comparison.missing)}")
+    if comparison.added:
+        said.append(f"only in head: {', '.join(label(trial) for trial in comparison.added)}")
+    if comparison.unlike:
+        said.append(f"UNLIKE MACHINES, compared because --across insisted: {'; '.join(comparison.unlike)}")
+    return [*said, method(comparison), *comparison.notes]
+
+
+def method(comparison: Comparison) -> str:
+    """Return how the decisions were made, in one sentence."""
+    settings = comparison.settings
+    level = f"{100 * (1 - 2 * settings.alpha):g} % intervals"
+    margin = f"margin {100 * settings.thresholds['step_time']:g} %"
+    family = f"alpha {settings.alpha:g} over the family (Holm)"
+    if comparison.mode == "paired":
+        return f"paired blocks on this machine, {level}, {margin}, {family}"
+    return (
+        f"two stored runs (unpaired), {level} that allow "
+        f"{100 * settings.run_noise:g} % of noise between runs, {margin}, {family}; "
+        "--paired decides with less doubt"
+    )
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else format_seconds(value)
+
+
+def _rate(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _verdict(row: Row, side: str) -> str:
+    trial = row.base if side == "base" else row.head
+    return trial.verdict if trial.ok else trial.outcome
