@@ -41,11 +41,17 @@ class RunDirectory:
 
     @classmethod
     def create(
-        cls, output_dir: Path, sweep: str, *, spec: dict[str, Any], environment: dict[str, Any]
+        cls,
+        output_dir: Path,
+        sweep: str,
+        *,
+        spec: dict[str, Any],
+        environment: dict[str, Any],
+        run_id: str | None = None,
     ) -> Self:
-        """Make `<output_dir>/<sweep>/<new run id>/`; UsageError and nothing left if it cannot be written."""
+        """Make `<output_dir>/<sweep>/<run id>/`; UsageError and nothing left if it cannot be written."""
         made: list[Path] = []
-        path = output_dir / _file_name(sweep) / new_run_id()
+        path = output_dir / _file_name(sweep) / (run_id or new_run_id())
         try:
             for directory in [*reversed(path.parents), path, path / LOGS]:
                 if not directory.exists():

@@ -1,0 +1,71 @@
+"""From the study to run directories, one for each kind of machine: unlike ones are never compared."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from zbench.record.record import Record
+from zbench.record.store import RunDirectory
+from zbench.spec.dump import sweep_document
+from zbench.spec.sweep import SweepSpec
+from zbench.spec.trial import TrialSpec
+from zbench.tune.ledger import Entry, Ledger
+from zbench.tune.space import Space
+
+
+def gather(ledger: Ledger, directory: RunDirectory) -> list[Record]:
+    """Append what the study holds of this kind of machine and the directory lacks; return what was new."""
+    mine = [entry for entry in ledger.entries() if entry.host == ledger.worker.fingerprint]
+    return _append(mine, directory)
+
+
+def gather_elsewhere(ledger: Ledger, directory: RunDirectory, sweep: SweepSpec) -> list[Path]:
+    """Write the records of other kinds of machines into run directories beside this one; return these."""
+    kinds: dict[str, list[Entry]] = {}
+    for entry in ledger.entries():
+        if entry.host != ledger.worker.fingerprint and entry.records:
+            kinds.setdefault(entry.host, []).append(entry)
+    facts = ledger.host_facts()
+    written = []
+    for host, entries in sorted(kinds.items()):
+        path = directory.path.with_name(f"{directory.path.name}@{host}")
+        if path.is_dir():
+            other = RunDirectory.open(path)
+        else:
+            other = RunDirectory.create(
+                path.parent.parent,
+                sweep.name,
+                spec=sweep_document(sweep),
+                environment=facts.get(host, {"fingerprint": host}),
+                run_id=path.name,
+            )
+        with other:
+            _append(entries, other)
+        written.append(path)
+    return written
+
+
+def adopt(ledger: Ledger, directory: RunDirectory, space: Space) -> int:
+    """Enter records of a run directory whose study was lost; return how many configurations there were."""
+    known = {record.trial_id for entry in ledger.entries() for record in entry.records}
+    adopted = 0
+    for record in directory.records():
+        if record.repeat > 0 or record.outcome == "invalid" or record.trial_id in known:
+            continue
+        point = space.canonical(record.axes)
+        trial = space.trial(point)
+        if not isinstance(trial, TrialSpec) or trial.trial_id != record.trial_id:
+            continue
+        ticket = ledger.begin(point, record.trial_id, {})
+        adopted += ticket is not None and ledger.finish(ticket, [record])
+    return adopted
+
+
+def _append(entries: Sequence[Entry], directory: RunDirectory) -> list[Record]:
+    new = []
+    for entry in entries:
+        for record in entry.records:
+            if not directory.holds(record.trial_id, record.repeat):
+                new.append(replace(record, run_id=directory.run_id))
+                directory.append(new[-1])
+    return new

@@ -1,0 +1,36 @@
+"""How much each axis moves the objective, by Optuna's PED-ANOVA (Watanabe et al., IJCAI 2023)."""
+
+import warnings
+from collections.abc import Iterable
+
+import optuna
+from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+from optuna.trial import create_trial
+
+from zbench.spec.metrics import Direction
+from zbench.tune.history import Observation
+from zbench.tune.space import Space
+
+_FEWEST = 6
+
+
+def importance(history: Iterable[Observation], space: Space, direction: Direction) -> dict[str, float]:
+    """Return axis -> share of the variation of the first objective, the largest first; they add up to 1.
+
+    Only trials that finished count. Empty where they are too few, or all alike, to say anything.
+    """
+    study = optuna.create_study(direction=direction, sampler=optuna.samplers.RandomSampler(seed=0))
+    values = set()
+    for seen in history:
+        encoded = space.encode(seen.point)
+        if encoded is None or seen.score is None or seen.score.values is None or not encoded[0]:
+            continue
+        values.add(seen.score.values[0])
+        params, distributions = encoded
+        study.add_trial(create_trial(params=params, distributions=distributions, value=seen.score.values[0]))
+    if len(study.get_trials(deepcopy=False)) < _FEWEST or len(values) < 2:
+        return {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())
+    return {key: value for key, value in found.items() if value == value}

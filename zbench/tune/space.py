@@ -1,0 +1,263 @@
+"""The space of a search: axes of a sweep as a conditional Optuna space, and points of it as trials.
+
+A point maps axis keys to values and holds only the axes that apply there: an offload ratio means nothing
+where nothing is offloaded, so points that differ in it alone are one point, measured once.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import Trial
+
+from zbench.spec.axes import Axis, resolve_axes
+from zbench.spec.expand import InvalidTrial, base_config, expand, is_excluded, trial_at
+from zbench.spec.keys import Path, value_at
+from zbench.spec.sweep import SearchSpec, SweepSpec
+from zbench.spec.trial import TrialSpec
+
+Point = dict[str, Any]
+MAX_LISTED = 20_000
+"""Spaces with more points than this are drawn from and never written out."""
+
+_NEEDS: dict[Path, tuple[Path, frozenset[Any]]] = {
+    ("engine", "offload_ratio"): (("engine", "offload_optimizer"), frozenset({"cpu"})),
+    ("engine", "offload_schedule"): (("engine", "offload_optimizer"), frozenset({"cpu"})),
+    ("engine", "optimizer_threads"): (("engine", "offload_optimizer"), frozenset({"cpu"})),
+    ("engine", "rollback"): (("engine", "offload_schedule"), frozenset({"speculative"})),
+    ("engine", "offload_param"): (("engine", "zero_stage"), frozenset({3})),
+    ("engine", "prefetch_bucket_size"): (("engine", "zero_stage"), frozenset({3})),
+    ("engine", "param_persistence_threshold"): (("engine", "zero_stage"), frozenset({3})),
+    ("engine", "offload_optimizer"): (("engine", "zero_stage"), frozenset({1, 2, 3})),
+    ("engine", "allgather_bucket_size"): (("engine", "zero_stage"), frozenset({1, 2, 3})),
+    ("engine", "compile"): (("engine", "zero_stage"), frozenset({1})),
+    ("engine", "optimizer", "moments_rounding"): (
+        ("engine", "optimizer", "moments_dtype"),
+        frozenset({"bfloat16"}),
+    ),
+    ("engine", "initial_loss_scale"): (("engine", "dtype"), frozenset({"float16"})),
+    ("engine", "loss_scale_window"): (("engine", "dtype"), frozenset({"float16"})),
+}
+"""Keys that act only where another key has one of these values."""
+
+_NO_SCALE = {("engine", "zero_stage")}
+"""Numbers that name kinds; a model of them must not interpolate."""
+
+
+def point_key(point: Mapping[str, Any]) -> str:
+    """Return the identity of a point, whatever the order of its keys."""
+    return json.dumps(point, sort_keys=True, separators=(",", ":"), default=str)
+
+
+class Space:
+    """The points of one sweep. `axes` are ordered so that each comes after those it depends on."""
+
+    def __init__(self, sweep: SweepSpec) -> None:
+        self.sweep = sweep
+        self._base = base_config(sweep)
+        declared = resolve_axes(sweep)
+        self._by_path = {axis.path: axis for axis in declared}
+        self.axes = tuple(_parents_first(declared, self._by_path))
+        self._distributions = {axis.key: _distribution(axis) for axis in self.axes}
+        self._trials: dict[str, TrialSpec | InvalidTrial] = {}
+        self._listed: list[Point] | None = None
+        self.included = self._included()
+
+    def trial(self, point: Point) -> TrialSpec | InvalidTrial:
+        """Return the trial at a point; an InvalidTrial with the reason where it cannot be or is excluded."""
+        key = point_key(point)
+        if key not in self._trials:
+            trial = trial_at(self.sweep, point)
+            if isinstance(trial, TrialSpec) and is_excluded(self.sweep, trial):
+                trial = InvalidTrial(trial.axes, trial.config(), "excluded by the sweep file", trial.trial_id)
+            self._trials[key] = trial
+        return self._trials[key]
+
+    def can_run(self, point: Point) -> bool:
+        """Whether the trial at this point can exist and is not excluded."""
+        return isinstance(self.trial(point), TrialSpec)
+
+    def points(self) -> list[Point] | None:
+        """Return every distinct point that can run, in the file's order; None for a range or too many."""
+        if self._listed is None and self.is_listable:
+            self._listed = [point for point in self._walk(0, {}) if self.can_run(point)]
+        return self._listed
+
+    @property
+    def is_listable(self) -> bool:
+        """Whether the points can be written out one by one."""
+        count = 1
+        for axis in self.axes:
+            count *= len(axis.values) if axis.values is not None else MAX_LISTED + 1
+        return count <= MAX_LISTED
+
+    def canonical(self, values: Mapping[str, Any]) -> Point:
+        """Return the point that these axis values mean: axes that do not act are left at one fixed value."""
+        point: Point = {}
+        for axis in self.axes:
+            if not axis.applies(point):
+                continue
+            if axis.key in values and self._acts(axis, point):
+                point[axis.key] = values[axis.key]
+            elif axis.key in values:
+                self._settle(axis, point)
+        return point
+
+    def suggest(self, trial: Trial) -> Point:
+        """Draw a point; only axes that act are asked for."""
+        point: Point = {}
+        for axis in self.axes:
+            if not axis.applies(point):
+                continue
+            if self._acts(axis, point):
+                point[axis.key] = decoded(axis, _drawn(trial, axis.key, self._distributions[axis.key]))
+            else:
+                self._settle(axis, point)
+        return point
+
+    def encode(self, point: Point) -> tuple[dict[str, Any], dict[str, BaseDistribution]] | None:
+        """Return a point as Optuna's parameters and distributions; None if it is not in this space."""
+        params: dict[str, Any] = {}
+        if point.keys() - self._distributions.keys():
+            return None
+        for axis in self.axes:
+            if not axis.applies(point) or not self._acts(axis, point):
+                continue
+            value = encoded(axis, point[axis.key]) if axis.key in point else None
+            if value is None:
+                return None
+            params[axis.key] = value
+        return params, {key: self._distributions[key] for key in params}
+
+    def base_point(self) -> Point:
+        """Return the point nearest to the file's own configuration."""
+        values = {axis.key: _nearest(axis, value_at(self._base, axis.path)) for axis in self.axes}
+        return self.canonical(values)
+
+    def _included(self) -> list[Point]:
+        """Return the points of `include`, which need not lie on the axes."""
+        alone = {"axes": {}, "exclude": [], "search": SearchSpec()}
+        trials = expand(self.sweep.model_copy(update=alone)).trials if self.sweep.include else []
+        for trial in trials:
+            self._trials[point_key(trial.axes)] = trial
+        return [trial.axes for trial in trials]
+
+    def _walk(self, depth: int, point: Point) -> Iterator[Point]:
+        if depth == len(self.axes):
+            yield point
+            return
+        axis = self.axes[depth]
+        if not axis.applies(point):
+            yield from self._walk(depth + 1, point)
+        elif not self._acts(axis, point):
+            settled = dict(point)
+            self._settle(axis, settled)
+            yield from self._walk(depth + 1, settled)
+        else:
+            for value in axis.values or ():
+                yield from self._walk(depth + 1, {**point, axis.key: value})
+
+    def _acts(self, axis: Axis, point: Mapping[str, Any]) -> bool:
+        """Whether this axis changes anything at a point that already holds what it depends on."""
+        need = _NEEDS.get(axis.path)
+        return need is None or self._value(need[0], point) in need[1]
+
+    def _value(self, path: Path, point: Mapping[str, Any]) -> Any:
+        axis = self._by_path.get(path)
+        return point[axis.key] if axis is not None and axis.key in point else value_at(self._base, path)
+
+    def _settle(self, axis: Axis, point: Point) -> None:
+        """Give an axis without effect the file's value, or its first one if the file's is not on the axis."""
+        if axis.values is not None and value_at(self._base, axis.path) not in axis.values:
+            point[axis.key] = axis.values[0]
+
+
+def is_scaled(axis: Axis) -> bool:
+    """Whether the values of an axis lie on a number line: sizes and counts, but no kinds or switches."""
+    values = axis.values or ()
+    numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    return numeric and len(values) > 2 and axis.path not in _NO_SCALE
+
+
+def encoded(axis: Axis, value: Any) -> Any:
+    """Return a value as its Optuna parameter: its rank on a scale, else itself; None if the axis lacks it."""
+    if axis.range is not None:
+        return value if axis.range.low <= value <= axis.range.high else None
+    if value not in (axis.values or ()):
+        return None
+    return sorted(axis.values or ()).index(value) if is_scaled(axis) else _choice(value)
+
+
+def decoded(axis: Axis, value: Any) -> Any:
+    """Return the axis value of an Optuna parameter."""
+    if axis.range is not None:
+        return value
+    values = axis.values or ()
+    if is_scaled(axis):
+        return sorted(values)[value]
+    return next(v for v in values if _choice(v) == value and type(_choice(v)) is type(value))
+
+
+def _distribution(axis: Axis) -> BaseDistribution:
+    limits = axis.range
+    if limits is None:
+        values = axis.values or ()
+        if is_scaled(
+            axis
+        ):  # sizes are listed by factors, so equal steps of rank are equal steps of the logarithm
+            return IntDistribution(0, len(values) - 1)
+        return CategoricalDistribution([_choice(value) for value in values])
+    if limits.integer:
+        return IntDistribution(int(limits.low), int(limits.high), log=limits.log, step=int(limits.step or 1))
+    return FloatDistribution(limits.low, limits.high, log=limits.log, step=limits.step)
+
+
+def _drawn(trial: Trial, name: str, distribution: BaseDistribution) -> Any:
+    if isinstance(distribution, IntDistribution):
+        low, high = distribution.low, distribution.high
+        return trial.suggest_int(name, low, high, step=distribution.step, log=distribution.log)
+    if isinstance(distribution, FloatDistribution):
+        ends = distribution.low, distribution.high
+        return trial.suggest_float(name, *ends, step=distribution.step, log=distribution.log)
+    assert isinstance(distribution, CategoricalDistribution)
+    return trial.suggest_categorical(name, distribution.choices)
+
+
+def _choice(value: Any) -> Any:
+    plain = value is None or isinstance(value, bool | int | float | str)
+    return value if plain else json.dumps(value, sort_keys=True)
+
+
+def _nearest(axis: Axis, wanted: Any) -> Any:
+    """Return the axis value closest to one that need not be on it."""
+    if axis.range is not None:
+        number = wanted if isinstance(wanted, int | float) else axis.range.low
+        return min(max(number, axis.range.low), axis.range.high)
+    values = axis.values or ()
+    if wanted in values or not is_scaled(axis) or not isinstance(wanted, int | float):
+        return wanted if wanted in values else values[0]
+    return min(values, key=lambda value: abs(value - wanted))
+
+
+def _parents_first(axes: list[Axis], by_path: Mapping[Path, Axis]) -> Iterator[Axis]:
+    done: set[str] = set()
+
+    def visit(axis: Axis) -> Iterator[Axis]:
+        if axis.key in done:
+            return
+        done.add(axis.key)
+        need = _NEEDS.get(axis.path)
+        parents = [by_path[need[0]]] if need and need[0] in by_path else []
+        parents += [other for other in axes if other.key in axis.when]
+        for parent in parents:
+            yield from visit(parent)
+        yield axis
+
+    for axis in axes:
+        yield from visit(axis)

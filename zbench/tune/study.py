@@ -1,0 +1,220 @@
+"""The search: ask for a point, take it, run it, tell what became of it, until there is reason to stop."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from zbench.launch.implied import KIND as IMPLIED
+from zbench.launch.implied import ImpliedOom
+from zbench.launch.progress import Watch
+from zbench.record.record import Failure, Record
+from zbench.spec.trial import TrialSpec
+from zbench.tune.history import Observation, Score
+from zbench.tune.ledger import Entry, Ledger, Ticket
+from zbench.tune.memory_model import MemoryModel
+from zbench.tune.objective import Scorer
+from zbench.tune.prune import pruner, work_per_step
+from zbench.tune.samplers import Proposal, Proposer
+from zbench.tune.space import Point, Space, point_key
+from zbench.tune.stop import Stopper
+
+_POLL_SECONDS = 0.5
+_HOPELESS_IN_A_ROW = 200
+_PRIORS_FIRST = 3
+
+
+class Evaluate(Protocol):
+    """Runs one repeat of one trial."""
+
+    def __call__(self, trial: TrialSpec, repeat: int, watch: Watch | None) -> Record:
+        """Return the record; `watch` sees each progress line and may end the trial by returning a reason."""
+
+
+class Listener(Protocol):
+    """Hears what the search does."""
+
+    def began(self, trial: TrialSpec) -> None:
+        """A trial begins."""
+
+    def ended(self, trial: TrialSpec, records: Sequence[Record], seconds: float, left: int) -> None:
+        """A trial is in the ledger. left: how many the budget still allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How to search. `priors` are observations of earlier results: they teach, but are no results."""
+
+    space: Space
+    scorer: Scorer
+    proposer: Proposer
+    stopper: Stopper
+    prune_factor: float | None = None
+    imply_oom: bool = True
+    every_point: bool = False
+    priors: Sequence[Observation] = ()
+
+
+@dataclass(slots=True)
+class Knowledge:
+    """What the records seen so far imply for points that have not run."""
+
+    memory: MemoryModel = field(default_factory=MemoryModel)
+    implied: ImpliedOom = field(default_factory=ImpliedOom)
+    hopeless: dict[str, str] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)
+
+
+class Search:
+    """One process's part in a study."""
+
+    def __init__(self, setup: Setup, ledger: Ledger, evaluate: Evaluate, listener: Listener) -> None:
+        self._setup, self._ledger = setup, ledger
+        self._evaluate, self._listener = evaluate, listener
+        self._known = Knowledge()
+        self._refused: set[str] = set()
+        self._limit = _memory_limit(setup)
+
+    @property
+    def hopeless(self) -> dict[str, str]:
+        """Return the points that were not tried because the memory model rules them out, and why."""
+        return dict(self._known.hopeless)
+
+    def run(self) -> str:
+        """Search until there is reason to stop and no other worker runs anything; return the reason."""
+        while True:
+            reason = self._search()
+            if not any(entry.running for entry in self._ledger.entries()):
+                return reason
+            time.sleep(_POLL_SECONDS)  # one that is lost meanwhile is run again here
+
+    def _search(self) -> str:
+        while True:
+            if self._ledger.reap():
+                self._refused.clear()
+            entries = self._ledger.entries()
+            self._learn(entries)
+            mine = [entry.observation for entry in entries if entry.host == self._ledger.worker.fingerprint]
+            stop = self._setup.stopper
+            reason = stop.spent(sum(map(_costs, entries))) or stop.flattened(mine)
+            if reason is not None:
+                return reason
+            proposal = self._propose(entries, [*self._setup.priors, *mine])
+            if proposal is None:
+                return self._exhausted()
+            self._try(proposal, entries)
+
+    def _propose(self, entries: Sequence[Entry], history: Sequence[Observation]) -> Proposal | None:
+        taken = {point_key(entry.point) for entry in entries} | self._refused
+        for point in _best_first(self._setup.priors, self._setup.scorer)[:_PRIORS_FIRST]:
+            if point_key(point) not in taken and self._setup.space.can_run(point):
+                return Proposal(point, {})
+        for _ in range(_HOPELESS_IN_A_ROW):
+            proposal = self._setup.proposer.propose(history, taken | self._known.hopeless.keys())
+            if proposal is None:
+                break
+            reason = self._hopeless(proposal.point)
+            if reason is None:
+                return proposal
+            self._known.hopeless[point_key(proposal.point)] = reason
+        return self._setup.proposer.propose(history, taken) if self._setup.every_point else None
+
+    def _try(self, proposal: Proposal, entries: Sequence[Entry]) -> None:
+        trial = self._setup.space.trial(proposal.point)
+        assert isinstance(trial, TrialSpec)
+        ticket = self._ledger.begin(proposal.point, trial.trial_id, proposal.notes)
+        if ticket is None:
+            self._refused.add(point_key(proposal.point))
+            return
+        trials = self._setup.stopper.budget.trials
+        if (
+            trials is not None and self._begun_before(ticket) >= trials
+        ):  # of several begun at once, the last give way
+            self._ledger.drop(ticket, "the budget was spent by other workers meanwhile")
+            return
+        began = time.monotonic()
+        try:
+            record = self._run(trial, ticket, entries)
+        except BaseException:
+            self._ledger.drop(ticket, "interrupted")
+            raise
+        if self._ledger.finish(ticket, [record]):
+            left = trials - sum(map(_costs, self._ledger.entries())) if trials is not None else 0
+            self._listener.ended(trial, [record], time.monotonic() - began, max(0, left))
+
+    def _run(self, trial: TrialSpec, ticket: Ticket, entries: Sequence[Entry]) -> Record:
+        failure = self._known.implied.failure(trial) if self._setup.imply_oom else None
+        if failure is not None:
+            return not_run(trial, failure)
+        self._listener.began(trial)
+        watch = pruner(trial, self._setup.scorer.goals, self._best_rate(entries), self._setup.prune_factor)
+        with self._ledger.held(ticket):
+            return self._evaluate(trial, 0, watch)
+
+    def _begun_before(self, ticket: Ticket) -> int:
+        return sum(_costs(entry) for entry in self._ledger.entries() if entry.number < ticket.trial.number)
+
+    def _learn(self, entries: Sequence[Entry]) -> None:
+        """Take in records that are new; the memory model learns from machines of this kind only."""
+        for entry in entries:
+            if entry.running or entry.number in self._known.seen:
+                continue
+            self._known.seen.add(entry.number)
+            if entry.host != self._ledger.worker.fingerprint:
+                continue
+            for record in entry.records:
+                self._known.implied.observe(record)
+            trial = self._setup.space.trial(entry.point)
+            if isinstance(trial, TrialSpec):
+                self._known.memory.observe(trial, entry.records)
+
+    def _hopeless(self, point: Point) -> str | None:
+        trial = self._setup.space.trial(point)
+        if self._limit is None or not isinstance(trial, TrialSpec):
+            return None
+        return self._known.memory.hopeless(trial, self._limit)
+
+    def _best_rate(self, entries: Sequence[Entry]) -> float | None:
+        """Return work per second of the fastest feasible trial so far on this kind of machine."""
+        rates = []
+        for entry in entries:
+            score, trial = entry.observation.score, self._setup.space.trial(entry.point)
+            if entry.host != self._ledger.worker.fingerprint or score is None or not score.feasible:
+                continue
+            work = work_per_step(trial, self._setup.scorer.goals[0]) if isinstance(trial, TrialSpec) else None
+            rates += [work / r.timing.median_step_s for r in entry.records if r.timing is not None and work]
+        return max(rates, default=None)
+
+    def _exhausted(self) -> str:
+        count = len(self._known.hopeless)
+        if count == 0 or self._setup.every_point:
+            return "every point that can run was tried"
+        return f"every point was tried but {count} that cannot fit by the memory model"
+
+
+def not_run(trial: TrialSpec, failure: Failure) -> Record:
+    """Return the record of a trial that was not run, because it is known to run out of memory."""
+    return Record("", trial.trial_id, 0, trial.axes, trial.config(), "oom", failure)
+
+
+def _costs(entry: Entry) -> bool:
+    """Whether a point took a place in the budget: all but those that were recorded without being run."""
+    return not any(record.error is not None and record.error.kind == IMPLIED for record in entry.records)
+
+
+def _memory_limit(setup: Setup) -> float | None:
+    """Return the tightest bound on device bytes that a trial must meet, or None."""
+    bounds = [
+        c.bound for c in setup.scorer.constraints if c.metric == "peak_device_bytes" and "<" in c.operator
+    ]
+    limits: list[Any] = [*bounds, setup.space.sweep.run.memory_limit]
+    return min((float(limit) for limit in limits if limit is not None), default=None)
+
+
+def _best_first(priors: Sequence[Observation], scorer: Scorer) -> list[Point]:
+    """Return the points of feasible earlier results, best first."""
+    known: list[tuple[Score, Point]] = [
+        (o.score, o.point) for o in priors if o.score is not None and o.score.feasible
+    ]
+    sign = -1 if scorer.directions[0] == "maximize" else 1
+    return [point for _, point in sorted(known, key=lambda pair: sign * (pair[0].values or (0.0,))[0])]
