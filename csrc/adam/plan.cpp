@@ -48,21 +48,14 @@ std::size_t Plan::add(const Task& task) {
   return tasks_.size() - 1;
 }
 
-void Plan::set_step(std::size_t index, std::int64_t step, const Hyper& hyper) {
-  tasks_.at(index).step = step;
-  tasks_[index].hyper = hyper;
+void Plan::set_steps(std::size_t begin, std::size_t end, std::int64_t step, const Hyper& hyper) {
+  for (std::size_t index = begin; index < end; index++) {
+    tasks_.at(index).step = step;
+    tasks_[index].hyper = hyper;
+  }
 }
 
-void Plan::set_grad(std::size_t index, const void* grad, Dtype dtype) {
-  tasks_.at(index).grad = grad;
-  tasks_[index].grad_dtype = dtype;
-}
-
-void Plan::set_param_out(std::size_t index, void* param_out) {
-  if (!tasks_.at(index).param_out || !param_out)
-    throw std::invalid_argument("param_out: expected a pointer to replace a pointer");
-  tasks_[index].param_out = param_out;
-}
+void Plan::set_grad(std::size_t index, const void* grad) { tasks_.at(index).grad = grad; }
 
 std::optional<Overlap> Plan::find_overlap() const {
   std::vector<Range> ranges;

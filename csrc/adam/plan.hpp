@@ -21,10 +21,9 @@ class Plan {
   // Appends a task; returns its index. Throws std::invalid_argument for dtypes that no kernel has.
   std::size_t add(const Task& task);
 
-  // Throw std::out_of_range for an index that was not added.
-  void set_step(std::size_t index, std::int64_t step, const Hyper& hyper);
-  void set_grad(std::size_t index, const void* grad, Dtype dtype);
-  void set_param_out(std::size_t index, void* param_out);
+  // These throw std::out_of_range for an index that was not added.
+  void set_steps(std::size_t begin, std::size_t end, std::int64_t step, const Hyper& hyper);
+  void set_grad(std::size_t index, const void* grad);
 
   std::optional<Overlap> find_overlap() const;
   const std::vector<Task>& tasks() const { return tasks_; }

@@ -8,7 +8,10 @@ add_library(
   adam/plan.cpp
   adam/scalars.cpp
   adam/update.cpp
-  cuda/table.cpp)
+  cuda/table.cpp
+  executor/affinity.cpp
+  executor/executor.cpp
+  executor/gate.cpp)
 target_include_directories(zbench_core PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
 
 # -ffp-contract=off: only the fused multiply-adds that the definition spells out. -fno-math-errno: sqrt as one

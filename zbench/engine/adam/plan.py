@@ -69,7 +69,7 @@ def build_plan(tasks: Sequence[AdamTask]) -> "_native.Plan":
         )
         if native is None or task.hyper is not hyper:
             hyper, native = task.hyper, native_hyper(task.hyper)
-        plan.set_step(index, task.step, native)
+        plan.set_steps(index, index + 1, task.step, native)
     check_overlap(plan)
     return plan
 

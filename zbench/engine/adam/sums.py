@@ -53,7 +53,8 @@ def sum_in_rank_order(
 def add_cast_(out: Tensor, grad: Tensor, *, threads: int | None = None) -> None:
     """out[i] += grad[i] in float32, rounded once to out's dtype, to nearest even.
 
-    out and grad [n]: each float32, bfloat16 or float16. ValueError names a wrong argument. Fake tensors: no-op.
+    out and grad [n]: each float32, bfloat16 or float16. ValueError names a wrong argument. Fake tensors:
+    no-op.
     """
     check_flat("out", out, out.numel(), GRAD_DTYPES, "cpu")
     check_flat("grad", grad, out.numel(), GRAD_DTYPES, "cpu")

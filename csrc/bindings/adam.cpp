@@ -1,11 +1,12 @@
-// The Python module zbench._native: addresses and plain numbers in, nothing of torch. Tensors are checked, and kept
-// alive, by the caller (zbench/engine/adam/native.py).
+// The kernels: addresses and plain numbers in, nothing of torch. Tensors are checked, and kept alive, by the caller
+// (zbench/engine/adam).
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
 #include "adam/dispatch.hpp"
 #include "adam/plan.hpp"
 #include "adam/update.hpp"
+#include "bindings/bindings.hpp"
 #include "cuda/table.hpp"
 
 namespace py = pybind11;
@@ -43,6 +44,12 @@ std::size_t add(Plan& plan, const SlotAddresses& from, const SlotAddresses& into
   task.rounding_seed = rounding_seed.value_or(0);
   task.rounding_offset = rounding_offset;
   return plan.add(task);
+}
+
+// Other gradients of the same dtypes and lengths, one for each task.
+void set_grads(Plan& plan, const std::vector<Address>& grads) {
+  if (grads.size() != plan.tasks().size()) throw std::invalid_argument("grads: expected one for each task");
+  for (std::size_t index = 0; index < grads.size(); index++) plan.set_grad(index, pointer(grads[index]));
 }
 
 std::optional<std::tuple<std::size_t, std::string, std::size_t, std::string>> find_overlap(const Plan& plan) {
@@ -118,8 +125,7 @@ void add_rounded(Address out, Address grad, std::int64_t numel, std::tuple<int, 
 
 }  // namespace
 
-PYBIND11_MODULE(_native, module) {
-  module.doc() = "Native Adam kernels; see zbench.engine.adam for the typed interface.";
+void bind_adam(py::module_& module) {
   py::class_<Hyper>(module, "Hyper")
       .def(py::init<double, double, double, double, double, bool, bool>(), py::arg("lr"), py::arg("beta1"),
            py::arg("beta2"), py::arg("eps"), py::arg("weight_decay"), py::arg("bias_correction"),
@@ -129,13 +135,8 @@ PYBIND11_MODULE(_native, module) {
       .def("__len__", [](const Plan& plan) { return plan.tasks().size(); })
       .def("add", &add, py::arg("slot"), py::arg("into"), py::arg("grad"), py::arg("param_out"), py::arg("numel"),
            py::arg("dtypes"), py::arg("rounding_seed"), py::arg("rounding_offset"))
-      .def("set_step", &Plan::set_step, py::arg("index"), py::arg("step"), py::arg("hyper"))
-      .def("set_grad",
-           [](Plan& plan, std::size_t index, Address grad, int dtype) {
-             plan.set_grad(index, pointer(grad), static_cast<Dtype>(dtype));
-           })
-      .def("set_param_out",
-           [](Plan& plan, std::size_t index, Address out) { plan.set_param_out(index, pointer(out)); })
+      .def("set_steps", &Plan::set_steps, py::arg("begin"), py::arg("end"), py::arg("step"), py::arg("hyper"))
+      .def("set_grads", &set_grads, py::arg("grads"))
       .def("find_overlap", &find_overlap)
       .def("run", &run, py::arg("grad_scale"), py::arg("threads"))
       .def("device_rows", &device_rows, py::arg("grad_scale"));
