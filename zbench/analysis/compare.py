@@ -9,6 +9,7 @@ from zbench.analysis import decision
 from zbench.analysis.decision import Decision, Evidence, Paired, Unpaired
 from zbench.analysis.exact import ExactChange, exact_changes
 from zbench.analysis.matching import Match, match_trials
+from zbench.analysis.paired import Blocks, Control
 from zbench.analysis.trials import RunResults, Source, step_logs
 from zbench.errors import ExitCode, IncomparableError
 from zbench.record.record import VERDICT_ORDER
@@ -72,18 +73,26 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class PairedData:
+    """What a paired measurement saw: its blocks, the fresh ones of alarmed trials, and the control."""
+
+    blocks: Blocks
+    confirming: Blocks
+    control: Control
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """The result of `zbench compare`. `unlike` says how two machines differ, if `--across` insisted."""
 
     base: Source
     head: Source
-    mode: Literal["stored", "paired"]
     settings: Settings
     rows: tuple[Row, ...]
     missing: tuple[ConfigSummary, ...]
     added: tuple[ConfigSummary, ...]
     unlike: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
+    paired: PairedData | None = None
 
     @property
     def timed(self) -> list[tuple[Row, Decision]]:
@@ -149,24 +158,21 @@ def build(
     *,
     decisions: Mapping[str, Decision] | None = None,
     unlike: tuple[str, ...] = (),
-    notes: tuple[str, ...] = (),
+    paired: PairedData | None = None,
 ) -> Comparison:
     """Assemble a comparison; `decisions` of a paired measurement are by base trial id, else made here."""
     matching = match_trials(base.trials, head.trials)
     if not matching.matches:
         raise IncomparableError(_nothing_in_common(base, head))
-    mode: Literal["stored", "paired"] = "stored" if decisions is None else "paired"
     if decisions is None:
         decisions = decision.decide(_stored_family(matching.matches, settings), settings.alpha)
     rows = tuple(_row(match, decisions.get(match.base.trial_id), settings) for match in matching.matches)
     return Comparison(
-        base.source, head.source, mode, settings, rows, matching.missing, matching.added, unlike, notes
+        base.source, head.source, settings, rows, matching.missing, matching.added, unlike, paired
     )
 
 
-def paired_family(
-    differences: Mapping[str, tuple[float, ...]], settings: Settings
-) -> dict[str, tuple[Evidence, float]]:
+def paired_family(differences: Blocks, settings: Settings) -> dict[str, tuple[Evidence, float]]:
     """Return the step-time family of a paired measurement from block differences by base trial id."""
     return {name: (Paired(values), settings.margin("step_time")) for name, values in differences.items()}
 

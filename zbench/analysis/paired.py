@@ -17,6 +17,8 @@ Side = Literal["base", "head"]
 Order = tuple[Side, Side, Side, Side]
 BASE_FIRST: Order = ("base", "head", "head", "base")
 HEAD_FIRST: Order = ("head", "base", "base", "head")
+Blocks = Mapping[str, tuple[float, ...]]
+"""Trial id -> the difference of logarithms of each block."""
 
 
 def block_orders(blocks: int, seed: int) -> list[Order]:

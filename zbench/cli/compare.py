@@ -115,8 +115,8 @@ def command(
     if paired:
         from zbench.cli.compare_paired import PairedRequest, measure
 
-        request = PairedRequest(base, head, sweep, blocks, precision, tuple(overrides), seed, output_dir)
-        comparison = measure(request, settings)
+        request = PairedRequest(base, head, sweep, blocks, precision, tuple(overrides), seed, save_baseline)
+        comparison: Comparison | None = measure(request, settings)
     else:
         _refuse_paired_options(
             sweep=sweep, blocks=blocks, precision=precision, set=overrides or None, seed=seed

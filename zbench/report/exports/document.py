@@ -4,7 +4,7 @@ import json
 import math
 from typing import Any
 
-from zbench.analysis.compare import Comparison, Row
+from zbench.analysis.compare import Comparison, PairedData, Row
 from zbench.analysis.decision import Decision
 from zbench.analysis.exact import ExactChange
 from zbench.analysis.trials import Source
@@ -21,13 +21,13 @@ def document(comparison: Comparison) -> dict[str, Any]:
     settings = comparison.settings
     return {
         "schema_version": 1,
-        "mode": comparison.mode,
+        "mode": "stored" if comparison.paired is None else "paired",
         "base": _source(comparison.base),
         "head": _source(comparison.head),
         "across": bool(comparison.unlike),
         "unlike": list(comparison.unlike),
         "alpha": settings.alpha,
-        "run_noise": settings.run_noise if comparison.mode == "stored" else None,
+        "run_noise": settings.run_noise if comparison.paired is None else None,
         "thresholds": dict(settings.thresholds),
         "fail_on": sorted(settings.fail_on),
         "trials": [_row(row) for row in comparison.rows],
@@ -36,8 +36,17 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "geometric_mean_change": comparison.geometric_mean,
         "worst": comparison.worst.base.trial_id if comparison.worst else None,
         "best": comparison.best.base.trial_id if comparison.best else None,
-        "notes": list(comparison.notes),
+        "paired": _paired(comparison.paired) if comparison.paired else None,
         "exit_code": int(comparison.exit_code),
+    }
+
+
+def _paired(data: PairedData) -> dict[str, Any]:
+    return {
+        "block_log_ratios": {name: list(values) for name, values in data.blocks.items()},
+        "confirming_log_ratios": {name: list(values) for name, values in data.confirming.items()},
+        "control_noise": data.control.noise if math.isfinite(data.control.noise) else None,
+        "control_drift": data.control.drift if math.isfinite(data.control.drift) else None,
     }
 
 

@@ -131,7 +131,7 @@ def summary(comparison: Comparison) -> list[str]:
         said.append(f"only in head: {', '.join(label(trial) for trial in comparison.added)}")
     if comparison.unlike:
         said.append(f"UNLIKE MACHINES, compared because --across insisted: {'; '.join(comparison.unlike)}")
-    return [*said, method(comparison), *comparison.notes]
+    return [*said, method(comparison)]
 
 
 def method(comparison: Comparison) -> str:
@@ -140,8 +140,13 @@ def method(comparison: Comparison) -> str:
     level = f"{100 * (1 - 2 * settings.alpha):g} % intervals"
     margin = f"margin {100 * settings.thresholds['step_time']:g} %"
     family = f"alpha {settings.alpha:g} over the family (Holm)"
-    if comparison.mode == "paired":
-        return f"paired blocks on this machine, {level}, {margin}, {family}"
+    if comparison.paired is not None:
+        checked = comparison.paired.control
+        return (
+            f"paired blocks on this machine, {level}, {margin}, {family}; control: base against "
+            f"itself varied by {100 * checked.noise:.1f} % a process and moved by "
+            f"{percent(checked.drift)} from start to end"
+        )
     return (
         f"two stored runs (unpaired), {level} that allow "
         f"{100 * settings.run_noise:g} % of noise between runs, {margin}, {family}; "

@@ -1,0 +1,178 @@
+"""A paired measurement with samples from a seeded machine instead of a real one."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from zbench.analysis import measurement
+from zbench.analysis.compare import PAIRED_THRESHOLDS, Comparison, Settings
+from zbench.analysis.measurement import PairedMeasurement, Plan, check_plan
+from zbench.analysis.paired import BASE_FIRST, HEAD_FIRST, Side, block_difference, block_orders, control
+from zbench.analysis.trials import Source
+from zbench.errors import ExitCode, IncomparableError, UsageError
+from zbench.record.record import Record
+
+from .synthetic import record
+
+STAGES = (0, 1, 2)
+SETTINGS = Settings(thresholds=PAIRED_THRESHOLDS)
+
+
+class Machine:
+    """Takes samples whose steps drift upward all the time; head is slower by `factor` in stage 1.
+
+    `spell` makes head that much slower only for its first samples: an alarm that fresh data will not raise.
+    """
+
+    def __init__(self, factor: float = 1.0, spell: float = 1.0, **head: Any) -> None:
+        self.rng = np.random.default_rng(4)
+        self.factor, self.spell, self.head = factor, spell, head
+        self.taken: list[Side] = []
+
+    def __call__(self, side: Side) -> list[Record]:
+        self.taken.append(side)
+        drift = 1.002 ** len(self.taken)
+        slow = self.factor * (self.spell if len(self.taken) < 52 else 1.0)
+        changes = self.head if side == "head" else {}
+        seconds = [0.1 * drift * math.exp(self.rng.normal(0, 0.01)) for _ in STAGES]
+        if side == "head":
+            seconds[1] *= slow
+        return [
+            record(step_s, axes={"zero_stage": stage}, **changes)
+            for stage, step_s in zip(STAGES, seconds, strict=True)
+        ]
+
+
+def measured(machine: Machine, plan: Plan | None = None, said: list[str] | None = None) -> Comparison:
+    sources = Source("v1"), Source("v2")
+    tell = (said if said is not None else []).append
+    return PairedMeasurement(*sources, plan or Plan(), SETTINGS, machine, tell).run()
+
+
+def test_a_drifting_machine_raises_no_alarm() -> None:
+    machine = Machine()
+    found = measured(machine)
+    assert [row.answer for row in found.rows] == ["pass"] * 3
+    assert found.exit_code == ExitCode.PASS
+    assert found.paired is not None
+    assert 0.005 < found.paired.control.noise < 0.02
+    assert found.paired.control.drift == pytest.approx(0.002 * len(machine.taken), rel=0.4)
+
+
+def test_a_slowdown_is_found_and_confirmed() -> None:
+    said: list[str] = []
+    machine = Machine(factor=1.05)
+    found = measured(machine, said=said)
+    assert [row.answer for row in found.rows] == ["pass", "regression", "pass"]
+    assert found.exit_code == ExitCode.REGRESSION
+    slower = found.rows[1].step_time
+    assert slower is not None
+    assert slower.low < math.log(1.05) < slower.high
+    assert "confirmed on fresh data" in slower.reason
+    assert found.paired is not None
+    assert list(found.paired.confirming) == [found.rows[1].base.trial_id]
+    assert any("1 alarms; measuring again" in text for text in said)
+
+
+def test_an_alarm_that_does_not_come_back_is_dropped() -> None:
+    found = measured(Machine(spell=1.1))
+    step_time = found.rows[1].step_time
+    assert step_time is not None
+    assert step_time.answer == "pass"
+    assert "alarm not confirmed" in step_time.reason
+    assert found.exit_code == ExitCode.PASS
+
+
+def test_an_incorrect_head_exits_4() -> None:
+    assert measured(Machine(factor=0.5, verdict="wrong")).exit_code == ExitCode.CORRECTNESS
+
+
+def test_a_head_that_crashes_exits_6() -> None:
+    found = measured(Machine(outcome="crashed"))
+    assert found.exit_code == ExitCode.TRIALS_FAILED
+    assert [row.step_time for row in found.rows] == [None] * 3
+
+
+def test_bytes_are_compared_exactly() -> None:
+    found = measured(Machine(peak=1_200_000))
+    assert found.exit_code == ExitCode.REGRESSION
+    assert {change.answer for row in found.rows for change in row.exact if "peak" in change.metric} == {
+        "regression"
+    }
+
+
+def test_it_stops_when_narrow_and_not_before() -> None:
+    wide, narrow = Machine(), Machine()
+    measured(wide, Plan(least=10, most=14, precision=1e-6))
+    measured(narrow, Plan(least=10, most=14, precision=0.5))
+    outside_blocks = 2 + 1 + 2
+    assert len(wide.taken) == 4 * 14 + outside_blocks
+    assert len(narrow.taken) == 4 * 10 + outside_blocks
+
+
+def test_every_block_is_counterbalanced_and_the_order_is_drawn() -> None:
+    machine = Machine()
+    measured(machine, Plan(least=12, most=12, seed=3))
+    blocks = [tuple(machine.taken[start : start + 4]) for start in range(3, 51, 4)]
+    assert set(blocks) == {BASE_FIRST, HEAD_FIRST}
+    assert blocks == block_orders(12, 3) != block_orders(12, 4)
+    assert machine.taken[:3] == ["base", "base", "head"]
+    assert machine.taken[-2:] == ["base", "base"]
+
+
+def test_linear_drift_cancels_exactly_within_a_block() -> None:
+    drifting = [0.1 * 1.1**i for i in range(4)]
+    for order in (BASE_FIRST, HEAD_FIRST):
+        assert block_difference(order, drifting) == pytest.approx(0.0, abs=1e-15)
+    factors = [2 if side == "head" else 1 for side in BASE_FIRST]
+    slower = [seconds * factor for seconds, factor in zip(drifting, factors, strict=True)]
+    assert block_difference(BASE_FIRST, slower) == pytest.approx(math.log(2))
+
+
+def test_control_tells_noise_from_drift() -> None:
+    found = control({"a": [0.10, 0.11]}, {"a": [0.20, 0.22]})
+    assert found.drift == pytest.approx(math.log(2))
+    assert found.noise == pytest.approx(math.log(1.1) / math.sqrt(2))
+    assert math.isnan(control({}, {}).noise)
+
+
+def test_sides_without_a_common_configuration_are_incomparable() -> None:
+    def take(side: Side) -> list[Record]:
+        return [record(0.1, axes={"of": side})]
+
+    with pytest.raises(IncomparableError, match="v1 and v2 ran no configuration in common"):
+        PairedMeasurement(Source("v1"), Source("v2"), Plan(), SETTINGS, take, lambda _: None).run()
+
+
+@pytest.mark.parametrize(
+    ("plan", "comparisons", "says"),
+    [
+        (Plan(6, 12), 1, "6 blocks cannot reach alpha 0.01 over 1 comparisons.*at least 7"),
+        (Plan(12, 24), 200, "at least 15"),
+        (Plan(12, 8), 1, "MIN at most MAX"),
+        (Plan(12, 50), 1, "at most 40 blocks"),
+    ],
+)
+def test_plans_that_cannot_answer_are_refused_beforehand(plan: Plan, comparisons: int, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        check_plan(plan, comparisons, 0.01)
+
+
+def test_a_trial_that_fails_once_loses_only_that_block() -> None:
+    machine = Machine()
+
+    def take(side: Side) -> list[Record]:
+        records = machine(side)
+        if len(machine.taken) == 10:
+            records[0] = replace(record(outcome="timeout", axes=records[0].axes), repeat=0)
+        return records
+
+    settings = replace(SETTINGS, fail_on=frozenset({"regression"}))
+    found = measurement.PairedMeasurement(
+        Source("v1"), Source("v2"), Plan(12, 12), settings, take, lambda _: None
+    ).run()
+    assert found.paired is not None
+    assert [len(values) for values in found.paired.blocks.values()] == [11, 12, 12]

@@ -1,0 +1,196 @@
+"""Revisions of a small repository are installed side by side and sampled by their command lines."""
+
+import json
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from analysis.synthetic import trial
+
+from zbench.errors import TrialsFailedError, UsageError
+from zbench.launch.revisions import cache_directory, resolve_commit, version_of
+from zbench.launch.sampling import Sampler
+from zbench.record import lines
+
+BACKEND = '''
+"""A build backend without requirements: zips the package, so that no test needs a network."""
+import pathlib, zipfile
+
+def build_wheel(directory, config_settings=None, metadata_directory=None):
+    name = "zbench-0.0.0-py3-none-any.whl"
+    info = "zbench-0.0.0.dist-info/"
+    with zipfile.ZipFile(pathlib.Path(directory) / name, "w") as wheel:
+        for file in pathlib.Path("zbench").rglob("*.py"):
+            wheel.write(file)
+        wheel.writestr(info + "METADATA", "Metadata-Version: 2.1\\nName: zbench\\nVersion: 0.0.0\\n")
+        wheel.writestr(info + "WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(info + "RECORD", "")
+    return name
+'''
+PROJECT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+[project]
+name = "zbench"
+version = "0.0.0"
+"""
+COMMAND = """
+import sys
+
+if __name__ == "__main__":
+    print({document!r})
+    sys.exit({code})
+"""
+
+
+def git(repository: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
+    command = ["git", *identity, *arguments]
+    return subprocess.run(command, cwd=repository, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def commit(repository: Path, tag: str, document: object, code: int = 0) -> None:
+    """Commit a zbench whose every command prints `document`."""
+    text = document if isinstance(document, str) else json.dumps(document)
+    (repository / "zbench" / "cli" / "main.py").write_text(COMMAND.format(document=text, code=code))
+    git(repository, "add", ".")
+    git(repository, "commit", "-q", "-m", tag)
+    git(repository, "tag", tag)
+
+
+def sweep_document(step_s: float) -> dict[str, object]:
+    return {"schema_version": 1, "trials": [lines.jsonable(item) for item in trial([step_s])]}
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("repository")
+    (path / "zbench" / "cli").mkdir(parents=True)
+    for file in ("zbench/__init__.py", "zbench/cli/__init__.py"):
+        (path / file).touch()
+    (path / "backend.py").write_text(BACKEND)
+    (path / "pyproject.toml").write_text(PROJECT)
+    git(path, "init", "-q", "-b", "main")
+    commit(path, "v1", sweep_document(0.1))
+    commit(path, "v2", sweep_document(0.2))
+    commit(path, "silent", "", code=70)
+    commit(path, "refusing", {"trials": [], "error": {"message": "unknown key engine.x"}}, code=2)
+    (path / "backend.py").write_text(
+        "def build_wheel(*_):\n    raise RuntimeError('the compiler is on fire')\n"
+    )
+    commit(path, "broken", {})
+    (path / "backend.py").write_text(BACKEND)
+    git(path, "add", "backend.py")
+    git(path, "rm", "-q", "-r", "--cached", "zbench/cli")
+    git(path, "commit", "-q", "-m", "nocli")
+    git(path, "tag", "nocli")
+    return path
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _here(repository: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(repository)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+
+
+def test_two_revisions_are_sampled_side_by_side(tmp_path: Path) -> None:
+    said: list[str] = []
+    versions = [version_of(tag, said.append) for tag in ("v1", "v2")]
+    sampler = Sampler(tmp_path / "sweep.yaml", ["engine.zero_stage=1"])
+    steps = [[r.timing.median_step_s for r in sampler.take(v) if r.timing] for v in versions]
+    assert steps == [[0.1], [0.2]]
+    assert [version.commit for version in versions] == [
+        git(Path.cwd(), "rev-parse", tag) for tag in ("v1", "v2")
+    ]
+    assert len(said) == 2
+    assert version_of("v1", said.append) == versions[0]
+    assert len(said) == 2, "an environment that is there is used again"
+
+
+def test_an_environment_sees_our_packages_and_its_own_zbench() -> None:
+    python = version_of("v1", lambda _: None).python
+    code = "import pydantic, torch, zbench; print(zbench.__file__)"
+    done = subprocess.run([str(python), "-P", "-c", code], capture_output=True, text=True, env={}, check=True)
+    assert done.stdout.startswith(str(cache_directory()))
+
+
+def test_a_repository_is_left_as_it_was(repository: Path) -> None:
+    before = git(repository, "status", "--porcelain"), git(repository, "worktree", "list")
+    version_of("v2", lambda _: None)
+    assert (git(repository, "status", "--porcelain"), git(repository, "worktree", "list")) == before
+
+
+def test_interpreters_and_environments_are_taken_as_they_are(tmp_path: Path) -> None:
+    assert version_of(sys.executable, lambda _: None).python == Path(sys.executable)
+    python = version_of("v1", lambda _: None).python
+    found = version_of(str(python.parents[1]), lambda _: None)
+    assert (found.python, found.commit) == (python, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("broken", r"broken does not build \(log: .*the compiler is on fire"),
+        ("nocli", "its command line cannot be imported.*No module named 'zbench.cli'"),
+        ("no-such-revision", "no such revision in this repository"),
+        ("", "expected a git revision"),
+        ("--upload-pack=evil", "expected a git revision"),
+        ("backend.py", "is a file but no interpreter"),
+    ],
+)
+def test_what_cannot_be_measured_gets_a_clear_message(text: str, says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        version_of(text, lambda _: None)
+    assert re.search(says, str(error.value), flags=re.DOTALL)
+
+
+def test_outside_a_repository_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    with pytest.raises(UsageError, match="is no git repository"):
+        resolve_commit("HEAD")
+
+
+@pytest.mark.parametrize(
+    ("tag", "kind", "says"),
+    [
+        ("refusing", UsageError, r"refusing cannot run the sweep \(exit 2\): unknown key engine.x"),
+        ("silent", TrialsFailedError, r"silent cannot run the sweep \(exit 70\)"),
+    ],
+)
+def test_a_version_that_cannot_run_it(tag: str, kind: type[Exception], says: str, tmp_path: Path) -> None:
+    with pytest.raises(kind, match=says):
+        Sampler(tmp_path / "sweep.yaml", []).take(version_of(tag, lambda _: None))
+
+
+def test_a_sample_is_one_sweep_by_the_public_command_line(tmp_path: Path) -> None:
+    stand_in = tmp_path / "python"
+    stand_in.write_text(
+        textwrap.dedent(f"""\
+        #!{sys.executable}
+        import json, os, sys
+        message = json.dumps([sys.argv[1:], os.environ.get("PYTHONPATH"), os.getcwd()])
+        print(json.dumps({{"trials": [], "error": {{"message": message}}}}))
+        """)
+    )
+    stand_in.chmod(0o755)
+    with pytest.raises(TrialsFailedError) as error:
+        Sampler(tmp_path / "sweep.yaml", ["run.steps=4"]).take(version_of(str(stand_in), lambda _: None))
+    arguments, python_path, cwd = json.loads(str(error.value).split(": ", 1)[1])
+    assert arguments[:4] == ["-P", "-m", "zbench.cli.main", "sweep"]
+    assert arguments[4] == str(tmp_path / "sweep.yaml")
+    assert "run.steps=4" in arguments
+    assert "run.repeats=1" in arguments
+    assert python_path is None
+    assert not Path(cwd).exists(), "the scratch directory is gone"

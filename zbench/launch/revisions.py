@@ -1,0 +1,146 @@
+"""Two versions of zbench to measure: git revisions, each installed into its own environment, or interpreters.
+
+An environment holds zbench alone; torch and the rest are those of the running interpreter, found through a
+path file. So two revisions differ in nothing but zbench, and installing one takes seconds. Environments are
+kept under the user's cache by commit and reused.
+"""
+
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from zbench.errors import UsageError
+
+_SHARED = "zbench_shared_packages.pth"
+_LOG_LINES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A zbench that can be run: what the user called it, its interpreter, and its commit if it has one."""
+
+    name: str
+    python: Path
+    commit: str | None = None
+
+
+def version_of(text: str, tell: Callable[[str], None]) -> Version:
+    """Return the version that `text` names: an interpreter, an environment, or a revision to install.
+
+    UsageError where it is none of these, or the revision does not build; the message says where the log is.
+    """
+    path = Path(text)
+    if (path / "bin" / "python").is_file():
+        path = path / "bin" / "python"
+    if path.is_file():
+        if not os.access(path, os.X_OK):
+            raise UsageError(
+                f"{text} is a file but no interpreter; expected a git revision, an environment or python"
+            )
+        return Version(text, path.absolute())
+    commit = resolve_commit(text)
+    return Version(text, _environment(text, commit, tell) / "bin" / "python", commit)
+
+
+def resolve_commit(revision: str) -> str:
+    """Return the full hash of a revision of the repository here; UsageError if there is none."""
+    if not revision or revision.startswith("-"):
+        raise UsageError(f"expected a git revision, an environment or an interpreter, got {revision!r}")
+    done = _git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    if done.returncode != 0:
+        here = _git("rev-parse", "--git-dir").returncode == 0
+        why = (
+            "no such revision in this repository"
+            if here
+            else "and the current directory is no git repository"
+        )
+        raise UsageError(f"{revision!r}: {why}; expected a git revision, an environment or an interpreter")
+    return done.stdout.decode().strip()
+
+
+def cache_directory() -> Path:
+    """Return where environments of revisions are kept: `$XDG_CACHE_HOME/zbench/environments`."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "zbench" / "environments"
+
+
+def _environment(revision: str, commit: str, tell: Callable[[str], None]) -> Path:
+    """Return the environment of a commit, built if it is not there yet."""
+    key = hashlib.sha256(f"{sys.executable} {sys.version} {_shared_paths()}".encode()).hexdigest()[:8]
+    place = cache_directory() / f"{commit[:12]}-{key}"
+    if not (place / "complete").is_file():
+        tell(f"installing {revision} ({commit[:12]})")
+        shutil.rmtree(place, ignore_errors=True)
+        _install(revision, commit, place)
+        (place / "complete").touch()
+    return place
+
+
+def _install(revision: str, commit: str, place: Path) -> None:
+    """Build a commit's zbench into a new environment at `place`."""
+    source, log = place / "source", place.with_suffix(".log")
+    try:
+        venv.EnvBuilder(symlinks=True).create(place)
+        _extract(commit, source)
+    except OSError as error:
+        raise UsageError(f"cannot make an environment in {place}: {error.strerror or error}") from None
+    site = Path(sysconfig.get_path("purelib", "venv", {"base": str(place), "platbase": str(place)}))
+    python = place / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-cache-dir"]
+    _checked([*pip, "--disable-pip-version-check", str(source)], log, f"{revision} does not build")
+    shutil.rmtree(source, ignore_errors=True)
+    (site / _SHARED).write_text("\n".join(_shared_paths()) + "\n")
+    found = f"import sys, zbench.cli.main as m; sys.exit(not m.__file__.startswith({str(site)!r}))"
+    _checked(
+        [str(python), "-P", "-c", found],
+        log,
+        f"{revision} was built, but its command line cannot be imported",
+    )
+    log.unlink(missing_ok=True)
+
+
+def _extract(commit: str, target: Path) -> None:
+    """Write a commit's files into `target`; the repository itself is not touched."""
+    done = _git("archive", "--format=tar", commit)
+    if done.returncode != 0:
+        raise UsageError(f"git archive {commit[:12]} failed: {done.stderr.decode(errors='replace').strip()}")
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        archive.extractall(target, filter="data")
+
+
+def _checked(command: list[str], log: Path, complaint: str) -> None:
+    with log.open("ab") as file:
+        done = subprocess.run(command, stdout=file, stderr=file, env=clean_environment(), check=False)
+    if done.returncode != 0:
+        lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+        tail = "\n  ".join(lines[-_LOG_LINES:])
+        raise UsageError(f"{complaint} (log: {log}):\n  {tail}")
+
+
+def clean_environment() -> dict[str, str]:
+    """Return this process's environment without what leads another interpreter to this one's zbench."""
+    hidden = {"PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__"}
+    return {key: value for key, value in os.environ.items() if key not in hidden}
+
+
+def _shared_paths() -> list[str]:
+    """Return the running interpreter's package directories."""
+    return sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(["git", *arguments], capture_output=True, check=False)
+    except OSError as error:
+        raise UsageError(
+            f"git cannot be run ({error.strerror}); install it, or name two interpreters"
+        ) from None
