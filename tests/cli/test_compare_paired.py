@@ -1,0 +1,90 @@
+"""`zbench compare --paired` through the command line, with stand-ins for the two interpreters."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from analysis.synthetic import trial
+
+from zbench.cli.main import main
+from zbench.record import lines
+
+STAND_IN = """#!{python} -IS
+import json, random, sys
+text = {document!r}
+print(text.replace("0.125", str(0.125 * {factor} * random.uniform(0.99, 1.01))))
+"""
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    path = tmp_path / "sweep.yaml"
+    path.write_text("name: tiny\naxes: {zero_stage: [1]}\n")
+    return path
+
+
+def version(directory: Path, name: str, factor: float, verdict: str = "identical") -> Path:
+    """Write an executable that answers every command with one record, `factor` times as slow."""
+    document = {"schema_version": 1, "trials": [lines.jsonable(item) for item in trial([0.125])]}
+    text = json.dumps(document).replace('"identical"', f'"{verdict}"')
+    path = directory / name
+    path.write_text(STAND_IN.format(python=sys.executable, document=text, factor=factor))
+    path.chmod(0o755)
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Run a command; return its exit code, stdout and stderr."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    output = capsys.readouterr()
+    return int(ended.value.code or 0), output.out, output.err
+
+
+@pytest.mark.parametrize(
+    ("factor", "verdict", "code", "answer"),
+    [(1.0, "identical", 0, "pass"), (1.2, "identical", 1, "regression"), (0.5, "wrong", 4, "incorrect")],
+)
+def test_two_interpreters(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    sweep: Path,
+    factor: float,
+    verdict: str,
+    code: int,
+    answer: str,
+) -> None:
+    base, head = version(tmp_path, "base", 1.0), version(tmp_path, "head", factor, verdict)
+    plan = ("--blocks", "7", "--threshold", "step_time=5%", "--json")
+    found, text, said = run(capsys, "compare", base, head, "--paired", "--sweep", sweep, *plan)
+    document = json.loads(text)
+    assert found == document["exit_code"] == code
+    assert document["mode"] == "paired"
+    assert [row["answer"] for row in document["trials"]] == [answer]
+    assert [len(values) for values in document["paired"]["block_log_ratios"].values()] == [7]
+    assert len(document["paired"]["confirming_log_ratios"]) == (answer == "regression")
+    assert "block 7 of 7" in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "name its file with --sweep FILE"),
+        (["--sweep", "{sweep}", "--blocks", "6"], "6 blocks cannot reach alpha"),
+        (["--sweep", "{sweep}", "--blocks", "12:8"], "MIN at most MAX"),
+        (["--sweep", "{sweep}", "--blocks", "many"], "expected a number of blocks or MIN:MAX"),
+        (["--sweep", "{sweep}", "--precision", "1"], "--precision: expected a percentage"),
+        (["--sweep", "{sweep}", "--save-baseline", "x"], "--save-baseline keeps stored results"),
+        (["--sweep", "gone.yaml"], "gone.yaml"),
+        (["--sweep", "{sweep}", "--set", "engine.zero_stge=1"], "zero_stge"),
+    ],
+)
+def test_bad_plans_are_refused_before_anything_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, sweep: Path, arguments: list[str], says: str
+) -> None:
+    words = [word.format(sweep=sweep) for word in arguments]
+    code, text, said = run(capsys, "compare", tmp_path / "a", tmp_path / "b", "--paired", *words)
+    assert (code, text) == (2, "")
+    assert says in said
+    assert "Traceback" not in said
