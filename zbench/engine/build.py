@@ -1,5 +1,6 @@
 """EngineSpec -> Engine: the only place that names a stage, and where every choice becomes an object."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,14 +12,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zbench.engine.accumulation import Accumulation, MicroSteps, MultiBackward, Unmanaged
-from zbench.engine.adam import AdamBackend, NativeAdam
-from zbench.engine.catalog import collect, dtype_sections, make_groups, prepare
+from zbench.engine.adam import AdamBackend, CudaAdam, NativeAdam
+from zbench.engine.catalog import collect, make_groups, prepare, unit_regions
 from zbench.engine.clip import Clip, ClipByGlobalNorm, NoClip
 from zbench.engine.collectives import Gloo, Native, SingleProcess, choose_collectives
 from zbench.engine.engine import Core, Engine, Policies
-from zbench.engine.gradients import ReplicatedGradients, ShardedGradients
+from zbench.engine.gathering import Gatherer
+from zbench.engine.gradients import Gradients, ReplicatedGradients, ShardedGradients
 from zbench.engine.home import Device, Home, PinnedHost
-from zbench.engine.hooks import GradientHooks
+from zbench.engine.hooks import GatherHooks, GradientHooks
 from zbench.engine.landing import Landing, ShardLanding, WholeLanding
 from zbench.engine.masters import FarMasters, Masters, OwnMasters, ParametersThemselves
 from zbench.engine.norm import Summarizer
@@ -30,6 +32,7 @@ from zbench.engine.reduction import BucketReducer
 from zbench.engine.scaling import DynamicScaling, LossScaling, NoScaling
 from zbench.engine.schedule import AfterBackward
 from zbench.engine.sending import CastSends, InPlaceSends, PooledSends, ResidentSends, Sends
+from zbench.engine.sharded import ShardedParameters
 from zbench.engine.state import EngineState
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
@@ -92,15 +95,16 @@ class _CoreBuilder:
         self.model, self.spec, self.device, self.moved = model, spec, device, moved
         self.policies, self.instruments, self.groups = policies, instruments, groups
         self.collectives = policies.collectives
-        self.home: Home = PinnedHost(device) if spec.offload_optimizer == "cpu" else Device(device)
+        homes: dict[str, Home] = {"none": Device(device), "cpu": PinnedHost(device)}
+        self.home, self.param_home = homes[spec.offload_optimizer], homes[spec.offload_param]
 
     def build(self) -> Core:
         spec = self.spec
         trainables = collect(self.model, self.groups)
-        dtypes, regions = dtype_sections(trainables, DTYPES[spec.dtype])
-        layout = self._layout(trainables, regions)
-        shard = Shard(layout, self.collectives.rank, whole=spec.zero_stage == 0)
-        parameters = ReplicatedParameters(shard, dtypes, self.device, self.collectives)
+        threshold = spec.param_persistence_threshold if spec.zero_stage == 3 else math.inf
+        dtypes, regions, resident = unit_regions(self.model, trainables, DTYPES[spec.dtype], threshold)
+        shard = Shard(self._layout(trainables, regions), self.collectives.rank, whole=spec.zero_stage == 0)
+        parameters = self._parameters(shard, dtypes, resident)
         adam = self.instruments.wrap_adam(self._adam())
         landing, gradients = self._gradients(shard, dtypes)
         optimizer = self._optimizer(shard, parameters, dtypes, landing.buffer, trainables)
@@ -113,7 +117,7 @@ class _CoreBuilder:
         parameters.adopt(trainables)
         schedule = AfterBackward(optimizer, adam, parameters)
         gradients.reducer.on_reduced = schedule.reduced
-        hooks = GradientHooks(trainables, gradients.accept)
+        hooks = self._hooks(trainables, gradients, parameters)
         held = [parameters, *optimizer.masters, optimizer.moments, landing, gradients, schedule, self.moved]
         return Core(
             trainables,
@@ -127,6 +131,26 @@ class _CoreBuilder:
             partial(_sum, held),
         )
 
+    def _parameters(
+        self, shard: Shard, dtypes: Sequence[torch.dtype], resident: frozenset[int]
+    ) -> ReplicatedParameters | ShardedParameters:
+        if self.spec.zero_stage < 3:
+            return ReplicatedParameters(shard, dtypes, self.device, self.collectives)
+        return ShardedParameters(
+            shard, dtypes, self.device, self.param_home, self.collectives, resident=resident
+        )
+
+    def _hooks(
+        self,
+        trainables: Sequence[Trainable],
+        gradients: Gradients,
+        parameters: ReplicatedParameters | ShardedParameters,
+    ) -> GradientHooks:
+        if isinstance(parameters, ReplicatedParameters):
+            return GradientHooks(trainables, gradients.accept)
+        window = self.spec.prefetch_bucket_size if self.spec.overlap_comm else 0
+        return GatherHooks(trainables, gradients.accept, self.model, Gatherer(parameters, window=window))
+
     def _layout(self, trainables: Sequence[Trainable], regions: Sequence[Region]) -> Layout:
         spec = self.spec
         reduce, gather = spec.reduce_bucket_size, spec.allgather_bucket_size
@@ -139,7 +163,8 @@ class _CoreBuilder:
         )
 
     def _adam(self) -> AdamBackend:
-        return NativeAdam()
+        on_gpu = self.device.type == "cuda" and self.spec.offload_optimizer == "none"
+        return CudaAdam() if on_gpu else NativeAdam()
 
     def _optimizer(
         self,
@@ -166,9 +191,9 @@ class _CoreBuilder:
 
     def _masters(self, shard: Shard, parameters: Parameters, section: int, dtype: torch.dtype) -> Masters:
         extent = shard.local(shard.layout.section_extent(section))
-        if dtype == torch.float32 and self.spec.offload_optimizer == self.spec.offload_param:
+        if dtype == torch.float32 and self.home == self.param_home:
             return ParametersThemselves(parameters)
-        if self.home.lands_directly(self.device):
+        if self.home.device.type == self.param_home.device.type:
             return OwnMasters(parameters, extent, self.home)
         return FarMasters(parameters, extent, self.home, dtype)
 
@@ -202,7 +227,7 @@ class _CoreBuilder:
         sent = [DTYPES[wanted] if wanted else d for d in dtypes]
         pooled = PooledSends(layout, sent, self.device)
         in_place = InPlaceSends(layout, landing.buffer)
-        if not self.home.lands_directly(self.device) or landing.buffer.dtype != torch.float32:
+        if self.home.device.type != self.device.type or landing.buffer.dtype != torch.float32:
             in_landing_once = in_landing_several = False
         else:
             in_landing_once = alone or (shard.whole and all(d == torch.float32 for d in sent))

@@ -4,6 +4,7 @@ gradients.
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -76,6 +77,31 @@ def prepare(model: nn.Module, dtype: torch.dtype, collectives: Collectives) -> N
     for tensor in [*(p for p in model.parameters() if not p.requires_grad), *model.buffers()]:
         if tensor.dtype == torch.float32:
             tensor.data = tensor.data.to(dtype)
+
+
+def unit_regions(
+    model: nn.Module, trainables: Sequence[Trainable], dtype: torch.dtype, threshold: float
+) -> tuple[list[torch.dtype], list[Region], frozenset[int]]:
+    """Return `dtype_sections`, cut into one region a module, and which regions stay resident.
+
+    Parameters of at most `threshold` elements share one resident region a dtype.
+    """
+    owner: dict[int, int] = {}
+    for number, module in enumerate(model.modules()):
+        for p in module.parameters(recurse=False):
+            owner.setdefault(id(p), number)
+    dtypes, sections = dtype_sections(trainables, dtype)
+    regions: list[Region] = []
+    resident: set[int] = set()
+    for whole in sections:
+        small = [i for i in whole.parameters if trainables[i].parameter.numel() <= threshold]
+        large = [i for i in whole.parameters if trainables[i].parameter.numel() > threshold]
+        by_owner = groupby(large, key=lambda i: owner[id(trainables[i].parameter)])
+        regions += [Region(tuple(members), whole.section) for _, members in by_owner]
+        if small:
+            resident.add(len(regions))
+            regions.append(Region(tuple(small), whole.section))
+    return dtypes, regions, frozenset(resident)
 
 
 def dtype_sections(

@@ -89,7 +89,9 @@ class Engine:
         try:
             loss.backward()  # type: ignore[no-untyped-call]
             core.gradients.finish()
+            core.hooks.after_backward()
         except BaseException:
+            core.hooks.after_backward()
             core.gradients.abandon()
             core.schedule.drop()
             self._policies.accumulation.reset()

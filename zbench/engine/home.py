@@ -14,16 +14,17 @@ class Home(Protocol):
     """Allocates flat buffers and brings device tensors into them."""
 
     @property
+    def device(self) -> torch.device:
+        """Where buffers are; a computation on a device of this type writes to them directly."""
+        ...
+
+    @property
     def prefix(self) -> str:
         """Prefix of the memory categories of what lives here: empty on the device, `host_` offloaded."""
         ...
 
     def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
         """Return a zeroed buffer [numel], aligned to 64 bytes."""
-        ...
-
-    def lands_directly(self, device: torch.device) -> bool:
-        """Whether a computation on `device` can write its result straight into a buffer of this home."""
         ...
 
     def bring(self, source: Tensor, target: Tensor) -> Work:
@@ -40,9 +41,6 @@ class Device:
 
     def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(numel, dtype=dtype, device=self.device)
-
-    def lands_directly(self, device: torch.device) -> bool:
-        return True
 
     def bring(self, source: Tensor, target: Tensor) -> Work:
         target.copy_(source)
@@ -65,6 +63,7 @@ class PinnedHost:
     """
 
     prefix = "host_"
+    device = torch.device("cpu")
 
     def __init__(self, device: torch.device) -> None:
         self.pinned = device.type == "cuda"
@@ -72,9 +71,6 @@ class PinnedHost:
 
     def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(numel, dtype=dtype, pin_memory=self.pinned)
-
-    def lands_directly(self, device: torch.device) -> bool:
-        return device.type == "cpu"
 
     def bring(self, source: Tensor, target: Tensor) -> Work:
         if self.stream is None:

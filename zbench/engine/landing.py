@@ -55,7 +55,7 @@ class ShardLanding:
     def __init__(self, shard: Shard, home: Home, device: torch.device, dtype: torch.dtype) -> None:
         self.shard, self.home = shard, home
         self.buffer = home.zeros(shard.length, dtype)
-        self._near = home.lands_directly(device)
+        self._near = home.device.type == device.type
         self._straight = self._near and dtype == torch.float32
         self._scratch = ScratchPool(device)
         self._first = True
