@@ -60,7 +60,7 @@ def _row(path: Path) -> dict[str, Any]:
 def _print(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
-    from zbench.report.table import axes_text, rate_text
+    from zbench.report.text import axes_text, rate_text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     for name in ("run", "sweep", "started"):

@@ -25,6 +25,8 @@ from zbench.launch.messages import (
     StartGroup,
 )
 
+_ROOT = Path(__file__).parents[2]
+_INSTALLED = _ROOT.name in ("site-packages", "dist-packages")
 _START_SECONDS = 120.0
 _END_SECONDS = 10.0
 
@@ -40,10 +42,11 @@ class WarmServer:
         """Start the process; it loads `modules` meanwhile, and `wait_until_ready` waits for it."""
         ours, theirs = socket.socketpair()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  read when the server fails
-        command = [sys.executable, "-m", "zbench.launch.server", str(theirs.fileno()), *modules]
+        command = [sys.executable, "-P", "-m", "zbench.launch.server", str(theirs.fileno()), *modules]
         environment = preload.environment(dict(os.environ), os.cpu_count() or 1)
-        root = str(Path(__file__).parents[2])
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
+        if not _INSTALLED:
+            paths = (str(_ROOT), environment.get("PYTHONPATH"))
+            environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         self._process = subprocess.Popen(
             command,
             env=environment,

@@ -11,12 +11,16 @@ from zbench.spec.trial import TrialSpec
 
 @dataclass(frozen=True, slots=True)
 class SweepStarted:
-    """repeats: how many are to run, not counting `finished`, which an earlier start of this run recorded."""
+    """repeats: how many are to run, not counting `finished`, which an earlier start of this run recorded.
+
+    axes: the varied keys.
+    """
 
     run_dir: Path
     configurations: int
     repeats: int
     finished: list[Record]
+    axes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

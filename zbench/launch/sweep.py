@@ -62,7 +62,8 @@ class SweepRun:
         self._record_invalid()
         trials = self._plan.expansion.trials
         finished = [record for record in self._directory.records() if record.outcome != "invalid"]
-        self._tell(SweepStarted(self._directory.path, len(trials), self._left(), finished))
+        axes = tuple(dict.fromkeys(key for trial in trials for key in trial.axes))
+        self._tell(SweepStarted(self._directory.path, len(trials), self._left(), finished, axes))
         if self._left():
             with TrialRunner(
                 self._directory.path,

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary
-from zbench.report.table import OUTCOME_STYLE, VERDICT_STYLE, axes_text, rate_text
+from zbench.report.text import OUTCOME_STYLE, VERDICT_STYLE, axes_text, rate_text
 from zbench.units import format_bytes, format_seconds
 
 _LABEL_WIDTH = 16

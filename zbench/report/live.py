@@ -1,12 +1,12 @@
 """What a sweep shows while it runs: one row a finished trial, and on a terminal a bar with the time left."""
 
-import time
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from zbench.launch.events import (
@@ -20,9 +20,20 @@ from zbench.launch.events import (
 )
 from zbench.record.record import Record
 from zbench.record.summary import best, summarize
-from zbench.report.table import OUTCOME_STYLE, VERDICT_STYLE, axes_text, rate_text
+from zbench.report.text import (
+    OUTCOME_STYLE,
+    VERDICT_STYLE,
+    axes_text,
+    bytes_text,
+    clock_text,
+    plural,
+    rate_text,
+    values_text,
+)
 from zbench.spec.sweep import ObjectiveSpec
-from zbench.units import format_bytes
+
+FAILED = ("oom", "timeout", "crashed")
+_ROOM_FOR_KEYS = 110
 
 
 class Progressed:
@@ -39,12 +50,12 @@ class Progressed:
         if isinstance(event, SweepStarted):
             self._records = list(event.finished)
             self.left = event.repeats
-            self.failed = sum(record.outcome in ("oom", "timeout", "crashed") for record in event.finished)
+            self.failed = sum(record.outcome in FAILED for record in event.finished)
         elif isinstance(event, TrialFinished):
             self._records.append(event.record)
             self._seconds.append(event.seconds)
             self.done, self.left = self.done + 1, event.left
-            self.failed += event.record.outcome in ("oom", "timeout", "crashed")
+            self.failed += event.record.outcome in FAILED
 
     @property
     def seconds_left(self) -> float | None:
@@ -56,31 +67,21 @@ class Progressed:
         winner = best(summarize(self._records), self._objective)
         if winner is None:
             return "no best yet"
-        return f"best {rate_text(winner.number('tokens_per_s'))} tokens/s: {axes_text(winner.axes)}"
+        return f"best so far {rate_text(winner.number('tokens_per_s'))} tokens/s: {axes_text(winner.axes)}"
 
 
-def record_line(record: Record) -> Text:
-    """Return a finished repeat in one line."""
-    text = Text.assemble((f"{record.outcome:8}", OUTCOME_STYLE[record.outcome]), f" {axes_text(record.axes)}")
+def record_line(record: Record, *, keys: bool) -> Text:
+    """Return a finished repeat in one line, its point with keys or as values alone."""
+    point = axes_text(record.axes) if keys else values_text(record.axes)
+    text = Text.assemble((f"{record.outcome:8}", OUTCOME_STYLE[record.outcome]), point)
     text.append(f" #{record.repeat + 1}", "dim")
+    if record.outcome != "ok":
+        return text.append(f"  {record.error.message if record.error else ''}")
     if record.timing is not None:
         text.append(f"  {rate_text(record.timing.tokens_per_s)} tokens/s")
-    if record.memory is not None and record.memory.peak_device_bytes is not None:
-        text.append(f"  {format_bytes(record.memory.peak_device_bytes)}")
-    if record.outcome == "ok":
-        text.append(f"  {record.correctness.verdict}", VERDICT_STYLE[record.correctness.verdict])
-    elif record.error is not None:
-        text.append(f"  {record.error.message}")
-    return text
-
-
-def clock_text(seconds: float | None) -> str:
-    """Return a time left, as `1:05` or `2:00:00`; `-:--` where it is not known."""
-    if seconds is None:
-        return "-:--"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    if record.memory is not None:
+        text.append(f"  {bytes_text(record.memory.peak_device_bytes)}")
+    return text.append(f"  {record.correctness.verdict}", VERDICT_STYLE[record.correctness.verdict])
 
 
 class PlainView:
@@ -93,15 +94,19 @@ class PlainView:
     def __call__(self, event: Event) -> None:
         """Print what there is to say of the event."""
         self._state.take(event)
-        if isinstance(event, SweepStarted):
-            self._console.print(_opening(event), soft_wrap=True)
-        elif isinstance(event, Notice):
-            self._console.print(Text(f"note: {event.text}", "dim"), soft_wrap=True)
-        elif isinstance(event, TrialFinished):
-            total = self._state.done + self._state.left
-            count = f"[{self._state.done:>{len(str(total))}}/{total}] "
-            left = f"  ({clock_text(self._state.seconds_left)} left)" if event.left else ""
-            self._console.print(Text.assemble(count, record_line(event.record), left), soft_wrap=True)
+        match event:
+            case SweepStarted():
+                self._say(_opening(event))
+            case Notice():
+                self._say(f"note: {event.text}")
+            case TrialFinished():
+                total = self._state.done + self._state.left
+                count = f"[{self._state.done:>{len(str(total))}}/{total}] "
+                left = f"  ({clock_text(self._state.seconds_left)} left)" if event.left else ""
+                self._say(Text.assemble(count, record_line(event.record, keys=True), left))
+
+    def _say(self, line: Text | str) -> None:
+        self._console.print(line, soft_wrap=True)
 
     def __enter__(self) -> Self:
         return self
@@ -114,18 +119,9 @@ class LiveView:
     """The same lines, above a bar that shows what runs now, the time left, the best so far and failures."""
 
     def __init__(self, console: Console, objective: ObjectiveSpec) -> None:
-        self._console = console
         self._state = Progressed(objective)
-        self._began = time.monotonic()
-        self._now = "starting"
-        self._bar = Progress(
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[status]}"),
-            console=console,
-            auto_refresh=False,
-        )
-        self._task = self._bar.add_task("", total=None, status="")
+        self._keys = console.width >= _ROOM_FOR_KEYS
+        self._now = self._step = ""
         self._live = Live(console=console, refresh_per_second=8, transient=True, get_renderable=self._render)
 
     def __call__(self, event: Event) -> None:
@@ -133,18 +129,22 @@ class LiveView:
         self._state.take(event)
         match event:
             case SweepStarted():
-                self._live.console.print(_opening(event))
+                self._say(_opening(event))
+                if not self._keys and event.axes:
+                    self._say(Text(f"axes: {' · '.join(event.axes)}", "dim"))
+                self._now, self._step = "importing torch, once for all trials", ""
             case Notice():
-                self._live.console.print(Text(f"note: {event.text}", "dim"))
+                self._say(Text(f"note: {event.text}", "dim"))
             case ReferenceStarted():
-                self._now = "computing the reference trajectory in plain PyTorch"
+                self._now, self._step = "computing the reference in plain PyTorch", ""
             case TrialStarted():
-                self._now = f"{axes_text(event.trial.axes)} #{event.repeat + 1}"
+                self._now, self._step = f"{axes_text(event.trial.axes)} #{event.repeat + 1}", ""
             case StepDone():
-                phase, step, steps = (event.line.get(key, "") for key in ("phase", "step", "steps"))
-                self._now = f"{self._now.split('  ')[0]}  {phase} {step}/{steps}"
+                self._step = " {phase} {step}/{steps}".format_map(
+                    {"phase": "", "step": "", "steps": ""} | event.line
+                )
             case TrialFinished():
-                self._live.console.print(record_line(event.record))
+                self._say(record_line(event.record, keys=self._keys))
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -155,26 +155,21 @@ class LiveView:
     ) -> None:
         self._live.stop()
 
-    def _render(self) -> Progress:
+    def _say(self, line: Text | str) -> None:
+        self._live.console.print(line, no_wrap=True, overflow="ellipsis")
+
+    def _render(self) -> Group:
         state = self._state
-        failed = f"  {state.failed} failed" if state.failed else ""
-        status = f"{clock_text(state.seconds_left)} left{failed}\n{self._now}\n{state.best_text()}"
-        self._bar.update(
-            self._task, completed=state.done, total=(state.done + state.left) or None, status=status
-        )
-        return self._bar
-
-
-def _opening(event: SweepStarted) -> str:
-    again = f", {len(event.finished)} records kept" if event.finished else ""
-    return f"{event.configurations} configurations, {event.repeats} repeats to run{again}: {event.run_dir}"
-
-
-def view(console: Console, objective: ObjectiveSpec, *, quiet: bool) -> "LiveView | PlainView | QuietView":
-    """Return what suits the stream: nothing with -q, a live view on a terminal, plain lines otherwise."""
-    if quiet:
-        return QuietView()
-    return LiveView(console, objective) if console.is_terminal else PlainView(console, objective)
+        total = state.done + state.left
+        head = Table.grid(padding=(0, 1))
+        failed = Text(f"{state.failed} failed", "red") if state.failed else Text("")
+        count = f"{state.done}/{total}"
+        left = f"{clock_text(state.seconds_left)} left"
+        head.add_row(ProgressBar(total=max(1, total), completed=state.done, width=24), count, left, failed)
+        lines = [Text(f"{self._now}{self._step}"), Text(state.best_text(), "dim")]
+        for line in lines:
+            line.no_wrap, line.overflow = True, "ellipsis"
+        return Group(head, *lines)
 
 
 class QuietView:
@@ -188,3 +183,19 @@ class QuietView:
 
     def __exit__(self, *_: object) -> None:
         return None
+
+
+def view(console: Console, objective: ObjectiveSpec, *, quiet: bool) -> "LiveView | PlainView | QuietView":
+    """Return what suits the stream: nothing with -q, a live view on a terminal, plain lines otherwise."""
+    if quiet:
+        return QuietView()
+    watched = console.is_terminal and not console.is_dumb_terminal
+    return LiveView(console, objective) if watched else PlainView(console, objective)
+
+
+def _opening(event: SweepStarted) -> str:
+    kept = f", {plural(len(event.finished), 'record')} kept" if event.finished else ""
+    counts = (
+        f"{plural(event.configurations, 'configuration')}, {plural(event.repeats, 'repeat')} to run{kept}"
+    )
+    return f"{counts}: {event.run_dir}"

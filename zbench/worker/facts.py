@@ -38,7 +38,7 @@ def report(result_path: str) -> None:
 
 
 def native_kernels() -> dict[str, Any]:
-    """Return the instruction set in use and those available, or the problem; and what keeps CUDA's from use."""
+    """Return the instruction set in use and those available, or why there is none; likewise CUDA's."""
     try:
         from zbench import _native
         from zbench.engine.adam import cuda_unavailable_reason

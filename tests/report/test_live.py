@@ -1,0 +1,62 @@
+"""What is told while a sweep runs, on a terminal and in a log."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from zbench.launch.events import Notice, ReferenceStarted, StepDone, SweepStarted, TrialFinished, TrialStarted
+from zbench.report.live import LiveView, PlainView, QuietView, view
+from zbench.spec.trial import TrialSpec
+
+from .test_table import FASTEST, failed, record, without_styles
+
+TRIAL = TrialSpec.model_validate({"workload": {}, "run": {}, "engine": {}, "axes": {"zero_stage": 1}})
+
+
+def tell(show) -> None:
+    with show:
+        show(
+            SweepStarted(Path("results/run"), 2, 3, [record(0, 500.0)], ("zero_stage", "reduce_bucket_size"))
+        )
+        show(ReferenceStarted(TRIAL))
+        show(TrialStarted(TRIAL, 0))
+        show(StepDone(TRIAL, {"phase": "timed", "step": 1, "steps": 4}))
+        show(Notice("rank 1 was killed; running it again"))
+        show(TrialFinished(TRIAL, record(1, 1000.0), 2.0, left=2))
+        show(TrialFinished(TRIAL, failed(2, "crashed", "it fell over"), 4.0, left=1))
+
+
+def told(make, *, width: int, terminal: bool) -> str:
+    out = io.StringIO()
+    tell(make(Console(file=out, width=width, force_terminal=terminal, no_color=True), FASTEST))
+    return without_styles(out.getvalue())
+
+
+def test_plain_lines_say_what_ended_and_how_long_is_left():
+    assert told(PlainView, width=80, terminal=False).splitlines() == [
+        "2 configurations, 3 repeats to run, 1 record kept: results/run",
+        "note: rank 1 was killed; running it again",
+        "[1/3] ok      zero_stage=1 reduce_bucket_size=5M #1  1,000 tokens/s  20 MiB  identical  (0:04 left)",
+        "[2/3] crashed zero_stage=2 reduce_bucket_size=5M #1  it fell over  (0:03 left)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("width", "row"), [(80, "1 · 5M #1"), (120, "zero_stage=1 reduce_bucket_size=5M #1")]
+)
+def test_terminal_shows_rows_and_a_bar_with_best_and_failures(width, row):
+    text = told(LiveView, width=width, terminal=True)
+    assert row in text
+    for words in ("2/3", "0:03 left", "1 failed", "best so far 1,000 tokens/s", "timed 1/4"):
+        assert words in text, words
+
+
+def test_view_suits_the_stream():
+    terminal, pipe = Console(force_terminal=True), Console(file=io.StringIO())
+    assert isinstance(view(terminal, FASTEST, quiet=False), LiveView)
+    assert isinstance(view(pipe, FASTEST, quiet=False), PlainView)
+    assert isinstance(view(terminal, FASTEST, quiet=True), QuietView)
+    dumb = Console(force_terminal=True, _environ={"TERM": "dumb"})
+    assert isinstance(view(dumb, FASTEST, quiet=False), PlainView)

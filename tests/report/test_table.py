@@ -1,0 +1,130 @@
+"""The table: best first and marked, every configuration with its verdict, readable at any width."""
+
+import io
+import re
+
+import pytest
+from rich.console import Console
+
+from zbench.record.record import Correctness, Failure, Memory, Record, Timing
+from zbench.report.table import print_results
+from zbench.report.text import axes_text, clock_text, rate_text, ratio_text, value_text
+from zbench.spec.sweep import ObjectiveSpec
+
+FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
+
+
+def record(stage: int, rate: float, verdict: str = "identical", repeat: int = 0, **changes) -> Record:
+    fields = {
+        "run_id": "run",
+        "trial_id": f"id{stage}",
+        "repeat": repeat,
+        "axes": {"zero_stage": stage, "reduce_bucket_size": 5_000_000},
+        "config": {},
+        "outcome": "ok",
+        "timing": Timing([64 / rate], 64 / rate, rate, rate),
+        "memory": Memory(20 << 20, 0, 5000),
+        "correctness": Correctness(verdict, 1.04),
+    }
+    return Record(**(fields | changes))
+
+
+def failed(stage: int, outcome: str, message: str, log: str | None = None) -> Record:
+    return record(stage, 1.0, timing=None, memory=None, outcome=outcome, error=Failure(outcome, message, log))
+
+
+def printed(records, *, width: int = 200, terminal: bool = False) -> list[str]:
+    out = io.StringIO()
+    print_results(Console(file=out, width=width, force_terminal=terminal, no_color=True), records, FASTEST)
+    return [line.rstrip() for line in without_styles(out.getvalue()).splitlines()]
+
+
+def without_styles(text: str) -> str:
+    """Return what is left on paper: no bold, no cursor movements."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+
+
+def test_best_is_first_and_marked_and_figures_are_those_of_the_records():
+    lines = printed([record(0, 900.0), record(1, 1000.0), record(1, 1100.0, repeat=1)])
+    assert lines[0].split() == [
+        "zero_stage", "reduce_bucket_size", "outcome", "tokens/s", "spread", "median", "step", "peak", "mem",
+        "verdict", "error", "ratio",
+    ]  # fmt: skip
+    assert lines[1].split() == [
+        "*",
+        "1",
+        "5M",
+        "ok",
+        "1,050",
+        "±4.8%",
+        "61.1",
+        "ms",
+        "20",
+        "MiB",
+        "identical",
+        "1.04",
+    ]
+    assert lines[2].split() == ["0", "5M", "ok", "900", "-", "71.1", "ms", "20", "MiB", "identical", "1.04"]
+    assert lines[3] == "* best zero_stage=1 reduce_bucket_size=5M: 1,050 tokens/s, identical"
+
+
+def test_faster_but_wrong_row_is_not_best_and_is_explained():
+    wrong = Correctness("wrong", 5000.0, worst_parameter="blocks.0.weight", first_differing_step=2)
+    lines = printed([record(0, 900.0), record(1, 1000.0, correctness=wrong)])
+    assert lines[1].split()[0] == "1"
+    assert lines[2].split()[0] == "*"
+    assert lines[-1] == (
+        "wrong zero_stage=1 reduce_bucket_size=5M: error ratio 5e+03, "
+        "worst parameter blocks.0.weight, differs from step 2 on"
+    )
+
+
+def test_failures_come_last_with_reason_and_log():
+    lines = printed(
+        [failed(3, "invalid", "cannot be"), failed(2, "oom", "no room", "logs/x"), record(0, 900.0)]
+    )
+    assert [line.split()[-8] if line.startswith("*") else line.split()[0] for line in lines[2:4]] == [
+        "2",
+        "3",
+    ]
+    assert "oom zero_stage=2 reduce_bucket_size=5M: no room (log: logs/x)" in lines
+    assert "invalid zero_stage=3 reduce_bucket_size=5M: cannot be" in lines
+
+
+@pytest.mark.parametrize(
+    ("records", "words"),
+    [
+        ([failed(0, "crashed", "why")], "no best: no configuration ended well"),
+        ([record(0, 9.0, "unchecked")], "no best: nothing was verified"),
+        ([record(0, 9.0, "drifted")], "no best: no configuration is both correct and within the constraints"),
+    ],
+)
+def test_where_there_is_no_best_it_says_why(records, words):
+    assert any(line.startswith(words) for line in printed(records))
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
+def test_no_line_is_wider_than_the_terminal_and_the_verdict_is_always_there(width):
+    records = [record(stage, 1e5 + stage, memory=Memory(3 << 30, 2 << 30, 1)) for stage in range(4)]
+    lines = printed(records, width=width, terminal=True)
+    assert max(map(len, lines)) <= width
+    assert sum("identical" in line for line in lines) >= 4
+    assert any("ratio" in line for line in lines) == (width >= 80)
+
+
+def test_warnings_are_counted_by_kind():
+    records = [record(stage, 9.0, warnings=[f"loaded: {stage} %"]) for stage in range(3)]
+    assert "warning loaded (3 configurations)" in printed(records)
+
+
+def test_values_read_as_a_sweep_file_spells_them():
+    assert [value_text(v) for v in (5_000_000, 100_000, 12_345, 9_000, 2.5, "none", None, True)] == [
+        "5M", "100k", "12345", "9000", "2.5", "none", "null", "true",
+    ]  # fmt: skip
+    assert axes_text({}) == "(the one configuration)"
+
+
+def test_figures_keep_three_digits_or_separators():
+    assert [rate_text(v) for v in (None, 12345.6, 99.94, 0.01234)] == ["-", "12,346", "99.9", "0.0123"]
+    assert [ratio_text(v) for v in (None, 1.0, 357_000.0, float("inf"))] == ["-", "1.00", "3.57e+05", "inf"]
+    assert [clock_text(v) for v in (None, 5, 65, 7265)] == ["-:--", "0:05", "1:05", "2:01:05"]
