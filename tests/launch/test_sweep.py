@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from zbench.launch.events import SweepStarted, TrialFinished, TrialStarted
+from zbench.launch.order import shuffled
 from zbench.launch.sweep import SweepPlan, SweepRun
-from zbench.record.record import Failure
 from zbench.record.store import RunDirectory, load_records
 from zbench.spec.expand import Expansion, InvalidTrial
 
@@ -130,14 +130,26 @@ def test_invalid_points_are_recorded_once(sweep):
     assert [record.trial_id for record in sweep.directory.records()].count("invalid-id") == 1
 
 
-def test_skipped_configuration_is_recorded_and_not_run(sweep):
-    def skip(trial):
-        return Failure("implied", "larger than one that did not fit") if trial.engine.zero_stage else None
+def test_point_larger_than_one_out_of_memory_is_recorded_and_not_run(sweep):
+    small, large = (sized(size, do="allocate") for size in (2, 4))
+    (first, second) = sweep.run(small, large, seed=FIRST_SMALL)
+    assert [event.trial for event in sweep.told(TrialStarted)] == [small]
+    assert (first.outcome, first.error.kind) == ("oom", "oom")
+    assert (second.outcome, second.error.kind) == ("oom", "implied")
 
-    records = sweep.run(*STAGES[:2], skip=skip)
-    assert sweep.started() == [(0, 0), (0, 1)]
-    (implied,) = [record for record in records if record.error is not None]
-    assert (implied.outcome, implied.error.kind) == ("oom", "implied")
+
+def test_point_larger_than_one_out_of_memory_runs_if_asked(sweep):
+    records = sweep.run(*(sized(size, do="allocate") for size in (2, 4)), seed=FIRST_SMALL, imply_oom=False)
+    assert [record.error.kind for record in records] == ["oom", "oom"]
+
+
+def sized(micro_batch_size, **options):
+    trial = make_trial(**options)
+    workload = trial.workload.model_copy(update={"micro_batch_size": micro_batch_size})
+    return trial.model_copy(update={"workload": workload})
+
+
+FIRST_SMALL = next(seed for seed in range(99) if shuffled([2, 4], seed=seed, round_number=0) == [2, 4])
 
 
 def test_repeats_go_on_until_the_interval_is_tight(sweep):

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from zbench.cli import console
 from zbench.cli.options import (
     DEFAULT_OUTPUT_DIR,
     Json,
@@ -34,6 +33,10 @@ def command(
             metavar="RUN", help="Continue a run: its path, its id, or `last`. FILE may be left out."
         ),
     ] = None,
+    run_implied_oom: Annotated[
+        bool,
+        typer.Option("--run-implied-oom", help="Run points that are larger than one that ran out of memory."),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the trials and run nothing.")] = False,
     repeats: Repeats = None,
     timeout: Timeout = None,
@@ -47,6 +50,7 @@ def command(
     from zbench.cli import sweeping
 
     wanted = settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
+    wanted += ["search.imply_oom=false"] * run_implied_oom
     if resume is not None:
         request = sweeping.resumed(resume, output_dir, file, wanted)
     elif file is None:
@@ -58,7 +62,8 @@ def command(
 
         print_plan(request.sweep, as_json=as_json)
         return
-    code = sweeping.perform(request)
-    if code:
-        raise typer.Exit(code)
-    console.note("")
+    if request.sweep.search.method == "grid":
+        raise typer.Exit(sweeping.perform(request))
+    from zbench.cli import tuning
+
+    raise typer.Exit(tuning.perform_search(request))

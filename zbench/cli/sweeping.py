@@ -88,7 +88,7 @@ def perform(request: Request, *, detailed: bool = False) -> ExitCode:
     expansion = expand(request.sweep)
     check_world_size(max((trial.run.world_size for trial in expansion.trials), default=1))
     directory = _directory(request)
-    plan = SweepPlan(expansion, seed=request.sweep.run.seed)
+    plan = SweepPlan(expansion, seed=request.sweep.run.seed, imply_oom=request.sweep.search.imply_oom)
     failure: ZbenchError | KeyboardInterrupt | None = None
     with directory:
         with view(

@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from zbench.launch.events import (
     TrialFinished,
     TrialStarted,
 )
+from zbench.launch.implied import ImpliedOom
 from zbench.launch.order import shuffled
 from zbench.launch.trial import Targets, TrialRunner
 from zbench.record.record import Failure, Record
@@ -23,17 +24,17 @@ from zbench.record.store import RunDirectory
 from zbench.spec.expand import Expansion, InvalidTrial
 from zbench.spec.trial import TrialSpec
 
-Skip = Callable[[TrialSpec], Failure | None]
-"""Asked before a configuration's first repeat: a Failure is recorded as `oom` and nothing runs."""
-
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """What to run: the points, and the seed of their order. skip: see `Skip`."""
+    """What to run: the points, and the seed of their order.
+
+    imply_oom: record a point as `oom` without running it where it needs more than one that ran out of memory.
+    """
 
     expansion: Expansion
     seed: int = 0
-    skip: Skip = lambda _: None
+    imply_oom: bool = True
 
 
 class SweepRun:
@@ -54,8 +55,9 @@ class SweepRun:
         self._targets = targets
         self._rerun_disturbed = rerun_disturbed
         self._by_trial: dict[str, list[Record]] = {}
+        self._implied = ImpliedOom()
         for record in directory.records():
-            self._by_trial.setdefault(record.trial_id, []).append(record)
+            self._remember(record)
 
     def run(self) -> list[Record]:
         """Run what is missing and return all records; every finished repeat is on disk, come what may."""
@@ -108,7 +110,7 @@ class SweepRun:
 
     def _run_one(self, runner: TrialRunner, trial: TrialSpec, repeat: int) -> None:
         began = time.monotonic()
-        failure = self._plan.skip(trial) if repeat == 0 else None
+        failure = self._implied.failure(trial) if self._plan.imply_oom and repeat == 0 else None
         if failure is not None:
             record = _not_run(self._directory.run_id, trial, failure)
         else:
@@ -122,7 +124,11 @@ class SweepRun:
 
     def _keep(self, record: Record) -> None:
         self._directory.append(record)
+        self._remember(record)
+
+    def _remember(self, record: Record) -> None:
         self._by_trial.setdefault(record.trial_id, []).append(record)
+        self._implied.observe(record)
 
     def _record_invalid(self) -> None:
         for point in self._plan.expansion.invalid:
