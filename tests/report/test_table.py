@@ -113,8 +113,18 @@ def test_no_line_is_wider_than_the_terminal_and_the_verdict_is_always_there(widt
 
 
 def test_warnings_are_counted_by_kind():
-    records = [record(stage, 9.0, warnings=[f"loaded: {stage} %"]) for stage in range(3)]
-    assert "warning loaded (3 configurations)" in printed(records)
+    records = [record(n, 9.0, warnings=[f"loaded: {n} %", "torn: all"]) for n in range(3)]
+    lines = printed(records)
+    assert "warning loaded (3 configurations)" in lines
+    assert "warning torn: all (3 configurations)" in lines
+
+
+def test_one_reason_of_many_failures_is_told_once():
+    records = [failed(n, "crashed", f"rank {n}: no such file", f"logs/{n}") for n in range(2)]
+    lines = printed([*records, failed(3, "crashed", "rank 0: another")])
+    point = "reduce_bucket_size=5M"
+    assert f"crashed zero_stage=0 {point} and 1 more: rank 0: no such file (log: logs/0)" in lines
+    assert f"crashed zero_stage=3 {point}: rank 0: another" in lines
 
 
 def test_values_read_as_a_sweep_file_spells_them():

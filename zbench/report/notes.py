@@ -1,5 +1,6 @@
 """What a table cannot say: the best in a sentence, why configurations failed or differ, warnings."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 from rich.text import Text
@@ -8,6 +9,8 @@ from zbench.record.summary import ConfigSummary, obstacles
 from zbench.report.text import OUTCOME_STYLE, VERDICT_STYLE, axes_text, plural, rate_text, ratio_text
 from zbench.spec.metrics import METRICS
 from zbench.spec.sweep import ObjectiveSpec
+
+_RANK = re.compile(r"\brank \d+\b")
 
 
 def notes(
@@ -19,12 +22,8 @@ def notes(
         if summary.verdict in ("drifted", "wrong"):
             word = (summary.verdict, VERDICT_STYLE[summary.verdict])
             found.append(Text.assemble(word, f" {axes_text(summary.axes)}: {difference_text(summary)}"))
-    for summary in summaries:
-        if summary.outcome not in ("ok", "invalid") and summary.error is not None:
-            log = f" (log: {summary.error.log})" if summary.error.log else ""
-            text = f" {axes_text(summary.axes)}: {summary.error.message}{log}"
-            found.append(Text.assemble((summary.outcome, OUTCOME_STYLE[summary.outcome]), text))
-    found += _invalid_lines(summaries)
+    found += _failure_lines([s for s in summaries if s.outcome not in ("ok", "invalid")])
+    found += _failure_lines([s for s in summaries if s.outcome == "invalid"])
     found += [Text.assemble(("warning", "yellow"), f" {line}") for line in warning_lines(summaries)]
     return found
 
@@ -40,12 +39,23 @@ def difference_text(summary: ConfigSummary) -> str:
 
 
 def warning_lines(summaries: Iterable[ConfigSummary]) -> list[str]:
-    """Return each kind of warning (its words up to a colon) once, and how many configurations have it."""
-    counts: dict[str, int] = {}
+    """Return each kind of warning once, and how many configurations have it.
+
+    A kind is the words up to a colon; what follows is shown where it is the same for all.
+    """
+    kinds: dict[str, list[set[str]]] = {}
     for summary in summaries:
-        for kind in dict.fromkeys(warning.split(":")[0] for warning in summary.warnings):
-            counts[kind] = counts.get(kind, 0) + 1
-    return [f"{kind} ({plural(count, 'configuration')})" for kind, count in counts.items()]
+        of_this: dict[str, set[str]] = {}
+        for warning in summary.warnings:
+            of_this.setdefault(warning.split(":")[0], set()).add(warning)
+        for kind, texts in of_this.items():
+            kinds.setdefault(kind, []).append(texts)
+    found = []
+    for kind, of_each in kinds.items():
+        texts = set.union(*of_each)
+        text = texts.pop() if len(texts) == 1 else kind
+        found.append(f"{text} ({plural(len(of_each), 'configuration')})")
+    return found
 
 
 def _best_line(
@@ -68,13 +78,17 @@ def _best_line(
     return Text(f"no best: no configuration is both correct and within the constraints ({why})")
 
 
-def _invalid_lines(summaries: Sequence[ConfigSummary]) -> list[Text]:
-    by_reason: dict[str, list[ConfigSummary]] = {}
+def _failure_lines(summaries: Iterable[ConfigSummary]) -> list[Text]:
+    """Return one line for each distinct reason (whichever rank gave it), with the first log."""
+    by_reason: dict[tuple[str, str], list[ConfigSummary]] = {}
     for summary in summaries:
-        if summary.outcome == "invalid" and summary.error is not None:
-            by_reason.setdefault(summary.error.message, []).append(summary)
+        message = summary.error.message if summary.error is not None else ""
+        by_reason.setdefault((summary.outcome, _RANK.sub("", message)), []).append(summary)
     found = []
-    for reason, group in by_reason.items():
-        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
-        found.append(Text.assemble(("invalid", "dim"), f" {axes_text(group[0].axes)}{more}: {reason}"))
+    for (outcome, _), (first, *others) in by_reason.items():
+        assert first.error is not None, "a failed record says why"
+        more = f" and {len(others)} more" if others else ""
+        log = f" (log: {first.error.log})" if first.error.log else ""
+        text = f" {axes_text(first.axes)}{more}: {first.error.message}{log}"
+        found.append(Text.assemble((outcome, OUTCOME_STYLE[outcome]), text))
     return found
