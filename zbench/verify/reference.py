@@ -104,7 +104,7 @@ class _PlainRun:
         """Return the sums over ranks and micro-batches, and the losses [rank][micro]."""
         ranks, micros = range(self._task.workload.world_size), range(self._task.accumulation.backwards)
         losses = [[0.0 for _ in micros] for _ in ranks]
-        sums = _Sums(self._task.spec, several=len(micros) > 1, exact=self._exact)
+        sums = _Sums(self._task.spec, ranks=len(ranks), several=len(micros) > 1, exact=self._exact)
         total: Gradients = {}
         if self._task.accumulation.each_backward:
             for micro in micros:
@@ -159,11 +159,11 @@ class _Sums:
     """Adds gradients, in place, as the contract says: in float32, kept in `grad_accum_dtype` between
     micro-batches."""
 
-    def __init__(self, spec: EngineSpec, *, several: bool, exact: bool) -> None:
+    def __init__(self, spec: EngineSpec, *, ranks: int, several: bool, exact: bool) -> None:
         wide = torch.float64 if exact else torch.float32
         self._wide = wide
         self._kept = _dtype(spec.grad_accum_dtype) if several and not exact else wide
-        sent = spec.communication_dtype if not exact else None
+        sent = spec.communication_dtype if ranks > 1 and not exact else None
         self._sent = _dtype(sent) if sent else None
 
     def add_micro_batch(self, total: Gradients, found: Gradients) -> None:

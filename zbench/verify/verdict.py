@@ -4,14 +4,17 @@
 run of the same training is compared with the reference's own: `error_ratio` up to 4 is `equivalent` (the
 order of rounding differs, no more), above 4 `drifted`, above 100, or where a value is not finite, `wrong`.
 
-The error ratio is the largest of: L2 over all parameters; L2 over each parameter; and the same two over the
-first moments where the engine shows them. Moments belong to it because Adam divides a gradient by its own
-size: a gradient scaled by a constant moves the weights almost as before, and shows only there.
+The error ratio is the largest of three: L2 over all parameters, the median parameter, and how far the worst
+parameter stands out from the median one (`distance.errors_of` says how each is taken). The same is done with
+the first moments where the engine shows them, and the larger counts: Adam divides a gradient by its own size,
+so a gradient scaled by a constant moves the weights almost as before and shows only in its moments.
 
-What keeps the ratio meaningful: (1) a distance below the rounding of the values themselves (2^-24 of each)
-counts as that much, so a reference that happens to be exact condemns nobody; (2) a parameter of few elements
-cannot tell its own noise, so the reference's mean square error over one parameter is pooled with 64 elements'
-worth of the median over all parameters.
+How well this separates (measured: 3-layer MLP, GPT of 2 to 8 layers, 9 to 30 steps, five honest
+implementations against each other): honest runs stay below 4; in float32 a dropped micro-batch gives 10^5, a
+forgotten weight decay of 0.01 some 10^2 to 10^3, one gradient scaled by 1.001 over 10^2. In bfloat16 the
+yardstick is bfloat16's own rounding, so only what moves the weights by more than about a hundredth of an
+update can show: a dropped micro-batch gives 40 to 2000, a forgotten weight decay cannot be told from
+rounding. There, trust `identical`.
 
 Without the float64 run (`verify: {mode: reference}`) there is no yardstick for a difference. Then a run that
 ended further from the reference than a quarter of the way the reference travelled is `drifted`; anything
@@ -87,8 +90,8 @@ def _weigh(
     errors = [errors_of(observed.parameters, plain.parameters, reference.truth)]
     if observed.moments and reference.true_moments:
         errors.append(errors_of(observed.moments, plain.moments, reference.true_moments))
-    ratio = max(e.overall for e in errors), max(max(e.each.values()) for e in errors)
-    return _name_of(max(ratio)), max(ratio), _worst(errors, suspects), []
+    ratio = max(e.ratio for e in errors)
+    return _name_of(ratio), ratio, _worst(errors, suspects), []
 
 
 def _name_of(ratio: float) -> VerdictName:
@@ -98,13 +101,15 @@ def _name_of(ratio: float) -> VerdictName:
 
 
 def _worst(errors: Sequence[Errors], suspects: set[str]) -> str:
-    """Return the parameter with the largest ratio: among those that differed first, if one of them stands
-    out."""
+    """Return the parameter that stands out most: among those that differed first, if one of them is beyond
+    4."""
     ratios: dict[str, float] = {}
     for name, ratio in (item for e in errors for item in e.each.items()):
         ratios[name] = max(ratio, ratios.get(name, 0.0))
-    first = max(suspects, key=lambda name: ratios[name])
-    return first if ratios[first] > EQUIVALENT_UP_TO else max(ratios, key=lambda name: ratios[name])
+    first = max(suspects & ratios.keys(), key=lambda name: ratios[name], default=None)
+    if first is not None and ratios[first] > EQUIVALENT_UP_TO:
+        return first
+    return max(ratios, key=lambda name: ratios[name])
 
 
 def _without_truth(

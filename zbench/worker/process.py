@@ -1,4 +1,4 @@
-"""One rank's process: its cores and threads, its process group, its memory limit."""
+"""One rank's process: its threads, its process group, its memory limit. The launcher has chosen its cores."""
 
 import os
 import resource
@@ -19,11 +19,9 @@ _ENOUGH_FOR_ALL_THREADS = 1 << 20
 
 
 def start(job: RankJob, trial: TrialSpec) -> torch.device:
-    """Give the process its cores and threads, join the process group, and return the rank's device."""
+    """Start the process's threads, join the process group, and return the rank's device."""
     local_rank = job.rank if job.local_rank is None else job.local_rank
-    local_world_size = job.local_world_size or job.world_size
-    set_threads(threads_per_rank(trial, local_world_size))
-    _own_cores(local_rank, local_world_size)
+    set_threads(threads_per_rank(trial, job.local_world_size))
     device = device_of(trial.run.device, local_rank)
     if job.init_method.startswith(_LOCAL_PREFIXES):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a machine's own name need not resolve
@@ -59,14 +57,6 @@ def device_of(wanted: str, local_rank: int = 0) -> torch.device:
     device = torch.device("cuda", local_rank % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
-
-
-def _own_cores(local_rank: int, local_world_size: int) -> None:
-    """Keep this rank's threads off the cores of the other ranks, where there are enough for all."""
-    cores = sorted(os.sched_getaffinity(0))
-    share = len(cores) // local_world_size
-    if share:
-        os.sched_setaffinity(0, cores[local_rank * share : (local_rank + 1) * share])
 
 
 class MemoryLimit:
