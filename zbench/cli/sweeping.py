@@ -1,5 +1,6 @@
 """What `sweep` and `run` share: from a sweep to records, table and exit code."""
 
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -182,8 +183,8 @@ def _document(
 
 
 def _resume_command(request: Request, path: Path) -> str:
-    words = ["zbench", "sweep", *([str(request.source)] if request.source else []), "--resume", str(path)]
-    return shlex.join(words)
+    source = [os.path.relpath(request.source)] if request.source else []
+    return shlex.join(["zbench", "sweep", *source, "--resume", str(path)])
 
 
 def _without_axes(sweep: SweepSpec) -> SweepSpec:

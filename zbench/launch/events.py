@@ -48,7 +48,7 @@ class StepDone:
 
 @dataclass(frozen=True, slots=True)
 class TrialFinished:
-    """A repeat ended and its record is on disk. seconds: all that it took. left: repeats still to run."""
+    """A repeat ended and its record is on disk. seconds: without the reference. left: repeats to run."""
 
     trial: TrialSpec | None
     record: Record

@@ -74,6 +74,7 @@ class SweepRun:
                 rerun_disturbed=self._rerun_disturbed,
                 on_notice=lambda text: self._tell(Notice(text)),
             ) as runner:
+                runner.wait_until_ready()
                 for trial, repeat in self._missing():
                     self._run_one(runner, trial, repeat)
         shutil.rmtree(self._directory.path / "references", ignore_errors=True)
@@ -109,14 +110,15 @@ class SweepRun:
         )
 
     def _run_one(self, runner: TrialRunner, trial: TrialSpec, repeat: int) -> None:
-        began = time.monotonic()
         failure = self._implied.failure(trial) if self._plan.imply_oom and repeat == 0 else None
+        began = time.monotonic()
         if failure is not None:
             record = _not_run(self._directory.run_id, trial, failure)
         else:
             if not runner.has_reference(trial):
                 self._tell(ReferenceStarted(trial))
                 runner.reference(trial)
+            began = time.monotonic()
             self._tell(TrialStarted(trial, repeat))
             record = runner.run(trial, repeat=repeat, watch=lambda line: self._tell(StepDone(trial, line)))
         self._keep(record)

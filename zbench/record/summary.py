@@ -1,11 +1,12 @@
 """From records to one summary a configuration, and the best of them. Pure functions."""
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from zbench.record.record import VERDICT_ORDER, Failure, Outcome, Record, VerdictName
+from zbench.spec.keys import resolve_key, value_at
 from zbench.spec.metrics import METRICS, Goal, Metric, metric_named
 from zbench.spec.sweep import ObjectiveSpec
 
@@ -119,9 +120,21 @@ def cost(summary: ConfigSummary, goal: Goal) -> float:
     return -value if goal.direction == "maximize" else value
 
 
+def point(record: Record | ConfigSummary, keys: Iterable[str]) -> dict[str, Any]:
+    """Return the values of all `keys`: where a point does not vary one, what its configuration holds."""
+    return {key: record.axes[key] if key in record.axes else _held(record.config, key) for key in keys}
+
+
 def varied_keys(summaries: Sequence[ConfigSummary]) -> list[str]:
     """Return every axis of any configuration, in the sweep's order."""
     return list(dict.fromkeys(key for summary in summaries for key in summary.axes))
+
+
+def _held(config: Mapping[str, Any], key: str) -> Any:
+    try:
+        return value_at(config, resolve_key(key))
+    except ValueError:
+        return None
 
 
 def _read(metric: Metric, record: Record) -> Any:

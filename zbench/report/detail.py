@@ -8,10 +8,10 @@ from rich.text import Text
 
 from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary
-from zbench.report.text import OUTCOME_STYLE, VERDICT_STYLE, axes_text, rate_text
+from zbench.report.text import OUTCOME_STYLE, VERDICT_STYLE, axes_text, plural, rate_text
 from zbench.units import format_bytes, format_seconds
 
-_LABEL_WIDTH = 16
+_LABEL_WIDTH = 18
 
 
 def print_configuration(console: Console, summary: ConfigSummary) -> None:
@@ -75,7 +75,7 @@ def _memory(records: Iterable[Record]) -> Iterator[tuple[str, str]]:
 
 def _traffic(record: Record) -> Iterator[tuple[str, str]]:
     for name, traffic in record.traffic.items():
-        yield name, f"{traffic.calls} calls, {format_bytes(traffic.bytes)} a step"
+        yield name, f"{plural(traffic.calls, 'call')}, {format_bytes(traffic.bytes)} a step"
 
 
 def _correctness(summary: ConfigSummary) -> Iterator[tuple[str, Text | str]]:

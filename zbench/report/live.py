@@ -1,5 +1,6 @@
 """What a sweep shows while it runs: one row a finished trial, and on a terminal a bar with the time left."""
 
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -19,7 +20,7 @@ from zbench.launch.events import (
     TrialStarted,
 )
 from zbench.record.record import Record
-from zbench.record.summary import best, summarize
+from zbench.record.summary import best, point, summarize
 from zbench.report.text import (
     OUTCOME_STYLE,
     VERDICT_STYLE,
@@ -70,10 +71,10 @@ class Progressed:
         return f"best so far {rate_text(winner.number('tokens_per_s'))} tokens/s: {axes_text(winner.axes)}"
 
 
-def record_line(record: Record, *, keys: bool) -> Text:
-    """Return a finished repeat in one line, its point with keys or as values alone."""
-    point = axes_text(record.axes) if keys else values_text(record.axes)
-    text = Text.assemble((f"{record.outcome:8}", OUTCOME_STYLE[record.outcome]), point)
+def record_line(record: Record, axes: Sequence[str] = ()) -> Text:
+    """Return a finished repeat in one line: its point with keys or, where `axes` names them, values alone."""
+    where = values_text(point(record, axes)) if axes else axes_text(record.axes)
+    text = Text.assemble((f"{record.outcome:8}", OUTCOME_STYLE[record.outcome]), where)
     text.append(f" #{record.repeat + 1}", "dim")
     if record.outcome != "ok":
         return text.append(f"  {record.error.message if record.error else ''}")
@@ -103,7 +104,7 @@ class PlainView:
                 total = self._state.done + self._state.left
                 count = f"[{self._state.done:>{len(str(total))}}/{total}] "
                 left = f"  ({clock_text(self._state.seconds_left)} left)" if event.left else ""
-                self._say(Text.assemble(count, record_line(event.record, keys=True), left))
+                self._say(Text.assemble(count, record_line(event.record), left))
 
     def _say(self, line: Text | str) -> None:
         self._console.print(line, soft_wrap=True)
@@ -120,7 +121,8 @@ class LiveView:
 
     def __init__(self, console: Console, objective: ObjectiveSpec) -> None:
         self._state = Progressed(objective)
-        self._keys = console.width >= _ROOM_FOR_KEYS
+        self._has_room = console.width >= _ROOM_FOR_KEYS
+        self._axes: tuple[str, ...] = ()
         self._now = self._step = ""
         self._live = Live(console=console, refresh_per_second=8, transient=True, get_renderable=self._render)
 
@@ -130,7 +132,8 @@ class LiveView:
         match event:
             case SweepStarted():
                 self._say(_opening(event))
-                if not self._keys and event.axes:
+                if not self._has_room and event.axes:
+                    self._axes = event.axes
                     self._say(Text(f"axes: {' · '.join(event.axes)}", "dim"))
                 self._now, self._step = "importing torch, once for all trials", ""
             case Notice():
@@ -144,7 +147,7 @@ class LiveView:
                     {"phase": "", "step": "", "steps": ""} | event.line
                 )
             case TrialFinished():
-                self._say(record_line(event.record, keys=self._keys))
+                self._say(record_line(event.record, self._axes))
 
     def __enter__(self) -> Self:
         self._live.start()

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zbench.record.record import Record
-from zbench.record.summary import ConfigSummary, best, cost, summarize, varied_keys
+from zbench.record.summary import ConfigSummary, best, cost, point, summarize, varied_keys
 from zbench.report.notes import notes
 from zbench.report.text import (
     OUTCOME_STYLE,
@@ -67,7 +67,9 @@ def results_table(
 ) -> Table:
     """Return the table with these columns after the axes; plain: no lines and one-line headers, for pipes."""
     keys = varied_keys(summaries)
-    table = Table(box=None if plain else box.SIMPLE_HEAD, header_style="bold", padding=(0, 1, 0, 0))
+    table = Table(
+        box=None if plain else box.SIMPLE_HEAD, header_style="bold", padding=(0, 2 if plain else 1, 0, 0)
+    )
     table.add_column("", no_wrap=True)
     for key in keys:
         header = key if plain else key.replace("_", "\n").replace(".", "\n")
@@ -77,7 +79,7 @@ def results_table(
         table.add_column(column if plain else column.replace(" ", "\n"), justify=justify, no_wrap=True)
     for summary in summaries:
         is_best = winner is not None and summary.trial_id == winner.trial_id
-        axes = [_axis_cell(summary, key, plain) for key in keys]
+        axes = [_axis_cell(value, plain) for value in point(summary, keys).values()]
         cells = [_COLUMNS[column](summary) for column in columns]
         table.add_row("*" if is_best else "", *axes, *cells, style="bold" if is_best else "")
     return table
@@ -103,6 +105,6 @@ def _useful(summaries: Sequence[ConfigSummary]) -> list[str]:
     return [column for column in _COLUMNS if column != "host mem" or on_host]
 
 
-def _axis_cell(summary: ConfigSummary, key: str, plain: bool) -> str:
-    text = value_text(summary.axes[key]) if key in summary.axes else "-"
+def _axis_cell(value: object, plain: bool) -> str:
+    text = value_text(value)
     return text if plain or len(text) <= _WIDEST_VALUE else text[: _WIDEST_VALUE - 1] + "…"
