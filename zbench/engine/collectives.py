@@ -9,6 +9,7 @@ algorithm nor the bucket size.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from threading import Lock
 
 import torch
 import torch.distributed as dist
@@ -50,6 +51,21 @@ class Then:
         """Wait, then do what follows."""
         self.work.wait()
         self.finish()
+
+
+class Once:
+    """A work that may be waited for from several threads; whoever comes first does it."""
+
+    def __init__(self, work: Work) -> None:
+        self._work: Work | None = work
+        self._lock = Lock()
+
+    def wait(self) -> None:
+        """Wait, unless somebody has."""
+        with self._lock:
+            if self._work is not None:
+                self._work.wait()
+                self._work = None
 
 
 class SingleProcess:
@@ -220,6 +236,7 @@ __all__ = [
     "Done",
     "Gloo",
     "Native",
+    "Once",
     "ScratchPool",
     "SingleProcess",
     "Then",

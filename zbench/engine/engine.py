@@ -12,6 +12,7 @@ from zbench.engine.accumulation import Accumulation
 from zbench.engine.clip import Clip, gradient_scale
 from zbench.engine.gradients import Gradients
 from zbench.engine.hooks import GradientHooks
+from zbench.engine.interrupts import uninterrupted
 from zbench.engine.norm import Summarizer
 from zbench.engine.optimizer import ParamGroup, ShardOptimizer
 from zbench.engine.parameters import Parameters, Trainable
@@ -51,6 +52,15 @@ class Policies:
     scaling: LossScaling
     collectives: Collectives
     close: Callable[[], None]
+
+    def unclipped_scale(self) -> float:
+        """Return the factor that averages and unscales the gradients of a step that starts now."""
+        return self.scale(self.scaling.scale, 1.0)
+
+    def scale(self, loss_scale: float, clip: float) -> float:
+        """Return the one factor that averages, unscales and clips summed gradients."""
+        world, steps = self.collectives.world_size, self.accumulation.divisor
+        return gradient_scale(world_size=world, accumulation=steps, loss_scale=loss_scale, clip=clip)
 
 
 class Engine:
@@ -101,6 +111,8 @@ class Engine:
     def step(self) -> StepInfo:
         """Update the parameters from the gradients since the last step; raise UsageError if they are not
         complete.
+
+        Any other exception, an interrupt too, leaves every bit as it was: `step` may be called again.
         """
         policies, core = self._policies, self._core
         policies.accumulation.check_step()
@@ -108,21 +120,25 @@ class Engine:
         summary = core.summarizer.gather(core.gradients.contributed)
         loss_scale, norm = policies.scaling.scale, None
         if summary.square_sum is not None:
-            norm = math.sqrt(summary.square_sum) * self._scale(loss_scale, 1.0)
+            norm = math.sqrt(summary.square_sum) * policies.scale(loss_scale, 1.0)
         coefficient = 1.0 if norm is None else policies.clip.coefficient(norm)
-        taken = policies.scaling.judge(summary.square_sum)
-        if taken:
-            rolled_back = core.schedule.apply(self._scale(loss_scale, coefficient), summary.active)
-        else:
-            rolled_back = core.schedule.drop()
-        core.gradients.clear()
-        core.parameters.settle()
-        policies.accumulation.reset()
+        before = policies.scaling.scale, policies.scaling.good_steps
+        try:
+            taken = policies.scaling.judge(summary.square_sum)
+            if taken:
+                rolled_back = core.schedule.prepare(policies.scale(loss_scale, coefficient), summary.active)
+            else:
+                rolled_back = core.schedule.drop()
+        except BaseException:
+            policies.scaling.resume(*before)
+            raise
+        with uninterrupted():
+            if taken:
+                core.schedule.commit()
+            core.gradients.clear()
+            core.parameters.settle()
+            policies.accumulation.reset()
         return StepInfo(norm, taken and coefficient != 1.0, not taken, rolled_back, loss_scale)
-
-    def _scale(self, loss_scale: float, clip: float) -> float:
-        world, steps = self._policies.collectives.world_size, self._policies.accumulation.divisor
-        return gradient_scale(world_size=world, accumulation=steps, loss_scale=loss_scale, clip=clip)
 
     def _adopt_unfrozen(self) -> None:
         """Rebuild the core when a parameter outside it has been unfrozen; state is carried over by name."""
@@ -160,6 +176,7 @@ class Engine:
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Resume from `state_dict` of any world size or stage; UsageError if it does not fit the model."""
+        self._core.schedule.drop()
         self._core.gradients.abandon()
         self._policies.accumulation.reset()
         self._core.state.load(state)

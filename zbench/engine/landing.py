@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from zbench.engine.collectives import All, Done, ScratchPool, Then
+from zbench.engine.collectives import All, Done, Once, ScratchPool, Then
 from zbench.engine.home import Home
 from zbench.engine.partition import Bucket, Extent, Shard
 from zbench.engine.protocols import Collectives, Work
@@ -36,8 +36,10 @@ class Landing(Protocol):
         """Return a float32 tensor whose first bucket.length / world_size elements the reduction writes."""
         ...
 
-    def landed(self, bucket: Bucket, target: Tensor) -> None:
-        """Take over a finished reduction; the bucket's sums may still be on their way into `buffer`."""
+    def landed(self, bucket: Bucket, target: Tensor) -> Work | None:
+        """Take over a finished reduction; return what to wait for if its sums are still on their way into
+        `buffer`.
+        """
         ...
 
     def settle(self) -> None:
@@ -70,13 +72,15 @@ class ShardLanding:
             return place
         return self._scratch.take(place.numel(), torch.float32)
 
-    def landed(self, bucket: Bucket, target: Tensor) -> None:
+    def landed(self, bucket: Bucket, target: Tensor) -> Work | None:
         if self._first and self._straight:
-            return
+            return None
         if len(self._arriving) >= _ARRIVING_AT_ONCE:
             self._finish_oldest()
         place = self._place(bucket)
-        self._arriving.append((self._merge(target[: place.numel()], place), target))
+        work = self._merge(target[: place.numel()], place)
+        self._arriving.append((work, target))
+        return None if self._near else work
 
     def settle(self) -> None:
         while self._arriving:
@@ -96,7 +100,7 @@ class ShardLanding:
             accumulate(place, sums)
             return Done()
         staging = self.home.zeros(sums.numel(), sums.dtype)
-        return Then(self.home.bring(sums, staging), partial(accumulate, place, staging))
+        return Once(Then(self.home.bring(sums, staging), partial(accumulate, place, staging)))
 
     def _finish_oldest(self) -> None:
         work, scratch = self._arriving.popleft()
@@ -122,11 +126,12 @@ class WholeLanding(ShardLanding):
         super().begin(first=first, last=last)
         self._last = last
 
-    def landed(self, bucket: Bucket, target: Tensor) -> None:
+    def landed(self, bucket: Bucket, target: Tensor) -> Work | None:
         super().landed(bucket, target)
         if self._last:
             super().settle()
             self._gather(bucket.blocks)
+        return None
 
     def settle(self) -> None:
         super().settle()

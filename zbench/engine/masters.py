@@ -11,7 +11,9 @@ from zbench.engine.partition import Extent, Segment
 
 
 class Masters(Protocol):
-    """Float32 weights of the segments this rank owns in one section."""
+    """Float32 weights of the segments this rank owns in one section. `buffers`: the memory of their own."""
+
+    buffers: list[Tensor]
 
     def of(self, run: Segment) -> Tensor:
         """Return the master weights [run.length] float32."""
@@ -35,6 +37,7 @@ class ParametersThemselves:
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
+        self.buffers: list[Tensor] = []
 
     def of(self, run: Segment) -> Tensor:
         return self._parameters.owned(run)
@@ -56,11 +59,11 @@ class OwnMasters:
 
     def __init__(self, parameters: Parameters, extent: Extent, home: Home) -> None:
         self._parameters, self._start, self._home = parameters, extent.start, home
-        self._flat = home.zeros(extent.length, torch.float32)
+        self.buffers = [home.zeros(extent.length, torch.float32)]
 
     def of(self, run: Segment) -> Tensor:
         at = run.local - self._start
-        return self._flat[at : at + run.length]
+        return self.buffers[0][at : at + run.length]
 
     def out(self, run: Segment) -> Tensor | None:
         return self._parameters.owned(run)
@@ -69,7 +72,7 @@ class OwnMasters:
         return
 
     def bytes_by_category(self) -> dict[str, int]:
-        return {f"{self._home.prefix}master": self._flat.nbytes}
+        return {f"{self._home.prefix}master": self.buffers[0].nbytes}
 
 
 class FarMasters(OwnMasters):

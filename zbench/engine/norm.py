@@ -2,7 +2,7 @@
 gradient.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,7 +27,7 @@ class Summary:
 
 class Summarizer:
     """Takes chunk sums of this rank's part of the gradient and gathers them, with the flags, in one
-    collective.
+    collective. `square_sums`: from where, if somebody has computed them already.
     """
 
     def __init__(
@@ -38,7 +38,9 @@ class Summarizer:
         collectives: Collectives,
         *,
         needs_norm: bool,
+        square_sums: Callable[[], Tensor] | None = None,
     ) -> None:
+        self._square_sums = square_sums or self._compute
         self.backend, self.collectives, self.needs_norm = backend, collectives, needs_norm
         parts = Shard(shard.layout, collectives.rank)
         if shard.whole:
@@ -62,6 +64,9 @@ class Summarizer:
     def _partials(self) -> Tensor:
         if not self.needs_norm:
             return torch.empty(0, dtype=torch.float64)
+        return self._square_sums()
+
+    def _compute(self) -> Tensor:
         device = self._views[0].device if self._views else torch.device("cpu")
         out = torch.zeros(self._chunks, dtype=torch.float64, device=device)
         self.backend.chunk_square_sums(self._views, out.split([v.numel() // NORM_CHUNK for v in self._views]))

@@ -20,6 +20,7 @@ from zbench.engine.home import Home
 from zbench.engine.masters import Masters
 from zbench.engine.partition import Segment, Shard
 
+MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 ParamGroup = dict[str, Any]
 """`params` and torch's AdamW hyperparameters under torch's names, plus `bias_correction` and `decoupled`."""
 
@@ -41,13 +42,14 @@ class Moments:
 
     def __init__(self, length: int, home: Home, dtype: torch.dtype, *, amsgrad: bool) -> None:
         self.home = home
-        self.exp_avg = home.zeros(length, dtype)
-        self.exp_avg_sq = home.zeros(length, dtype)
-        self.max_exp_avg_sq = home.zeros(length, dtype) if amsgrad else None
+        self.buffers = [home.zeros(length, dtype) for _ in MOMENTS[: 3 if amsgrad else 2]]
+
+    def get(self, kind: str) -> Tensor | None:
+        """Return one of MOMENTS; None where there is no such moment."""
+        return dict(zip(MOMENTS, self.buffers, strict=False)).get(kind)
 
     def bytes_by_category(self) -> dict[str, int]:
-        held = [t for t in (self.exp_avg, self.exp_avg_sq, self.max_exp_avg_sq) if t is not None]
-        return {f"{self.home.prefix}moments": sum(t.nbytes for t in held)}
+        return {f"{self.home.prefix}moments": sum(t.nbytes for t in self.buffers)}
 
 
 class ShardOptimizer:
@@ -80,14 +82,21 @@ class ShardOptimizer:
         """
         key = [lag if on else -1 for lag, on in zip(self.lags, active, strict=True)]
         if self._planned is None or self._planned[0] != key:
-            self._planned = (key, self._packed(self._runs(key)))
+            self._planned = (key, self._packed(self._runs(self.shard.segments, key)))
         return self._planned[1]
+
+    def runs(self, segments: Sequence[Segment]) -> list[Run]:
+        """Return the runs of some segments, bound to the buffers of this moment."""
+        return list(self._runs(segments, self.lags))
+
+    def when(self, run: Run) -> tuple[int, Hyper]:
+        """Return the step and the hyperparameters of a run's next update, as of this moment."""
+        return self.count + 1 - run.lag, self._hyper(run.group)
 
     def task(self, run: Run) -> AdamTask:
         """Return the next update of one run, in place; hyperparameters are those of this moment."""
-        task = AdamTask(
-            run.slot, run.grad, self.count + 1 - run.lag, self._hyper(run.group), param_out=run.out
-        )
+        step, hyper = self.when(run)
+        task = AdamTask(run.slot, run.grad, step, hyper, param_out=run.out)
         if self.stochastic:
             span = self.shard.layout.spans[run.segment.parameter]
             task.rounding_seed = self.count + 1
@@ -119,9 +128,9 @@ class ShardOptimizer:
         beta1, beta2 = g["betas"]
         return Hyper(g["lr"], beta1, beta2, g["eps"], g["weight_decay"], g["bias_correction"], g["decoupled"])
 
-    def _runs(self, key: Sequence[int]) -> Iterator[Run]:
+    def _runs(self, segments: Sequence[Segment], key: Sequence[int]) -> Iterator[Run]:
         joined: Segment | None = None
-        for s in self.shard.segments:
+        for s in segments:
             if key[s.parameter] < 0:
                 continue
             if joined is not None and self._continues(joined, s, key):
@@ -157,11 +166,8 @@ class ShardOptimizer:
             self.group_of[s.parameter],
             slice(s.local, s.local + s.length),
         )
-        m = self.moments
-        most = (
-            m.max_exp_avg_sq[here] if m.max_exp_avg_sq is not None and self.groups[group]["amsgrad"] else None
-        )
-        slot = Slot(masters.of(s), m.exp_avg[here], m.exp_avg_sq[here], most)
+        exp_avg, exp_avg_sq, *most = (buffer[here] for buffer in self.moments.buffers)
+        slot = Slot(masters.of(s), exp_avg, exp_avg_sq, most[0] if self.groups[group]["amsgrad"] else None)
         return Run(s, group, key[s.parameter], slot, self.gradients[here], masters.out(s))
 
     def _packed(self, runs: Iterator[Run]) -> list[list[Run]]:

@@ -26,8 +26,10 @@ class Trainable:
 
 class Parameters(Protocol):
     """The model's parameters, as the optimizer sees them: owned segments to write, and a way to publish
-    them.
+    them. `buffers`: their memory on this rank, a flat one for each dtype.
     """
+
+    buffers: list[Tensor]
 
     def owned(self, segment: Segment) -> Tensor:
         """Return the stored values [segment.length] of what this rank owns, in the parameter's dtype."""
@@ -61,7 +63,7 @@ class ReplicatedParameters:
         layout = shard.layout
         self.shard, self.collectives = shard, collectives
         self.sections = [layout.section_extent(k) for k in range(len(dtypes))]
-        self.flats = [
+        self.buffers = [
             torch.zeros(s.length, dtype=d, device=device) for s, d in zip(self.sections, dtypes, strict=True)
         ]
         self._blocks: list[Extent] = [] if shard.whole else list(layout.blocks)
@@ -76,7 +78,7 @@ class ReplicatedParameters:
 
     def _view(self, section: int, start: int, length: int) -> Tensor:
         at = start - self.sections[section].start
-        return self.flats[section][at : at + length]
+        return self.buffers[section][at : at + length]
 
     def owned(self, segment: Segment) -> Tensor:
         return self._view(segment.section, segment.flat, segment.length)
@@ -100,4 +102,4 @@ class ReplicatedParameters:
         self._published = 0
 
     def bytes_by_category(self) -> dict[str, int]:
-        return {"parameters": sum(flat.nbytes for flat in self.flats)}
+        return {"parameters": sum(flat.nbytes for flat in self.buffers)}

@@ -16,9 +16,9 @@ from zbench.engine.sending import Sends
 class BucketReducer:
     """Launches the reduction of full buckets, in order of their index.
 
-    `on_reduced` hears of every bucket of a step's last backward once its sums are in the landing: the seam
-    for schedules that update under the backward pass. `in_flight` bounds the buckets being reduced; with 1
-    a reduction is waited for at once, so nothing overlaps.
+    `on_reduced` hears of every bucket of a step's last backward once its sums are in the landing, or of what
+    to wait for until they are: the seam for schedules that update under the backward pass. `in_flight` bounds
+    the buckets being reduced; with 1 a reduction is waited for at once, so nothing overlaps.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class BucketReducer:
         self.buckets, self.portions = buckets, portions
         self.collectives, self.landing = collectives, landing
         self.in_flight = in_flight
-        self.on_reduced: Callable[[Bucket], None] | None = None
+        self.on_reduced: Callable[[Bucket, Work | None], None] | None = None
         self._expected = [0] * len(buckets)
         for portion in (p for of_one in portions for p in of_one):
             self._expected[portion.bucket] += 1
@@ -101,6 +101,6 @@ class BucketReducer:
             bucket, work, target = self._flying.popleft()
             work.wait()
             self._sends.close(bucket.index)
-            self.landing.landed(bucket, target)
+            arrival = self.landing.landed(bucket, target)
             if self._last and self.on_reduced is not None:
-                self.on_reduced(bucket)
+                self.on_reduced(bucket, arrival)

@@ -11,6 +11,7 @@ from zbench.engine.adam import AdamBackend
 from zbench.engine.optimizer import ShardOptimizer
 from zbench.engine.parameters import Parameters
 from zbench.engine.partition import Bucket
+from zbench.engine.protocols import Work
 
 
 class Schedule(Protocol):
@@ -20,16 +21,18 @@ class Schedule(Protocol):
         """A backward starts."""
         ...
 
-    def reduced(self, bucket: Bucket) -> None:
-        """A bucket's final sums have landed (or, offloaded on an accelerator, are on their way to the
-        host).
+    def reduced(self, bucket: Bucket, arrival: Work | None) -> None:
+        """A bucket's final sums have landed, or will have when `arrival` has been waited for."""
+        ...
+
+    def prepare(self, scale: float, active: Sequence[bool]) -> bool:
+        """Prepare the step with gradients times `scale` for `active` parameters; return whether work was
+        rolled back. An exception leaves every bit as it was before the step.
         """
         ...
 
-    def apply(self, scale: float, active: Sequence[bool]) -> bool:
-        """Take the step with gradients times `scale` for `active` parameters; return whether work was
-        rolled back.
-        """
+    def commit(self) -> None:
+        """Take the step that was prepared."""
         ...
 
     def drop(self) -> bool:
@@ -48,16 +51,21 @@ class AfterBackward:
 
     def __init__(self, optimizer: ShardOptimizer, backend: AdamBackend, parameters: Parameters) -> None:
         self.optimizer, self.backend, self.parameters = optimizer, backend, parameters
+        self._prepared: tuple[float, Sequence[bool]] = 1.0, ()
 
     def begin(self, *, last: bool) -> None:
         return
 
-    def reduced(self, bucket: Bucket) -> None:
+    def reduced(self, bucket: Bucket, arrival: Work | None) -> None:
         return
 
-    def apply(self, scale: float, active: Sequence[bool]) -> bool:
-        self.optimizer.update(self.backend, active, scale, self.parameters.publish)
+    def prepare(self, scale: float, active: Sequence[bool]) -> bool:
+        self._prepared = scale, active
         return False
+
+    def commit(self) -> None:
+        scale, active = self._prepared
+        self.optimizer.update(self.backend, active, scale, self.parameters.publish)
 
     def drop(self) -> bool:
         return False

@@ -60,7 +60,7 @@ class ShardedParameters:
         self.shard, self.dtypes, self.device, self.home = shard, dtypes, device, home
         self.collectives = collectives
         self.sections = [shard.local(layout.section_extent(k)) for k in range(len(dtypes))]
-        self.shards = [home.zeros(s.length, d) for s, d in zip(self.sections, dtypes, strict=True)]
+        self.buffers = [home.zeros(s.length, d) for s, d in zip(self.sections, dtypes, strict=True)]
         self._by_storage: dict[int, Unit] = {}
         self.units = [
             Unit(
@@ -139,11 +139,11 @@ class ShardedParameters:
 
     def bytes_by_category(self) -> dict[str, int]:
         here = sum(unit.full.nbytes for unit in self.units if unit.full is not None)
-        stored = sum(shard.nbytes for shard in self.shards)
+        stored = sum(shard.nbytes for shard in self.buffers)
         if self.home.prefix:
             return {f"{self.home.prefix}parameters": stored, "parameters": here}
         return {"parameters": stored + here}
 
     def _part(self, section: int, local: int, length: int) -> Tensor:
         at = local - self.sections[section].start
-        return self.shards[section][at : at + length]
+        return self.buffers[section][at : at + length]

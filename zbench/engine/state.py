@@ -11,14 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from zbench.engine.optimizer import ShardOptimizer
+from zbench.engine.optimizer import MOMENTS, ShardOptimizer
 from zbench.engine.parameters import Parameters, Trainable
 from zbench.engine.partition import Segment
 from zbench.engine.protocols import Collectives
 from zbench.engine.scaling import LossScaling
 from zbench.errors import UsageError
-
-MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 
 
 class EngineState:
@@ -46,7 +44,7 @@ class EngineState:
 
     def full_moments(self, kind: str) -> dict[str, Tensor]:
         """Return name -> one kind of moment, whole, on every rank; empty where there is none."""
-        local: Tensor | None = getattr(self.optimizer.moments, kind)
+        local = self.optimizer.moments.get(kind)
         return {} if local is None else self._whole(local.cpu())
 
     def full(self) -> dict[str, Tensor]:
@@ -79,7 +77,7 @@ class EngineState:
         """
         self._check(state)
         for kind in MOMENTS:
-            local: Tensor | None = getattr(self.optimizer.moments, kind)
+            local = self.optimizer.moments.get(kind)
             if local is not None:
                 for s in self.shard.segments:
                     local[s.local : s.local + s.length].zero_()

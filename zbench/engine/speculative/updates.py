@@ -1,0 +1,99 @@
+"""One subgroup's update, from the current half to the other: bound to memory once, used every other step."""
+
+import dataclasses
+from collections.abc import Sequence
+from itertools import groupby
+
+from torch import Tensor
+
+from zbench import _native
+from zbench.engine.adam import AdamTask, Hyper, Slot
+from zbench.engine.adam.checks import check_tasks
+from zbench.engine.adam.plan import build_plan, is_simulated, native_hyper, task_tensors
+from zbench.engine.optimizer import Run, ShardOptimizer
+from zbench.engine.partition import Segment
+from zbench.engine.speculative.halves import Halves
+from zbench.engine.speculative.subgroups import Subgroup
+
+Stamp = tuple[int, Hyper]
+"""The step and the hyperparameters of a run's update."""
+
+
+class Update:
+    """Adam on `segments`; `plan` is None where tensors are simulated."""
+
+    def __init__(self, subgroup: int, segments: tuple[Segment, ...], runs: Sequence[Run]) -> None:
+        self.subgroup, self.segments, self.runs = subgroup, segments, runs
+        self.elements = sum(s.length for s in segments)
+        self.plan: _native.Plan | None = None
+        self.stamps: list[Stamp] = []
+
+    def bind(self, tasks: Sequence[AdamTask]) -> None:
+        """Take the memory to work on."""
+        check_tasks(tasks, "cpu")
+        if not is_simulated(tensor for task in tasks for tensor in task_tensors(task)):
+            self.plan = build_plan(tasks)
+        self.stamps = [(task.step, task.hyper) for task in tasks]
+
+    def stamp(self, stamps: list[Stamp]) -> None:
+        """Set the steps and hyperparameters of the next update."""
+        if stamps == self.stamps:
+            return
+        begin = 0
+        for (step, hyper), same in groupby(stamps):
+            end = begin + len(list(same))
+            if self.plan is not None:
+                self.plan.set_steps(begin, end, step, native_hyper(hyper))
+            begin = end
+        self.stamps = stamps
+
+
+class Updates:
+    """Makes updates, and keeps the latest of each subgroup and half: most steps ask for the same ones.
+
+    squares [shard.length / NORM_CHUNK] float64, where wanted, receives the chunk sums of every update.
+    """
+
+    def __init__(self, optimizer: ShardOptimizer, halves: Halves, squares: Tensor | None) -> None:
+        self.optimizer, self.halves, self.squares = optimizer, halves, squares
+        self._kept: dict[tuple[int, int], tuple[list[int], Update]] = {}
+
+    def of(self, subgroup: Subgroup, segments: tuple[Segment, ...]) -> Update:
+        """Return the next update of some of a subgroup's segments, with this moment's hyperparameters."""
+        place = (self.halves.parity, subgroup.index)
+        lags = [self.optimizer.lags[s.parameter] for s in segments]
+        kept = self._kept.get(place)
+        if kept is not None and kept[0] == lags and kept[1].segments == segments and not self._random:
+            kept[1].stamp([self.optimizer.when(run) for run in kept[1].runs])
+            return kept[1]
+        update = self._made(subgroup, segments)
+        self._kept[place] = (lags, update)
+        return update
+
+    def current(self, update: Update) -> bool:
+        """Whether an update that was made earlier in this step has the hyperparameters of this moment."""
+        return update.stamps == [self.optimizer.when(run) for run in update.runs]
+
+    def keep(self, segments: Sequence[Segment]) -> None:
+        """Give the other half the values of the current one: these segments are not updated in this step."""
+        for run in self.optimizer.runs(segments):
+            held = [run.slot.param, run.slot.exp_avg, run.slot.exp_avg_sq, run.slot.max_exp_avg_sq, run.out]
+            for view in held:
+                if view is not None and (other := self.halves.other(view)) is not view:
+                    other.copy_(view)
+
+    @property
+    def _random(self) -> bool:
+        return self.optimizer.stochastic  # the seed changes every step, and is bound
+
+    def _made(self, subgroup: Subgroup, segments: tuple[Segment, ...]) -> Update:
+        update = Update(subgroup.index, segments, self.optimizer.runs(segments))
+        update.bind([self._task(run) for run in update.runs])
+        return update
+
+    def _task(self, run: Run) -> AdamTask:
+        slot, other = run.slot, self.halves.other
+        most = None if slot.max_exp_avg_sq is None else other(slot.max_exp_avg_sq)
+        into = Slot(other(slot.param), other(slot.exp_avg), other(slot.exp_avg_sq), most)
+        out = None if run.out is None else other(run.out)
+        return dataclasses.replace(self.optimizer.task(run), into=into, param_out=out)

@@ -1,0 +1,148 @@
+"""The worker: native threads that update while backward goes on, and what is done when one goes wrong."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import torch
+
+from zbench import _native
+from zbench._native import Gate, UpdateFailed, UpdateTimeout
+from zbench.engine.protocols import Work
+from zbench.engine.speculative.updates import Update
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """When one subgroup's update ran, in nanoseconds of time.monotonic_ns()."""
+
+    subgroup: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    ticket: int
+    update: Update
+    scale: float
+    arrival: Work | None
+
+
+def patience(elements: int) -> float:
+    """Return the seconds after which an update that is next in line counts as stuck; they grow with its size.
+
+    One microsecond an element is a thousand times what an update takes.
+    """
+    return 30.0 + 1e-6 * elements
+
+
+class Worker:
+    """Runs updates in order of submission. `describe(subgroup)` names one in messages."""
+
+    def __init__(
+        self,
+        threads: int,
+        affinity: Sequence[int],
+        describe: Callable[[int], str],
+        patience: Callable[[int], float] = patience,
+    ) -> None:
+        self._executor = _native.Executor(threads, list(affinity))
+        self._describe, self._patience = describe, patience
+        self._pending: list[_Pending] = []
+        self._arrivals: Arrivals | None = None
+        self.timeline: list[Interval] = []
+        """When the updates of the latest step ran, those of a replay included."""
+
+    def submit(self, update: Update, scale: float, arrival: Work | None = None) -> None:
+        """Queue an update of gradients times `scale`, to begin when `arrival`, if given, has come."""
+        if update.plan is None:
+            return
+        gate = None
+        if arrival is not None:
+            gate = Gate()
+            self._arrivals = self._arrivals or Arrivals()
+            self._arrivals.open_after(arrival, gate)
+        ticket = self._executor.submit(update.plan, scale, gate)
+        self._pending.append(_Pending(ticket, update, scale, arrival))
+
+    def collect(self) -> None:
+        """Return when every update is done; the caller takes its share from the end of the queue.
+
+        UpdateFailed or UpdateTimeout say which update, and where it stands. Then, as after an interrupt,
+        `drop` is to be called.
+        """
+        pending = self._pending
+        while pending and self._executor.cancel(pending[-1].ticket):
+            self._run_here(pending[-1])
+            pending.pop()
+        while pending:
+            self._wait(pending[0])
+
+    def drop(self) -> None:
+        """Forget every update; returns when none runs. What they wrote is meaningless."""
+        for waited in self._pending:
+            with suppress(ValueError):  # an interrupt came just after it was forgotten
+                self._executor.cancel(waited.ticket)
+        while self._pending:
+            with suppress(UpdateFailed):
+                self._wait(self._pending[0])
+
+    def close(self) -> None:
+        """End every thread; updates that have not begun never will. May be called again."""
+        if self._arrivals is not None:
+            self._arrivals.close()
+            self._arrivals = None
+        self._executor.close()
+        self._pending.clear()
+
+    def _run_here(self, taken: _Pending) -> None:
+        with suppress(UpdateFailed):
+            self._executor.wait(taken.ticket, 0.0)  # it was cancelled: the executor forgets it
+        if taken.arrival is not None:
+            taken.arrival.wait()
+        assert taken.update.plan is not None
+        begin = time.monotonic_ns()
+        taken.update.plan.run(taken.scale, torch.get_num_threads())
+        self.timeline.append(Interval(taken.update.subgroup, begin, time.monotonic_ns()))
+
+    def _wait(self, waited: _Pending) -> None:
+        try:
+            start, end, _ = self._executor.wait(waited.ticket, self._patience(waited.update.elements))
+        except UpdateTimeout as error:
+            raise UpdateTimeout(f"{self._describe(waited.update.subgroup)}: {error}") from None
+        except (UpdateFailed, ValueError) as error:
+            self._pending.remove(waited)
+            raise UpdateFailed(f"{self._describe(waited.update.subgroup)}: {error}") from None
+        self._pending.remove(waited)
+        self.timeline.append(Interval(waited.update.subgroup, start, end))
+
+
+class Arrivals:
+    """A thread that waits for copies in flight and lets in the updates of what they bring."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[tuple[Work, Gate] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._serve, name="zbench-arrivals", daemon=True)
+        self._thread.start()
+
+    def open_after(self, arrival: Work, gate: Gate) -> None:
+        """Open the gate once `arrival` has been waited for; fail it if that raises."""
+        self._queue.put((arrival, gate))
+
+    def close(self) -> None:
+        """End the thread after what is queued."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while (item := self._queue.get()) is not None:
+            arrival, gate = item
+            try:
+                arrival.wait()
+                gate.open()
+            except BaseException as error:
+                gate.fail(f"its gradients did not arrive: {error!r}")
