@@ -16,6 +16,7 @@ from zbench.engine.adam import AdamBackend, CudaAdam, NativeAdam
 from zbench.engine.catalog import collect, make_groups, prepare, unit_regions
 from zbench.engine.clip import Clip, ClipByGlobalNorm, NoClip
 from zbench.engine.collectives import Gloo, Native, SingleProcess, choose_collectives
+from zbench.engine.compiled.assembly import Route, Wire, compile_model
 from zbench.engine.engine import Core, Engine, Policies
 from zbench.engine.gathering import Gatherer
 from zbench.engine.gradients import Gradients, ReplicatedGradients, ShardedGradients
@@ -33,7 +34,6 @@ from zbench.engine.scaling import DynamicScaling, LossScaling, NoScaling
 from zbench.engine.schedule import AfterBackward
 from zbench.engine.sending import CastSends, InPlaceSends, PooledSends, ResidentSends, Sends
 from zbench.engine.sharded import ShardedParameters
-from zbench.engine.speculative import Knowledge, Speculative, speculate
 from zbench.engine.state import EngineState
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
@@ -98,7 +98,6 @@ class _CoreBuilder:
         self.collectives = policies.collectives
         homes: dict[str, Home] = {"none": Device(device), "cpu": PinnedHost(device)}
         self.home, self.param_home = homes[spec.offload_optimizer], homes[spec.offload_param]
-        self._needs_norm = policies.clip.needs_norm or policies.scaling.needs_norm
 
     def build(self) -> Core:
         spec = self.spec
@@ -108,18 +107,16 @@ class _CoreBuilder:
         shard = Shard(self._layout(trainables, regions), self.collectives.rank, whole=spec.zero_stage == 0)
         parameters = self._parameters(shard, dtypes, resident)
         adam = self.instruments.wrap_adam(self._adam())
-        landing, gradients = self._gradients(shard, dtypes)
+        landing, gradients = self._gradients(shard, dtypes, trainables)
         optimizer = self._optimizer(shard, parameters, dtypes, landing.buffer, trainables)
-        schedule = self._schedule(optimizer, adam, parameters, gradients, trainables)
-        known = schedule.square_sums if isinstance(schedule, Speculative) and self._needs_norm else None
-        summarizer = Summarizer(
-            shard, landing.buffer, adam, self.collectives, needs_norm=self._needs_norm, square_sums=known
-        )
+        needs_norm = self.policies.clip.needs_norm or self.policies.scaling.needs_norm
+        summarizer = Summarizer(shard, landing.buffer, adam, self.collectives, needs_norm=needs_norm)
         state = EngineState(
             self.model, trainables, optimizer, parameters, self.collectives, self.policies.scaling
         )
         state.load_masters(lambda t: t.parameter)
         parameters.adopt(trainables)
+        schedule = AfterBackward(optimizer, adam, parameters)
         gradients.reducer.on_reduced = schedule.reduced
         hooks = self._hooks(trainables, gradients, parameters)
         held = [parameters, *optimizer.masters, optimizer.moments, landing, gradients, schedule, self.moved]
@@ -193,24 +190,6 @@ class _CoreBuilder:
             stochastic=o.moments_rounding == "stochastic",
         )
 
-    def _schedule(
-        self,
-        optimizer: ShardOptimizer,
-        adam: AdamBackend,
-        parameters: Parameters,
-        gradients: ReplicatedGradients | ShardedGradients,
-        trainables: Sequence[Trainable],
-    ) -> AfterBackward | Speculative:
-        spec, policies = self.spec, self.policies
-        if spec.offload_schedule == "after_backward":
-            return AfterBackward(optimizer, adam, parameters)
-        knowledge = Knowledge(
-            contributed=lambda: gradients.contributed, scale=policies.unclipped_scale, norm=self._needs_norm
-        )
-        return speculate(
-            optimizer, adam, parameters, trainables, knowledge, spec.sub_group_size, spec.optimizer_threads
-        )
-
     def _masters(self, shard: Shard, parameters: Parameters, section: int, dtype: torch.dtype) -> Masters:
         extent = shard.local(shard.layout.section_extent(section))
         if dtype == torch.float32 and self.home == self.param_home:
@@ -220,12 +199,17 @@ class _CoreBuilder:
         return FarMasters(parameters, extent, self.home, dtype)
 
     def _gradients(
-        self, shard: Shard, dtypes: Sequence[torch.dtype]
+        self, shard: Shard, dtypes: Sequence[torch.dtype], trainables: Sequence[Trainable]
     ) -> tuple[Landing, ReplicatedGradients | ShardedGradients]:
         spec, layout, world = self.spec, shard.layout, self.collectives.world_size
         kept = DTYPES[spec.grad_accum_dtype]
         single = spec.accumulation_mode == "micro_steps" and spec.gradient_accumulation_steps == 1
         at_boundary = world == 1 or single or self._reduces_at_boundary()
+        in_flight = BUCKETS_IN_FLIGHT if spec.overlap_comm else 1
+        if spec.compile != "off":
+            route = Route(shard, self.home, self.device, self.collectives, self.moved, in_flight)
+            sent = DTYPES[spec.communication_dtype] if spec.communication_dtype and world > 1 else None
+            return compile_model(self.model, trainables, route, Wire(dtypes, kept, sent), spec.compile)
         summed = torch.float32 if at_boundary else kept
         landing: Landing = (
             WholeLanding(shard, self.home, self.device, summed, self.collectives)
@@ -233,7 +217,6 @@ class _CoreBuilder:
             else ShardLanding(shard, self.home, self.device, summed)
         )
         portions = [list(layout.portions(i)) for i in range(len(layout.spans))]
-        in_flight = BUCKETS_IN_FLIGHT if spec.overlap_comm else 1
         reducer = BucketReducer(layout.buckets, portions, self.collectives, landing, in_flight=in_flight)
         once, several = self._sends(shard, landing, dtypes, kept)
         if at_boundary:
