@@ -1,12 +1,16 @@
 """The first points of a search: the file's own configuration, then points as unlike all before as can be."""
 
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from zbench.spec.axes import Axis
+import optuna
+
+from zbench.spec.axes import Axis, ValueRange
 from zbench.tune.space import Point, Space, is_scaled, point_key
 
 _POOL = 400
+_DRAWS = 1000
 
 
 def initial_design(space: Space, count: int, seed: int) -> list[Point]:
@@ -15,22 +19,39 @@ def initial_design(space: Space, count: int, seed: int) -> list[Point]:
     Each point after the first is, of a random pool, the one whose nearest neighbour so far is farthest, so
     that every value of every axis is seen early. Ties are broken at random.
     """
-    generator = random.Random(f"design/{seed}")
-    pool = space.points()
-    if pool is None:
-        return []
-    pool = generator.sample(pool, min(_POOL, len(pool)))
+    pool = _pool(space, random.Random(f"design/{seed}"))
     base = space.base_point()
     chosen = [base] if space.can_run(base) else pool[:1]
-    while len(chosen) < min(count, len(pool)):
+    while len(chosen) < count:
         keys = {point_key(point) for point in chosen}
         left = [point for point in pool if point_key(point) not in keys]
         if not left:
             break
-        chosen.append(
-            max(left, key=lambda point: min(distance(space.axes, point, other) for other in chosen))
-        )
+        farthest = max(left, key=lambda point: min(distance(space.axes, point, other) for other in chosen))
+        chosen.append(farthest)
     return chosen
+
+
+def _pool(space: Space, generator: random.Random) -> list[Point]:
+    points = space.points()
+    if points is not None:
+        return generator.sample(points, min(_POOL, len(points)))
+    drawn: dict[str, Point] = {}
+    for _ in range(_POOL // 4):
+        point = random_point(space, generator.randrange(2**31), drawn)
+        if point is not None:
+            drawn[point_key(point)] = point
+    return list(drawn.values())
+
+
+def random_point(space: Space, seed: int, taken: Collection[str]) -> Point | None:
+    """Return a point that can run and is not taken, drawn at random; None if none was found."""
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+    for _ in range(_DRAWS):
+        point = space.suggest(study.ask())
+        if point_key(point) not in taken and space.can_run(point):
+            return point
+    return None
 
 
 def distance(axes: Sequence[Axis], left: Point, right: Point) -> float:
@@ -38,10 +59,21 @@ def distance(axes: Sequence[Axis], left: Point, right: Point) -> float:
     return sum(_difference(axis, left.get(axis.key), right.get(axis.key)) for axis in axes)
 
 
-def _difference(axis: Axis, left: object, right: object) -> float:
+def _difference(axis: Axis, left: float | None, right: float | None) -> float:
     if left == right:
         return 0.0
-    if left is None or right is None or not is_scaled(axis):
+    if left is None or right is None:
+        return 1.0
+    if axis.range is not None:
+        return abs(_place(axis.range, left) - _place(axis.range, right))
+    if not is_scaled(axis):
         return 1.0
     ranks = sorted(axis.values or ())
     return abs(ranks.index(left) - ranks.index(right)) / (len(ranks) - 1)
+
+
+def _place(limits: ValueRange, value: float) -> float:
+    """Return where a value lies between the ends of a range, from 0 to 1."""
+    if limits.log:
+        return math.log(value / limits.low) / math.log(limits.high / limits.low)
+    return (value - limits.low) / (limits.high - limits.low)

@@ -31,6 +31,7 @@ from zbench.units import format_bytes
 Floats = NDArray[np.float64]
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 _MIN_OBSERVED = 3
+_ROUNDS = 8
 _SAFETY = 1.1
 """A trial is hopeless only if predicted to pass the limit by this factor and by the worst error so far."""
 
@@ -151,7 +152,7 @@ def _solved(terms: Sequence[Shares], peaks: Floats, guess: float) -> tuple[float
     columns = np.array([[term.per_parameter, float(term.tokens), 1.0] for term in terms])
     scale = columns.max(axis=0)
     fit = (guess, 0.0, 0.0)
-    for _ in range(2):  # a bucket is cut at the model's size, which the first round only guessed
+    for _ in range(_ROUNDS):  # a bucket is cut at the model's size, which each round knows better
         buckets = np.array([term.buckets(fit[0]) for term in terms])
         solution, _ = nnls(columns / scale, np.maximum(peaks - buckets, 0.0))
         values = solution / scale

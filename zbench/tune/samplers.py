@@ -16,7 +16,7 @@ from optuna.samplers import BaseSampler, NSGAIISampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from zbench.spec.metrics import Direction
-from zbench.tune.design import distance, initial_design
+from zbench.tune.design import distance, initial_design, random_point
 from zbench.tune.history import History, Observation
 from zbench.tune.space import Point, Space, point_key
 
@@ -24,7 +24,6 @@ _ATTEMPTS = 12
 """Draws that may hit points already taken before one of the untaken is picked at random."""
 
 _CANDIDATES = 24
-_DRAWS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +66,8 @@ class RandomProposer:
 
     def propose(self, history: History, taken: Collection[str]) -> Proposal | None:
         """Return an untaken point drawn at random."""
-        return _drawn(self._space, _sampler_seed(self._seed, len(taken)), taken)
+        point = random_point(self._space, _sampler_seed(self._seed, len(taken)), taken)
+        return None if point is None else Proposal(point, {})
 
 
 class ModelProposer:
@@ -106,7 +106,8 @@ class ModelProposer:
         generator = random.Random(_sampler_seed(self._seed, len(taken)))
         points = self._space.points()
         if points is None:
-            return _drawn(self._space, generator.randrange(2**31), taken)
+            point = random_point(self._space, generator.randrange(2**31), taken)
+            return None if point is None else Proposal(point, {})
         left = [point for point in points if point_key(point) not in taken]
         best = _best_point(history, self._directions)
         if not left or best is None:
@@ -200,12 +201,3 @@ def _best_point(history: History, directions: tuple[Direction, ...]) -> Point | 
         if o.score and o.score.feasible and o.score.values
     ]
     return max(feasible, key=lambda pair: pair[0])[1] if feasible else None
-
-
-def _drawn(space: Space, seed: int, taken: Collection[str]) -> Proposal | None:
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
-    for _ in range(_DRAWS):
-        point = space.suggest(study.ask())
-        if point_key(point) not in taken and space.can_run(point):
-            return Proposal(point, {})
-    return None

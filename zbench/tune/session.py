@@ -27,7 +27,14 @@ from zbench.tune.prune import DEFAULT_FACTOR
 from zbench.tune.samplers import make_proposer
 from zbench.tune.space import Space
 from zbench.tune.stop import stopper_of
-from zbench.tune.storage import HEARTBEAT_SECONDS, JOURNAL, journal_storage, reaching, relational_storage
+from zbench.tune.storage import (
+    DEFAULT_HEARTBEAT,
+    JOURNAL,
+    Heartbeat,
+    journal_storage,
+    reaching,
+    relational_storage,
+)
 from zbench.tune.study import Search, Setup
 from zbench.tune.warm_start import priors_from
 
@@ -52,6 +59,7 @@ class Task:
     storage: str | None = None
     study: str | None = None
     is_worker: bool = False
+    heartbeat: Heartbeat = DEFAULT_HEARTBEAT
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +174,13 @@ class Session:
         claims = MemoryClaims() if engine is None else SqlClaims(engine, study._study_id)
         run = self._task.sweep.run
         longest = run.timeout * (2 + 4 * run.world_size)  # with one repetition, and the reference before it
-        pace = HEARTBEAT_SECONDS if engine is not None else None
+        pace = self._task.heartbeat.pace if engine is not None else None
         worker = Worker.here(self._kind, heartbeat=pace, trial_seconds=longest)
         return Ledger(study, self._space, self._scorer, claims, worker)
 
     def _storage(self) -> BaseStorage:
         if self._task.storage is not None:
-            return relational_storage(self._task.storage)
+            return relational_storage(self._task.storage, self._task.heartbeat)
         return journal_storage(self._directory.path / JOURNAL)
 
     @property

@@ -29,7 +29,7 @@ class Budget:
         """Read `40trials`, `20min` or both, a comma or `|` between; UsageError for zero or anything else."""
         trials: int | None = None
         seconds: float | None = None
-        for part in filter(None, re.split(r"[,|\s]+(?=\S)", text.strip())):
+        for part in filter(None, map(str.strip, re.split(r"[,|]", text))):
             count = re.fullmatch(r"([0-9][0-9_]*)\s*(?:trials?|t)", part)
             if count and trials is None:
                 trials = int(count[1].replace("_", ""))

@@ -9,7 +9,8 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,19 @@ from optuna.storages.journal import JournalFileBackend
 from zbench.errors import ExitCode, UsageError, ZbenchError
 
 JOURNAL = "study.journal"
-HEARTBEAT_SECONDS = 10
-GRACE_SECONDS = 45
 _CONNECT_SECONDS = 8
 _UNKNOWN_URL = "expected a storage such as postgresql://user@host/database or sqlite:///file"
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Signs of life of the workers of a shared study, in seconds: how often, and when one is given up."""
+
+    pace: int = 10
+    grace: int = 45
+
+
+DEFAULT_HEARTBEAT = Heartbeat()
 
 
 class StudyStorageError(ZbenchError):
@@ -62,12 +72,10 @@ def journal_storage(path: Path) -> BaseStorage:
         raise _damaged(path, f"{type(error).__name__}: {error}") from None
 
 
-def relational_storage(
-    url: str, *, heartbeat: int = HEARTBEAT_SECONDS, grace: int = GRACE_SECONDS
-) -> RDBStorage:
+def relational_storage(url: str, heartbeat: Heartbeat = DEFAULT_HEARTBEAT) -> RDBStorage:
     """Connect to a database by SQLAlchemy's URL, with heartbeats so that trials of lost workers are noticed.
 
-    heartbeat, grace: seconds. UsageError for a URL that is none, StudyStorageError if it cannot be reached.
+    UsageError for a URL that is none, StudyStorageError if the database cannot be reached.
     """
     full = _with_driver(url)
     arguments: dict[str, Any] = {"pool_pre_ping": True}
@@ -77,7 +85,9 @@ def relational_storage(
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         stack.enter_context(reaching(url))
-        return RDBStorage(full, engine_kwargs=arguments, heartbeat_interval=heartbeat, grace_period=grace)
+        return RDBStorage(
+            full, engine_kwargs=arguments, heartbeat_interval=heartbeat.pace, grace_period=heartbeat.grace
+        )
 
 
 @contextlib.contextmanager
@@ -85,11 +95,9 @@ def reaching(url: str) -> Iterator[None]:
     """Turn a database's failures into one clear message without its password."""
     try:
         yield
-    except ModuleNotFoundError as error:
-        remedy = (
-            'pip install "zbench[postgres]"' if url.startswith("postgres") else f"pip install {error.name}"
-        )
-        raise UsageError(f"{shown(url)} needs the driver {error.name!r}; run: {remedy}") from None
+    except ImportError:
+        remedy = 'pip install "zbench[postgres]"' if url.startswith("postgres") else "install it with pip"
+        raise UsageError(f"{shown(url)}: the driver of this database is not installed; {remedy}") from None
     except Exception as error:
         if not is_storage_failure(error):
             raise
@@ -120,7 +128,8 @@ def shown(url: str) -> str:
 
         return make_url(url).set(query={}).render_as_string(hide_password=True)
     except Exception:  # not a URL, so there is no telling where a password stands
-        return re.split(r"[:/@]", url, maxsplit=1)[0] + "://..."
+        scheme = re.match(r"[a-z0-9+]+://", url)
+        return f"{scheme[0]}..." if scheme else "this text"
 
 
 def _with_driver(url: str) -> str:
@@ -131,7 +140,7 @@ def _with_driver(url: str) -> str:
     try:
         parsed = make_url(re.sub(r"^postgres://", "postgresql://", url))
     except (ArgumentError, ValueError):
-        raise UsageError(f"{shown(url)} is no storage URL; {_UNKNOWN_URL}") from None
+        raise UsageError(f"{shown(url)} is no storage URL: {_UNKNOWN_URL}") from None
     if parsed.drivername == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg")
     try:
@@ -167,6 +176,11 @@ def redacted(text: str, url: str) -> str:
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
+
+
+def redacted_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return a command line without the passwords of URLs in it."""
+    return [re.sub(r"[A-Za-z][A-Za-z0-9+]*://\S+", lambda found: shown(found[0]), argument) for argument in arguments]
 
 
 def _repair(path: Path) -> None:

@@ -1,0 +1,30 @@
+"""One worker of a shared study in its own process, for tests: `python -m tests.tune.lone_worker JSON`."""
+
+import json
+import socket
+import sys
+from pathlib import Path
+
+from zbench.record.store import RunDirectory
+from zbench.spec.dump import sweep_document
+from zbench.tune.session import Session, Task
+from zbench.tune.storage import Heartbeat
+
+from .fakes import FakeRunner, small_sweep
+
+
+def main(job: dict[str, str]) -> None:
+    """Work until the study is done. job: url, host (a made-up host's name), home (directory), fingerprint."""
+    socket.gethostname = lambda: job["host"]  # so that only heartbeats tell the others whether this one lives
+    sweep = small_sweep(search={"method": job.get("method", "grid")})
+    environment = {"fingerprint": job["fingerprint"], "schema_version": 1}
+    home = Path(job["home"])
+    directory = RunDirectory.create(home, sweep.name, spec=sweep_document(sweep), environment=environment)
+    task = Task(sweep, home, environment, job["url"], job["study"], is_worker=True, heartbeat=Heartbeat(1, 3))
+    runner = FakeRunner(seconds=float(job["seconds"]), log=Path(job["log"]))
+    with directory:
+        Session(task, directory, runner, lambda _: None).run()
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,154 @@
+"""The space holds each computation once, asks only for what acts, and never draws what cannot exist."""
+
+import optuna
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zbench.spec.expand import InvalidTrial, expand
+from zbench.spec.load import sweep_from_mapping
+from zbench.spec.sweep import SweepSpec
+from zbench.spec.trial import TrialSpec
+from zbench.tune.space import Space, point_key
+
+from .fakes import small_sweep
+
+CONDITIONAL = {
+    "zero_stage": [0, 1, 2, 3],
+    "offload_optimizer": ["none", "cpu"],
+    "offload_ratio": [0.5, 1.0],
+    "prefetch_bucket_size": [1000, 10_000, 100_000],
+    "overlap_comm": [True, False],
+}
+
+
+def ranged() -> SweepSpec:
+    return small_sweep(
+        axes={
+            "offload_optimizer": ["none", "cpu"],
+            "reduce_bucket_size": {"low": 1e4, "high": 1e8, "log": True},
+            "offload_ratio": {"low": 0.25, "high": 1.0, "when": {"offload_optimizer": "cpu"}},
+        },
+        engine={"zero_stage": 2},
+    )
+
+
+def test_points_are_distinct_computations_and_can_all_run() -> None:
+    space = Space(small_sweep(axes=CONDITIONAL))
+    points = space.points()
+    assert points is not None
+    trials = [space.trial(point) for point in points]
+    assert all(isinstance(trial, TrialSpec) for trial in trials)
+    assert len({trial.trial_id for trial in trials}) == len(points)
+    # stage 0: 1 offload; 1, 2: none or cpu x 2 ratios; 3: the same x 3 prefetch sizes; all x overlap
+    assert len(points) == 2 * (1 + 3 + 3 + 9)
+
+
+def test_every_point_of_the_grid_has_a_canonical_point_of_the_space() -> None:
+    sweep = small_sweep(axes=CONDITIONAL)
+    space = Space(sweep)
+    known = {point_key(point) for point in space.points() or ()}
+    for trial in expand(sweep).trials:
+        point = space.canonical(trial.axes)
+        assert point_key(point) in known
+        assert space.canonical(point) == point
+
+
+def test_an_axis_without_effect_keeps_the_files_value_or_its_first() -> None:
+    space = Space(small_sweep(axes={**CONDITIONAL, "prefetch_bucket_size": [7_000, 70_000]}))
+    point = space.canonical(
+        {"zero_stage": 1, "offload_optimizer": "none", "offload_ratio": 0.5, "overlap_comm": True}
+    )
+    assert "offload_ratio" not in point
+    trial = space.trial({**point, "prefetch_bucket_size": 7_000})
+    assert isinstance(trial, TrialSpec)
+    assert trial.engine.offload_ratio == 1.0
+    stage_one = [p for p in space.points() or () if p["zero_stage"] == 1]
+    assert {p["prefetch_bucket_size"] for p in stage_one} == {7_000}, "5e6, the default, is not on the axis"
+
+
+@given(seed=st.integers(0, 2**31 - 1))
+def test_what_is_drawn_can_run_and_encodes_back(seed: int) -> None:
+    space = _SPACES[seed % 2]
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+    trial = study.ask()
+    point = space.suggest(trial)
+    assert space.canonical(point) == point
+    assert space.can_run(point)
+    encoded = space.encode(point)
+    assert encoded is not None
+    assert encoded[0] == trial.params
+    asked_for_ratio = "offload_ratio" in trial.params
+    assert asked_for_ratio == (point.get("offload_optimizer") == "cpu")
+
+
+def test_sizes_are_drawn_on_a_logarithmic_scale() -> None:
+    space = Space(ranged())
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    sizes = [space.suggest(study.ask())["reduce_bucket_size"] for _ in range(400)]
+    assert all(isinstance(size, int) and 10**4 <= size <= 10**8 for size in sizes)
+    assert 0.4 < sum(size < 10**6 for size in sizes) / 400 < 0.6, (
+        "half of the draws lie below the middle power"
+    )
+    assert space.points() is None
+
+
+def test_excluded_and_impossible_points_say_why() -> None:
+    sweep = small_sweep(exclude=[{"zero_stage": 2}])
+    space = Space(sweep)
+    excluded = space.trial({"zero_stage": 2, "offload_optimizer": "none", "reduce_bucket_size": 10_000})
+    assert isinstance(excluded, InvalidTrial)
+    assert excluded.reason == "excluded by the sweep file"
+    impossible = space.trial({"zero_stage": 0, "offload_optimizer": "cpu", "reduce_bucket_size": 10_000})
+    assert isinstance(impossible, InvalidTrial)
+    assert "set zero_stage: 1, 2 or 3" in impossible.reason
+    assert {point["zero_stage"] for point in space.points() or ()} == {0, 1}
+
+
+def test_included_points_need_not_lie_on_the_axes() -> None:
+    space = Space(small_sweep(include=[{"zero_stage": 1, "overlap_comm": False}]))
+    (point,) = space.included
+    trial = space.trial(point)
+    assert isinstance(trial, TrialSpec)
+    assert not trial.engine.overlap_comm
+    assert space.encode(point) is None, "a model cannot learn from keys that are no axes"
+
+
+def test_the_base_point_is_nearest_to_the_file() -> None:
+    space = Space(small_sweep(engine={"zero_stage": 1, "reduce_bucket_size": 90_000}))
+    assert space.base_point() == {"zero_stage": 1, "offload_optimizer": "none", "reduce_bucket_size": 100_000}
+
+
+def test_lists_and_switches_are_choices_but_sizes_are_ranks() -> None:
+    axes = {
+        "optimizer.betas": [[0.9, 0.95], [0.9, 0.999]],
+        "overlap_comm": [True, False],
+        "zero_stage": [0, 1, 2, 3],
+    }
+    space = Space(small_sweep(axes=axes))
+    encoded = space.encode(
+        {"optimizer.betas": [0.9, 0.95], "overlap_comm": False, "zero_stage": 3}
+    ) or space.encode({"betas": [0.9, 0.95], "overlap_comm": False, "zero_stage": 3})
+    assert encoded is not None
+    kinds = {key: type(distribution).__name__ for key, distribution in encoded[1].items()}
+    assert set(kinds.values()) == {"CategoricalDistribution"}
+    sized = Space(small_sweep()).encode({"zero_stage": 0, "reduce_bucket_size": 1_000_000})
+    assert sized is not None
+    assert sized[0]["reduce_bucket_size"] == 2
+
+
+def test_a_space_too_large_to_list_is_not_listed() -> None:
+    sizes = [2**n for n in range(1, 31)]
+    axes = {"reduce_bucket_size": sizes, "allgather_bucket_size": sizes, "micro_batch_size": sizes}
+    sweep = sweep_from_mapping(
+        {"axes": axes, "engine": {"zero_stage": 1}, "search": {"method": "tpe"}}, environ={}
+    )
+    assert Space(sweep).points() is None
+
+
+@pytest.mark.parametrize("point", [{"zero_stage": 9}, {}, {"zero_stage": 0, "nonsense": 1}])
+def test_what_is_not_in_the_space_is_not_encoded(point: dict[str, object]) -> None:
+    assert Space(small_sweep()).encode(point) is None
+
+
+_SPACES = (Space(small_sweep(axes=CONDITIONAL)), Space(ranged()))

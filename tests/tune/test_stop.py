@@ -1,0 +1,93 @@
+"""Budgets as people write them, and the end of a search that gains no more."""
+
+import time
+
+import pytest
+
+from zbench.errors import UsageError
+from zbench.spec.sweep import ObjectiveSpec, SearchSpec
+from zbench.tune.history import Observation, Score
+from zbench.tune.objective import Scorer
+from zbench.tune.stop import Budget, Stopper, stopper_of
+
+ONE = Scorer(ObjectiveSpec(maximize=["tokens_per_s"]))
+TWO = Scorer(ObjectiveSpec(maximize=["tokens_per_s"], minimize=["peak_device_bytes"]))
+
+
+def seen(*values: float | tuple[float, ...] | None) -> list[Observation]:
+    found = []
+    for value in values:
+        tupled = (value,) if isinstance(value, float | int) else value
+        found.append(Observation({}, Score(tupled, {"finished": float(value is None)})))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "trials", "seconds"),
+    [
+        ("40trials", 40, None),
+        ("1trial", 1, None),
+        ("1_000 trials", 1000, None),
+        ("20min", None, 1200),
+        ("90s", None, 90),
+        ("40trials,20min", 40, 1200),
+        ("20min|40trials", 40, 1200),
+        ("20min, 40 trials", 40, 1200),
+    ],
+)
+def test_a_budget_is_read(text: str, trials: int | None, seconds: float | None) -> None:
+    assert Budget.parse(text) == Budget(trials, seconds)
+
+
+@pytest.mark.parametrize("text", ["0trials", "0s", "0min", "40trials,0s", "0trials|20min"])
+def test_a_budget_of_zero_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="a budget of nothing finds nothing"):
+        Budget.parse(text)
+
+
+@pytest.mark.parametrize("text", ["", "40", "soon", "-3trials", "1s,2s", "3trials,4trials", "nan", "infs"])
+def test_a_budget_that_is_none_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(UsageError, match="expected a budget such as 40trials"):
+        Budget.parse(text)
+
+
+def test_trials_and_time_are_spent() -> None:
+    stopper = Stopper(Budget(3, 60.0), ONE, None, 0.01)
+    assert stopper.spent(2) is None
+    assert stopper.spent(3) == "the budget of 3 trials is spent"
+    stopper.began = time.monotonic() - 61
+    assert stopper.spent(0) == "the budget of 60 s is spent"
+
+
+def test_a_search_that_gains_no_more_has_flattened() -> None:
+    stopper = Stopper(Budget(), ONE, 3, 0.01)
+    assert stopper.flattened(seen(1.0, 2.0, 2.0, 2.01)) is None
+    assert stopper.flattened(seen(1.0, 2.0, 2.0, 2.01, 1.5)) == "the last 3 trials brought no gain of 1.0%"
+    assert stopper.flattened(seen(1.0, 2.0, 2.0, 2.01, 2.1)) is None
+
+
+def test_failures_count_as_trials_without_gain_but_not_before_anything_worked() -> None:
+    stopper = Stopper(Budget(), ONE, 2, 0.01)
+    assert stopper.flattened(seen(None, None, None, None)) is None
+    assert stopper.flattened(seen(1.0, None, None)) is not None
+
+
+def test_without_patience_nothing_is_flat() -> None:
+    assert Stopper(Budget(), ONE, None, 0.01).flattened(seen(*[1.0] * 100)) is None
+
+
+def test_with_several_objectives_a_wider_front_is_a_gain() -> None:
+    stopper = Stopper(Budget(), TWO, 2, 0.01)
+    assert stopper.flattened(seen((1.0, 5.0), (2.0, 6.0), (1.5, 5.5))) is None
+    assert stopper.flattened(seen((1.0, 5.0), (2.0, 6.0), (0.5, 6.0), (1.0, 7.0))) is not None
+
+
+def test_a_grid_runs_to_its_end_and_a_search_has_patience() -> None:
+    grid = stopper_of(SearchSpec(method="grid"), ONE, axes=3)
+    assert grid.budget == Budget()
+    assert grid.patience is None
+    assert stopper_of(SearchSpec(method="grid", trials=5), ONE, axes=3).budget.trials == 5
+    search = stopper_of(SearchSpec(method="tpe"), ONE, axes=6)
+    assert search.budget.trials == 40
+    assert search.patience is not None
+    assert stopper_of(SearchSpec(method="tpe", patience=4), ONE, axes=6).patience == 4

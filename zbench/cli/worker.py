@@ -1,0 +1,37 @@
+"""`zbench worker`: pull trials of a shared study and run them on this host."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, Json, NoColor, OutputDir, Quiet, Verbose
+from zbench.cli.tune import Storage
+from zbench.errors import UsageError
+
+
+def command(
+    storage: Storage = None,
+    study: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the study.")] = None,
+    base_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where relative paths of the sweep begin (default: here)."),
+    ] = None,
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    no_color: NoColor = False,
+) -> None:
+    """Pull trials of a study that `zbench tune FILE --storage URL` began, until there are none left.
+
+    Any number of workers on any number of hosts may do so; no point runs twice. Trials of a worker that is
+    lost are run again by another one.
+    """
+    from zbench.cli import tuning
+
+    if storage is None or study is None:
+        raise UsageError(
+            "expected --storage URL (or ZBENCH_STORAGE) and --study NAME, as `zbench tune` got them"
+        )
+    raise typer.Exit(tuning.work(storage, study, base_dir or Path.cwd(), output_dir))
