@@ -34,6 +34,7 @@ from zbench.engine.scaling import DynamicScaling, LossScaling, NoScaling
 from zbench.engine.schedule import AfterBackward
 from zbench.engine.sending import CastSends, InPlaceSends, PooledSends, ResidentSends, Sends
 from zbench.engine.sharded import ShardedParameters
+from zbench.engine.speculative import Knowledge, Speculative, speculate
 from zbench.engine.state import EngineState
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
@@ -98,6 +99,7 @@ class _CoreBuilder:
         self.collectives = policies.collectives
         homes: dict[str, Home] = {"none": Device(device), "cpu": PinnedHost(device)}
         self.home, self.param_home = homes[spec.offload_optimizer], homes[spec.offload_param]
+        self._needs_norm = policies.clip.needs_norm or policies.scaling.needs_norm
 
     def build(self) -> Core:
         spec = self.spec
@@ -109,14 +111,16 @@ class _CoreBuilder:
         adam = self.instruments.wrap_adam(self._adam())
         landing, gradients = self._gradients(shard, dtypes, trainables)
         optimizer = self._optimizer(shard, parameters, dtypes, landing.buffer, trainables)
-        needs_norm = self.policies.clip.needs_norm or self.policies.scaling.needs_norm
-        summarizer = Summarizer(shard, landing.buffer, adam, self.collectives, needs_norm=needs_norm)
+        schedule = self._schedule(optimizer, adam, parameters, gradients, trainables)
+        known = schedule.square_sums if isinstance(schedule, Speculative) and self._needs_norm else None
+        summarizer = Summarizer(
+            shard, landing.buffer, adam, self.collectives, needs_norm=self._needs_norm, square_sums=known
+        )
         state = EngineState(
             self.model, trainables, optimizer, parameters, self.collectives, self.policies.scaling
         )
         state.load_masters(lambda t: t.parameter)
         parameters.adopt(trainables)
-        schedule = AfterBackward(optimizer, adam, parameters)
         gradients.reducer.on_reduced = schedule.reduced
         hooks = self._hooks(trainables, gradients, parameters)
         held = [parameters, *optimizer.masters, optimizer.moments, landing, gradients, schedule, self.moved]
@@ -188,6 +192,24 @@ class _CoreBuilder:
             [t.group for t in trainables],
             sub_group_size=self.spec.sub_group_size,
             stochastic=o.moments_rounding == "stochastic",
+        )
+
+    def _schedule(
+        self,
+        optimizer: ShardOptimizer,
+        adam: AdamBackend,
+        parameters: Parameters,
+        gradients: ReplicatedGradients | ShardedGradients,
+        trainables: Sequence[Trainable],
+    ) -> AfterBackward | Speculative:
+        spec, policies = self.spec, self.policies
+        if spec.offload_schedule == "after_backward":
+            return AfterBackward(optimizer, adam, parameters)
+        knowledge = Knowledge(
+            contributed=lambda: gradients.contributed, scale=policies.unclipped_scale, norm=self._needs_norm
+        )
+        return speculate(
+            optimizer, adam, parameters, trainables, knowledge, spec.sub_group_size, spec.optimizer_threads
         )
 
     def _masters(self, shard: Shard, parameters: Parameters, section: int, dtype: torch.dtype) -> Masters:
