@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from zbench.errors import UsageError
 from zbench.launch.events import SweepStarted, TrialFinished, TrialStarted
 from zbench.launch.order import shuffled
 from zbench.launch.sweep import SweepPlan, SweepRun
@@ -121,6 +122,21 @@ def test_out_of_memory_crash_hang_and_invalid_points_leave_the_rest_unaffected(s
         trials[4].trial_id: ["ok", "ok"],
         "invalid-id": ["invalid"],
     }
+
+
+def test_bad_input_of_every_point_is_a_usage_error(sweep):
+    trials = [make_trial(reference="bad_input"), make_trial(reference="bad_input", stage=1)]
+    invalid = InvalidTrial({}, {"run": {}}, "why", "invalid-id", "key")
+    with pytest.raises(UsageError, match="no such module"):
+        sweep.run(expansion=Expansion(trials, [invalid]))
+    assert not sweep.directory.has_run()
+    assert sweep.directory.discard_if_empty()
+
+
+def test_bad_input_of_one_point_leaves_the_rest_unaffected(sweep):
+    bad, good = make_trial(reference="bad_input"), make_trial(stage=1)
+    outcomes = {record.trial_id: record.outcome for record in sweep.run(bad, good)}
+    assert outcomes == {bad.trial_id: "crashed", good.trial_id: "ok"}
 
 
 def test_invalid_points_are_recorded_once(sweep):

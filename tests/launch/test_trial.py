@@ -7,7 +7,6 @@ import threading
 import psutil
 import pytest
 
-from zbench.errors import UsageError
 from zbench.launch.trial import TrialRunner, run_trial
 from zbench.record.record import Failure
 from zbench.record.store import RunDirectory
@@ -139,9 +138,10 @@ def test_failed_reference_leaves_the_trial_unchecked_and_says_why(runner, trial)
     ]
 
 
-def test_bad_input_found_by_the_reference_is_a_usage_error(runner, trial):
-    with pytest.raises(UsageError, match="no such module"):
-        runner.run(trial(reference="bad_input"))
+def test_bad_input_found_by_the_reference_is_recorded_and_nothing_runs(runner, trial):
+    record = runner.run(trial(reference="bad_input", do="hang"))
+    assert record.outcome == "crashed"
+    assert (record.error.kind, record.error.message) == ("usage", "no such module")
 
 
 def test_nothing_is_computed_where_nothing_is_verified(runner, trial):

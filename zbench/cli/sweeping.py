@@ -99,10 +99,9 @@ def perform(request: Request, *, detailed: bool = False) -> ExitCode:
                 SweepRun(plan, directory, request.base_dir, on_event=show).run()
             except (ZbenchError, KeyboardInterrupt) as error:
                 failure = error
-        records = load_records(directory.path)
-        if failure is not None and not records and request.run is None:
-            directory.discard_if_empty()
+        if failure is not None and request.run is None and directory.discard_if_empty():
             raise failure
+        records = load_records(directory.path)
     return _conclude(request, directory.path, records, failure, detailed)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from zbench.errors import UsageError
 from zbench.launch.adaptive import needs_another
 from zbench.launch.events import (
     Notice,
@@ -117,12 +118,23 @@ class SweepRun:
         else:
             if not runner.has_reference(trial):
                 self._tell(ReferenceStarted(trial))
-                runner.reference(trial)
+                self._require_input(runner.reference(trial, lambda line: self._tell(StepDone(trial, line))))
             began = time.monotonic()
             self._tell(TrialStarted(trial, repeat))
             record = runner.run(trial, repeat=repeat, watch=lambda line: self._tell(StepDone(trial, line)))
         self._keep(record)
         self._tell(TrialFinished(trial, record, time.monotonic() - began, self._left()))
+
+    def _require_input(self, reference: Path | Failure | None) -> None:
+        """Raise UsageError for bad input that only a worker could see, where no trial could do better."""
+        bad = isinstance(reference, Failure) and reference.kind == "usage"
+        if bad and not self._directory.has_run() and self._one_workload():
+            assert isinstance(reference, Failure)
+            raise UsageError(reference.message)
+
+    def _one_workload(self) -> bool:
+        first, *others = self._plan.expansion.trials
+        return all(trial.workload == first.workload for trial in others)
 
     def _keep(self, record: Record) -> None:
         self._directory.append(record)

@@ -8,17 +8,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from zbench.errors import UsageError
 from zbench.launch import affinity, jobs, preload
 from zbench.launch.attempt import Attempt, Group, Launcher, OnNotice
 from zbench.launch.progress import ProgressTail, Watch
+from zbench.launch.reference import References
 from zbench.record import lines
 from zbench.record.record import SCHEMA_VERSION, Failure, Record
 from zbench.record.store import LOGS
 from zbench.spec.trial import TrialSpec
-from zbench.worker.job import RankJob, ReferenceJob, reference_key
+from zbench.worker.job import RankJob
 
-_REFERENCE_PATIENCE = 4.0  # the reference plays all ranks in turn, and then again in float64
 _LASTING_LOAD = 3
 """After so many repeats that stayed disturbed when run again, disturbed repeats are no longer run again."""
 
@@ -55,17 +54,20 @@ class TrialRunner:
         self._targets = targets or DEFAULT_TARGETS
         self._launcher = Launcher(self._targets.modules, on_notice)
         self._tell = on_notice
-        self._references: dict[str, Path | Failure] = {}
+        self._references = References(self._launcher, self._targets.reference, self.run_dir, self.base_dir)
         self._cores = affinity.usable_cores()
         self._reruns_left = _LASTING_LOAD if rerun_disturbed else 0
 
     def run(self, trial: TrialSpec, *, repeat: int = 0, watch: Watch | None = None) -> Record:
         """Run one repeat and return its Record, whatever became of it; the reference is computed if missing.
 
-        watch: sees each progress line of rank 0; a reason that it returns ends the repeat (outcome `timeout`,
-        error kind `pruned`). UsageError where the worker finds the trial's input bad before anything ran.
+        watch: sees each progress line of rank 0; a reason that it returns ends the repeat (outcome
+        `timeout`, error kind `pruned`). Where the reference finds the trial's input bad, nothing runs (error
+        kind `usage`).
         """
         reference = self.reference(trial)
+        if isinstance(reference, Failure) and reference.kind == "usage":
+            return self._identified(trial, repeat, {"outcome": "crashed", "error": reference})
         path = reference if isinstance(reference, Path) else None
         record, attempt = self._run_once(trial, repeat, path, watch)
         if self._worth_a_rerun(attempt):
@@ -79,21 +81,13 @@ class TrialRunner:
             warnings.append(f"not verified: the reference could not be computed: {reference.message}")
         return replace(record, warnings=warnings)
 
-    def reference(self, trial: TrialSpec) -> Path | Failure | None:
-        """Return the trial's reference trajectory, or why it failed; None where nothing is verified.
-
-        It is computed once per key in a process of its own, and kept in `references/`.
-        """
-        if trial.verify.mode == "off":
-            return None
-        key = reference_key(trial)
-        if key not in self._references:
-            self._references[key] = self._make_reference(trial, key)
-        return self._references[key]
+    def reference(self, trial: TrialSpec, watch: Watch | None = None) -> Path | Failure | None:
+        """Return the trial's reference trajectory, or why it failed; None where nothing is verified."""
+        return self._references.get(trial, watch)
 
     def has_reference(self, trial: TrialSpec) -> bool:
         """Whether `run` would start at once, without computing a reference first."""
-        return trial.verify.mode == "off" or reference_key(trial) in self._references
+        return self._references.known(trial)
 
     def wait_until_ready(self) -> tuple[str, ...]:
         """Return when the server has imported everything: the imports that failed, in words."""
@@ -113,23 +107,6 @@ class TrialRunner:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _make_reference(self, trial: TrialSpec, key: str) -> Path | Failure:
-        path = self.run_dir / "references" / f"{key}.pt"
-        if path.exists():
-            return path
-        path.parent.mkdir(exist_ok=True)
-        name = f"{LOGS}/reference-{key}"
-        job = ReferenceJob(jobs.resolved(trial), str(self.run_dir), str(self.base_dir), str(path))
-        deadline = trial.run.timeout * _REFERENCE_PATIENCE * trial.run.world_size
-        start = jobs.reference_start(job, self.run_dir / name)
-        group = Group(self._targets.reference, [start], path, self.run_dir / name, deadline)
-        attempt = self._launcher.attempt(group, log_name=name)
-        if attempt.error is not None and attempt.error.kind == "usage":
-            raise UsageError(attempt.error.message)
-        if attempt.error is None and not path.exists():
-            return Failure("crashed", "its process ended without a result", f"{name}/rank0.log")
-        return attempt.error or path
 
     def _run_once(
         self, trial: TrialSpec, repeat: int, reference: Path | None, watch: Watch | None
@@ -172,9 +149,13 @@ class TrialRunner:
             except (OSError, ValueError):
                 message = "the ranks ended without a result"
                 known = {"outcome": "crashed", "error": Failure("crashed", message, f"{logs}/rank0.log")}
+        return self._identified(trial, repeat, known)
+
+    def _identified(self, trial: TrialSpec, repeat: int, known: dict[str, Any]) -> Record:
+        """Return what is known as a Record of this repeat."""
         identity = {"run_id": self.run_dir.name, "trial_id": trial.trial_id, "repeat": repeat}
         what = {"axes": trial.axes, "config": trial.config(), "schema_version": SCHEMA_VERSION}
-        return lines.decode(identity | what | known, str(result))
+        return lines.decode(identity | what | known, "the result of a trial")
 
     def _worth_a_rerun(self, attempt: Attempt) -> bool:
         return attempt.outcome == "ok" and self._reruns_left > 0 and _severity(attempt) > 1

@@ -106,9 +106,13 @@ class RunDirectory:
                 raise
         self._records[record.trial_id, record.repeat] = record
 
+    def has_run(self) -> bool:
+        """Whether any repeat has ended; invalid points never began."""
+        return any(record.outcome != "invalid" for record in self._records.values())
+
     def discard_if_empty(self) -> bool:
         """Remove the directory if no repeat has ended; return whether it is gone."""
-        if self._records:
+        if self.has_run():
             return False
         self.close()
         _remove(self.path, [self.path])
