@@ -74,6 +74,7 @@ def test_a_trial_that_fails_only_in_head_exits_6(outcome: Any) -> None:
         [record(outcome=outcome), *trial(EVEN, axes=AXES[0])],
     )
     assert both.exit_code == ExitCode.PASS
+    assert [row.answer for row in both.rows] == ["unmeasured", "pass"]
 
 
 def test_missing_and_added_trials_are_listed() -> None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 from zbench.analysis import decision
 from zbench.analysis.decision import Decision, Evidence, Paired, Unpaired
@@ -17,8 +17,8 @@ from zbench.record.summary import ConfigSummary
 
 FailOn = Literal["regression", "inconclusive", "missing", "correctness"]
 FAIL_ON: tuple[FailOn, ...] = ("regression", "inconclusive", "missing", "correctness")
-RowAnswer = Literal["incorrect", "failed", "regression", "inconclusive", "pass"]
-ROW_ORDER: tuple[RowAnswer, ...] = ("incorrect", "failed", "regression", "inconclusive", "pass")
+RowAnswer = Literal["incorrect", "failed", "regression", "inconclusive", "unmeasured", "pass"]
+ROW_ORDER: tuple[RowAnswer, ...] = get_args(RowAnswer)
 STORED_THRESHOLDS: Mapping[str, float] = {
     "step_time": 0.05,
     "peak_device_bytes": 0.01,
@@ -49,7 +49,10 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One configuration in both runs. `step_time` is None where a side has no finished repeat."""
+    """One configuration in both runs. `step_time` is None where a side has no finished repeat.
+
+    `unmeasured` answers where neither side has one: both ran out of memory, say, and nothing changed.
+    """
 
     match: Match
     step_time: Decision | None
@@ -200,6 +203,8 @@ def _row_answer(row: Row) -> RowAnswer:
         return "failed"
     if _regressed(row):
         return "regression"
+    if not row.base.ok and not row.head.ok:
+        return "unmeasured"
     undecided = row.step_time is not None and row.step_time.answer == "inconclusive"
     return (
         "inconclusive" if undecided or (row.verdict_lowered and row.head.verdict == "unchecked") else "pass"

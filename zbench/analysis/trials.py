@@ -1,6 +1,5 @@
 """One side of a comparison: its configurations, and where they were measured."""
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -40,24 +39,3 @@ class RunResults:
 def step_logs(trial: ConfigSummary) -> tuple[float, ...]:
     """Return the natural logarithm of the median step of each finished repeat (seconds)."""
     return tuple(math.log(seconds) for seconds in trial.values("median_step_s"))
-
-
-def label(trial: ConfigSummary) -> str:
-    """Return the axes as `key=value` words, or the trial id where nothing varies."""
-    words = " ".join(f"{key}={_plain(value)}" for key, value in trial.axes.items())
-    return printable(words or trial.trial_id)
-
-
-def failure_message(trial: ConfigSummary) -> str:
-    """Return why a trial failed, in one line; empty where nothing is known."""
-    message = trial.error.message.strip() if trial.error is not None else ""
-    return printable(message.split("\n")[0])
-
-
-def printable(text: str) -> str:
-    """Return text from a file without control characters, which could move a terminal's cursor."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from zbench.analysis.compare import Comparison
 from zbench.analysis.exact import exact_values
-from zbench.analysis.trials import label
 from zbench.record.summary import ConfigSummary
+from zbench.report.labels import label
 
 Measure = dict[str, float]
 

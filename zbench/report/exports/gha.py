@@ -4,8 +4,8 @@ import json
 
 from zbench.analysis.compare import Comparison
 from zbench.analysis.exact import exact_values
-from zbench.analysis.trials import label
 from zbench.record.summary import ConfigSummary
+from zbench.report.labels import label
 
 SMALLER, BIGGER = "smaller-is-better.json", "bigger-is-better.json"
 Entry = dict[str, str | float]

@@ -4,11 +4,17 @@ import re
 import xml.etree.ElementTree as ET
 
 from zbench.analysis.compare import Comparison, Row
-from zbench.analysis.trials import label
 from zbench.report.exports import words
+from zbench.report.labels import label
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_KINDS = {"incorrect": "failure", "regression": "failure", "failed": "error", "inconclusive": "skipped"}
+_KINDS = {
+    "incorrect": "failure",
+    "regression": "failure",
+    "failed": "error",
+    "inconclusive": "skipped",
+    "unmeasured": "skipped",
+}
 
 
 def render(comparison: Comparison) -> str:

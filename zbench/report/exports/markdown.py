@@ -3,11 +3,18 @@
 import re
 
 from zbench.analysis.compare import ROW_ORDER, Comparison, Row
-from zbench.analysis.trials import printable
 from zbench.report.exports import words
+from zbench.report.labels import printable
 
 MARKER = "<!-- zbench-compare -->"
-_SIGNS = {"incorrect": "❌", "failed": "❌", "regression": "❌", "inconclusive": "❓", "pass": "✅"}
+_SIGNS = {
+    "incorrect": "❌",
+    "failed": "❌",
+    "regression": "❌",
+    "inconclusive": "❓",
+    "unmeasured": "➖",
+    "pass": "✅",
+}
 _MOST_ROWS = 200
 
 

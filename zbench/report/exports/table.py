@@ -6,14 +6,15 @@ from rich.table import Table
 from rich.text import Text
 
 from zbench.analysis.compare import ROW_ORDER, Comparison, Row
-from zbench.analysis.trials import printable
 from zbench.report.exports import words
+from zbench.report.labels import printable
 
 _STYLES = {
     "incorrect": "bold red",
     "failed": "red",
     "regression": "red",
     "inconclusive": "yellow",
+    "unmeasured": "dim",
     "pass": "green",
 }
 _MOST_PASSING = 60

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from math import expm1, isfinite
 
-from zbench.analysis.compare import Comparison, Row, RowAnswer
+from zbench.analysis.compare import ROW_ORDER, Comparison, Row, RowAnswer
 from zbench.analysis.decision import Decision
 from zbench.analysis.exact import ExactChange
-from zbench.analysis.trials import failure_message, label
-from zbench.units import format_bytes, format_seconds
+from zbench.report.labels import failure_message, label
+from zbench.report.text import rate_text, seconds_text
+from zbench.units import format_bytes
 
 HEADINGS = ("configuration", "answer", "step time", "change", "tokens/s", "peak memory", "traffic", "verdict")
 _EXACT_NAMES = {
@@ -64,9 +65,9 @@ def cells(row: Row) -> tuple[str, ...]:
     return (
         label(row.base),
         "pass, faster" if row.answer == "pass" and row.step_time and row.step_time.faster else row.answer,
-        arrow(_seconds(row.base.number("median_step_s")), _seconds(row.head.number("median_step_s"))),
+        arrow(seconds_text(row.base.number("median_step_s")), seconds_text(row.head.number("median_step_s"))),
         interval(row.step_time) if row.step_time else "-",
-        arrow(_rate(row.base.number("tokens_per_s")), _rate(row.head.number("tokens_per_s"))),
+        arrow(rate_text(row.base.number("tokens_per_s")), rate_text(row.head.number("tokens_per_s"))),
         exact_value(peak),
         exact_value(by_name["traffic_bytes"]),
         arrow(_verdict(row, "base"), _verdict(row, "head")),
@@ -113,10 +114,7 @@ def grouped_reasons(rows: Sequence[Row]) -> list[tuple[str, RowAnswer]]:
 
 def summary(comparison: Comparison) -> list[str]:
     """Return the whole comparison in a few sentences."""
-    counts = {
-        answer: comparison.count(answer)
-        for answer in ("incorrect", "failed", "regression", "inconclusive", "pass")
-    }
+    counts = {answer: comparison.count(answer) for answer in ROW_ORDER}
     listed = ", ".join(f"{count} {answer}" for answer, count in counts.items() if count)
     said = [f"{len(comparison.rows)} configurations: {listed}"]
     mean, worst, best = comparison.geometric_mean, comparison.worst, comparison.best
@@ -152,14 +150,6 @@ def method(comparison: Comparison) -> str:
         f"{100 * settings.run_noise:g} % of noise between runs, {margin}, {family}; "
         "--paired decides with less doubt"
     )
-
-
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else format_seconds(value)
-
-
-def _rate(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _verdict(row: Row, side: str) -> str:

@@ -1,0 +1,1 @@
+"""The report as one self-contained page, and its pictures as SVG files."""
