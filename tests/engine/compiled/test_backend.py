@@ -10,12 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from zbench.engine.compiled.backend import ReducingBackend, compile_in_place, undo_compile
-from zbench.engine.compiled.lowering import LOWERINGS
+from tests.engine.compiled import models
+from zbench.engine.compiled.backend import compile_in_place, undo_compile
 from zbench.engine.compiled.registry import StepRegistry
 from zbench.errors import UsageError
-
-from . import models
 
 
 class Kept:
@@ -40,7 +38,7 @@ class Harness:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.registry = StepRegistry(self.parameters)
         self.sink = Kept(self.registry)
-        compile_in_place(model, ReducingBackend(LOWERINGS[lowering], self.registry, self.sink))
+        compile_in_place(model, lowering, self.registry, self.sink)
 
     def backward(self, run: Callable[[nn.Module], Tensor]) -> Tensor:
         loss = run(self.model)

@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from zbench.engine.collectives import Gloo, Native, SingleProcess
-from zbench.engine.compiled.backend import ReducingBackend, compile_in_place, undo_compile
+from zbench.engine.compiled.backend import compile_in_place, undo_compile
 from zbench.engine.compiled.gradients import CompiledGradients, StepMemory
-from zbench.engine.compiled.lowering import LOWERINGS
 from zbench.engine.compiled.reduction import ForeseeingReducer
 from zbench.engine.compiled.registry import StepRegistry
 from zbench.engine.compiled.sending import step_sends
@@ -51,7 +50,7 @@ def compile_model(
 ) -> tuple[StepTargets, CompiledGradients]:
     """Compile `model` in place; return where its gradients land, and what brings them there.
 
-    `model(...)` stays the caller's way to run it. lowering: a key of LOWERINGS.
+    `model(...)` stays the caller's way to run it. lowering: `aot_eager` or `inductor`.
     """
     layout = route.shard.layout
     targets = StepTargets(route.shard, route.home, route.device)
@@ -65,5 +64,5 @@ def compile_model(
     registry = StepRegistry([t.parameter for t in trainables])
     memory = StepMemory(once, several, scratch, targets)
     gradients = CompiledGradients(portions, reducer, registry, memory, partial(undo_compile, model))
-    compile_in_place(model, ReducingBackend(LOWERINGS[lowering], registry, gradients))
+    compile_in_place(model, lowering, registry, gradients)
     return targets, gradients

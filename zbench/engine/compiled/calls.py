@@ -1,9 +1,9 @@
 """One call of a compiled graph: which parameters its inputs are, and which autograd node is its backward."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.graph import Node
 
 from zbench.engine.compiled.ops import set_current
@@ -11,21 +11,23 @@ from zbench.engine.compiled.ops import set_current
 _KEY = "zbench.compiled.call"
 _NODE_NAME = "CompiledFunctionBackward"
 
+Deliver = Callable[[nn.Parameter, Tensor], None]
+"""Takes a contribution to a parameter's gradient; the tensor must not be kept or changed."""
 
-class Sink(Protocol):
-    """Takes the gradients that compiled graphs produce."""
 
-    def accept(self, index: int, grad: Tensor) -> None:
-        """Take a contribution to parameter `index`'s gradient; `grad` must not be kept or changed."""
-        ...
+class ReductionPlan:
+    """Which inputs' gradients a backward graph reduces: candidates until it is compiled, the truth after."""
+
+    def __init__(self, positions: tuple[int, ...]) -> None:
+        self.positions = positions
 
 
 class GraphCall:
     """One forward call of a compiled graph, attached to the autograd node that will run its backward."""
 
-    def __init__(self, sink: Sink, plan: "ReductionPlan", indices: dict[int, int]) -> None:
-        """indices: graph input position -> parameter index, for this call."""
-        self._sink, self._plan, self._indices = sink, plan, indices
+    def __init__(self, deliver: Deliver, plan: ReductionPlan, parameters: Mapping[int, nn.Parameter]) -> None:
+        """parameters: by position among the graph's inputs, in this call."""
+        self._deliver, self._plan, self._parameters = deliver, plan, parameters
 
     def attach(self, node: Node) -> None:
         """Become current while `node` runs."""
@@ -35,24 +37,17 @@ class GraphCall:
 
     def receive(self, position: int, grad: Tensor) -> None:
         """Pass on the gradient of the graph's input at `position`."""
-        self._sink.accept(self._indices[position], grad)
+        self._deliver(self._parameters[position], grad)
 
-    def contributions(self) -> Iterator[int]:
-        """Yield the index of every parameter whose gradient this call's backward will deliver."""
-        return (self._indices[position] for position in self._plan.positions)
+    def contributions(self) -> Iterator[nn.Parameter]:
+        """Yield every parameter whose gradient this call's backward will deliver."""
+        return (self._parameters[position] for position in self._plan.positions)
 
     def _enter(self, _: Sequence[Tensor]) -> None:
         set_current(self)
 
     def _leave(self, _: Sequence[Tensor], __: Sequence[Tensor]) -> None:
         set_current(None)
-
-
-class ReductionPlan:
-    """Which inputs' gradients a backward graph reduces: candidates until it is compiled, the truth after."""
-
-    def __init__(self, positions: tuple[int, ...]) -> None:
-        self.positions = positions
 
 
 def call_of(node: Node) -> GraphCall | None:

@@ -6,7 +6,7 @@ it is exact, for exactly this backward: forwards that are never differentiated d
 order in which graphs happened to be compiled.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -41,7 +41,7 @@ class StepRegistry:
         for node in _nodes_behind(loss):
             self.foreseen &= node.name() != _HIDES_ITS_GRAPH
             call = call_of(node)
-            reduced = set(call.contributions()) if call is not None else set()
+            reduced = self._indices(call.contributions()) if call is not None else set()
             accumulated |= self._leaves(node) - reduced
             for index in reduced:
                 self._outstanding[index] += 1
@@ -68,8 +68,10 @@ class StepRegistry:
 
     def _leaves(self, node: Node) -> set[int]:
         """Return the parameters whose gradient `node` hands to autograd's accumulation."""
-        variables = (getattr(parent, "variable", None) for parent, _ in node.next_functions)
-        return {index for variable in variables if (index := self.index_of(variable)) is not None}
+        return self._indices(getattr(parent, "variable", None) for parent, _ in node.next_functions)
+
+    def _indices(self, values: Iterable[object]) -> set[int]:
+        return {index for value in values if (index := self.index_of(value)) is not None}
 
 
 def _nodes_behind(loss: Tensor) -> Iterator[Node]:
