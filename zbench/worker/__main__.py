@@ -1,0 +1,89 @@
+"""`python -m zbench.worker TRIAL.json --result RESULT.json`: one rank of a trial under torchrun.
+
+    torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST:PORT \\
+        -m zbench.worker trial.json --result result.json
+
+Rank, world size and rendezvous come from torchrun's environment; `run.world_size` of the trial must agree
+with it. The trial's file holds a TrialSpec as JSON (a record's `config`). Rank 0 writes the result and,
+unless `--reference` names a trajectory that exists, computes one first; on several machines both files belong
+on a shared file system.
+"""
+
+# The memory shim must be loaded before torch is.
+import zbench.worker.preload  # noqa: F401  # isort: skip
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+from zbench.errors import UsageError
+from zbench.spec.trial import TrialSpec
+from zbench.worker.job import RankJob, ReferenceJob, reference_key
+from zbench.worker.main import run_rank, run_reference
+
+_NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def main(arguments: list[str]) -> None:
+    """Run this process's rank; exits with 2 for bad input and 1 for a trial that failed."""
+    try:
+        options = _parse(arguments)
+        job = _job(options, _read_trial(options.trial))
+    except UsageError as error:
+        print(f"zbench.worker: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
+    if job.rank == 0 and job.reference_path and not Path(job.reference_path).exists():
+        run_reference(ReferenceJob(job.trial, job.run_dir, job.base_dir, job.reference_path))
+    run_rank(job)
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="zbench.worker", description="Run one rank of a trial under torchrun."
+    )
+    parser.add_argument("trial", type=Path, help="JSON file with the trial's configuration")
+    parser.add_argument("--result", type=Path, required=True, help="where rank 0 writes the result")
+    parser.add_argument("--reference", type=Path, help="reference trajectory, computed if it is not there")
+    parser.add_argument(
+        "--base-dir", type=Path, help="where relative paths begin (default: the trial's directory)"
+    )
+    return parser.parse_args(arguments)
+
+
+def _read_trial(path: Path) -> TrialSpec:
+    try:
+        return TrialSpec.model_validate(json.loads(path.read_text()))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"{path} holds no trial configuration: {str(error).splitlines()[0]}") from error
+
+
+def _job(options: argparse.Namespace, trial: TrialSpec) -> RankJob:
+    missing = [name for name in _NEEDED if name not in os.environ]
+    if missing:
+        raise UsageError(f"{', '.join(missing)} not set; start this with torchrun")
+    place = {name: int(os.environ[name]) for name in _NEEDED[:4]}
+    if place["WORLD_SIZE"] != trial.run.world_size:
+        raise UsageError(
+            f"torchrun started {place['WORLD_SIZE']} ranks, but run.world_size is {trial.run.world_size}"
+        )
+    reference = options.reference or options.result.with_name(f"reference-{reference_key(trial)}.safetensors")
+    return RankJob(
+        trial=trial.model_dump(mode="json"),
+        rank=place["RANK"],
+        world_size=place["WORLD_SIZE"],
+        init_method="env://",
+        run_dir=str(options.result.parent),
+        base_dir=str(options.base_dir or options.trial.parent),
+        result_path=str(options.result),
+        reference_path=None if trial.verify.mode == "off" else str(reference),
+        local_rank=place["LOCAL_RANK"],
+        local_world_size=place["LOCAL_WORLD_SIZE"],
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
