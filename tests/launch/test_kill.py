@@ -108,15 +108,17 @@ def undisturbed(tmp_path_factory) -> tuple[list[tuple], str | None, float]:
     return report(document), document["best"], time.monotonic() - began
 
 
-def survive(tmp_path: Path, moments: int, seed: int, undisturbed) -> None:
+def survive(tmp_path: Path, moments: int, seed: int, undisturbed) -> set[str]:
+    """Kill something in a new sweep at each moment, resume it, compare; return the kinds of process killed."""
     expected, best, seconds = undisturbed
     rng = random.Random(seed)
+    killed = set()
     for moment in range(moments):
         home = tmp_path / f"moment{moment}"
         home.mkdir()
         sweep = KillableSweep(home)
         launcher = sweep.start()
-        kill_one_of(sweep, launcher, rng, seconds)
+        killed.add(kill_one_of(sweep, launcher, rng, seconds))
         launcher.communicate(timeout=60)
         until(sweep.nothing_runs, "everything below the killed process ends")
         kept = sweep.lines() if find_runs(sweep.results) else []
@@ -127,16 +129,17 @@ def survive(tmp_path: Path, moments: int, seed: int, undisturbed) -> None:
         assert report(document) == expected
         assert document["best"] == best
         until(sweep.nothing_runs, "everything ends with the sweep")
+    return killed
 
 
 def test_kills_at_a_few_random_moments_lose_nothing(tmp_path, undisturbed):
-    survive(tmp_path, SHORT_MOMENTS, seed=1, undisturbed=undisturbed)
+    assert survive(tmp_path, SHORT_MOMENTS, seed=1, undisturbed=undisturbed) & {"launcher", "below"}
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_kills_at_a_hundred_random_moments_lose_nothing(tmp_path, undisturbed):
-    survive(tmp_path, SOAK_MOMENTS, seed=2, undisturbed=undisturbed)
+    assert survive(tmp_path, SOAK_MOMENTS, seed=2, undisturbed=undisturbed) >= {"launcher", "below"}
 
 
 def test_one_sweep_killed_again_and_again_is_finished_in_the_end(tmp_path, undisturbed):

@@ -16,9 +16,14 @@ def ended(*codes: int, timed_out: bool = False) -> GroupEnd:
     )
 
 
-def judge(end: GroupEnd, tmp_path, oom_kills: int = 0):
+def judge(end: GroupEnd, tmp_path, oom_kills: int = 0, memory_limit: int | None = None):
     return classify(
-        end, result_path=str(tmp_path / "result"), deadline=5.0, kernel_oom_kills=oom_kills, log="logs/x"
+        end,
+        result_path=str(tmp_path / "result"),
+        deadline=5.0,
+        kernel_oom_kills=oom_kills,
+        log="logs/x",
+        memory_limit=memory_limit,
     )
 
 
@@ -32,6 +37,14 @@ def test_kill_by_the_kernel_is_out_of_memory(tmp_path):
 def test_kill_by_someone_is_not(tmp_path):
     outcome, error = judge(ended(0, -signal.SIGKILL), tmp_path)
     assert (outcome, error.kind) == ("crashed", "killed")
+
+
+def test_abort_under_a_memory_limit_is_out_of_memory(tmp_path):
+    end = ended(0, -signal.SIGABRT)
+    assert judge(end, tmp_path)[0] == "crashed"
+    outcome, error = judge(end, tmp_path, memory_limit=20 << 20)
+    assert outcome == "oom"
+    assert error.message == "rank 1 ended by SIGABRT under run.memory_limit of 20 MiB"
 
 
 def test_killed_rank_outweighs_what_its_peers_say(tmp_path):

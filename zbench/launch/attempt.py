@@ -32,6 +32,7 @@ class Group:
     deadline: float
     stop_when: StopWhen | None = None
     scratch: Path | None = None
+    memory_limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +110,7 @@ class Launcher:
             deadline=group.deadline,
             kernel_oom_kills=kernel_oom_kills() - kills,
             log=log_name,
+            memory_limit=group.memory_limit,
         )
         what = disturbance.between(before, after, own_cpu_seconds=end.cpu_seconds + own)
         return Attempt(outcome, error, what, end.seconds)

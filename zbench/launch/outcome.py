@@ -6,14 +6,21 @@ from pathlib import Path
 
 from zbench.launch.group import GroupEnd
 from zbench.record.record import Failure, Outcome
-from zbench.units import format_seconds
+from zbench.units import format_bytes, format_seconds
 from zbench.worker.job import first_failure
 
+_SIGNALS_OF_FAILED_ALLOCATIONS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 _VMSTAT = Path("/proc/vmstat")
 
 
 def classify(
-    end: GroupEnd, *, result_path: str, deadline: float, kernel_oom_kills: int, log: str
+    end: GroupEnd,
+    *,
+    result_path: str,
+    deadline: float,
+    kernel_oom_kills: int,
+    log: str,
+    memory_limit: int | None = None,
 ) -> tuple[Outcome, Failure | None]:
     """Return the outcome and, unless it is ok, why.
 
@@ -25,6 +32,8 @@ def classify(
         return "timeout", Failure("pruned", end.stopped, f"{log}/rank0.log")
     killed = next((e for e in end.exits.values() if e.code < 0), None)
     if killed is not None:
+        if memory_limit is not None and -killed.code in _SIGNALS_OF_FAILED_ALLOCATIONS:
+            return _over_limit(killed.rank, -killed.code, memory_limit, log)
         return _killed(killed.rank, -killed.code, kernel_oom_kills, log)
     failure = first_failure(result_path, len(end.exits) + len(end.ended))
     if failure is not None:
@@ -59,6 +68,13 @@ def _killed(rank: int, number: int, kernel_oom_kills: int, log: str) -> tuple[Ou
         return "crashed", Failure("killed", f"rank {rank} was killed from outside by SIGKILL", where)
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     return "crashed", Failure("crashed", f"rank {rank} was killed by {name}", where)
+
+
+def _over_limit(rank: int, number: int, memory_limit: int, log: str) -> tuple[Outcome, Failure]:
+    """A library that cannot allocate, or start a thread for want of its stack, aborts without a word."""
+    name = signal.Signals(number).name
+    message = f"rank {rank} ended by {name} under run.memory_limit of {format_bytes(memory_limit)}"
+    return "oom", Failure("oom", message, f"{log}/rank{rank}.log")
 
 
 def _with_log(failure: Failure, log: str) -> Failure:

@@ -135,6 +135,7 @@ class TrialRunner:
             deadline=trial.run.timeout,
             stop_when=_stopper(progress, watch),
             scratch=scratch,
+            memory_limit=trial.run.memory_limit,
         )
         attempt = self._launcher.attempt(group, log_name=name)
         record = self._record(trial, repeat, attempt, group.result_path, name)
