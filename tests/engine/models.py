@@ -84,7 +84,7 @@ class Odd(nn.Module):
 def make(name: str) -> nn.Module:
     """Return a model by name, seeded."""
     torch.manual_seed(7)
-    return {"mlp": Mlp, "gpt": Gpt, "odd": Odd}[name]()
+    return {"mlp": Mlp, "gpt": Gpt, "odd": Odd, "odd-together": Odd}[name]()
 
 
 def batch(name: str, step: int, micro: int, rank: int) -> Batch:
@@ -92,7 +92,7 @@ def batch(name: str, step: int, micro: int, rank: int) -> Batch:
     g = torch.Generator().manual_seed(1000 * step + 100 * micro + rank)
     if name == "gpt":
         return torch.randint(61, (2, 9), generator=g), torch.randint(61, (2, 9), generator=g)
-    use = torch.tensor((step + rank) % 3 != 0) if name == "odd" else torch.tensor(True)
+    use = torch.tensor((step + (rank if name == "odd" else 0)) % 3 != 0)
     return torch.randn(5, 13, generator=g), torch.randn(5, 7, generator=g), use
 
 

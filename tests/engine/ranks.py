@@ -66,7 +66,8 @@ class RankPool:
 
 
 def _serve(pipe: Connection, rank: int, size: int, store: str) -> None:
-    import torch
+    import zbench.measure.shim  # noqa: F401  # before torch, so that cases can count allocated bytes
+    import torch  # isort: skip
     import torch.distributed as dist
 
     torch.set_num_threads(1)
