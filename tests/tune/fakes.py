@@ -55,6 +55,7 @@ class FakeRunner:
         self.began.append((trial.trial_id, repeat))
         self._write("began", trial.trial_id, repeat)
         time.sleep(self._seconds)
+        self._machine.reseed(f"{trial.trial_id}/{repeat}")
         full = {"micro_batch_size": 2, "gradient_accumulation_steps": 1, "overlap_comm": True}
         record = self._machine.record({**full, **trial.engine.model_dump(), **trial.axes}, index=0)
         reason = self._stopped(record, watch)

@@ -65,8 +65,11 @@ def request_for(
     if resume is not None:
         return sweeping.resumed(resume, output_dir, file, settings)
     assert file is not None
-    chosen = method or _method_of(file)
-    return sweeping.from_file(file, output_dir, [*settings, f"search.method={chosen}"])
+    data = read_document(file).data
+    known = data if isinstance(data, dict) else {}
+    default = [] if "objective" in known else ["objective.maximize=[tokens_per_s]"]
+    chosen = method or _method_in(known)
+    return sweeping.from_file(file, output_dir, [*default, *settings, f"search.method={chosen}"])
 
 
 def perform_search(request: Request, *, storage: str | None = None, study: str | None = None) -> ExitCode:
@@ -238,9 +241,8 @@ def _size(text: str) -> int:
     return size
 
 
-def _method_of(file: Path) -> str:
+def _method_in(data: dict[str, Any]) -> str:
     """Return the search method that a file names, TPE where it names none or the whole grid."""
-    data = read_document(file).data
-    search = data.get("search") if isinstance(data, dict) else None
+    search = data.get("search")
     method = search.get("method") if isinstance(search, dict) else None
     return method if isinstance(method, str) and method != "grid" else "tpe"

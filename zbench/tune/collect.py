@@ -10,7 +10,7 @@ from zbench.spec.dump import sweep_document
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
 from zbench.tune.ledger import Entry, Ledger
-from zbench.tune.space import Space
+from zbench.tune.space import Point, Space
 
 
 def gather(ledger: Ledger, directory: RunDirectory) -> list[Record]:
@@ -52,13 +52,21 @@ def adopt(ledger: Ledger, directory: RunDirectory, space: Space) -> int:
     for record in directory.records():
         if record.repeat > 0 or record.outcome == "invalid" or record.trial_id in known:
             continue
-        point = space.canonical(record.axes)
-        trial = space.trial(point)
-        if not isinstance(trial, TrialSpec) or trial.trial_id != record.trial_id:
+        point = _point_of(record, space)
+        if point is None:
             continue
         ticket = ledger.begin(point, record.trial_id, {})
         adopted += ticket is not None and ledger.finish(ticket, [record])
     return adopted
+
+
+def _point_of(record: Record, space: Space) -> Point | None:
+    """Return the point that left a record; None for a configuration that is not of this space."""
+    for point in [space.point_of(record.config), *space.included]:
+        trial = space.trial(point)
+        if isinstance(trial, TrialSpec) and trial.trial_id == record.trial_id:
+            return point
+    return None
 
 
 def _append(entries: Sequence[Entry], directory: RunDirectory) -> list[Record]:

@@ -49,13 +49,14 @@ def settle(
     that exist already (of a run that is resumed) are not measured again.
     """
     wanted = range(1, max(_FEWEST, repeats) + 1)
-    for turn in range(_MOST_CONTENDERS):
-        leaders = ranking(records(), objective)[:2]
-        missing = [(s, n) for n in wanted for s in leaders if n not in {r.repeat for r in s.records}]
-        if not missing:
-            break
-        for summary, repeat in _shuffled(missing, seed + turn):
+    contenders = ranking([record for record in records() if record.repeat == 0], objective)[:2]
+    for _ in range(_MOST_CONTENDERS - 1):
+        for summary, repeat in _missing(contenders, records(), wanted, seed):
             measure(_trial_of(summary), repeat)
+        leaders = ranking(_settled(records(), wanted), objective)[:2]
+        contenders = [s for s in leaders if not _is_settled(s, wanted)][:1]
+        if not contenders:
+            break
     ranked = [s for s in ranking(records(), objective) if any(r.repeat > 0 for r in s.records)]
     if not ranked:
         return Final(None)
@@ -90,10 +91,23 @@ def _fresh(summary: ConfigSummary, metric: str) -> list[float]:
     return ConfigSummary(summary.trial_id, summary.axes, summary.config, fresh).values(metric)
 
 
-def _shuffled(missing: list[tuple[ConfigSummary, int]], seed: int) -> list[tuple[ConfigSummary, int]]:
-    """Return the repeats round by round, the order within each round drawn anew."""
-    generator = random.Random(f"final/{seed}")
-    return sorted(missing, key=lambda pair: (pair[1], generator.random()))
+def _missing(
+    contenders: Sequence[ConfigSummary], records: Sequence[Record], wanted: range, seed: int
+) -> list[tuple[ConfigSummary, int]]:
+    """Return the fresh repeats to run, round by round, in an order within each round that is drawn anew."""
+    known = {(record.trial_id, record.repeat) for record in records}
+    missing = [(s, n) for s in contenders for n in wanted if (s.trial_id, n) not in known]
+    return sorted(missing, key=lambda m: (m[1], random.Random(f"{seed}/{m[0].trial_id}/{m[1]}").random()))
+
+
+def _settled(records: Sequence[Record], wanted: range) -> list[Record]:
+    """Return the records without fresh repeats of which some are missing: as if that round had not begun."""
+    whole = {s.trial_id for s in summarize(records) if _is_settled(s, wanted)}
+    return [record for record in records if record.repeat == 0 or record.trial_id in whole]
+
+
+def _is_settled(summary: ConfigSummary, wanted: range) -> bool:
+    return {*wanted} <= {record.repeat for record in summary.records}
 
 
 def _trial_of(summary: ConfigSummary) -> TrialSpec:

@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from optuna.storages import BaseStorage
 
+from zbench.analysis.pareto import pareto_front
 from zbench.launch.events import Notice, OnEvent, StepDone, SweepStarted, TrialFinished, TrialStarted
 from zbench.launch.progress import Watch
 from zbench.record.record import Record
@@ -22,7 +23,6 @@ from zbench.tune.identity import StudyIdentity, Worker
 from zbench.tune.importance import importance
 from zbench.tune.ledger import Ledger, open_study
 from zbench.tune.objective import Scorer
-from zbench.tune.pareto import pareto_front
 from zbench.tune.prune import DEFAULT_FACTOR
 from zbench.tune.samplers import make_proposer
 from zbench.tune.space import Space
@@ -136,7 +136,7 @@ class Session:
         """Run a fresh repeat of a leader; the record is in the run directory before it counts."""
         began = time.monotonic()
         self._tell(TrialStarted(trial, repeat))
-        record = self._evaluate(trial, repeat, None)
+        record = replace(self._evaluate(trial, repeat, None), run_id=self._directory.run_id)
         self._directory.append(record)
         self._tell(TrialFinished(trial, record, time.monotonic() - began, 0))
         return record

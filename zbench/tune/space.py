@@ -109,6 +109,10 @@ class Space:
                 self._settle(axis, point)
         return point
 
+    def point_of(self, config: Mapping[str, Any]) -> Point:
+        """Return the point at which a configuration would lie, if the rest of it is this sweep's."""
+        return self.canonical({axis.key: value_at(config, axis.path) for axis in self.axes})
+
     def suggest(self, trial: Trial) -> Point:
         """Draw a point; only axes that act are asked for."""
         point: Point = {}
@@ -137,8 +141,7 @@ class Space:
 
     def base_point(self) -> Point:
         """Return the point nearest to the file's own configuration."""
-        values = {axis.key: _nearest(axis, value_at(self._base, axis.path)) for axis in self.axes}
-        return self.canonical(values)
+        return self.canonical({a.key: _nearest(a, value_at(self._base, a.path)) for a in self.axes})
 
     def _included(self) -> list[Point]:
         """Return the points of `include`, which need not lie on the axes."""

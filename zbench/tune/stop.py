@@ -5,11 +5,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from zbench.analysis.pareto import dominates
 from zbench.errors import UsageError
 from zbench.spec.sweep import SearchSpec
 from zbench.tune.history import Observation, Score
 from zbench.tune.objective import Scorer
-from zbench.tune.pareto import dominates
 from zbench.units import format_seconds, parse_duration
 
 _PATIENCE_PER_AXIS = 4

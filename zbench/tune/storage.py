@@ -180,7 +180,10 @@ def redacted(text: str, url: str) -> str:
 
 def redacted_arguments(arguments: Sequence[str]) -> list[str]:
     """Return a command line without the passwords of URLs in it."""
-    return [re.sub(r"[A-Za-z][A-Za-z0-9+]*://\S+", lambda found: shown(found[0]), argument) for argument in arguments]
+    return [
+        re.sub(r"[A-Za-z][A-Za-z0-9+]*://\S+", lambda found: shown(found[0]), argument)
+        for argument in arguments
+    ]
 
 
 def _repair(path: Path) -> None:

@@ -106,7 +106,8 @@ class Search:
 
     def _propose(self, entries: Sequence[Entry], history: Sequence[Observation]) -> Proposal | None:
         taken = {point_key(entry.point) for entry in entries} | self._refused
-        for point in _best_first(self._setup.priors, self._setup.scorer)[:_PRIORS_FIRST]:
+        earlier = _best_first(self._setup.priors, self._setup.scorer)[:_PRIORS_FIRST]
+        for point in [*self._setup.space.included, *earlier]:
             if point_key(point) not in taken and self._setup.space.can_run(point):
                 return Proposal(point, {})
         for _ in range(_HOPELESS_IN_A_ROW):

@@ -44,15 +44,15 @@ def observations(records: Iterable[Record], space: Space, scorer: Scorer) -> lis
     """Return one observation for each configuration of the records that is a point of the space."""
     found = []
     for summary in summarize(record for record in records if record.outcome != "invalid"):
-        point = _point_of(summary.axes, summary.config, space)
+        point = _point_of(summary.config, space)
         if point is not None:
             found.append(Observation(point, scorer.score(summary.records)))
     return found
 
 
-def _point_of(axes: Mapping[str, Any], config: Mapping[str, Any], space: Space) -> Point | None:
+def _point_of(config: Mapping[str, Any], space: Space) -> Point | None:
     """Return the point that has this configuration, or None if the space has no such point."""
-    point = space.canonical(axes)
+    point = space.point_of(config)
     if space.encode(point) is None:
         return None
     trial = space.trial(point)

@@ -61,6 +61,10 @@ class Machine:
             draw(0.2, 0.8),
         )
 
+    def reseed(self, text: str) -> None:
+        """Make the noise of the next record a function of this text alone."""
+        self._random.seed(text)
+
     def milliseconds(self, point: dict[str, Any]) -> float:
         """Return the time of one step."""
         stage, bucket = point["zero_stage"], point["reduce_bucket_size"]

@@ -1,0 +1,192 @@
+"""`zbench tune` and `zbench worker`: what people type, what they get, and every way to get it wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from zbench.record.store import find_runs, load_environment, load_records
+
+SECRET = "hunter2"
+
+
+@pytest.fixture
+def space_file(tmp_path) -> Path:
+    """Return a sweep of twelve points; `workload.options` says what workers do."""
+    file = tmp_path / "space.yaml"
+    file.write_text(
+        "name: space\n"
+        "workload: {model: 'fake:model'}\n"
+        "run: {world_size: 1, repeats: 2, timeout: 20s}\n"
+        "axes: {zero_stage: [0, 1, 2], reduce_bucket_size: [10, 100, 1000, 10000]}\n"
+    )
+    return file
+
+
+def only_run(tmp_path: Path) -> Path:
+    (run,) = find_runs(tmp_path / "results")
+    return run
+
+
+def test_a_search_ends_with_a_best_that_was_measured_again(zbench, space_file, tmp_path) -> None:
+    said = zbench("tune", space_file, "--budget", "4trials", "--objective", "minimize:median_step_s")
+    assert said.code == 0, said.err
+    assert "stopped the budget of 4 trials is spent" in said.out
+    assert "measured again" in said.out
+    records = load_records(only_run(tmp_path))
+    assert len([r for r in records if r.repeat == 0]) == 4
+    assert len([r for r in records if r.repeat > 0]) == 4
+    assert "method: tpe" in (only_run(tmp_path) / "spec.yaml").read_text()
+
+
+def test_json_is_one_document_with_records_and_findings(zbench, space_file, tmp_path) -> None:
+    said = zbench("tune", space_file, "--budget", "7trials", "--json", "-q")
+    document = json.loads(said.out)
+    run = only_run(tmp_path)
+    assert document["run_id"] == run.name
+    assert document["exit_code"] == said.code == 0
+    assert document["best"] in {trial["trial_id"] for trial in document["trials"]}
+    assert document["search"] == json.loads((run / "search.json").read_text())
+    assert document["search"]["best"] == document["best"]
+
+
+def test_a_sweep_with_a_search_method_is_a_search(zbench, space_file, tmp_path) -> None:
+    said = zbench("sweep", space_file, "--set", "search.method=random", "--set", "search.trials=3")
+    assert said.code == 0, said.err
+    assert len([r for r in load_records(only_run(tmp_path)) if r.repeat == 0]) == 3
+    assert (only_run(tmp_path) / "search.json").exists()
+
+
+def test_a_finished_search_resumes_to_the_same_end(zbench, space_file, tmp_path) -> None:
+    zbench("tune", space_file, "--budget", "4trials")
+    before = load_records(only_run(tmp_path))
+    said = zbench("tune", "--resume", "last")
+    assert said.code == 0, said.err
+    assert load_records(only_run(tmp_path)) == before
+
+
+def test_the_memory_flag_is_a_constraint_and_all_infeasible_says_so(zbench, space_file, tmp_path) -> None:
+    said = zbench("tune", space_file, "--budget", "3trials", "--memory", "512")
+    assert said.code == 6
+    assert "no configuration is both feasible and correct" in said.out
+    assert "nearest: zero_stage=" in said.out
+    assert "peak_device_bytes <= 512 B (has 1000 B)" in said.out
+
+
+def test_all_wrong_exits_4_and_says_so(zbench, space_file) -> None:
+    said = zbench(
+        "tune", space_file, "--budget", "3trials", "--set", "workload.options={verdict: wrong}", "--json"
+    )
+    document = json.loads(said.out)
+    assert said.code == document["exit_code"] == 4
+    assert document["best"] is None
+    assert document["search"]["nearest_miss"]["obstacles"] == ["wrong"]
+
+
+def test_all_crashed_exits_6_with_the_nearest_miss(zbench, space_file) -> None:
+    said = zbench("tune", space_file, "--budget", "3trials", "--set", "workload.options={do: crash}")
+    assert said.code == 6
+    assert "nearest: " in said.out
+    assert "crashed" in said.out
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--budget", "0trials"), "a budget of nothing finds nothing"),
+        (("--budget", "0min"), "a budget of nothing finds nothing"),
+        (("--budget", "many"), "expected a budget such as 40trials"),
+        (("--objective", "tokens_per_s"), "has no direction: expected maximize:tokens_per_s"),
+        (("--objective", "upwards:tokens_per_s"), "has no direction"),
+        (("--objective", "maximize:tokens"), "unknown metric 'tokens' (did you mean 'tokens_per_s'?)"),
+        (("--objective", "maximize:verdict"), "verdict has no direction"),
+        (("--memory", "0"), "expected a size above 0"),
+        (("--memory", "lots"), "--memory: expected a number such as 2Gi"),
+        (("--method", "guess"), "'guess'"),
+        (("--warm-start", "nowhere"), "holds no run"),
+        (("--set", "objective.subject_to={speed: '<= 3'}"), "unknown metric 'speed'"),
+        (("--set", "verify.mode=off"), "a best needs a verdict"),
+        (("--storage", f"nonsense://u:{SECRET}@h/db"), "unknown kind of database 'nonsense'"),
+        (("--storage", f"postgresql://u:{SECRET}@127.0.0.1:1/db"), "cannot use storage postgresql://u:***@127.0.0.1:1/db"),
+        (("--resume", "nothing"), "no run 'nothing'"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_with_one_message_and_leaves_nothing(
+    zbench, space_file, tmp_path, flags, message
+) -> None:
+    said = zbench("tune", space_file, *flags)
+    assert said.code == 2
+    assert message in said.err
+    assert said.err.count("error:") == 1
+    assert "Traceback" not in said.err
+    assert SECRET not in said.err + said.out
+    assert not list((tmp_path / "results").rglob("*")) or not find_runs(tmp_path / "results")
+
+
+def test_without_a_file_the_remedy_is_named(zbench) -> None:
+    said = zbench("tune")
+    assert said.code == 2
+    assert "expected a sweep file" in said.err
+
+
+def test_a_dry_run_lists_the_space_and_runs_nothing(zbench, space_file, tmp_path) -> None:
+    said = zbench("tune", space_file, "--dry-run", "--json")
+    assert said.code == 0, said.err
+    assert len(json.loads(said.out)["trials"]) == 12
+    assert not (tmp_path / "results").exists()
+
+
+def test_workers_share_a_study_and_its_creator_collects(zbench, space_file, tmp_path) -> None:
+    url = f"sqlite:///{tmp_path}/study.db"
+    first = zbench(
+        "tune", space_file, "--method", "grid", "--budget", "5trials", "--storage", url, "--study", "s"
+    )
+    assert first.code == 0, first.err
+    second = zbench("worker", "--storage", url, "--study", "s", "-o", "elsewhere", "--json")
+    assert second.code == 0, second.err
+    assert json.loads(second.out)["study"] == "s"
+    assert "the budget of 5 trials is spent" in second.err
+    again = zbench(
+        "tune", space_file, "--method", "grid", "--budget", "9trials", "--storage", url, "--study", "s"
+    )
+    assert again.code == 0, again.err
+    newest = find_runs(tmp_path / "results")[-1]
+    assert len([r for r in load_records(newest) if r.repeat == 0]) == 9, (
+        "what was measured before is collected"
+    )
+
+
+def test_a_study_of_another_sweep_is_refused(zbench, space_file, tmp_path) -> None:
+    url = f"sqlite:///{tmp_path}/study.db"
+    zbench("tune", space_file, "--budget", "1trials", "--storage", url, "--study", "s")
+    other = tmp_path / "other.yaml"
+    other.write_text(space_file.read_text().replace("[0, 1, 2]", "[0, 1]"))
+    said = zbench("tune", other, "--budget", "1trials", "--storage", url, "--study", "s")
+    assert said.code == 2
+    assert "study 's' searches another sweep (space): axes differ" in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "expected --storage URL"),
+        (("--storage", "sqlite:///x.db"), "and --study NAME"),
+        (("--storage", "sqlite:///x.db", "--study", "none"), "no study 'none' in this storage (it holds none"),
+        (("--storage", f"postgresql://u:{SECRET}@127.0.0.1:1/db", "--study", "s"), "cannot use storage"),
+    ],
+)  # fmt: skip
+def test_a_worker_without_a_study_says_what_is_missing(zbench, arguments, message) -> None:
+    said = zbench("worker", *arguments)
+    assert said.code == 2
+    assert message in said.err
+    assert SECRET not in said.err
+
+
+def test_no_file_of_a_run_holds_the_storages_password(zbench, space_file, tmp_path, monkeypatch) -> None:
+    url = f"sqlite:///{tmp_path}/study.db?password={SECRET}"
+    monkeypatch.setattr("sys.argv", ["zbench", "tune", str(space_file), "--storage", url])
+    said = zbench("tune", space_file, "--budget", "1trials", "--storage", url)
+    assert SECRET not in said.out + said.err
+    for run in find_runs(tmp_path / "results"):
+        assert load_environment(run)["invocation"]["command"][-1] == f"sqlite:///{tmp_path}/study.db"
+        assert not any(SECRET.encode() in file.read_bytes() for file in run.rglob("*") if file.is_file())

@@ -1,0 +1,113 @@
+"""The best is announced after fresh repeats against its runner-up, never on luck alone."""
+
+from dataclasses import replace
+
+import pytest
+
+from zbench.record.record import Correctness, Memory, Record, Timing
+from zbench.spec.sweep import ObjectiveSpec
+from zbench.spec.trial import TrialSpec
+from zbench.tune.final import Final, ranking, settle
+
+FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
+
+
+def record(stage: int, rate: float, repeat: int = 0, verdict: str = "identical") -> Record:
+    trial = TrialSpec.model_validate({"workload": {}, "run": {}, "engine": {"zero_stage": stage}})
+    return Record(
+        "run", trial.trial_id, repeat, {"zero_stage": stage}, trial.config(), "ok",
+        timing=Timing([1 / rate], 1 / rate, rate, rate),
+        memory=Memory(10, 0, 10),
+        correctness=Correctness(verdict=verdict),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+class Bench:
+    """Measures a stage at its true rate and keeps the records."""
+
+    def __init__(self, seen: list[Record], true_rates: dict[int, list[float]]) -> None:
+        self.records, self._rates = seen, true_rates
+        self.measured: list[tuple[int, int]] = []
+
+    def measure(self, trial: TrialSpec, repeat: int) -> Record:
+        stage = trial.engine.zero_stage
+        self.measured.append((stage, repeat))
+        rates = self._rates[stage]
+        self.records.append(record(stage, rates[(repeat - 1) % len(rates)], repeat))
+        return self.records[-1]
+
+    def settle(self, objective: ObjectiveSpec = FASTEST, repeats: int = 3) -> Final:
+        return settle(lambda: self.records, objective, self.measure, repeats=repeats, seed=0)
+
+
+def stage_of(final: Final) -> int | None:
+    return None if final.best is None else int(final.best.axes["zero_stage"])
+
+
+def test_the_first_two_get_fresh_repeats_in_alternation() -> None:
+    bench = Bench([record(0, 100), record(1, 95), record(2, 50)], {0: [100.0], 1: [95.0]})
+    final = bench.settle()
+    assert stage_of(final) == 0
+    assert sorted(bench.measured) == [(s, n) for s in (0, 1) for n in (1, 2, 3)]
+    assert [n for _, n in bench.measured] == [1, 1, 2, 2, 3, 3], "round by round"
+    assert final.lead == pytest.approx(100 / 95 - 1)
+    assert final.clear
+
+
+def test_a_lucky_leader_is_found_out() -> None:
+    bench = Bench([record(0, 130), record(1, 95)], {0: [80.0], 1: [95.0]})
+    final = bench.settle()
+    assert stage_of(final) == 1
+    assert final.lead == pytest.approx(95 / 80 - 1)
+
+
+def test_a_third_that_comes_up_is_measured_too() -> None:
+    bench = Bench([record(0, 130), record(1, 120), record(2, 110)], {0: [80.0], 1: [81.0], 2: [109.0]})
+    final = bench.settle()
+    assert stage_of(final) == 2
+    assert {stage for stage, _ in bench.measured} == {0, 1, 2}
+
+
+def test_repeats_that_overlap_are_not_a_clear_lead() -> None:
+    bench = Bench([record(0, 100), record(1, 99)], {0: [100.0, 90.0, 110.0], 1: [99.0, 105.0, 85.0]})
+    assert bench.settle().clear is False
+
+
+def test_one_that_turns_out_wrong_is_no_best() -> None:
+    class Wrong(Bench):
+        def measure(self, trial: TrialSpec, repeat: int) -> Record:
+            found = super().measure(trial, repeat)
+            if trial.engine.zero_stage == 0:
+                self.records[-1] = found = replace(found, correctness=Correctness(verdict="wrong"))
+            return found
+
+    bench = Wrong([record(0, 100), record(1, 90), record(2, 80)], {0: [100.0], 1: [90.0], 2: [80.0]})
+    assert stage_of(bench.settle()) == 1
+
+
+def test_a_resumed_round_measures_only_what_is_missing() -> None:
+    seen = [record(0, 100), record(1, 95), record(0, 100, 1), record(1, 95, 1), record(0, 100, 2)]
+    bench = Bench(seen, {0: [100.0], 1: [95.0]})
+    bench.settle()
+    assert sorted(bench.measured) == [(0, 3), (1, 2), (1, 3)]
+
+
+def test_a_single_feasible_configuration_is_measured_again_alone() -> None:
+    bench = Bench([record(0, 100), record(1, 200, verdict="wrong")], {0: [100.0]})
+    final = bench.settle(repeats=1)
+    assert stage_of(final) == 0
+    assert final.runner_up is None
+    assert bench.measured == [(0, 1), (0, 2)], "twice at least"
+
+
+def test_without_a_feasible_configuration_there_is_no_best_and_nothing_is_run() -> None:
+    bench = Bench([record(0, 100, verdict="drifted")], {})
+    assert bench.settle() == Final(None)
+    assert bench.measured == []
+
+
+def test_ranking_follows_the_direction() -> None:
+    records = [record(0, 100), record(1, 200)]
+    slowest = ObjectiveSpec(minimize=["tokens_per_s"])
+    assert [s.axes["zero_stage"] for s in ranking(records, FASTEST)] == [1, 0]
+    assert [s.axes["zero_stage"] for s in ranking(records, slowest)] == [0, 1]

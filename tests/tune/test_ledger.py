@@ -1,0 +1,152 @@
+"""The shared facts of a study: taken once, finished once, freed when a worker is lost."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import optuna
+import psutil
+import pytest
+
+from zbench.errors import UsageError
+from zbench.record.record import Failure, Record
+from zbench.spec.sweep import SweepSpec
+from zbench.spec.trial import TrialSpec
+from zbench.tune.claims import MemoryClaims, SqlClaims
+from zbench.tune.identity import StudyIdentity, Worker
+from zbench.tune.ledger import Ledger, Ticket, load_study, open_study
+from zbench.tune.objective import Scorer
+from zbench.tune.space import Space
+from zbench.tune.storage import journal_storage, relational_storage
+
+from .fakes import FakeRunner, small_sweep
+
+SWEEP = small_sweep()
+SPACE = Space(SWEEP)
+POINTS = SPACE.points() or []
+
+
+@pytest.fixture(params=["journal", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return f"{request.param}:///{tmp_path}/study"
+
+
+def ledger(url: str, *, sweep: SweepSpec = SWEEP, worker: Worker | None = None) -> Ledger:
+    kind, _, path = url.partition(":///")
+    storage = journal_storage(Path(path)) if kind == "journal" else relational_storage(url)
+    scorer = Scorer(sweep.objective)
+    study = open_study(storage, "s", StudyIdentity(sweep), scorer)
+    engine = getattr(storage, "engine", None)
+    claims = MemoryClaims() if engine is None else SqlClaims(engine, study._study_id)
+    return Ledger(study, Space(sweep), scorer, claims, worker or Worker.here("kind"))
+
+
+def begin(book: Ledger, index: int) -> Ticket | None:
+    trial = SPACE.trial(POINTS[index])
+    assert isinstance(trial, TrialSpec)
+    return book.begin(POINTS[index], trial.trial_id, {"note": index})
+
+
+def result(index: int, **changes: object) -> Record:
+    trial = SPACE.trial(POINTS[index])
+    assert isinstance(trial, TrialSpec)
+    return replace(FakeRunner().run(trial), **changes)  # type: ignore[arg-type]
+
+
+def test_what_is_finished_is_there_for_the_next_process(url: str) -> None:
+    book = ledger(url)
+    ticket = begin(book, 0)
+    assert ticket is not None
+    (running,) = book.entries()
+    assert running.running
+    assert book.finish(ticket, [result(0)])
+    (entry,) = ledger(url).entries()
+    assert entry.point == POINTS[0]
+    assert entry.host == "kind"
+    assert entry.records == (result(0),)
+    assert entry.observation.notes == {"note": 0}
+    assert entry.observation.score == Scorer(SWEEP.objective).score([result(0)])
+
+
+def test_a_point_is_taken_once(url: str) -> None:
+    book = ledger(url)
+    assert begin(book, 0) is not None
+    assert begin(book, 0) is None
+    assert len(book.entries()) == 1
+
+
+def test_a_point_that_was_given_back_is_free(url: str) -> None:
+    book = ledger(url)
+    ticket = begin(book, 0)
+    assert ticket is not None
+    book.drop(ticket, "interrupted")
+    assert book.entries() == []
+    assert begin(book, 0) is not None
+
+
+def test_trials_that_did_not_finish_carry_their_margins(url: str) -> None:
+    book = ledger(url)
+    ticket = begin(book, 0)
+    assert ticket is not None
+    oom = result(0, outcome="oom", timing=None, memory=None, error=Failure("oom", "too large"))
+    assert book.finish(ticket, [oom])
+    (entry,) = book.entries()
+    assert entry.observation.score is not None
+    assert entry.observation.score.values is None
+    (trial,) = book._study.trials
+    assert trial.state == optuna.trial.TrialState.PRUNED
+    assert trial.constraints["finished"] == 1.0
+
+
+def test_a_lost_workers_point_is_freed_and_its_late_result_refused(url: str) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    lost = replace(Worker.here("kind"), pid=child.pid, started=psutil.Process(child.pid).create_time())
+    theirs = ledger(url, worker=lost)
+    ticket = begin(theirs, 0)
+    assert ticket is not None
+    mine = ledger(url)
+    assert mine.reap() == 0
+    assert begin(mine, 0) is None or url.startswith("journal"), "claims of a journal are its one process's"
+    child.kill()
+    child.wait()
+    assert mine.reap() == 1
+    assert [entry for entry in mine.entries() if entry.running and entry.number == ticket.trial.number] == []
+    again = begin(mine, 0)
+    if url.startswith("sqlite"):
+        assert again is not None
+        assert mine.finish(again, [result(0)])
+    assert not theirs.finish(ticket, [result(0, run_id="late")])
+    assert all(record.run_id != "late" for entry in mine.entries() for record in entry.records)
+
+
+def test_another_sweep_may_not_use_the_study(url: str) -> None:
+    ledger(url)
+    with pytest.raises(UsageError, match="searches another sweep"):
+        ledger(url, sweep=small_sweep(axes={"zero_stage": [0, 1]}))
+
+
+def test_a_worker_finds_the_sweep_in_the_study(url: str) -> None:
+    ledger(url)
+    kind, _, path = url.partition(":///")
+    storage = journal_storage(Path(path)) if kind == "journal" else relational_storage(url)
+    _, identity = load_study(storage, "s")
+    assert identity.sweep == SWEEP
+    with pytest.raises(UsageError, match=r"no study 'other' in this storage \(there are s\)"):
+        load_study(storage, "other")
+
+
+def test_each_kind_of_host_leaves_its_environment_once(url: str) -> None:
+    book = ledger(url)
+    book.join({"fingerprint": "kind", "machine": {"cores": 2}})
+    book.join({"fingerprint": "kind", "machine": {"cores": 99}})
+    assert book.host_facts() == {"kind": {"fingerprint": "kind", "machine": {"cores": 2}}}
+
+
+def test_points_of_include_are_kept_though_no_axis_has_them(url: str) -> None:
+    sweep = small_sweep(include=[{"zero_stage": 1, "overlap_comm": False}])
+    space, book = Space(sweep), ledger(url, sweep=sweep)
+    (point,) = space.included
+    assert book.begin(point, "123", {}) is not None
+    (entry,) = book.entries()
+    assert entry.point == point
