@@ -109,7 +109,7 @@ def undisturbed(tmp_path_factory) -> tuple[list[tuple], str | None, float]:
 
 
 def survive(tmp_path: Path, moments: int, seed: int, undisturbed) -> set[str]:
-    """Kill something in a new sweep at each moment, resume it, compare; return the kinds of process killed."""
+    """Kill something in a new sweep at each moment, resume it, compare; return what kinds were killed."""
     expected, best, seconds = undisturbed
     rng = random.Random(seed)
     killed = set()

@@ -1,0 +1,76 @@
+"""Real sweeps from the command line: real ranks, the real engine, real verdicts."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from zbench.launch import trial
+from zbench.record.store import find_runs
+
+BROKEN = '''
+from zbench.engine import build_engine
+
+def build(model, spec, process_group=None, *, instruments=None):
+    """Train with one parameter's gradient scaled by 1 + 1e-3."""
+    name, parameter = list(model.named_parameters())[-1]
+    parameter.register_hook(lambda grad: grad * (1 + 1e-3))
+    return build_engine(model, spec, process_group, instruments=instruments)
+'''
+
+
+@pytest.fixture
+def real(zbench, monkeypatch, tmp_path):
+    """Return the command line with the real workers; the sweep's text and a broken engine lie beside it."""
+    monkeypatch.setattr(trial, "DEFAULT_TARGETS", trial.Targets())
+    (tmp_path / "text.txt").write_text("to be or not to be, that is the question; " * 20)
+    (tmp_path / "broken.py").write_text(BROKEN)
+    (tmp_path / "sweep.yaml").write_text(
+        "workload: {model: gpt, preset: nano, data: {text: text.txt}, sequence_length: 32}\n"
+        "run: {world_size: 2, repeats: 1, warmup_steps: 1, steps: 2, timeout: 100s}\n"
+        "engine: {gradient_clipping: 1.0}\n"
+        "axes: {zero_stage: [0, 2], offload_optimizer: [none, cpu]}\n"
+    )
+    return zbench
+
+
+def test_every_configuration_is_identical_to_plain_pytorch(real):
+    said = real("sweep", "sweep.yaml", "--json", "-q")
+    document = json.loads(said.out)
+    outcomes = {r["trial_id"]: (r["outcome"], r["correctness"]["verdict"]) for r in document["trials"]}
+    assert sorted(outcomes.values()) == [("invalid", "unchecked"), *[("ok", "identical")] * 3]
+    assert said.code == 0
+    best = next(r for r in document["trials"] if r["trial_id"] == document["best"])
+    assert best["timing"]["tokens_per_s"] == max(
+        r["timing"]["tokens_per_s"] for r in document["trials"] if r["timing"]
+    )
+    assert best["memory"]["exact"]
+    (run,) = find_runs(Path("results"))
+    assert not (run / "references").exists()
+
+
+def test_engine_that_trains_something_else_is_found_and_never_the_best(real):
+    said = real("sweep", "sweep.yaml", "--set", "axes={engine: [builtin, 'broken:build']}", "--json", "-q")
+    assert said.code == 4
+    document = json.loads(said.out)
+    found = {r["axes"]["engine"]: r for r in document["trials"]}
+    assert found["builtin"]["correctness"]["verdict"] == "identical"
+    broken = found["broken:build"]["correctness"]
+    assert broken["verdict"] in ("drifted", "wrong")
+    assert broken["worst_parameter"]
+    assert document["best"] == found["builtin"]["trial_id"]
+    shown = real("show")
+    assert f"{broken['verdict']} engine=broken:build: error ratio" in shown.out
+
+
+def test_trial_over_its_memory_limit_is_out_of_memory_and_the_rest_goes_on(real):
+    said = real(
+        "sweep", "sweep.yaml", "--json", "-q", "--set", "run.memory_limit=48Mi", "--set", "verify.mode=off",
+        "--set", "axes={micro_batch_size: [1, 512, 1024]}",
+    )  # fmt: skip
+    outcomes = {
+        r["axes"]["micro_batch_size"]: (r["outcome"], r["error"]) for r in json.loads(said.out)["trials"]
+    }
+    assert said.code == 6
+    assert outcomes[1] == ("ok", None)
+    assert {outcomes[512][0], outcomes[1024][0]} == {"oom"}
