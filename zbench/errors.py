@@ -32,7 +32,9 @@ class UsageError(ZbenchError, ValueError):
 class SpecError(UsageError):
     """Bad input at a known place of a sweep file; reads `file:line: key.path: what and remedy`."""
 
-    def __init__(self, message: str, *, file: str | None = None, line: int | None = None, key: str = "") -> None:
+    def __init__(
+        self, message: str, *, file: str | None = None, line: int | None = None, key: str = ""
+    ) -> None:
         place = ":".join(str(part) for part in (file, line) if part is not None)
         super().__init__(": ".join(part for part in (place, key, message) if part))
         self.message, self.file, self.line, self.key = message, file, line, key
