@@ -1,0 +1,109 @@
+"""Peak memory to the byte, against tensors of known size, and an honest fallback."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from zbench.measure.memory import StepMemory, largest, self_test
+from zbench.record.record import Memory
+
+
+def measured(*arguments: str) -> dict[str, Any]:
+    script = Path(__file__).with_name("memory_cases.py")
+    done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def exact() -> dict[str, Any]:
+    return measured()
+
+
+def test_the_meter_is_exact_where_the_shim_is_loaded_first(exact: dict[str, Any]) -> None:
+    assert exact["exact"]
+    assert exact["warning"] is None
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ("held", 1000),
+        ("temporary", 5_001_000),
+        ("after reset", 1000),
+        ("view", 1000 + (4 << 20)),  # a view keeps its whole storage
+        ("another thread", 3_001_017),
+    ],
+)
+def test_peaks_are_exact_to_the_byte(exact: dict[str, Any], case: str, expected: int) -> None:
+    assert exact[case] == expected
+
+
+def test_a_steps_peak_is_the_largest_and_leaves_out_what_happens_between(exact: dict[str, Any]) -> None:
+    peak = 1000 + (1 << 22)
+    device = peak - 400
+    assert exact["steps"] == [
+        device,
+        400,
+        {"parameters": 600, "host_moments": 400, "activations": device - 600},
+    ]
+    assert exact["rss"] > peak
+
+
+def test_without_the_shim_figures_are_marked_as_estimates() -> None:
+    estimated = measured("late")
+    assert not estimated["exact"]
+    assert "torch was imported before" in estimated["warning"]
+    assert estimated["rss"] > 0
+
+
+class BlindShim:
+    """Loaded, but sees nothing."""
+
+    def zbench_memory_live_bytes(self) -> int:
+        return 0
+
+    def zbench_memory_peak_bytes(self) -> int:
+        return 0
+
+    def zbench_memory_reset_peak(self) -> None:
+        return
+
+
+def test_a_blind_shim_fails_its_self_test() -> None:
+    assert self_test(BlindShim()) == (
+        "of 1000003 bytes it counted 0 live, 0 at the peak and 0 after release"
+    )
+
+
+class FixedMeter:
+    exact = True
+
+    def __init__(self, peak: int) -> None:
+        self._peak = peak
+
+    def reset(self) -> None:
+        return
+
+    def peak(self) -> int:
+        return self._peak
+
+
+def test_on_cuda_host_memory_is_not_part_of_the_devices_peak() -> None:
+    steps = StepMemory(FixedMeter(1000), torch.device("cuda"))
+    steps.begin()
+    steps.end()
+    memory = steps.summary({"parameters": 300, "host_moments": 5000})
+    assert (memory.peak_device_bytes, memory.peak_host_bytes) == (1000, 5000)
+    assert memory.by_category["activations"] == 700
+
+
+def test_over_ranks_each_figure_is_the_largest_and_categories_are_the_fullest_ranks() -> None:
+    one = Memory(10, 4, 100, {"parameters": 10}, exact=True)
+    other = Memory(20, 3, 90, {"parameters": 20}, exact=False)
+    assert largest([one, other]) == Memory(20, 4, 100, {"parameters": 20}, exact=False)

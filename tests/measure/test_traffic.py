@@ -1,0 +1,98 @@
+"""Counting collectives from outside: calls, the bytes a rank hands in, and nothing else changed."""
+
+import torch
+from torch import Tensor
+
+from zbench.engine.protocols import Work
+from zbench.measure.clock import PhaseClock
+from zbench.measure.traffic import CountingCollectives
+from zbench.record.record import Traffic
+
+
+class FakeWork:
+    def __init__(self) -> None:
+        self.waited = 0
+
+    def wait(self) -> None:
+        self.waited += 1
+
+
+class FakeCollectives:
+    """Notes what it was asked, as rank 1 of `world_size`."""
+
+    def __init__(self, world_size: int) -> None:
+        self.rank, self.world_size = 1 % world_size, world_size
+        self.asked: list[tuple[object, ...]] = []
+        self.work = FakeWork()
+        self.extra = "of its own"
+
+    def _note(self, *what: object) -> Work:
+        self.asked.append(what)
+        return self.work
+
+    def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:
+        return self._note("reduce_scatter", send, out)
+
+    def all_gather(self, flat: Tensor) -> Work:
+        return self._note("all_gather", flat)
+
+    def all_gather_small(self, values: Tensor) -> Tensor:
+        self._note("all_gather_small", values)
+        return values.expand(self.world_size, *values.shape)
+
+    def broadcast(self, tensor: Tensor, source: int) -> Work:
+        return self._note("broadcast", tensor, source)
+
+    def barrier(self) -> None:
+        self._note("barrier")
+
+
+def test_each_kind_counts_what_this_rank_hands_in() -> None:
+    counting = CountingCollectives(FakeCollectives(4), PhaseClock())
+    counting.reduce_scatter(torch.zeros(400, dtype=torch.bfloat16), torch.zeros(100))
+    counting.reduce_scatter(torch.zeros(40), torch.zeros(10))
+    counting.all_gather(torch.zeros(800))
+    counting.all_gather_small(torch.zeros(3, dtype=torch.float64))
+    counting.broadcast(torch.zeros(7), 1)
+    counting.broadcast(torch.zeros(7), 0)
+    counting.barrier()
+    assert counting.take() == {
+        "reduce_scatter": Traffic(2, 800 + 160),
+        "all_gather": Traffic(1, 800),
+        "all_gather_small": Traffic(1, 24),
+        "broadcast": Traffic(2, 28),
+        "barrier": Traffic(1, 0),
+    }
+    assert counting.take() == {}
+
+
+def test_a_world_of_one_rank_sends_nothing() -> None:
+    counting = CountingCollectives(FakeCollectives(1), PhaseClock())
+    counting.reduce_scatter(torch.zeros(4), torch.zeros(4))
+    counting.all_gather(torch.zeros(4))
+    assert counting.take() == {}
+
+
+def test_calls_and_results_pass_through_unchanged() -> None:
+    inner = FakeCollectives(2)
+    counting = CountingCollectives(inner, PhaseClock())
+    send, out = torch.zeros(4), torch.zeros(2)
+    work = counting.reduce_scatter(send, out)
+    assert inner.asked[0][1] is send
+    assert inner.asked[0][2] is out
+    work.wait()
+    assert inner.work.waited == 1
+    assert counting.all_gather_small(torch.ones(3)).shape == (2, 3)
+    assert (counting.rank, counting.world_size, counting.extra) == (1, 2, "of its own")
+
+
+def test_launching_and_waiting_are_charged_to_reduce_and_gather() -> None:
+    clock = PhaseClock()
+    counting = CountingCollectives(FakeCollectives(2), clock)
+    with clock.phase("backward"):
+        counting.reduce_scatter(torch.zeros(4), torch.zeros(2)).wait()
+        counting.all_gather(torch.zeros(4)).wait()
+    phases = clock.take()
+    assert phases["reduce"] > 0
+    assert phases["gather"] > 0
+    assert phases["optimizer"] == 0

@@ -1,0 +1,58 @@
+"""Digests: equal for equal bits, different for any others, whatever the layout."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zbench.verify.digest import digest
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1), min_size=1, max_size=300), st.data())
+def test_one_changed_element_always_changes_the_digest(bits: list[int], data: st.DataObject) -> None:
+    tensor = torch.tensor(bits, dtype=torch.int32).view(torch.float32)
+    place = data.draw(st.integers(0, len(bits) - 1))
+    flipped = tensor.clone()
+    flipped.view(torch.int32)[place] ^= 1 << data.draw(st.integers(0, 30))
+    assert digest(flipped) != digest(tensor)
+    assert digest(tensor.clone()) == digest(tensor)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 65_535, 65_536, 65_537, 2_097_152, 2_097_155])
+def test_block_boundaries_hide_nothing(size: int) -> None:
+    values = torch.randn(size, generator=torch.Generator().manual_seed(size))
+    for place in {0, size // 2, size - 1}:
+        changed = values.clone()
+        changed[place] = torch.nextafter(changed[place], torch.tensor(9.0))
+        assert digest(changed) != digest(values)
+
+
+def test_exchanged_elements_show() -> None:
+    values = torch.randn(200_000, generator=torch.Generator().manual_seed(0))
+    moved = values.clone()
+    moved[[3, 150_000]] = moved[[150_000, 3]]
+    assert digest(moved) != digest(values)
+
+
+def test_threads_strides_and_shape_do_not_matter() -> None:
+    values = torch.randn(300, 500, generator=torch.Generator().manual_seed(0))
+    before = torch.get_num_threads()
+    digests = set()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            digests |= {digest(values), digest(values.reshape(-1)), digest(values.t().contiguous().t())}
+    finally:
+        torch.set_num_threads(before)
+    assert len(digests) == 1
+
+
+def test_the_sign_of_zero_and_the_dtypes_bits_count() -> None:
+    assert digest(torch.tensor([0.0])) != digest(torch.tensor([-0.0]))
+    assert digest(torch.ones(8)) != digest(torch.ones(8, dtype=torch.bfloat16))
+
+
+def test_digests_fit_a_signed_64_bit_integer() -> None:
+    for seed in range(50):
+        value = digest(torch.randn(7, generator=torch.Generator().manual_seed(seed)))
+        assert torch.tensor(value, dtype=torch.int64).item() == value

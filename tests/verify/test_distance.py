@@ -1,0 +1,100 @@
+"""Distances on numbers that can be worked out by hand."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from zbench.verify.distance import UNIT_ROUNDOFF, compare, errors_of
+
+
+def named(*values: Tensor) -> dict[str, Tensor]:
+    return dict(zip("abcdefgh", values, strict=False))
+
+
+def test_differences_in_size_units_in_the_last_place_and_l2() -> None:
+    theirs = named(torch.tensor([1.0, -1.0]), torch.tensor([0.0]))
+    mine = named(torch.tensor([1.0 + 2**-22, -1.0]), torch.tensor([0.5]))
+    spread = compare(mine, theirs, ["a"])
+    assert (spread.max_abs, spread.max_ulp, spread.distance) == (2**-22, 2, 2**-22)
+    spread = compare(mine, theirs, ["a", "b"])
+    assert (spread.max_abs, spread.farthest) == (0.5, "b")
+    assert spread.distance == pytest.approx(math.hypot(0.5, 2**-22))
+
+
+def test_units_in_the_last_place_cross_zero_one_by_one() -> None:
+    smallest = torch.tensor([2.0**-149])
+    assert compare(named(smallest), named(-smallest), ["a"]).max_ulp == 2
+    assert compare(named(torch.tensor([-0.0])), named(torch.tensor([0.0])), ["a"]).max_ulp == 0
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_values_that_are_not_finite_are_named_and_not_measured(value: float) -> None:
+    spread = compare(named(torch.ones(2), torch.tensor([1.0, value])), named(torch.ones(2), torch.ones(2)), "ab")
+    assert (spread.not_finite, spread.max_abs, spread.max_ulp) == ("b", None, None)
+
+
+def test_shapes_must_agree() -> None:
+    with pytest.raises(ValueError, match=r"a: expected shape \(2,\), got \(1, 2\)"):
+        compare(named(torch.ones(1, 2)), named(torch.ones(2)), ["a"])
+
+
+def noise(size: float, seed: int, *, count: int = 3) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [1 + size * torch.randn(5000, generator=generator, dtype=torch.float64) for _ in range(count)]
+
+
+TRUTH = named(*(torch.ones(5000, dtype=torch.float64) for _ in range(3)))
+
+
+def test_equal_noise_has_a_ratio_of_about_one() -> None:
+    errors = errors_of(named(*noise(1e-4, 1)), named(*noise(1e-4, 2)), TRUTH)
+    assert errors.ratio == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize("factor", [3.0, 10.0, 1000.0])
+def test_larger_noise_everywhere_shows_in_every_figure(factor: float) -> None:
+    errors = errors_of(named(*noise(factor * 1e-4, 1)), named(*noise(1e-4, 2)), TRUTH)
+    assert errors.overall == pytest.approx(factor, rel=0.1)
+    assert errors.typical == pytest.approx(factor, rel=0.1)
+    assert errors.ratio == pytest.approx(1 + (factor - 1) / 3, rel=0.1)
+
+
+def test_a_fault_of_one_parameter_stands_out() -> None:
+    mine = named(*noise(1e-4, 1))
+    mine["b"] = mine["b"] + 0.05
+    errors = errors_of(mine, named(*noise(1e-4, 2)), TRUTH)
+    assert max(errors.each, key=lambda name: errors.each[name]) == "b"
+    assert errors.local("b") > 100
+    assert errors.typical < 1.1
+
+
+def test_one_unlucky_element_does_not_decide() -> None:
+    mine = named(*noise(1e-6, 1))
+    mine["a"][7] += 1e-3
+    assert errors_of(mine, named(*noise(1e-6, 2)), TRUTH).ratio < 1.5
+
+
+def test_an_exact_reference_condemns_nobody_for_rounding() -> None:
+    exact = {name: value.float() for name, value in TRUTH.items()}
+    rounded = {name: value * (1 + UNIT_ROUNDOFF) for name, value in TRUTH.items()}
+    assert errors_of(rounded, exact, TRUTH).ratio == pytest.approx(1)
+    assert errors_of(exact, exact, TRUTH).ratio == 0
+    far = {name: value * 1.001 for name, value in TRUTH.items()}
+    assert errors_of(far, exact, TRUTH).ratio > 1000
+
+
+def test_a_parameter_of_one_element_borrows_its_noise() -> None:
+    truth = {**TRUTH, "s": torch.ones(1, dtype=torch.float64)}
+    lucky = {**named(*noise(1e-4, 2)), "s": torch.ones(1)}
+    mine = {**named(*noise(1e-4, 1)), "s": torch.tensor([1.0001])}
+    assert errors_of(mine, lucky, truth).each["s"] < 4
+
+
+def test_zeros_that_should_stay_zero_are_judged_without_dividing_by_zero() -> None:
+    truth = named(torch.zeros(3000, dtype=torch.float64))
+    assert errors_of(named(torch.zeros(3000)), named(torch.zeros(3000)), truth).ratio == 0
+    ratio = errors_of(named(torch.full((3000,), 1e-3)), named(torch.zeros(3000)), truth).ratio
+    assert math.isfinite(ratio)
+    assert ratio > 100

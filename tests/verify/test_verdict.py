@@ -1,0 +1,187 @@
+"""Verdicts: pure functions of what was observed."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from zbench.record.record import Correctness, VerdictName
+from zbench.verify.digest import digest
+from zbench.verify.trajectory import Reference, Trajectory
+from zbench.verify.verdict import Judgement, judge, worse
+
+NAMES = ("first", "second", "third")
+STEPS = 4
+
+
+def final(size: float, seed: int) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {name: (1 + size * torch.randn(2000, generator=generator, dtype=torch.float64)).float() for name in NAMES}
+
+
+def trajectory(parameters: dict[str, Tensor], *, differs: dict[int, set[str]] | None = None) -> Trajectory:
+    """A run that ends with `parameters`; `differs[step]` names those whose digests are other than the reference's."""
+    base = torch.arange(STEPS * len(NAMES)).view(STEPS, len(NAMES))
+    for step, names in (differs or {}).items():
+        for name in names:
+            base[step, NAMES.index(name)] += 1000
+    base[-1] = torch.tensor([digest(parameters[name]) for name in NAMES])
+    return Trajectory(
+        names=NAMES,
+        losses=torch.ones(STEPS, 2, 1, dtype=torch.float64),
+        grad_norms=torch.ones(STEPS, dtype=torch.float64),
+        digests=base,
+        parameters=parameters,
+    )
+
+
+def reference(*, truth: bool = True, parameters: dict[str, Tensor] | None = None) -> Reference:
+    exact = {name: torch.ones(2000, dtype=torch.float64) for name in NAMES} if truth else {}
+    plain = trajectory(parameters or final(1e-5, 0))
+    return Reference(plain, torch.full((3,), 1.0, dtype=torch.float64), "data", exact)
+
+
+def verdict_of(observed: Trajectory, against: Reference) -> Correctness:
+    return judge(observed, against).correctness
+
+
+def test_the_references_own_bits_are_identical() -> None:
+    assert verdict_of(trajectory(final(1e-5, 0)), reference()) == Correctness(
+        "identical", 1.0, 0.0, 0, None, None, 0.0, 0.0
+    )
+    assert verdict_of(trajectory(final(1e-5, 0)), reference(truth=False)).error_ratio is None
+
+
+@pytest.mark.parametrize(
+    ("size", "verdict"), [(1e-5, "equivalent"), (2e-5, "equivalent"), (3e-4, "drifted"), (1e-2, "wrong")]
+)
+def test_the_error_ratio_decides(size: float, verdict: VerdictName) -> None:
+    found = verdict_of(trajectory(final(size, 1)), reference())
+    assert found.verdict == verdict
+    assert found.error_ratio is not None
+    assert found.max_abs_diff is not None
+    assert found.max_abs_diff > 0
+
+
+def test_other_bits_on_the_way_are_not_identical_even_if_the_end_is_the_same() -> None:
+    found = verdict_of(trajectory(final(1e-5, 0), differs={1: {"third"}}), reference())
+    assert (found.verdict, found.first_differing_step, found.max_abs_diff) == ("equivalent", 2, 0.0)
+
+
+def test_steps_count_from_one() -> None:
+    found = verdict_of(trajectory(final(1e-5, 1), differs={0: {"first"}}), reference())
+    assert found.first_differing_step == 1
+
+
+def test_the_worst_parameter_is_named() -> None:
+    parameters = final(1e-5, 1)
+    parameters["second"] = parameters["second"] + 0.01
+    found = verdict_of(trajectory(parameters), reference())
+    assert (found.verdict, found.worst_parameter) == ("wrong", "second")
+
+
+def test_of_parameters_that_stand_out_the_first_to_differ_is_named() -> None:
+    parameters = final(1e-5, 1)
+    parameters["second"] = parameters["second"] + 0.02
+    parameters["third"] = parameters["third"] + 0.01
+    found = verdict_of(trajectory(parameters, differs={1: {"third"}}), reference())
+    assert (found.worst_parameter, found.first_differing_step) == ("third", 2)
+    harmless = verdict_of(trajectory(parameters, differs={1: {"first"}}), reference())
+    assert harmless.worst_parameter == "second"
+
+
+def test_moments_show_what_adam_hides() -> None:
+    exact = {name: torch.ones(2000, dtype=torch.float64) for name in NAMES}
+    plain = dataclasses.replace(trajectory(final(1e-5, 0)), moments=final(1e-6, 5))
+    against = Reference(plain, torch.ones(3, dtype=torch.float64), "data", exact, exact)
+    moments = final(1e-6, 6)
+    moments["second"] = moments["second"] * 1.001
+    observed = dataclasses.replace(trajectory(final(1e-5, 1)), moments=moments)
+    found = verdict_of(observed, against)
+    assert (found.verdict, found.worst_parameter) == ("wrong", "second")
+    silent = dataclasses.replace(observed, moments={})
+    assert verdict_of(silent, against).verdict == "equivalent"
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_is_not_finite_is_wrong_and_named(value: float) -> None:
+    parameters = final(1e-5, 0)
+    parameters["second"][3] = value
+    found = verdict_of(trajectory(parameters), reference())
+    assert (found.verdict, found.worst_parameter, found.error_ratio) == ("wrong", "second", None)
+    assert found.max_abs_diff is None
+
+
+def test_a_loss_that_is_not_finite_is_wrong() -> None:
+    observed = trajectory(final(1e-5, 1))
+    observed.losses[2, 0, 0] = math.nan
+    found = judge(observed, reference())
+    assert found.correctness.verdict == "wrong"
+    assert "loss is not finite" in found.warnings[0]
+
+
+def test_a_reference_that_is_not_finite_judges_only_its_own_bits() -> None:
+    broken = final(1e-5, 0)
+    broken["first"][0] = math.nan
+    against = reference(parameters=broken)
+    assert verdict_of(trajectory({n: v.clone() for n, v in broken.items()}), against).verdict == "identical"
+    other = judge(trajectory(final(1e-5, 1)), against)
+    assert other.correctness.verdict == "unchecked"
+    assert "reference itself is not finite" in other.warnings[0]
+
+
+def test_without_the_truth_only_gross_differences_are_condemned() -> None:
+    near = judge(trajectory(final(1e-5, 1)), reference(truth=False))
+    assert (near.correctness.verdict, near.correctness.error_ratio) == ("unchecked", None)
+    assert "verify mode full" in near.warnings[0]
+    parameters = final(1e-5, 0)
+    parameters["second"] = parameters["second"] + 0.02
+    far = verdict_of(trajectory(parameters), reference(truth=False))
+    assert (far.verdict, far.worst_parameter) == ("drifted", "second")
+
+
+def test_losses_and_norms_are_compared_where_both_are_known() -> None:
+    observed = trajectory(final(1e-5, 1))
+    observed.losses[1, 1, 0] = 1.25
+    observed.grad_norms[0] = math.nan
+    observed.grad_norms[2] = 1.5
+    found = verdict_of(observed, reference())
+    assert (found.loss_max_abs_diff, found.grad_norm_max_abs_diff) == (0.25, 0.5)
+    silent = dataclasses.replace(observed, grad_norms=torch.full((STEPS,), math.nan, dtype=torch.float64))
+    assert verdict_of(silent, reference()).grad_norm_max_abs_diff is None
+
+
+def test_other_skipped_steps_are_told() -> None:
+    observed = dataclasses.replace(trajectory(final(1e-5, 1)), skipped=(1,))
+    assert "skipped steps [1]" in judge(observed, reference()).warnings[0]
+
+
+def test_extra_parameters_are_left_out_and_missing_ones_refused() -> None:
+    observed = trajectory(final(1e-5, 0))
+    extra = dataclasses.replace(
+        observed,
+        names=("frozen", *NAMES),
+        digests=torch.cat([torch.zeros(STEPS, 1, dtype=torch.int64), observed.digests], dim=1),
+        parameters={"frozen": torch.ones(3), **observed.parameters},
+    )
+    assert verdict_of(extra, reference()).verdict == "identical"
+    missing = dataclasses.replace(observed, parameters={"first": observed.parameters["first"]})
+    with pytest.raises(ValueError, match="lacks 2 trained parameters: second"):
+        judge(missing, reference())
+
+
+def test_a_run_of_other_length_is_refused() -> None:
+    observed = trajectory(final(1e-5, 0))
+    shorter = dataclasses.replace(observed, digests=observed.digests[1:])
+    with pytest.raises(ValueError, match="expected 4 observed steps, got 3"):
+        judge(shorter, reference())
+
+
+def test_the_gravest_rank_counts() -> None:
+    order: list[VerdictName] = ["wrong", "drifted", "unchecked", "equivalent", "identical"]
+    judgements = [Judgement(Correctness(verdict)) for verdict in reversed(order)]
+    for expected in order:
+        assert worse(judgements).correctness.verdict == expected
+        judgements = [j for j in judgements if j.correctness.verdict != expected]

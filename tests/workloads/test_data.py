@@ -1,0 +1,87 @@
+"""The same micro-batch for the same seed, on every engine and stage; others otherwise."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from zbench.errors import UsageError
+from zbench.spec.workload import DataSpec, WorkloadSpec
+from zbench.workloads import Workload, build_workload
+
+
+def workload(base_dir: Path = Path(), *, seed: int = 0, world_size: int = 2, **keys: object) -> Workload:
+    spec = WorkloadSpec.model_validate({"model": "mlp", "sequence_length": 16, **keys})
+    return build_workload(spec, seed=seed, world_size=world_size, base_dir=base_dir)
+
+
+def same(one: tuple[torch.Tensor, ...], other: tuple[torch.Tensor, ...]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_a_micro_batch_depends_on_its_place_and_seed_alone() -> None:
+    batch = workload().batch(3, 1, 0)
+    assert same(batch, workload().batch(3, 1, 0))
+    assert same(batch, workload(world_size=4).batch(3, 1, 0))
+    for other in (
+        workload().batch(3, 1, 1),
+        workload().batch(3, 0, 0),
+        workload().batch(1, 3, 0),
+        workload(seed=1).batch(3, 1, 0),
+    ):
+        assert not same(batch, other)
+
+
+def test_a_micro_batch_does_not_depend_on_torchs_global_generator() -> None:
+    torch.manual_seed(1)
+    one = workload().batch(0, 0, 0)
+    torch.manual_seed(2)
+    assert same(one, workload().batch(0, 0, 0))
+
+
+def test_targets_are_the_tokens_that_follow(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(bytes(range(256)) * 4)
+    tokens, targets = workload(tmp_path, data=DataSpec(text="text")).batch(0, 0, 0)
+    assert tokens.shape == targets.shape == (2, 16)
+    assert tokens.dtype == targets.dtype == torch.int64
+    assert torch.equal((tokens + 1) % 256, targets)
+    assert torch.equal(tokens[:, 1:], targets[:, :-1])
+
+
+def test_a_text_of_exactly_one_window_is_enough(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"abcdefghijklmnopq")
+    tokens, targets = workload(tmp_path, data=DataSpec(text="text")).batch(5, 0, 1)
+    assert bytes(tokens[0].tolist()) == b"abcdefghijklmnop"
+    assert targets[0, -1] == ord("q")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "cannot read"), (b"", "is empty"), (b"short", "holds 5 bytes; one sequence needs 17")],
+)
+def test_text_that_cannot_serve_is_refused_with_the_remedy(
+    tmp_path: Path, content: bytes | None, said: str
+) -> None:
+    if content is not None:
+        (tmp_path / "text").write_bytes(content)
+    with pytest.raises(UsageError, match=said):
+        workload(tmp_path, data=DataSpec(text="text"))
+
+
+def test_text_needs_a_token_for_each_byte(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"x" * 100)
+    with pytest.raises(UsageError, match="vocabulary"):
+        workload(tmp_path, data=DataSpec(text="text"), options={"vocabulary": 100})
+
+
+def test_the_fingerprint_tells_texts_apart(tmp_path: Path) -> None:
+    prints = set()
+    for content in (b"a" * 100, b"a" * 101, b"b" + b"a" * 99, b"a" * 99 + b"b"):
+        (tmp_path / "text").write_bytes(content)
+        prints.add(workload(tmp_path, data=DataSpec(text="text")).data.fingerprint)
+    assert len(prints) == 4
+
+
+def test_a_rank_outside_the_world_is_refused() -> None:
+    with pytest.raises(ValueError, match="rank must be in"):
+        workload(world_size=2).batch(0, 0, 2)

@@ -1,0 +1,118 @@
+"""Models: seeded bits, sizes, losses, checkpointing and operation counts."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from zbench.errors import UsageError
+from zbench.spec.workload import WorkloadSpec
+from zbench.workloads import Workload, build_workload
+from zbench.workloads.flops import counted_flops
+
+SMALL_GPT = {"model": "gpt", "options": {"layers": 2, "width": 32, "heads": 4}, "sequence_length": 16}
+SMALL_MLP = {"model": "mlp", "options": {"hidden": 32}, "sequence_length": 16}
+
+
+def workload(keys: dict[str, object], *, seed: int = 0) -> Workload:
+    return build_workload(WorkloadSpec.model_validate(keys), seed=seed, world_size=1, base_dir=Path())
+
+
+def gradients(keys: dict[str, object]) -> list[torch.Tensor]:
+    made = workload(keys)
+    model = made.make_model()
+    made.loss(model, made.batch(0, 0, 0)).backward()
+    return [p.grad for p in model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("keys", [SMALL_GPT, SMALL_MLP])
+def test_weights_depend_on_the_seed_alone(keys: dict[str, object]) -> None:
+    torch.manual_seed(7)
+    state = torch.get_rng_state()
+    one, other = workload(keys).make_model(), workload(keys).make_model()
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    different = workload(keys, seed=1).make_model()
+    assert not torch.equal(next(one.parameters()), next(different.parameters()))
+
+
+def test_the_gpt_has_the_parameters_its_shape_says() -> None:
+    model = workload(SMALL_GPT).make_model()
+    block = 12 * 32 * 32 + 13 * 32
+    assert sum(p.numel() for p in model.parameters()) == 256 * 32 * 2 + 16 * 32 + 2 * block + 2 * 32
+
+
+def test_a_tied_head_is_the_token_embedding() -> None:
+    options = {"layers": 1, "width": 32, "heads": 4, "tied_head": True}
+    model = workload({**SMALL_GPT, "options": options}).make_model()
+    names = [name for name, _ in model.named_parameters()]
+    assert "tokens.weight" in names
+    assert "head.weight" not in names
+
+
+def test_attention_sees_no_later_token() -> None:
+    made = workload(SMALL_GPT)
+    model = made.make_model()
+    seen: list[torch.Tensor] = []
+    model.get_submodule("head").register_forward_hook(lambda m, i, out: seen.append(out.detach()))
+    tokens, targets = made.batch(0, 0, 0)
+    model(tokens, targets)
+    changed = tokens.clone()
+    changed[:, 8:] = (changed[:, 8:] + 1) % 256
+    model(changed, targets)
+    assert torch.equal(seen[0][:, :8], seen[1][:, :8])
+    assert not torch.equal(seen[0][:, 8:], seen[1][:, 8:])
+
+
+@pytest.mark.parametrize("keys", [SMALL_GPT, SMALL_MLP])
+def test_checkpointed_activations_change_no_bit(keys: dict[str, object]) -> None:
+    plain, checkpointed = gradients(keys), gradients({**keys, "activation_checkpointing": True})
+    assert all(torch.equal(a, b) for a, b in zip(plain, checkpointed, strict=True))
+
+
+@pytest.mark.parametrize("keys", [SMALL_GPT, SMALL_MLP])
+def test_a_float64_run_stays_in_float64(keys: dict[str, object]) -> None:
+    made = workload(keys)
+    model = made.make_model().double()
+    assert made.loss(model, made.batch(0, 0, 0)).dtype == torch.float64
+
+
+@pytest.mark.parametrize("keys", [SMALL_GPT, SMALL_MLP])
+def test_the_loss_of_a_bfloat16_model_is_float32(keys: dict[str, object]) -> None:
+    made = workload(keys)
+    model = made.make_model().to(torch.bfloat16)
+    assert made.loss(model, made.batch(0, 0, 0)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("keys", [SMALL_GPT, SMALL_MLP])
+def test_operations_by_formula_are_those_torch_counts(keys: dict[str, object]) -> None:
+    made = workload(keys)
+    assert made.flops_per_micro_batch == counted_flops(made)
+
+
+def test_a_loss_that_is_no_scalar_is_refused() -> None:
+    made = workload(SMALL_MLP)
+
+    class Wrong(nn.Module):
+        def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            return tokens.float()
+
+    with pytest.raises(ValueError, match=r"scalar loss, got a tensor of shape \(2, 16\)"):
+        made.loss(Wrong(), made.batch(0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"model": "gpt", "preset": "smal"}, "did you mean 'small'"),
+        ({"model": "gpt", "options": {"layres": 2}}, "did you mean 'layers'"),
+        ({"model": "gpt", "options": {"width": 30, "heads": 4}}, "multiple of heads"),
+        ({"model": "gpt", "options": {"layers": True}}, "whole number"),
+        ({"model": "mlp", "options": {"hidden": 0}}, "at least 1"),
+        ({"model": "gtp"}, "expected gpt, mlp or module:callable"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(keys: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        workload(keys)
