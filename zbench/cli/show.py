@@ -47,10 +47,10 @@ def command(
     if not records:
         console.result("no repeat has ended yet")
     elif trial is None and not verbose:
-        print_results(console.rich_console(), records, objective)
+        print_results(console.rich_console(), records, objective, path)
     else:
         for summary in chosen:
-            print_configuration(console.rich_console(), summary)
+            print_configuration(console.rich_console(), summary, path)
 
 
 def _named(summaries: "list[ConfigSummary]", start: str) -> "ConfigSummary":

@@ -151,9 +151,9 @@ def _conclude(
         console.document(_document(request, path, records, code, failure))
     elif detailed:
         for summary in summarize(records):
-            print_configuration(console.rich_console(), summary)
+            print_configuration(console.rich_console(), summary, path)
     elif records:
-        print_results(console.rich_console(), records, request.sweep.objective)
+        print_results(console.rich_console(), records, request.sweep.objective, path)
     if failure is not None:
         said = "interrupted" if isinstance(failure, KeyboardInterrupt) else str(failure)
         console.error(f"{said}; {len(records)} records are kept, continue with")

@@ -4,6 +4,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,6 +113,8 @@ class Launcher:
             log=log_name,
             memory_limit=group.memory_limit,
         )
+        if error is None:
+            drop_silent_logs(group.logs)
         what = disturbance.between(before, after, own_cpu_seconds=end.cpu_seconds + own)
         return Attempt(outcome, error, what, end.seconds)
 
@@ -120,3 +123,12 @@ def empty_directory(path: Path) -> None:
     """Make a directory, or clear the files of an earlier attempt from it."""
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
+
+
+def drop_silent_logs(logs: Path) -> None:
+    """Remove the logs of ranks that said nothing, and their directory if all were silent."""
+    for file in logs.iterdir():
+        if file.stat().st_size == 0:
+            file.unlink()
+    with suppress(OSError):
+        logs.rmdir()

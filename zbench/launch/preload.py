@@ -21,6 +21,7 @@ def environment(inherited: Mapping[str, str], cores: int) -> dict[str, str]:
         "OMP_DYNAMIC": "FALSE",
         "OPENBLAS_NUM_THREADS": "1",  # numpy would start threads in the server, and fork would lose them
         "PYTHONUNBUFFERED": "1",
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # asking for devices must not start CUDA before a fork
     }
 
 

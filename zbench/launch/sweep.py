@@ -21,7 +21,7 @@ from zbench.launch.implied import ImpliedOom
 from zbench.launch.order import shuffled
 from zbench.launch.trial import Targets, TrialRunner
 from zbench.record.record import Failure, Record
-from zbench.record.store import RunDirectory
+from zbench.record.store import RunDirectory, StorageError
 from zbench.spec.expand import Expansion, InvalidTrial
 from zbench.spec.trial import TrialSpec
 
@@ -68,18 +68,26 @@ class SweepRun:
         axes = tuple(dict.fromkeys(key for trial in trials for key in trial.axes))
         self._tell(SweepStarted(self._directory.path, len(trials), self._left(), finished, axes))
         if self._left():
-            with TrialRunner(
-                self._directory.path,
-                self._base_dir,
-                targets=self._targets,
-                rerun_disturbed=self._rerun_disturbed,
-                on_notice=lambda text: self._tell(Notice(text)),
-            ) as runner:
-                runner.wait_until_ready()
-                for trial, repeat in self._missing():
-                    self._run_one(runner, trial, repeat)
+            try:
+                self._run_missing()
+            except BrokenPipeError:
+                raise
+            except OSError as error:  # a full disk strikes logs and scratch files before it strikes records
+                raise StorageError(f"cannot go on: {error}; mend that and use --resume") from None
         shutil.rmtree(self._directory.path / "references", ignore_errors=True)
         return self._directory.records()
+
+    def _run_missing(self) -> None:
+        with TrialRunner(
+            self._directory.path,
+            self._base_dir,
+            targets=self._targets,
+            rerun_disturbed=self._rerun_disturbed,
+            on_notice=lambda text: self._tell(Notice(text)),
+        ) as runner:
+            runner.wait_until_ready()
+            for trial, repeat in self._missing():
+                self._run_one(runner, trial, repeat)
 
     def _missing(self) -> Iterator[tuple[TrialSpec, int]]:
         """Yield what is to run next, round by round; what a round showed decides who is in the next."""

@@ -183,8 +183,10 @@ def resolve_run(run: str, output_dir: Path) -> Path:
 
 
 def new_run_id() -> str:
-    """Return an id that sorts by time: `20260131-235959-1a2b`."""
-    return f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    """Return an id that sorts by time: `20260131-235959-0421ab` (milliseconds, then random digits)."""
+    now = time.time()
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    return f"{stamp}-{int(now % 1 * 1000):03d}{secrets.token_hex(1)}"
 
 
 def _repaired(path: Path) -> list[Record]:

@@ -2,32 +2,34 @@
 
 import statistics
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary
+from zbench.report.notes import log_path
 from zbench.report.text import OUTCOME_STYLE, VERDICT_STYLE, axes_text, plural, rate_text
 from zbench.units import format_bytes, format_seconds
 
 _LABEL_WIDTH = 18
 
 
-def print_configuration(console: Console, summary: ConfigSummary) -> None:
+def print_configuration(console: Console, summary: ConfigSummary, run_dir: Path | None = None) -> None:
     """Print one configuration: outcome, timing and its phases, memory, traffic, correctness, warnings."""
     head = Text.assemble((summary.trial_id, "bold"), f"  {axes_text(summary.axes)}")
     console.print(head, soft_wrap=True)
-    for label, value in _lines(summary):
+    for label, value in _lines(summary, run_dir):
         console.print(Text.assemble((f"  {label:{_LABEL_WIDTH}}", "dim"), value), soft_wrap=True)
 
 
-def _lines(summary: ConfigSummary) -> Iterator[tuple[str, Text | str]]:
+def _lines(summary: ConfigSummary, run_dir: Path | None) -> Iterator[tuple[str, Text | str]]:
     yield "outcome", Text(summary.outcome, OUTCOME_STYLE[summary.outcome])
     if summary.error is not None:
         yield "error", summary.error.message
         if summary.error.log:
-            yield "log", summary.error.log
+            yield "log", log_path(summary.error.log, run_dir)
     if summary.ok:
         yield from _timing(summary)
         yield from _memory(summary.ok)

@@ -1,7 +1,9 @@
 """What a table cannot say: the best in a sentence, why configurations failed or differ, warnings."""
 
+import os
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from rich.text import Text
 
@@ -14,16 +16,19 @@ _RANK = re.compile(r"\brank \d+\b")
 
 
 def notes(
-    summaries: Sequence[ConfigSummary], objective: ObjectiveSpec, winner: ConfigSummary | None
+    summaries: Sequence[ConfigSummary],
+    objective: ObjectiveSpec,
+    winner: ConfigSummary | None,
+    run_dir: Path | None = None,
 ) -> list[Text]:
-    """Return the lines below the table."""
+    """Return the lines below the table. run_dir: where the logs are that they name."""
     found = [_best_line(summaries, objective, winner)]
     for summary in summaries:
         if summary.verdict in ("drifted", "wrong"):
             word = (summary.verdict, VERDICT_STYLE[summary.verdict])
             found.append(Text.assemble(word, f" {axes_text(summary.axes)}: {difference_text(summary)}"))
-    found += _failure_lines([s for s in summaries if s.outcome not in ("ok", "invalid")])
-    found += _failure_lines([s for s in summaries if s.outcome == "invalid"])
+    found += _failure_lines([s for s in summaries if s.outcome not in ("ok", "invalid")], run_dir)
+    found += _failure_lines([s for s in summaries if s.outcome == "invalid"], run_dir)
     found += [Text.assemble(("warning", "yellow"), f" {line}") for line in warning_lines(summaries)]
     return found
 
@@ -78,7 +83,12 @@ def _best_line(
     return Text(f"no best: no configuration is both correct and within the constraints ({why})")
 
 
-def _failure_lines(summaries: Iterable[ConfigSummary]) -> list[Text]:
+def log_path(log: str, run_dir: Path | None) -> str:
+    """Return where a log is, as it can be opened from here."""
+    return log if run_dir is None else os.path.relpath(run_dir / log)
+
+
+def _failure_lines(summaries: Iterable[ConfigSummary], run_dir: Path | None) -> list[Text]:
     """Return one line for each distinct reason (whichever rank gave it), with the first log."""
     by_reason: dict[tuple[str, str], list[ConfigSummary]] = {}
     for summary in summaries:
@@ -88,7 +98,7 @@ def _failure_lines(summaries: Iterable[ConfigSummary]) -> list[Text]:
     for (outcome, _), (first, *others) in by_reason.items():
         assert first.error is not None, "a failed record says why"
         more = f" and {len(others)} more" if others else ""
-        log = f" (log: {first.error.log})" if first.error.log else ""
+        log = f" (log: {log_path(first.error.log, run_dir)})" if first.error.log else ""
         text = f" {axes_text(first.axes)}{more}: {first.error.message}{log}"
         found.append(Text.assemble((outcome, OUTCOME_STYLE[outcome]), text))
     return found

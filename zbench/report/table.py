@@ -1,6 +1,7 @@
 """The table of a run: one row a configuration, best first, each with its verdict."""
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -44,15 +45,20 @@ _COLUMNS: dict[str, Callable[[ConfigSummary], Text | str]] = {
 _LEFT = ("outcome", "verdict")
 
 
-def print_results(console: Console, records: Iterable[Record], objective: ObjectiveSpec) -> None:
-    """Print the table of all configurations, the best marked, and notes on those that failed or differ."""
+def print_results(
+    console: Console, records: Iterable[Record], objective: ObjectiveSpec, run_dir: Path | None = None
+) -> None:
+    """Print the table of all configurations, the best marked, and notes on those that failed or differ.
+
+    run_dir: where the logs are that the notes name.
+    """
     summaries = ranked(summarize(records), objective)
     winner = best(summaries, objective)
     if console.is_terminal:
         console.print(_fitted(console, summaries, winner))
     else:
         console.print(results_table(summaries, winner, _useful(summaries), plain=True))
-    for line in notes(summaries, objective, winner):
+    for line in notes(summaries, objective, winner, run_dir):
         console.print(line, soft_wrap=not console.is_terminal)
 
 

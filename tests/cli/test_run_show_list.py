@@ -1,0 +1,93 @@
+"""One configuration in full, runs as tables and lists, finished or not."""
+
+import json
+from pathlib import Path
+
+from zbench.record.store import find_runs
+
+
+def test_run_shows_everything_that_was_measured(zbench, sweep_file):
+    said = zbench("run", sweep_file, "--set", "zero_stage=1")
+    assert said.code == 0
+    lines = [line.split() for line in said.out.splitlines()]
+    assert ["outcome", "ok"] in lines
+    assert ["verdict", "identical"] in lines
+    assert ["median", "step", "10", "ms", "(each", "repeat:", "10", "ms,", "10", "ms)"] in lines
+    (run,) = find_runs(Path("results"))
+    assert "axes: {}" in (run / "spec.yaml").read_text()
+
+
+def test_run_of_a_file_takes_its_base_and_can_be_resumed(zbench, sweep_file):
+    first = json.loads(zbench("run", sweep_file, "--json").out)
+    assert {record["config"]["engine"]["zero_stage"] for record in first["trials"]} == {0}
+    assert json.loads(zbench("sweep", "--resume", "last", "--json").out)["trials"] == first["trials"]
+    sweep_file.write_text(sweep_file.read_text().replace("repeats: 2", "repeats: 3"))
+    said = zbench("sweep", sweep_file, "--resume", "last")
+    assert said.code == 2
+    assert "run.repeats was 2, is 3" in said.err
+
+
+def test_run_needs_no_file(zbench):
+    said = zbench("run", "--set", "world_size=2", "--repeats", "1", "--json")
+    document = json.loads(said.out)
+    assert [record["config"]["run"]["world_size"] for record in document["trials"]] == [2]
+
+
+def test_dry_run_prints_the_configuration_and_leaves_nothing(zbench):
+    said = zbench("run", "--dry-run", "--seed", "5")
+    assert "  seed: 5" in said.out.splitlines()
+    assert json.loads(zbench("run", "--dry-run", "--json").out)["sweep"]["name"] == "run"
+    assert not Path("results").exists()
+
+
+def test_show_repeats_the_table_of_a_run(zbench, sweep_file):
+    table = zbench("sweep", sweep_file).out
+    assert zbench("show").out == table
+    assert zbench("show", "tried").out == table
+    document = json.loads(zbench("show", "--json").out)
+    assert len(document["trials"]) == 4
+    assert document["exit_code"] == 0
+
+
+def test_show_one_configuration_by_the_start_of_its_id(zbench, sweep_file):
+    document = json.loads(zbench("sweep", sweep_file, "--json").out)
+    trial_id = document["best"]
+    shown = zbench("show", "--trial", trial_id[:6]).out
+    assert shown.startswith(trial_id)
+    said = zbench("show", "--trial", "zzz")
+    assert said.code == 2
+    assert trial_id in said.err
+
+
+def test_show_where_there_is_no_run(zbench):
+    said = zbench("show")
+    assert said.code == 2
+    assert "no run 'last' in results" in said.err
+
+
+def test_list_names_each_run_with_its_best(zbench, sweep_file):
+    zbench("sweep", sweep_file)
+    zbench("sweep", sweep_file, "--set", 'workload.options={"do": "crash"}')
+    rows = json.loads(zbench("list", "--json").out)["runs"]
+    assert [(row["configurations"], row["failed"], row["best"] is None) for row in rows] == [
+        (2, 0, False),
+        (2, 2, True),
+    ]
+    assert all(row["machine"] == rows[0]["machine"] for row in rows)
+    text = zbench("list").out
+    assert all(row["run_id"] in text for row in rows)
+
+
+def test_list_goes_on_past_a_run_that_cannot_be_read(zbench, sweep_file):
+    zbench("sweep", sweep_file)
+    (run,) = find_runs(Path("results"))
+    trials = run / "trials.jsonl"
+    trials.write_text("{damaged\n" + trials.read_text())
+    (row,) = json.loads(zbench("list", "--json").out)["runs"]
+    assert "trials.jsonl:1: damaged line" in row["problem"]
+
+
+def test_list_of_nothing_says_how_to_begin(zbench):
+    said = zbench("list")
+    assert (said.code, said.out) == (0, "")
+    assert "zbench sweep" in said.err
