@@ -11,6 +11,7 @@ from zbench.errors import ExitCode
 if TYPE_CHECKING:
     from zbench.launch.checkup import Check
 
+_NAME_WIDTH = 22
 _MARKS = {
     "ok": ("ok", "green"),
     "info": ("-", "dim"),
@@ -45,8 +46,16 @@ def command(
 
 
 def _print(check: "Check") -> None:
+    from rich.table import Table
     from rich.text import Text
 
+    out = console.rich_console()
     mark, style = _MARKS[check.status]
-    line = Text.assemble((f"{mark:4}", style), f"  {check.name:22} {check.text}")
-    console.rich_console().print(line, soft_wrap=True)
+    if not out.is_terminal:
+        console.result(f"{mark:4}  {check.name:{_NAME_WIDTH}}  {check.text}")
+        return
+    row = Table.grid(padding=(0, 2, 0, 0))
+    for width in (4, _NAME_WIDTH, None):
+        row.add_column(width=width)
+    row.add_row(Text(mark, style), check.name, Text(check.text))
+    out.print(row)

@@ -24,9 +24,7 @@ from zbench.cli.options import (
 def command(
     file: Annotated[
         Path | None,
-        typer.Argument(
-            metavar="[FILE]", help="Sweep file whose base configuration is run; its axes are not."
-        ),
+        typer.Argument(metavar="FILE", help="Sweep file whose base configuration is run; its axes are not."),
     ] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def command(
     run: Annotated[
-        str, typer.Argument(metavar="[RUN]", help="A run's path, its id, a sweep's name, or `last`.")
+        str, typer.Argument(metavar="RUN", help="A run's path, its id, a sweep's name, or `last`.")
     ] = "last",
     trial: Annotated[
         str | None,

@@ -23,7 +23,7 @@ from zbench.errors import UsageError
 
 def command(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Sweep file: YAML, TOML or JSON.")
+        Path | None, typer.Argument(metavar="FILE", help="Sweep file: YAML, TOML or JSON.")
     ] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
