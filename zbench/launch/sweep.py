@@ -85,7 +85,8 @@ class SweepRun:
             rerun_disturbed=self._rerun_disturbed,
             on_notice=lambda text: self._tell(Notice(text)),
         ) as runner:
-            runner.wait_until_ready()
+            for problem in runner.wait_until_ready():
+                self._tell(Notice(f"cannot import {problem}"))
             for trial, repeat in self._missing():
                 self._run_one(runner, trial, repeat)
 

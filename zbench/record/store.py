@@ -54,8 +54,9 @@ class RunDirectory:
         path = output_dir / _file_name(sweep) / (run_id or new_run_id())
         try:
             for directory in [*reversed(path.parents), path, path / LOGS]:
-                if not directory.exists():
-                    directory.mkdir()
+                is_new = not directory.exists()
+                directory.mkdir(exist_ok=directory != path)  # another sweep may make a parent meanwhile
+                if is_new:
                     made.append(directory)
             _write_durably(path / SPEC, _as_yaml({"schema_version": SCHEMA_VERSION} | spec))
             text = json.dumps({"schema_version": SCHEMA_VERSION} | environment, indent=2) + "\n"

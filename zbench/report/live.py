@@ -42,6 +42,7 @@ class Progressed:
 
     def __init__(self, objective: ObjectiveSpec) -> None:
         self.done = self.left = self.failed = 0
+        self.best_text = "no best yet"
         self._objective = objective
         self._records: list[Record] = []
         self._seconds: list[float] = []
@@ -52,18 +53,20 @@ class Progressed:
             self._records = list(event.finished)
             self.left = event.repeats
             self.failed = sum(record.outcome in FAILED for record in event.finished)
+            self.best_text = self._best()
         elif isinstance(event, TrialFinished):
             self._records.append(event.record)
             self._seconds.append(event.seconds)
             self.done, self.left = self.done + 1, event.left
             self.failed += event.record.outcome in FAILED
+            self.best_text = self._best()
 
     @property
     def seconds_left(self) -> float | None:
         """What is left takes as long as what was done, on average; None before the first trial ended."""
         return self.left * sum(self._seconds) / len(self._seconds) if self._seconds else None
 
-    def best_text(self) -> str:
+    def _best(self) -> str:
         """Return the best configuration so far in a few words."""
         winner = best(summarize(self._records), self._objective)
         if winner is None:
@@ -124,7 +127,7 @@ class LiveView:
         self._has_room = console.width >= _ROOM_FOR_KEYS
         self._axes: tuple[str, ...] = ()
         self._now = self._step = ""
-        self._live = Live(console=console, refresh_per_second=8, transient=True, get_renderable=self._render)
+        self._live = Live(console=console, refresh_per_second=4, transient=True, get_renderable=self._render)
 
     def __call__(self, event: Event) -> None:
         """Follow one event."""
@@ -169,7 +172,7 @@ class LiveView:
         count = f"{state.done}/{total}"
         left = f"{clock_text(state.seconds_left)} left"
         head.add_row(ProgressBar(total=max(1, total), completed=state.done, width=24), count, left, failed)
-        lines = [Text(f"{self._now}{self._step}"), Text(state.best_text(), "dim")]
+        lines = [Text(f"{self._now}{self._step}"), Text(state.best_text, "dim")]
         for line in lines:
             line.no_wrap, line.overflow = True, "ellipsis"
         return Group(head, *lines)
