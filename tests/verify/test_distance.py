@@ -31,7 +31,9 @@ def test_units_in_the_last_place_cross_zero_one_by_one() -> None:
 
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 def test_values_that_are_not_finite_are_named_and_not_measured(value: float) -> None:
-    spread = compare(named(torch.ones(2), torch.tensor([1.0, value])), named(torch.ones(2), torch.ones(2)), "ab")
+    spread = compare(
+        named(torch.ones(2), torch.tensor([1.0, value])), named(torch.ones(2), torch.ones(2)), "ab"
+    )
     assert (spread.not_finite, spread.max_abs, spread.max_ulp) == ("b", None, None)
 
 

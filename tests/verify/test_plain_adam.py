@@ -1,4 +1,5 @@
-"""The reference's optimizer is torch's own: same bits, groups by name, parameters without gradients left alone."""
+"""The reference's optimizer is torch's own: same bits, groups by name, parameters without gradients left
+alone."""
 
 import torch
 from torch import Tensor
@@ -6,7 +7,11 @@ from torch import Tensor
 from zbench.spec.engine import EngineSpec
 from zbench.verify.plain_adam import PlainAdam
 
-SIZES = {"a.weight": (16, 32), "a.bias": (48,), "b.weight": (64, 16)}  # multiples of 16: torch has no odd tail
+SIZES = {
+    "a.weight": (16, 32),
+    "a.bias": (48,),
+    "b.weight": (64, 16),
+}  # multiples of 16: torch has no odd tail
 
 
 def initial() -> dict[str, Tensor]:
@@ -50,7 +55,9 @@ def test_groups_take_the_first_pattern_that_matches() -> None:
 
 
 def test_without_bias_correction_moments_are_used_as_they_are() -> None:
-    adam = PlainAdam(initial(), spec(optimizer={"bias_correction": False, "weight_decay": 0.0}), torch.float64)
+    adam = PlainAdam(
+        initial(), spec(optimizer={"bias_correction": False, "weight_decay": 0.0}), torch.float64
+    )
     adam.step(gradients(0), 1.0)
     for name, value in adam.values().items():
         gradient = gradients(0)[name]

@@ -18,11 +18,15 @@ STEPS = 4
 
 def final(size: float, seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return {name: (1 + size * torch.randn(2000, generator=generator, dtype=torch.float64)).float() for name in NAMES}
+    return {
+        name: (1 + size * torch.randn(2000, generator=generator, dtype=torch.float64)).float()
+        for name in NAMES
+    }
 
 
 def trajectory(parameters: dict[str, Tensor], *, differs: dict[int, set[str]] | None = None) -> Trajectory:
-    """A run that ends with `parameters`; `differs[step]` names those whose digests are other than the reference's."""
+    """A run that ends with `parameters`; `differs[step]` names those whose digests are other than the
+    reference's."""
     base = torch.arange(STEPS * len(NAMES)).view(STEPS, len(NAMES))
     for step, names in (differs or {}).items():
         for name in names:

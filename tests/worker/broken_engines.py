@@ -1,7 +1,7 @@
 """Engines that are wrong on purpose, as a sweep names them: `engine:
 tests.worker.broken_engines:drops_micro_batch`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -101,9 +101,17 @@ def forgets_weight_decay(
     )
 
 
-BROKEN: dict[str, Callable[..., Any]] = {
-    "drops_micro_batch": drops_micro_batch,
-    "scales_gradient": scales_gradient,
-    "updates_shard_twice": updates_shard_twice,
-    "forgets_weight_decay": forgets_weight_decay,
-}
+class _StraysOnOneRank(_Forwarding):
+    """Rank 1 reports other parameters than the rest from the second step on."""
+
+    def full_parameters(self) -> dict[str, Tensor]:
+        parameters: dict[str, Tensor] = self._inner.full_parameters()
+        if self.steps >= FIRST_WRONG_STEP and torch.distributed.get_rank() == 1:
+            return {name: value * 1.001 for name, value in parameters.items()}
+        return parameters
+
+
+def strays_on_one_rank(
+    model: nn.Module, spec: EngineSpec, process_group: object = None, *, instruments: Instruments
+) -> _Forwarding:
+    return _StraysOnOneRank(build_engine(model, spec, None, instruments=instruments))

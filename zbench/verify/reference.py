@@ -70,7 +70,8 @@ class _PlainRun:
         for name, parameter in self._model.named_parameters():
             parameter.requires_grad_(name in trained)
         self._scaling = _scaling(task.spec, exact=self._exact)
-        self._norm = _exact_square_sum if self._exact else _canonical_square_sum
+        decides = task.spec.gradient_clipping > 0 or task.spec.dtype == "float16"
+        self._norm = _canonical_square_sum if decides and not self._exact else _square_sum
 
     def values(self) -> dict[str, Tensor]:
         return self._adam.values()
@@ -203,8 +204,11 @@ def _canonical_square_sum(gradients: Gradients) -> float:
     return sum_in_order(torch.cat(parts)) if parts else 0.0
 
 
-def _exact_square_sum(gradients: Gradients) -> float:
-    return math.fsum(float(g.square().sum()) for g in gradients.values() if g is not None)
+def _square_sum(gradients: Gradients) -> float:
+    """Return the sum of squares in float64 and torch's own order: for the truth, or where no bit hangs on
+    it."""
+    found = [g for g in gradients.values() if g is not None]
+    return math.fsum(float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2 for g in found)
 
 
 def _scaling(spec: EngineSpec, *, exact: bool) -> LossScaling:

@@ -1,0 +1,49 @@
+"""Reference runs of small workloads, and ways to make another run of the same training."""
+
+import dataclasses
+from pathlib import Path
+
+import torch
+
+from zbench.spec.accumulation import accumulation
+from zbench.spec.engine import EngineSpec
+from zbench.spec.workload import WorkloadSpec
+from zbench.verify.reference import Task, make_reference
+from zbench.verify.trajectory import Reference
+from zbench.workloads import Batch, build_workload
+
+MLP = {"model": "mlp", "options": {"hidden": 64}, "sequence_length": 32, "micro_batch_size": 4}
+GPT = {"model": "gpt", "options": {"layers": 2, "width": 64, "heads": 4}, "sequence_length": 32}
+
+
+def task(
+    workload: dict[str, object], *, steps: int = 5, seed: int = 0, world_size: int = 2, **engine: object
+) -> Task:
+    spec = EngineSpec.model_validate(engine)
+    shape = WorkloadSpec.model_validate(workload)
+    made = build_workload(shape, seed=seed, world_size=world_size, base_dir=Path())
+    return Task(made, spec, accumulation(spec, shape), steps, torch.device("cpu"))
+
+
+def reference(of: Task, *, truth: bool = True) -> Reference:
+    return make_reference(of, truth=truth, on_step=lambda done, total: None)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReversedSamples:
+    """Data whose micro-batches have their samples in the opposite order: the same training, other
+    rounding."""
+
+    data: object
+
+    @property
+    def fingerprint(self) -> str:
+        return "reversed"
+
+    def micro_batch(self, seed: int) -> Batch:
+        return tuple(tensor.flip(0) for tensor in self.data.micro_batch(seed))  # type: ignore[attr-defined]
+
+
+def reversed_samples(of: Task) -> Task:
+    workload = dataclasses.replace(of.workload, data=ReversedSamples(of.workload.data))
+    return dataclasses.replace(of, workload=workload)

@@ -1,0 +1,137 @@
+"""The reference is plain PyTorch: held against a loop written out by hand, bit for bit."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.verify.runs import GPT, MLP, reference, task
+from zbench.verify.digest import digest
+from zbench.verify.reference import Task
+from zbench.workloads import Workload
+
+SIXTEENS = {
+    **MLP,
+    "options": {"hidden": 64, "vocabulary": 256},
+}  # every size a multiple of 16: torch needs no padding
+
+
+def by_hand(
+    of: Task, max_norm: float = 0.0, *, each_backward: bool = False
+) -> tuple[dict[str, Tensor], list[float]]:
+    """Two ranks and three micro-batches with torch's own clipping-free AdamW; returns parameters and
+    losses."""
+    workload, micros, ranks = of.workload, of.accumulation.backwards, of.workload.world_size
+    model = workload.make_model()
+    adamw = torch.optim.AdamW(model.parameters(), of.spec.optimizer.lr, fused=True)
+    losses = []
+    for step in range(of.steps):
+        found = [[gradient(workload, model, step, m, r, losses) for m in range(micros)] for r in range(ranks)]
+        for place, parameter in enumerate(model.parameters()):
+            if each_backward:
+                total = sum((found[0][m][place] + found[1][m][place] for m in range(1, micros)),
+                            found[0][0][place] + found[1][0][place])  # fmt: skip
+            else:
+                one, other = (
+                    sum((found[r][m][place] for m in range(1, micros)), found[r][0][place]) for r in (0, 1)
+                )
+                total = one + other
+            parameter.grad = total * torch.tensor(1 / (ranks * micros), dtype=torch.float64).float()
+        adamw.step()
+    return {name: p.detach() for name, p in model.named_parameters()}, losses
+
+
+def gradient(
+    workload: Workload, model: nn.Module, step: int, micro: int, rank: int, losses: list[float]
+) -> list[Tensor]:
+    model.zero_grad()
+    loss = workload.loss(model, workload.batch(step, micro, rank))
+    loss.backward()
+    losses.append(loss.item())
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("each_backward", [False, True])
+def test_parameters_and_losses_are_those_of_a_loop_by_hand(each_backward: bool) -> None:
+    order = "each_backward" if each_backward else "boundary"
+    of = task(SIXTEENS, gradient_accumulation_steps=3, reduce_at=order)
+    parameters, losses = by_hand(of, each_backward=each_backward)
+    made = reference(of, truth=False).plain
+    assert made.names == tuple(parameters)
+    assert all(torch.equal(made.parameters[name], value) for name, value in parameters.items())
+    assert made.losses.shape == (5, 2, 3)
+    assert made.losses.reshape(-1).tolist() == losses
+    assert made.digests[-1].tolist() == [digest(value) for value in parameters.values()]
+
+
+def test_the_order_of_summation_shows_in_the_bits() -> None:
+    boundary, each = (
+        reference(task(MLP, gradient_accumulation_steps=3, reduce_at=at), truth=False).plain
+        for at in ("boundary", "each_backward")
+    )
+    assert not torch.equal(boundary.digests, each.digests)
+
+
+def test_the_norm_is_that_of_averaged_gradients_and_clipping_limits_it() -> None:
+    free = reference(task(MLP, steps=1), truth=False).plain
+    workload = task(MLP).workload
+    model = workload.make_model()
+    sum(workload.loss(model, workload.batch(0, 0, rank)) for rank in (0, 1)).backward()  # type: ignore[union-attr]
+    norm = math.sqrt(
+        sum(float((p.grad / 2).double().square().sum()) for p in model.parameters() if p.grad is not None)
+    )
+    assert free.grad_norms.item() == pytest.approx(norm, rel=1e-6)
+    clipped = reference(task(MLP, steps=1, gradient_clipping=norm / 10), truth=False).plain
+    assert clipped.grad_norms.item() == free.grad_norms.item()
+    for name, moment in clipped.moments.items():
+        torch.testing.assert_close(moment, free.moments[name] / 10, rtol=1e-4, atol=1e-12)
+
+
+def test_the_truth_is_the_same_training_in_float64() -> None:
+    made = reference(task(GPT, gradient_clipping=0.5, gradient_accumulation_steps=2))
+    assert made.truth.keys() == made.plain.parameters.keys()
+    for name, exact in made.truth.items():
+        assert exact.dtype == torch.float64
+        assert not torch.equal(exact, exact.float().double())
+        torch.testing.assert_close(made.plain.parameters[name].double(), exact, rtol=1e-2, atol=1e-3)
+    assert bool((made.travelled > 0).all())
+
+
+def test_bfloat16_keeps_float32_masters() -> None:
+    made = reference(task(GPT, dtype="bfloat16"), truth=False).plain
+    weights = made.parameters["blocks.0.qkv.weight"]
+    assert weights.dtype == torch.float32
+    assert not torch.equal(weights, weights.bfloat16().float())
+
+
+def test_float16_skips_overflowing_steps_and_the_truth_skips_the_same() -> None:
+    made = reference(task(MLP, dtype="float16", initial_loss_scale=2.0**24, steps=14))
+    skipped = len(made.plain.skipped)
+    assert 0 < skipped < 14
+    assert made.plain.skipped == tuple(range(skipped))
+    assert (made.plain.digests[: skipped - 1] == made.plain.digests[0]).all()
+    assert not torch.equal(made.plain.digests[skipped], made.plain.digests[0])
+    exact = next(iter(made.truth.values()))
+    mine = next(iter(made.plain.parameters.values()))
+    assert float((exact - mine).abs().max()) < 0.01
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    made = reference(task(GPT, param_groups={"*norm*": {"frozen": True}}), truth=True)
+    assert made.plain.names
+    assert not any("norm" in name for name in (*made.plain.names, *made.truth))
+
+
+def test_dropout_is_the_same_in_every_run() -> None:
+    of = task({"model": "tests.verify.models:with_dropout", "sequence_length": 8})
+    one, other = (reference(of, truth=False).plain for _ in range(2))
+    assert torch.equal(one.digests, other.digests)
+    model, batch = of.workload.make_model(), of.workload.batch(0, 0, 0)
+    assert len({of.workload.loss(model, batch).item() for _ in range(4)}) > 1
+
+
+def test_a_parameter_without_gradient_stays_where_it_was() -> None:
+    made = reference(task({"model": "tests.verify.models:with_unused", "sequence_length": 8}))
+    assert torch.equal(made.plain.parameters["unused"], torch.ones(5))
+    assert bool((made.travelled[list(made.plain.names).index("unused")] == 0).all())

@@ -1,0 +1,54 @@
+"""A reference survives its file, bit for bit."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from zbench.verify.trajectory import Reference, Trajectory, load_reference, save_reference
+
+
+def example() -> Reference:
+    plain = Trajectory(
+        names=("a/b", "scalar"),
+        losses=torch.rand(3, 2, 1, dtype=torch.float64),
+        grad_norms=torch.tensor([1.0, float("inf"), float("nan")], dtype=torch.float64),
+        digests=torch.tensor([[-(2**63), 2**63 - 1]] * 3),
+        parameters={"a/b": torch.randn(2, 3).t(), "scalar": torch.tensor(-0.0)},
+        moments={"a/b": torch.randn(3, 2)},
+        skipped=(1,),
+    )
+    truth = {
+        "a/b": torch.randn(3, 2, dtype=torch.float64),
+        "scalar": torch.tensor(1 / 3, dtype=torch.float64),
+    }
+    return Reference(
+        plain, torch.rand(2, dtype=torch.float64), "text-7-abc", truth, {"a/b": torch.rand(3, 2)}
+    )
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    saved = example()
+    save_reference(saved, tmp_path / "ref")
+    loaded = load_reference(tmp_path / "ref")
+    assert [path.name for path in tmp_path.iterdir()] == ["ref"]
+    assert (loaded.plain.names, loaded.plain.skipped, loaded.data) == (("a/b", "scalar"), (1,), "text-7-abc")
+    for mine, theirs in (
+        (saved.plain.parameters, loaded.plain.parameters),
+        (saved.plain.moments, loaded.plain.moments),
+        (saved.truth, loaded.truth),
+        (saved.true_moments, loaded.true_moments),
+    ):
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    assert torch.equal(loaded.plain.digests, saved.plain.digests)
+    assert torch.equal(loaded.plain.losses, saved.plain.losses)
+    assert torch.equal(loaded.travelled, saved.travelled)
+    assert str(loaded.plain.grad_norms.tolist()) == "[1.0, inf, nan]"
+
+
+def test_another_format_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    save_file({"losses": torch.zeros(1)}, tmp_path / "ref", metadata={"format": "0"})
+    with pytest.raises(ValueError, match="remove it and run the sweep again"):
+        load_reference(tmp_path / "ref")

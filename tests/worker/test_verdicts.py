@@ -1,0 +1,125 @@
+"""Whole trials in real processes: the engine is identical, honest others equivalent, broken ones found out."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.worker.broken_engines import FIRST_WRONG_STEP, SCALED_PARAMETER
+from tests.worker.conftest import ROOT, RunTrial, trial
+
+GPT: dict[str, Any] = {
+    "model": "gpt",
+    "options": {"layers": 6, "width": 64, "heads": 4},
+    "sequence_length": 32,
+}
+BROKEN = "tests.worker.broken_engines:"
+HONEST = "tests.worker.honest_engines:other_order"
+LAST_LAYERS = {"layers.2.bias", "layers.2.weight"}
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_every_stage_and_world_size_is_identical(run_trial: RunTrial, stage: int, world_size: int) -> None:
+    engine = {"zero_stage": stage, "gradient_clipping": 0.5, "gradient_accumulation_steps": 2}
+    record = run_trial(trial(engine, run={"world_size": world_size}))
+    assert record.error is None
+    found = record.correctness
+    assert (found.verdict, found.error_ratio, found.loss_max_abs_diff) == ("identical", 1.0, 0.0)
+    assert found.grad_norm_max_abs_diff == 0.0
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"zero_stage": 1, "offload_optimizer": "cpu", "dtype": "bfloat16"},
+        {"zero_stage": 2, "dtype": "float16", "initial_loss_scale": 2.0**22},
+        {"zero_stage": 1, "param_groups": {"*.bias": {"frozen": True}, "layers.1.*": {"weight_decay": 0.0}}},
+        {"zero_stage": 2, "optimizer": {"name": "adam", "amsgrad": True, "bias_correction": False}},
+        {"zero_stage": 2, "reduce_bucket_size": 3000, "grad_accum_dtype": "bfloat16", "gradient_accumulation_steps": 2},
+    ],
+)
+def test_what_shapes_the_reference_is_mirrored_by_it(run_trial: RunTrial, engine: dict[str, Any]) -> None:
+    assert run_trial(trial(engine)).correctness.verdict == "identical"
+
+
+@pytest.mark.parametrize("mode", ["multi_backward", "unmanaged"])
+def test_modes_that_do_not_count_train_on_the_mean_too(run_trial: RunTrial, mode: str) -> None:
+    workload = {"model": "mlp", "options": {"hidden": 64}, "sequence_length": 32, "backwards_per_step": 3}
+    record = run_trial(trial({"zero_stage": 2, "accumulation_mode": mode}, workload=workload))
+    assert record.correctness.verdict == "identical"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("workload", [None, GPT])
+def test_an_honest_engine_that_rounds_otherwise_is_equivalent(
+    run_trial: RunTrial, dtype: str, workload: dict[str, Any] | None
+) -> None:
+    engine = {"engine": HONEST, "dtype": dtype, "gradient_accumulation_steps": 3, "gradient_clipping": 1.0}
+    found = run_trial(trial(engine, workload=workload)).correctness
+    assert found.verdict == "equivalent"
+    assert found.first_differing_step == 1
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_dropped_micro_batch_is_wrong_from_its_step_on(run_trial: RunTrial, stage: int) -> None:
+    engine = {"engine": BROKEN + "drops_micro_batch", "zero_stage": stage, "gradient_accumulation_steps": 2}
+    found = run_trial(trial(engine)).correctness
+    assert (found.verdict, found.first_differing_step) == ("wrong", FIRST_WRONG_STEP)
+    assert found.error_ratio is not None
+    assert found.error_ratio > 10_000
+
+
+def test_a_scaled_gradient_is_wrong_and_its_parameter_named(run_trial: RunTrial) -> None:
+    found = run_trial(trial({"engine": BROKEN + "scales_gradient", "zero_stage": 1})).correctness
+    assert (found.verdict, found.worst_parameter) == ("wrong", SCALED_PARAMETER)
+    assert found.first_differing_step == FIRST_WRONG_STEP
+
+
+def test_a_shard_updated_twice_is_wrong_and_named(run_trial: RunTrial) -> None:
+    engine = {"engine": BROKEN + "updates_shard_twice", "zero_stage": 2, "sub_group_size": 1024}
+    found = run_trial(trial(engine)).correctness
+    assert (found.verdict, found.first_differing_step) == ("wrong", FIRST_WRONG_STEP)
+    assert found.worst_parameter in LAST_LAYERS  # the first subgroup in backward order
+
+
+def test_a_forgotten_weight_decay_is_wrong_from_the_first_step(run_trial: RunTrial) -> None:
+    found = run_trial(trial({"engine": BROKEN + "forgets_weight_decay", "zero_stage": 1})).correctness
+    assert (found.verdict, found.first_differing_step) == ("wrong", 1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("fault", ["drops_micro_batch", "updates_shard_twice"])
+def test_faults_are_seen_at_depth_in_both_dtypes(run_trial: RunTrial, fault: str, dtype: str) -> None:
+    engine = {"engine": BROKEN + fault, "zero_stage": 1, "gradient_accumulation_steps": 2, "dtype": dtype}
+    found = run_trial(trial(engine, workload=GPT)).correctness
+    assert found.verdict in ("drifted", "wrong")
+    assert found.first_differing_step == FIRST_WRONG_STEP
+
+
+def test_ranks_that_disagree_are_judged_by_the_gravest(run_trial: RunTrial) -> None:
+    record = run_trial(trial({"engine": BROKEN + "strays_on_one_rank"}))
+    assert record.correctness.verdict in ("drifted", "wrong")
+    assert any(f"ranks hold different parameters since step {FIRST_WRONG_STEP}" in w for w in record.warnings)
+
+
+def test_without_the_truth_a_dropped_micro_batch_is_drifted(run_trial: RunTrial) -> None:
+    engine = {"engine": BROKEN + "drops_micro_batch", "gradient_accumulation_steps": 2}
+    found = run_trial(trial(engine, verify="reference")).correctness
+    assert (found.verdict, found.error_ratio) == ("drifted", None)
+
+
+def test_a_sweep_with_a_broken_engine_exits_with_4(tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep.yaml"
+    sweep.write_text(
+        "workload: {model: mlp, sequence_length: 32}\n"
+        "run: {world_size: 2, device: cpu, warmup_steps: 1, steps: 3, repeats: 1}\n"
+        "engine: {gradient_accumulation_steps: 2}\n"
+        f"axes: {{engine: [builtin, '{BROKEN}drops_micro_batch']}}\n"
+    )
+    command = [sys.executable, "-m", "zbench.cli.main", "sweep", str(sweep), "-o", str(tmp_path / "results")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "wrong" in done.stdout
