@@ -171,7 +171,7 @@ def test_a_study_of_another_sweep_is_refused(zbench, space_file, tmp_path) -> No
     [
         ((), "expected --storage URL"),
         (("--storage", "sqlite:///x.db"), "and --study NAME"),
-        (("--storage", "sqlite:///x.db", "--study", "none"), "no study 'none' in this storage (it holds none"),
+        (("--storage", "sqlite:///x.db", "--study", "none"), "no study 'none' in this storage"),
         (("--storage", f"postgresql://u:{SECRET}@127.0.0.1:1/db", "--study", "s"), "cannot use storage"),
     ],
 )  # fmt: skip
@@ -190,3 +190,20 @@ def test_no_file_of_a_run_holds_the_storages_password(zbench, space_file, tmp_pa
     for run in find_runs(tmp_path / "results"):
         assert load_environment(run)["invocation"]["command"][-1] == f"sqlite:///{tmp_path}/study.db"
         assert not any(SECRET.encode() in file.read_bytes() for file in run.rglob("*") if file.is_file())
+
+
+def test_trials_can_be_jobs(zbench, space_file, tmp_path) -> None:
+    pytest.importorskip("submitit")
+    said = zbench("tune", space_file, "--budget", "1trials", "--repeats", "1", "--slurm", "cluster=local")
+    assert said.code == 0, said.err
+    records = load_records(only_run(tmp_path))
+    assert {record.correctness.verdict for record in records} == {"identical"}
+    assert list((only_run(tmp_path) / "logs").rglob("*_0_log.out")), "submitit's logs are kept"
+
+
+def test_jobs_without_slurm_are_refused(zbench, space_file, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = zbench("tune", space_file, "--slurm", "nodes=2")
+    assert said.code == 2
+    assert "no sbatch on this machine" in said.err
+    assert not find_runs(tmp_path / "results")

@@ -50,6 +50,14 @@ class FakeRunner:
         self.began: list[tuple[str, int]] = []
         self._machine, self._seconds, self._log, self._outcomes = Machine(3), seconds, log, outcomes
 
+    def has_reference(self, trial: TrialSpec) -> bool:
+        """Nothing is verified here."""
+        return True
+
+    def reference(self, trial: TrialSpec, watch: Watch | None = None) -> Path | Failure | None:
+        """Nothing is verified here."""
+        return None
+
     def run(self, trial: TrialSpec, *, repeat: int = 0, watch: Watch | None = None) -> Record:
         """Return a record of the trial."""
         self.began.append((trial.trial_id, repeat))

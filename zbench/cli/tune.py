@@ -30,6 +30,14 @@ Storage = Annotated[
     ),
 ]
 
+Slurm = Annotated[
+    list[str],
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="Run each trial as a SLURM job, as nodes=2 or partition=gpu; repeatable (needs zbench[slurm]).",
+    ),
+]
+
 
 def command(
     file: Annotated[
@@ -62,6 +70,7 @@ def command(
         bool,
         typer.Option("--run-implied-oom", help="Run points that are larger than one that ran out of memory."),
     ] = False,
+    slurm: Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
     resume: Annotated[
@@ -81,19 +90,20 @@ def command(
     Every trial is verified; one that is wrong, too large or crashes teaches the search where not to look. The
     best and its runner-up get fresh repeats (run.repeats) at the end.
     """
-    from zbench.cli import tuning
+    from zbench.cli import search_flags, tuning
 
     if file is None and resume is None:
         raise UsageError("expected a sweep file (or --resume RUN); try `zbench tune sweeps/quickstart.yaml`")
     wanted = settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
     wanted += [f"search.seed={seed}"] * (seed is not None)
-    asked = tuning.search_settings(
+    asked = search_flags.search_settings(
         objective=objective, budget=budget, memory=memory, warm_start=warm_start, run_implied=run_implied_oom
     )
-    request = tuning.request_for(file, resume, output_dir, [*wanted, *asked], method)
+    request = search_flags.request_for(file, resume, output_dir, [*wanted, *asked], method)
     if dry_run:
         from zbench.cli.plan import print_plan
 
         print_plan(request.sweep, as_json=as_json)
         return
-    raise typer.Exit(tuning.perform_search(request, storage=storage, study=study))
+    jobs = search_flags.slurm_options(slurm)
+    raise typer.Exit(tuning.perform_search(request, storage=storage, study=study, slurm=jobs))

@@ -1,86 +1,50 @@
-"""What `tune`, `worker` and a `sweep` with a search method share: from flags to table and exit code."""
+"""What `tune`, `worker` and a `sweep` with a search method share: from a request to table and exit code."""
 
+import contextlib
 import json
 import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from zbench.cli import console, sweeping
+from zbench.cli import console
 from zbench.cli.sweeping import Request
 from zbench.errors import ExitCode, UsageError, ZbenchError
 from zbench.launch.capacity import check_world_size
 from zbench.launch.trial import TrialRunner
 from zbench.record import environment, lines
 from zbench.record.record import Record
-from zbench.record.store import RunDirectory, load_records
+from zbench.record.store import RunDirectory, StorageError, load_records
 from zbench.report.live import view
 from zbench.report.search import print_search
 from zbench.report.table import print_results
-from zbench.spec.document import read_document
 from zbench.spec.dump import sweep_document
-from zbench.spec.metrics import METRICS
 from zbench.spec.sweep import SweepSpec
-from zbench.tune.ledger import load_study
-from zbench.tune.report import search_document
-from zbench.tune.session import Outcome, Session, Task
-from zbench.tune.stop import Budget
-from zbench.tune.storage import reaching, redacted_arguments, relational_storage
-from zbench.units import parse_bytes
 
-_UNLIMITED_TRIALS = 1_000_000
+if TYPE_CHECKING:  # Optuna is imported where a search begins, not with the command line
+    from zbench.launch.slurm import SlurmOptions
+    from zbench.tune.session import Outcome, Runner, Task
 
 
-def search_settings(
+def perform_search(
+    request: Request,
     *,
-    objective: Sequence[str],
-    budget: str | None,
-    memory: str | None,
-    warm_start: Sequence[Path],
-    run_implied: bool,
-) -> list[str]:
-    """Return the flags of a search as `--set` texts; UsageError where one makes no sense."""
-    found: list[str] = []
-    goals = [_goal(text) for text in objective]
-    if goals:
-        for direction in ("maximize", "minimize"):
-            names = [metric for way, metric in goals if way == direction]
-            found.append(f"objective.{direction}={json.dumps(names)}")
-    if budget is not None:
-        limit = Budget.parse(budget)
-        found.append(f"search.trials={limit.trials or _UNLIMITED_TRIALS}")
-        found += [f"search.budget={limit.seconds}"] if limit.seconds is not None else []
-    if memory is not None:
-        found.append(f'objective.subject_to.peak_device_bytes="<= {_size(memory)}"')
-    if warm_start:
-        found.append(f"search.warm_start={json.dumps([str(path.absolute()) for path in warm_start])}")
-    return [*found, *(["search.imply_oom=false"] if run_implied else [])]
-
-
-def request_for(
-    file: Path | None, resume: str | None, output_dir: Path, settings: Sequence[str], method: str | None
-) -> Request:
-    """Return the request to search a file's space; a file that says `grid` or nothing is searched by TPE."""
-    if resume is not None:
-        return sweeping.resumed(resume, output_dir, file, settings)
-    assert file is not None
-    data = read_document(file).data
-    known = data if isinstance(data, dict) else {}
-    default = [] if "objective" in known else ["objective.maximize=[tokens_per_s]"]
-    chosen = method or _method_in(known)
-    return sweeping.from_file(file, output_dir, [*default, *settings, f"search.method={chosen}"])
-
-
-def perform_search(request: Request, *, storage: str | None = None, study: str | None = None) -> ExitCode:
+    storage: str | None = None,
+    study: str | None = None,
+    slurm: "SlurmOptions | None" = None,
+) -> ExitCode:
     """Search, print the table and what was found (or the document), and return the exit code."""
-    _check(request.sweep)
+    from zbench.tune.report import search_document
+    from zbench.tune.session import Task
+
+    _check(request.sweep, elsewhere=slurm is not None)
     facts = _environment(request)
     if storage is not None:
         _try_storage(storage)
     directory = _directory(request, facts)
     task = Task(request.sweep, request.base_dir, facts, storage, study)
-    found, failure = _run(task, directory, fresh=request.run is None)
+    found, failure = _run(task, directory, slurm, fresh=request.run is None)
     records = load_records(directory.path)
     code = _code(found, failure, records)
     document = None if found is None else search_document(found, request.sweep.objective, records)
@@ -90,18 +54,24 @@ def perform_search(request: Request, *, storage: str | None = None, study: str |
     return code
 
 
-def work(storage: str, study: str, base_dir: Path, output_dir: Path) -> ExitCode:
+def work(
+    storage: str, study: str, base_dir: Path, output_dir: Path, slurm: "SlurmOptions | None" = None
+) -> ExitCode:
     """Pull trials of a study until there are none left; return the exit code."""
+    from zbench.tune.ledger import load_study
+    from zbench.tune.session import Task
+    from zbench.tune.storage import reaching, relational_storage
+
     opened = relational_storage(storage)
     with reaching(storage):
         _, identity = load_study(opened, study)
     opened.engine.dispose()
     request = Request(identity.sweep, base_dir, output_dir)
-    _check(identity.sweep)
+    _check(identity.sweep, elsewhere=slurm is not None)
     facts = _environment(request)
     directory = _directory(request, facts)
     task = Task(identity.sweep, base_dir, facts, storage, study, is_worker=True)
-    found, failure = _run(task, directory, fresh=True)
+    found, failure = _run(task, directory, slurm, fresh=True)
     records = load_records(directory.path) if directory.path.exists() else []
     code = failure_code(failure) if failure is not None else ExitCode.PASS
     if console.state.json:
@@ -119,25 +89,42 @@ def failure_code(failure: BaseException) -> ExitCode:
 
 
 def _run(
-    task: Task, directory: RunDirectory, *, fresh: bool
-) -> tuple[Outcome | None, ZbenchError | KeyboardInterrupt | None]:
+    task: "Task", directory: RunDirectory, slurm: "SlurmOptions | None", *, fresh: bool
+) -> tuple["Outcome | None", ZbenchError | KeyboardInterrupt | None]:
     """Return what was found, or what cut it short; a fresh directory without a record does not stay."""
+    from zbench.tune.session import Session
+
     objective, quiet = task.sweep.objective, console.state.quiet
     try:
         with (
             directory,
             view(console.rich_console(stderr=True), objective, quiet=quiet) as show,
-            TrialRunner(directory.path, task.base_dir) as runner,
+            _runner(directory.path, task.base_dir, slurm) as runner,
         ):
             return Session(task, directory, runner, show).run(), None
-    except (ZbenchError, KeyboardInterrupt) as error:
+    except BrokenPipeError:
+        raise
+    except (ZbenchError, KeyboardInterrupt, OSError) as error:
+        if isinstance(error, OSError):  # a full disk strikes logs and scratch files before it strikes records
+            error = StorageError(f"cannot go on: {error}; mend that and use --resume")
         if fresh and directory.discard_if_empty():
-            raise
+            raise error from None
         return None, error
 
 
+def _runner(
+    path: Path, base_dir: Path, slurm: "SlurmOptions | None"
+) -> "contextlib.AbstractContextManager[Runner]":
+    """Return what runs trials: processes on this machine, or jobs."""
+    if slurm is None:
+        return TrialRunner(path, base_dir)
+    from zbench.launch.slurm import SlurmRunner
+
+    return SlurmRunner(path, base_dir, slurm)
+
+
 def _code(
-    found: Outcome | None, failure: ZbenchError | KeyboardInterrupt | None, records: Sequence[Record]
+    found: "Outcome | None", failure: ZbenchError | KeyboardInterrupt | None, records: Sequence[Record]
 ) -> ExitCode:
     """Return what a search means: without a feasible and correct configuration it has not done its job."""
     if failure is not None or found is None:
@@ -190,20 +177,26 @@ def _document(
     return document
 
 
-def _check(sweep: SweepSpec) -> None:
-    """Raise UsageError for a sweep that cannot be searched here."""
+def _check(sweep: SweepSpec, *, elsewhere: bool) -> None:
+    """Raise UsageError for a sweep that cannot be searched. elsewhere: its ranks need no room here."""
     if sweep.verify.mode == "off":
         raise UsageError("a best needs a verdict: set verify.mode to reference or full to search this sweep")
+    if elsewhere:
+        return
     sizes = sweep.axes.get("world_size")
     check_world_size(max([sweep.run.world_size, *(sizes if isinstance(sizes, list) else [])]))
 
 
 def _try_storage(url: str) -> None:
     """Reach the storage once before anything is made on disk."""
+    from zbench.tune.storage import relational_storage
+
     relational_storage(url).engine.dispose()
 
 
 def _environment(request: Request) -> dict[str, Any]:
+    from zbench.tune.storage import redacted_arguments
+
     return environment.collect(
         command=redacted_arguments(sys.argv[1:]),
         sweep_file=str(request.source) if request.source else None,
@@ -219,30 +212,3 @@ def _directory(request: Request, facts: dict[str, Any]) -> RunDirectory:
     return RunDirectory.create(
         request.output_dir, request.sweep.name, spec=sweep_document(request.sweep), environment=facts
     )
-
-
-def _goal(text: str) -> tuple[str, str]:
-    way, sign, metric = text.partition(":")
-    if not sign or way not in ("maximize", "minimize"):
-        name = text if text in METRICS else "METRIC"
-        raise UsageError(
-            f"--objective {text!r} has no direction: expected maximize:{name} or minimize:{name}"
-        )
-    return way, metric
-
-
-def _size(text: str) -> int:
-    try:
-        size = parse_bytes(text)
-    except ValueError as error:
-        raise UsageError(f"--memory: {error}") from None
-    if size <= 0:
-        raise UsageError(f"--memory: expected a size above 0 such as 2Gi, got {text!r}")
-    return size
-
-
-def _method_in(data: dict[str, Any]) -> str:
-    """Return the search method that a file names, TPE where it names none or the whole grid."""
-    search = data.get("search")
-    method = search.get("method") if isinstance(search, dict) else None
-    return method if isinstance(method, str) and method != "grid" else "tpe"

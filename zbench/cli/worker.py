@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, Json, NoColor, OutputDir, Quiet, Verbose
-from zbench.cli.tune import Storage
+from zbench.cli.tune import Slurm, Storage
 from zbench.errors import UsageError
 
 
@@ -17,6 +17,7 @@ def command(
         Path | None,
         typer.Option(metavar="DIR", help="Where relative paths of the sweep begin (default: here)."),
     ] = None,
+    slurm: Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -28,10 +29,11 @@ def command(
     Any number of workers on any number of hosts may do so; no point runs twice. Trials of a worker that is
     lost are run again by another one.
     """
-    from zbench.cli import tuning
+    from zbench.cli import search_flags, tuning
 
     if storage is None or study is None:
         raise UsageError(
             "expected --storage URL (or ZBENCH_STORAGE) and --study NAME, as `zbench tune` got them"
         )
-    raise typer.Exit(tuning.work(storage, study, base_dir or Path.cwd(), output_dir))
+    jobs = search_flags.slurm_options(slurm)
+    raise typer.Exit(tuning.work(storage, study, base_dir or Path.cwd(), output_dir, jobs))

@@ -1,5 +1,6 @@
 """A search from start to finish in one process: study, trials, collected records, the final round."""
 
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,9 +10,18 @@ from typing import Any, Protocol
 from optuna.storages import BaseStorage
 
 from zbench.analysis.pareto import pareto_front
-from zbench.launch.events import Notice, OnEvent, StepDone, SweepStarted, TrialFinished, TrialStarted
+from zbench.errors import UsageError
+from zbench.launch.events import (
+    Notice,
+    OnEvent,
+    ReferenceStarted,
+    StepDone,
+    SweepStarted,
+    TrialFinished,
+    TrialStarted,
+)
 from zbench.launch.progress import Watch
-from zbench.record.record import Record
+from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory
 from zbench.record.summary import summarize
 from zbench.spec.sweep import SweepSpec
@@ -41,6 +51,12 @@ from zbench.tune.warm_start import priors_from
 
 class Runner(Protocol):
     """Runs one repeat of one trial; `zbench.launch.trial.TrialRunner` is one."""
+
+    def has_reference(self, trial: TrialSpec) -> bool:
+        """Whether `run` would start at once."""
+
+    def reference(self, trial: TrialSpec, watch: Watch | None = None) -> Path | Failure | None:
+        """Return the trajectory that a trial is judged by, computed if missing, or why there is none."""
 
     def run(self, trial: TrialSpec, *, repeat: int = 0, watch: Watch | None = None) -> Record:
         """Return the record, whatever became of the trial."""
@@ -97,7 +113,8 @@ class Session:
             setup = self._setup()
             finished = [record for record in self._directory.records() if record.outcome != "invalid"]
             left = max(0, (setup.stopper.budget.trials or 0) - len(summarize(finished)))
-            self._tell(SweepStarted(self._directory.path, sweep.search.trials, left, finished))
+            keys = tuple(axis.key for axis in self._space.axes)
+            self._tell(SweepStarted(self._directory.path, sweep.search.trials, left, finished, keys))
             search = Search(setup, self._ledger, self._evaluate, self)
             reason = search.run()
             gather(self._ledger, self._directory)
@@ -112,6 +129,7 @@ class Session:
             repeats=sweep.run.repeats,
             seed=sweep.search.seed,
         )
+        shutil.rmtree(self._directory.path / "references", ignore_errors=True)
         shares = importance(history, self._space, self._scorer.directions[0])
         return Outcome(final, reason, self._ledger.name, self._front(), shares, search.hopeless, elsewhere)
 
@@ -126,11 +144,22 @@ class Session:
             self._tell(TrialFinished(trial if mine else None, record, seconds if mine else 0.0, left))
 
     def _evaluate(self, trial: TrialSpec, repeat: int, watch: Watch | None) -> Record:
+        self._prepare(trial)
+
         def seen(line: dict[str, Any]) -> str | None:
             self._tell(StepDone(trial, line))
             return watch(line) if watch is not None else None
 
         return self._runner.run(trial, repeat=repeat, watch=seen)
+
+    def _prepare(self, trial: TrialSpec) -> None:
+        """Compute a reference that is missing; UsageError for bad input, if nothing has run yet at all."""
+        if self._runner.has_reference(trial):
+            return
+        self._tell(ReferenceStarted(trial))
+        found = self._runner.reference(trial, lambda line: self._tell(StepDone(trial, line)))
+        if isinstance(found, Failure) and found.kind == "usage" and not self._directory.has_run():
+            raise UsageError(found.message)
 
     def _measure(self, trial: TrialSpec, repeat: int) -> Record:
         """Run a fresh repeat of a leader; the record is in the run directory before it counts."""

@@ -83,7 +83,7 @@ def relational_storage(url: str, heartbeat: Heartbeat = DEFAULT_HEARTBEAT) -> RD
         arguments["connect_args"] = {"connect_timeout": _CONNECT_SECONDS}
     with contextlib.ExitStack() as stack:
         stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        warnings.simplefilter("ignore")  # heartbeats are "experimental", and a driver may quote the URL
         stack.enter_context(reaching(url))
         return RDBStorage(
             full, engine_kwargs=arguments, heartbeat_interval=heartbeat.pace, grace_period=heartbeat.grace

@@ -1,0 +1,96 @@
+"""Trials as jobs: by submitit's local executor with fake workers. There is no SLURM where this was written."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zbench.errors import UsageError
+from zbench.launch import slurm
+from zbench.launch.slurm import SlurmOptions, SlurmRunner
+from zbench.launch.trial import Targets
+from zbench.spec.trial import TrialSpec
+
+pytest.importorskip("submitit")
+FAKES = Targets("fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",))
+
+
+@pytest.fixture
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmRunner:
+    path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
+    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setattr(slurm, "_POLL_SECONDS", 0.05)
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    return SlurmRunner(run_dir, tmp_path, SlurmOptions(cluster="local"), targets=FAKES)
+
+
+def trial(options: dict[str, Any] | None = None, **run: Any) -> TrialSpec:
+    workload = {"model": "fake:model", "options": options or {}}
+    sizes = {"world_size": 2, "timeout": 20.0, **run}
+    return TrialSpec.model_validate({"workload": workload, "run": sizes, "engine": {}})
+
+
+def test_a_job_of_two_tasks_becomes_a_record_with_its_verdict(runner: SlurmRunner) -> None:
+    wanted = trial()
+    assert not runner.has_reference(wanted)
+    record = runner.run(wanted, repeat=1)
+    assert record.outcome == "ok"
+    assert record.correctness.verdict == "identical"
+    assert (record.trial_id, record.repeat, record.run_id) == (wanted.trial_id, 1, "run")
+    assert runner.has_reference(wanted)
+    assert runner.run(wanted).outcome == "ok"
+    assert (runner.run_dir / "reference.calls").read_text() == "x", "computed once"
+
+
+@pytest.mark.parametrize(
+    ("do", "outcome", "message"),
+    [("crash", "crashed", "the model fell over"), ("allocate", "oom", "cannot allocate 7 GiB")],
+)
+def test_what_a_rank_says_of_its_failure_is_recorded(
+    runner: SlurmRunner, do: str, outcome: str, message: str
+) -> None:
+    record = runner.run(trial({"do": do}, world_size=1))
+    assert record.outcome == outcome
+    assert record.error is not None
+    assert message in record.error.message
+    assert record.error.log is not None
+    assert list((runner.run_dir / record.error.log).glob("*.out")), "the job's output is kept"
+
+
+def test_a_job_that_dies_without_a_word_crashed(runner: SlurmRunner) -> None:
+    record = runner.run(trial({"do": "die"}, world_size=1))
+    assert record.outcome == "crashed"
+    assert record.error is not None
+    assert "ended as" in record.error.message
+
+
+def test_a_reference_that_fails_leaves_the_trial_unverified(runner: SlurmRunner) -> None:
+    record = runner.run(trial({"reference": "fails"}, world_size=1))
+    assert record.outcome == "ok"
+    assert record.correctness.verdict == "unchecked"
+    assert "no reference today" in record.warnings[0]
+
+
+def test_ranks_must_fill_the_nodes_evenly(tmp_path: Path) -> None:
+    runner = SlurmRunner(tmp_path, tmp_path, SlurmOptions(nodes=3, cluster="local"), targets=FAKES)
+    with pytest.raises(UsageError, match="2 ranks cannot be shared out evenly among 3 nodes"):
+        runner.run(trial())
+
+
+def test_options_are_submitits() -> None:
+    options = SlurmOptions.parse(["nodes=2", "partition=gpu", "gpus_per_node=8", "mem_gb=64"])
+    assert options == SlurmOptions(2, "slurm", {"slurm_partition": "gpu", "gpus_per_node": 8, "mem_gb": 64})
+
+
+@pytest.mark.parametrize("text", ["nodes", "nodes=", "=2", "nodes=0", "nodes=many"])
+def test_options_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="--slurm"):
+        SlurmOptions.parse([text])
+
+
+def test_without_slurm_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError, match="no sbatch on this machine"):
+        SlurmRunner(tmp_path, tmp_path, SlurmOptions())

@@ -1,0 +1,96 @@
+"""The flags of `tune` as settings of the sweep, with what is wrong about them said before anything runs."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zbench.cli import sweeping
+from zbench.cli.sweeping import Request
+from zbench.errors import UsageError
+from zbench.spec.document import read_document
+from zbench.spec.metrics import METRICS
+from zbench.units import parse_bytes
+
+if TYPE_CHECKING:
+    from zbench.launch.slurm import SlurmOptions
+
+_UNLIMITED_TRIALS = 1_000_000
+
+
+def search_settings(
+    *,
+    objective: Sequence[str],
+    budget: str | None,
+    memory: str | None,
+    warm_start: Sequence[Path],
+    run_implied: bool,
+) -> list[str]:
+    """Return the flags of a search as `--set` texts; UsageError where one makes no sense."""
+    from zbench.tune.stop import Budget
+
+    found: list[str] = []
+    goals = [_goal(text) for text in objective]
+    if goals:
+        for direction in ("maximize", "minimize"):
+            names = [metric for way, metric in goals if way == direction]
+            found.append(f"objective.{direction}={json.dumps(names)}")
+    if budget is not None:
+        limit = Budget.parse(budget)
+        found.append(f"search.trials={limit.trials or _UNLIMITED_TRIALS}")
+        found += [f"search.budget={limit.seconds}"] if limit.seconds is not None else []
+    if memory is not None:
+        found.append(f'objective.subject_to.peak_device_bytes="<= {_size(memory)}"')
+    if warm_start:
+        found.append(f"search.warm_start={json.dumps([str(path.absolute()) for path in warm_start])}")
+    return [*found, *(["search.imply_oom=false"] if run_implied else [])]
+
+
+def slurm_options(texts: Sequence[str]) -> "SlurmOptions | None":
+    """Return how jobs are submitted, None where trials run on this machine."""
+    if not texts:
+        return None
+    from zbench.launch.slurm import SlurmOptions
+
+    return SlurmOptions.parse(texts)
+
+
+def request_for(
+    file: Path | None, resume: str | None, output_dir: Path, settings: Sequence[str], method: str | None
+) -> Request:
+    """Return the request to search a file's space; a file that says `grid` or nothing is searched by TPE."""
+    if resume is not None:
+        return sweeping.resumed(resume, output_dir, file, settings)
+    assert file is not None
+    data = read_document(file).data
+    known = data if isinstance(data, dict) else {}
+    default = [] if "objective" in known else ["objective.maximize=[tokens_per_s]"]
+    chosen = method or _method_in(known)
+    return sweeping.from_file(file, output_dir, [*default, *settings, f"search.method={chosen}"])
+
+
+def _goal(text: str) -> tuple[str, str]:
+    way, sign, metric = text.partition(":")
+    if not sign or way not in ("maximize", "minimize"):
+        name = text if text in METRICS else "METRIC"
+        raise UsageError(
+            f"--objective {text!r} has no direction: expected maximize:{name} or minimize:{name}"
+        )
+    return way, metric
+
+
+def _size(text: str) -> int:
+    try:
+        size = parse_bytes(text)
+    except ValueError as error:
+        raise UsageError(f"--memory: {error}") from None
+    if size <= 0:
+        raise UsageError(f"--memory: expected a size above 0 such as 2Gi, got {text!r}")
+    return size
+
+
+def _method_in(data: dict[str, Any]) -> str:
+    """Return the search method that a file names, TPE where it names none or the whole grid."""
+    search = data.get("search")
+    method = search.get("method") if isinstance(search, dict) else None
+    return method if isinstance(method, str) and method != "grid" else "tpe"
