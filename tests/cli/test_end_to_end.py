@@ -65,7 +65,7 @@ def test_engine_that_trains_something_else_is_found_and_never_the_best(real):
 
 def test_trial_over_its_memory_limit_is_out_of_memory_and_the_rest_goes_on(real):
     said = real(
-        "sweep", "sweep.yaml", "--json", "-q", "--set", "run.memory_limit=48Mi", "--set", "verify.mode=off",
+        "sweep", "sweep.yaml", "--json", "-q", "--set", "run.memory_limit=200Mi", "--set", "verify.mode=off",
         "--set", "axes={micro_batch_size: [1, 512, 1024]}",
     )  # fmt: skip
     outcomes = {

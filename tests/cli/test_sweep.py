@@ -59,9 +59,7 @@ def test_exit_code_says_what_became_of_the_trials(zbench, sweep_file, what, code
 
 def test_failed_trial_is_explained_below_the_table(zbench, sweep_file):
     said = zbench("sweep", sweep_file, *options(do="crash", rank=1))
-    assert (
-        "crashed zero_stage=0 and 1 more: rank 1: RuntimeError: the model fell over (log: results/" in said.out
-    )
+    assert "crashed zero_stage=0 and 1 more: rank 1: RuntimeError: the model fell over (log: res" in said.out
     assert "no best" in said.out
 
 

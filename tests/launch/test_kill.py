@@ -146,7 +146,7 @@ def test_one_sweep_killed_again_and_again_is_finished_in_the_end(tmp_path, undis
     expected, best, seconds = undisturbed
     sweep = KillableSweep(tmp_path)
     rng = random.Random(3)
-    for _ in range(3):
+    for _ in range(2):
         launcher = sweep.start()
         time.sleep(seconds * rng.uniform(0.5, 0.8))
         launcher.kill()

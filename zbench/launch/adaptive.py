@@ -3,8 +3,6 @@
 import math
 from collections.abc import Sequence
 
-from scipy.special import stdtrit
-
 _TAIL = 0.025  # a 95 % interval
 MIN_REPEATS = 3
 """With fewer repeats the spread itself is unknown."""
@@ -16,6 +14,8 @@ def relative_half_width(medians: Sequence[float]) -> float:
     medians: the median step time of each repeat, in seconds. Student's t on their logarithms: repeats are
     few, and the noise of step times is multiplicative. Infinite for fewer than two repeats.
     """
+    from scipy.special import stdtrit  # slow to import, and most sweeps have a fixed number of repeats
+
     count = len(medians)
     if count < 2:
         return math.inf
