@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 WIDTH, VOCABULARY = 8, 12
 
@@ -77,6 +78,22 @@ class WithoutReduction(nn.Module):
         return layers[2](x).square().mean()
 
 
+class Checkpointed(nn.Module):
+    """Recomputes its layers in backward."""
+
+    def __init__(self, *, broken: bool = False, reentrant: bool = False) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+        self.blocks = nn.ModuleList(Block(broken=broken) for _ in range(2))
+        self.reentrant = reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=self.reentrant)
+        return x.square().mean()
+
+
 class PartlyTrained(nn.Module):
     """Frozen and unused parameters, one without a gradient, and one that only uncompiled code reads."""
 
@@ -97,6 +114,53 @@ class PartlyTrained(nn.Module):
 def scaled_outside(x: Tensor, scale: Tensor) -> Tensor:
     """Multiply in plain Python: dynamo captures none of this."""
     return x * scale
+
+
+class Crossed(nn.Module):
+    """Two branches whose gradients are ready in opposite order on even and odd ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, swapped: bool) -> Tensor:
+        inner, outer = (self.second, self.first) if swapped else (self.first, self.second)
+        x = inner(x)
+        torch._dynamo.graph_break()
+        return outer(x).square().mean()
+
+
+class Fuse(torch.autograd.Function):
+    """Identity whose backward raises."""
+
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: object, *grads: Tensor) -> Tensor:
+        raise ZeroDivisionError("a fault in backward")
+
+
+@torch._dynamo.disable
+def blow(x: Tensor) -> Tensor:
+    """Fail in backward, outside of compiled code."""
+    return Fuse.apply(x)
+
+
+class Fragile(nn.Module):
+    """Two graphs; with `faulty` backward fails between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor, faulty: bool = False) -> Tensor:
+        x = self.first(x)
+        if faulty:
+            x = blow(x)
+        torch._dynamo.graph_break()
+        return self.second(x).square().mean()
 
 
 def tokens(rank: int = 0, length: int = 6, batch: int = 2) -> Tensor:

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from tests.engine.compiled import models
 from zbench.engine.compiled.backend import compile_in_place, undo_compile
@@ -119,24 +118,8 @@ def test_shapes_may_be_dynamic_from_the_start() -> None:
         assert_same(harness.gradients(), harness.expected(lambda m: m(models.tokens(length=5))))
 
 
-class Checkpointed(nn.Module):
-    """Recomputes its layers in backward."""
-
-    def __init__(self, *, broken: bool, reentrant: bool) -> None:
-        super().__init__()
-        self.first = nn.Linear(models.WIDTH, models.WIDTH)
-        self.blocks = nn.ModuleList(models.Block(broken=broken) for _ in range(2))
-        self.reentrant = reentrant
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.first(x)
-        for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=self.reentrant)
-        return x.square().mean()
-
-
 def test_checkpoints_are_compiled_with_their_recomputation() -> None:
-    harness = Harness(Checkpointed(broken=False, reentrant=False))
+    harness = Harness(models.Checkpointed(broken=False, reentrant=False))
     harness.backward(lambda m: m(models.vectors()))
     assert_same(harness.gradients(), harness.expected(lambda m: m(models.vectors())))
     assert sorted(harness.sink.order) == list(range(len(harness.parameters)))
@@ -144,7 +127,7 @@ def test_checkpoints_are_compiled_with_their_recomputation() -> None:
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpoints_that_dynamo_cannot_capture_run_uncompiled(reentrant: bool) -> None:
-    harness = Harness(Checkpointed(broken=True, reentrant=reentrant))
+    harness = Harness(models.Checkpointed(broken=True, reentrant=reentrant))
     harness.backward(lambda m: m(models.vectors()))
     assert_same(harness.gradients(), harness.expected(lambda m: m(models.vectors())))
     assert harness.registry.foreseen is not reentrant

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import fx
 
-from zbench.engine.compiled.graph_pass import reduce_in_graph
+from zbench.engine.compiled.graph_pass import Reduced, reduce_in_graph
 from zbench.engine.compiled.ops import reduce_gradient
 
 aten = torch.ops.aten
@@ -42,7 +42,7 @@ def test_reduces_right_behind_the_producer_and_returns_none() -> None:
     input_gradient = graph.call_function(aten.sin.default, (x,))
     module = finish(graph, weight_gradient, input_gradient)
 
-    assert reduce_in_graph(module, {0}) == (0,)
+    assert reduce_in_graph(module, {0}) == Reduced((0,))
 
     (reduction,) = reductions(module)
     assert reduction.prev is weight_gradient
@@ -107,7 +107,7 @@ def test_clones_a_gradient_that_others_read(build: Any, clones: int) -> None:
     gradients = build(graph)
     module = finish(graph, *gradients)
     taken = range(clones)
-    assert reduce_in_graph(module, taken) == tuple(taken)
+    assert reduce_in_graph(module, taken) == Reduced(tuple(taken))
     for reduction in reductions(module):
         (copy, _) = reduction.args
         assert isinstance(copy, fx.Node)
@@ -128,10 +128,10 @@ def test_leaves_absent_and_undescribed_gradients_alone() -> None:
     graph = fx.Graph()
     _, gradient = product(graph)
     module = finish(graph, None, gradient)
-    assert reduce_in_graph(module, {0}) == ()
+    assert reduce_in_graph(module, {0}) == Reduced((), without_gradient=(0,))
 
     graph = fx.Graph()
     _, gradient = product(graph)
     undescribed = finish(graph, gradient, described=False)
-    assert reduce_in_graph(undescribed, {0}) == ()
+    assert reduce_in_graph(undescribed, {0}) == Reduced(())
     assert results(undescribed) == (gradient,)

@@ -45,10 +45,10 @@ class ReducingBackend:
         plan = ReductionPlan(tuple(k for k in known if inputs[k].requires_grad))
 
         def edit(backward: fx.GraphModule) -> None:
-            plan.positions = reduce_in_graph(backward, plan.positions)
+            plan.reduced = reduce_in_graph(backward, plan.inputs)
 
         run = self._lower(graph, inputs, edit)
-        return self._bind(run, plan) if plan.positions else run
+        return self._bind(run, plan) if plan.inputs else run
 
     def deliver(self, parameter: nn.Parameter, gradient: Tensor) -> None:
         """Hand a contribution to `parameter`'s gradient to the sink."""
@@ -74,13 +74,13 @@ class ReducingBackend:
 
     def _parameters(self, plan: ReductionPlan, args: Sequence[Any]) -> dict[int, nn.Parameter]:
         registry = _alive(self._registry)
-        parameters = {position: args[position] for position in plan.positions}
+        parameters = {position: args[position] for position in plan.inputs}
         for parameter in parameters.values():
             if registry.index_of(parameter) is None:
                 raise UsageError(
-                    f"the compiled model uses a parameter, shape {tuple(parameter.shape)}, that the engine does"
-                    " not know; expected those it had when the engine was built: build a new engine after"
-                    " replacing parameters"
+                    f"the compiled model uses a parameter, shape {tuple(parameter.shape)}, that the engine"
+                    " does not know; expected those it had when the engine was built: build a new engine"
+                    " after replacing parameters"
                 )
         return parameters
 
@@ -89,8 +89,8 @@ def _alive(reference: "weakref.ref[_T]") -> _T:
     target = reference()
     if target is None:
         raise UsageError(
-            "the model was compiled for an engine that no longer exists, and its gradients would be lost: keep"
-            " the engine for as long as the model is trained, or call engine.close()"
+            "the model was compiled for an engine that no longer exists, and its gradients would be lost:"
+            " keep the engine for as long as the model is trained, or call engine.close()"
         )
     return target
 

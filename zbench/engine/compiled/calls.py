@@ -6,6 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.autograd.graph import Node
 
+from zbench.engine.compiled.graph_pass import Reduced
 from zbench.engine.compiled.ops import set_current
 
 _KEY = "zbench.compiled.call"
@@ -16,10 +17,12 @@ Deliver = Callable[[nn.Parameter, Tensor], None]
 
 
 class ReductionPlan:
-    """Which inputs' gradients a backward graph reduces: candidates until it is compiled, the truth after."""
+    """What a graph's backward does with parameters' gradients: a guess until it is compiled, then known."""
 
     def __init__(self, positions: tuple[int, ...]) -> None:
-        self.positions = positions
+        """positions: the graph's inputs that are parameters; all their gradients are taken to be reduced."""
+        self.inputs = positions
+        self.reduced = Reduced(positions)
 
 
 class GraphCall:
@@ -41,7 +44,12 @@ class GraphCall:
 
     def contributions(self) -> Iterator[nn.Parameter]:
         """Yield every parameter whose gradient this call's backward will deliver."""
-        return (self._parameters[position] for position in self._plan.positions)
+        return (self._parameters[position] for position in self._plan.reduced.positions)
+
+    def withheld(self) -> Iterator[nn.Parameter]:
+        """Yield every parameter that the graph reads but that autograd will get no gradient for."""
+        reduced = self._plan.reduced
+        return (self._parameters[position] for position in (*reduced.positions, *reduced.without_gradient))
 
     def _enter(self, _: Sequence[Tensor]) -> None:
         set_current(self)

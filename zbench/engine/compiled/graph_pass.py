@@ -2,6 +2,7 @@
 
 import operator
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,8 +11,16 @@ from torch import fx
 from zbench.engine.compiled.ops import reduce_gradient
 
 
-def reduce_in_graph(graph_module: fx.GraphModule, positions: Collection[int]) -> tuple[int, ...]:
-    """Rewrite a backward graph in place; return the positions whose gradients it now reduces itself.
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """Which positions' gradients a backward graph reduces itself, and for which it yields none at all."""
+
+    positions: tuple[int, ...]
+    without_gradient: tuple[int, ...] = ()
+
+
+def reduce_in_graph(graph_module: fx.GraphModule, positions: Collection[int]) -> Reduced:
+    """Rewrite a backward graph in place; return what has become of the gradients of `positions`.
 
     positions: those inputs of the forward graph that are parameters of the engine. An input that the graph
     yields no gradient for, or whose place among the outputs is not known, is left alone: autograd then
@@ -21,11 +30,13 @@ def reduce_in_graph(graph_module: fx.GraphModule, positions: Collection[int]) ->
     output = _output_node(graph)
     results = list(output.args[0])  # type: ignore[arg-type]
     descriptions = list(output.meta.get("desc", ()))
-    reduced = []
+    reduced: list[int] = []
+    yielded: set[int] = set()
     for slot, position in _gradient_slots(descriptions, positions):
         gradient = results[slot]
         if not isinstance(gradient, fx.Node):
             continue
+        yielded.add(position)
         if _has_other_readers(gradient, results, output):
             gradient = _insert_after(gradient, torch.ops.aten.clone.default, (gradient,), gradient.meta)
         _insert_after(gradient, reduce_gradient, (gradient, position), {"val": None})
@@ -35,7 +46,8 @@ def reduce_in_graph(graph_module: fx.GraphModule, positions: Collection[int]) ->
     _forget_results(output, results, descriptions)
     graph.lint()
     graph_module.recompile()
-    return tuple(reduced)
+    without = set(positions) - yielded if descriptions else ()
+    return Reduced(tuple(reduced), tuple(sorted(without)))
 
 
 def _output_node(graph: fx.Graph) -> fx.Node:

@@ -41,9 +41,11 @@ class StepRegistry:
         for node in _nodes_behind(loss):
             self.foreseen &= node.name() != _HIDES_ITS_GRAPH
             call = call_of(node)
-            reduced = self._indices(call.contributions()) if call is not None else set()
-            accumulated |= self._leaves(node) - reduced
-            for index in reduced:
+            if call is None:
+                accumulated |= self._leaves(node)
+                continue
+            accumulated |= self._leaves(node) - self._indices(call.withheld())
+            for index in self._indices(call.contributions()):
                 self._outstanding[index] += 1
         for index in accumulated:
             self._outstanding[index] += 1

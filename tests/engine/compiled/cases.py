@@ -1,0 +1,119 @@
+"""What the ranks of a test run: training with compiled and with eager ZeRO-1."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from tests.engine.compiled import models
+from zbench.engine import StepInfo, build_engine
+from zbench.spec.engine import EngineSpec
+
+Batch = Callable[[int, int], tuple[Any, ...]]
+"""(rank, step) -> the model's arguments."""
+
+
+def _tokens(rank: int, step: int) -> tuple[Any, ...]:
+    return (models.tokens(rank + 10 * step),)
+
+
+def _growing(rank: int, step: int) -> tuple[Any, ...]:
+    return (models.tokens(rank + 10 * step, length=4 + 3 * step + rank % 2),)
+
+
+def _long(rank: int, step: int) -> tuple[Any, ...]:
+    return (models.tokens(rank + 10 * step, length=64, batch=8),)
+
+
+def _vectors(rank: int, step: int) -> tuple[Any, ...]:
+    return (models.vectors(rank + 10 * step),)
+
+
+def _crossed(rank: int, step: int) -> tuple[Any, ...]:
+    return (models.vectors(rank + 10 * step), rank % 2 == 1)
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Batch]] = {
+    "one_graph": (models.Tied, _tokens),
+    "two_graphs_share_a_parameter": (lambda: models.Tied(broken=True), _tokens),
+    "one_graph_for_many_layers": (models.Layers, _tokens),
+    "no_reduction_first": (lambda: models.WithoutReduction(0), _vectors),
+    "no_reduction_in_the_middle": (lambda: models.WithoutReduction(1), _vectors),
+    "no_reduction_last": (lambda: models.WithoutReduction(2), _vectors),
+    "partly_trained": (models.PartlyTrained, _vectors),
+    "checkpointed": (models.Checkpointed, _vectors),
+    "new_sequence_lengths": (lambda: models.Tied(broken=True), _growing),
+    "ready_in_another_order_on_each_rank": (models.Crossed, _crossed),
+}
+OTHERS: dict[str, tuple[Callable[[], nn.Module], Batch]] = {
+    "fragile": (models.Fragile, _vectors),
+    "deep": (lambda: models.Tied(depth=24), _long),
+}
+BASE = {"zero_stage": 1, "reduce_bucket_size": 600, "gradient_clipping": 0.5}
+
+
+def make(name: str) -> tuple[nn.Module, Batch]:
+    """Return a seeded model and its batches; compiled code of earlier cases is forgotten."""
+    torch._dynamo.reset()
+    torch.manual_seed(3)
+    build, batch = {**MODELS, **OTHERS}[name]
+    return build(), batch
+
+
+def train(
+    group: dist.ProcessGroup,
+    name: str,
+    spec: dict[str, Any],
+    *,
+    steps: int = 3,
+    backwards: int = 1,
+    thaw_at: int | None = None,
+) -> tuple[dict[str, Tensor], list[StepInfo]]:
+    """Return parameters and what each step said; at step `thaw_at` every frozen parameter is unfrozen."""
+    model, batch = make(name)
+    parsed = EngineSpec.model_validate({**BASE, **spec})
+    engine = build_engine(model, parsed, group)
+    rank = dist.get_rank(group)
+    marks = parsed.accumulation_mode == "multi_backward"
+    infos = []
+    for step in range(steps):
+        if step == thaw_at:
+            model.requires_grad_(True)
+        for micro in range(backwards):
+            loss = model(*batch(rank + 100 * micro, step)).float()
+            engine.backward(loss, last=micro == backwards - 1 if marks else None)
+        infos.append(engine.step())
+        held = engine.memory_by_category()
+        assert parsed.compile == "off" or not {"buckets", "gradients", "host_gradients"} & set(held), held
+    parameters = engine.full_parameters()
+    assert all(p.grad is None for p in model.parameters())
+    engine.close()
+    return parameters, infos
+
+
+def train_both(group: dist.ProcessGroup, name: str, spec: dict[str, Any], **how: Any) -> list[StepInfo]:
+    """Assert that compiled ZeRO-1 takes eager ZeRO-1's steps and ends with its bits."""
+    eager, expected = train(group, name, spec, **how)
+    compiled, infos = train(group, name, {**spec, "compile": "aot_eager"}, **how)
+    assert infos == expected
+    for key, value in eager.items():
+        assert torch.equal(compiled[key], value), key
+    return infos
+
+
+def train_with_inductor(group: dist.ProcessGroup, name: str) -> None:
+    """Assert the bits of plain inductor-compiled stage 0, and nearness to eager ZeRO-1."""
+    eager, _ = train(group, name, {})
+    compiled, infos = train(group, name, {"compile": "inductor"})
+    model, batch = make(name)
+    model.compile()
+    engine = build_engine(model, EngineSpec.model_validate({**BASE, "zero_stage": 0}), group)
+    for step, info in enumerate(infos):
+        engine.backward(model(*batch(dist.get_rank(group), step)))
+        assert engine.step() == info
+    for key, value in engine.full_parameters().items():
+        assert torch.equal(compiled[key], value), key
+        torch.testing.assert_close(compiled[key], eager[key], rtol=1e-5, atol=1e-6)
+    engine.close()

@@ -1,0 +1,307 @@
+"""What the ranks of a test run: how long memory of compiled ZeRO-1 lives, to the byte."""
+
+import gc
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from tests.engine.compiled import models
+from tests.engine.compiled.cases import BASE, make
+from zbench.engine import Engine, Instruments, build_engine
+from zbench.engine.adam import AdamBackend, AdamTask
+from zbench.engine.compiled.gradients import CompiledGradients
+from zbench.engine.protocols import Collectives, Work
+from zbench.errors import UsageError
+from zbench.measure.shim import SHIM, WHY_NOT
+from zbench.spec.engine import EngineSpec
+
+TEMPORARIES = 1 << 21
+
+
+def live() -> int:
+    """Return the bytes that tensors of this process hold, once gloo's threads have let go of theirs."""
+    assert SHIM is not None, WHY_NOT
+    seen = [SHIM.zbench_memory_live_bytes()]
+    while len(seen) < 4 or len(set(seen[-4:])) > 1:
+        time.sleep(0.002)
+        seen.append(SHIM.zbench_memory_live_bytes())
+    return seen[-1]
+
+
+def peak_since_reset() -> int:
+    """Return the most bytes held at once since the last call."""
+    assert SHIM is not None, WHY_NOT
+    peak = SHIM.zbench_memory_peak_bytes()
+    SHIM.zbench_memory_reset_peak()
+    return peak
+
+
+@dataclass
+class Probe:
+    """Adam that looks around before it updates, and whose temporaries make the update the step's peak."""
+
+    inner: AdamBackend
+    look: Callable[[], None] = lambda: None
+    beside: Sequence[int] = ()
+    """Bytes of further temporaries."""
+
+    def update(self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0) -> None:
+        live()
+        self.look()
+        temporaries = [torch.empty(size, dtype=torch.uint8) for size in (TEMPORARIES, *self.beside)]
+        self.inner.update(tasks, grad_scale=grad_scale)
+        del temporaries
+
+    def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
+        self.inner.chunk_square_sums(grads, out)
+
+
+def build(group: dist.ProcessGroup, model: nn.Module, **spec: Any) -> tuple[Engine, Probe]:
+    """Return an engine with compiled reductions (unless `spec` says otherwise) and its Adam."""
+    probes: list[Probe] = []
+
+    def wrap(inner: AdamBackend) -> AdamBackend:
+        probes.append(Probe(inner))
+        return probes[-1]
+
+    parsed = EngineSpec.model_validate({**BASE, "compile": "aot_eager", **spec})
+    engine = build_engine(model, parsed, group, instruments=Instruments(wrap_adam=wrap))
+    return engine, probes[-1]
+
+
+def gradients_of(engine: Engine) -> CompiledGradients:
+    gradients = engine._core.gradients
+    assert isinstance(gradients, CompiledGradients)
+    return gradients
+
+
+def update_meets_only_the_partition(group: dist.ProcessGroup, spec: dict[str, Any]) -> None:
+    """Assert that all bytes alive at the update are those between steps and one float32 partition."""
+    model, batch = make("two_graphs_share_a_parameter")
+    gc.collect()
+    engine, probe = build(group, model, **spec)
+    partition = engine._core.optimizer.shard.length * 4
+    seen: list[tuple[int, dict[str, int]]] = []
+    probe.look = lambda: seen.append((live(), engine.memory_by_category()))
+    resident = []
+    for step in range(3):
+        for micro in range(spec.get("gradient_accumulation_steps", 1)):
+            engine.backward(model(*batch(dist.get_rank(group), step + 10 * micro)).float())
+        engine.step()
+        resident.append(live())
+    assert resident[1] == resident[2]
+    assert [at_update for at_update, _ in seen[1:]] == [resident[1] + partition] * (len(seen) - 1)
+    for _, held in seen:
+        assert "buckets" not in held
+        assert held.get("gradients", 0) + held.get("host_gradients", 0) == partition
+    engine.close()
+
+
+def update_peak(group: dist.ProcessGroup, *, held: bool, spec: dict[str, Any]) -> tuple[int, int, int]:
+    """Return the peak of a step above what stays between steps, partition bytes and bucket bytes.
+
+    held: targets and buckets live through the step, as in the scheme this one replaces: buckets are not
+    released after backward, and the optimizer's float32 partition is built beside targets that are kept.
+    """
+    model, batch = make("one_graph")
+    engine, probe = build(group, model, **spec)
+    partition = engine._core.optimizer.shard.length * 4
+    if held:
+        gradients_of(engine)._memory.release_buckets = lambda: None  # type: ignore[method-assign]
+        probe.beside = [partition]
+    buckets = 0
+
+    def look() -> None:
+        nonlocal buckets
+        buckets = engine.memory_by_category().get("buckets", 0)
+
+    probe.look = look
+    gc.collect()
+    gc.disable()  # what earlier cases left must not be freed in between
+    before = live()
+    peak_since_reset()
+    engine.backward(model(*batch(dist.get_rank(group), 0)))
+    engine.step()
+    peak = peak_since_reset() - before
+    gc.enable()
+    engine.close()
+    return peak, partition, buckets
+
+
+def whole_peak(group: dist.ProcessGroup, compiling: str) -> int:
+    """Return the peak bytes of a step, all that the engine keeps included, above an empty process."""
+    model, batch = make("deep")
+    gc.collect()
+    before = live()
+    engine, _ = build(group, model, compile=compiling, reduce_bucket_size=20_000)
+    for step in range(3):
+        peak_since_reset()
+        engine.backward(model(*batch(dist.get_rank(group), step)))
+        engine.step()
+    peak = peak_since_reset() - before
+    engine.close()
+    return peak
+
+
+def faults_free_everything(group: dist.ProcessGroup) -> None:
+    """Assert that a failing backward leaves no byte, and that the engine goes on as if it had not been."""
+    runs = []
+    for faulty in (False, True):
+        model, batch = make("fragile")
+        engine, _ = build(group, model, reduce_bucket_size=600, gradient_accumulation_steps=2)
+        rank = dist.get_rank(group)
+        for step in range(3):
+            if faulty and step == 1:
+                gc.collect()
+                idle = live()
+                engine.backward(model(*batch(rank, step)))
+                with pytest.raises(ZeroDivisionError, match="a fault in backward"):
+                    engine.backward(model(*batch(rank, step), faulty=True))
+                assert live() == idle
+            for micro in range(2):
+                engine.backward(model(*batch(rank, step + 10 * micro)))
+            engine.step()
+        runs.append(engine.full_parameters())
+        engine.close()
+    for name, value in runs[0].items():
+        assert torch.equal(runs[1][name], value), name
+
+
+def engines_come_and_go(group: dist.ProcessGroup) -> None:
+    """Assert that models and engines built one after the other leave nothing."""
+    rest: list[int] = []
+    watched: list[weakref.ref[Any]] = []
+    for _ in range(3):
+        torch.manual_seed(0)
+        model = models.Tied(broken=True)
+        engine, _probe = build(group, model)
+        for step in range(2):  # a new length each time: compiled once more
+            engine.backward(model(models.tokens(step, length=5 + step)))
+            engine.step()
+        engine.close()
+        watched += [weakref.ref(model), weakref.ref(engine), weakref.ref(model.embed.weight)]
+        del model, engine, _probe
+        gc.collect()
+        rest.append(live())
+    assert [reference() for reference in watched] == [None] * len(watched)
+    assert rest[0] == rest[1] == rest[2]
+
+
+@dataclass
+class Recorder:
+    """Collectives that write down what they reduce."""
+
+    inner: Collectives
+    sizes: list[int] = field(default_factory=list)
+    rank: int = field(init=False)
+    world_size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rank, self.world_size = self.inner.rank, self.inner.world_size
+
+    def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:
+        self.sizes.append(send.numel())
+        return self.inner.reduce_scatter(send, out)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+
+def launches(group: dist.ProcessGroup, name: str) -> tuple[list[list[int]], list[int], list[int]]:
+    """Return the sizes launched in each step, in order; all buckets; parameters in order of readiness."""
+    model, batch = make(name)
+    recorders: list[Recorder] = []
+
+    def wrap(inner: Collectives) -> Collectives:
+        recorders.append(Recorder(inner))
+        return recorders[-1]
+
+    spec = EngineSpec.model_validate({**BASE, "compile": "aot_eager", "allgather_bucket_size": 600})
+    engine = build_engine(model, spec, group, instruments=Instruments(wrap_collectives=wrap))
+    gradients = gradients_of(engine)
+    ready: list[int] = []
+    accept = gradients.accept
+
+    def note(index: int, gradient: Tensor) -> None:
+        ready.append(index)
+        accept(index, gradient)
+
+    gradients.accept = note  # type: ignore[method-assign]
+    steps = []
+    for step in range(2):
+        recorders[0].sizes.clear()
+        engine.backward(model(*batch(dist.get_rank(group), step)))
+        steps.append(list(recorders[0].sizes))
+        engine.step()
+    buckets = [bucket.length for bucket in engine._core.optimizer.shard.layout.buckets]
+    engine.close()
+    return steps, buckets, ready
+
+
+def launched_before_the_end(group: dist.ProcessGroup, name: str) -> tuple[int, int]:
+    """Return how many buckets were launched when a backward's last gradient had arrived, and their number.
+
+    Of the second step: which gradients a graph never yields is known once its backward has been compiled.
+    """
+    model, batch = make(name)
+    engine, _ = build(group, model)
+    gradients = gradients_of(engine)
+    launched = 0
+    finish = gradients.finish
+
+    def look() -> None:
+        nonlocal launched
+        launched = gradients.reducer._next
+        finish()
+
+    gradients.finish = look  # type: ignore[method-assign]
+    for step in range(2):
+        engine.backward(model(*batch(dist.get_rank(group), step)))
+        engine.step()
+    buckets = len(engine._core.optimizer.shard.layout.buckets)
+    engine.close()
+    return launched, buckets
+
+
+def resumed_equals_continuous(group: dist.ProcessGroup) -> None:
+    """Assert that a run stopped and resumed in a new engine ends with a continuous run's bits."""
+    rank = dist.get_rank(group)
+    model, batch = make("two_graphs_share_a_parameter")
+    engine, _ = build(group, model)
+    for step in range(4):
+        if step == 2:
+            state = engine.state_dict()
+        engine.backward(model(*batch(rank, step)))
+        engine.step()
+    continuous = engine.full_parameters()
+    engine.close()
+
+    model, batch = make("two_graphs_share_a_parameter")
+    engine, _ = build(group, model)
+    engine.load_state_dict(state)
+    for step in range(2, 4):
+        engine.backward(model(*batch(rank, step)))
+        engine.step()
+    for name, value in engine.full_parameters().items():
+        assert torch.equal(continuous[name], value), name
+    engine.close()
+
+
+def backward_outside_the_engine_is_refused(group: dist.ProcessGroup) -> None:
+    """Assert that no gradient is lost silently, and that a closed engine's model is an ordinary one again."""
+    model, batch = make("one_graph")
+    engine, _ = build(group, model)
+    with pytest.raises(UsageError, match=r"engine\.backward"):
+        model(*batch(dist.get_rank(group), 0)).backward()
+    engine.backward(model(*batch(dist.get_rank(group), 0)))
+    engine.step()
+    engine.close()
+    model(*batch(dist.get_rank(group), 0)).backward()
+    assert all(p.grad is not None for p in model.parameters())

@@ -1,0 +1,83 @@
+"""Memory of compiled reductions belongs to the step: asserted by bytes of torch's allocator."""
+
+from typing import Any
+
+import pytest
+
+from tests.engine.compiled.cases import MODELS
+from tests.engine.ranks import RankPool
+
+CASES = "tests.engine.compiled.lifetimes"
+
+STEPS: list[dict[str, Any]] = [
+    {},
+    {"offload_optimizer": "cpu"},
+    {"gradient_accumulation_steps": 2},
+    {"dtype": "bfloat16", "communication_dtype": "float32", "gradient_accumulation_steps": 2},
+]
+
+
+@pytest.mark.parametrize("spec", STEPS, ids=lambda spec: "_".join(spec) or "plain")
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_during_the_update_only_the_float32_partition_is_alive(
+    ranks: RankPool, world_size: int, spec: dict[str, Any]
+) -> None:
+    ranks.run(world_size, f"{CASES}:update_meets_only_the_partition", spec)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("spec", [{}, {"reduce_bucket_size": 1_000_000}], ids=["buckets", "one_bucket"])
+def test_holding_targets_and_buckets_would_cost_exactly_their_bytes(
+    ranks: RankPool, world_size: int, spec: dict[str, Any]
+) -> None:
+    released = ranks.run(world_size, f"{CASES}:update_peak", held=False, spec=spec)
+    held = ranks.run(world_size, f"{CASES}:update_peak", held=True, spec=spec)
+    for (low, partition, nothing), (high, same_partition, buckets) in zip(released, held, strict=True):
+        assert partition == same_partition
+        assert nothing == 0
+        assert buckets > 0
+        assert high - low == partition + buckets
+        if spec:  # one bucket: the whole layout is in its send buffer
+            assert buckets >= partition * world_size
+
+
+def test_the_peak_is_no_higher_than_that_of_eager_zero_1(ranks: RankPool) -> None:
+    eager = ranks.run(2, f"{CASES}:whole_peak", "off")
+    compiled = ranks.run(2, f"{CASES}:whole_peak", "aot_eager")
+    assert all(c <= e for c, e in zip(compiled, eager, strict=True))
+
+
+def test_an_exception_in_backward_frees_everything(ranks: RankPool) -> None:
+    ranks.run(2, f"{CASES}:faults_free_everything")
+
+
+def test_engines_that_come_and_go_leave_nothing(ranks: RankPool) -> None:
+    ranks.run(2, f"{CASES}:engines_come_and_go")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_rank_launches_every_bucket_once_and_in_order(ranks: RankPool, name: str) -> None:
+    for steps, buckets, _ in ranks.run(2, f"{CASES}:launches", name):
+        assert steps == [buckets, buckets]
+
+
+def test_ranks_may_be_ready_in_different_order(ranks: RankPool) -> None:
+    orders = [
+        ready for _, _, ready in ranks.run(2, f"{CASES}:launches", "ready_in_another_order_on_each_rank")
+    ]
+    assert orders[0] != orders[1]
+
+
+@pytest.mark.parametrize("name", ["one_graph", "partly_trained", "new_sequence_lengths"])
+def test_buckets_are_launched_under_backward(ranks: RankPool, name: str) -> None:
+    """Also those of parameters that get nothing: no bucket waits for the end of backward."""
+    for launched, buckets in ranks.run(2, f"{CASES}:launched_before_the_end", name):
+        assert launched == buckets
+
+
+def test_a_resumed_run_equals_a_continuous_one(ranks: RankPool) -> None:
+    ranks.run(2, f"{CASES}:resumed_equals_continuous")
+
+
+def test_backward_outside_the_engine_is_refused(ranks: RankPool) -> None:
+    ranks.run(2, f"{CASES}:backward_outside_the_engine_is_refused")
