@@ -12,6 +12,7 @@ from zbench.engine.sharded import ShardedParameters
 from zbench.engine.speculative.halves import Halves, Holder
 from zbench.engine.speculative.schedule import Knowledge, Speculative
 from zbench.engine.speculative.subgroups import Subgroup, cut
+from zbench.engine.speculative.threads import threads_for
 from zbench.engine.speculative.updates import Updates
 from zbench.engine.speculative.worker import Worker
 
@@ -33,7 +34,9 @@ def speculate(
     subgroups = cut(shard, shard.layout.buckets, sub_group_size)
     squares = torch.zeros(shard.length // NORM_CHUNK, dtype=torch.float64) if knowledge.norm else None
     updates = Updates(optimizer, _halves(optimizer, parameters, trainables), squares)
-    worker = Worker(1 if threads == "auto" else threads, (), _Names(subgroups, trainables).describe)
+    device = trainables[0].parameter.device if trainables else torch.device("cpu")
+    count, processors = threads_for(threads, device, alone=shard.layout.world_size == 1)
+    worker = Worker(count, processors, _Names(subgroups, trainables).describe)
     return Speculative(updates, worker, parameters, backend, subgroups, knowledge)
 
 

@@ -29,7 +29,11 @@ class _Pending:
     ticket: int
     update: Update
     scale: float
-    arrival: Work | None
+    gate: Gate | None
+
+    @property
+    def arrived(self) -> bool:
+        return self.gate is None or self.gate.outcome() == ""
 
 
 def patience(elements: int) -> float:
@@ -67,7 +71,7 @@ class Worker:
             self._arrivals = self._arrivals or Arrivals()
             self._arrivals.open_after(arrival, gate)
         ticket = self._executor.submit(update.plan, scale, gate)
-        self._pending.append(_Pending(ticket, update, scale, arrival))
+        self._pending.append(_Pending(ticket, update, scale, gate))
 
     def collect(self) -> None:
         """Return when every update is done; the caller takes its share from the end of the queue.
@@ -76,7 +80,7 @@ class Worker:
         `drop` is to be called.
         """
         pending = self._pending
-        while pending and self._executor.cancel(pending[-1].ticket):
+        while pending and pending[-1].arrived and self._executor.cancel(pending[-1].ticket):
             self._run_here(pending[-1])
             pending.pop()
         while pending:
@@ -92,18 +96,19 @@ class Worker:
                 self._wait(self._pending[0])
 
     def close(self) -> None:
-        """End every thread; updates that have not begun never will. May be called again."""
-        if self._arrivals is not None:
-            self._arrivals.close()
-            self._arrivals = None
+        """End every thread; updates that have not begun never will. May be called again.
+
+        UpdateTimeout if what they wait for never comes.
+        """
         self._executor.close()
         self._pending.clear()
+        if self._arrivals is not None:
+            self._arrivals.close(self._patience(0))
+            self._arrivals = None
 
     def _run_here(self, taken: _Pending) -> None:
         with suppress(UpdateFailed):
             self._executor.wait(taken.ticket, 0.0)  # it was cancelled: the executor forgets it
-        if taken.arrival is not None:
-            taken.arrival.wait()
         assert taken.update.plan is not None
         begin = time.monotonic_ns()
         taken.update.plan.run(taken.scale, torch.get_num_threads())
@@ -133,10 +138,12 @@ class Arrivals:
         """Open the gate once `arrival` has been waited for; fail it if that raises."""
         self._queue.put((arrival, gate))
 
-    def close(self) -> None:
-        """End the thread after what is queued."""
+    def close(self, patience: float) -> None:
+        """End the thread after what is queued; UpdateTimeout after `patience` seconds."""
         self._queue.put(None)
-        self._thread.join()
+        self._thread.join(patience)
+        if self._thread.is_alive():
+            raise UpdateTimeout("gradients that were on their way to the host have not arrived")
 
     def _serve(self) -> None:
         while (item := self._queue.get()) is not None:

@@ -1,0 +1,54 @@
+"""Speculative, after_backward and no offload leave the same bits, and what was to happen on the way happened."""
+
+from typing import Any
+
+import pytest
+
+from tests.engine.ranks import RankPool
+from tests.engine.speculative.cases import MODES, Case
+from tests.engine.speculative.lattice import pairwise, product
+
+AXES: dict[str, Any] = {
+    "world": [1, 2],
+    "stage": [1, 2, 3],
+    "groups": [1, 2, 5],
+    "clip": ["never", "sometimes", "always", "off"],
+    "mode": list(MODES),
+    "model": ["mlp", "gpt", "odd"],
+    "dtype": ["float32", "bfloat16", "float16"],
+}
+KNOBS: dict[str, Any] = {
+    "bucket": [1, 1500, 10**8],
+    "each": [False, True],
+    "offload_param": [False, True],
+    "moments": ["float32", "bfloat16"],
+}
+
+
+def run(ranks: RankPool, world: int, **point: Any) -> None:
+    if point["stage"] != 3:
+        point["offload_param"] = False
+    case = Case(**point)
+    counts = ranks.run(world, "tests.engine.speculative.cases:compare", case)[0]
+    taken = case.steps - counts["skipped"]
+    clipped = {"never": {0}, "off": {0}, "always": {taken}}.get(case.clip, set(range(1, taken)))
+    assert counts["clipped"] in clipped
+    assert (counts["skipped"] > 0) == (case.dtype == "float16")
+    if case.mode == "unmanaged" and case.each and world > 1:
+        return  # nothing is final before step(), so nothing was ahead
+    if case.clip in ("never", "off") and case.dtype != "float16":
+        assert counts["rolled_back"] == 0
+    else:
+        assert counts["rolled_back"] == counts["clipped"] + counts["skipped"]
+
+
+@pytest.mark.parametrize("point", pairwise(AXES | KNOBS, seed=1), ids=str)
+def test_every_pair_of_choices(ranks: RankPool, point: dict[str, Any]) -> None:
+    run(ranks, **{"each": False, "offload_param": False, **point})
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("each", [False, True])
+def test_every_choice(ranks: RankPool, each: bool) -> None:
+    for point in product(AXES):
+        run(ranks, each=each, offload_param=point["stage"] == 3 and each, **point)

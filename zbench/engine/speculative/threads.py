@@ -1,0 +1,89 @@
+"""How many threads update, and on which processors: backward keeps its own, and memory stays near."""
+
+import ctypes
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+MOST = 16
+"""Threads that `auto` takes at most: an update is bound by memory, and a socket's is busy with fewer."""
+_NODES = Path("/sys/devices/system/node")
+_DEVICES = Path("/sys/bus/pci/devices")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """allowed: the processors this process may use. nodes: the processors of each NUMA node. online: all."""
+
+    allowed: tuple[int, ...]
+    nodes: tuple[tuple[int, ...], ...]
+    online: int
+
+
+def choose(
+    wanted: int | Literal["auto"], *, computing: int, machine: Machine, near: int, alone: bool
+) -> tuple[int, tuple[int, ...]]:
+    """Return the number of optimizer threads and the processors to pin them to (none: the system decides).
+
+    computing: threads that backward keeps busy. `auto` takes what they leave, at least one, on the node
+    `near`. Threads are pinned only where each has a processor that backward does not need, and where nobody
+    else pins to the same ones: in a process that is `alone` or has been given processors of its own.
+    """
+    local = [p for p in machine.allowed if p in machine.nodes[near]] if near < len(machine.nodes) else []
+    spare = len(machine.allowed) - computing
+    threads = max(1, min(spare, MOST, len(local) or spare)) if wanted == "auto" else wanted
+    own = alone or len(machine.allowed) < machine.online
+    if threads > spare or not own:
+        return threads, ()
+    others = [p for p in machine.allowed if p not in local]
+    return threads, tuple(sorted([*others, *local][-threads:]))
+
+
+def this_machine() -> Machine:
+    """Return what this process may use now."""
+    allowed = tuple(sorted(os.sched_getaffinity(0)))
+    folders = sorted(_NODES.glob("node[0-9]*"), key=lambda f: int(f.name.removeprefix("node")))
+    nodes = tuple(tuple(_parsed((folder / "cpulist").read_text())) for folder in folders) or (allowed,)
+    return Machine(allowed, nodes, os.cpu_count() or len(allowed))
+
+
+def threads_for(
+    wanted: int | Literal["auto"], device: torch.device, *, alone: bool
+) -> tuple[int, tuple[int, ...]]:
+    """Return `choose` for a model on `device`: near the GPU, or the thread that touches memory first."""
+    machine = this_machine()
+    computing = torch.get_num_threads()
+    if device.type == "cuda":  # only forward's and autograd's threads, which launch
+        computing = min(2, len(machine.allowed) - 1)
+        near = _node_of_gpu(device)
+    else:
+        here = _current_processor()
+        near = next((k for k, node in enumerate(machine.nodes) if here in node), 0)
+    return choose(wanted, computing=computing, machine=machine, near=near, alone=alone)
+
+
+def _current_processor() -> int:
+    try:
+        return int(ctypes.CDLL(None).sched_getcpu())
+    except (OSError, AttributeError):
+        return 0
+
+
+def _node_of_gpu(device: torch.device) -> int:
+    properties: Any = torch.cuda.get_device_properties(device)
+    address = [getattr(properties, f"pci_{part}_id", 0) for part in ("domain", "bus", "device")]
+    file = _DEVICES / "{:04x}:{:02x}:{:02x}.0".format(*address) / "numa_node"
+    return max(int(file.read_text()), 0) if file.exists() else 0
+
+
+def _parsed(ranges: str) -> Sequence[int]:
+    """Return the processors of a list such as `0-3,8`."""
+    found: list[int] = []
+    for part in filter(None, ranges.strip().split(",")):
+        first, _, last = part.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    return found
