@@ -160,10 +160,7 @@ class PlainTrainer:
         shapes = {n: p.shape for n, p in self.model.named_parameters()}
         state = self.optimizer.state
         return Trajectory(
-            {
-                n: self.masters[n].detach()[: s.numel()].view(s).clone() if s.numel() else torch.zeros(s)
-                for n, s in shapes.items()
-            },
+            {n: self._value(n, s) for n, s in shapes.items()},
             {
                 n: state[m]["exp_avg"][: shapes[n].numel()].view(shapes[n]).clone()
                 for n, m in self.masters.items()
@@ -171,6 +168,12 @@ class PlainTrainer:
             },
             self.norms,
         )
+
+    def _value(self, name: str, shape: torch.Size) -> Tensor:
+        parameter = self.model.get_parameter(name)
+        if name not in self.masters or not parameter.requires_grad:
+            return parameter.detach().float().clone()
+        return self.masters[name].detach()[: shape.numel()].view(shape).clone()
 
 
 def _in_order(values: Tensor) -> float:

@@ -1,23 +1,30 @@
 """EngineSpec -> Engine: the only place that names a stage, and where every choice becomes an object."""
 
 import math
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from zbench.engine.accumulation import Accumulation, MicroSteps, MultiBackward, Unmanaged
-from zbench.engine.adam import AdamBackend, CudaAdam, NativeAdam
-from zbench.engine.catalog import collect, make_groups, prepare, unit_regions
+from zbench.engine.adam import NORM_CHUNK, AdamBackend, CudaAdam, NativeAdam
+from zbench.engine.catalog import (
+    Regions,
+    collect,
+    collect_frozen,
+    make_groups,
+    prepare,
+    replicated_regions,
+    unit_regions,
+)
 from zbench.engine.clip import Clip, ClipByGlobalNorm, NoClip
 from zbench.engine.collectives import Gloo, Native, SingleProcess, choose_collectives
 from zbench.engine.compiled.assembly import Route, Wire, compile_model
 from zbench.engine.engine import Core, Engine, Policies
+from zbench.engine.frozen import Frozen, FrozenInPlace, FrozenShards
 from zbench.engine.gathering import Gatherer
 from zbench.engine.gradients import Gradients, ReplicatedGradients, ShardedGradients
 from zbench.engine.home import Device, Home, PinnedHost
@@ -26,27 +33,22 @@ from zbench.engine.landing import Landing, ShardLanding, WholeLanding
 from zbench.engine.masters import FarMasters, Masters, OwnMasters, ParametersThemselves
 from zbench.engine.norm import Summarizer
 from zbench.engine.optimizer import Moments, ParamGroup, ShardOptimizer
-from zbench.engine.parameters import Parameters, ReplicatedParameters, Trainable
+from zbench.engine.parameters import Parameters, ReplicatedParameters, Trainable, write_segments
 from zbench.engine.partition import Layout, Region, Shard, plan_layout
 from zbench.engine.protocols import Collectives
 from zbench.engine.reduction import BucketReducer
 from zbench.engine.scaling import DynamicScaling, LossScaling, NoScaling
 from zbench.engine.schedule import AfterBackward
-from zbench.engine.sending import CastSends, InPlaceSends, PooledSends, ResidentSends, Sends
+from zbench.engine.sending import CastSends, InPlaceSends, LendingSends, PooledSends, ResidentSends, Sends
 from zbench.engine.sharded import ShardedParameters
 from zbench.engine.speculative import Knowledge, Speculative, speculate
-from zbench.engine.state import EngineState
+from zbench.engine.state import EngineState, set_masters
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 BUCKETS_IN_FLIGHT = 3
-
-
-class HoldsBytes(Protocol):
-    """Anything that keeps memory from call to call."""
-
-    def bytes_by_category(self) -> dict[str, int]: ...
+SOLO = 1 << 17  # elements from which a copy costs the CPU more than a collective of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +101,17 @@ class _CoreBuilder:
         self.collectives = policies.collectives
         homes: dict[str, Home] = {"none": Device(device), "cpu": PinnedHost(device)}
         self.home, self.param_home = homes[spec.offload_optimizer], homes[spec.offload_param]
+        self._solo = SOLO if device.type == "cpu" else math.inf
         self._needs_norm = policies.clip.needs_norm or policies.scaling.needs_norm
 
     def build(self) -> Core:
         spec = self.spec
         trainables = collect(self.model, self.groups)
-        threshold = spec.param_persistence_threshold if spec.zero_stage == 3 else math.inf
-        dtypes, regions, resident = unit_regions(self.model, trainables, DTYPES[spec.dtype], threshold)
-        shard = Shard(self._layout(trainables, regions), self.collectives.rank, whole=spec.zero_stage == 0)
-        parameters = self._parameters(shard, dtypes, resident)
+        regions = self._regions(trainables)
+        dtypes = regions.dtypes
+        layout = self._layout(trainables, regions.regions)
+        shard = Shard(layout, self.collectives.rank, whole=spec.zero_stage == 0)
+        parameters = self._parameters(shard, dtypes, regions.resident)
         adam = self.instruments.wrap_adam(self._adam())
         landing, gradients = self._gradients(shard, dtypes, trainables)
         optimizer = self._optimizer(shard, parameters, dtypes, landing.buffer, trainables)
@@ -116,25 +120,23 @@ class _CoreBuilder:
         summarizer = Summarizer(
             shard, landing.buffer, adam, self.collectives, needs_norm=self._needs_norm, square_sums=known
         )
-        state = EngineState(
-            self.model, trainables, optimizer, parameters, self.collectives, self.policies.scaling
-        )
-        state.load_masters(lambda t: t.parameter)
+        set_masters(optimizer, parameters, trainables, lambda t: t.parameter)
         parameters.adopt(trainables)
+        frozen, hooks = self._model_side(trainables, gradients, parameters)
+        comm, scaling = self.collectives, self.policies.scaling
+        state = EngineState(self.model, trainables, optimizer, parameters, comm, scaling, frozen)
         gradients.reducer.on_reduced = schedule.reduced
-        hooks = self._hooks(trainables, gradients, parameters)
-        held = [parameters, *optimizer.masters, optimizer.moments, landing, gradients, schedule, self.moved]
-        return Core(
-            trainables,
-            parameters,
-            gradients,
-            optimizer,
-            summarizer,
-            schedule,
-            hooks,
-            state,
-            partial(_sum, held),
-        )
+        held = [
+            *(parameters, *optimizer.masters, optimizer.moments, landing, gradients),
+            *(schedule, frozen, self.moved),
+        ]
+        return Core(trainables, parameters, gradients, optimizer, summarizer, schedule, hooks, state, held)
+
+    def _regions(self, trainables: Sequence[Trainable]) -> Regions:
+        dtype, grain = DTYPES[self.spec.dtype], self.collectives.world_size * NORM_CHUNK
+        if self.spec.zero_stage == 3:
+            return unit_regions(self.model, trainables, dtype, self.spec.param_persistence_threshold)
+        return replicated_regions(trainables, dtype, grain, self._solo)
 
     def _parameters(
         self, shard: Shard, dtypes: Sequence[torch.dtype], resident: frozenset[int]
@@ -145,16 +147,32 @@ class _CoreBuilder:
             shard, dtypes, self.device, self.param_home, self.collectives, resident=resident
         )
 
-    def _hooks(
+    def _model_side(
         self,
         trainables: Sequence[Trainable],
         gradients: Gradients,
         parameters: ReplicatedParameters | ShardedParameters,
-    ) -> GradientHooks:
+    ) -> tuple[Frozen, GradientHooks]:
+        """Return what is not trained, and the hooks on the model."""
+        frozen = collect_frozen(self.model, trainables)
         if isinstance(parameters, ReplicatedParameters):
-            return GradientHooks(trainables, gradients.accept)
+            return FrozenInPlace(frozen), GradientHooks(trainables, gradients.accept)
+        store = self._frozen_store(frozen)
         window = self.spec.prefetch_bucket_size if self.spec.overlap_comm else 0
-        return GatherHooks(trainables, gradients.accept, self.model, Gatherer(parameters, window=window))
+        gatherer = Gatherer([parameters, store], window=window)
+        hooks = GatherHooks(trainables, gradients.accept, self.model, gatherer)
+        return FrozenShards(frozen, store, gatherer), hooks
+
+    def _frozen_store(self, frozen: Sequence[Trainable]) -> ShardedParameters:
+        dtype, threshold = DTYPES[self.spec.dtype], self.spec.param_persistence_threshold
+        regions = unit_regions(self.model, frozen, dtype, threshold)
+        shard = Shard(self._layout(frozen, regions.regions), self.collectives.rank)
+        store = ShardedParameters(
+            shard, regions.dtypes, self.device, self.param_home, self.collectives, resident=regions.resident
+        )
+        write_segments(shard, frozen, lambda t: t.parameter, store.owned)
+        store.adopt(frozen)
+        return store
 
     def _layout(self, trainables: Sequence[Trainable], regions: Sequence[Region]) -> Layout:
         spec = self.spec
@@ -165,6 +183,7 @@ class _CoreBuilder:
             world_size=self.collectives.world_size,
             block_size=reduce if spec.zero_stage == 0 else min(reduce, gather),
             bucket_size=reduce,
+            solo=self._solo,
         )
 
     def _adam(self) -> AdamBackend:
@@ -227,7 +246,7 @@ class _CoreBuilder:
         kept = DTYPES[spec.grad_accum_dtype]
         single = spec.accumulation_mode == "micro_steps" and spec.gradient_accumulation_steps == 1
         at_boundary = world == 1 or single or self._reduces_at_boundary()
-        in_flight = BUCKETS_IN_FLIGHT if spec.overlap_comm else 1
+        in_flight = BUCKETS_IN_FLIGHT if spec.overlap_comm and world > 1 else 1  # alone, nothing is in flight
         if spec.compile != "off":
             route = Route(shard, self.home, self.device, self.collectives, self.moved, in_flight)
             sent = DTYPES[spec.communication_dtype] if spec.communication_dtype and world > 1 else None
@@ -269,7 +288,8 @@ class _CoreBuilder:
             several = ResidentSends(layout, resident)
         else:
             several = CastSends(layout, resident, pooled)
-        return in_place if in_landing_once else pooled, several
+        once = in_place if in_landing_once else pooled
+        return once if alone else LendingSends(layout, once, sent), several
 
     def _reduces_at_boundary(self) -> bool:
         if self.spec.reduce_at == "auto":
@@ -306,10 +326,3 @@ def _hyperparameters(spec: EngineSpec) -> ParamGroup:
 
 def _overrides(spec: EngineSpec) -> dict[str, ParamGroup]:
     return {p: group.model_dump(exclude_none=True) for p, group in spec.param_groups.items()}
-
-
-def _sum(holders: Sequence[HoldsBytes]) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for holder in holders:
-        total.update(holder.bytes_by_category())
-    return total

@@ -3,6 +3,7 @@ gradients.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import groupby
 from typing import Any
@@ -67,6 +68,13 @@ def collect(model: nn.Module, groups: Sequence[ParamGroup]) -> list[Trainable]:
     return [Trainable(index, name, p, group_of[id(p)]) for index, (name, p) in enumerate(found)]
 
 
+def collect_frozen(model: nn.Module, trainables: Sequence[Trainable]) -> list[Trainable]:
+    """Return the parameters that are not trained, in registration order; they belong to no group."""
+    trained = {id(t.parameter) for t in trainables}
+    found = [(name, p) for name, p in model.named_parameters() if id(p) not in trained]
+    return [Trainable(index, name, p, -1) for index, (name, p) in enumerate(found)]
+
+
 def prepare(model: nn.Module, dtype: torch.dtype, collectives: Collectives) -> None:
     """Give every rank the values of rank 0, and what is not trained its dtype (float32 becomes `dtype`)."""
     works = []
@@ -79,40 +87,65 @@ def prepare(model: nn.Module, dtype: torch.dtype, collectives: Collectives) -> N
             tensor.data = tensor.data.to(dtype)
 
 
-def unit_regions(
-    model: nn.Module, trainables: Sequence[Trainable], dtype: torch.dtype, threshold: float
-) -> tuple[list[torch.dtype], list[Region], frozenset[int]]:
-    """Return `dtype_sections`, cut into one region a module, and which regions stay resident.
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """How parameters are grouped in the flat layout; `resident` are those that stage 3 keeps whole."""
 
-    Parameters of at most `threshold` elements share one resident region a dtype.
+    dtypes: list[torch.dtype]
+    regions: list[Region]
+    resident: frozenset[int] = frozenset()
+
+
+def replicated_regions(
+    trainables: Sequence[Trainable], dtype: torch.dtype, grain: int, solo: float
+) -> Regions:
+    """Group parameters that are never gathered by use: one region a dtype, in backward order.
+
+    A parameter of at least `solo` elements that fills whole blocks (a multiple of `grain`) has a region of
+    its own: its gradient is sent from where autograd left it.
+    """
+    dtypes, sections = _sections(trainables, dtype)
+    numel = [t.parameter.numel() for t in trainables]
+    regions: list[Region] = []
+    for section, members in enumerate(sections):
+        alone = [i for i in members if numel[i] >= solo and numel[i] % grain == 0]
+        regions += [Region((i,), section) for i in alone]
+        regions += _unless_empty(tuple(i for i in members if i not in set(alone)), section)
+    return Regions(dtypes, regions)
+
+
+def unit_regions(
+    model: nn.Module, trainables: Sequence[Trainable], dtype: torch.dtype, threshold: int
+) -> Regions:
+    """Group parameters by the module that owns them, and those of at most `threshold` elements in one
+    region.
     """
     owner: dict[int, int] = {}
     for number, module in enumerate(model.modules()):
         for p in module.parameters(recurse=False):
             owner.setdefault(id(p), number)
-    dtypes, sections = dtype_sections(trainables, dtype)
+    dtypes, sections = _sections(trainables, dtype)
     regions: list[Region] = []
     resident: set[int] = set()
-    for whole in sections:
-        small = [i for i in whole.parameters if trainables[i].parameter.numel() <= threshold]
-        large = [i for i in whole.parameters if trainables[i].parameter.numel() > threshold]
+    for section, members in enumerate(sections):
+        large = [i for i in members if trainables[i].parameter.numel() > threshold]
         by_owner = groupby(large, key=lambda i: owner[id(trainables[i].parameter)])
-        regions += [Region(tuple(members), whole.section) for _, members in by_owner]
-        if small:
-            resident.add(len(regions))
-            regions.append(Region(tuple(small), whole.section))
-    return dtypes, regions, frozenset(resident)
+        regions += [Region(tuple(of_one), section) for _, of_one in by_owner]
+        small = _unless_empty(tuple(i for i in members if i not in set(large)), section)
+        resident |= {len(regions)} if small else set()
+        regions += small
+    return Regions(dtypes, regions, frozenset(resident))
 
 
-def dtype_sections(
+def _unless_empty(members: tuple[int, ...], section: int) -> list[Region]:
+    return [Region(members, section)] if members else []
+
+
+def _sections(
     trainables: Sequence[Trainable], dtype: torch.dtype
-) -> tuple[list[torch.dtype], list[Region]]:
-    """Return the dtypes that parameters are stored in, and one region of parameters in backward order for
-    each.
-    """
+) -> tuple[list[torch.dtype], list[list[int]]]:
+    """Return the dtypes that parameters are stored in, and the parameters of each in backward order."""
     stored = {t.index: dtype if t.parameter.dtype == torch.float32 else t.parameter.dtype for t in trainables}
     backward_order = [t.index for t in reversed(trainables)]
     dtypes = list(dict.fromkeys(stored[i] for i in backward_order))
-    return dtypes, [
-        Region(tuple(i for i in backward_order if stored[i] == d), k) for k, d in enumerate(dtypes)
-    ]
+    return dtypes, [[i for i in backward_order if stored[i] == d] for d in dtypes]

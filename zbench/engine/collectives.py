@@ -1,9 +1,9 @@
 """The only file that knows gloo from NCCL: how each backend moves the same bytes fastest, chosen once.
 
-Measured on gloo (2 ranks, 109 MB): its own reduce-scatter takes 147 ms against 53 for an all-to-all
-followed by a local sum, its all-gather 113 against 37 for one broadcast a rank. Both compositions also sum
-in rank order and send no byte more than the native operations, so the bits depend on neither the backend's
-algorithm nor the bucket size.
+Measured on gloo (2 ranks on 2 cores, 109 MB of float32): its own reduce-scatter takes 147 ms, an all-to-all
+and a local sum 35, sends and receives between all pairs and a local sum 28; its own all-gather 113, a
+broadcast a rank 28, sends and receives 21. No composition moves more bytes than another, and the local sum
+adds in rank order, so the bits depend on neither a backend's algorithm nor the bucket size.
 """
 
 from collections.abc import Callable, Sequence
@@ -135,17 +135,6 @@ class _Grouped:
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
         self.scratch = ScratchPool(device)
 
-    def _exchange_and_sum(self, send: Tensor, out: Tensor) -> Work:
-        buffer = self.scratch.take(send.numel(), send.dtype)
-        received = buffer[: send.numel()]
-        work = dist.all_to_all_single(received, send, group=self.group, async_op=True)
-
-        def finish() -> None:
-            sum_in_rank_order(out, received.chunk(self.world_size))
-            self.scratch.give(buffer)
-
-        return Then(_launched(work), finish)
-
     def bytes_by_category(self) -> dict[str, int]:
         """Return what its receive buffers hold now."""
         return {"buckets": self.scratch.bytes}
@@ -161,28 +150,40 @@ class _Grouped:
 
 
 class Gloo(_Grouped):
-    """Gloo: all-to-all and an ordered sum; one broadcast a rank in place of an all-gather.
+    """Gloo: every rank sends each part to its owner, which adds them in rank order; gathers are broadcasts.
 
-    Gathers run in a process group of their own, so that they need no order relative to the reductions.
+    Reductions and gathers have a process group each, so they need no order relative to one another.
     """
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         super().__init__(group, device)
         store = group.get_group_store()
         count = store.add(f"zbench/{self.rank}", 1)  # the same on every rank: all make their engines together
-        store = dist.PrefixStore(f"zbench/gathers/{count}", store)
-        self.gathers = dist.ProcessGroupGloo(store, self.rank, self.world_size, _TIMEOUT)
+        self._exchanges, self._gathers = (
+            dist.ProcessGroupGloo(
+                dist.PrefixStore(f"zbench/{kind}/{count}", store), self.rank, self.world_size, _TIMEOUT
+            )
+            for kind in ("exchanges", "gathers")
+        )
 
     def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:
-        return self._exchange_and_sum(send, out)
+        """Needs memory for the other ranks' parts only; this rank's own is read from `send`."""
+        parts, others = list(send.chunk(self.world_size)), self.world_size - 1
+        length = parts[0].numel()
+        buffer = self.scratch.take(others * length, send.dtype)
+        received = list(buffer[: others * length].split(length))
+        received.insert(self.rank, parts[self.rank])
+        works = _exchange(self._exchanges, self.rank, parts, received)
+
+        def finish() -> None:
+            sum_in_rank_order(out, received)
+            self.scratch.give(buffer)
+
+        return Then(All(works), finish)
 
     def all_gather(self, flat: Tensor) -> Work:
-        return All([self._broadcast(part, r) for r, part in enumerate(flat.chunk(self.world_size))])
-
-    def _broadcast(self, part: Tensor, source: int) -> Work:
-        options = dist.BroadcastOptions()
-        options.rootRank = source
-        return self.gathers.broadcast([part], options)
+        parts = flat.chunk(self.world_size)
+        return All(_exchange(self._gathers, self.rank, [parts[self.rank]] * self.world_size, parts))
 
     def all_gather_small(self, values: Tensor) -> Tensor:
         gathered = values.new_empty((self.world_size, *values.shape))
@@ -190,16 +191,38 @@ class Gloo(_Grouped):
         return gathered
 
     def close(self) -> None:
-        self.gathers.shutdown()
+        self._exchanges.shutdown()
+        self._gathers.shutdown()
+
+
+def _exchange(
+    group: dist.ProcessGroupGloo, rank: int, send: Sequence[Tensor], receive: Sequence[Tensor]
+) -> list[Work]:
+    """Send send[r] to every other rank r, receive receive[r] from it; all at once, in an order that
+    spreads.
+    """
+    works: list[Work] = []
+    for distance in range(1, len(send)):
+        source, target = (rank - distance) % len(send), (rank + distance) % len(send)
+        works += [group.recv([receive[source]], source, 0), group.send([send[target]], target, 0)]
+    return works
 
 
 class Native(_Grouped):
     """NCCL and other backends: their own all-gather, and reduce-scatter (own order of sums) in one dtype."""
 
     def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:
-        if send.dtype != out.dtype:
-            return self._exchange_and_sum(send, out)
-        return _launched(dist.reduce_scatter_tensor(out, send, group=self.group, async_op=True))
+        if send.dtype == out.dtype:
+            return _launched(dist.reduce_scatter_tensor(out, send, group=self.group, async_op=True))
+        buffer = self.scratch.take(send.numel(), send.dtype)
+        received = buffer[: send.numel()]
+        work = dist.all_to_all_single(received, send, group=self.group, async_op=True)
+
+        def finish() -> None:
+            sum_in_rank_order(out, received.chunk(self.world_size))
+            self.scratch.give(buffer)
+
+        return Then(_launched(work), finish)
 
     def all_gather(self, flat: Tensor) -> Work:
         part = flat.chunk(self.world_size)[self.rank]

@@ -16,7 +16,7 @@ from zbench.engine.interrupts import uninterrupted
 from zbench.engine.norm import Summarizer
 from zbench.engine.optimizer import ParamGroup, ShardOptimizer
 from zbench.engine.parameters import Parameters, Trainable
-from zbench.engine.protocols import Collectives, StepInfo
+from zbench.engine.protocols import Collectives, HoldsBytes, StepInfo
 from zbench.engine.scaling import LossScaling
 from zbench.engine.schedule import Schedule
 from zbench.engine.state import EngineState
@@ -34,7 +34,7 @@ class Core:
     schedule: Schedule
     hooks: GradientHooks
     state: EngineState
-    memory: Callable[[], Counter[str]]
+    holders: Sequence[HoldsBytes]
 
     def close(self) -> None:
         """Take every hook off the model."""
@@ -156,11 +156,9 @@ class Engine:
         """Return name -> the whole parameter (float32 master weights where trained), on every rank, as
         copies.
         """
-        masters = self._core.state.full_masters()
-        return {
-            name: masters[name] if name in masters else p.detach().float().clone()
-            for name, p in self.model.named_parameters()
-        }
+        state = self._core.state
+        values = {**state.full_masters(), **{n: v.float().clone() for n, v in state.frozen.values()}}
+        return {name: values[name] for name, _ in self.model.named_parameters()}
 
     def first_moments(self) -> dict[str, Tensor]:
         """Return name -> the whole exp_avg in float32 of every trained parameter, on every rank."""
@@ -183,7 +181,10 @@ class Engine:
 
     def memory_by_category(self) -> dict[str, int]:
         """Return the bytes held now, by category; those in offloaded host memory have the prefix `host_`."""
-        return {name: count for name, count in self._core.memory().items() if count}
+        total: Counter[str] = Counter()
+        for holder in self._core.holders:
+            total.update(holder.bytes_by_category())
+        return {name: count for name, count in total.items() if count}
 
     def close(self) -> None:
         """Take the hooks off the model; it stays usable with the parameters as they are."""

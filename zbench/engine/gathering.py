@@ -1,5 +1,8 @@
 """When units are gathered and released: at first use, ahead of use in the recorded order, and after it."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
@@ -44,9 +47,9 @@ class Gatherer:
     kept.
     """
 
-    def __init__(self, parameters: ShardedParameters, *, window: int) -> None:
-        self.parameters, self.window = parameters, window
-        self.units = [unit for unit in parameters.units if not unit.resident]
+    def __init__(self, stores: Sequence[ShardedParameters], *, window: int) -> None:
+        self.stores, self.window = stores, window
+        self.units = [unit for store in stores for unit in store.units if not unit.resident]
         self.unit_of = {id(t.parameter): unit for unit in self.units for t, _ in unit.members}
         self._traces = {True: Trace(), False: Trace()}
         self._trace = self._traces[True]
@@ -61,30 +64,45 @@ class Gatherer:
         if unit.held:
             return
         if unit.full is None:
-            self.parameters.start(unit)
-        self.parameters.finish(unit)
+            unit.store.start(unit)
+        unit.store.finish(unit)
         unit.held = True
         self._trace.record(unit)
         for following in self._trace.ahead(self.window):
             if following.full is None:
-                self.parameters.start(following)
+                following.store.start(following)
 
     def release(self, unit: Unit) -> None:
         """The unit is out of use: let go of it, unless it comes again at once."""
         unit.held = False
         if unit not in self._trace.ahead(self.window):
-            self.parameters.drop(unit)
+            unit.store.drop(unit)
 
     def release_all(self) -> None:
         """Let go of everything, at the end of a backward or after an exception."""
         for unit in self.units:
             if unit.full is not None:
-                self.parameters.drop(unit)
+                unit.store.drop(unit)
+
+    @contextmanager
+    def reading(self, parameter: torch.nn.Parameter) -> Iterator[None]:
+        """Hold the whole value of one parameter, outside of any forward or backward."""
+        unit = self.unit_of.get(id(parameter))
+        if unit is None or unit.full is not None:
+            yield
+            return
+        unit.store.start(unit)
+        unit.store.finish(unit)
+        yield
+        unit.store.drop(unit)
 
     def pack(self, tensor: Tensor) -> object:
         """Return what autograd keeps in place of `tensor`: a reference to its unit if it is a view of one."""
-        unit = self.parameters.unit_behind(tensor)
-        return tensor if unit is None or unit.resident else SavedView(unit, tensor)
+        for store in self.stores:
+            unit = store.unit_behind(tensor)
+            if unit is not None and not unit.resident:
+                return SavedView(unit, tensor)
+        return tensor
 
     def unpack(self, kept: object) -> Tensor:
         """Return the tensor that was packed; its unit is released when backward has asked for all of them."""

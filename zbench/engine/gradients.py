@@ -101,19 +101,19 @@ class _Sink:
         self._arrived[index] = self.contributed[index] = True
 
     def _write(self, sends: Sends, index: int, gradient: Tensor, *, add: bool) -> None:
-        flat: Tensor | None = None
-        for p in self.portions[index]:
-            place = sends.open(p.bucket)[p.target : p.target + p.length]
-            if p.length == gradient.numel():
-                place, source = place.view(gradient.shape), gradient
-            else:
-                flat = gradient.reshape(-1) if flat is None else flat
-                source = flat[p.source : p.source + p.length]
+        portions = self.portions[index]
+        flat = gradient.reshape(-1) if len(portions) > 1 or gradient.is_contiguous() else None
+        for p in portions:
+            source = gradient if flat is None else flat[p.source : p.source + p.length]
             if add:
-                accumulate(place, source)
-            else:
-                place.copy_(source)
+                accumulate(self._place(sends, p).view(source.shape), source)
+            elif flat is None or not sends.lend(p.bucket, source):
+                self._place(sends, p).view(source.shape).copy_(source)
             self.reducer.filled(p)
+
+    @staticmethod
+    def _place(sends: Sends, p: Portion) -> Tensor:
+        return sends.open(p.bucket)[p.target : p.target + p.length]
 
     def settle(self) -> None:
         self.landing.settle()

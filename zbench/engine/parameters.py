@@ -2,7 +2,7 @@
 of it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,6 +22,27 @@ class Trainable:
     name: str
     parameter: torch.nn.Parameter
     group: int
+
+
+def write_segments(
+    shard: Shard,
+    members: Sequence[Trainable],
+    value: Callable[[Trainable], Tensor | None],
+    place: Callable[[Segment], Tensor],
+) -> None:
+    """Write this rank's part of `value(member)`, a whole tensor, to `place(segment)`; None leaves it alone.
+
+    `value` is called once a member, in the same order on every rank: it may be collective.
+    """
+    segments = {member.index: [] for member in members}  # type: dict[int, list[Segment]]
+    for s in shard.segments:
+        segments[s.parameter].append(s)
+    for member in members:
+        whole = value(member)
+        for s in segments[member.index] if whole is not None else ():
+            at = s.flat - shard.layout.spans[s.parameter].start
+            part = whole.detach().reshape(-1)[at : at + s.length]
+            place(s)[: part.numel()].copy_(part)
 
 
 class Parameters(Protocol):

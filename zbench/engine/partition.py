@@ -11,6 +11,7 @@ a run of consecutive blocks that is reduced at once; in its send buffer all part
 first, then those for rank 1, and so on.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -164,7 +165,13 @@ def _merge(portions: Iterator[Portion]) -> Iterator[Portion]:
 
 
 def plan_layout(
-    sizes: Sequence[int], regions: Sequence[Region], *, world_size: int, block_size: int, bucket_size: int
+    sizes: Sequence[int],
+    regions: Sequence[Region],
+    *,
+    world_size: int,
+    block_size: int,
+    bucket_size: int,
+    solo: float = math.inf,
 ) -> Layout:
     """Lay parameters of `sizes` elements (registration order) out by region; sizes of blocks and buckets
     are at most.
@@ -190,14 +197,18 @@ def plan_layout(
         blocks += [Extent(cut, min(limit, at - cut)) for cut in cuts]
         owners += [region.section] * len(cuts)
     layout = Layout(world_size, tuple(spans), tuple(regions), tuple(extents), tuple(blocks), ())
-    buckets = _in_launch_order(layout, _bucketed(blocks, owners, bucket_size))
+    buckets = _in_launch_order(layout, _bucketed(blocks, owners, bucket_size, solo))
     return Layout(world_size, tuple(spans), tuple(regions), tuple(extents), tuple(blocks), buckets)
 
 
-def _bucketed(blocks: Sequence[Extent], sections: Sequence[int], bucket_size: int) -> list[Bucket]:
+def _bucketed(
+    blocks: Sequence[Extent], sections: Sequence[int], bucket_size: int, solo: float
+) -> list[Bucket]:
     runs: list[tuple[int, list[Extent]]] = []
     for block, section in zip(blocks, sections, strict=True):
-        if runs and runs[-1][0] == section and block.stop - runs[-1][1][0].start <= bucket_size:
+        joined = block.stop - runs[-1][1][0].start if runs else 0
+        small = block.length < solo and joined - block.length < solo
+        if runs and runs[-1][0] == section and small and joined <= bucket_size:
             runs[-1][1].append(block)
         else:
             runs.append((section, [block]))

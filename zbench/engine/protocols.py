@@ -31,6 +31,12 @@ class TrainingEngine(Protocol):
     def close(self) -> None: ...
 
 
+class HoldsBytes(Protocol):
+    """Anything that keeps memory from call to call."""
+
+    def bytes_by_category(self) -> dict[str, int]: ...
+
+
 class Work(Protocol):
     """A collective in flight. `wait` returns when its result may be read on the current stream."""
 

@@ -17,6 +17,12 @@ class Sends(Protocol):
         """Return the buffer [bucket.length] to write gradients to; what no parameter fills is zero."""
         ...
 
+    def lend(self, bucket: int, gradient: Tensor) -> bool:
+        """Whether `gradient`, which is all of the bucket, is sent from where it is; else write it to
+        `open`.
+        """
+        ...
+
     def ready(self, bucket: int) -> Tensor:
         """Return the buffer to send, in the dtype of communication."""
         ...
@@ -51,6 +57,9 @@ class PooledSends:
                 buffer[start:stop].zero_()
         return self._used[bucket][: self.buckets[bucket].length]
 
+    def lend(self, bucket: int, gradient: Tensor) -> bool:
+        return False
+
     def ready(self, bucket: int) -> Tensor:
         return self.open(bucket)
 
@@ -78,6 +87,9 @@ class ResidentSends:
             self._flat = self._make()
         place = self.buckets[bucket]
         return self._flat[place.start : place.start + place.length]
+
+    def lend(self, bucket: int, gradient: Tensor) -> bool:
+        return False
 
     def ready(self, bucket: int) -> Tensor:
         return self.open(bucket)
@@ -114,3 +126,35 @@ class CastSends(ResidentSends):
 
     def close(self, bucket: int) -> None:
         self._pooled.close(bucket)
+
+
+class LendingSends:
+    """Sends a gradient that fills its bucket from autograd's own memory; all others by way of `inner`."""
+
+    def __init__(self, layout: Layout, inner: Sends, dtypes: Sequence[torch.dtype]) -> None:
+        self.inner, self.buckets, self.dtypes = inner, layout.buckets, dtypes
+        self._lent: dict[int, Tensor] = {}
+
+    def open(self, bucket: int) -> Tensor:
+        return self.inner.open(bucket)
+
+    def lend(self, bucket: int, gradient: Tensor) -> bool:
+        place = self.buckets[bucket]
+        if gradient.numel() != place.length or gradient.dtype != self.dtypes[place.section]:
+            return False
+        self._lent[bucket] = gradient
+        return True
+
+    def ready(self, bucket: int) -> Tensor:
+        return self._lent[bucket] if bucket in self._lent else self.inner.ready(bucket)
+
+    def close(self, bucket: int) -> None:
+        if self._lent.pop(bucket, None) is None:
+            self.inner.close(bucket)
+
+    def discard(self, bucket: int) -> None:
+        if self._lent.pop(bucket, None) is None:
+            self.inner.discard(bucket)
+
+    def bytes_by_category(self) -> dict[str, int]:
+        return self.inner.bytes_by_category()

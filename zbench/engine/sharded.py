@@ -28,6 +28,7 @@ class Unit:
     small parameters that are gathered after every step and stay.
     """
 
+    store: "ShardedParameters"
     section: int
     extent: Extent
     blocks: tuple[Extent, ...]
@@ -64,6 +65,7 @@ class ShardedParameters:
         self._by_storage: dict[int, Unit] = {}
         self.units = [
             Unit(
+                self,
                 region.section,
                 extent,
                 tuple(b for b in layout.blocks if extent.start <= b.start < extent.stop),
@@ -129,7 +131,8 @@ class ShardedParameters:
         if unit.full is not None:
             del self._by_storage[unit.full.untyped_storage()._cdata]
         unit.full, unit.held = None, False
-        nowhere = torch.full((), torch.nan, dtype=self.dtypes[unit.section], device=self.device)
+        dtype = self.dtypes[unit.section]
+        nowhere = torch.full((), torch.nan if dtype.is_floating_point else 0, dtype=dtype, device=self.device)
         for trainable, _ in unit.members:
             trainable.parameter.data = nowhere.expand(trainable.parameter.shape)
 

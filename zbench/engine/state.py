@@ -7,16 +7,34 @@ and `group.N` (float64: lr, beta1, beta2, eps, weight decay).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from zbench.engine.frozen import Frozen
 from zbench.engine.optimizer import MOMENTS, ShardOptimizer
-from zbench.engine.parameters import Parameters, Trainable
+from zbench.engine.parameters import Parameters, Trainable, write_segments
 from zbench.engine.partition import Segment
 from zbench.engine.protocols import Collectives
 from zbench.engine.scaling import LossScaling
 from zbench.errors import UsageError
+
+
+def set_masters(
+    optimizer: ShardOptimizer,
+    parameters: Parameters,
+    trainables: Sequence[Trainable],
+    value: Callable[[Trainable], Tensor],
+) -> None:
+    """Set master weights to `value(trainable)`, whole tensors, and the parameters to match."""
+    write_segments(optimizer.shard, trainables, value, lambda s: optimizer.masters[s.section].of(s))
+    for s in optimizer.shard.segments:
+        masters = optimizer.masters[s.section]
+        if (out := masters.out(s)) is not None:
+            out.copy_(masters.of(s))
+            masters.deliver(s)
+    parameters.settle()
 
 
 class EngineState:
@@ -30,7 +48,9 @@ class EngineState:
         parameters: Parameters,
         collectives: Collectives,
         scaling: LossScaling,
+        frozen: Frozen,
     ) -> None:
+        self.frozen = frozen
         self.model, self.trainables, self.optimizer = model, trainables, optimizer
         self.parameters, self.collectives, self.scaling = parameters, collectives, scaling
         self.shard = optimizer.shard
@@ -57,8 +77,6 @@ class EngineState:
     def small(self) -> dict[str, Tensor]:
         """Return what every rank holds whole."""
         o = self.optimizer
-        trained = {id(t.parameter) for t in self.trainables}
-        frozen = ((n, p.detach()) for n, p in self.model.named_parameters() if id(p) not in trained)
         groups = [(g["lr"], *g["betas"], g["eps"], g["weight_decay"]) for g in o.groups]
         return {
             "engine.steps": torch.tensor(o.count),
@@ -67,7 +85,7 @@ class EngineState:
             ),
             **{f"group.{k}": torch.tensor(values, dtype=torch.float64) for k, values in enumerate(groups)},
             **{f"step.{t.name}": torch.tensor(o.count - o.lags[t.index]) for t in self.trainables},
-            **{f"frozen.{name}": value.cpu().clone() for name, value in frozen},
+            **{f"frozen.{name}": value.cpu().clone() for name, value in self.frozen.values()},
             **{f"buffer.{name}": value.cpu().clone() for name, value in self.model.named_buffers()},
         }
 
@@ -81,21 +99,10 @@ class EngineState:
             if local is not None:
                 for s in self.shard.segments:
                     local[s.local : s.local + s.length].zero_()
-                self._write(lambda t, kind=kind: state.get(f"{kind}.{t.name}"), self._in(local))
-        self.load_masters(lambda t: state[f"param.{t.name}"])
+                moments = partial(_of_kind, state, kind)
+                write_segments(self.shard, self.trainables, moments, self._in(local))
+        set_masters(self.optimizer, self.parameters, self.trainables, lambda t: state[f"param.{t.name}"])
         self._load_small(state)
-
-    def load_masters(self, value: Callable[[Trainable], Tensor]) -> None:
-        """Set the masters to `value(trainable)` (whole tensors), and the parameters to what follows from
-        them.
-        """
-        self._write(value, self._master)
-        for s in self.shard.segments:
-            masters = self.optimizer.masters[s.section]
-            if (out := masters.out(s)) is not None:
-                out.copy_(masters.of(s))
-                masters.deliver(s)
-        self.parameters.settle()
 
     def _load_small(self, state: Mapping[str, Tensor]) -> None:
         o = self.optimizer
@@ -107,13 +114,11 @@ class EngineState:
             if f"group.{k}" in state:
                 lr, beta1, beta2, eps, decay = state[f"group.{k}"].tolist()
                 group.update(lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=decay)
-        for prefix, named in (
-            ("frozen", self.model.named_parameters()),
-            ("buffer", self.model.named_buffers()),
-        ):
-            for name, tensor in named:
-                if f"{prefix}.{name}" in state:
-                    tensor.detach().copy_(state[f"{prefix}.{name}"])
+        prefix = "frozen."
+        self.frozen.load({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
+        for name, buffer in self.model.named_buffers():
+            if f"buffer.{name}" in state:
+                buffer.copy_(state[f"buffer.{name}"])
 
     def _check(self, state: Mapping[str, Tensor]) -> None:
         wanted = {f"param.{t.name}": t.parameter.shape for t in self.trainables}
@@ -141,14 +146,6 @@ class EngineState:
     def _in(local: Tensor) -> Callable[[Segment], Tensor]:
         return lambda s: local[s.local : s.local + s.length]
 
-    def _write(self, value: Callable[[Trainable], Tensor | None], place: Callable[[Segment], Tensor]) -> None:
-        for s in self.shard.segments:
-            whole = value(self.trainables[s.parameter])
-            if whole is not None:
-                at = s.flat - self.shard.layout.spans[s.parameter].start
-                part = whole.detach().reshape(-1)[at : at + s.length]
-                place(s)[: part.numel()].copy_(part)
-
     def _whole(self, local: Tensor) -> dict[str, Tensor]:
         """Return name -> whole tensor, from every rank's `local` [shard.length]."""
         flat = local if self.shard.whole else self._flat(self.collectives.all_gather_small(local))
@@ -165,3 +162,7 @@ class EngineState:
                 yield gathered[:, local.start : local.stop].reshape(-1)
 
         return torch.cat([gathered.new_empty(0), *parts()])
+
+
+def _of_kind(state: Mapping[str, Tensor], kind: str, trainable: Trainable) -> Tensor | None:
+    return state.get(f"{kind}.{trainable.name}")
