@@ -24,28 +24,29 @@ class Shim(Protocol):
     def zbench_memory_reset_peak(self) -> None: ...
 
 
-def _candidates() -> list[Path]:
-    """Return where a normal, an editable and an in-tree installation keep the library."""
+def library_path() -> Path | None:
+    """Return where a normal, an editable or an in-tree installation keeps the library; None if not built."""
     places = [Path(place) for place in zbench.__path__]
     places.append(Path(sysconfig.get_path("platlib")) / "zbench")
-    return [place / _NAME for place in places if (place / _NAME).is_file()]
+    return next((place / _NAME for place in places if (place / _NAME).is_file()), None)
 
 
 def load() -> tuple[Shim | None, str | None]:
     """Return the loaded library, or None and why it is not there."""
     if "torch" in sys.modules:
         return None, "torch was imported before zbench.measure.shim"
-    for path in _candidates():
-        try:
-            library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
-        except OSError as error:
-            return None, f"cannot load {path.name}: {error}"
-        for name in ("zbench_memory_live_bytes", "zbench_memory_peak_bytes"):
-            getattr(library, name).restype = ctypes.c_int64
-            getattr(library, name).argtypes = []
-        library.zbench_memory_reset_peak.restype = None
-        return cast(Shim, library), None
-    return None, f"{_NAME} was not built"
+    path = library_path()
+    if path is None:
+        return None, f"{_NAME} was not built"
+    try:
+        library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        return None, f"cannot load {path.name}: {error}"
+    for name in ("zbench_memory_live_bytes", "zbench_memory_peak_bytes"):
+        getattr(library, name).restype = ctypes.c_int64
+        getattr(library, name).argtypes = []
+    library.zbench_memory_reset_peak.restype = None
+    return cast(Shim, library), None
 
 
 SHIM, WHY_NOT = load()

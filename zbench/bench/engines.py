@@ -1,0 +1,209 @@
+"""The engine beside its peers: the same GPT step in interleaved turns; ratios of medians, peaks a rank.
+
+    python -m zbench.bench.engines [--deepspeed-python PYTHON] [--rounds N] [--out FILE]
+
+Every contender is a process group of its own (2 gloo ranks, 1 thread each) that lives as long as its set is
+measured; the contenders of a set take a turn each, round by round, so that a drift of the machine hits all
+alike. Peak bytes are those torch's CPU allocator had handed out at once during the measured steps.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from zbench.measure.shim import library_path
+
+WORLD, LAYERS, WIDTH = 2, 6, 512
+SETS = (
+    ("alone", "ddp", "zero_redundancy", "zbench-0", "zbench-1", "zbench-2"),
+    ("alone", "ddp", "fsdp2", "deepspeed-2", "deepspeed-3", "zbench-2", "zbench-3"),
+    ("alone", "deepspeed-2-offload", "deepspeed-3-offload", "zbench-2-offload", "zbench-3-offload"),
+)
+BARS = (  # set, ours, theirs (the better of several), at most
+    (0, "zbench-0", ("ddp",), 1.00),
+    (0, "zbench-1", ("zero_redundancy",), 0.95),
+    (1, "zbench-2", ("deepspeed-2",), 0.70),
+    (0, "zbench-2", ("ddp",), 1.00),
+    (1, "zbench-3", ("fsdp2", "deepspeed-3"), 0.75),
+    (2, "zbench-2-offload", ("deepspeed-2-offload",), 0.80),
+    (2, "zbench-3-offload", ("deepspeed-3-offload",), 0.70),
+    (0, "zbench-0", ("alone",), 1.15),
+    (0, "zbench-1", ("alone",), 1.15),
+    (0, "zbench-2", ("alone",), 1.15),
+    (1, "zbench-3", ("alone",), 1.30),
+)
+
+
+@dataclass(slots=True)
+class Figures:
+    """One contender in one set: seconds of every step, and the largest peaks over its ranks."""
+
+    seconds: list[float] = field(default_factory=list)
+    peak_bytes: int = 0
+    rss_bytes: int = 0
+
+    @property
+    def median(self) -> float:
+        """Seconds of the median step."""
+        return statistics.median(self.seconds)
+
+
+class Contender:
+    """The ranks of one contender, waiting for their turn."""
+
+    def __init__(self, mode: str, python: str, shim: str) -> None:
+        root = Path(__file__).resolve().parents[2]
+        common = {
+            **os.environ,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(_free_port()),
+            "WORLD_SIZE": str(WORLD),
+            "OMP_NUM_THREADS": "1",
+            "DS_ACCELERATOR": "cpu",
+            "PYTHONPATH": str(root) if mode.startswith("deepspeed") else os.environ.get("PYTHONPATH", ""),
+        }
+        command = [python, "-m", "zbench.bench.contender", mode, shim, str(LAYERS), str(WIDTH)]
+        self.mode = mode
+        self.log = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115  (closed by `close`)
+        self.ranks = [
+            subprocess.Popen(
+                command,
+                env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self.log,
+                text=True,
+            )
+            for rank in range(WORLD)
+        ]
+
+    def go(self, steps: int) -> list[dict[str, Any]]:
+        """Train `steps` steps and return each rank's answer; RuntimeError if a rank died."""
+        for rank in self.ranks:
+            assert rank.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # its missing answer tells
+                rank.stdin.write(f"go {steps}\n")
+                rank.stdin.flush()
+        answers = []
+        for rank in self.ranks:
+            assert rank.stdout is not None
+            line = rank.stdout.readline()
+            if not line:
+                self.log.seek(0)
+                last = "".join(self.log.readlines()[-12:])
+                raise RuntimeError(f"{self.mode}: a rank ended with status {rank.wait()}\n{last}")
+            answers.append(json.loads(line))
+        return answers
+
+    def close(self) -> None:
+        """End the ranks."""
+        for rank in self.ranks:
+            rank.kill()
+            rank.wait()
+        self.log.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def measure(modes: list[str], pythons: dict[str, str], *, rounds: int, shim: str) -> dict[str, Figures]:
+    """Return the figures of contenders that take turns of two steps, `rounds` times in random order."""
+    contenders = [Contender(mode, pythons[mode.split("-")[0]], shim) for mode in modes]
+    figures = {mode: Figures() for mode in modes}
+    try:
+        for contender in contenders:
+            contender.go(3)
+        for _ in range(rounds):
+            for contender in random.sample(contenders, len(contenders)):
+                into = figures[contender.mode]
+                answers = contender.go(2)
+                into.seconds += [max(pair) for pair in zip(*(a["seconds"] for a in answers), strict=True)]
+                into.peak_bytes = max(into.peak_bytes, *(a["peak_bytes"] or 0 for a in answers))
+                into.rss_bytes = max(into.rss_bytes, *(a["rss_bytes"] for a in answers))
+    finally:
+        for contender in contenders:
+            contender.close()
+    return figures
+
+
+def table(sets: dict[int, dict[str, Figures]]) -> str:
+    """Return the bars and the figures behind them as Markdown."""
+    lines = [
+        "| ours | against | ratio of medians | bar | peak bytes a rank, ours / theirs |",
+        "|---|---|---|---|---|",
+    ]
+    for index, ours, rivals, bar in BARS:
+        found = sets.get(index, {})
+        present = [r for r in rivals if r in found]
+        if ours not in found or not present:
+            continue
+        theirs = min(present, key=lambda r: found[r].median)
+        ratio = found[ours].median / found[theirs].median
+        memory = found[ours].peak_bytes / max(found[theirs].peak_bytes, 1)
+        lines.append(f"| {ours} | {theirs} | {ratio:.3f} | {bar:.2f} | {memory:.3f} |")
+    lines += [
+        "",
+        "| set | contender | median step, ms | peak MiB a rank | peak RSS MiB |",
+        "|---|---|---|---|---|",
+    ]
+    for index, found in sets.items():
+        for mode, f in found.items():
+            peaks = f"{f.peak_bytes / 2**20:.1f} | {f.rss_bytes / 2**20:.0f}"
+            lines.append(f"| {index + 1} | {mode} | {f.median * 1e3:.1f} | {peaks} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Measure every set, print the table, and write it beside the samples."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--deepspeed-python", help="interpreter that has DeepSpeed; left out without it")
+    parser.add_argument("--rounds", type=int, default=8, help="turns of two steps for each contender")
+    parser.add_argument("--sets", type=int, nargs="*", default=[1, 2, 3], help="which sets to measure")
+    parser.add_argument("--out", type=Path, help="file to write, without its ending (.json and .md)")
+    given = parser.parse_args()
+    pythons = dict.fromkeys(("alone", "ddp", "zero_redundancy", "fsdp2", "zbench"), sys.executable)
+    if given.deepspeed_python:
+        pythons["deepspeed"] = given.deepspeed_python
+    samples: dict[int, dict[str, Figures]] = {}
+    for index in (number - 1 for number in given.sets):
+        modes = [mode for mode in SETS[index] if mode.split("-")[0] in pythons]
+        samples[index] = measure(modes, pythons, rounds=given.rounds, shim=str(library_path() or ""))
+    text = table(samples)
+    print(text)
+    if given.out is not None:
+        machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
+        versions = {"python": platform.python_version(), "torch": version("torch")}
+        document = {
+            "machine": machine,
+            "versions": versions,
+            "world_size": WORLD,
+            "sets": {i + 1: {m: _plain(f) for m, f in found.items()} for i, found in samples.items()},
+        }
+        given.out.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
+        given.out.with_suffix(".md").write_text(text)
+
+
+def _plain(figures: Figures) -> dict[str, Any]:
+    """Return a contender's figures as plain values."""
+    return {"step_seconds": figures.seconds, "peak_bytes": figures.peak_bytes, "rss_bytes": figures.rss_bytes}
+
+
+if __name__ == "__main__":
+    main()
