@@ -1,0 +1,68 @@
+"""`zbench report` through the command line."""
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from analysis.synthetic import BASE_ID, HEAD_ID, record, trial, write_run
+
+from zbench.cli.main import main
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    write_run(tmp_path / "example" / BASE_ID, trial([0.1, 0.11, 0.12]))
+    path = write_run(tmp_path / "example" / HEAD_ID, trial([0.1, 0.11, 0.12], verdict="equivalent"))
+    (path / "search.json").write_text(json.dumps({"importance": {"zero_stage": 1.0}}))
+    return tmp_path
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Run a command; return its exit code, stdout and stderr."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(argument) for argument in arguments])
+    output = capsys.readouterr()
+    return int(ended.value.code or 0), output.out, output.err
+
+
+def test_page_and_pictures(capsys: pytest.CaptureFixture[str], out: Path) -> None:
+    places = ("--html", out / "new" / "page.html", "--plots", out / "plots")
+    code, text, _ = run(capsys, "report", "last", "-o", out, *places, "--baseline", BASE_ID)
+    assert code == 0
+    written = [Path(line) for line in text.split()]
+    assert written[0] == out / "new" / "page.html"
+    names = ["throughput-memory", "changes", "step-times", "memory", "phases", "importance"]
+    assert [path.stem for path in written[1:]] == names
+    assert all(ET.parse(path).getroot().tag.endswith("svg") for path in written[1:])
+    assert "What mattered in the search" in written[0].read_text()
+
+
+def test_markdown_on_stdout_and_json(capsys: pytest.CaptureFixture[str], out: Path) -> None:
+    code, text, _ = run(capsys, "report", BASE_ID, "-o", out)
+    assert code == 0
+    assert "| **zero\\_stage=1** | " in text
+    code, text, _ = run(capsys, "report", BASE_ID, "-o", out, "--html", out / "x.html", "--json")
+    assert json.loads(text) == {"schema_version": 1, "written": [str(out / "x.html")], "exit_code": 0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["gone"], 5, "no run 'gone'"),
+        (["{base}", "--html", "{out}/example/{base}/trials.jsonl/x.html"], 2, "cannot write into"),
+        (["{base}", "--baseline", "gone"], 5, "no run 'gone'"),
+        (["{out}/failed/{base}", "--plots", "{out}/p"], 2, "nothing to draw"),
+        (["{out}/damaged/{base}", "--html", "{out}/x.html"], 2, "search.json"),
+    ],
+)
+def test_bad_input(
+    capsys: pytest.CaptureFixture[str], out: Path, arguments: list[str], code: int, says: str
+) -> None:
+    write_run(out / "failed" / BASE_ID, [record(outcome="crashed")])
+    (write_run(out / "damaged" / BASE_ID, trial([0.1])) / "search.json").write_text('{"importance"')
+    words = [word.format(base=BASE_ID, out=out) for word in arguments]
+    found, text, said = run(capsys, "report", *words, "-o", out)
+    assert (found, text) == (code, "")
+    assert says in said
+    assert "Traceback" not in said

@@ -1,0 +1,57 @@
+"""A report with everything in it, and one whose every text tries to be markup."""
+
+from dataclasses import replace
+
+from analysis.synthetic import record, results, trial
+
+from zbench.analysis.compare import Settings, compare_runs
+from zbench.record.record import Record
+from zbench.report.html.build import report_of
+from zbench.report.html.content import Report
+
+HOSTILE = (
+    "</text></svg></style><script>document.title='owned'</script>"
+    "<img src=x onerror=\"document.title='owned'\">"
+)
+STEPS = [0.1, 0.103, 0.098, 0.1, 0.101, 0.099]
+
+
+def full(rows: int = 4) -> Report:
+    """Stages with all verdicts and one that ran out of memory, compared with a baseline that was faster."""
+    verdicts = ("identical", "equivalent", "drifted", "wrong")
+    records: list[Record] = []
+    for stage in range(rows):
+        axes = {"zero_stage": stage, "offload_optimizer": "none", "reduce_bucket_size": 25_000_000}
+        steps = [step * (1 + 0.1 * stage) for step in STEPS]
+        records += trial(
+            steps, axes=axes, verdict=verdicts[stage % 4], peak=10_000_000 - 900_000 * (stage % 9)
+        )
+    base = [replace(item, correctness=records[0].correctness) for item in records]
+    head = [*records, record(axes={"zero_stage": 99, "offload_optimizer": "cpu"}, outcome="oom")]
+    run = results(head, "head", commit="c0ffee", started="2026-01-01T00:00:00+0000", run_ids=("r1",))
+    comparison = compare_runs(results(base, "base"), run, Settings())
+    return replace(report_of(run, comparison), importance={"zero_stage": 0.7, "reduce_bucket_size": 0.3})
+
+
+def hostile() -> Report:
+    """Every string that a file can bring is an attempt to get out of its place."""
+    good = record(axes={HOSTILE: HOSTILE}, step_s=0.1)
+    assert good.timing is not None
+    assert good.memory is not None
+    timing = replace(good.timing, phases={HOSTILE: 0.1})
+    memory = replace(good.memory, by_category={HOSTILE: 1000})
+    good = replace(good, trial_id=HOSTILE, timing=timing, memory=memory, warnings=[HOSTILE])
+    failed = record(axes={"other": HOSTILE}, outcome="crashed")
+    assert failed.error is not None
+    failed = replace(failed, error=replace(failed.error, message=HOSTILE, log=HOSTILE))
+    facts = {"cpu": HOSTILE, "gpus": [HOSTILE], "torch": HOSTILE}
+    run = results(
+        [good, failed],
+        HOSTILE,
+        sweep=HOSTILE,
+        commit=HOSTILE,
+        started=HOSTILE,
+        run_ids=(HOSTILE,),
+        facts=facts,
+    )
+    return replace(report_of(run, compare_runs(run, run, Settings())), importance={HOSTILE: 1.0})

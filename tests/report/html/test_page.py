@@ -1,0 +1,119 @@
+"""The page stands alone, can be read without seeing it, and shows text from files as text."""
+
+import re
+from collections import Counter
+from html.parser import HTMLParser
+
+import pytest
+
+from zbench.analysis.trials import RunResults
+from zbench.report.html.build import report_of
+from zbench.report.html.page import render
+
+from .samples import HOSTILE, full, hostile
+
+
+class Outline(HTMLParser):
+    """Collects elements with their attributes and the text of each."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.open: list[str] = []
+        self.texts: list[tuple[str, str]] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, name: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.append((name, {key: value or "" for key, value in attributes}))
+        if name not in ("meta", "br"):
+            self.open.append(name)
+
+    def handle_endtag(self, name: str) -> None:
+        assert self.open.pop() == name, "elements are closed in the order in which they were opened"
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            self.texts.append((self.open[-1], data))
+
+    def all(self, name: str) -> list[dict[str, str]]:
+        return [attributes for element, attributes in self.elements if element == name]
+
+
+@pytest.fixture(scope="module")
+def page() -> Outline:
+    return Outline(render(full()))
+
+
+def test_it_is_well_formed_and_says_its_language(page: Outline) -> None:
+    assert not page.open
+    assert page.all("html") == [{"lang": "en"}]
+    assert {"name": "viewport", "content": "width=device-width, initial-scale=1"} in page.all("meta")
+
+
+@pytest.mark.parametrize("make", [full, hostile])
+def test_it_loads_and_runs_nothing(make: type) -> None:
+    found = Outline(render(make()))
+    names = Counter(name for name, _ in found.elements)
+    assert not names.keys() & {
+        "script",
+        "img",
+        "link",
+        "iframe",
+        "object",
+        "embed",
+        "a",
+        "form",
+        "image",
+        "use",
+    }
+    for _, attributes in found.elements:
+        assert not any(key.startswith("on") for key in attributes)
+        assert not {"src", "href", "srcset", "xlink:href"} & attributes.keys()
+    policy = [
+        meta["content"] for meta in found.all("meta") if meta.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert policy == ["default-src 'none'; style-src 'unsafe-inline'; img-src data:"]
+    styles = "".join(text for name, text in found.texts if name == "style")
+    assert "url(" not in styles
+    assert "@import" not in styles
+
+
+def test_hostile_text_is_shown_as_it_is() -> None:
+    found = Outline(render(hostile()))
+    shown = [text for _, text in found.texts]
+    assert HOSTILE in shown
+    assert any(text.startswith("crashed: ") and HOSTILE in text for text in shown)
+
+
+def test_every_picture_has_a_name_a_description_and_its_figures(page: Outline) -> None:
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    pictures = [attributes for attributes in page.all("svg") if attributes.get("role") == "img"]
+    assert len(pictures) == 6
+    for picture in pictures:
+        assert set(picture["aria-labelledby"].split()) <= set(ids)
+    assert len(page.all("details")) >= 3
+    assert all(attributes.get("aria-labelledby") in ids for attributes in page.all("section")[:6])
+
+
+def test_tables_have_captions_and_headers(page: Outline) -> None:
+    tables = len(page.all("table"))
+    assert tables == len(page.all("caption")) >= 5
+    assert all(header.get("scope") == "col" for header in page.all("th"))
+    assert all(region.get("tabindex") == "0" for region in page.all("div") if region.get("class") == "scroll")
+
+
+def test_facts_and_rows_are_there(page: Outline) -> None:
+    text = " ".join(text for _, text in page.texts)
+    for words in ("zero_stage=0", "c0ffee", "Example CPU", "oom: zero_stage=99", "drifted", "What mattered"):
+        assert words in text
+    assert re.search(r"★ .*zero_stage=0", text), "the best correct configuration is marked"
+
+
+def test_nothing_measured_still_makes_a_page() -> None:
+    report = full()
+    failed = [record for summary in report.summaries for record in summary.records if record.outcome != "ok"]
+    found = Outline(render(report_of(RunResults.of(report.source, failed))))
+    assert not [attributes for attributes in found.all("svg") if attributes.get("role") == "img"]
+    assert "none is both correct and within the constraints" in " ".join(text for _, text in found.texts)
