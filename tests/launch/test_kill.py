@@ -165,3 +165,31 @@ def test_terminated_launcher_leaves_nothing_running(tmp_path):
     launcher.terminate()
     launcher.communicate(timeout=60)
     until(sweep.nothing_runs, "everything ends with its launcher")
+
+
+def test_ctrl_c_on_a_terminal_keeps_what_is_finished_and_says_how_to_go_on(tmp_path):
+    """The terminal sends Ctrl-C to every process in its foreground group; ranks are not among them."""
+    sweep = KillableSweep(tmp_path)
+    on_terminal = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+    command = [sys.executable, str(DRIVER), "sweep", str(sweep.file), "-o", str(sweep.results)]
+    terminal = subprocess.Popen(
+        [sys.executable, "-c", on_terminal, *command],
+        env=os.environ | {MARK: sweep.mark, "TERM": "xterm", "COLUMNS": "200"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert terminal.stdin is not None
+    until(lambda: bool(find_runs(sweep.results)) and len(sweep.lines()) >= 2, "two repeats end")
+    terminal.stdin.write("\x03")
+    terminal.stdin.flush()
+    until(lambda: terminal.poll() is not None, "the sweep ends")
+    shown = terminal.stdout.read() if terminal.stdout else ""
+    assert terminal.returncode == 130
+    assert "records are kept, continue with" in shown
+    assert f"--resume {find_runs(sweep.results)[0]}" in shown
+    until(sweep.nothing_runs, "everything ends with the sweep")
+    kept = sweep.lines()
+    document = sweep.finish()
+    assert sweep.lines()[: len(kept)] == kept
+    assert {record["outcome"] for record in document["trials"]} == {"ok"}
