@@ -98,6 +98,12 @@ def test_no_baseline_says_which_there_are(out: Path) -> None:
         sources.load_results("nightly", out)
 
 
+def test_a_name_of_several_runs_asks_for_the_path(out: Path) -> None:
+    write_run(out / "other" / BASE_ID, trial(STEPS))
+    with pytest.raises(UsageError, match="names several runs"):
+        sources.load_results(BASE_ID, out)
+
+
 def broken(tmp_path: Path, name: str, text: str | bytes) -> str:
     path = tmp_path / name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())

@@ -52,15 +52,15 @@ def test_markdown_on_stdout_and_json(capsys: pytest.CaptureFixture[str], out: Pa
         (["gone"], 5, "no run 'gone'"),
         (["{base}", "--html", "{out}/example/{base}/trials.jsonl/x.html"], 2, "cannot write into"),
         (["{base}", "--baseline", "gone"], 5, "no run 'gone'"),
-        (["{out}/failed/{base}", "--plots", "{out}/p"], 2, "nothing to draw"),
-        (["{out}/damaged/{base}", "--html", "{out}/x.html"], 2, "search.json"),
+        (["{out}/failed/f", "--plots", "{out}/p"], 2, "nothing to draw"),
+        (["{out}/damaged/d", "--html", "{out}/x.html"], 2, "search.json"),
     ],
 )
 def test_bad_input(
     capsys: pytest.CaptureFixture[str], out: Path, arguments: list[str], code: int, says: str
 ) -> None:
-    write_run(out / "failed" / BASE_ID, [record(outcome="crashed")])
-    (write_run(out / "damaged" / BASE_ID, trial([0.1])) / "search.json").write_text('{"importance"')
+    write_run(out / "failed" / "f", [record(outcome="crashed")])
+    (write_run(out / "damaged" / "d", trial([0.1])) / "search.json").write_text('{"importance"')
     words = [word.format(base=BASE_ID, out=out) for word in arguments]
     found, text, said = run(capsys, "report", *words, "-o", out)
     assert (found, text) == (code, "")

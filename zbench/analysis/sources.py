@@ -93,6 +93,8 @@ def _named_run(name: str, output_dir: Path) -> Path:
     try:
         return store.resolve_run(name, output_dir)
     except UsageError as error:
+        if any(name in (run.name, f"{run.parent.name}/{run.name}") for run in store.find_runs(output_dir)):
+            raise  # it names several runs
         raise IncomparableError(f"{error}; no file, directory or baseline has this name either") from None
 
 
