@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def command(
     run: Annotated[
-        str, typer.Argument(metavar="[RUN]", help="A run, results file, directory or baseline, or `last`.")
+        str, typer.Argument(metavar="RUN", help="A run, results file, directory or baseline, or `last`.")
     ] = "last",
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page here.")] = None,
     plots: Annotated[

@@ -34,14 +34,14 @@ Slurm = Annotated[
     list[str],
     typer.Option(
         metavar="KEY=VALUE",
-        help="Run each trial as a SLURM job, as nodes=2 or partition=gpu; repeatable (needs zbench[slurm]).",
+        help="Run each trial as a SLURM job, as nodes=2 or partition=gpu; repeatable (needs the extra `slurm`).",
     ),
 ]
 
 
 def command(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Sweep file: YAML, TOML or JSON.")
+        Path | None, typer.Argument(metavar="FILE", help="Sweep file: YAML, TOML or JSON.")
     ] = None,
     objective: Annotated[
         list[str],
