@@ -10,23 +10,24 @@ struct Avx2 {
   static constexpr std::int64_t width = 8;
   using F = __m256;
   using U = __m256i;
-  using H = __m128i;  // eight 16-bit numbers
+  using H = __m256i;  // sixteen 16-bit numbers
   struct D8 {
     __m256d low, high;
   };
 
   static F set(float x) { return _mm256_set1_ps(x); }
-  static F load(const float* from) { return _mm256_loadu_ps(from); }
-  static F load_bfloat16(const std::uint16_t* from) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_half(from)), 16));
+  template <Dtype dtype>
+  static F load(const void* from, std::int64_t i) {
+    if constexpr (dtype == Dtype::float32) return _mm256_loadu_ps(static_cast<const float*>(from) + i);
+    const auto* at = reinterpret_cast<const __m128i*>(static_cast<const std::uint16_t*>(from) + i);
+    if constexpr (dtype == Dtype::float16) return _mm256_cvtph_ps(_mm_loadu_si128(at));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(at)), 16));
   }
-  static F load_float16(const std::uint16_t* from) { return _mm256_cvtph_ps(load_half(from)); }
-  static H load_half(const std::uint16_t* from) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from)); }
 
   static void store(float* to, F x) { _mm256_storeu_ps(to, x); }
   static void stream(float* to, F x) { _mm256_stream_ps(to, x); }
-  static void store(std::uint16_t* to, H x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(to), x); }
-  static void stream(std::uint16_t* to, H x) { _mm_stream_si128(reinterpret_cast<__m128i*>(to), x); }
+  static void store(std::uint16_t* to, H x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x); }
+  static void stream(std::uint16_t* to, H x) { _mm256_stream_si256(reinterpret_cast<__m256i*>(to), x); }
   static void fence() { _mm_sfence(); }
 
   static F add(F a, F b) { return _mm256_add_ps(a, b); }
@@ -47,41 +48,31 @@ struct Avx2 {
     return __builtin_popcount(static_cast<unsigned>(_mm256_movemask_ps(_mm256_cmp_ps(magnitude, limit, _CMP_NLT_UQ))));
   }
 
-  static H to_bfloat16_with(F x, U random) {
-    const U up = _mm256_srli_epi32(_mm256_add_epi32(_mm256_castps_si256(x), random), 16);
-    const U bits = _mm256_blendv_epi8(up, _mm256_set1_epi32(0x7fc0), _mm256_castps_si256(is_nan(x)));
-    return _mm_packus_epi32(_mm256_castsi256_si128(bits), _mm256_extracti128_si256(bits, 1));
+  static U bits(F x) { return _mm256_castps_si256(x); }
+  static U set_bits(std::uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }
+  static U count_from(std::uint32_t first) {
+    return _mm256_add_epi32(set_bits(first), _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0));
   }
-  static H to_bfloat16(F x) {
-    const U odd = _mm256_and_si256(_mm256_srli_epi32(_mm256_castps_si256(x), 16), _mm256_set1_epi32(1));
-    return to_bfloat16_with(x, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
-  }
-  static H to_float16(F x) { return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-
-  static U random(std::uint32_t first, RoundingKey key) {
-    U x = _mm256_add_epi32(_mm256_set1_epi32(static_cast<int>(first)), _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0));
-    x = _mm256_xor_si256(x, _mm256_set1_epi32(static_cast<int>(key.counter)));
-    x = _mm256_mullo_epi32(fold<16>(x), _mm256_set1_epi32(0x21f0aaad));
-    x = _mm256_add_epi32(fold<15>(x), _mm256_set1_epi32(static_cast<int>(key.between)));
-    return fold<15>(_mm256_mullo_epi32(fold<16>(x), _mm256_set1_epi32(static_cast<int>(0xd35a2d97u))));
-  }
+  static U add(U a, U b) { return _mm256_add_epi32(a, b); }
+  static U multiply(U a, U b) { return _mm256_mullo_epi32(a, b); }
+  static U bit_and(U a, U b) { return _mm256_and_si256(a, b); }
+  static U bit_xor(U a, U b) { return _mm256_xor_si256(a, b); }
   template <int shift>
-  static U fold(U x) {
-    return _mm256_xor_si256(x, _mm256_srli_epi32(x, shift));
+  static U shift_right(U x) {
+    return _mm256_srli_epi32(x, shift);
   }
-  static U lower_half(U x) { return _mm256_and_si256(x, _mm256_set1_epi32(0xffff)); }
-  static U upper_half(U x) { return _mm256_srli_epi32(x, 16); }
+
+  static H pack_upper(U a, U b) {
+    const U mixed = _mm256_packus_epi32(shift_right<16>(a), shift_right<16>(b));  // halves of a and b in turn
+    return _mm256_permute4x64_epi64(mixed, _MM_SHUFFLE(3, 1, 2, 0));
+  }
+  static H to_float16(F a, F b) { return _mm256_set_m128i(half(b), half(a)); }
+  static __m128i half(F x) { return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
   static D8 zero8() { return {_mm256_setzero_pd(), _mm256_setzero_pd()}; }
   template <Dtype dtype>
   static D8 add_squares(D8 sum, const void* grad, std::int64_t i) {
-    F x;
-    if constexpr (dtype == Dtype::float32)
-      x = load(static_cast<const float*>(grad) + i);
-    else if constexpr (dtype == Dtype::bfloat16)
-      x = load_bfloat16(static_cast<const std::uint16_t*>(grad) + i);
-    else
-      x = load_float16(static_cast<const std::uint16_t*>(grad) + i);
+    const F x = load<dtype>(grad, i);
     const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(x));
     const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
     return {_mm256_fmadd_pd(low, low, sum.low), _mm256_fmadd_pd(high, high, sum.high)};
@@ -95,6 +86,6 @@ struct Avx2 {
 
 }  // namespace
 
-const Kernels avx2_kernels{"avx2", update<Avx2>, square_sums<Avx2>, sum_parts<Avx2>, add_cast<Avx2>};
+const Kernels avx2_kernels{"avx2", update<Pair<Avx2>>, square_sums<Avx2>, sum_parts<Avx2>, add_cast<Pair<Avx2>>};
 
 }  // namespace zbench

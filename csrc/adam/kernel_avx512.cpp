@@ -10,23 +10,22 @@ struct Avx512 {
   static constexpr std::int64_t width = 16;
   using F = __m512;
   using U = __m512i;
-  using H = __m256i;   // sixteen 16-bit numbers
+  using H = __m512i;  // thirty-two 16-bit numbers
   using D8 = __m512d;
 
   static F set(float x) { return _mm512_set1_ps(x); }
-  static F load(const float* from) { return _mm512_loadu_ps(from); }
-  static F load_bfloat16(const std::uint16_t* from) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_half(from)), 16));
-  }
-  static F load_float16(const std::uint16_t* from) { return _mm512_cvtph_ps(load_half(from)); }
-  static H load_half(const std::uint16_t* from) {
-    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  template <Dtype dtype>
+  static F load(const void* from, std::int64_t i) {
+    if constexpr (dtype == Dtype::float32) return _mm512_loadu_ps(static_cast<const float*>(from) + i);
+    const auto* at = reinterpret_cast<const __m256i*>(static_cast<const std::uint16_t*>(from) + i);
+    if constexpr (dtype == Dtype::float16) return _mm512_cvtph_ps(_mm256_loadu_si256(at));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(at)), 16));
   }
 
   static void store(float* to, F x) { _mm512_storeu_ps(to, x); }
   static void stream(float* to, F x) { _mm512_stream_ps(to, x); }
-  static void store(std::uint16_t* to, H x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x); }
-  static void stream(std::uint16_t* to, H x) { _mm256_stream_si256(reinterpret_cast<__m256i*>(to), x); }
+  static void store(std::uint16_t* to, H x) { _mm512_storeu_si512(to, x); }
+  static void stream(std::uint16_t* to, H x) { _mm512_stream_si512(reinterpret_cast<__m512i*>(to), x); }
   static void fence() { _mm_sfence(); }
 
   static F add(F a, F b) { return _mm512_add_ps(a, b); }
@@ -46,30 +45,27 @@ struct Avx512 {
     return __builtin_popcount(_mm512_cmp_ps_mask(_mm512_abs_ps(x), limit, _CMP_NLT_UQ));
   }
 
-  static H to_bfloat16_with(F x, U random) {
-    const U up = _mm512_srli_epi32(_mm512_add_epi32(_mm512_castps_si512(x), random), 16);
-    return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(up, is_nan(x), _mm512_set1_epi32(0x7fc0)));
+  static U bits(F x) { return _mm512_castps_si512(x); }
+  static U set_bits(std::uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
+  static U count_from(std::uint32_t first) {
+    return _mm512_add_epi32(set_bits(first), _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0));
   }
-  static H to_bfloat16(F x) {
-    const U odd = _mm512_and_si512(_mm512_srli_epi32(_mm512_castps_si512(x), 16), _mm512_set1_epi32(1));
-    return to_bfloat16_with(x, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
-  }
-  static H to_float16(F x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
-
-  static U random(std::uint32_t first, RoundingKey key) {
-    const U steps = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-    U x = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(first)), steps);
-    x = _mm512_xor_si512(x, _mm512_set1_epi32(static_cast<int>(key.counter)));
-    x = _mm512_mullo_epi32(fold<16>(x), _mm512_set1_epi32(0x21f0aaad));
-    x = _mm512_add_epi32(fold<15>(x), _mm512_set1_epi32(static_cast<int>(key.between)));
-    return fold<15>(_mm512_mullo_epi32(fold<16>(x), _mm512_set1_epi32(static_cast<int>(0xd35a2d97u))));
-  }
+  static U add(U a, U b) { return _mm512_add_epi32(a, b); }
+  static U multiply(U a, U b) { return _mm512_mullo_epi32(a, b); }
+  static U bit_and(U a, U b) { return _mm512_and_si512(a, b); }
+  static U bit_xor(U a, U b) { return _mm512_xor_si512(a, b); }
   template <int shift>
-  static U fold(U x) {
-    return _mm512_xor_si512(x, _mm512_srli_epi32(x, shift));
+  static U shift_right(U x) {
+    return _mm512_srli_epi32(x, shift);
   }
-  static U lower_half(U x) { return _mm512_and_si512(x, _mm512_set1_epi32(0xffff)); }
-  static U upper_half(U x) { return _mm512_srli_epi32(x, 16); }
+
+  static H pack_upper(U a, U b) {
+    alignas(64) static constexpr std::uint16_t odd[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
+                                                          33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+    return _mm512_permutex2var_epi16(a, _mm512_load_si512(odd), b);
+  }
+  static H to_float16(F a, F b) { return _mm512_inserti64x4(_mm512_castsi256_si512(half(a)), half(b), 1); }
+  static __m256i half(F x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 
   static D8 zero8() { return _mm512_setzero_pd(); }
   template <Dtype dtype>
@@ -94,6 +90,6 @@ struct Avx512 {
 
 }  // namespace
 
-const Kernels avx512_kernels{"avx512", update<Avx512>, square_sums<Avx512>, sum_parts<Avx512>, add_cast<Avx512>};
+const Kernels avx512_kernels{"avx512", update<Pair<Avx512>>, square_sums<Avx512>, sum_parts<Avx512>, add_cast<Pair<Avx512>>};
 
 }  // namespace zbench

@@ -10,23 +10,25 @@ struct Neon {
   static constexpr std::int64_t width = 4;
   using F = float32x4_t;
   using U = uint32x4_t;
-  using H = uint16x4_t;
+  using H = uint16x8_t;
   struct D8 {
     float64x2_t pair[4];
   };
 
   static F set(float x) { return vdupq_n_f32(x); }
-  static F load(const float* from) { return vld1q_f32(from); }
-  static F load_bfloat16(const std::uint16_t* from) {
-    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(from), 16));
+  template <Dtype dtype>
+  static F load(const void* from, std::int64_t i) {
+    if constexpr (dtype == Dtype::float32) return vld1q_f32(static_cast<const float*>(from) + i);
+    const uint16x4_t half = vld1_u16(static_cast<const std::uint16_t*>(from) + i);
+    if constexpr (dtype == Dtype::float16) return vcvt_f32_f16(vreinterpret_f16_u16(half));
+    return vreinterpretq_f32_u32(vshll_n_u16(half, 16));
   }
-  static F load_float16(const std::uint16_t* from) { return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from))); }
 
-  // NEON has no streaming stores; whole lines are written without being read by most cores' own choice.
+  // NEON has no streaming stores; cores that gain by them find out for themselves that whole lines are written.
   static void store(float* to, F x) { vst1q_f32(to, x); }
   static void stream(float* to, F x) { vst1q_f32(to, x); }
-  static void store(std::uint16_t* to, H x) { vst1_u16(to, x); }
-  static void stream(std::uint16_t* to, H x) { vst1_u16(to, x); }
+  static void store(std::uint16_t* to, H x) { vst1q_u16(to, x); }
+  static void stream(std::uint16_t* to, H x) { vst1q_u16(to, x); }
   static void fence() {}
 
   static F add(F a, F b) { return vaddq_f32(a, b); }
@@ -43,35 +45,29 @@ struct Neon {
     return 4 - static_cast<std::int64_t>(vaddvq_u32(vshrq_n_u32(vcltq_f32(vabsq_f32(x), limit), 31)));
   }
 
-  static H to_bfloat16_with(F x, U random) {
-    const H up = vshrn_n_u32(vaddq_u32(vreinterpretq_u32_f32(x), random), 16);
-    return vbsl_u16(vmovn_u32(is_number(x)), up, vdup_n_u16(0x7fc0));
+  static U bits(F x) { return vreinterpretq_u32_f32(x); }
+  static U set_bits(std::uint32_t x) { return vdupq_n_u32(x); }
+  static U count_from(std::uint32_t first) {
+    static constexpr std::uint32_t steps[4] = {0, 1, 2, 3};
+    return vaddq_u32(vdupq_n_u32(first), vld1q_u32(steps));
   }
-  static H to_bfloat16(F x) {
-    const U odd = vandq_u32(vshrq_n_u32(vreinterpretq_u32_f32(x), 16), vdupq_n_u32(1));
-    return to_bfloat16_with(x, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
-  }
-  static H to_float16(F x) { return vreinterpret_u16_f16(vcvt_f16_f32(x)); }
-
-  static U random(std::uint32_t first, RoundingKey key) {
-    const std::uint32_t steps[4] = {0, 1, 2, 3};
-    U x = veorq_u32(vaddq_u32(vdupq_n_u32(first), vld1q_u32(steps)), vdupq_n_u32(key.counter));
-    x = vmulq_u32(fold<16>(x), vdupq_n_u32(0x21f0aaadu));
-    x = vaddq_u32(fold<15>(x), vdupq_n_u32(key.between));
-    return fold<15>(vmulq_u32(fold<16>(x), vdupq_n_u32(0xd35a2d97u)));
-  }
+  static U add(U a, U b) { return vaddq_u32(a, b); }
+  static U multiply(U a, U b) { return vmulq_u32(a, b); }
+  static U bit_and(U a, U b) { return vandq_u32(a, b); }
+  static U bit_xor(U a, U b) { return veorq_u32(a, b); }
   template <int shift>
-  static U fold(U x) {
-    return veorq_u32(x, vshrq_n_u32(x, shift));
+  static U shift_right(U x) {
+    return vshrq_n_u32(x, shift);
   }
-  static U lower_half(U x) { return vandq_u32(x, vdupq_n_u32(0xffffu)); }
-  static U upper_half(U x) { return vshrq_n_u32(x, 16); }
+
+  static H pack_upper(U a, U b) { return vuzp2q_u16(vreinterpretq_u16_u32(a), vreinterpretq_u16_u32(b)); }
+  static H to_float16(F a, F b) { return vreinterpretq_u16_f16(vcombine_f16(vcvt_f16_f32(a), vcvt_f16_f32(b))); }
 
   static D8 zero8() { return {{vdupq_n_f64(0), vdupq_n_f64(0), vdupq_n_f64(0), vdupq_n_f64(0)}}; }
   template <Dtype dtype>
   static D8 add_squares(D8 sum, const void* grad, std::int64_t i) {
     for (int half = 0; half < 2; half++) {
-      const F x = load_vector<Neon, dtype>(grad, i + 4 * half);
+      const F x = load<dtype>(grad, i + 4 * half);
       const float64x2_t low = vcvt_f64_f32(vget_low_f32(x)), high = vcvt_high_f64_f32(x);
       sum.pair[2 * half] = vfmaq_f64(sum.pair[2 * half], low, low);
       sum.pair[2 * half + 1] = vfmaq_f64(sum.pair[2 * half + 1], high, high);
@@ -88,6 +84,6 @@ struct Neon {
 
 }  // namespace
 
-const Kernels neon_kernels{"neon", update<Neon>, square_sums<Neon>, sum_parts<Neon>, add_cast<Neon>};
+const Kernels neon_kernels{"neon", update<Pair<Neon>>, square_sums<Neon>, sum_parts<Neon>, add_cast<Pair<Neon>>};
 
 }  // namespace zbench

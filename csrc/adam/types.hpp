@@ -6,7 +6,7 @@ namespace zbench {
 
 enum class Dtype : std::uint8_t { none = 0, float32 = 1, bfloat16 = 2, float16 = 3 };
 
-inline std::int64_t bytes_of(Dtype dtype) { return dtype == Dtype::none ? 0 : dtype == Dtype::float32 ? 4 : 2; }
+constexpr std::int64_t bytes_of(Dtype dtype) { return dtype == Dtype::none ? 0 : dtype == Dtype::float32 ? 4 : 2; }
 
 // One optimizer group's hyperparameters, as the user gave them.
 struct Hyper {

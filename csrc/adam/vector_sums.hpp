@@ -1,4 +1,4 @@
-// The sums around the update on vectors V.
+// The sums around the update on vectors V of an instruction set B.
 #pragma once
 #include "adam/scalar_sums.hpp"
 #include "adam/vector.hpp"
@@ -7,32 +7,39 @@ namespace zbench {
 namespace {
 
 // Four chunks at a time: the sum of one chunk is a chain of additions, and four chains hide their latency.
-template <class V, Dtype dtype>
+template <class B, Dtype dtype>
 void sum_chunks(const NormTask& task, std::int64_t first, std::int64_t count) {
   constexpr std::int64_t together = 4;
+  constexpr std::int64_t ahead = 8192 / bytes_of(dtype);  // the processor's own prefetchers stop at every 4 KiB page
+  constexpr std::int64_t line = 64 / bytes_of(dtype);
   std::int64_t chunk = first;
   for (; chunk + together <= first + count; chunk += together) {
-    typename V::D8 sums[together] = {V::zero8(), V::zero8(), V::zero8(), V::zero8()};
-    for (std::int64_t i = 0; i < norm_chunk; i += 8)
+    typename B::D8 sums[together] = {B::zero8(), B::zero8(), B::zero8(), B::zero8()};
+    const char* const next = static_cast<const char*>(task.grad) + (chunk * norm_chunk + ahead) * bytes_of(dtype);
+    for (std::int64_t i = 0; i < norm_chunk; i += 8) {
+      if (i % line == 0)
+        for (std::int64_t k = 0; k < together; k++)
+          __builtin_prefetch(next + (k * norm_chunk + i) * bytes_of(dtype));
       for (std::int64_t k = 0; k < together; k++)
-        sums[k] = V::template add_squares<dtype>(sums[k], task.grad, (chunk + k) * norm_chunk + i);
-    for (std::int64_t k = 0; k < together; k++) task.out[chunk + k] = V::sum8(sums[k]);
+        sums[k] = B::template add_squares<dtype>(sums[k], task.grad, (chunk + k) * norm_chunk + i);
+    }
+    for (std::int64_t k = 0; k < together; k++) task.out[chunk + k] = B::sum8(sums[k]);
   }
   for (; chunk < first + count; chunk++) {
-    typename V::D8 sum = V::zero8();
+    typename B::D8 sum = B::zero8();
     for (std::int64_t i = 0; i < norm_chunk; i += 8)
-      sum = V::template add_squares<dtype>(sum, task.grad, chunk * norm_chunk + i);
-    task.out[chunk] = V::sum8(sum);
+      sum = B::template add_squares<dtype>(sum, task.grad, chunk * norm_chunk + i);
+    task.out[chunk] = B::sum8(sum);
   }
 }
 
-template <class V>
+template <class B>
 void square_sums(const NormTask& task, std::int64_t first, std::int64_t last) {
   const std::int64_t whole = last * norm_chunk <= task.numel ? last : last - 1;
   switch (task.dtype) {
-    case Dtype::bfloat16: sum_chunks<V, Dtype::bfloat16>(task, first, whole - first); break;
-    case Dtype::float16: sum_chunks<V, Dtype::float16>(task, first, whole - first); break;
-    default: sum_chunks<V, Dtype::float32>(task, first, whole - first);
+    case Dtype::bfloat16: sum_chunks<B, Dtype::bfloat16>(task, first, whole - first); break;
+    case Dtype::float16: sum_chunks<B, Dtype::float16>(task, first, whole - first); break;
+    default: sum_chunks<B, Dtype::float32>(task, first, whole - first);
   }
   square_sums_of(task, whole, last);
 }
@@ -40,10 +47,10 @@ void square_sums(const NormTask& task, std::int64_t first, std::int64_t last) {
 template <class V, Dtype dtype>
 void sum_vectors(const SumTask& task, std::int64_t begin, std::int64_t end) {
   for (std::int64_t i = begin; i < end; i += V::width) {
-    auto sum = load_vector<V, dtype>(task.parts[0], i);
-    for (int k = 1; k < task.count; k++) sum = V::add(sum, load_vector<V, dtype>(task.parts[k], i));
-    if (task.accumulate) sum = V::add(V::load(task.out + i), sum);
-    V::store(task.out + i, V::canonical(sum));
+    auto sum = V::template load<dtype>(task.parts[0], i);
+    for (int k = 1; k < task.count; k++) sum = V::add(sum, V::template load<dtype>(task.parts[k], i));
+    if (task.accumulate) sum = V::add(V::template load<Dtype::float32>(task.out, i), sum);
+    V::template store<Dtype::float32>(task.out, i, V::canonical(sum), false);
   }
 }
 
@@ -59,29 +66,25 @@ void sum_run(const SumTask& task, std::int64_t begin, std::int64_t end) {
 }
 
 // A few chunks at a time, whose squares are then taken while they are in the nearest cache.
-template <class V>
+template <class B>
 void sum_parts(const SumTask& task, std::int64_t begin, std::int64_t end) {
-  if (!task.squares) return sum_run<V>(task, begin, end);
+  if (!task.squares) return sum_run<Pair<B>>(task, begin, end);
   constexpr std::int64_t block = 4 * norm_chunk;
   const NormTask norm{task.out, task.squares, task.numel, Dtype::float32};
   for (std::int64_t i = begin; i < end; i += block) {
     const std::int64_t stop = i + block < end ? i + block : end;
-    sum_run<V>(task, i, stop);
-    square_sums<V>(norm, i / norm_chunk, (stop + norm_chunk - 1) / norm_chunk);
+    sum_run<Pair<B>>(task, i, stop);
+    square_sums<B>(norm, i / norm_chunk, (stop + norm_chunk - 1) / norm_chunk);
   }
 }
 
 template <class V, Dtype out_dtype, Dtype grad_dtype>
 void add_vectors(const AddTask& task, std::int64_t begin, std::int64_t end) {
+  void* const out = task.out;
+  const void* const grad = task.grad;
   for (std::int64_t i = begin; i < end; i += V::width) {
-    const auto sum =
-        V::canonical(V::add(load_vector<V, out_dtype>(task.out, i), load_vector<V, grad_dtype>(task.grad, i)));
-    if constexpr (out_dtype == Dtype::float32)
-      V::store(static_cast<float*>(task.out) + i, sum);
-    else if constexpr (out_dtype == Dtype::bfloat16)
-      V::store(static_cast<std::uint16_t*>(task.out) + i, V::to_bfloat16(sum));
-    else
-      V::store(static_cast<std::uint16_t*>(task.out) + i, V::to_float16(sum));
+    const auto sum = V::add(V::template load<out_dtype>(out, i), V::template load<grad_dtype>(grad, i));
+    V::template store<out_dtype>(out, i, V::canonical(sum), false);
   }
 }
 
