@@ -45,15 +45,20 @@ def test_phases_add_up_over_calls_and_start_again_after_take(fake: FakeTime) -> 
     assert phases.take() == dict.fromkeys(PHASES, 0.0)
 
 
+def _fail_in(phases: PhaseClock, fake: FakeTime) -> None:
+    with phases.phase("reduce"):
+        fake.now += 2
+        raise ZeroDivisionError
+
+
 def test_an_exception_closes_its_phase(fake: FakeTime) -> None:
     phases = PhaseClock()
     with phases.phase("optimizer"):
         fake.now += 1
-        with pytest.raises(ZeroDivisionError), phases.phase("reduce"):
-            fake.now += 2
-            raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError):
+            _fail_in(phases, fake)
         fake.now += 4
-    assert phases.take() | {"forward": 0.0} == {
+    assert phases.take() == {
         "forward": 0,
         "backward": 0,
         "reduce": 2,

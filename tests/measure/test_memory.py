@@ -76,9 +76,7 @@ class BlindShim:
 
 
 def test_a_blind_shim_fails_its_self_test() -> None:
-    assert self_test(BlindShim()) == (
-        "of 1000003 bytes it counted 0 live, 0 at the peak and 0 after release"
-    )
+    assert self_test(BlindShim()) == ("of 1000003 bytes it counted 0 live, 0 at the peak and 0 after release")
 
 
 class FixedMeter:
@@ -93,6 +91,9 @@ class FixedMeter:
     def peak(self) -> int:
         return self._peak
 
+    def live(self) -> int:
+        return 0
+
 
 def test_on_cuda_host_memory_is_not_part_of_the_devices_peak() -> None:
     steps = StepMemory(FixedMeter(1000), torch.device("cuda"))
@@ -101,6 +102,25 @@ def test_on_cuda_host_memory_is_not_part_of_the_devices_peak() -> None:
     memory = steps.summary({"parameters": 300, "host_moments": 5000})
     assert (memory.peak_device_bytes, memory.peak_host_bytes) == (1000, 5000)
     assert memory.by_category["activations"] == 700
+
+
+class LateFreeingMeter(FixedMeter):
+    """Memory that comes back a few looks after it was let go."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.looks_until_free = 0
+
+    def live(self) -> int:
+        self.looks_until_free -= 1
+        return 1000 if self.looks_until_free > 0 else 100
+
+
+def test_what_happens_aside_is_waited_for() -> None:
+    meter = LateFreeingMeter()
+    with StepMemory(meter, torch.device("cpu")).aside():
+        meter.looks_until_free = 5
+    assert meter.looks_until_free <= 0
 
 
 def test_over_ranks_each_figure_is_the_largest_and_categories_are_the_fullest_ranks() -> None:

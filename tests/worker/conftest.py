@@ -11,7 +11,12 @@ from zbench.record.record import Record
 from zbench.spec.trial import TrialSpec
 
 ROOT = Path(__file__).parents[2]
-MLP: dict[str, Any] = {"model": "mlp", "options": {"hidden": 64}, "sequence_length": 32, "micro_batch_size": 4}
+MLP: dict[str, Any] = {
+    "model": "mlp",
+    "options": {"hidden": 64},
+    "sequence_length": 32,
+    "micro_batch_size": 4,
+}
 
 RunTrial = Callable[[TrialSpec], Record]
 

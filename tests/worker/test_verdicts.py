@@ -1,4 +1,5 @@
-"""Whole trials in real processes: the engine is identical, honest others equivalent, broken ones found out."""
+"""Whole trials in real processes: the engine is identical, honest others equivalent, broken ones found
+out."""
 
 import subprocess
 import sys
@@ -38,7 +39,12 @@ def test_every_stage_and_world_size_is_identical(run_trial: RunTrial, stage: int
         {"zero_stage": 2, "dtype": "float16", "initial_loss_scale": 2.0**22},
         {"zero_stage": 1, "param_groups": {"*.bias": {"frozen": True}, "layers.1.*": {"weight_decay": 0.0}}},
         {"zero_stage": 2, "optimizer": {"name": "adam", "amsgrad": True, "bias_correction": False}},
-        {"zero_stage": 2, "reduce_bucket_size": 3000, "grad_accum_dtype": "bfloat16", "gradient_accumulation_steps": 2},
+        {
+            "zero_stage": 2,
+            "reduce_bucket_size": 3000,
+            "grad_accum_dtype": "bfloat16",
+            "gradient_accumulation_steps": 2,
+        },
     ],
 )
 def test_what_shapes_the_reference_is_mirrored_by_it(run_trial: RunTrial, engine: dict[str, Any]) -> None:

@@ -12,7 +12,9 @@ high-water mark stands in, which is rough (within about a third) and marked `exa
 """
 
 import resource
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +26,7 @@ from zbench.record.record import Memory
 ACTIVATIONS = "activations"
 _HOST = "host_"
 _TEST_BYTES = 1_000_003
+_PATIENCE, _PAUSE = 0.25, 0.0005  # seconds
 
 
 class PeakMeter(Protocol):
@@ -37,6 +40,10 @@ class PeakMeter(Protocol):
 
     def peak(self) -> int:
         """Return the most bytes held at once since `reset`."""
+        ...
+
+    def live(self) -> int:
+        """Return the bytes held now, where the meter can tell; else 0."""
         ...
 
 
@@ -54,6 +61,9 @@ class AllocatorMeter:
     def peak(self) -> int:
         return self._shim.zbench_memory_peak_bytes() - self._base
 
+    def live(self) -> int:
+        return self._shim.zbench_memory_live_bytes() - self._base
+
 
 class RssMeter:
     """The process's high-water mark, above where it stood when the meter was made."""
@@ -70,6 +80,9 @@ class RssMeter:
     def peak(self) -> int:
         return max(0, rss_peak() - self._base)
 
+    def live(self) -> int:
+        return 0
+
 
 class CudaMeter:
     """torch's caching allocator on one CUDA device."""
@@ -84,6 +97,9 @@ class CudaMeter:
 
     def peak(self) -> int:
         return torch.cuda.max_memory_allocated(self._device) - self._base
+
+    def live(self) -> int:
+        return torch.cuda.memory_allocated(self._device) - self._base
 
 
 def self_test(shim: Shim) -> str | None:
@@ -141,6 +157,18 @@ class StepMemory:
     def end(self) -> None:
         self._peak = max(self._peak, self._meter.peak())
         self._rss = max(self._rss, rss_peak())
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Do something between steps that is not the trial's, and wait until its memory is given back.
+
+        A process group's own threads let go of what they sent a little after the collective is over.
+        """
+        before = self._meter.live()
+        yield
+        give_up = time.monotonic() + _PATIENCE
+        while self._meter.live() > before and time.monotonic() < give_up:
+            time.sleep(_PAUSE)
 
     def summary(self, persistent: Mapping[str, int]) -> Memory:
         """Return the peaks, with the engine's persistent categories; the rest of the peak is `activations`.

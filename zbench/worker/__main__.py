@@ -9,10 +9,8 @@ unless `--reference` names a trajectory that exists, computes one first; on seve
 on a shared file system.
 """
 
-# The memory shim must be loaded before torch is.
-import zbench.worker.preload  # noqa: F401  # isort: skip
-
 import argparse
+import importlib
 import json
 import os
 import sys
@@ -21,19 +19,21 @@ from pathlib import Path
 from zbench.errors import UsageError
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import RankJob, ReferenceJob, reference_key
-from zbench.worker.main import run_rank, run_reference
 
 _NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 def main(arguments: list[str]) -> None:
     """Run this process's rank; exits with 2 for bad input and 1 for a trial that failed."""
+    options = _parse(arguments)
     try:
-        options = _parse(arguments)
         job = _job(options, _read_trial(options.trial))
     except UsageError as error:
         print(f"zbench.worker: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    importlib.import_module("zbench.measure.shim")  # before torch, which only now comes in
+    from zbench.worker.main import run_rank, run_reference
+
     if job.rank == 0 and job.reference_path and not Path(job.reference_path).exists():
         run_reference(ReferenceJob(job.trial, job.run_dir, job.base_dir, job.reference_path))
     run_rank(job)

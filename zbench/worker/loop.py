@@ -115,7 +115,8 @@ def run_steps(
             samples.phases.append(phases)
             samples.traffic = {k: _larger(t, samples.traffic.get(k)) for k, t in traffic.items()}
         del batches
-        after_step(step, seconds, [float(loss) for loss in losses], info)
+        with instruments.memory.aside():
+            after_step(step, seconds, [float(loss) for loss in losses], info)
     return samples
 
 

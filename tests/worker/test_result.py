@@ -1,0 +1,124 @@
+"""What a trial reports: times, memory, traffic and progress, each against what it must add up to."""
+
+import statistics
+from typing import Any
+
+import pytest
+
+from tests.worker.conftest import MLP, RunTrial, trial
+from zbench.launch.trial import TrialRunner
+from zbench.measure.clock import PHASES
+from zbench.record.record import Record
+
+CHUNK = 256
+PADDED = sum(-(-n // CHUNK) * CHUNK for layer in ((2048, 64), (4096, 64), (16384, 256)) for n in layer)
+
+
+def flat_length(world_size: int) -> int:
+    """Elements of the flat layout: each parameter padded to a chunk, the whole to a chunk for each rank."""
+    grain = CHUNK * world_size
+    return -(-PADDED // grain) * grain
+
+
+@pytest.fixture(scope="module")
+def record(runner: TrialRunner) -> Record:
+    engine = {"zero_stage": 1, "gradient_accumulation_steps": 2, "gradient_clipping": 1.0}
+    return runner.run(trial(engine, run={"steps": 5}))
+
+
+def test_times_are_of_the_timed_steps_and_rates_follow_from_their_median(record: Record) -> None:
+    timing = record.timing
+    assert timing is not None
+    assert len(timing.step_seconds) == 5
+    median = statistics.median(timing.step_seconds)
+    assert timing.median_step_s == median
+    assert timing.tokens_per_s == pytest.approx(2 * 2 * 4 * 32 / median)
+    assert timing.samples_per_s == pytest.approx(2 * 2 * 4 / median)
+    products = 32 * 64 + 64 * 64 + 64 * 256
+    operations = 2 * 2 * (2 * 4 * (3 * products - 32 * 64))
+    assert timing.tflops == pytest.approx(operations / median / 1e12)
+
+
+def test_phases_are_parts_of_a_step(record: Record) -> None:
+    timing = record.timing
+    assert timing is not None
+    assert tuple(timing.phases) == PHASES
+    assert all(seconds > 0 for seconds in timing.phases.values())
+    assert sum(timing.phases.values()) <= max(timing.step_seconds)
+
+
+def test_traffic_is_exact(record: Record) -> None:
+    length = flat_length(2) * 4
+    traffic = {kind: (t.calls, t.bytes) for kind, t in record.traffic.items()}
+    parameters = 6
+    norm_and_flags = (flat_length(2) // CHUNK // 2 + parameters) * 8
+    assert traffic == {
+        "reduce_scatter": (1, length),
+        "all_gather_small": (1, norm_and_flags),
+        "all_gather": (1, length // 2),
+    }
+
+
+def test_memory_is_exact_and_its_categories_make_up_the_peak(record: Record) -> None:
+    memory = record.memory
+    assert memory is not None
+    assert memory.exact, record.warnings
+    assert memory.peak_device_bytes == sum(memory.by_category.values())
+    assert memory.by_category["parameters"] == flat_length(2) * 4
+    assert memory.by_category["moments"] == flat_length(2) * 4
+    assert memory.by_category["activations"] > 0
+    assert memory.peak_host_bytes == 0
+    assert memory.peak_rss_bytes is not None
+    assert memory.peak_rss_bytes > memory.peak_device_bytes
+
+
+def test_memory_is_the_same_at_every_repeat_and_without_verification(run_trial: RunTrial) -> None:
+    engine = {"zero_stage": 2, "dtype": "bfloat16"}
+    one, other, unverified = (
+        run_trial(trial(engine, verify=mode)).memory for mode in ("full", "full", "off")
+    )
+    assert one is not None
+    assert other is not None
+    assert unverified is not None
+    assert one.by_category == other.by_category == unverified.by_category
+    assert one.peak_device_bytes == other.peak_device_bytes == unverified.peak_device_bytes
+
+
+def test_offload_moves_bytes_from_device_to_host(run_trial: RunTrial) -> None:
+    stays, moves = (
+        run_trial(trial({"zero_stage": 2, "dtype": "bfloat16", "offload_optimizer": place})).memory
+        for place in ("none", "cpu")
+    )
+    assert stays is not None
+    assert moves is not None
+    assert stays.peak_device_bytes is not None
+    assert stays.peak_device_bytes == (moves.peak_device_bytes or 0) + (moves.peak_host_bytes or 0)
+    assert moves.by_category["host_moments"] == stays.by_category["moments"]
+
+
+def test_without_verification_nothing_is_checked(run_trial: RunTrial) -> None:
+    record = run_trial(trial(verify="off"))
+    assert (record.outcome, record.correctness.verdict) == ("ok", "unchecked")
+
+
+def test_progress_tells_every_step(runner: TrialRunner) -> None:
+    lines: list[dict[str, Any]] = []
+
+    def watch(line: dict[str, Any]) -> None:
+        lines.append(line)
+
+    runner.run(trial({"zero_stage": 0}, workload={**MLP, "micro_batch_size": 3}), watch=watch)
+    steps = [(line["phase"], line["step"], line["steps"]) for line in lines if line["phase"] != "reference"]
+    assert steps == [("warmup", 1, 1), ("timed", 1, 3), ("timed", 2, 3), ("timed", 3, 3)]
+    assert all(line["seconds"] > 0 for line in lines)
+
+
+def test_a_changed_text_is_not_judged_by_the_old_reference(runner: TrialRunner, tmp_path: Any) -> None:
+    text = tmp_path / "text"
+    text.write_bytes(b"one text to train on, " * 20)
+    spec = trial(workload={**MLP, "data": {"text": str(text)}})
+    assert runner.run(spec).correctness.verdict == "identical"
+    text.write_bytes(b"another text altogether " * 20)
+    record = runner.run(spec)
+    assert record.correctness.verdict == "unchecked"
+    assert any("text has changed" in warning for warning in record.warnings)

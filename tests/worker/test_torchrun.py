@@ -1,0 +1,74 @@
+"""The same trial under torchrun, as it runs across machines."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.worker.conftest import ROOT, trial
+from zbench.worker.__main__ import main
+
+
+def test_a_trial_runs_under_torchrun_and_computes_its_reference(tmp_path: Path) -> None:
+    (tmp_path / "trial.json").write_text(json.dumps(trial({"zero_stage": 2}).config()))
+    torchrun = (
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node",
+        "2",
+        "--rdzv-backend",
+        "c10d",
+    )
+    end = ("--rdzv-endpoint", "localhost:0", "-m", "zbench.worker", str(tmp_path / "trial.json"))
+    done = subprocess.run(
+        [*torchrun, *end, "--result", str(tmp_path / "result.json")],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["outcome"], result["correctness"]["verdict"]) == ("ok", "identical")
+    assert result["memory"]["exact"], result["warnings"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot read"),
+        ("{", "holds no trial"),
+        ("{}", "holds no trial"),
+        ("valid", "start this with torchrun"),
+    ],
+)
+def test_bad_input_exits_with_2_and_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str | None, said: str
+) -> None:
+    path = tmp_path / "trial.json"
+    if content is not None:
+        path.write_text(json.dumps(trial().config()) if content == "valid" else content)
+    with pytest.raises(SystemExit) as ended:
+        main([str(path), "--result", str(tmp_path / "result.json")])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+def test_torchruns_world_size_must_be_the_trials(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = {"RANK": "0", "WORLD_SIZE": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "3"}
+    for name, value in (place | {"MASTER_ADDR": "localhost", "MASTER_PORT": "1"}).items():
+        monkeypatch.setenv(name, value)
+    path = tmp_path / "trial.json"
+    path.write_text(json.dumps(trial().config()))
+    with pytest.raises(SystemExit):
+        main([str(path), "--result", str(tmp_path / "result.json")])
+    assert "torchrun started 3 ranks, but run.world_size is 2" in capsys.readouterr().err
