@@ -34,8 +34,8 @@ def test_load_steal_and_heat_are_named():
     assert loud == Disturbance(0.4, 0.05, 3)
     assert loud.warnings() == [
         "the machine was loaded: other processes took 40% of the CPU time",
-        "the hypervisor took 5% of the CPU time",
-        "the CPU was throttled for heat (3 times)",
+        "the hypervisor took CPU time: 5%",
+        "the CPU was throttled for heat: 3 times",
     ]
     assert loud.severity > 1
 

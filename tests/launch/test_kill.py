@@ -30,6 +30,8 @@ class KillableSweep:
         self.home = home
         self.results = home / "results"
         self.mark = uuid.uuid4().hex
+        self.scratch = home / "tmp"
+        self.scratch.mkdir()
         self.file = home / "sweep.json"
         axis = [10_000 + n for n in range(POINTS)]
         self.file.write_text(
@@ -48,7 +50,7 @@ class KillableSweep:
         again = ["--resume", "last"] if find_runs(self.results) else []
         return subprocess.Popen(
             [sys.executable, str(DRIVER), "sweep", str(self.file), *again, "-o", str(self.results), "--json"],
-            env=os.environ | {MARK: self.mark},
+            env=os.environ | {MARK: self.mark, "TMPDIR": str(self.scratch)},
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -161,10 +163,11 @@ def test_one_sweep_killed_again_and_again_is_finished_in_the_end(tmp_path, undis
 def test_terminated_launcher_leaves_nothing_running(tmp_path):
     sweep = KillableSweep(tmp_path)
     launcher = sweep.start()
-    until(lambda: bool(find_runs(sweep.results)), "the run begins")
+    until(lambda: bool(find_runs(sweep.results)) and bool(sweep.lines()), "a repeat ends")
     launcher.terminate()
     launcher.communicate(timeout=60)
     until(sweep.nothing_runs, "everything ends with its launcher")
+    assert list(sweep.scratch.iterdir()) == []
 
 
 def test_ctrl_c_on_a_terminal_keeps_what_is_finished_and_says_how_to_go_on(tmp_path):

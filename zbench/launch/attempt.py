@@ -58,7 +58,7 @@ class Launcher:
         self.scratch = Path(tempfile.mkdtemp(prefix="zbench-"))
         self._modules = modules
         self._tell = on_notice
-        self._server = WarmServer(modules)
+        self._server = WarmServer(modules, self.scratch)
 
     def attempt(self, group: Group, *, log_name: str) -> Attempt:
         """Run the group to its end. log_name: the log directory as the record names it.
@@ -80,7 +80,7 @@ class Launcher:
             return self._attempt(group, log_name)
         except ServerLostError:
             self._server.close()
-            self._server = WarmServer(self._modules)
+            self._server = WarmServer(self._modules, self.scratch)
             message = "the trial server was killed from outside"
             return Attempt("crashed", Failure("killed", message, f"{log_name}/rank0.log"), None, 0.0)
 

@@ -38,11 +38,22 @@ class ServerLostError(Exception):
 class WarmServer:
     """A server process that forks groups of ranks; a context manager. One group at a time."""
 
-    def __init__(self, modules: tuple[str, ...] = preload.MODULES) -> None:
-        """Start the process; it loads `modules` meanwhile, and `wait_until_ready` waits for it."""
+    def __init__(self, modules: tuple[str, ...], scratch: Path) -> None:
+        """Start the process; it loads `modules` meanwhile, and `wait_until_ready` waits for it.
+
+        scratch: a directory of temporary files; the server removes it if this process dies.
+        """
         ours, theirs = socket.socketpair()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  read when the server fails
-        command = [sys.executable, "-P", "-m", "zbench.launch.server", str(theirs.fileno()), *modules]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "zbench.launch.server",
+            str(theirs.fileno()),
+            str(scratch),
+            *modules,
+        ]
         environment = preload.environment(dict(os.environ), os.cpu_count() or 1)
         if not _INSTALLED:
             paths = (str(_ROOT), environment.get("PYTHONPATH"))

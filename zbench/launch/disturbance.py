@@ -48,9 +48,9 @@ class Disturbance:
         if self.other > OTHER_LOAD:
             found.append(f"the machine was loaded: other processes took {self.other:.0%} of the CPU time")
         if self.stolen > STOLEN:
-            found.append(f"the hypervisor took {self.stolen:.0%} of the CPU time")
+            found.append(f"the hypervisor took CPU time: {self.stolen:.0%}")
         if self.throttled:
-            found.append(f"the CPU was throttled for heat ({self.throttled} times)")
+            found.append(f"the CPU was throttled for heat: {self.throttled} times")
         return found
 
 

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -29,8 +30,9 @@ _ORPHAN_POLL_SECONDS = 0.005
 class Server:
     """One end of the connection and at most one living group."""
 
-    def __init__(self, launcher: "connection.Connection[object, object]") -> None:
+    def __init__(self, launcher: "connection.Connection[object, object]", scratch: str) -> None:
         self._launcher = launcher
+        self._scratch = scratch
         self._ranks: dict[int, int] = {}
         self._group: int | None = None
         self._cpu_seconds = 0.0
@@ -41,19 +43,21 @@ class Server:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
 
-    def serve(self) -> None:
-        """Answer until the launcher is gone; then leave nothing behind."""
+    def serve(self, ready: Ready) -> None:
+        """Say that all is imported, and answer until the launcher is gone; then leave nothing behind."""
         try:
+            self._launcher.send(ready)
             while True:
-                ready = connection.wait([self._launcher, self._woken])
-                if self._woken in ready:
+                waiting = connection.wait([self._launcher, self._woken])
+                if self._woken in waiting:
                     self._drain_wakeups()
                     self._reap()
-                if self._launcher in ready:
+                if self._launcher in waiting:
                     self._obey(self._launcher.recv())
         except (EOFError, BrokenPipeError, ConnectionResetError):
             self._kill()
             self._end_orphans()
+            shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _obey(self, message: object) -> None:
         match message:
@@ -127,20 +131,16 @@ def _join_group(pid: int, group: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Load, say so, serve. Arguments: the socket's file descriptor and the modules to load."""
+    """Load, say so, serve. Arguments: the socket's file descriptor, the scratch directory, the modules."""
     started = time.monotonic()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     launcher: connection.Connection[object, object] = connection.Connection(int(arguments[0]))
-    problems = preload.load(tuple(arguments[1:]))
-    server = Server(launcher)
+    problems = preload.load(tuple(arguments[2:]))
+    server = Server(launcher, arguments[1])
     gc.collect()
     gc.freeze()  # so that no collection in a child touches, and so copies, the shared pages
-    try:
-        launcher.send(Ready(time.monotonic() - started, tuple(problems)))
-    except BrokenPipeError:
-        return
-    server.serve()
+    server.serve(Ready(time.monotonic() - started, tuple(problems)))
 
 
 if __name__ == "__main__":
