@@ -1,0 +1,46 @@
+"""One series a configuration and machine; the commit between two levels is blamed."""
+
+import pytest
+
+from zbench.analysis.history import history
+from zbench.analysis.trials import RunResults
+
+from .synthetic import MACHINE, results, trial
+
+FAST, SLOW = 0.1, 0.12
+
+
+def run(index: int, step_s: float, **source: object) -> RunResults:
+    steps = [step_s * factor for factor in (0.99, 1.0 + 0.001 * (index % 3), 1.01)]
+    return results(trial(steps), run_ids=(f"run{index}",), commit=f"commit{index}", **source)
+
+
+def test_a_slowdown_is_blamed_on_its_commit() -> None:
+    runs = [run(i, FAST if i < 8 else SLOW) for i in range(16)]
+    (series,) = history(runs, "median_step_s")
+    (change,) = series.changes
+    assert (change.index, change.after, change.commit) == (8, "commit7", "commit8")
+    assert change.change == pytest.approx(0.2, abs=0.02)
+    assert [level[:2] for level in series.levels()] == [(0, 8), (8, 16)]
+    assert series.visits[8].run_id == "run8"
+    assert series.visits[0].value == pytest.approx(FAST), "the median over repeats"
+
+
+def test_machines_are_never_mixed() -> None:
+    runs = [run(i, FAST if i % 2 else SLOW, facts=MACHINE | {"cores": 2 + i % 2}) for i in range(20)]
+    found = history(runs, "median_step_s")
+    assert [(len(series.visits), series.changes) for series in found] == [(10, ()), (10, ())]
+
+
+def test_exact_metrics_have_levels_too() -> None:
+    runs = [results(trial([0.1], peak=1000 if i < 6 else 1100), run_ids=(f"run{i}",)) for i in range(12)]
+    (series,) = history(runs, "peak_device_bytes")
+    assert [change.index for change in series.changes] == [6]
+    assert series.changes[0].change == pytest.approx(0.1)
+
+
+def test_runs_without_the_figure_are_left_out() -> None:
+    runs = [run(0, FAST), results(trial([0.1], outcome="oom"), run_ids=("failed",)), run(2, FAST)]
+    (series,) = history(runs, "median_step_s")
+    assert [visit.run_id for visit in series.visits] == ["run0", "run2"]
+    assert history(runs, "tflops") == []

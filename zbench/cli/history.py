@@ -1,0 +1,167 @@
+"""`zbench history`: every configuration over all runs, with the commits where its level changed."""
+
+import contextlib
+import io
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from zbench.cli import console
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, Json, NoColor, OutputDir, Quiet, Verbose
+from zbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from zbench.analysis.history import Series
+    from zbench.analysis.trials import RunResults
+
+
+def command(
+    directory: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="Results to look through. [default: -o's]")
+    ] = None,
+    branch: Annotated[
+        str | None, typer.Option(metavar="REF", help="Look at DIR as it is in this git branch or commit.")
+    ] = None,
+    metric: Annotated[
+        str, typer.Option(metavar="METRIC", help="A metric, as tokens_per_s.")
+    ] = "median_step_s",
+    match: Annotated[
+        str, typer.Option(metavar="TEXT", help="Only configurations whose name has this in it.")
+    ] = "",
+    alpha: Annotated[float, typer.Option(help="Chance of seeing a change where there is none.")] = 0.01,
+    plots: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the picture here, as SVG.")] = None,
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    as_json: Json = False,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+    no_color: NoColor = False,
+) -> None:
+    """Show each configuration over the runs of a directory, and blame the commits where it changed."""
+    from zbench.analysis.history import history
+    from zbench.analysis.thresholds import check_alpha
+    from zbench.report.labels import label
+
+    _check_metric(metric)
+    check_alpha(alpha)
+    place = directory or output_dir
+    with _checked_out(place, branch) as root:
+        runs = list(_readable(root))
+    if not runs:
+        raise UsageError(f"{place} holds no finished run; run a sweep first, or name its directory")
+    found = [one for one in history(runs, metric, alpha=alpha) if match in label(one.trial)]
+    if not found:
+        raise UsageError(f"no configuration in {place} has {match!r} in its name and a {metric}")
+    if plots is not None:
+        _draw(found, metric, plots)
+    if as_json:
+        rows = [_series(one) for one in found]
+        console.document({"schema_version": 1, "metric": metric, "series": rows, "exit_code": 0})
+    else:
+        _print(found, metric)
+
+
+def _check_metric(name: str) -> None:
+    from zbench.spec.metrics import metric_named
+
+    try:
+        unit = metric_named(name).unit
+    except ValueError as error:
+        raise UsageError(f"--metric: {error}") from None
+    if unit == "verdict":
+        raise UsageError("--metric: verdict is not a number; expected one such as median_step_s")
+
+
+def _readable(root: Path) -> "Iterator[RunResults]":
+    """Yield the runs below a directory, oldest first; one that cannot be read is named and left out."""
+    from zbench.analysis.sources import load_results
+    from zbench.record.store import TRIALS, find_runs
+
+    for path in find_runs(root):
+        if (path / TRIALS).stat().st_size > 0:
+            try:
+                yield load_results(str(path), root)
+            except UsageError as error:
+                console.warn(f"left out: {error}")
+
+
+@contextlib.contextmanager
+def _checked_out(directory: Path, branch: str | None) -> Iterator[Path]:
+    """Give the directory itself, or a copy of it as a git revision has it, gone afterwards."""
+    if branch is None:
+        if not directory.is_dir():
+            raise UsageError(f"no such directory: {directory}; expected one that holds runs")
+        yield directory
+        return
+    if branch.startswith("-") or directory.is_absolute():
+        raise UsageError(
+            f"--branch: expected a git revision and a path inside it, got {branch!r} and {directory}"
+        )
+    done = subprocess.run(
+        ["git", "archive", "--format=tar", branch, str(directory)], capture_output=True, check=False
+    )
+    if done.returncode != 0:
+        raise UsageError(f"--branch {branch}: {done.stderr.decode(errors='replace').strip()}")
+    with tempfile.TemporaryDirectory(prefix="zbench-history-") as scratch:
+        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+            archive.extractall(scratch, filter="data")
+        yield Path(scratch) / directory
+
+
+def _draw(found: "list[Series]", metric: str, plots: Path) -> None:
+    from zbench.report.exports import registry
+    from zbench.report.html.timeline import timeline
+
+    for path in registry.write({"history.svg": timeline(found, metric).file()}, plots):
+        console.note(str(path))
+
+
+def _series(series: "Series") -> dict[str, Any]:
+    return {
+        "trial_id": series.trial.trial_id,
+        "axes": series.trial.axes,
+        "machine": dict(series.facts),
+        "visits": [
+            {"run_id": visit.run_id, "started": visit.started, "commit": visit.commit, "value": visit.value}
+            for visit in series.visits
+        ],
+        "changes": [
+            {
+                "run_id": series.visits[change.index].run_id,
+                "change": change.change,
+                "after_commit": change.after,
+                "commit": change.commit,
+            }
+            for change in series.changes
+        ],
+    }
+
+
+def _print(found: "list[Series]", metric: str) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from zbench.report.exports.words import percent
+    from zbench.report.html.timeline import commit_text
+    from zbench.report.labels import label
+    from zbench.report.sparkline import sparkline
+    from zbench.spec.metrics import METRICS
+
+    table = Table("configuration", "runs", "history", "first", "last", box=None, pad_edge=False)
+    for one in found:
+        first, last = (METRICS[metric].format(value) for value in (one.values[0], one.values[-1]))
+        table.add_row(Text(label(one.trial)), str(len(one.visits)), sparkline(one.values), first, last)
+    screen = console.rich_console()
+    screen.print(table)
+    for one in found:
+        for change in one.changes:
+            where = "..".join(
+                part for part in (commit_text(change.after), commit_text(change.commit)) if part
+            )
+            run = one.visits[change.index].run_id
+            text = f"{label(one.trial)}: {percent(change.change)} since {run}{f' ({where})' if where else ''}"
+            screen.print(Text(text), soft_wrap=True)
