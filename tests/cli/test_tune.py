@@ -207,3 +207,24 @@ def test_jobs_without_slurm_are_refused(zbench, space_file, monkeypatch, tmp_pat
     assert said.code == 2
     assert "no sbatch on this machine" in said.err
     assert not find_runs(tmp_path / "results")
+
+
+def test_out_of_memory_crash_hang_and_invalid_points_leave_the_rest_unaffected(zbench, tmp_path) -> None:
+    file = tmp_path / "trouble.yaml"
+    file.write_text(
+        "workload: {model: 'fake:model'}\n"
+        "run: {world_size: 1, repeats: 2, timeout: 4s}\n"
+        "axes: {offload_optimizer: [none, cpu],"
+        " options.do: [describe, crash, allocate, hang]}\n"
+    )
+    said = zbench("tune", file, "--budget", "12trials", "--set", "search.patience=99")
+    assert said.code == 0, said.err
+    outcomes: dict[str, set[str]] = {}
+    for record in load_records(only_run(tmp_path)):
+        outcomes.setdefault(record.axes["options.do"], set()).add(record.outcome)
+    assert outcomes == {
+        "describe": {"ok", "invalid"},
+        "crash": {"crashed", "invalid"},
+        "allocate": {"oom", "invalid"},
+        "hang": {"timeout", "invalid"},
+    }

@@ -36,12 +36,17 @@ def run(
     return found, ear
 
 
+def ran(path: Path) -> list[Record]:
+    """Return the records of what was run."""
+    return [record for record in load_records(path) if record.outcome != "invalid"]
+
+
 def test_every_finished_trial_is_in_the_run_directory_and_was_told(tmp_path: Path) -> None:
     sweep = small_sweep(search={"trials": 8, "patience": 99, "method": "tpe"})
     runner = FakeRunner()
     directory = create(tmp_path, sweep)
     found, ear = run(directory, sweep, runner)
-    records = load_records(directory.path)
+    records = ran(directory.path)
     assert {(r.trial_id, r.repeat) for r in records} == set(runner.began)
     assert len([r for r in records if r.repeat == 0]) == 8
     assert all(record.run_id == directory.run_id for record in records)
@@ -54,7 +59,7 @@ def test_the_announced_best_is_the_one_that_every_table_marks(tmp_path: Path) ->
     sweep = small_sweep()
     directory = create(tmp_path, sweep)
     found, _ = run(directory, sweep)
-    marked = best(summarize(load_records(directory.path)), sweep.objective)
+    marked = best(summarize(ran(directory.path)), sweep.objective)
     assert found.final.best is not None
     assert marked is not None
     assert found.final.best.trial_id == marked.trial_id
@@ -66,14 +71,14 @@ def test_a_session_cut_off_anywhere_resumes_to_the_same_end(tmp_path: Path) -> N
     sweep = small_sweep(search={"trials": 6, "method": "tpe"})
     whole = create(tmp_path / "whole", sweep)
     undisturbed, _ = run(whole, sweep)
-    total = len(load_records(whole.path))
+    total = len(ran(whole.path))
     for cut in range(1, total):
         directory = create(tmp_path / str(cut), sweep)
         with pytest.raises(KeyboardInterrupt):
             run(directory, sweep, _Cut(cut))
         found, _ = run(RunDirectory.open(directory.path), sweep)
-        assert [(r.trial_id, r.repeat) for r in load_records(directory.path)] == [
-            (r.trial_id, r.repeat) for r in load_records(whole.path)
+        assert [(r.trial_id, r.repeat) for r in ran(directory.path)] == [
+            (r.trial_id, r.repeat) for r in ran(whole.path)
         ]
         assert found.final.best is not None
         assert undisturbed.final.best is not None
@@ -98,31 +103,31 @@ def test_a_lost_journal_is_made_again_from_the_records(tmp_path: Path) -> None:
     sweep = small_sweep(search={"trials": 6, "method": "tpe"})
     directory = create(tmp_path, sweep)
     run(directory, sweep)
-    before = load_records(directory.path)
+    before = ran(directory.path)
     (directory.path / JOURNAL).unlink()
     runner = FakeRunner()
     run(RunDirectory.open(directory.path), sweep, runner)
     assert runner.began == []
-    assert load_records(directory.path) == before
+    assert ran(directory.path) == before
 
 
 def test_a_damaged_journal_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
     sweep = small_sweep(search={"trials": 3, "method": "tpe"})
     directory = create(tmp_path, sweep)
     run(directory, sweep)
-    before = load_records(directory.path)
+    before = ran(directory.path)
     journal = directory.path / JOURNAL
     journal.write_bytes(b"garbage\n" + journal.read_bytes())
     with pytest.raises(StudyStorageError, match=r"study.journal is damaged: line 1"):
         run(RunDirectory.open(directory.path), sweep)
-    assert load_records(directory.path) == before
+    assert ran(directory.path) == before
 
 
 def test_without_a_feasible_configuration_the_nearest_miss_is_shown(tmp_path: Path) -> None:
     sweep = small_sweep(objective={"maximize": "tokens_per_s", "subject_to": {"peak_device_bytes": "<= 1Mi"}})
     directory = create(tmp_path, sweep)
     found, _ = run(directory, sweep)
-    records = load_records(directory.path)
+    records = ran(directory.path)
     document = search_document(found, sweep.objective, records)
     assert document["best"] is None
     miss = document["nearest_miss"]
@@ -136,7 +141,7 @@ def test_several_objectives_give_a_front(tmp_path: Path) -> None:
     sweep = small_sweep(objective={"maximize": "tokens_per_s", "minimize": "peak_device_bytes"})
     directory = create(tmp_path, sweep)
     found, _ = run(directory, sweep)
-    rows = {s.trial_id: s for s in summarize(load_records(directory.path))}
+    rows = {s.trial_id: s for s in summarize(ran(directory.path))}
     assert len(found.front) > 1
     peaks = [rows[key].number("peak_device_bytes") for key in found.front]
     assert peaks == sorted(peaks, reverse=True), "faster first, so larger first"
@@ -150,7 +155,7 @@ def test_points_of_include_run_first(tmp_path: Path) -> None:
     )
     directory = create(tmp_path, sweep)
     run(directory, sweep)
-    assert load_records(directory.path)[0].axes["overlap_comm"] is False
+    assert ran(directory.path)[0].axes["overlap_comm"] is False
 
 
 def test_earlier_results_teach_and_are_measured_anew(tmp_path: Path) -> None:

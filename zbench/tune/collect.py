@@ -4,13 +4,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from zbench.record.record import Record
+from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory
 from zbench.spec.dump import sweep_document
+from zbench.spec.expand import expand
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
 from zbench.tune.ledger import Entry, Ledger
 from zbench.tune.space import Point, Space
+
+_MOST_INVALID = 1000
 
 
 def gather(ledger: Ledger, directory: RunDirectory) -> list[Record]:
@@ -58,6 +61,18 @@ def adopt(ledger: Ledger, directory: RunDirectory, space: Space) -> int:
         ticket = ledger.begin(point, record.trial_id, {})
         adopted += ticket is not None and ledger.finish(ticket, [record])
     return adopted
+
+
+def record_invalid(space: Space, directory: RunDirectory) -> None:
+    """Record the points of a listed space that cannot exist, with the reason, as plain sweeps do."""
+    if not space.is_listable:
+        return
+    for point in expand(space.sweep).invalid[:_MOST_INVALID]:
+        if not directory.holds(point.trial_id, 0):
+            error = Failure("invalid", point.reason)
+            directory.append(
+                Record(directory.run_id, point.trial_id, 0, point.axes, point.config, "invalid", error)
+            )
 
 
 def _point_of(record: Record, space: Space) -> Point | None:

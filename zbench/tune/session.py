@@ -27,7 +27,7 @@ from zbench.record.summary import summarize
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
 from zbench.tune.claims import MemoryClaims, SqlClaims
-from zbench.tune.collect import adopt, gather, gather_elsewhere
+from zbench.tune.collect import adopt, gather, gather_elsewhere, record_invalid
 from zbench.tune.final import Final, settle
 from zbench.tune.identity import StudyIdentity, Worker
 from zbench.tune.importance import importance
@@ -118,6 +118,7 @@ class Session:
             search = Search(setup, self._ledger, self._evaluate, self)
             reason = search.run()
             gather(self._ledger, self._directory)
+            record_invalid(self._space, self._directory)
             if self._task.is_worker:
                 return Outcome(Final(None), reason, self._ledger.name)
             elsewhere = gather_elsewhere(self._ledger, self._directory, sweep)

@@ -12,7 +12,7 @@ from zbench.tune.history import Observation, Score
 from zbench.tune.objective import Scorer
 from zbench.units import format_seconds, parse_duration
 
-_PATIENCE_PER_AXIS = 4
+_PATIENCE_PER_AXIS = 5
 _LEAST_PATIENCE = 12
 _EXAMPLE = "expected a budget such as 40trials, 20min or 40trials,20min"
 
