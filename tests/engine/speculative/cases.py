@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tests.engine import models
-from zbench.engine import Engine, build_engine
+from zbench.engine import build_engine
 from zbench.engine.protocols import StepInfo
 from zbench.spec.engine import EngineSpec
 
@@ -83,8 +83,8 @@ def train(
 ) -> tuple[dict[str, Tensor], list[StepInfo]]:
     """Return the whole state after a run, and what each step was.
 
-    Every third step's loss is eight times larger, so that its gradients alone exceed the limit "sometimes"; the
-    learning rate of the last group changes at every step; a parameter is frozen for a while.
+    Every third step's loss is eight times larger, so that its gradients alone exceed the limit "sometimes";
+    the learning rate of the last group changes at every step; a parameter is frozen for a while.
     """
     rank = dist.get_rank(group) if group is not None else 0
     model = models.make(case.model)
@@ -99,7 +99,9 @@ def train(
             last = micro == backwards - 1 if case.mode == "multi_backward" else None
             engine.backward(loss * (8.0 if step % 3 == 0 else 1.0), last)
         infos.append(engine.step())
-    state = {**engine.state_dict(), **{f"model.{n}": p.detach().clone() for n, p in _whole(engine, model)}}
+    state = engine.state_dict()
+    if case.stage < 3:  # there, parameters are whole only while they are used
+        state |= {f"model.{n}": p.detach().clone() for n, p in model.named_parameters()}
     engine.close()
     return state, infos
 
@@ -135,7 +137,3 @@ def _freeze(model: nn.Module, frozen: bool) -> None:
         "layers.2" if isinstance(model, models.Mlp) else "last" if isinstance(model, models.Odd) else "norm"
     )
     model.get_submodule(name).weight.requires_grad_(not frozen)
-
-
-def _whole(engine: Engine, model: nn.Module) -> list[tuple[str, Tensor]]:
-    return [] if engine is None else [(n, p) for n, p in model.named_parameters()]

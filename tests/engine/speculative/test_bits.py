@@ -1,4 +1,4 @@
-"""Speculative, after_backward and no offload leave the same bits, and what was to happen on the way happened."""
+"""Speculative, after_backward and no offload leave the same bits, having done what they were to do."""
 
 from typing import Any
 

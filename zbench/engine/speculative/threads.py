@@ -29,13 +29,13 @@ def choose(
 ) -> tuple[int, tuple[int, ...]]:
     """Return the number of optimizer threads and the processors to pin them to (none: the system decides).
 
-    computing: threads that backward keeps busy. `auto` takes what they leave, at least one, on the node
-    `near`. Threads are pinned only where each has a processor that backward does not need, and where nobody
-    else pins to the same ones: in a process that is `alone` or has been given processors of its own.
+    computing: threads that backward keeps busy. `auto` takes what they leave of the node `near`, at least
+    one. Threads are pinned only where each has a processor that backward does not need, and where nobody else
+    pins to the same ones: in a process that is `alone` or has been given processors of its own.
     """
     local = [p for p in machine.allowed if p in machine.nodes[near]] if near < len(machine.nodes) else []
     spare = len(machine.allowed) - computing
-    threads = max(1, min(spare, MOST, len(local) or spare)) if wanted == "auto" else wanted
+    threads = max(1, min(spare, MOST, len(local) - computing)) if wanted == "auto" else wanted
     own = alone or len(machine.allowed) < machine.online
     if threads > spare or not own:
         return threads, ()

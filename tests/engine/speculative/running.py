@@ -1,0 +1,94 @@
+"""Engines in this process for tests of the schedule itself."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.engine.speculative.cases import same
+from zbench.engine import Engine, build_engine
+from zbench.engine.speculative import Speculative
+from zbench.spec.engine import EngineSpec
+
+
+class Layers(nn.Module):
+    """`count` square layers; `between(x, k)` is called before layer k and may watch backward pass it."""
+
+    def __init__(self, count: int = 4, width: int = 64) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(count))
+        self.between: dict[int, Any] = {}
+
+    def forward(self, x: Tensor) -> Tensor:
+        for k, layer in enumerate(self.layers):
+            x = torch.tanh(layer(self.between[k](x) if k in self.between else x))
+        return x
+
+
+class _Notice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, call: Any) -> Tensor:
+        ctx.call = call
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        ctx.call()
+        return gradient, None
+
+
+def when_backward_passes(call: Any) -> Any:
+    """Return an identity whose backward calls `call` first."""
+    return lambda x: _Notice.apply(x, call)
+
+
+def layers(seed: int = 0) -> Layers:
+    """Return a seeded model."""
+    torch.manual_seed(seed)
+    return Layers()
+
+
+def loss(model: nn.Module, step: int = 0, factor: float = 1.0) -> Tensor:
+    """Return a loss that depends on `step`."""
+    x = torch.randn(8, 64, generator=torch.Generator().manual_seed(step), requires_grad=True)
+    x = x.to(next(model.parameters()).dtype)
+    return model(x).float().square().mean() * factor
+
+
+@contextmanager
+def engine(model: nn.Module, **changes: Any) -> Iterator[Engine]:
+    """Yield a speculative engine with a bucket a layer, and close it."""
+    values = {
+        "zero_stage": 1,
+        "offload_optimizer": "cpu",
+        "offload_schedule": "speculative",
+        "gradient_clipping": 1e6,
+        "reduce_bucket_size": 4096,
+        **changes,
+    }
+    built = build_engine(model, EngineSpec.model_validate(values))
+    try:
+        yield built
+    finally:
+        built.close()
+
+
+def schedule_of(built: Engine) -> Speculative:
+    """Return the engine's schedule."""
+    found = built._core.schedule
+    assert isinstance(found, Speculative)
+    return found
+
+
+def bits(built: Engine) -> dict[str, Tensor]:
+    """Return the state, and what the model computes with."""
+    parameters = {f"model.{n}": p.detach().clone() for n, p in built.model.named_parameters()}
+    return {**built.state_dict(), **parameters}
+
+
+def assert_same(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
+    """Every tensor has the same bits."""
+    assert a.keys() == b.keys()
+    assert not [k for k in a if not same(a[k], b[k])]

@@ -1,0 +1,189 @@
+"""What goes wrong reaches the caller, says where, leaves the previous step's bits, and leaves no thread."""
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.speculative.running import (
+    assert_same,
+    bits,
+    engine,
+    layers,
+    loss,
+    schedule_of,
+    when_backward_passes,
+)
+from zbench.engine.adam.executor import UpdateFailed, UpdateTimeout
+from zbench.engine.interrupts import uninterrupted
+from zbench.engine.protocols import Work
+
+
+class Arrival:
+    """A copy that arrives when the test says so, or fails."""
+
+    def __init__(self) -> None:
+        self.arrived = threading.Event()
+        self.error: Exception | None = None
+
+    def wait(self) -> None:
+        self.arrived.wait(60)
+        if self.error is not None:
+            raise self.error
+
+
+def slow_bucket(built: Any, index: int, arrival: Work) -> None:
+    """Let bucket `index` wait for `arrival` before it is updated."""
+    scheduled = schedule_of(built)
+    built._core.gradients.reducer.on_reduced = lambda bucket, was: scheduled.reduced(
+        bucket, arrival if bucket.index == index else was
+    )
+
+
+def expected(steps: int) -> dict[str, Any]:
+    """Return the bits of an undisturbed run."""
+    model = layers()
+    with engine(model) as e:
+        for step in range(steps):
+            e.backward(loss(model, step))
+            e.step()
+        return bits(e)
+
+
+def test_an_update_waits_for_its_gradients_to_arrive() -> None:
+    model = layers()
+    with engine(model) as e:
+        arrival = Arrival()
+        slow_bucket(e, 2, arrival)
+        e.backward(loss(model))
+        scheduled = schedule_of(e)
+        last = [p for p in scheduled.worker._pending if not p.arrived]
+        assert len(last) == 1
+        assert not scheduled.worker._executor.done(last[0].ticket)
+        arrival.arrived.set()
+        e.step()
+        assert_same(bits(e), expected(1))
+
+
+def test_a_worker_that_is_stuck_is_reported_with_its_place() -> None:
+    model = layers()
+    with engine(model) as e:
+        e.backward(loss(model))
+        e.step()
+        before = bits(e)
+        arrival = Arrival()
+        slow_bucket(e, 2, arrival)
+        schedule_of(e).worker._patience = lambda elements: 0.1
+        e.backward(loss(model, 1))
+        with pytest.raises(
+            UpdateTimeout,
+            match=r"subgroup \d+ \(layers.2.weight to layers.1.weight\): .*waiting for its gate",
+        ):
+            e.step()
+        assert_same(before, bits(e))
+        arrival.arrived.set()
+        e.step()
+        assert_same(bits(e), expected(2))
+
+
+def test_a_worker_that_throws_is_reported_and_the_step_can_be_taken_again() -> None:
+    model = layers()
+    with engine(model) as e:
+        e.backward(loss(model))
+        e.step()
+        before = bits(e)
+        arrival = Arrival()
+        arrival.error = OSError("bus gone")
+        arrival.arrived.set()
+        slow_bucket(e, 1, arrival)
+        e.backward(loss(model, 1))
+        with pytest.raises(UpdateFailed, match=r"subgroup .*layers.2.*bus gone"):
+            e.step()
+        assert_same(before, bits(e))
+        e.step()
+        assert_same(bits(e), expected(2))
+
+
+def test_ctrl_c_in_backward_settles_everything() -> None:
+    model = layers()
+    with engine(model) as e:
+        e.backward(loss(model))
+        e.step()
+        before = bits(e)
+        model.between[1] = when_backward_passes(lambda: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            e.backward(loss(model, 1))
+        assert not schedule_of(e).worker._pending
+        assert_same(before, bits(e))
+        model.between.clear()
+        e.backward(loss(model, 1))
+        e.step()
+        assert_same(bits(e), expected(2))
+
+
+def test_ctrl_c_while_step_waits_changes_nothing() -> None:
+    model = layers()
+    with engine(model) as e:
+        e.backward(loss(model))
+        e.step()
+        before = bits(e)
+        arrival = Arrival()
+        slow_bucket(e, 0, arrival)
+        e.backward(loss(model, 1))
+        threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        with pytest.raises(KeyboardInterrupt):
+            e.step()
+        assert_same(before, bits(e))
+        arrival.arrived.set()
+        e.step()
+        assert_same(bits(e), expected(2))
+
+
+def test_ctrl_c_in_a_commit_waits_for_its_end() -> None:
+    done = []
+
+    def commit() -> None:
+        with uninterrupted():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+            done.append(True)
+        done.append(False)
+
+    with pytest.raises(KeyboardInterrupt):
+        commit()
+    assert done == [True]
+
+
+def test_close_leaves_no_thread_even_in_the_middle_of_a_step() -> None:
+    before = set(os.listdir("/proc/self/task"))
+    model = layers()
+    with engine(model, optimizer_threads=3) as e:
+        arrival = Arrival()
+        slow_bucket(e, 1, arrival)
+        e.backward(loss(model))
+        names = {thread.name for thread in threading.enumerate()}
+        assert "zbench-arrivals" in names
+        assert len(set(os.listdir("/proc/self/task")) - before) >= 4
+        arrival.arrived.set()
+        e.close()
+        e.close()
+    left = [
+        Path(f"/proc/self/task/{t}/comm").read_text() for t in set(os.listdir("/proc/self/task")) - before
+    ]
+    assert not left
+
+
+def test_close_says_what_never_arrived() -> None:
+    model = layers()
+    with engine(model) as e:
+        arrival = Arrival()
+        slow_bucket(e, 1, arrival)
+        schedule_of(e).worker._patience = lambda elements: 0.1
+        e.backward(loss(model))
+        with pytest.raises(UpdateTimeout, match="have not arrived"):
+            e.close()
+        arrival.arrived.set()

@@ -1,0 +1,65 @@
+"""Updates really run while backward does: shown by when they ran, not by how long things took."""
+
+import time
+
+import torch
+
+from tests.engine.speculative.running import engine, layers, loss, schedule_of, when_backward_passes
+
+
+def test_subgroups_are_updated_before_backward_ends_with_clipping_configured() -> None:
+    """Backward stops before its last layer until two subgroups have been updated, so it must be under it."""
+    model = layers()
+    with engine(model, gradient_clipping=1.0) as e:
+        scheduled = schedule_of(e)
+        executor = scheduled.worker._executor
+        passed: list[int] = []
+
+        def wait_for_two() -> None:
+            pending = list(scheduled.worker._pending)
+            assert len(pending) >= 2, "nothing was submitted under backward"
+            deadline = time.monotonic() + 30
+            while not all(executor.done(p.ticket) for p in pending[:2]):
+                assert time.monotonic() < deadline, "updates wait for the end of backward"
+                time.sleep(0.001)
+            passed.append(time.monotonic_ns())
+
+        model.between[0] = when_backward_passes(wait_for_two)
+        e.backward(loss(model))
+        ended = time.monotonic_ns()
+        e.step()
+        early = [i for i in scheduled.worker.timeline if i.end_ns < passed[0]]
+        assert len({i.subgroup for i in early}) >= 2
+        assert all(i.start_ns < ended for i in early)
+
+
+def test_only_the_last_backward_updates() -> None:
+    model = layers()
+    with engine(model, accumulation_mode="multi_backward") as e:
+        scheduled = schedule_of(e)
+        for k in range(3):
+            e.backward(loss(model, k), last=k == 2)
+            assert bool(scheduled._ahead) == (k == 2)
+        e.step()
+
+
+def test_unmanaged_updates_at_step() -> None:
+    model = layers()
+    with engine(model, accumulation_mode="unmanaged") as e:
+        e.backward(loss(model))
+        assert not schedule_of(e)._ahead
+        assert not e.step().rolled_back
+        assert len(schedule_of(e).worker.timeline) == 5
+
+
+def test_a_parameter_without_gradient_does_not_hold_up_the_others() -> None:
+    """What never comes is known at the end of backward; its neighbours are updated, it stays as it was."""
+    model = layers()
+    unused = torch.nn.Parameter(torch.ones(300))
+    model.register_parameter("unused", unused)
+    with engine(model, reduce_bucket_size=10**8) as e:
+        e.backward(loss(model))
+        e.step()
+        assert torch.equal(unused, torch.ones(300))
+        assert e.state_dict()["step.unused"] == 0
+        assert e.state_dict()["step.layers.0.weight"] == 1

@@ -1,0 +1,110 @@
+"""Subgroups, halves, threads: each on its own."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from zbench.engine.partition import Extent, Region, Shard, plan_layout
+from zbench.engine.speculative.halves import Halves
+from zbench.engine.speculative.subgroups import cut
+from zbench.engine.speculative.threads import MOST, Machine, choose, this_machine
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 1000, 10**9])
+@pytest.mark.parametrize("bucket", [1, 3000, 10**9])
+def test_subgroups_cover_every_segment_once_within_its_bucket(
+    world_size: int, size: int, bucket: int
+) -> None:
+    sizes = [700, 1, 256, 5000, 1300, 40]
+    layout = plan_layout(
+        sizes,
+        [Region((5, 4, 3)), Region((2, 1, 0), 1)],
+        world_size=world_size,
+        block_size=2000,
+        bucket_size=bucket,
+    )
+    for rank in range(world_size):
+        shard = Shard(layout, rank)
+        groups = cut(shard, layout.buckets, size)
+        assert len(groups) == len(layout.buckets)
+        assert [g.index for of in groups for g in of] == list(range(sum(map(len, groups))))
+        covered = sorted((s.local, s.length) for of in groups for g in of for s in g.segments)
+        assert sum(length for _, length in covered) == sum(s.length for s in shard.segments)
+        assert all(a + n <= b for (a, n), (b, _) in pairwise(covered))
+        for of_bucket, place in zip(groups, layout.buckets, strict=True):
+            extent = shard.local(Extent(place.start, place.length))
+            for group in of_bucket:
+                assert all(extent.start <= s.local < extent.stop for s in group.segments)
+                assert sum(s.length for s in group.segments) <= max(size, 256)
+
+
+class Box:
+    """Keeps flat buffers."""
+
+    def __init__(self, *buffers: torch.Tensor) -> None:
+        self.buffers = list(buffers)
+
+
+def test_a_swap_exchanges_halves_and_moves_parameters_over() -> None:
+    state, values = Box(torch.arange(8.0), torch.ones(8)), Box(torch.arange(12.0))
+    parameter = nn.Parameter(values.buffers[0][4:10].view(2, 3))
+    parameter.data = values.buffers[0][4:10].view(2, 3)
+    outside = torch.zeros(5)
+    halves = Halves([(state, "host_speculative"), (values, "speculative")], [parameter])
+    assert halves.other(outside) is outside
+    halves.other(state.buffers[0][2:4]).fill_(7.0)
+    halves.other(values.buffers[0]).copy_(-torch.arange(12.0))
+    assert torch.equal(state.buffers[0], torch.arange(8.0))
+    assert torch.equal(parameter, torch.tensor([[4.0, 5.0, 6.0], [7.0, 8.0, 9.0]]))
+    halves.swap()
+    assert torch.equal(state.buffers[0][2:4], torch.full((2,), 7.0))
+    assert torch.equal(parameter, -torch.tensor([[4.0, 5.0, 6.0], [7.0, 8.0, 9.0]]))
+    halves.swap()
+    assert torch.equal(state.buffers[0], torch.arange(8.0))
+    assert torch.equal(parameter.flatten(), torch.arange(4.0, 10.0))
+    assert halves.bytes_by_category() == {"host_speculative": 64, "speculative": 48}
+
+
+SOCKETS = (tuple(range(8)), tuple(range(8, 16)))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "computing", "allowed", "near", "alone", "expected"),
+    [
+        ("auto", 1, range(2), 0, True, (1, (1,))),
+        ("auto", 2, range(2), 0, True, (1, ())),  # no processor to spare: share them
+        ("auto", 4, range(16), 0, True, (4, (4, 5, 6, 7))),  # backward stays on this node too
+        ("auto", 4, range(16), 1, True, (4, (12, 13, 14, 15))),
+        (2, 4, range(16), 0, True, (2, (6, 7))),  # near the memory, at the end
+        (10, 4, range(16), 0, True, (10, (*range(8), 14, 15))),
+        (2, 1, range(16), 0, False, (2, ())),  # several ranks share the machine: who knows who pins where
+        (2, 1, range(4, 8), 0, False, (2, (6, 7))),  # a rank with processors of its own
+        (3, 2, range(4), 0, True, (3, ())),
+    ],
+)
+def test_threads_leave_backward_its_processors(
+    wanted: int | str,
+    computing: int,
+    allowed: range,
+    near: int,
+    alone: bool,
+    expected: tuple[int, tuple[int, ...]],
+) -> None:
+    online = 2 if len(allowed) == 2 else 16
+    nodes = (tuple(range(2)),) if online == 2 else SOCKETS
+    machine = Machine(tuple(allowed), nodes, online)
+    assert choose(wanted, computing=computing, machine=machine, near=near, alone=alone) == expected  # type: ignore[arg-type]
+
+
+def test_auto_takes_no_more_than_help() -> None:
+    machine = Machine(tuple(range(128)), (tuple(range(128)),), 128)
+    assert choose("auto", computing=4, machine=machine, near=0, alone=True)[0] == MOST
+
+
+def test_this_machine_has_processors_in_nodes() -> None:
+    machine = this_machine()
+    assert machine.allowed
+    assert set(machine.allowed) <= {p for node in machine.nodes for p in node}

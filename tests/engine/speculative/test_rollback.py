@@ -1,0 +1,131 @@
+"""A step taken back leaves the bits of before, whatever the gradients held; a replay starts from them."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.engine.speculative.running import (
+    Layers,
+    assert_same,
+    bits,
+    engine,
+    layers,
+    loss,
+    schedule_of,
+    when_backward_passes,
+)
+
+HOSTILE = {
+    "inf": float("inf"),
+    "negative inf": -float("inf"),
+    "nan": float("nan"),
+    "denormal": 1e-42,
+    "large": 3e38,
+}
+
+
+def poisoned(model: Layers, value: float) -> Tensor:
+    """Return a loss whose gradient of the first layer's bias is `value` here and there."""
+    spike = torch.zeros_like(model.layers[0].bias)
+    spike[::7] = value
+    return loss(model) + _Spike.apply(model.layers[0].bias, spike)
+
+
+class _Spike(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gradient: Tensor) -> Tensor:
+        ctx.save_for_backward(gradient)
+        return x.sum() * 0
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> Any:
+        return ctx.saved_tensors[0].clone(), None
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("limit", [0.0, 1e-4, 1e6])
+def test_hostile_gradients_leave_the_bits_of_after_backward(name: str, limit: float) -> None:
+    states = []
+    for schedule in ("speculative", "after_backward"):
+        model = layers()
+        with engine(model, gradient_clipping=limit, offload_schedule=schedule) as e:
+            for step in range(3):
+                e.backward(poisoned(model, HOSTILE[name]) if step == 1 else loss(model, step))
+                e.step()
+            states.append(bits(e))
+    assert_same(*states)
+
+
+@pytest.mark.parametrize("name", ["inf", "nan"])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_an_overflow_leaves_every_bit_as_it_was(name: str, stage: int) -> None:
+    model = layers()
+    with engine(model, zero_stage=stage, dtype="float16", initial_loss_scale=256.0) as e:
+        e.backward(loss(model))
+        assert not e.step().skipped
+        before = bits(e)
+        scheduled = schedule_of(e)
+        e.backward(poisoned(model, HOSTILE[name]))
+        assert len(scheduled._ahead) > 1, "nothing had been updated ahead"
+        info = e.step()
+        assert info.skipped
+        assert info.rolled_back
+        after = bits(e)
+        assert after.pop("engine.loss_scale")[0] == 128.0
+        before.pop("engine.loss_scale")
+        assert_same(before, after)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_an_exception_in_backward_leaves_every_bit_as_it_was(name: str) -> None:
+    model = layers()
+
+    def fail() -> None:
+        raise ZeroDivisionError("in backward")
+
+    with engine(model, gradient_clipping=0.0) as e:
+        e.backward(loss(model))
+        e.step()
+        before = bits(e)
+        model.between[0] = when_backward_passes(fail)
+        with pytest.raises(ZeroDivisionError, match="in backward"):
+            e.backward(poisoned(model, HOSTILE[name]))
+        assert_same(before, bits(e))
+        model.between.clear()
+        e.backward(loss(model, 1))
+        e.step()
+        continued = bits(e)
+    model = layers()
+    with engine(model, gradient_clipping=0.0) as e:
+        for step in range(2):
+            e.backward(loss(model, step))
+            e.step()
+        assert_same(continued, bits(e))
+
+
+def test_state_read_between_backward_and_step_is_that_of_the_last_step() -> None:
+    model = layers()
+    with engine(model) as e:
+        e.backward(loss(model))
+        e.step()
+        before = bits(e)
+        e.backward(loss(model, 1))
+        schedule_of(e).worker.collect()
+        assert_same(before, bits(e))
+        e.step()
+        assert e.state_dict()["engine.steps"] == 2
+
+
+def test_a_hyperparameter_changed_after_backward_counts_for_this_step() -> None:
+    states = []
+    for schedule in ("speculative", "after_backward"):
+        model = layers()
+        with engine(model, offload_schedule=schedule, param_groups={"*bias": {"lr": 0.1}}) as e:
+            e.backward(loss(model))
+            e.param_groups[1]["lr"] = 0.01
+            info = e.step()
+            assert info.rolled_back == (schedule == "speculative")
+            states.append(bits(e))
+    assert_same(*states)
