@@ -37,6 +37,13 @@ def test_every_stage_and_world_size_is_identical(run_trial: RunTrial, stage: int
     [
         {"zero_stage": 1, "offload_optimizer": "cpu", "dtype": "bfloat16"},
         {"zero_stage": 2, "dtype": "float16", "initial_loss_scale": 2.0**22},
+        {"zero_stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu", "gradient_clipping": 0.5},
+        {
+            "zero_stage": 2,
+            "offload_optimizer": "cpu",
+            "offload_schedule": "speculative",
+            "gradient_clipping": 0.5,
+        },
         {"zero_stage": 1, "param_groups": {"*.bias": {"frozen": True}, "layers.1.*": {"weight_decay": 0.0}}},
         {"zero_stage": 2, "optimizer": {"name": "adam", "amsgrad": True, "bias_correction": False}},
         {
