@@ -55,6 +55,8 @@ void Plan::set_steps(std::size_t begin, std::size_t end, std::int64_t step, cons
   }
 }
 
+void Plan::set_squares(std::size_t index, double* squares) { tasks_.at(index).squares = squares; }
+
 void Plan::set_grad(std::size_t index, const void* grad) { tasks_.at(index).grad = grad; }
 
 std::optional<Overlap> Plan::find_overlap() const {

@@ -23,6 +23,7 @@ class Plan {
 
   // These throw std::out_of_range for an index that was not added.
   void set_steps(std::size_t begin, std::size_t end, std::int64_t step, const Hyper& hyper);
+  void set_squares(std::size_t index, double* squares);
   void set_grad(std::size_t index, const void* grad);
 
   std::optional<Overlap> find_overlap() const;

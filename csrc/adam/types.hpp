@@ -55,6 +55,7 @@ struct Task {
   std::uint64_t rounding_offset;
   std::int64_t step;
   Hyper hyper;
+  double* squares = nullptr;  // where wanted, receives the raw gradient's chunk sums of squares in the same visit
 };
 
 // One gradient whose chunks are squared and summed: out[j] receives chunk j.

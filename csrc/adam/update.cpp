@@ -13,6 +13,7 @@
 namespace zbench {
 namespace {
 
+constexpr std::int64_t norm_piece = 8192;  // elements whose gradients stay in the nearest caches between two visits
 constexpr std::int64_t worth_a_thread = 16384;  // elements; below this, waking another thread costs more than it saves
 
 std::int64_t last_level_cache_bytes() {
@@ -73,7 +74,16 @@ std::int64_t update_part(const std::vector<Task>& tasks, const Layout& layout, d
     if (!previous || previous->step != task.step || !(previous->hyper == task.hyper))
       scalars = scalars_of(task.hyper, task.step, grad_scale);
     previous = &task;
-    nonfinite += kernel.update(task, scalars, begin, end, stream);
+    // What goes to another half is not read again soon.
+    const bool past_caches = stream || task.into.param != task.from.param;
+    const std::int64_t size = task.squares ? norm_piece : end - begin;
+    for (std::int64_t at = begin; at < end; at += size) {
+      const std::int64_t stop = std::min(at + size, end);
+      if (task.squares)
+        kernel.square_sums({task.grad, task.squares, task.numel, task.grad_dtype}, at / norm_chunk,
+                           (stop + norm_chunk - 1) / norm_chunk);
+      nonfinite += kernel.update(task, scalars, at, stop, past_caches);
+    }
   });
   return nonfinite;
 }

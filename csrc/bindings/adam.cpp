@@ -137,6 +137,9 @@ void bind_adam(py::module_& module) {
            py::arg("dtypes"), py::arg("rounding_seed"), py::arg("rounding_offset"))
       .def("set_steps", &Plan::set_steps, py::arg("begin"), py::arg("end"), py::arg("step"), py::arg("hyper"))
       .def("set_grads", &set_grads, py::arg("grads"))
+      .def("set_squares",
+           [](Plan& plan, std::size_t index, Address squares) { plan.set_squares(index, pointer<double>(squares)); },
+           py::arg("index"), py::arg("squares"))
       .def("find_overlap", &find_overlap)
       .def("run", &run, py::arg("grad_scale"), py::arg("threads"))
       .def("device_rows", &device_rows, py::arg("grad_scale"));

@@ -110,7 +110,7 @@ struct Executor::State : Sleeper {
   }
 };
 
-Executor::Executor(int threads, const std::vector<int>& affinity) : state_(std::make_shared<State>()) {
+Executor::Executor(int threads, const std::vector<int>& affinity) : state_(std::make_shared<State>()), workers_(threads) {
   if (threads < 1) throw std::invalid_argument("threads: expected at least 1, got " + std::to_string(threads));
   for (const int processor : affinity) check_processor(processor);
   kernels();  // a bad ZBENCH_ISA throws here, not in a worker
@@ -121,8 +121,7 @@ Executor::Executor(int threads, const std::vector<int>& affinity) : state_(std::
 }
 
 Executor::Ticket Executor::submit(std::vector<Task> tasks, double grad_scale, std::shared_ptr<Gate> after) {
-  auto update = std::make_shared<Update>(std::move(tasks), grad_scale, std::move(after),
-                                         static_cast<int>(threads_.size()));
+  auto update = std::make_shared<Update>(std::move(tasks), grad_scale, std::move(after), workers_);
   if (update->after) update->after->wake(state_);
   const std::lock_guard lock(state_->mutex);
   if (state_->closed) throw UpdateFailed("the executor is closed");

@@ -61,6 +61,7 @@ class Executor {
 
  private:
   const std::shared_ptr<State> state_;
+  const int workers_;
   std::vector<std::thread> threads_;
 };
 
