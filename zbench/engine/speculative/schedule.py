@@ -10,7 +10,7 @@ A gradient is final when its bucket's last reduction of the step has landed: at 
 `unmanaged` mode only `step()` knows that; there the updates run beside the remaining reductions and the norm.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -79,7 +79,7 @@ class Speculative:
         sums = self.updates.squares
         assert sums is not None, "made without room for sums"
         gradients = self.updates.optimizer.gradients
-        missing = [s for subgroup in self._all for s in subgroup.segments]
+        missing = list(self._missing())
         self.backend.chunk_square_sums(
             [gradients[s.local : s.local + s.length] for s in missing],
             [sums[s.local // NORM_CHUNK : (s.local + s.length) // NORM_CHUNK] for s in missing],
@@ -137,6 +137,15 @@ class Speculative:
         update = self.updates.of(subgroup, segments)
         self.worker.submit(update, scale, arrival)
         return update
+
+    def _missing(self) -> Iterator[Segment]:
+        for subgroup in self._all:
+            ahead = self._ahead.get(subgroup.index)
+            if ahead is None:
+                yield from subgroup.segments
+            elif len(ahead.segments) != len(subgroup.segments):
+                done = {s.local for s in ahead.segments}
+                yield from (s for s in subgroup.segments if s.local not in done)
 
     def _complete(self, subgroup: Subgroup, scale: float, active: Sequence[bool], *, again: bool) -> None:
         """Bring the other half of a subgroup to what the step leaves behind."""

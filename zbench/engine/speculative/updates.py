@@ -7,7 +7,7 @@ from itertools import groupby
 from torch import Tensor
 
 from zbench import _native
-from zbench.engine.adam import AdamTask, Hyper, Slot
+from zbench.engine.adam import NORM_CHUNK, AdamTask, Hyper, Slot
 from zbench.engine.adam.checks import check_tasks
 from zbench.engine.adam.plan import build_plan, is_simulated, native_hyper, task_tensors
 from zbench.engine.optimizer import Run, ShardOptimizer
@@ -28,11 +28,13 @@ class Update:
         self.plan: _native.Plan | None = None
         self.stamps: list[Stamp] = []
 
-    def bind(self, tasks: Sequence[AdamTask]) -> None:
-        """Take the memory to work on."""
+    def bind(self, tasks: Sequence[AdamTask], squares: Sequence[Tensor]) -> None:
+        """Take the memory to work on; each task's chunk sums go to the beginning of its `squares`, if any."""
         check_tasks(tasks, "cpu")
         if not is_simulated(tensor for task in tasks for tensor in task_tensors(task)):
             self.plan = build_plan(tasks)
+            for index, sums in enumerate(squares):
+                self.plan.set_squares(index, sums.data_ptr())
         self.stamps = [(task.step, task.hyper) for task in tasks]
 
     def stamp(self, stamps: list[Stamp]) -> None:
@@ -88,8 +90,13 @@ class Updates:
 
     def _made(self, subgroup: Subgroup, segments: tuple[Segment, ...]) -> Update:
         update = Update(subgroup.index, segments, self.optimizer.runs(segments))
-        update.bind([self._task(run) for run in update.runs])
+        squares = [] if self.squares is None else self._squares(update.runs, self.squares)
+        update.bind([self._task(run) for run in update.runs], squares)
         return update
+
+    @staticmethod
+    def _squares(runs: Sequence[Run], squares: Tensor) -> list[Tensor]:
+        return [squares[run.segment.local // NORM_CHUNK :] for run in runs]
 
     def _task(self, run: Run) -> AdamTask:
         slot, other = run.slot, self.halves.other
