@@ -1,11 +1,12 @@
 """`zbench doctor`: what this machine can run, and what stands in the way."""
 
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, Json, NoColor, OutputDir, Quiet, Verbose
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, Json, NoColor, OutputDir, Quiet, Seed, Verbose
 from zbench.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -21,6 +22,16 @@ _MARKS = {
 
 
 def command(
+    aa: Annotated[
+        bool, typer.Option("--aa", help="Compare this version with itself instead: noise, margin to use.")
+    ] = False,
+    sweep: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --aa: the sweep. [default: three small trials]")
+    ] = None,
+    blocks: Annotated[
+        str | None, typer.Option(metavar="MIN:MAX", help="With --aa: blocks of four sweeps. [default: 12:24]")
+    ] = None,
+    seed: Seed = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -33,6 +44,10 @@ def command(
     """
     from zbench.launch.checkup import examine
 
+    if aa:
+        from zbench.cli.doctor_aa import report_noise
+
+        raise typer.Exit(report_noise(sweep, blocks, seed))
     checks = []
     for check in examine(output_dir):
         checks.append(check)

@@ -1,0 +1,38 @@
+"""A seeded machine that takes samples in place of a real one."""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from zbench.analysis.paired import Side
+from zbench.record.record import Record
+
+from .synthetic import record
+
+STAGES = (0, 1, 2)
+
+
+class Machine:
+    """Takes samples whose steps drift upward all the time; head is slower by `factor` in stage 1.
+
+    `spell` makes head that much slower only for its first samples: an alarm that fresh data will not raise.
+    """
+
+    def __init__(self, factor: float = 1.0, spell: float = 1.0, **head: Any) -> None:
+        self.rng = np.random.default_rng(4)
+        self.factor, self.spell, self.head = factor, spell, head
+        self.taken: list[Side] = []
+
+    def __call__(self, side: Side) -> list[Record]:
+        self.taken.append(side)
+        drift = 1.002 ** len(self.taken)
+        slow = self.factor * (self.spell if len(self.taken) < 52 else 1.0)
+        changes = self.head if side == "head" else {}
+        seconds = [0.1 * drift * math.exp(self.rng.normal(0, 0.01)) for _ in STAGES]
+        if side == "head":
+            seconds[1] *= slow
+        return [
+            record(step_s, axes={"zero_stage": stage}, **changes)
+            for stage, step_s in zip(STAGES, seconds, strict=True)
+        ]

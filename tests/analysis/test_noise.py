@@ -1,0 +1,53 @@
+"""The machine's noise is what was put into it, and the margin advised is one that works."""
+
+import math
+
+import numpy as np
+import pytest
+
+from zbench.analysis.compare import PAIRED_THRESHOLDS, Comparison, Settings
+from zbench.analysis.measurement import PairedMeasurement, Plan
+from zbench.analysis.noise import detectable_effect, noise_report, passing_margin
+from zbench.analysis.statistics import paired_estimate
+from zbench.analysis.trials import Source
+
+from .machine import Machine
+
+
+def compared_with_itself(machine: Machine, blocks: int = 12) -> Comparison:
+    settings = Settings(thresholds=PAIRED_THRESHOLDS)
+    source, plan = Source("here"), Plan(blocks, blocks)
+    return PairedMeasurement(source, source, plan, settings, machine, lambda _: None).run()
+
+
+def test_noise_is_that_of_the_machine() -> None:
+    found = noise_report(compared_with_itself(Machine(), blocks=40))
+    assert found.blocks == 40
+    assert found.comparisons == 3
+    assert found.alarms == 0
+    assert found.noise == pytest.approx(0.01, rel=0.25), "two samples a side of 1 % each"
+    assert found.margin < found.detectable
+    assert found.run_noise > 0.01, "this machine drifts all the time"
+
+
+def test_an_alarm_is_counted() -> None:
+    assert noise_report(compared_with_itself(Machine(factor=1.2))).alarms == 1
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.05])
+def test_the_margin_passes_nineteen_times_in_twenty_and_the_effect_is_found_nine_in_ten(noise: float) -> None:
+    rng, count, n = np.random.default_rng(0), 2000, 12
+    margin = math.log1p(passing_margin(noise, n, 0.01))
+    effect = math.log1p(detectable_effect(noise, n, math.expm1(margin), 0.01, 1))
+    same = [paired_estimate(list(rng.normal(0, noise, n))).interval(0.01)[1] <= margin for _ in range(count)]
+    slow = [
+        paired_estimate(list(rng.normal(effect, noise, n))).interval(0.01)[0] > margin for _ in range(count)
+    ]
+    assert 0.92 <= sum(same) / count <= 0.98
+    assert 0.87 <= sum(slow) / count <= 0.94
+
+
+def test_nothing_measured_is_unknown_and_not_zero() -> None:
+    found = noise_report(compared_with_itself(Machine(outcome="crashed")))
+    assert math.isnan(found.noise)
+    assert math.isnan(found.margin)

@@ -1,0 +1,91 @@
+"""What comparing a version with itself says of the machine: its noise, and what can be told. Pure."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy.special import stdtrit
+
+from zbench.analysis.compare import Comparison
+from zbench.record.summary import ConfigSummary
+
+_STEP = 0.005
+_RUN = 3
+"""A stored run is taken to last as long as this many sweeps after each other: its repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseReport:
+    """Fractions. `noise` is the spread of one block's difference, the largest over configurations.
+
+    margin: the smallest threshold at which A against A passes nineteen times in twenty.
+    detectable: the smallest slowdown called at that margin with power 0.9. run_noise: how far the machine
+    shifts between runs, for `--run-noise`. alarms: regressions called, which should be none.
+    """
+
+    blocks: int
+    comparisons: int
+    noise: float
+    margin: float
+    detectable: float
+    run_noise: float
+    alarms: int
+    drift: float
+
+
+def noise_report(comparison: Comparison) -> NoiseReport:
+    """Return the report of a paired comparison whose base and head are the same version."""
+    data = comparison.paired
+    assert data is not None, "noise is read from a paired measurement"
+    measured = [values for values in data.blocks.values() if len(values) > 1]
+    blocks = min((len(values) for values in measured), default=0)
+    noise = max((statistics.stdev(values) for values in measured), default=math.nan)
+    margin = _rounded_up(passing_margin(noise, blocks, comparison.settings.alpha))
+    return NoiseReport(
+        blocks,
+        len(measured),
+        noise,
+        margin,
+        detectable_effect(noise, blocks, margin, comparison.settings.alpha, len(measured)),
+        run_noise([(row.base, row.head) for row in comparison.rows]),
+        sum(found.answer == "regression" for _, found in comparison.timed),
+        data.control.drift,
+    )
+
+
+def passing_margin(noise: float, blocks: int, alpha: float) -> float:
+    """Return the margin (a fraction) at which no difference passes with probability 0.95."""
+    if blocks < 2 or not math.isfinite(noise):
+        return math.nan
+    quantiles = -float(stdtrit(blocks - 1, alpha)) + float(stdtrit(blocks - 1, 0.95))
+    return math.expm1(quantiles * noise / math.sqrt(blocks))
+
+
+def detectable_effect(noise: float, blocks: int, margin: float, alpha: float, comparisons: int) -> float:
+    """Return the slowdown (a fraction) that is called with probability 0.9, in Holm's worst case."""
+    if blocks < 2 or not math.isfinite(noise):
+        return math.nan
+    quantiles = -float(stdtrit(blocks - 1, alpha / comparisons)) + float(stdtrit(blocks - 1, 0.9))
+    return math.expm1(math.log1p(margin) + quantiles * noise / math.sqrt(blocks))
+
+
+def run_noise(trials: Sequence[tuple[ConfigSummary, ConfigSummary]]) -> float:
+    """Return the spread (a fraction) of what all configurations have in common over runs of three sweeps.
+
+    Both sides are one version here, so all their records are samples of it, in the order of their numbers.
+    """
+    shifts: dict[int, list[float]] = {}
+    for sides in trials:
+        records = [record for side in sides for record in side.ok if record.timing is not None]
+        logs = {r.repeat: math.log(r.timing.median_step_s) for r in records if r.timing is not None}
+        middle = statistics.fmean(logs.values()) if logs else 0.0
+        for repeat, log in logs.items():
+            shifts.setdefault(repeat, []).append(log - middle)
+    common = [statistics.fmean(shifts[repeat]) for repeat in sorted(shifts)]
+    runs = [statistics.fmean(common[i : i + _RUN]) for i in range(0, len(common) - _RUN + 1, _RUN)]
+    return math.expm1(statistics.stdev(runs)) if len(runs) > 1 else math.nan
+
+
+def _rounded_up(fraction: float) -> float:
+    return fraction if math.isnan(fraction) else math.ceil(fraction / _STEP) * _STEP
