@@ -1,0 +1,128 @@
+"""Optimizer time left exposed after backward: the speculative schedule beside after_backward, interleaved.
+
+    python -m zbench.bench.speculative [--steps N] [--layers L] [--width D] [--out FILE]
+
+One process, one compute thread, one optimizer thread. Six engines train copies of one GPT, a step each in
+turn and in alternating order, so that a drift of the machine hits all alike. `exposed` is the time of
+`engine.step()`, which is all that is left of the optimizer after backward; contention shows in `backward`.
+"""
+
+import argparse
+import json
+import platform
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zbench.bench import toy_gpt
+from zbench.engine import Engine, build_engine
+from zbench.spec.engine import EngineSpec
+
+LIMITS = {"off": 0.0, "not triggered": 1e9, "always triggered": 1e-3}
+SCHEDULES = ("after_backward", "speculative")
+BARS = {"off": 0.15, "not triggered": 0.15}  # exposed, speculative / after_backward
+WHOLE_STEP_BAR = 1.10  # always triggered, whole step
+BATCH, LENGTH, WARMUP = 2, 128, 2
+
+Key = tuple[str, str]
+Times = dict[str, list[float]]
+
+
+def make_engine(limit: float, schedule: str, layers: int, width: int) -> Engine:
+    """Return one contender, with the same seeded model."""
+    spec = {
+        "zero_stage": 1,
+        "offload_optimizer": "cpu",
+        "offload_schedule": schedule,
+        "optimizer_threads": 1,
+        "gradient_clipping": limit,
+        "reduce_bucket_size": 1_000_000,
+    }
+    return build_engine(toy_gpt.make(layers, width), EngineSpec.model_validate(spec))
+
+
+def one_step(engine: Engine, step: int, into: Times) -> None:
+    """Train one step and note the seconds of its phases."""
+    ids, targets = toy_gpt.batch(step, BATCH, LENGTH, 1024)
+    marks = [time.perf_counter()]
+    loss = engine.model(ids, targets)
+    marks.append(time.perf_counter())
+    engine.backward(loss)
+    marks.append(time.perf_counter())
+    engine.step()
+    marks.append(time.perf_counter())
+    for name, begin, end in zip(("forward", "backward", "exposed"), marks, marks[1:], strict=False):
+        into[name].append(end - begin)
+    into["whole"].append(marks[-1] - marks[0])
+
+
+def measure(steps: int, layers: int, width: int) -> dict[Key, Times]:
+    """Return the seconds of every phase of every step after the warm-up."""
+    torch.set_num_threads(1)
+    engines = {(c, s): make_engine(LIMITS[c], s, layers, width) for c in LIMITS for s in SCHEDULES}
+    times: dict[Key, Times] = {
+        k: {n: [] for n in ("forward", "backward", "exposed", "whole")} for k in engines
+    }
+    try:
+        for step in range(WARMUP + steps):
+            order = list(engines) if step % 2 else list(engines)[::-1]
+            for key in order:
+                one_step(engines[key], step, times[key])
+    finally:
+        for engine in engines.values():
+            engine.close()
+    return {key: {name: t[WARMUP:] for name, t in phases.items()} for key, phases in times.items()}
+
+
+def table(times: dict[Key, Times]) -> str:
+    """Return medians in milliseconds, and the ratios that have a bar, as Markdown."""
+    median = {k: {n: statistics.median(t) for n, t in phases.items()} for k, phases in times.items()}
+    lines = [
+        "| clipping | schedule | forward | backward | exposed | whole step, ms |",
+        "|---|---|---|---|---|---|",
+    ]
+    for (clip, schedule), m in median.items():
+        cells = " | ".join(f"{m[name] * 1e3:.2f}" for name in ("forward", "backward", "exposed", "whole"))
+        lines.append(f"| {clip} | {schedule} | {cells} |")
+    lines += ["", "| speculative / after_backward | ratio of medians | bar |", "|---|---|---|"]
+    for clip, bar in BARS.items():
+        ratio = median[clip, "speculative"]["exposed"] / median[clip, "after_backward"]["exposed"]
+        lines.append(f"| exposed, clipping {clip} | {ratio:.3f} | {bar:.2f} |")
+    for clip in LIMITS:
+        ratio = median[clip, "speculative"]["whole"] / median[clip, "after_backward"]["whole"]
+        bar_text = f"{WHOLE_STEP_BAR:.2f}" if clip == "always triggered" else ""
+        lines.append(f"| whole step, clipping {clip} | {ratio:.3f} | {bar_text} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    """Measure, print the table, and write it beside the samples."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--steps", type=int, default=20, help="measured steps of each engine")
+    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--out", type=Path, help="file to write, without its ending (.json and .md)")
+    given = parser.parse_args()
+    times = measure(given.steps, given.layers, given.width)
+    text = table(times)
+    print(text)
+    if given.out is not None:
+        document: dict[str, Any] = {
+            "machine": platform.processor() or platform.machine(),
+            "torch": torch.__version__,
+            "layers": given.layers,
+            "width": given.width,
+            "seconds": {f"{clip}/{schedule}": phases for (clip, schedule), phases in times.items()},
+        }
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
+        given.out.with_suffix(".md").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
