@@ -75,9 +75,9 @@ class KillableSweep:
 
 
 def report(document: dict) -> list[tuple]:
-    """Return what a report shows, apart from run id and order."""
+    """Return what a report shows, apart from run id, order and warnings of load from outside."""
     rows = [
-        (r["trial_id"], r["repeat"], r["outcome"], r["timing"], r["memory"], r["correctness"], r["warnings"])
+        (r["trial_id"], r["repeat"], r["outcome"], r["timing"], r["memory"], r["correctness"])
         for r in document["trials"]
     ]
     return sorted(rows, key=lambda row: row[:2])
