@@ -17,7 +17,7 @@ void check(const Task& task) {
   if (task.grad_dtype == Dtype::none) throw std::invalid_argument("grad: expected float32, bfloat16 or float16");
   if (task.moment_dtype != Dtype::float32 && task.moment_dtype != Dtype::bfloat16)
     throw std::invalid_argument("exp_avg: expected float32 or bfloat16");
-  if ((task.param_out != nullptr) != (task.out_dtype != Dtype::none))
+  if (task.numel > 0 && (task.param_out != nullptr) != (task.out_dtype != Dtype::none))
     throw std::invalid_argument("param_out: expected a pointer exactly where there is a dtype");
   if (task.numel < 0) throw std::invalid_argument("numel: expected at least 0");
 }

@@ -34,8 +34,8 @@ def check_hyper(hyper: Hyper) -> None:
 
 
 def check_grad_scale(grad_scale: float) -> None:
-    """Raise ValueError for a grad_scale that is not a number; zero, infinity and NaN are the caller's."""
-    if not isinstance(grad_scale, int | float):
+    """Raise ValueError for a grad_scale that is no number. Zero, infinity and NaN are the caller's."""
+    if isinstance(grad_scale, bool) or not isinstance(grad_scale, int | float):
         raise ValueError(f"grad_scale: expected a number, got {grad_scale!r}")
 
 

@@ -1,0 +1,67 @@
+"""A ValueError that names the argument, and not one bit written."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+from tests.engine.adam.cases import Case, results
+from zbench.engine.adam import Hyper, NativeAdam, ReferenceAdam, Slot, adam_step_
+
+HYPER = Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01)
+BAD_TASKS: list[tuple[str, dict[str, Any]]] = [
+    ("grad: expected torch.float32 or", {"grad": torch.zeros(64, dtype=torch.float64)}),
+    (r"grad: expected shape \[64\]", {"grad": torch.zeros(63)}),
+    ("grad: expected a contiguous", {"grad": torch.zeros(128)[::2]}),
+    ("grad: expected a tensor on cpu", {"grad": torch.zeros(64, device="meta")}),
+    ("step: expected an integer", {"step": 0}),
+    ("param_out: expected torch.float32 or", {"param_out": torch.zeros(64, dtype=torch.int32)}),
+    ("hyper.beta1", {"hyper": dataclasses.replace(HYPER, beta1=1.0)}),
+    ("hyper.beta2", {"hyper": dataclasses.replace(HYPER, beta2=-0.1)}),
+    ("hyper.lr", {"hyper": dataclasses.replace(HYPER, lr=float("nan"))}),
+    ("rounding_seed", {"rounding_seed": -1}),
+]
+
+
+@pytest.mark.parametrize(("message", "change"), BAD_TASKS)
+@pytest.mark.parametrize("backend", [NativeAdam(), ReferenceAdam()])
+def test_a_bad_task_stops_the_whole_call(backend: Any, message: str, change: dict[str, Any]) -> None:
+    good, bad = Case(64, 0, HYPER).task(), Case(64, 1, HYPER).task()
+    before = [tensor.clone() for tensor in results(good)]
+    with pytest.raises(ValueError, match=r"tasks\[1\]\..*" + message):
+        backend.update([good, dataclasses.replace(bad, **change)])
+    assert all(torch.equal(a, b) for a, b in zip(results(good), before, strict=True))
+
+
+def test_overlap_names_both_tensors() -> None:
+    task = Case(64, 0, HYPER).task()
+    shared = torch.zeros(100)
+    slot = Slot(shared[:64], task.slot.exp_avg, task.slot.exp_avg_sq)
+    with pytest.raises(ValueError, match=r"grad overlaps tasks\[0\].slot.param"):
+        NativeAdam().update([dataclasses.replace(task, slot=slot, grad=shared[36:])])
+    with pytest.raises(ValueError, match="overlaps"):
+        NativeAdam().update([task, dataclasses.replace(task, grad=torch.zeros(64))])
+
+
+def test_gradients_may_be_shared_since_they_are_only_read() -> None:
+    first, second = Case(64, 0, HYPER).task(), Case(64, 1, HYPER).task()
+    NativeAdam().update([first, dataclasses.replace(second, grad=first.grad)])
+
+
+def test_the_function_uses_its_own_argument_names() -> None:
+    def call(**change: Any) -> None:
+        tensors = [torch.randn(4, 6), torch.randn(4, 6), torch.zeros(4, 6), torch.zeros(4, 6)]
+        hypers = {"step": 1, "lr": 0.1, "betas": (0.9, 0.9), "eps": 1e-8, "weight_decay": 0.0}
+        adam_step_(*tensors, **{**hypers, **change})
+
+    call()
+    for message, change in (
+        ("^step: ", {"step": 0}),
+        (r"^betas\[1\]: ", {"betas": (0.9, 1.0)}),
+        ("^param_out: ", {"param_out": torch.zeros(24)}),
+        ("^max_exp_avg_sq: ", {"max_exp_avg_sq": torch.zeros(4, 6, dtype=torch.bfloat16)}),
+        ("^grad_scale: ", {"grad_scale": "1"}),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call(**change)

@@ -1,0 +1,45 @@
+"""torch.optim.AdamW and Adam with fused=True, bit for bit, over 50 steps of random hyperparameters."""
+
+import random
+
+import pytest
+import torch
+
+from zbench.engine.adam import CpuAdam
+
+STEPS = 50
+CAPABLE = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+
+
+@pytest.mark.skipif(not CAPABLE, reason="without fused multiply-add torch's own bits are others")
+@pytest.mark.parametrize("amsgrad", [False, True])
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.Adam])
+@pytest.mark.parametrize("trial", range(4))
+def test_fifty_steps_of_random_hyperparameters(
+    optimizer: type[torch.optim.Optimizer], amsgrad: bool, trial: int, isa: str
+) -> None:
+    chance = random.Random(trial)
+    generator = torch.Generator().manual_seed(trial)
+    start = torch.randn(16 * chance.randrange(1, 200), generator=generator) * 0.05
+    theirs, ours = torch.nn.Parameter(start.clone()), torch.nn.Parameter(start.clone())
+    reference = optimizer([theirs], fused=True, amsgrad=amsgrad)  # type: ignore[call-arg]
+    mine = CpuAdam([ours], amsgrad=amsgrad, decoupled=optimizer is torch.optim.AdamW)
+    for step in range(1, STEPS + 1):
+        hyper = {
+            "lr": 10 ** chance.uniform(-5, -1),
+            "betas": (chance.choice([0.0, 0.3, 0.5, 0.9, 0.95]), chance.uniform(0.0, 0.9999)),
+            "eps": 10 ** chance.uniform(-12, -3),
+            "weight_decay": chance.choice([0.0, 0.01, 0.5]),
+        }
+        reference.param_groups[0].update(hyper)
+        mine.param_groups[0].update(hyper)
+        theirs.grad = torch.randn(start.shape, generator=generator) * 10 ** chance.uniform(-6, 1)
+        ours.grad = theirs.grad.clone()
+        reference.step()
+        mine.step()
+        where = (
+            f"torch {torch.__version__}, {optimizer.__name__}, amsgrad={amsgrad}, step {step}, {isa}, {hyper}"
+        )
+        assert torch.equal(ours, theirs), f"parameters differ from fused: {where}"
+        for name in ("exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if amsgrad else [])):
+            assert torch.equal(mine.state[ours][name], reference.state[theirs][name]), f"{name}: {where}"
