@@ -76,7 +76,7 @@ def test_what_is_no_deepspeed_configuration_is_refused(config: Any) -> None:
     [
         {"zero_stage": 0, "gradient_clipping": 1.0},
         {"zero_stage": 2, "offload_optimizer": "cpu", "optimizer": {"name": "adam", "betas": [0.5, 0.75]}},
-        {"zero_stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu", "offload_ratio": 0.5},
+        {"zero_stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu"},
         {"zero_stage": 3, "offload_optimizer": "cpu", "offload_schedule": "speculative"},
         {"zero_stage": 3, "prefetch_bucket_size": 77, "dtype": "bfloat16", "optimizer": {"amsgrad": True}},
         {"zero_stage": 1, "dtype": "float16", "initial_loss_scale": 1024.0, "communication_dtype": "float32"},
@@ -103,7 +103,10 @@ def test_export_then_import_is_the_same_configuration(engine: dict[str, Any]) ->
         ({"reduce_at": "boundary"}, "engine.reduce_at"),
         ({"param_groups": {"*.bias": {"lr": 0.1}}}, "engine.param_groups"),
         ({"optimizer": {"moments_dtype": "bfloat16"}}, "engine.optimizer.moments_dtype"),
-        ({"zero_stage": 1, "offload_optimizer": "cpu", "offload_ratio": 0.5}, "engine.offload_ratio"),
+        (
+            {"engine": "mine:build", "zero_stage": 1, "offload_optimizer": "cpu", "offload_ratio": 0.5},
+            "engine.offload_ratio",
+        ),
         ({"zero_stage": 1, "compile": "aot_eager"}, "engine.compile"),
     ],
 )
