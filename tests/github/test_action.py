@@ -1,0 +1,240 @@
+"""The GitHub Action's script in its outcomes, and the workflows' rules: pinned, least rights."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from analysis.synthetic import BASE_ID, HEAD_ID, trial, write_run
+from ruamel.yaml import YAML
+
+from zbench.spec.expand import expand
+from zbench.spec.load import load_sweep
+
+ROOT = Path(__file__).parents[2]
+FILES = [ROOT / "action.yml", *sorted((ROOT / ".github" / "workflows").glob("*.yml"))]
+STEPS = [0.1, 0.101, 0.099, 0.1, 0.1005, 0.0995]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: str
+    summary: str
+    said: str
+    directory: Path
+
+
+class Job:
+    """A runner's environment with a `zbench` on its path: the real one, or a stand-in."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        (directory / "bin").mkdir()
+        self.install(f'exec {sys.executable} -P -m zbench.cli.main "$@"')
+
+    def install(self, body: str) -> None:
+        command = self.directory / "bin" / "zbench"
+        command.write_text(f"#!/usr/bin/env bash\n{body}\n")
+        command.chmod(0o755)
+
+    def git(self, *words: str) -> str:
+        command = ["git", "-c", "user.name=test", "-c", "user.email=test@example.org", *words]
+        return subprocess.run(
+            command, cwd=self.directory, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    def run(self, **inputs: str) -> Outcome:
+        output, summary = self.directory / "output", self.directory / "summary"
+        output.write_text("")
+        summary.write_text("")
+        environment = {
+            "PATH": f"{self.directory / 'bin'}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "RUNNER_TEMP": str(self.directory),
+            "GITHUB_OUTPUT": str(output),
+            "GITHUB_STEP_SUMMARY": str(summary),
+        } | {f"ZBENCH_{key}": value for key, value in inputs.items()}
+        script = str(ROOT / ".github" / "compare.sh")
+        done = subprocess.run(
+            [script], cwd=self.directory, env=environment, capture_output=True, text=True, check=True
+        )
+        outputs = dict(line.split("=", 1) for line in output.read_text().splitlines())
+        return Outcome(
+            outputs["exit-code"], summary.read_text(), done.stdout + done.stderr, Path(outputs["directory"])
+        )
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job(tmp_path)
+
+
+def stored(job: Job, head_steps: list[float], baseline: bool = True) -> None:
+    write_run(job.directory / "results" / "example" / BASE_ID, trial(STEPS))
+    write_run(job.directory / "results" / "example" / HEAD_ID, trial(head_steps))
+    if baseline:
+        words = ["zbench", "compare", BASE_ID, "--save-baseline", "main", "-o", "results"]
+        environment = {"PATH": f"{job.directory / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+        subprocess.run(words, cwd=job.directory, env=environment, check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(("factor", "code"), [(1.0, "0"), (1.3, "1")])
+def test_a_run_is_compared_with_the_baseline(job: Job, factor: float, code: str) -> None:
+    stored(job, [factor * step for step in STEPS])
+    found = job.run(MODE="stored")
+    assert found.code == code
+    assert found.summary.startswith("<!-- zbench-compare -->")
+    assert "| configuration |" in found.summary
+    assert {"compare.md", "compare.json", "compare.junit.xml"} <= {
+        path.name for path in found.directory.iterdir()
+    }
+
+
+def test_thresholds_and_fail_on_are_passed(job: Job) -> None:
+    stored(job, [1.3 * step for step in STEPS])
+    assert job.run(MODE="stored", THRESHOLDS="step_time=50%\ntraffic_bytes=1%\n").code == "0"
+    assert job.run(MODE="stored", FAIL_ON="correctness").code == "0"
+
+
+def test_a_first_run_without_a_baseline_passes_with_a_notice(job: Job) -> None:
+    stored(job, STEPS, baseline=False)
+    found = job.run(MODE="stored")
+    assert found.code == "0"
+    assert "::notice title=zbench::There is no baseline" in found.said
+    assert "There is no baseline" in found.summary
+
+
+def test_bad_input_fails_and_says_why(job: Job) -> None:
+    stored(job, STEPS)
+    found = job.run(MODE="stored", THRESHOLDS="step_time=3")
+    assert found.code == "2"
+    assert "write 3%" in found.summary
+
+
+@pytest.fixture
+def repository(job: Job) -> Job:
+    job.git("init", "-q", "-b", "main")
+    (job.directory / "note").write_text("first")
+    job.git("add", "note")
+    job.git("commit", "-q", "-m", "without a project")
+    (job.directory / "pyproject.toml").write_text("[project]\n")
+    job.git("add", "pyproject.toml")
+    job.git("commit", "-q", "-m", "base")
+    job.git("commit", "-q", "--allow-empty", "-m", "head")
+    job.install('echo "$@"; echo progress >&2; exit 3')
+    return job
+
+
+def test_paired_mode_compares_the_merge_base_with_what_is_checked_out(repository: Job) -> None:
+    found = repository.run(SWEEP="sweep.yaml", BLOCKS="8:16")
+    base, head = (repository.git("rev-parse", revision) for revision in ("HEAD^", "HEAD"))
+    assert found.code == "3"
+    assert f"compare {base} {head} --paired --sweep sweep.yaml --blocks 8:16" in found.said
+    assert "progress" in found.said
+
+
+def test_a_named_base_is_taken_as_it_is(repository: Job) -> None:
+    assert "compare HEAD~1 " in repository.run(SWEEP="s", BASE="HEAD~1").said
+
+
+def test_a_base_without_a_project_passes_with_a_notice(repository: Job) -> None:
+    found = repository.run(SWEEP="s", BASE="HEAD~2")
+    assert found.code == "0"
+    assert "has no pyproject.toml" in found.summary
+
+
+def test_a_base_that_does_not_exist_is_a_mistake(job: Job) -> None:
+    job.git("init", "-q", "-b", "main")
+    found = job.run(SWEEP=str(ROOT / ".github" / "performance-sweep.yaml"), BASE="no-such-revision")
+    assert found.code == "2"
+    assert "no such revision in this repository" in found.summary
+
+
+def test_no_merge_base_passes_with_a_notice(job: Job) -> None:
+    job.git("init", "-q", "-b", "main")
+    found = job.run(SWEEP="s")
+    assert found.code == "0"
+    assert "::notice" in found.said
+
+
+def test_the_sweep_of_the_workflow_can_run() -> None:
+    sweep = load_sweep(ROOT / ".github" / "performance-sweep.yaml", [])
+    expansion = expand(sweep)
+    assert len(expansion.trials) == 7
+    assert not expansion.invalid
+
+
+def load(path: Path) -> dict[str, Any]:
+    return dict(YAML(typ="safe").load(path))
+
+
+def steps_of(path: Path) -> Iterator[dict[str, Any]]:
+    document = load(path)
+    if "runs" in document:
+        yield from document["runs"]["steps"]
+    for job in document.get("jobs", {}).values():
+        yield from job["steps"]
+
+
+each = pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+
+
+@each
+def test_actions_are_pinned_and_name_their_version(path: Path) -> None:
+    used = [step["uses"] for step in steps_of(path) if "uses" in step]
+    for line in path.read_text().splitlines():
+        if "uses:" in line and "uses: ./" not in line:
+            assert re.search(r"uses: [\w-]+/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+$", line), line
+    assert all(name == "./" or re.search("@[0-9a-f]{40}$", name) for name in used)
+
+
+@each
+def test_no_text_of_an_event_is_pasted_into_a_script(path: Path) -> None:
+    for step in steps_of(path):
+        assert "${{" not in step.get("run", ""), step
+
+
+@pytest.mark.parametrize("path", FILES[1:], ids=lambda path: path.name)
+def test_rights_are_least(path: Path) -> None:
+    document = load(path)
+    rights = document["permissions"]
+    if path.name == "performance-comment.yml":
+        assert rights == {"actions": "read", "pull-requests": "write"}
+        assert not any("checkout" in step.get("uses", "") for step in steps_of(path)), (
+            "it runs no foreign code"
+        )
+    else:
+        assert rights == {"contents": "read"}
+    assert "pull_request_target" not in (document.get(True) or document.get("on"))
+    for job in document["jobs"].values():
+        assert "timeout-minutes" in job
+        assert "permissions" not in job
+    for step in steps_of(path):
+        if "checkout" in step.get("uses", ""):
+            assert step["with"]["persist-credentials"] is False
+
+
+def test_the_artifact_is_always_uploaded_and_the_result_comes_last() -> None:
+    *_, upload, last = steps_of(ROOT / "action.yml")
+    assert "upload-artifact" in upload["uses"]
+    assert upload["if"] == last["if"] == "always()"
+    assert last["env"]["EXIT_CODE"] == "${{ steps.compare.outputs.exit-code }}"
+    for code, expected in (("4", 4), ("0", 0), ("", 70)):
+        assert (
+            subprocess.run(["bash", "-c", last["run"]], env={"EXIT_CODE": code}, check=False).returncode
+            == expected
+        )
+
+
+def test_every_input_reaches_the_script() -> None:
+    action = load(ROOT / "action.yml")
+    script = (ROOT / ".github" / "compare.sh").read_text()
+    compare = next(step for step in steps_of(ROOT / "action.yml") if step.get("id") == "compare")
+    for variable, value in compare["env"].items():
+        assert variable in script
+        assert value.removeprefix("${{ inputs.").removesuffix(" }}") in action["inputs"]
