@@ -125,6 +125,28 @@ def test_an_environment_sees_our_packages_and_its_own_zbench() -> None:
     assert done.stdout.startswith(str(cache_directory()))
 
 
+def test_another_projects_revisions_run_with_this_zbench(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The repository of a user's model: its project is installed, zbench comes from the shared packages."""
+    (tmp_path / "model.py").write_text("WIDTH = 7\n")
+    backend = BACKEND.replace('Path("zbench").rglob("*.py")', 'Path().glob("model.py")').replace(
+        "zbench-", "model-"
+    )
+    (tmp_path / "backend.py").write_text(backend.replace("Name: zbench", "Name: model"))
+    (tmp_path / "pyproject.toml").write_text(PROJECT.replace('"zbench"', '"model"'))
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "model")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("zbench.launch.revisions._shared_paths", lambda: [str(repository)])
+    git(repository, "checkout", "-q", "v1", "--", "zbench")
+    python = version_of("HEAD", lambda _: None).python
+    code = "import model, zbench; print(model.WIDTH, zbench.__file__)"
+    done = subprocess.run([str(python), "-P", "-c", code], capture_output=True, text=True, env={}, check=True)
+    assert done.stdout.split() == ["7", str(repository / "zbench" / "__init__.py")]
+
+
 def test_a_repository_is_left_as_it_was(repository: Path) -> None:
     before = git(repository, "status", "--porcelain"), git(repository, "worktree", "list")
     version_of("v2", lambda _: None)

@@ -1,8 +1,9 @@
 """Two versions of zbench to measure: git revisions, each installed into its own environment, or interpreters.
 
 An environment holds zbench alone; torch and the rest are those of the running interpreter, found through a
-path file. So two revisions differ in nothing but zbench, and installing one takes seconds. Environments are
-kept under the user's cache by commit and reused.
+path file. So two revisions differ in nothing else, and installing one takes seconds. Environments are kept
+under the user's cache by commit and reused. In a repository that is not zbench's own, what is installed is
+its project (a model of the user's, say), and zbench is the running one.
 """
 
 import hashlib
@@ -99,7 +100,8 @@ def _install(revision: str, commit: str, place: Path) -> None:
     _checked([*pip, "--disable-pip-version-check", str(source)], log, f"{revision} does not build")
     shutil.rmtree(source, ignore_errors=True)
     (site / _SHARED).write_text("\n".join(_shared_paths()) + "\n")
-    found = f"import sys, zbench.cli.main as m; sys.exit(not m.__file__.startswith({str(site)!r}))"
+    inside = f" and m.__file__.startswith({str(site)!r})" if (site / "zbench").exists() else ""
+    found = f"import sys, zbench.cli.main as m; sys.exit(not (m.__file__{inside}))"
     _checked(
         [str(python), "-P", "-c", found],
         log,
