@@ -1,6 +1,7 @@
 #include <arm_neon.h>
 
 #include "adam/vector_kernel.hpp"
+#include "adam/vector_stream.hpp"
 #include "adam/vector_sums.hpp"
 
 namespace zbench {
@@ -84,6 +85,7 @@ struct Neon {
 
 }  // namespace
 
-const Kernels neon_kernels{"neon", update<Pair<Neon>>, square_sums<Neon>, sum_parts<Neon>, add_cast<Pair<Neon>>};
+const Kernels neon_kernels{"neon", update<Pair<Neon>>, square_sums<Neon>, sum_parts<Neon>, add_cast<Pair<Neon>>,
+                              stream<Pair<Neon>>, read<Pair<Neon>>};
 
 }  // namespace zbench

@@ -15,8 +15,17 @@ void sum_parts(const SumTask& task, std::int64_t begin, std::int64_t end) {
                    (end + norm_chunk - 1) / norm_chunk);
 }
 
+// No bound worth the name: the benchmark's streams want vectors, which every processor that is measured has.
+void stream(const Task& task, std::int64_t begin, std::int64_t end) { update_elements(task, Scalars{}, begin, end); }
+
+float read(const void* from, Dtype dtype, std::int64_t begin, std::int64_t end) {
+  float sum = 0.0f;
+  for (std::int64_t i = begin; i < end; i++) sum += load(from, dtype, i);
+  return sum;
+}
+
 }  // namespace
 
-const Kernels scalar_kernels{"scalar", update, square_sums_of, sum_parts, add_elements};
+const Kernels scalar_kernels{"scalar", update, square_sums_of, sum_parts, add_elements, stream, read};
 
 }  // namespace zbench

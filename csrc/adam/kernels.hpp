@@ -17,6 +17,10 @@ struct Kernels {
   // Elements [begin, end), which begin at a chunk; see SumTask and AddTask.
   void (*sum_parts)(const SumTask& task, std::int64_t begin, std::int64_t end);
   void (*add_cast)(const AddTask& task, std::int64_t begin, std::int64_t end);
+
+  // The benchmark's bounds: an update's bytes moved, and an array's read, with next to no arithmetic.
+  void (*stream)(const Task& task, std::int64_t begin, std::int64_t end);
+  float (*read)(const void* from, Dtype dtype, std::int64_t begin, std::int64_t end);
 };
 
 extern const Kernels scalar_kernels;

@@ -116,4 +116,20 @@ void add_cast(const AddTask& task, int threads) {
              [&](std::size_t, std::int64_t begin, std::int64_t end) { kernel.add_cast(task, begin, end); });
 }
 
+void stream(const std::vector<Task>& tasks, int threads) {
+  const Kernels& kernel = kernels();
+  for_pieces(tasks, threads, [&](std::size_t index, std::int64_t begin, std::int64_t end) {
+    kernel.stream(tasks[index], begin, end);
+  });
+}
+
+float read(const NormTask& task, int threads) {
+  const Kernels& kernel = kernels();
+  std::atomic<float> any{0.0f};
+  for_pieces(std::array{task}, threads, [&](std::size_t, std::int64_t begin, std::int64_t end) {
+    any = kernel.read(task.grad, task.dtype, begin, end);
+  });
+  return any;
+}
+
 }  // namespace zbench

@@ -51,4 +51,8 @@ void square_sums(const std::vector<NormTask>& tasks, int threads);
 void sum_parts(const SumTask& task, int threads);
 void add_cast(const AddTask& task, int threads);
 
+// The benchmark's bounds.
+void stream(const std::vector<Task>& tasks, int threads);
+float read(const NormTask& task, int threads);
+
 }  // namespace zbench

@@ -144,6 +144,20 @@ void bind_adam(py::module_& module) {
       .def("run", &run, py::arg("grad_scale"), py::arg("threads"))
       .def("device_rows", &device_rows, py::arg("grad_scale"));
   module.def("square_sums", &sum_squares, py::arg("grads"), py::arg("threads"));
+  module.def(
+      "stream",
+      [](const Plan& plan, int threads) {
+        const py::gil_scoped_release released;
+        stream(plan.tasks(), threads);
+      },
+      py::arg("plan"), py::arg("threads"));
+  module.def(
+      "read",
+      [](Address from, std::int64_t numel, int dtype, int threads) {
+        const py::gil_scoped_release released;
+        return read({pointer(from), nullptr, numel, static_cast<Dtype>(dtype)}, threads);
+      },
+      py::arg("from_"), py::arg("numel"), py::arg("dtype"), py::arg("threads"));
   module.def("sum_parts", &sum_in_order, py::arg("out"), py::arg("parts"), py::arg("numel"), py::arg("dtype"),
              py::arg("accumulate"), py::arg("squares"), py::arg("threads"));
   module.def("add_cast", &add_rounded, py::arg("out"), py::arg("grad"), py::arg("numel"), py::arg("dtypes"),
