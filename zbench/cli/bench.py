@@ -17,11 +17,17 @@ from zbench.units import format_seconds, parse_count
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
 
-# The child may be another interpreter: it finds the package and the compiled module where this one has them.
-_CHILD = (
-    "import sys, zbench; zbench.__path__.append(sys.argv[1]); "
-    "from zbench.bench.adam import main; main(sys.argv[2])"
-)
+# The child may be another interpreter: it finds the package and the compiled module where this one has them,
+# and imports the kernels without the engine around them, whose dependencies it may not have.
+_CHILD = """
+import sys, types, zbench
+zbench.__path__.append(sys.argv[1])
+engine = types.ModuleType("zbench.engine")
+engine.__path__ = [zbench.__path__[0] + "/engine"]
+sys.modules["zbench.engine"] = engine
+from zbench.bench.adam import main
+main(sys.argv[2])
+"""
 
 
 @app.callback()
