@@ -216,3 +216,17 @@ def test_a_sample_is_one_sweep_by_the_public_command_line(tmp_path: Path) -> Non
     assert "run.repeats=1" in arguments
     assert python_path is None
     assert not Path(cwd).exists(), "the scratch directory is gone"
+
+
+def test_a_sample_that_was_killed_is_taken_once_more(tmp_path: Path) -> None:
+    stand_in, once = tmp_path / "python", tmp_path / "once"
+    document = json.dumps(sweep_document(0.1))
+    stand_in.write_text(
+        f"#!/bin/sh\n[ -e {once} ] && {{ echo '{document}'; exit; }}\ntouch {once}\nkill -9 $$\n"
+    )
+    stand_in.chmod(0o755)
+    version = version_of(str(stand_in), lambda _: None)
+    assert len(Sampler(tmp_path / "sweep.yaml", []).take(version)) == 1
+    stand_in.write_text("#!/bin/sh\nkill -9 $$\n")
+    with pytest.raises(TrialsFailedError, match=r"exit -9"):
+        Sampler(tmp_path / "sweep.yaml", []).take(version)

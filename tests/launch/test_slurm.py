@@ -1,4 +1,4 @@
-"""Trials as jobs: by submitit's local executor with fake workers. There is no SLURM where this was written."""
+"""Trials as jobs: by submitit's local executor, with fake workers. SLURM itself is not needed."""
 
 import os
 from pathlib import Path

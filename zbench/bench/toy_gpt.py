@@ -20,7 +20,8 @@ class Block(nn.Module):
         q, k, v = self.qkv(self.norm1(x)).view(b, t, 3, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(mixed.transpose(1, 2).reshape(b, t, d))
-        return x + self.down(functional.gelu(self.up(self.norm2(x))))
+        y: Tensor = x + self.down(functional.gelu(self.up(self.norm2(x))))
+        return y
 
 
 class Gpt(nn.Module):

@@ -34,7 +34,7 @@ Slurm = Annotated[
     list[str],
     typer.Option(
         metavar="KEY=VALUE",
-        help="Run each trial as a SLURM job, as nodes=2 or partition=gpu; repeatable (needs the extra `slurm`).",
+        help="Run each trial as a SLURM job, as nodes=2 or partition=gpu; repeatable (extra: `slurm`).",
     ),
 ]
 

@@ -1,7 +1,9 @@
 """ZeRO training engine: `build_engine(model, spec)`; knows nothing of benchmarks."""
 
 from zbench.engine.build import Instruments, build_engine
+from zbench.engine.checkpoint import load, save
+from zbench.engine.deferred import sharded_init
 from zbench.engine.engine import Engine
 from zbench.engine.protocols import StepInfo
 
-__all__ = ["Engine", "Instruments", "StepInfo", "build_engine"]
+__all__ = ["Engine", "Instruments", "StepInfo", "build_engine", "load", "save", "sharded_init"]

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from zbench.engine.accumulation import Accumulation, MicroSteps, MultiBackward, Unmanaged
+from zbench.engine import choices
 from zbench.engine.adam import NORM_CHUNK, AdamBackend, CudaAdam, NativeAdam
 from zbench.engine.catalog import (
     Regions,
@@ -20,9 +20,10 @@ from zbench.engine.catalog import (
     replicated_regions,
     unit_regions,
 )
-from zbench.engine.clip import Clip, ClipByGlobalNorm, NoClip
+from zbench.engine.checkpoint.state import EngineState, set_masters
 from zbench.engine.collectives import Gloo, Native, SingleProcess, choose_collectives
 from zbench.engine.compiled.assembly import Route, Wire, compile_model
+from zbench.engine.deferred import forget_parts, whole_values
 from zbench.engine.engine import Core, Engine, Policies
 from zbench.engine.frozen import Frozen, FrozenInPlace, FrozenShards
 from zbench.engine.gathering import Gatherer
@@ -37,17 +38,14 @@ from zbench.engine.parameters import Parameters, ReplicatedParameters, Trainable
 from zbench.engine.partition import Layout, Region, Shard, plan_layout
 from zbench.engine.protocols import Collectives
 from zbench.engine.reduction import BucketReducer
-from zbench.engine.scaling import DynamicScaling, LossScaling, NoScaling
 from zbench.engine.schedule import AfterBackward
 from zbench.engine.sending import CastSends, InPlaceSends, LendingSends, PooledSends, ResidentSends, Sends
 from zbench.engine.sharded import ShardedParameters
 from zbench.engine.speculative import Knowledge, Speculative, speculate
-from zbench.engine.state import EngineState, set_masters
-from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-BUCKETS_IN_FLIGHT = 3
+BUCKETS_IN_FLIGHT = 2
 SOLO = 1 << 17  # elements from which a copy costs the CPU more than a collective of its own
 
 
@@ -75,9 +73,9 @@ def build_engine(
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     moved = choose_collectives(process_group, device)
     collectives = instruments.wrap_collectives(moved)
-    groups = make_groups(model, _hyperparameters(spec), _overrides(spec))
-    scaling = _scaling(spec)
-    policies = Policies(_accumulation(spec), _clip(spec), scaling, collectives, moved.close)
+    groups = make_groups(model, choices.hyperparameters(spec), choices.overrides(spec))
+    scaling = choices.scaling(spec)
+    policies = Policies(choices.accumulation(spec), choices.clip(spec), scaling, collectives, moved.close)
     prepare(model, DTYPES[spec.dtype], collectives)
     builder = _CoreBuilder(model, spec, device, moved, policies, instruments, groups)
     return Engine(model, builder.build, policies, groups)
@@ -120,9 +118,10 @@ class _CoreBuilder:
         summarizer = Summarizer(
             shard, landing.buffer, adam, self.collectives, needs_norm=self._needs_norm, square_sums=known
         )
-        set_masters(optimizer, parameters, trainables, lambda t: t.parameter)
+        set_masters(optimizer, parameters, trainables, self._whole)
         parameters.adopt(trainables)
         frozen, hooks = self._model_side(trainables, gradients, parameters)
+        forget_parts(self.model)
         comm, scaling = self.collectives, self.policies.scaling
         state = EngineState(self.model, trainables, optimizer, parameters, comm, scaling, frozen)
         gradients.reducer.on_reduced = schedule.reduced
@@ -131,6 +130,9 @@ class _CoreBuilder:
             *(schedule, frozen, self.moved),
         ]
         return Core(trainables, parameters, gradients, optimizer, summarizer, schedule, hooks, state, held)
+
+    def _whole(self, t: Trainable) -> Tensor:
+        return whole_values(t.parameter, self.collectives)
 
     def _regions(self, trainables: Sequence[Trainable]) -> Regions:
         dtype, grain = DTYPES[self.spec.dtype], self.collectives.world_size * NORM_CHUNK
@@ -170,7 +172,7 @@ class _CoreBuilder:
         store = ShardedParameters(
             shard, regions.dtypes, self.device, self.param_home, self.collectives, resident=regions.resident
         )
-        write_segments(shard, frozen, lambda t: t.parameter, store.owned)
+        write_segments(shard, frozen, self._whole, store.owned)
         store.adopt(frozen)
         return store
 
@@ -201,17 +203,11 @@ class _CoreBuilder:
         o = self.spec.optimizer
         masters = [self._masters(shard, parameters, k, d) for k, d in enumerate(dtypes)]
         amsgrad = any(group["amsgrad"] for group in self.groups)
-        moments = Moments(shard.length, self.home, DTYPES[o.moments_dtype], amsgrad=amsgrad)
-        return ShardOptimizer(
-            shard,
-            masters,
-            moments,
-            gradients,
-            self.groups,
-            [t.group for t in trainables],
-            sub_group_size=self.spec.sub_group_size,
-            stochastic=o.moments_rounding == "stochastic",
-        )
+        stochastic = o.moments_rounding == "stochastic"
+        dtype = DTYPES[o.moments_dtype]
+        moments = Moments(shard.length, self.home, dtype, amsgrad=amsgrad, stochastic=stochastic)
+        group_of, size = [t.group for t in trainables], self.spec.sub_group_size
+        return ShardOptimizer(shard, masters, moments, gradients, self.groups, group_of, sub_group_size=size)
 
     def _schedule(
         self,
@@ -244,39 +240,48 @@ class _CoreBuilder:
     ) -> tuple[Landing, ReplicatedGradients | ShardedGradients]:
         spec, layout, world = self.spec, shard.layout, self.collectives.world_size
         kept = DTYPES[spec.grad_accum_dtype]
-        single = spec.accumulation_mode == "micro_steps" and spec.gradient_accumulation_steps == 1
-        at_boundary = world == 1 or single or self._reduces_at_boundary()
-        in_flight = BUCKETS_IN_FLIGHT if spec.overlap_comm and world > 1 else 1  # alone, nothing is in flight
+        at_boundary = world == 1 or choices.reduces_at_boundary(spec)
+        overlaps = spec.overlap_comm and world > 1  # alone, nothing is in flight
+        in_flight = BUCKETS_IN_FLIGHT * spec.reduce_bucket_size if overlaps else 0
         if spec.compile != "off":
             route = Route(shard, self.home, self.device, self.collectives, self.moved, in_flight)
             sent = DTYPES[spec.communication_dtype] if spec.communication_dtype and world > 1 else None
             return compile_model(self.model, trainables, route, Wire(dtypes, kept, sent), spec.compile)
-        summed = torch.float32 if at_boundary else kept
         landing: Landing = (
-            WholeLanding(shard, self.home, self.device, summed, self.collectives)
+            WholeLanding(shard, self.home, self.device, kept, self.collectives)
             if shard.whole
-            else ShardLanding(shard, self.home, self.device, summed)
+            else ShardLanding(shard, self.home, self.device, kept)
         )
         portions = [list(layout.portions(i)) for i in range(len(layout.spans))]
         reducer = BucketReducer(layout.buckets, portions, self.collectives, landing, in_flight=in_flight)
-        once, several = self._sends(shard, landing, dtypes, kept)
+        once, several = self._sends(shard, landing, dtypes, kept, at_boundary=at_boundary)
         if at_boundary:
             return landing, ReplicatedGradients(portions, reducer, landing, once=once, several=several)
         return landing, ShardedGradients(portions, reducer, landing, once)
 
     def _sends(
-        self, shard: Shard, landing: Landing, dtypes: Sequence[torch.dtype], kept: torch.dtype
+        self,
+        shard: Shard,
+        landing: Landing,
+        dtypes: Sequence[torch.dtype],
+        kept: torch.dtype,
+        *,
+        at_boundary: bool,
     ) -> tuple[Sends, Sends]:
-        """Return where gradients of a step with one backward are written to, and of one with several."""
+        """Return where gradients of a step with one backward are written to, and of one with several.
+
+        The landing serves as its own send buffer only where no sums of earlier backwards stand in it.
+        """
         layout, wanted = shard.layout, self.spec.communication_dtype
         alone = self.collectives.world_size == 1
         sent = [DTYPES[wanted] if wanted else d for d in dtypes]
         pooled = PooledSends(layout, sent, self.device)
         in_place = InPlaceSends(layout, landing.buffer)
-        if self.home.device.type != self.device.type or landing.buffer.dtype != torch.float32:
+        if self.home.device.type != self.device.type:
             in_landing_once = in_landing_several = False
         else:
-            in_landing_once = alone or (shard.whole and all(d == torch.float32 for d in sent))
+            whole_float32 = shard.whole and all(d == torch.float32 for d in sent)
+            in_landing_once = alone or (at_boundary and whole_float32)
             in_landing_several = kept == torch.float32 and (
                 alone or (shard.whole and wanted in (None, "float32"))
             )
@@ -290,39 +295,3 @@ class _CoreBuilder:
             several = CastSends(layout, resident, pooled)
         once = in_place if in_landing_once else pooled
         return once if alone else LendingSends(layout, once, sent), several
-
-    def _reduces_at_boundary(self) -> bool:
-        if self.spec.reduce_at == "auto":
-            return self.spec.zero_stage < 2
-        return self.spec.reduce_at == "boundary"
-
-
-def _accumulation(spec: EngineSpec) -> Accumulation:
-    if spec.accumulation_mode == "micro_steps":
-        return MicroSteps(spec.gradient_accumulation_steps)
-    if spec.gradient_accumulation_steps != 1:
-        raise UsageError(
-            f"gradient_accumulation_steps: expected 1 with accumulation_mode: {spec.accumulation_mode}, got"
-            f" {spec.gradient_accumulation_steps}; only micro_steps counts"
-        )
-    return MultiBackward() if spec.accumulation_mode == "multi_backward" else Unmanaged()
-
-
-def _clip(spec: EngineSpec) -> Clip:
-    return ClipByGlobalNorm(spec.gradient_clipping) if spec.gradient_clipping else NoClip()
-
-
-def _scaling(spec: EngineSpec) -> LossScaling:
-    if spec.dtype == "float16":
-        return DynamicScaling(spec.initial_loss_scale, spec.loss_scale_window)
-    return NoScaling()
-
-
-def _hyperparameters(spec: EngineSpec) -> ParamGroup:
-    o = spec.optimizer
-    values = o.model_dump(include={"lr", "betas", "eps", "weight_decay", "bias_correction", "amsgrad"})
-    return {**values, "decoupled": o.name == "adamw"}
-
-
-def _overrides(spec: EngineSpec) -> dict[str, ParamGroup]:
-    return {p: group.model_dump(exclude_none=True) for p, group in spec.param_groups.items()}

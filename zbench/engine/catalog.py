@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from zbench.engine.deferred import is_part
 from zbench.engine.optimizer import ParamGroup
 from zbench.engine.parameters import Trainable
 from zbench.engine.partition import Region
@@ -79,7 +80,8 @@ def prepare(model: nn.Module, dtype: torch.dtype, collectives: Collectives) -> N
     """Give every rank the values of rank 0, and what is not trained its dtype (float32 becomes `dtype`)."""
     works = []
     for tensor in [*model.parameters(), *model.buffers()]:
-        works.append(collectives.broadcast(tensor.data, 0))
+        if not is_part(tensor):
+            works.append(collectives.broadcast(tensor.data, 0))
     for work in works:
         work.wait()
     for tensor in [*(p for p in model.parameters() if not p.requires_grad), *model.buffers()]:

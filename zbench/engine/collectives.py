@@ -161,7 +161,10 @@ class Gloo(_Grouped):
         count = store.add(f"zbench/{self.rank}", 1)  # the same on every rank: all make their engines together
         self._exchanges, self._gathers = (
             dist.ProcessGroupGloo(
-                dist.PrefixStore(f"zbench/{kind}/{count}", store), self.rank, self.world_size, _TIMEOUT
+                dist.PrefixStore(f"zbench/{kind}/{count}", store),  # type: ignore[attr-defined]
+                self.rank,
+                self.world_size,
+                _TIMEOUT,
             )
             for kind in ("exchanges", "gathers")
         )
@@ -171,7 +174,7 @@ class Gloo(_Grouped):
         parts, others = list(send.chunk(self.world_size)), self.world_size - 1
         length = parts[0].numel()
         buffer = self.scratch.take(others * length, send.dtype)
-        received = list(buffer[: others * length].split(length))
+        received = list(buffer[: others * length].split(length))  # type: ignore[no-untyped-call]
         received.insert(self.rank, parts[self.rank])
         works = _exchange(self._exchanges, self.rank, parts, received)
 
@@ -204,7 +207,8 @@ def _exchange(
     works: list[Work] = []
     for distance in range(1, len(send)):
         source, target = (rank - distance) % len(send), (rank + distance) % len(send)
-        works += [group.recv([receive[source]], source, 0), group.send([send[target]], target, 0)]
+        works.append(group.recv([receive[source]], source, 0))  # type: ignore[attr-defined]
+        works.append(group.send([send[target]], target, 0))  # type: ignore[attr-defined]
     return works
 
 

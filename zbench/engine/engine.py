@@ -4,11 +4,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 from zbench.engine.accumulation import Accumulation
+from zbench.engine.checkpoint.state import EngineState, LocalState
 from zbench.engine.clip import Clip, gradient_scale
 from zbench.engine.gradients import Gradients
 from zbench.engine.hooks import GradientHooks
@@ -19,7 +21,6 @@ from zbench.engine.parameters import Parameters, Trainable
 from zbench.engine.protocols import Collectives, HoldsBytes, StepInfo
 from zbench.engine.scaling import LossScaling
 from zbench.engine.schedule import Schedule
-from zbench.engine.state import EngineState
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,17 @@ class Policies:
         """Return the one factor that averages, unscales and clips summed gradients."""
         world, steps = self.collectives.world_size, self.accumulation.divisor
         return gradient_scale(world_size=world, accumulation=steps, loss_scale=loss_scale, clip=clip)
+
+
+class SteppedBy(torch.optim.Optimizer):
+    """The face that torch's schedulers expect: shared parameter groups, and somebody else's step."""
+
+    def __init__(self, step: Callable[[], StepInfo], groups: list[ParamGroup]) -> None:
+        super().__init__([group for group in groups if group["params"]], {})
+        self.param_groups, self._step = groups, step
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        self._step()
 
 
 class Engine:
@@ -172,12 +184,27 @@ class Engine:
         return self._core.state.full()
 
     @torch.no_grad()
+    def local_state(self) -> LocalState:
+        """Return this rank's part of the same, for a sharded checkpoint."""
+        return self._core.state.local()
+
+    @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Resume from `state_dict` of any world size or stage; UsageError if it does not fit the model."""
         self._core.schedule.drop()
         self._core.gradients.abandon()
         self._policies.accumulation.reset()
         self._core.state.load(state)
+
+    @property
+    def collectives(self) -> Collectives:
+        """What the engine communicates through."""
+        return self._policies.collectives
+
+    @cached_property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """A torch optimizer over `param_groups`, for learning rate schedulers; its step() is the engine's."""
+        return SteppedBy(self.step, self.param_groups)
 
     def memory_by_category(self) -> dict[str, int]:
         """Return the bytes held now, by category; those in offloaded host memory have the prefix `host_`."""

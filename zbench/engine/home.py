@@ -67,7 +67,7 @@ class PinnedHost:
 
     def __init__(self, device: torch.device) -> None:
         self.pinned = device.type == "cuda"
-        self.stream = torch.cuda.Stream(device) if self.pinned else None
+        self.stream = torch.cuda.Stream(device) if self.pinned else None  # type: ignore[no-untyped-call]
 
     def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(numel, dtype=dtype, pin_memory=self.pinned)
@@ -80,6 +80,6 @@ class PinnedHost:
         with torch.cuda.stream(self.stream):
             target.copy_(source, non_blocking=True)
             source.record_stream(self.stream)
-            event = torch.cuda.Event()
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self.stream)
         return _Landed(event)

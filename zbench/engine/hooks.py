@@ -20,7 +20,8 @@ class GradientHooks:
     def __init__(self, trainables: Sequence[Trainable], accept: Callable[[int, Tensor], None]) -> None:
         self._accept = accept
         self._handles = [
-            t.parameter.register_post_accumulate_grad_hook(partial(self._take, t.index)) for t in trainables
+            t.parameter.register_post_accumulate_grad_hook(partial(self._take, t.index))  # type: ignore[no-untyped-call]
+            for t in trainables
         ]
 
     def _take(self, index: int, parameter: nn.Parameter) -> None:

@@ -1,7 +1,7 @@
 """Where the rank sums of gradients land: this rank's shard, or the whole flat gradient (stage 0).
 
 `buffer` [shard.length] holds the sums in local order once `settle` has returned. A later backward of the
-same step is added to what stands there, in the buffer's dtype.
+same step is added to what stands there.
 """
 
 from collections import deque
@@ -52,13 +52,12 @@ class Landing(Protocol):
 
 
 class ShardLanding:
-    """Keeps this rank's part of every sum, in `home`."""
+    """Keeps this rank's part of every sum, in `home`; sums of several backwards are rounded to `kept`."""
 
-    def __init__(self, shard: Shard, home: Home, device: torch.device, dtype: torch.dtype) -> None:
-        self.shard, self.home = shard, home
-        self.buffer = home.zeros(shard.length, dtype)
+    def __init__(self, shard: Shard, home: Home, device: torch.device, kept: torch.dtype) -> None:
+        self.shard, self.home, self.kept = shard, home, kept
+        self.buffer = home.zeros(shard.length, torch.float32)
         self._near = home.device.type == device.type
-        self._straight = self._near and dtype == torch.float32
         self._scratch = ScratchPool(device)
         self._first = True
         self._arriving: deque[tuple[Work, Tensor]] = deque()
@@ -68,12 +67,12 @@ class ShardLanding:
 
     def target(self, bucket: Bucket) -> Tensor:
         place = self._place(bucket)
-        if self._first and self._straight:
+        if self._first and self._near:
             return place
         return self._scratch.take(place.numel(), torch.float32)
 
     def landed(self, bucket: Bucket, target: Tensor) -> Work | None:
-        if self._first and self._straight:
+        if self._first and self._near:
             return None
         if len(self._arriving) >= _ARRIVING_AT_ONCE:
             self._finish_oldest()
@@ -97,10 +96,16 @@ class ShardLanding:
         if self._first:
             return self.home.bring(sums, place)
         if self._near:
-            accumulate(place, sums)
+            self._add(place, sums)
             return Done()
         staging = self.home.zeros(sums.numel(), sums.dtype)
-        return Once(Then(self.home.bring(sums, staging), partial(accumulate, place, staging)))
+        return Once(Then(self.home.bring(sums, staging), partial(self._add, place, staging)))
+
+    def _add(self, place: Tensor, sums: Tensor) -> None:
+        total = place.to(self.kept)
+        accumulate(total, sums)
+        if total is not place:
+            place.copy_(total)
 
     def _finish_oldest(self) -> None:
         work, scratch = self._arriving.popleft()
@@ -114,9 +119,9 @@ class WholeLanding(ShardLanding):
     """
 
     def __init__(
-        self, shard: Shard, home: Home, device: torch.device, dtype: torch.dtype, comm: Collectives
+        self, shard: Shard, home: Home, device: torch.device, kept: torch.dtype, comm: Collectives
     ) -> None:
-        super().__init__(shard, home, device, dtype)
+        super().__init__(shard, home, device, kept)
         self._parts = Shard(shard.layout, comm.rank)
         self._comm = comm
         self._last = False

@@ -69,7 +69,8 @@ class Summarizer:
     def _compute(self) -> Tensor:
         device = self._views[0].device if self._views else torch.device("cpu")
         out = torch.zeros(self._chunks, dtype=torch.float64, device=device)
-        self.backend.chunk_square_sums(self._views, out.split([v.numel() // NORM_CHUNK for v in self._views]))
+        sizes = [v.numel() // NORM_CHUNK for v in self._views]
+        self.backend.chunk_square_sums(self._views, out.split(sizes))  # type: ignore[no-untyped-call]
         return out.cpu()
 
 

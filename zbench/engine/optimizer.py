@@ -38,10 +38,12 @@ class Run:
 
 
 class Moments:
-    """Adam's moments [shard.length] in `home`."""
+    """Adam's moments [shard.length] in `home`; `stochastic` is how they are rounded to bfloat16."""
 
-    def __init__(self, length: int, home: Home, dtype: torch.dtype, *, amsgrad: bool) -> None:
-        self.home = home
+    def __init__(
+        self, length: int, home: Home, dtype: torch.dtype, *, amsgrad: bool, stochastic: bool
+    ) -> None:
+        self.home, self.stochastic = home, stochastic
         self.buffers = [home.zeros(length, dtype) for _ in MOMENTS[: 3 if amsgrad else 2]]
 
     def get(self, kind: str) -> Tensor | None:
@@ -65,11 +67,10 @@ class ShardOptimizer:
         group_of: Sequence[int],
         *,
         sub_group_size: int,
-        stochastic: bool = False,
     ) -> None:
         self.shard, self.masters, self.moments, self.gradients = shard, masters, moments, gradients
         self.groups, self.group_of = groups, group_of
-        self.sub_group_size, self.stochastic = sub_group_size, stochastic
+        self.sub_group_size, self.stochastic = sub_group_size, moments.stochastic
         self.count = 0
         self.lags = [0] * len(group_of)
         spans = shard.layout.spans

@@ -39,7 +39,9 @@ def write_segments(
         segments[s.parameter].append(s)
     for member in members:
         whole = value(member)
-        for s in segments[member.index] if whole is not None else ():
+        if whole is None:
+            continue
+        for s in segments[member.index]:
             at = s.flat - shard.layout.spans[s.parameter].start
             part = whole.detach().reshape(-1)[at : at + s.length]
             place(s)[: part.numel()].copy_(part)

@@ -40,7 +40,7 @@ class HoldsBytes(Protocol):
 class Work(Protocol):
     """A collective in flight. `wait` returns when its result may be read on the current stream."""
 
-    def wait(self) -> None: ...
+    def wait(self) -> object: ...
 
 
 class Collectives(Protocol):

@@ -18,7 +18,7 @@ class BucketReducer:
 
     `on_reduced` hears of every bucket of a step's last backward once its sums are in the landing, or of what
     to wait for until they are: the seam for schedules that update under the backward pass. `in_flight` bounds
-    the buckets being reduced; with 1 a reduction is waited for at once, so nothing overlaps.
+    the elements that are being reduced; with 0 each reduction is waited for, so nothing overlaps.
     """
 
     def __init__(
@@ -87,17 +87,18 @@ class BucketReducer:
 
     def _launch(self, bucket: Bucket) -> None:
         assert self._sends is not None
-        self._land(self.in_flight - 1)
+        self._land(self.in_flight - bucket.length)
         target = self.landing.target(bucket)
         part = target[: bucket.length // self.collectives.world_size]
         work = self.collectives.reduce_scatter(self._sends.ready(bucket.index), part)
         self._flying.append((bucket, work, target))
-        if self.in_flight == 1:
+        if self.in_flight == 0:
             self._land(0)
 
     def _land(self, keep: int) -> None:
+        """Wait for the oldest until no more than `keep` elements are in flight."""
         assert self._sends is not None
-        while len(self._flying) > keep:
+        while self._flying and sum(bucket.length for bucket, _, _ in self._flying) > keep:
             bucket, work, target = self._flying.popleft()
             work.wait()
             self._sends.close(bucket.index)

@@ -25,23 +25,31 @@ class Sampler:
         self._file, self._settings = file.absolute(), (*settings, "run.repeats=1")
 
     def take(self, version: Version) -> list[Record]:
-        """Return one repeat of every trial; UsageError or TrialsFailedError where the version cannot."""
+        """Return one repeat of every trial; UsageError or TrialsFailedError where the version cannot.
+
+        A sample that was killed from outside is taken once more: hours of others should not be lost with it.
+        """
+        done = self._sweep(version)
+        if done.returncode < 0:
+            done = self._sweep(version)
+        document = _document(done.stdout)
+        if document is None or not document.get("trials"):
+            raise _complaint(version, done, document)
+        place = f"{version.name}: a record of its sweep"
+        return [lines.decode(record, place) for record in document["trials"]]
+
+    def _sweep(self, version: Version) -> subprocess.CompletedProcess[bytes]:
         with tempfile.TemporaryDirectory(prefix="zbench-sample-") as scratch:
             words = [word for setting in self._settings for word in ("--set", setting)]
             # -P: a zbench directory in the working directory must not shadow the version's own
             command = [str(version.python), "-P", "-m", "zbench.cli.main", "sweep", str(self._file)]
-            done = subprocess.run(
+            return subprocess.run(
                 [*command, "--json", "--quiet", "--output-dir", scratch, *words],
                 capture_output=True,
                 cwd=scratch,
                 env=clean_environment(),
                 check=False,
             )
-        document = _document(done.stdout)
-        if document is None or not document.get("trials"):
-            raise _complaint(version, done, document)
-        place = f"{version.name}: a record of its sweep"
-        return [lines.decode(record, place) for record in document["trials"]]
 
 
 def _document(stdout: bytes) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ and `group.N` (float64: lr, beta1, beta2, eps, weight decay).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -19,6 +20,17 @@ from zbench.engine.partition import Segment
 from zbench.engine.protocols import Collectives
 from zbench.engine.scaling import LossScaling
 from zbench.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class LocalState:
+    """One rank's part: runs of flattened tensors by `KEY@START`, what is not sharded, and parameters'
+    shapes.
+    """
+
+    pieces: dict[str, Tensor]
+    common: dict[str, Tensor]
+    shapes: dict[str, list[int]]
 
 
 def set_masters(
@@ -73,6 +85,21 @@ class EngineState:
         for kind in MOMENTS:
             state.update({f"{kind}.{name}": value for name, value in self.full_moments(kind).items()})
         return {**state, **self.small()}
+
+    def local(self) -> LocalState:
+        """Return this rank's part of the state; where every rank holds all of it, rank 0's."""
+        pieces: dict[str, Tensor] = {}
+        mine = () if self.shard.whole and self.collectives.rank else self.shard.segments
+        for s in mine:
+            span, name = self.shard.layout.spans[s.parameter], self.trainables[s.parameter].name
+            start = s.flat - span.start
+            here = slice(s.local, s.local + min(s.length, span.numel - start))
+            pieces[f"param.{name}@{start}"] = self._master(s)[: here.stop - here.start].cpu().clone()
+            for kind in MOMENTS:
+                if (moment := self.optimizer.moments.get(kind)) is not None:
+                    pieces[f"{kind}.{name}@{start}"] = moment[here].cpu().clone()
+        shapes = {t.name: list(t.parameter.shape) for t in self.trainables}
+        return LocalState(pieces, self.small(), shapes)
 
     def small(self) -> dict[str, Tensor]:
         """Return what every rank holds whole."""

@@ -1,0 +1,70 @@
+"""Each accumulation mode knows a step's boundary, and refuses calls out of turn without losing anything."""
+
+import pytest
+
+from zbench.engine.accumulation import Accumulation, MicroSteps, MultiBackward, Unmanaged
+from zbench.engine.gradients import Pass
+from zbench.errors import UsageError
+
+
+def backward(mode: Accumulation, last: bool | None = None) -> Pass:
+    """Run one backward through a mode."""
+    this = mode.next(last)
+    mode.done()
+    return this
+
+
+def test_micro_steps_count_by_themselves() -> None:
+    mode = MicroSteps(3)
+    for _ in range(2):
+        assert [backward(mode) for _ in range(3)] == [
+            Pass(True, False),
+            Pass(False, False),
+            Pass(False, True),
+        ]
+        mode.check_step()
+        mode.reset()
+
+
+def test_micro_steps_refuse_an_early_step_and_a_late_backward() -> None:
+    mode = MicroSteps(2)
+    with pytest.raises(UsageError, match=r"expected 2 backwards .* got 0; call engine.backward"):
+        mode.check_step()
+    backward(mode)
+    with pytest.raises(UsageError, match="got 1"):
+        mode.check_step()
+    backward(mode)
+    with pytest.raises(UsageError, match=r"call engine\.step"):
+        mode.next(None)
+    mode.check_step()
+    with pytest.raises(UsageError, match="multi_backward"):
+        MicroSteps(2).next(True)
+
+
+def test_multi_backward_ends_where_the_caller_marks_it() -> None:
+    mode = MultiBackward()
+    assert backward(mode) == Pass(True, False)
+    with pytest.raises(UsageError, match="pass last=True"):
+        mode.check_step()
+    assert backward(mode, last=True) == Pass(False, True)
+    with pytest.raises(UsageError, match=r"call engine\.step"):
+        mode.next(True)
+    mode.check_step()
+    mode.reset()
+    assert backward(mode, last=True) == Pass(True, True)
+
+
+def test_a_backward_that_failed_does_not_count_as_the_last() -> None:
+    mode = MultiBackward()
+    mode.next(True)  # and no done(): it raised
+    assert mode.next(True) == Pass(True, True)
+
+
+def test_unmanaged_never_knows_before_the_step() -> None:
+    mode = Unmanaged()
+    with pytest.raises(UsageError, match="expected backward before step"):
+        mode.check_step()
+    assert [backward(mode) for _ in range(2)] == [Pass(True, None), Pass(False, None)]
+    mode.check_step()
+    with pytest.raises(UsageError, match="multi_backward"):
+        mode.next(False)

@@ -1,0 +1,52 @@
+"""The canonical norm's arithmetic is fixed to the bit, and clipping is torch's."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zbench.engine.clip import ClipByGlobalNorm, NoClip, clip_coefficient, gradient_scale, sum_in_order
+
+DOUBLES = st.floats(0, 1e300)
+
+
+@given(st.lists(DOUBLES, max_size=200))
+def test_sums_are_added_from_first_to_last(values: list[float]) -> None:
+    total = 0.0
+    for value in values:
+        total += value
+    assert sum_in_order(torch.tensor(values, dtype=torch.float64)) == total
+
+
+@given(DOUBLES, st.floats(1e-6, 1e6))
+def test_clipping_never_enlarges_and_bounds_the_norm(norm: float, most: float) -> None:
+    coefficient = clip_coefficient(norm, most)
+    assert 0 <= coefficient <= 1
+    assert norm * coefficient <= most * (1 + 1e-12)
+
+
+def test_clipping_follows_torch() -> None:
+    parameter = torch.nn.Parameter(torch.zeros(3, dtype=torch.float64))
+    parameter.grad = torch.tensor([3.0, 4.0, 12.0], dtype=torch.float64)
+    torch.nn.utils.clip_grad_norm_([parameter], 1.5)
+    expected = torch.tensor([3.0, 4.0, 12.0], dtype=torch.float64) * clip_coefficient(13.0, 1.5)
+    torch.testing.assert_close(parameter.grad, expected, rtol=1e-15, atol=0)
+
+
+def test_non_finite_norms_go_the_way_of_torch() -> None:
+    assert clip_coefficient(math.inf, 1.0) == 0.0
+    assert math.isnan(clip_coefficient(math.nan, 1.0))
+
+
+def test_one_factor_averages_unscales_and_clips() -> None:
+    assert gradient_scale(world_size=4, accumulation=3, loss_scale=8.0, clip=0.5) == 0.5 / 96
+
+
+@pytest.mark.parametrize(
+    ("clip", "needs", "factor"), [(NoClip(), False, 1.0), (ClipByGlobalNorm(2.0), True, 0.2)]
+)
+def test_policies(clip: NoClip | ClipByGlobalNorm, needs: bool, factor: float) -> None:
+    assert clip.needs_norm is needs
+    assert clip.coefficient(10.0) == pytest.approx(factor)

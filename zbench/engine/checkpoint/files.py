@@ -1,0 +1,127 @@
+"""Checkpoints as safetensors files: one consolidated, or one a rank; either can be resumed at any world
+size and stage.
+
+A consolidated checkpoint is `state.safetensors`. A sharded one is `rank-R-of-W.safetensors` for every rank,
+whose keys `KIND.NAME@START` are runs of a flattened tensor, and `common.safetensors`: what is not sharded,
+and all shapes. Both hold the keys of `state`. A checkpoint appears under its name when it is complete, not
+before.
+"""
+
+import json
+import os
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from zbench.engine.checkpoint.state import LocalState
+from zbench.engine.protocols import Collectives
+from zbench.errors import UsageError
+
+
+class Saves(Protocol):
+    """What saving and loading ask of an engine."""
+
+    @property
+    def collectives(self) -> Collectives: ...
+    def state_dict(self) -> dict[str, Tensor]: ...
+    def local_state(self) -> LocalState: ...
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None: ...
+
+
+def save(engine: Saves, path: str | Path, *, sharded: bool = False) -> None:
+    """Write a checkpoint directory; every rank calls it. UsageError if `path` is there already."""
+    path, comm = Path(path), engine.collectives
+    if path.exists():
+        raise UsageError(f"{path}: expected a directory that is not there yet; choose another name")
+    draft = path.with_name(path.name + ".partial")
+    if comm.rank == 0:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+    comm.barrier()
+    if sharded:
+        local = engine.local_state()
+        save_file(local.pieces, draft / f"rank-{comm.rank:05d}-of-{comm.world_size:05d}.safetensors")
+        if comm.rank == 0:
+            facts = {"shapes": json.dumps(local.shapes), "ranks": str(comm.world_size)}
+            save_file(local.common, draft / "common.safetensors", facts)
+    else:
+        state = engine.state_dict()
+        if comm.rank == 0:
+            save_file(state, draft / "state.safetensors")
+    comm.barrier()
+    if comm.rank == 0:
+        os.replace(draft, path)
+    comm.barrier()
+
+
+def load(engine: Saves, path: str | Path) -> None:
+    """Resume from a checkpoint directory; every rank calls it. UsageError for one that is incomplete or
+    unfit.
+    """
+    path = Path(path)
+    if (path / "state.safetensors").exists():
+        engine.load_state_dict(_Whole(path / "state.safetensors"))
+    elif (path / "common.safetensors").exists():
+        engine.load_state_dict(_Pieces(path))
+    else:
+        raise UsageError(
+            f"{path}: expected state.safetensors or common.safetensors in a checkpoint directory"
+        )
+
+
+class _Whole(Mapping[str, Tensor]):
+    """A safetensors file, read tensor by tensor."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = safe_open(file, framework="pt")
+        self._keys: list[str] = list(self._file.keys())  # type: ignore[no-untyped-call]
+
+    def __getitem__(self, key: str) -> Tensor:
+        if key not in self._keys:
+            raise KeyError(key)
+        tensor: Tensor = self._file.get_tensor(key)  # type: ignore[no-untyped-call]
+        return tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
+class _Pieces(Mapping[str, Tensor]):
+    """A sharded checkpoint: tensors are put together from the ranks' files when they are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        self._common = _Whole(path / "common.safetensors")
+        with safe_open(path / "common.safetensors", framework="pt") as file:
+            facts = file.metadata()
+        self._shapes: dict[str, list[int]] = json.loads(facts["shapes"])
+        files = sorted(path.glob("rank-*.safetensors"))
+        if len(files) != int(facts["ranks"]):
+            raise UsageError(f"{path}: expected the files of {facts['ranks']} ranks, found {len(files)}")
+        self._pieces: dict[str, list[tuple[int, str, _Whole]]] = defaultdict(list)
+        for file in (_Whole(f) for f in files):
+            for piece in file:
+                key, _, start = piece.rpartition("@")
+                self._pieces[key].append((int(start), piece, file))
+
+    def __getitem__(self, key: str) -> Tensor:
+        if key not in self._pieces:
+            return self._common[key]
+        runs = [file[piece] for _, piece, file in sorted(self._pieces[key], key=lambda p: p[0])]
+        return torch.cat(runs).view(self._shapes[key.partition(".")[2]])
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._pieces
+        yield from self._common
+
+    def __len__(self) -> int:
+        return len(self._pieces) + len(self._common)
