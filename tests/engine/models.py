@@ -20,6 +20,17 @@ class Mlp(nn.Module):
         return self.layers(x)
 
 
+class Wide(nn.Module):
+    """Weights large enough to be sent from where autograd left them, and read from a neighbour's memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(13, 512), nn.Tanh(), nn.Linear(512, 512), nn.Linear(512, 7))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
 class Block(nn.Module):
     """Pre-norm attention and MLP."""
 
@@ -84,7 +95,7 @@ class Odd(nn.Module):
 def make(name: str) -> nn.Module:
     """Return a model by name, seeded."""
     torch.manual_seed(7)
-    return {"mlp": Mlp, "gpt": Gpt, "odd": Odd, "odd-together": Odd}[name]()
+    return {"mlp": Mlp, "wide": Wide, "gpt": Gpt, "odd": Odd, "odd-together": Odd}[name]()
 
 
 def batch(name: str, step: int, micro: int, rank: int) -> Batch:

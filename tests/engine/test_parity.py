@@ -118,6 +118,13 @@ def test_the_lattice_is_bit_identical_to_plain_pytorch(ranks: RankPool, row: int
             check(ranks, model, world_size, point)
 
 
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_gradients_that_are_sent_without_a_copy_have_the_same_bits(ranks: RankPool, world_size: int) -> None:
+    for row in ROWS:
+        check(ranks, "wide", world_size, row | {"gradient_clipping": 0.1, "reduce_bucket_size": 140_000})
+        check(ranks, "wide", world_size, row | {"accumulation_mode": "unmanaged", "dtype": "bfloat16"})
+
+
 @pytest.mark.parametrize("stage", [0, 1, 2])
 def test_parameters_used_on_some_ranks_only_count_as_zero_on_the_others(ranks: RankPool, stage: int) -> None:
     for accumulation in CHOICES["accumulation"]:

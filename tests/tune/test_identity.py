@@ -75,13 +75,13 @@ def test_workers_elsewhere_are_judged_by_heartbeats_or_by_age() -> None:
     beating, silent = Worker.here("f", heartbeat=10.0), Worker.here("f", trial_seconds=60.0)
     assert not beating.knows_to_be_gone(elsewhere, LONG_AGO), "the storage knows better"
     assert silent.knows_to_be_gone(elsewhere, LONG_AGO)
-    assert not silent.knows_to_be_gone(elsewhere, NOW)
+    assert not silent.knows_to_be_gone(elsewhere, datetime.datetime.now())
 
 
 def test_a_trial_without_a_name_is_given_up_after_a_while() -> None:
     me = Worker.here("f")
     assert me.knows_to_be_gone(None, LONG_AGO)
-    assert not me.knows_to_be_gone(None, NOW)
+    assert not me.knows_to_be_gone(None, datetime.datetime.now())
 
 
 def test_heartbeats_go_on_while_the_body_runs_and_survive_a_failure() -> None:

@@ -75,7 +75,8 @@ def test_three_workers_run_every_point_once_though_one_is_killed(url: str, tmp_p
     began = Counter(trial_id for what, _, trial_id in log_of(tmp_path) if what == "began")
     assert began == Counter(points) + Counter(lost), "nothing but the lost trial was begun twice"
     runs = [run for name in ("a", "b") for run in find_runs(tmp_path / name)]
-    assert {r.trial_id for run in runs for r in load_records(run)} == points
+    ran = {r.trial_id for run in runs for r in load_records(run) if r.outcome != "invalid"}
+    assert ran == points
 
 
 def test_the_one_who_asks_gets_everybodys_results_by_kind_of_machine(url: str, tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ class _CoreBuilder:
             world_size=self.collectives.world_size,
             block_size=reduce if spec.zero_stage == 0 else min(reduce, gather),
             bucket_size=reduce,
-            solo=self._solo,
+            solo=self._solo if spec.zero_stage else 1,  # stage 0 gathers each bucket in place: one block
         )
 
     def _adam(self) -> AdamBackend:

@@ -157,8 +157,9 @@ class ShardedGradients(_Sink):
 
 
 class ReplicatedGradients(_Sink):
-    """Reduces at the boundary. A step of one backward writes to `once`; one of several adds up in
-    `several`.
+    """Reduces at the boundary. A step of one backward writes to `once`, one of several adds up in `several`.
+
+    Where nobody knows yet whether another backward follows, gradients stay as autograd made them.
     """
 
     def __init__(
@@ -173,33 +174,45 @@ class ReplicatedGradients(_Sink):
         super().__init__(portions, reducer, landing)
         self._once, self._several = once, several
         self._sends = once
-        self._this = Pass(first=True, last=True)
+        self._last: bool | None = None
+        self._waits = False
         self._reduced = False
+        self._waiting: dict[int, Tensor] = {}
 
     def begin(self, this: Pass, loss: Tensor) -> None:
         self._start()
-        self._this = this
-        if this.first:
-            self._sends = self._once if this.last else self._several
-            self._reduced = False
+        self._last, self._reduced = this.last, False
+        self._waits = this.first and this.last is None
+        self._sends = self._once if this.first and this.last is not False else self._several
+        if not this.first:
+            self._write_waiting()
         if this.last:
             self.reducer.begin(self._sends, first=True, last=True)
 
     def accept(self, index: int, gradient: Tensor) -> None:
         add = self.contributed[index]
         self._arrive(index)
-        self._write(self._sends, index, gradient, add=add)
+        if self._waits:
+            self._waiting[index] = gradient
+        else:
+            self._write(self._sends, index, gradient, add=add)
 
     def finish(self) -> None:
         self._open = False
-        if self._this.last:
+        if self._last:
             self._reduce()
 
     def settle(self) -> None:
         if not self._reduced:
             self.reducer.begin(self._sends, first=True, last=True)
+            self._write_waiting()
             self._reduce()
         self.landing.settle()
+
+    def _write_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for index, gradient in waiting.items():
+            self._write(self._sends, index, gradient, add=False)
 
     def _reduce(self) -> None:
         self.reducer.finish(stale=[i for i, there in enumerate(self.contributed) if not there])
@@ -207,7 +220,11 @@ class ReplicatedGradients(_Sink):
 
     def clear(self) -> None:
         super().clear()
+        self._waiting.clear()
         self._reduced = False
 
     def bytes_by_category(self) -> dict[str, int]:
-        return dict(Counter(self._once.bytes_by_category()) + Counter(self._several.bytes_by_category()))
+        held = Counter({"gradients": sum(gradient.nbytes for gradient in self._waiting.values())})
+        for sends in (self._once, self._several):
+            held.update(sends.bytes_by_category())
+        return dict(held)

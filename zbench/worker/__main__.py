@@ -87,3 +87,6 @@ def _job(options: argparse.Namespace, trial: TrialSpec) -> RankJob:
 
 if __name__ == "__main__":
     main(sys.argv[1:])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # threads of torch's process groups can abort a process that unloads around them
