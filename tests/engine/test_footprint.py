@@ -1,0 +1,63 @@
+"""Bytes held and bytes sent by each stage equal their formulas."""
+
+import pytest
+
+from tests.engine.footprints import SIZES
+from tests.engine.ranks import RankPool
+
+CHUNK = 256
+
+
+def flat_length(world_size: int) -> int:
+    """Elements of the flat layout: each parameter padded to a chunk, the whole to a chunk for every rank."""
+    padded = sum(-(-size // CHUNK) * CHUNK for size in SIZES)
+    return -(-padded // (world_size * CHUNK)) * world_size * CHUNK
+
+
+def measure(ranks: RankPool, world_size: int, **spec: object) -> list[tuple[dict, dict]]:  # type: ignore[type-arg]
+    return ranks.run(world_size, "tests.engine.footprints:footprint", spec)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_replicated_parameters_and_the_optimizers_share(ranks: RankPool, stage: int, world_size: int) -> None:
+    length = flat_length(world_size)
+    share = length if stage == 0 else length // world_size
+    for memory, _ in measure(ranks, world_size, zero_stage=stage):
+        assert memory["parameters"] == 4 * length
+        assert memory["gradients"] == 4 * share
+        assert memory["moments"] == 8 * share
+        assert "master" not in memory, "float32 parameters are their own master weights"
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_stage_3_keeps_a_share_of_everything(ranks: RankPool, world_size: int) -> None:
+    for memory, _ in measure(ranks, world_size, zero_stage=3, param_persistence_threshold=0):
+        # Each gather unit (a layer) is padded by itself.
+        units = [SIZES[0] + CHUNK - SIZES[0] % CHUNK + CHUNK, SIZES[2] + CHUNK - SIZES[2] % CHUNK + CHUNK]
+        grain = world_size * CHUNK
+        share = sum(-(-unit // grain) * grain for unit in units) // world_size
+        assert memory["parameters"] == 4 * share
+        assert memory["moments"] == 8 * share
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_offload_moves_the_optimizers_share_to_the_host(ranks: RankPool, stage: int) -> None:
+    share = flat_length(2) // 2
+    for memory, _ in measure(ranks, 2, zero_stage=stage, offload_optimizer="cpu"):
+        assert memory["host_moments"] == 8 * share
+        assert memory["host_master"] == 4 * share
+        assert memory["host_gradients"] == 4 * share
+        assert not {"moments", "master", "gradients"} & set(memory)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("stage", [0, 1, 2])
+def test_a_step_sends_each_gradient_and_each_parameter_once(
+    ranks: RankPool, stage: int, world_size: int
+) -> None:
+    length = flat_length(world_size)
+    for _, traffic in measure(ranks, world_size, zero_stage=stage):
+        assert traffic["reduce_scatter"] == (1, 4 * length)
+        assert traffic["all_gather"] == (1, 4 * length // world_size)
+        assert traffic["all_gather_small"][0] == 1
