@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zbench.cli import console
-from zbench.cli.options import NoColor, Overrides, Quiet, Verbose
+from zbench.cli.options import NoColor, OutputFile, Overrides, Quiet, Verbose
 from zbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,17 +19,13 @@ TrialId = Annotated[
     str | None, typer.Option("--trial", metavar="ID", help="Which trial, as `plan` and `show` name it.")
 ]
 DeepSpeed = Annotated[bool, typer.Option("--deepspeed", help="As DeepSpeed's JSON, the one format yet.")]
-Output = Annotated[
-    Path | None,
-    typer.Option("-o", "--output", metavar="FILE", help="Write here instead of to stdout; never overwrites."),
-]
 
 
 def command(
     source: Source,
     trial: TrialId = None,
     deepspeed: DeepSpeed = True,
-    output: Output = None,
+    output: OutputFile = None,
     overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
     quiet: Quiet = False,
     verbose: Verbose = False,

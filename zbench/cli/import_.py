@@ -6,18 +6,14 @@ from typing import Annotated
 import typer
 
 from zbench.cli import console
-from zbench.cli.options import Json, NoColor, Quiet, Verbose
+from zbench.cli.options import Json, NoColor, OutputFile, Quiet, Verbose
 
 DeepSpeedFile = Annotated[Path, typer.Argument(metavar="FILE", help="DeepSpeed's JSON configuration.")]
-Output = Annotated[
-    Path | None,
-    typer.Option("-o", "--output", metavar="FILE", help="Write here instead of to stdout; never overwrites."),
-]
 
 
 def command(
     file: DeepSpeedFile,
-    output: Output = None,
+    output: OutputFile = None,
     as_json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,

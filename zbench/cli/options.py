@@ -60,3 +60,9 @@ DEFAULT_OUTPUT_DIR = Path("results")
 def settings(overrides: list[str], **flags: object) -> list[str]:
     """Return the `--set` texts, then the flags that were given: each is a setting of a key of `run`."""
     return [*overrides, *(f"run.{key}={value}" for key, value in flags.items() if value is not None)]
+
+
+OutputFile = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", metavar="FILE", help="Write here instead of to stdout; never overwrites."),
+]

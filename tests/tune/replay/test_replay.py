@@ -1,7 +1,7 @@
 """The tuner, measured by replay: how many trials it needs to come close to a best that is known.
 
-The bars, for 50 seeds on the recorded grid, are held by the soak; the default run holds them for a few seeds.
-`results/benchmarks/tuner.md` has the last figures.
+The bars, for 50 seeds on a recorded grid, are held by the soak; the default run holds them for a few seeds.
+Until a grid is recorded in `results/benchmarks/`, only the synthetic surfaces are played.
 """
 
 import random

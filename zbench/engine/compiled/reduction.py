@@ -1,11 +1,9 @@
 """Reduction of buckets where it is known beforehand which gradients a backward brings."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 
-from zbench.engine.landing import Landing
 from zbench.engine.partition import Bucket, Portion
-from zbench.engine.protocols import Collectives
 from zbench.engine.reduction import BucketReducer
 from zbench.engine.sending import Sends
 
@@ -13,20 +11,8 @@ from zbench.engine.sending import Sends
 class ForeseeingReducer(BucketReducer):
     """Lets no bucket wait for a gradient that will not come."""
 
-    def __init__(
-        self,
-        buckets: Sequence[Bucket],
-        portions: Sequence[Sequence[Portion]],
-        collectives: Collectives,
-        landing: Landing,
-        *,
-        in_flight: int,
-    ) -> None:
-        super().__init__(buckets, portions, collectives, landing, in_flight=in_flight)
-        self._blank: defaultdict[int, list[Portion]] = defaultdict(list)
-
     def begin(self, sends: Sends, *, first: bool, last: bool) -> None:
-        self._blank.clear()
+        self._blank: defaultdict[int, list[Portion]] = defaultdict(list)
         super().begin(sends, first=first, last=last)
 
     def skip(self, absent: Iterable[int], *, blank: Collection[int]) -> None:
