@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,16 @@ def test_three_workers_run_every_point_once_though_one_is_killed(url: str, tmp_p
     runs = [run for name in ("a", "b") for run in find_runs(tmp_path / name)]
     ran = {r.trial_id for run in runs for r in load_records(run) if r.outcome != "invalid"}
     assert ran == points
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_workers_that_meet_an_empty_database_at_once_all_enter() -> None:
+    pytest.importorskip("psycopg")
+    with postgres.server() as empty, ThreadPoolExecutor(8) as workers:
+        storages = list(workers.map(relational_storage, [empty] * 8))
+        assert [storage.get_all_studies() for storage in storages] == [[]] * 8
+        for storage in storages:
+            storage.engine.dispose()
 
 
 def test_the_one_who_asks_gets_everybodys_results_by_kind_of_machine(url: str, tmp_path: Path) -> None:

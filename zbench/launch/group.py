@@ -45,7 +45,7 @@ def run_group(
 ) -> GroupEnd:
     """Start the ranks and return when none of them is left, after `deadline` seconds at the latest.
 
-    stop_when: polled while the group runs; a reason ends it. Whatever interrupts this call ends the server
+    stop_when: polled while the group runs, and once after it; a reason ends the group. Whatever interrupts this call ends the server
     and so the group. ServerLostError if the server died.
     """
     server.wait_until_ready()
@@ -55,6 +55,8 @@ def run_group(
         server.start_group(target, ranks)
         _watch(server, end, began + deadline, stop_when)
         server.end_group(end.note)
+        if stop_when is not None:
+            stop_when()  # shows what came after the last poll; nothing is left to be ended
     except BaseException:
         server.close()  # an interrupted conversation cannot be taken up again
         raise

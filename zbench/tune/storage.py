@@ -8,8 +8,9 @@ import fcntl
 import json
 import os
 import re
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from zbench.errors import ExitCode, UsageError, ZbenchError
 
 JOURNAL = "study.journal"
 _CONNECT_SECONDS = 8
+_TABLE_WAITS = (0.05, 0.2, 0.5, 1.0)
 _UNKNOWN_URL = "expected a storage such as postgresql://user@host/database or sqlite:///file"
 
 
@@ -85,9 +87,28 @@ def relational_storage(url: str, heartbeat: Heartbeat = DEFAULT_HEARTBEAT) -> RD
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")  # heartbeats are "experimental", and a driver may quote the URL
         stack.enter_context(reaching(url))
-        return RDBStorage(
-            full, engine_kwargs=arguments, heartbeat_interval=heartbeat.pace, grace_period=heartbeat.grace
+        return _with_tables(
+            lambda: RDBStorage(
+                full, engine_kwargs=arguments, heartbeat_interval=heartbeat.pace, grace_period=heartbeat.grace
+            )
         )
+
+
+def _with_tables(connect: Callable[[], RDBStorage]) -> RDBStorage:
+    """Connect, and once more when another worker made the tables at the same moment.
+
+    Databases let two "create if missing" collide; the one that lost finds the tables at its next try.
+    """
+    from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
+
+    for wait in _TABLE_WAITS:
+        try:
+            return connect()
+        except (IntegrityError, OperationalError, ProgrammingError) as error:
+            if "already exists" not in str(error):
+                raise
+            time.sleep(wait)
+    return connect()
 
 
 @contextlib.contextmanager
