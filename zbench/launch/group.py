@@ -45,8 +45,8 @@ def run_group(
 ) -> GroupEnd:
     """Start the ranks and return when none of them is left, after `deadline` seconds at the latest.
 
-    stop_when: polled while the group runs, and once after it; a reason ends the group. Whatever interrupts this call ends the server
-    and so the group. ServerLostError if the server died.
+    stop_when: polled while the group runs, and once after it; a reason ends the group. Whatever interrupts
+    this call ends the server and so the group. ServerLostError if the server died.
     """
     server.wait_until_ready()
     began = time.monotonic()
