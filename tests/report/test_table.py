@@ -2,13 +2,14 @@
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from zbench.record.record import Correctness, Failure, Memory, Record, Timing
 from zbench.report.table import print_results
-from zbench.report.text import axes_text, clock_text, rate_text, ratio_text, value_text
+from zbench.report.text import axes_text, clock_text, distinct_texts, rate_text, ratio_text, value_text
 from zbench.spec.sweep import ObjectiveSpec
 
 FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
@@ -138,3 +139,28 @@ def test_figures_keep_three_digits_or_separators():
     assert [rate_text(v) for v in (None, 12345.6, 99.94, 0.01234)] == ["-", "12,346", "99.9", "0.0123"]
     assert [ratio_text(v) for v in (None, 1.0, 357_000.0, float("inf"))] == ["-", "1.00", "3.57e+05", "inf"]
     assert [clock_text(v) for v in (None, 5, 65, 7265)] == ["-:--", "0:05", "1:05", "2:01:05"]
+
+
+def test_a_trial_that_a_search_ended_is_pruned_and_did_not_time_out():
+    pruned = failed(2, "timeout", "pruned after 2 of 8 steps").error
+    records = [record(0, 900.0), failed(1, "timeout", "no end within 60 s")]
+    slow = record(2, 1.0, timing=None, memory=None, outcome="timeout", error=replace(pruned, kind="pruned"))
+    lines = printed([*records, slow])
+    assert [line.split()[2] for line in lines[2:4]] == ["timeout", "pruned"]
+    assert lines[-2].startswith("timeout zero_stage=1")
+    assert lines[-1].startswith("pruned zero_stage=2")
+
+
+def test_axes_that_are_mappings_have_short_labels_that_stay_distinct():
+    groups = [{}, *({"*.bias": {"weight_decay": decay, "frozen": False}} for decay in (0.0, 0.1))]
+    assert value_text(groups[1]) == "*.bias.weight_decay:0.0,*.bias.frozen:false"
+    labels = distinct_texts(groups, 14)
+    assert list(labels.values()) == ["{}", "*.bias.weig…#2", "*.bias.weig…#3"]
+    records = [
+        record(0, 900.0 - n, trial_id=f"id{n}", axes={"param_groups": group})
+        for n, group in enumerate(groups)
+    ]
+    for terminal in (True, False):
+        lines = printed(records, width=120, terminal=terminal)
+        assert all(len(line) < 110 for line in lines)
+        assert not any('"' in line for line in lines)

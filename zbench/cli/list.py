@@ -31,6 +31,7 @@ def _row(path: Path) -> dict[str, Any]:
     """Return what is worth knowing of a run; a run that cannot be read is listed with the reason."""
     from zbench.record.store import load_environment, load_records
     from zbench.record.summary import best, summarize
+    from zbench.report.text import outcome_text
     from zbench.spec.load import load_sweep
 
     row: dict[str, Any] = {
@@ -49,7 +50,7 @@ def _row(path: Path) -> dict[str, Any]:
         "started": environment.get("started"),
         "machine": environment.get("fingerprint"),
         "configurations": len(summaries),
-        "failed": sum(summary.outcome in ("oom", "timeout", "crashed") for summary in summaries),
+        "failed": sum(outcome_text(summary) in ("oom", "timeout", "crashed") for summary in summaries),
         "incorrect": sum(summary.verdict in ("drifted", "wrong") for summary in summaries),
         "best": winner.trial_id if winner else None,
         "best_axes": winner.axes if winner else None,

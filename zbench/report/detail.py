@@ -10,7 +10,7 @@ from rich.text import Text
 from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary
 from zbench.report.notes import log_path
-from zbench.report.text import OUTCOME_STYLE, VERDICT_STYLE, axes_text, plural, rate_text
+from zbench.report.text import OUTCOME_STYLE, VERDICT_STYLE, axes_text, outcome_text, plural, rate_text
 from zbench.units import format_bytes, format_seconds
 
 _LABEL_WIDTH = 18
@@ -25,7 +25,7 @@ def print_configuration(console: Console, summary: ConfigSummary, run_dir: Path 
 
 
 def _lines(summary: ConfigSummary, run_dir: Path | None) -> Iterator[tuple[str, Text | str]]:
-    yield "outcome", Text(summary.outcome, OUTCOME_STYLE[summary.outcome])
+    yield "outcome", Text(outcome_text(summary), OUTCOME_STYLE[outcome_text(summary)])
     if summary.error is not None:
         yield "error", summary.error.message
         if summary.error.log:

@@ -27,6 +27,7 @@ from zbench.report.text import (
     axes_text,
     bytes_text,
     clock_text,
+    outcome_text,
     plural,
     rate_text,
     values_text,
@@ -52,13 +53,13 @@ class Progressed:
         if isinstance(event, SweepStarted):
             self._records = list(event.finished)
             self.left = event.repeats
-            self.failed = sum(record.outcome in FAILED for record in event.finished)
+            self.failed = sum(outcome_text(record) in FAILED for record in event.finished)
             self.best_text = self._best()
         elif isinstance(event, TrialFinished):
             self._records.append(event.record)
             self._seconds.append(event.seconds)
             self.done, self.left = self.done + 1, event.left
-            self.failed += event.record.outcome in FAILED
+            self.failed += outcome_text(event.record) in FAILED
             self.best_text = self._best()
 
     @property
@@ -77,7 +78,7 @@ class Progressed:
 def record_line(record: Record, axes: Sequence[str] = ()) -> Text:
     """Return a finished repeat in one line: its point with keys or, where `axes` names them, values alone."""
     where = values_text(point(record, axes)) if axes else axes_text(record.axes)
-    text = Text.assemble((f"{record.outcome:8}", OUTCOME_STYLE[record.outcome]), where)
+    text = Text.assemble((f"{outcome_text(record):8}", OUTCOME_STYLE[outcome_text(record)]), where)
     text.append(f" #{record.repeat + 1}", "dim")
     if record.outcome != "ok":
         return text.append(f"  {record.error.message if record.error else ''}")

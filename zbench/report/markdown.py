@@ -4,7 +4,7 @@ from zbench.record.summary import ConfigSummary
 from zbench.report.exports.markdown import escape
 from zbench.report.html.content import Report
 from zbench.report.labels import label
-from zbench.report.text import bytes_text, rate_text, ratio_text, seconds_text, spread_text
+from zbench.report.text import bytes_text, outcome_text, rate_text, ratio_text, seconds_text, spread_text
 
 _HEADINGS = (
     "configuration",
@@ -45,6 +45,6 @@ def _cells(summary: ConfigSummary, is_best: bool) -> list[str]:
         seconds_text(summary.number("median_step_s")),
         bytes_text(summary.number("peak_device_bytes")),
         bytes_text(summary.number("peak_host_bytes")),
-        summary.verdict if summary.ok else summary.outcome,
+        summary.verdict if summary.ok else outcome_text(summary),
         ratio_text(summary.number("error_ratio")),
     ]

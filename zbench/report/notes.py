@@ -8,7 +8,15 @@ from pathlib import Path
 from rich.text import Text
 
 from zbench.record.summary import ConfigSummary, obstacles
-from zbench.report.text import OUTCOME_STYLE, VERDICT_STYLE, axes_text, plural, rate_text, ratio_text
+from zbench.report.text import (
+    OUTCOME_STYLE,
+    VERDICT_STYLE,
+    axes_text,
+    outcome_text,
+    plural,
+    rate_text,
+    ratio_text,
+)
 from zbench.spec.metrics import METRICS
 from zbench.spec.sweep import ObjectiveSpec
 
@@ -93,7 +101,7 @@ def _failure_lines(summaries: Iterable[ConfigSummary], run_dir: Path | None) -> 
     by_reason: dict[tuple[str, str], list[ConfigSummary]] = {}
     for summary in summaries:
         message = summary.error.message if summary.error is not None else ""
-        by_reason.setdefault((summary.outcome, _RANK.sub("", message)), []).append(summary)
+        by_reason.setdefault((outcome_text(summary), _RANK.sub("", message)), []).append(summary)
     found = []
     for (outcome, _), (first, *others) in by_reason.items():
         assert first.error is not None, "a failed record says why"

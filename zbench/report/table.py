@@ -17,6 +17,8 @@ from zbench.report.text import (
     OUTCOME_STYLE,
     VERDICT_STYLE,
     bytes_text,
+    distinct_texts,
+    outcome_text,
     rate_text,
     ratio_text,
     seconds_text,
@@ -30,10 +32,11 @@ _DROPPED_FIRST = ("host mem", "median step", "error ratio", "spread")
 """What a narrow terminal does without, in this order; `show --verbose` has it all."""
 
 _WIDEST_VALUE = 14
+_WIDEST_PLAIN = 32
 _UNBOUNDED = 10_000
 
 _COLUMNS: dict[str, Callable[[ConfigSummary], Text | str]] = {
-    "outcome": lambda s: Text(s.outcome, OUTCOME_STYLE[s.outcome]),
+    "outcome": lambda s: Text(outcome_text(s), OUTCOME_STYLE[outcome_text(s)]),
     "tokens/s": lambda s: rate_text(s.number("tokens_per_s")),
     "spread": lambda s: spread_text(s.spread("tokens_per_s")),
     "median step": lambda s: seconds_text(s.number("median_step_s")),
@@ -83,9 +86,12 @@ def results_table(
     for column in columns:
         justify: Any = "left" if column in _LEFT else "right"
         table.add_column(column if plain else column.replace(" ", "\n"), justify=justify, no_wrap=True)
-    for summary in summaries:
+    points = [point(summary, keys) for summary in summaries]
+    width = _WIDEST_PLAIN if plain else _WIDEST_VALUE
+    texts = {key: distinct_texts((values[key] for values in points), width) for key in keys}
+    for summary, values in zip(summaries, points, strict=True):
         is_best = winner is not None and summary.trial_id == winner.trial_id
-        axes = [_axis_cell(value, plain) for value in point(summary, keys).values()]
+        axes = [texts[key][value_text(value)] for key, value in values.items()]
         cells = [_COLUMNS[column](summary) for column in columns]
         table.add_row("*" if is_best else "", *axes, *cells, style="bold" if is_best else "")
     return table
@@ -109,8 +115,3 @@ def _useful(summaries: Sequence[ConfigSummary]) -> list[str]:
     """Return the columns that say anything: host memory only where some is used."""
     on_host = any(any(summary.values("peak_host_bytes")) for summary in summaries)
     return [column for column in _COLUMNS if column != "host mem" or on_host]
-
-
-def _axis_cell(value: object, plain: bool) -> str:
-    text = value_text(value)
-    return text if plain or len(text) <= _WIDEST_VALUE else text[: _WIDEST_VALUE - 1] + "…"

@@ -1,8 +1,11 @@
 """Figures and points as people read them."""
 
 import json
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from zbench.record.record import Record
+from zbench.record.summary import ConfigSummary
 from zbench.units import format_bytes, format_seconds
 
 VERDICT_STYLE = {
@@ -12,8 +15,20 @@ VERDICT_STYLE = {
     "wrong": "bold red",
     "unchecked": "dim",
 }
-OUTCOME_STYLE = {"ok": "green", "oom": "red", "timeout": "red", "crashed": "bold red", "invalid": "dim"}
+OUTCOME_STYLE = {
+    "ok": "green",
+    "oom": "red",
+    "timeout": "red",
+    "pruned": "dim",
+    "crashed": "bold red",
+    "invalid": "dim",
+}
 _ROUND = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
+
+
+def outcome_text(one: Record | ConfigSummary) -> str:
+    """Return how a trial ended; a search that ended it, because it was slow, did not run out of time."""
+    return "pruned" if one.error is not None and one.error.kind == "pruned" else one.outcome
 
 
 def axes_text(axes: dict[str, Any]) -> str:
@@ -32,7 +47,28 @@ def value_text(value: Any) -> str:
         for unit, letter in _ROUND:
             if value % unit == 0:
                 return f"{value // unit}{letter}"
+    if isinstance(value, dict) and value:
+        return ",".join(f"{key}:{value_text(inner)}" for key, inner in _leaves(value))
     return value if isinstance(value, str) else json.dumps(value)
+
+
+def _leaves(value: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the innermost values of nested mappings, each with its keys joined: `*.bias.frozen`."""
+    for key, inner in value.items():
+        if isinstance(inner, dict) and inner:
+            yield from ((f"{key}.{name}", leaf) for name, leaf in _leaves(inner))
+        else:
+            yield key, inner
+
+
+def distinct_texts(values: Iterable[Any], width: int) -> dict[str, str]:
+    """Return the text of each value by its `value_text`, cut to `width`, alike only where the values are."""
+    whole = list(dict.fromkeys(value_text(value) for value in values))
+    cut = [text if len(text) <= width else f"{text[: width - 1]}…" for text in whole]
+    return {
+        text: short if cut.count(short) == 1 else f"{text[: width - len(str(number)) - 2]}…#{number}"
+        for number, (text, short) in enumerate(zip(whole, cut, strict=True), start=1)
+    }
 
 
 def rate_text(value: float | None) -> str:

@@ -7,7 +7,7 @@ from zbench.analysis.compare import ROW_ORDER, Comparison, Row, RowAnswer
 from zbench.analysis.decision import Decision
 from zbench.analysis.exact import ExactChange
 from zbench.report.labels import failure_message, label
-from zbench.report.text import rate_text, seconds_text
+from zbench.report.text import outcome_text, rate_text, seconds_text
 from zbench.units import format_bytes
 
 HEADINGS = ("configuration", "answer", "step time", "change", "tokens/s", "peak memory", "traffic", "verdict")
@@ -154,4 +154,4 @@ def method(comparison: Comparison) -> str:
 
 def _verdict(row: Row, side: str) -> str:
     trial = row.base if side == "base" else row.head
-    return trial.verdict if trial.ok else trial.outcome
+    return trial.verdict if trial.ok else outcome_text(trial)

@@ -13,7 +13,15 @@ from zbench.report.html.content import Report
 from zbench.report.html.markup import Markup, join, tag
 from zbench.report.html.rows import Name
 from zbench.report.labels import failure_message, label, printable
-from zbench.report.text import bytes_text, plural, rate_text, ratio_text, seconds_text, spread_text
+from zbench.report.text import (
+    bytes_text,
+    outcome_text,
+    plural,
+    rate_text,
+    ratio_text,
+    seconds_text,
+    spread_text,
+)
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 """The page may load nothing and run nothing, whatever its text says."""
@@ -175,7 +183,7 @@ def _table(report: Report) -> Markup:
 
 
 def _cells(summary: ConfigSummary, is_best: bool) -> list[Markup]:
-    verdict = summary.verdict if summary.ok else summary.outcome
+    verdict = summary.verdict if summary.ok else outcome_text(summary)
     name = join("★ ", tag("strong", label(summary))) if is_best else label(summary)
     style_class = summary.verdict if summary.ok else "failed"
     return [
@@ -194,7 +202,9 @@ def _failures(report: Report) -> Markup:
     failed = [summary for summary in report.summaries if summary.outcome != "ok"]
     if not failed:
         return Markup("")
-    lines = [tag("li", f"{s.outcome}: {label(s)}: {failure_message(s) or 'no message'}") for s in failed]
+    lines = [
+        tag("li", f"{outcome_text(s)}: {label(s)}: {failure_message(s) or 'no message'}") for s in failed
+    ]
     return tag("section", tag("h2", "What did not finish"), tag("ul", *lines, class_="plain"))
 
 
