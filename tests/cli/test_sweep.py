@@ -192,3 +192,20 @@ def test_full_disk_ends_the_sweep_in_words_with_what_is_finished(zbench, sweep_f
 
 def _no_space(_: int) -> None:
     raise OSError(28, os.strerror(28))
+
+
+def test_the_trials_of_a_grid_can_be_jobs(zbench, sweep_file, tmp_path):
+    pytest.importorskip("submitit")
+    said = zbench("sweep", sweep_file, "--slurm", "cluster=local", "--repeats", "1")
+    assert said.code == 0, said.err
+    (run,) = find_runs(tmp_path / "results")
+    assert [r.correctness.verdict for r in load_records(run)] == ["identical"] * 2
+    assert list((run / "logs").rglob("*_0_log.out")), "submitit's logs are kept"
+
+
+def test_a_grid_without_slurm_is_refused_and_leaves_nothing(zbench, sweep_file, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = zbench("sweep", sweep_file, "--slurm", "nodes=2")
+    assert said.code == 2
+    assert "no sbatch on this machine" in said.err
+    assert not find_runs(tmp_path / "results")

@@ -230,3 +230,13 @@ def test_a_sample_that_was_killed_is_taken_once_more(tmp_path: Path) -> None:
     stand_in.write_text("#!/bin/sh\nkill -9 $$\n")
     with pytest.raises(TrialsFailedError, match=r"exit -9"):
         Sampler(tmp_path / "sweep.yaml", []).take(version)
+
+
+def test_an_interpreter_that_goes_away_is_named(tmp_path: Path) -> None:
+    stand_in = tmp_path / "python"
+    stand_in.write_text("#!/bin/sh\n")
+    stand_in.chmod(0o755)
+    version = version_of(str(stand_in), lambda _: None)
+    stand_in.unlink()
+    with pytest.raises(TrialsFailedError, match=r"cannot be run any more: .*python: No such file"):
+        Sampler(tmp_path / "sweep.yaml", []).take(version)

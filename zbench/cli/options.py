@@ -54,6 +54,13 @@ Verbose = Annotated[
 NoColor = Annotated[
     bool, typer.Option("--no-color", callback=_remember("no_color"), help="No colour (also: NO_COLOR=1).")
 ]
+Slurm = Annotated[
+    list[str],
+    typer.Option(
+        metavar="KEY=VALUE",
+        help="Run each trial as a SLURM job, as nodes=2 or partition=gpu; repeatable (extra: `slurm`).",
+    ),
+]
 DEFAULT_OUTPUT_DIR = Path("results")
 
 

@@ -14,6 +14,7 @@ from zbench.cli.options import (
     Quiet,
     Repeats,
     Seed,
+    Slurm,
     Timeout,
     Verbose,
     settings,
@@ -37,6 +38,7 @@ def command(
         bool,
         typer.Option("--run-implied-oom", help="Run points that are larger than one that ran out of memory."),
     ] = False,
+    slurm: Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the trials and run nothing.")] = False,
     repeats: Repeats = None,
     timeout: Timeout = None,
@@ -47,7 +49,7 @@ def command(
     no_color: NoColor = False,
 ) -> None:
     """Run every configuration of a sweep file, and judge each one against plain PyTorch."""
-    from zbench.cli import sweeping
+    from zbench.cli import search_flags, sweeping
 
     wanted = settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
     wanted += ["search.imply_oom=false"] * run_implied_oom
@@ -62,8 +64,9 @@ def command(
 
         print_plan(request.sweep, as_json=as_json)
         return
+    jobs = search_flags.slurm_options(slurm)
     if request.sweep.search.method == "grid":
-        raise typer.Exit(sweeping.perform(request))
+        raise typer.Exit(sweeping.perform(request, slurm=jobs))
     from zbench.cli import tuning
 
-    raise typer.Exit(tuning.perform_search(request))
+    raise typer.Exit(tuning.perform_search(request, slurm=jobs))

@@ -11,6 +11,7 @@ from typing import Any
 from zbench.cli import console
 from zbench.errors import ExitCode, UsageError, ZbenchError
 from zbench.launch.capacity import check_world_size
+from zbench.launch.slurm import SlurmOptions
 from zbench.launch.sweep import SweepPlan, SweepRun
 from zbench.record import environment, lines
 from zbench.record.record import Record
@@ -84,10 +85,11 @@ def resumed(run: str, output_dir: Path, file: Path | None, settings: Sequence[st
     return Request(recorded, base_dir, output_dir, path, source, kept)
 
 
-def perform(request: Request, *, detailed: bool = False) -> ExitCode:
+def perform(request: Request, *, detailed: bool = False, slurm: SlurmOptions | None = None) -> ExitCode:
     """Run the sweep, print its table (or all figures) or document, and return the exit code."""
     expansion = expand(request.sweep)
-    check_world_size(max((trial.run.world_size for trial in expansion.trials), default=1))
+    if slurm is None:
+        check_world_size(max((trial.run.world_size for trial in expansion.trials), default=1))
     directory = _directory(request)
     plan = SweepPlan(expansion, seed=request.sweep.run.seed, imply_oom=request.sweep.search.imply_oom)
     failure: ZbenchError | KeyboardInterrupt | None = None
@@ -96,7 +98,7 @@ def perform(request: Request, *, detailed: bool = False) -> ExitCode:
             console.rich_console(stderr=True), request.sweep.objective, quiet=console.state.quiet
         ) as show:
             try:
-                SweepRun(plan, directory, request.base_dir, on_event=show).run()
+                SweepRun(plan, directory, request.base_dir, on_event=show, slurm=slurm).run()
             except (ZbenchError, KeyboardInterrupt) as error:
                 failure = error
         if failure is not None and request.run is None and directory.discard_if_empty():

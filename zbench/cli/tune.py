@@ -14,6 +14,7 @@ from zbench.cli.options import (
     Quiet,
     Repeats,
     Seed,
+    Slurm,
     Timeout,
     Verbose,
     settings,
@@ -27,14 +28,6 @@ Storage = Annotated[
         envvar="ZBENCH_STORAGE",
         help="Database that hosts share, as postgresql://user@host/db; a password is better kept in "
         "PGPASSWORD, ~/.pgpass or ZBENCH_STORAGE. Default: a file in the run directory.",
-    ),
-]
-
-Slurm = Annotated[
-    list[str],
-    typer.Option(
-        metavar="KEY=VALUE",
-        help="Run each trial as a SLURM job, as nodes=2 or partition=gpu; repeatable (extra: `slurm`).",
     ),
 ]
 

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, Json, NoColor, OutputDir, Quiet, Verbose
-from zbench.cli.tune import Slurm, Storage
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, Json, NoColor, OutputDir, Quiet, Slurm, Verbose
+from zbench.cli.tune import Storage
 from zbench.errors import UsageError
 
 

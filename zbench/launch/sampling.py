@@ -43,13 +43,16 @@ class Sampler:
             words = [word for setting in self._settings for word in ("--set", setting)]
             # -P: a zbench directory in the working directory must not shadow the version's own
             command = [str(version.python), "-P", "-m", "zbench.cli.main", "sweep", str(self._file)]
-            return subprocess.run(
-                [*command, "--json", "--quiet", "--output-dir", scratch, *words],
-                capture_output=True,
-                cwd=scratch,
-                env=clean_environment(),
-                check=False,
-            )
+            command += ["--json", "--quiet", "--output-dir", scratch, *words]
+            try:
+                return subprocess.run(
+                    command, capture_output=True, cwd=scratch, env=clean_environment(), check=False
+                )
+            except OSError as error:  # it was there when the measurement began
+                raise TrialsFailedError(
+                    f"{version.name} cannot be run any more: {version.python}: {error.strerror}; "
+                    "leave its environment in place until the measurement ends, and compare again"
+                ) from None
 
 
 def _document(stdout: bytes) -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ from zbench.launch.events import (
 )
 from zbench.launch.implied import ImpliedOom
 from zbench.launch.order import shuffled
+from zbench.launch.slurm import SlurmOptions, SlurmRunner
 from zbench.launch.trial import Targets, TrialRunner
 from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory, StorageError
@@ -50,11 +51,13 @@ class SweepRun:
         on_event: OnEvent = lambda _: None,
         targets: Targets | None = None,
         rerun_disturbed: bool = True,
+        slurm: SlurmOptions | None = None,
     ) -> None:
+        """slurm: how repeats run as jobs; None for processes on this machine."""
         self._plan, self._directory, self._base_dir = plan, directory, base_dir
         self._tell = on_event
         self._targets = targets
-        self._rerun_disturbed = rerun_disturbed
+        self._rerun_disturbed, self._slurm = rerun_disturbed, slurm
         self._by_trial: dict[str, list[Record]] = {}
         self._implied = ImpliedOom()
         for record in directory.records():
@@ -78,17 +81,23 @@ class SweepRun:
         return self._directory.records()
 
     def _run_missing(self) -> None:
-        with TrialRunner(
-            self._directory.path,
-            self._base_dir,
-            targets=self._targets,
-            rerun_disturbed=self._rerun_disturbed,
-            on_notice=lambda text: self._tell(Notice(text)),
-        ) as runner:
+        with self._runner() as runner:
             for problem in runner.wait_until_ready():
                 self._tell(Notice(f"cannot import {problem}"))
             for trial, repeat in self._missing():
                 self._run_one(runner, trial, repeat)
+
+    def _runner(self) -> TrialRunner | SlurmRunner:
+        path = self._directory.path
+        if self._slurm is not None:
+            return SlurmRunner(path, self._base_dir, self._slurm, targets=self._targets)
+        return TrialRunner(
+            path,
+            self._base_dir,
+            targets=self._targets,
+            rerun_disturbed=self._rerun_disturbed,
+            on_notice=lambda text: self._tell(Notice(text)),
+        )
 
     def _missing(self) -> Iterator[tuple[TrialSpec, int]]:
         """Yield what is to run next, round by round; what a round showed decides who is in the next."""
@@ -119,7 +128,7 @@ class SweepRun:
             for trial in self._plan.expansion.trials
         )
 
-    def _run_one(self, runner: TrialRunner, trial: TrialSpec, repeat: int) -> None:
+    def _run_one(self, runner: TrialRunner | SlurmRunner, trial: TrialSpec, repeat: int) -> None:
         failure = self._implied.failure(trial) if self._plan.imply_oom and repeat == 0 else None
         began = time.monotonic()
         if failure is not None:
