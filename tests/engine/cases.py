@@ -4,29 +4,49 @@ from typing import Any
 
 import torch.distributed as dist
 
-from tests.engine import models
+from tests.engine import changes, disturbances, models
 from tests.engine.plain import Trajectory
 from zbench.engine import build_engine
 from zbench.spec.engine import EngineSpec
 
 
 def train(
-    group: dist.ProcessGroup, model_name: str, spec: dict[str, Any], *, steps: int = 3, backwards: int = 1
+    group: dist.ProcessGroup,
+    model_name: str,
+    spec: dict[str, Any],
+    *,
+    steps: int = 3,
+    backwards: int = 1,
+    change: str = "nothing",
+    disturb: str = "",
 ) -> Trajectory:
-    """Return this rank's trajectory of a run; `backwards` a step unless the specification counts them."""
+    """Return this rank's trajectory of a run; `backwards` a step unless the specification counts them.
+
+    `change` happens before each step, to the model and the optimizer's groups; `disturb` names what goes
+    wrong, or is done beside training, and must leave no trace.
+    """
     model = models.make(model_name)
-    parsed = EngineSpec(**spec)
+    parsed = EngineSpec.model_validate(spec)
     engine = build_engine(model, parsed, group)
     rank = dist.get_rank(group)
     backwards = parsed.gradient_accumulation_steps if parsed.accumulation_mode == "micro_steps" else backwards
+    marks = parsed.accumulation_mode == "multi_backward"
     infos = []
     for step in range(steps):
+        changes.CHANGES[change](step, model, engine.param_groups)
         for micro in range(backwards):
-            value = models.loss(model, models.batch(model_name, step, micro, rank))
-            marks = parsed.accumulation_mode == "multi_backward"
-            engine.backward(value, last=(micro == backwards - 1) if marks else None)
+            data = models.batch(model_name, step, micro, rank)
+            last = (micro == backwards - 1) if marks else None
+            if disturb and step:
+                disturbances.disturb(disturb, engine, data, first=micro == 0, last=last)
+            engine.backward(models.loss(model, data), last=last)
         infos.append(engine.step())
-    result = Trajectory(engine.full_parameters(), engine.first_moments(), [i.grad_norm for i in infos], infos)
+    result = Trajectory(
+        engine.full_parameters(),
+        engine.first_moments(),
+        [i.grad_norm for i in infos],
+        [i.skipped for i in infos],
+    )
     assert all(p.grad is None for p in model.parameters() if p.numel())
     engine.close()
     return result

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 Batch = tuple[Tensor, ...]
 
@@ -92,10 +93,74 @@ class Odd(nn.Module):
         return self.last(h * self.gain + self.expanded.expand(h.shape[0], 24))
 
 
+class Checkpointed(Mlp):
+    """Computes its activations again in backward, two of its layers in one piece."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for piece in (self.layers[:2], self.layers[2:]):
+            x = checkpoint(piece, x, use_reentrant=False)
+        return x
+
+
+class Mixed(nn.Module):
+    """Parameters of three dtypes, and one whose memory is not in the order of its elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.narrow = nn.Linear(13, 40), nn.Linear(40, 24, dtype=torch.bfloat16)
+        gain, crossed = torch.rand(24, dtype=torch.float16), torch.randn(24, 600).t()
+        self.more = nn.ParameterDict({"gain": gain, "crossed": crossed})
+        self.last = nn.Linear(24, 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.narrow(torch.tanh(self.first(x)).bfloat16())
+        h = h.to(self.last.weight.dtype) * self.more.gain + self.more.crossed[: x.shape[0]]
+        return self.last(h.to(self.last.weight.dtype))
+
+
+class Outside(Mlp):
+    """Its loss reads parameters while no forward runs."""
+
+    def penalty(self) -> Tensor:
+        """Return a term of the loss."""
+        last = self.layers[4]
+        assert isinstance(last, nn.Linear)
+        return sum(((p.float() ** 2).sum() for p in (last.weight, last.bias)), torch.zeros(()))
+
+
+class Wandering(nn.Module):
+    """Runs its layers in another order at some steps, and one of them twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(13, 40)
+        self.layers = nn.ModuleList(nn.Linear(40, 40) for _ in range(4))
+        self.last = nn.Linear(40, 7)
+
+    def forward(self, x: Tensor, usual: bool = True) -> Tensor:
+        h = torch.tanh(self.first(x))
+        for k in (0, 1, 2, 3) if usual else (2, 0, 2, 1, 3):
+            h = torch.tanh(self.layers[k](h))
+        return self.last(h)
+
+
+MODELS = {
+    "mlp": Mlp,
+    "wide": Wide,
+    "gpt": Gpt,
+    "odd": Odd,
+    "odd-together": Odd,
+    "checkpointed": Checkpointed,
+    "mixed": Mixed,
+    "outside": Outside,
+    "wandering": Wandering,
+}
+
+
 def make(name: str) -> nn.Module:
     """Return a model by name, seeded."""
     torch.manual_seed(7)
-    return {"mlp": Mlp, "wide": Wide, "gpt": Gpt, "odd": Odd, "odd-together": Odd}[name]()
+    return MODELS[name]()
 
 
 def batch(name: str, step: int, micro: int, rank: int) -> Batch:
@@ -112,5 +177,11 @@ def loss(model: nn.Module, data: Batch) -> Tensor:
     if len(data) == 2:
         return functional.cross_entropy(model(data[0]).float().flatten(0, 1), data[1].flatten())
     dtype = next(model.parameters()).dtype
-    outputs = model(data[0].to(dtype), bool(data[2])) if isinstance(model, Odd) else model(data[0].to(dtype))
+    if isinstance(model, Outside):
+        return functional.mse_loss(model(data[0].to(dtype)).float(), data[1]) + 0.1 * model.penalty()
+    outputs = (
+        model(data[0].to(dtype), bool(data[2]))
+        if isinstance(model, Odd | Wandering)
+        else model(data[0].to(dtype))
+    )
     return functional.mse_loss(outputs.float(), data[1])

@@ -20,7 +20,7 @@ class Trajectory:
     parameters: dict[str, Tensor]
     moments: dict[str, Tensor] = field(default_factory=dict)
     norms: list[float | None] = field(default_factory=list)
-    infos: list[Any] = field(default_factory=list)
+    skipped: list[bool] = field(default_factory=list)
 
 
 def padded(values: Tensor) -> Tensor:
@@ -40,6 +40,20 @@ def chunk_sums(flat: Tensor) -> Tensor:
     return ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]))
 
 
+@dataclass(frozen=True)
+class Options:
+    """In which order and which dtypes gradients are added up, and how they are scaled and clipped."""
+
+    max_norm: float = 0.0
+    divisor: int = 1
+    each_backward: bool = False
+    dtype: str = "float32"
+    grad_accum_dtype: str = "float32"
+    communication_dtype: str | None = None
+    initial_loss_scale: float = 65536.0
+    loss_scale_window: int = 1000
+
+
 class PlainTrainer:
     """Trains `model` as `world_size` ranks with plain data parallelism would, summing in a stated order."""
 
@@ -50,24 +64,23 @@ class PlainTrainer:
         world_size: int,
         optimizer: Mapping[str, Any],
         groups: Mapping[str, Mapping[str, Any]] | None = None,
-        max_norm: float = 0.0,
-        divisor: int = 1,
-        each_backward: bool = False,
-        dtype: str = "float32",
-        grad_accum_dtype: str = "float32",
-        communication_dtype: str | None = None,
+        plan: Options | None = None,
     ) -> None:
         groups = groups or {}
         for name, p in model.named_parameters():
             pattern = next((k for k in groups if fnmatchcase(name, k)), None)
             if pattern is not None and groups[pattern].get("frozen"):
                 p.requires_grad_(False)
-        self.model, self.world_size, self.max_norm, self.divisor = model, world_size, max_norm, divisor
-        self.each_backward, self.kept = each_backward, DTYPES[grad_accum_dtype]
-        self.sent = DTYPES[communication_dtype] if communication_dtype else None
+        self.plan = plan = plan or Options()
+        self.model, self.world_size, self.kept = model, world_size, DTYPES[plan.grad_accum_dtype]
+        self.sent = DTYPES[plan.communication_dtype] if plan.communication_dtype else None
+        self.scales = plan.dtype == "float16"
+        self.loss_scale, self._good = (plan.initial_loss_scale if self.scales else 1.0), 0
         self.names = [n for n, p in model.named_parameters()]
         self.masters = {n: nn.Parameter(padded(p)) for n, p in model.named_parameters() if p.numel()}
-        model.to(DTYPES[dtype])
+        for tensor in [*model.parameters(), *model.buffers()]:
+            if tensor.dtype == torch.float32:
+                tensor.data = tensor.data.to(DTYPES[plan.dtype])
         options = dict(optimizer)
         kind = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[options.pop("name", "adamw")]
         options.setdefault("weight_decay", 0.01)
@@ -94,25 +107,23 @@ class PlainTrainer:
         (value * scale if scale != 1.0 else value).backward()
         return {n: p.grad.clone() for n, p in self.model.named_parameters() if p.grad is not None}
 
-    def step(
-        self, loss: Callable[[nn.Module, Batch], Tensor], batches: list[list[Batch]], loss_scale: float = 1.0
-    ) -> None:
-        """Take one step on batches[micro][rank]."""
+    def step(self, loss: Callable[[nn.Module, Batch], Tensor], batches: list[list[Batch]]) -> None:
+        """Take one step on batches[micro][rank], or skip it where float16 overflows."""
+        loss_scale = self.loss_scale
         grads = [[self.gradients(loss, b, loss_scale) for b in of_micro] for of_micro in batches]
         present = {n for of_micro in grads for g in of_micro for n in g}
         sums = {n: self._sum(n, grads) for n in self.names if n in present}
         flats = {n: padded(total) for n, total in sums.items() if n in self.masters}
         everything = [chunk_sums(flats[n]) for n in self.names if n in flats]
-        factor = 1.0 / (self.world_size * self.divisor * loss_scale)
-        norm = math.sqrt(_in_order(torch.cat(everything))) * factor if everything else 0.0
+        divisor = self.world_size * self.plan.divisor * loss_scale
+        norm = math.sqrt(_in_order(torch.cat(everything))) * (1.0 / divisor) if everything else 0.0
         self.norms.append(norm)
-        self.skipped.append(loss_scale != 1.0 and not math.isfinite(norm))
+        self.skipped.append(self.scales and not math.isfinite(norm))
+        self._adapt()
         if self.skipped[-1]:
             return
-        clip = min(1.0, self.max_norm / (norm + 1e-6)) if self.max_norm else 1.0
-        scale = torch.tensor(
-            clip / (self.world_size * self.divisor * loss_scale), dtype=torch.float64
-        ).float()
+        clip = min(1.0, self.plan.max_norm / (norm + 1e-6)) if self.plan.max_norm else 1.0
+        scale = torch.tensor(clip / divisor, dtype=torch.float64).float()
         for n, master in self.masters.items():
             master.grad = flats[n] * scale if n in flats else None
         self.optimizer.step()
@@ -120,6 +131,13 @@ class PlainTrainer:
             for n, p in self.model.named_parameters():
                 if n in flats:
                     p.copy_(self.masters[n][: p.numel()].view(p.shape))
+
+    def _adapt(self) -> None:
+        self._good = 0 if self.skipped[-1] else self._good + 1
+        if self.skipped[-1]:
+            self.loss_scale = max(self.loss_scale / 2, 1.0) if self.scales else 1.0
+        elif self.scales and self._good == self.plan.loss_scale_window:
+            self.loss_scale, self._good = self.loss_scale * 2, 0
 
     def _sum(self, name: str, grads: list[list[dict[str, Tensor]]]) -> Tensor:
         shape = self.model.get_parameter(name).shape
@@ -135,7 +153,7 @@ class PlainTrainer:
                 total = value if k == 0 else total + value
             return total
 
-        if self.each_backward and several and self.world_size > 1:
+        if self.plan.each_backward and several and self.world_size > 1:
             total = torch.zeros(shape, dtype=self.kept)
             for k, of_micro in enumerate(grads):
                 value = over_ranks([g.get(name) for g in of_micro])
@@ -167,11 +185,13 @@ class PlainTrainer:
                 if m in state
             },
             self.norms,
+            self.skipped,
         )
 
     def _value(self, name: str, shape: torch.Size) -> Tensor:
         parameter = self.model.get_parameter(name)
-        if name not in self.masters or not parameter.requires_grad:
+        trained = parameter.requires_grad or self.masters.get(name) in self.optimizer.state
+        if name not in self.masters or not trained:
             return parameter.detach().float().clone()
         return self.masters[name].detach()[: shape.numel()].view(shape).clone()
 

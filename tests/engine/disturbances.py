@@ -1,0 +1,122 @@
+"""What goes wrong in the middle of training, or is done beside it. All of it must leave no trace."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.engine import models
+from zbench.engine import Engine
+from zbench.errors import UsageError
+
+
+class AccidentError(Exception):
+    """What user code raises."""
+
+
+def disturb(kinds: str, engine: Engine, data: models.Batch, *, first: bool, last: bool | None) -> None:
+    """Do what `kinds` (names, by comma) says, before a backward that is the step's `first` or not."""
+    for kind in kinds.split(","):
+        if kind in ("backward", "interrupt") and not first:
+            continue  # it would cost the step the backwards before it
+        DISTURBANCES[kind](engine, data, last)
+
+
+def fail_in_backward(engine: Engine, data: models.Batch, last: bool | None) -> None:
+    """An activation's hook raises when about half of backward is done."""
+    with _hooked(engine.model, data, lambda out: out.register_hook(_raise)):
+        loss = models.loss(engine.model, data)
+    _expect(AccidentError, engine.backward, loss, last)
+
+
+def fail_at_the_end_of_backward(engine: Engine, data: models.Batch, last: bool | None) -> None:
+    """Ctrl-C arrives when every gradient has."""
+    loss = models.loss(engine.model, data)
+    finish = engine._core.gradients.finish
+    engine._core.gradients.finish = _interrupt  # type: ignore[method-assign]
+    try:
+        _expect(KeyboardInterrupt, engine.backward, loss, last)
+    finally:
+        engine._core.gradients.finish = finish  # type: ignore[method-assign]
+
+
+def fail_in_forward(engine: Engine, data: models.Batch, last: bool | None) -> None:
+    """A module raises in the middle of the model's forward."""
+    with _hooked(engine.model, data, _raise):
+        _expect(AccidentError, models.loss, engine.model, data)
+
+
+def evaluate(engine: Engine, data: models.Batch, last: bool | None) -> None:
+    """Run the model without gradients, twice, and once with gradients that nobody asks for."""
+    with torch.no_grad():
+        a, b = (models.loss(engine.model, data) for _ in range(2))
+    c = models.loss(engine.model, data)
+    assert a == b == c
+
+
+def read(engine: Engine, data: models.Batch, last: bool | None) -> None:
+    """Look at everything that can be looked at between two backwards."""
+    with torch.no_grad():
+        assert all(bool(p.isfinite().all()) for m in engine.model.modules() for p in _own(m))
+    assert engine.full_parameters().keys() == dict(engine.model.named_parameters()).keys()
+    engine.state_dict(), engine.local_state(), engine.memory_by_category()
+
+
+def _own(module: nn.Module) -> Iterator[Tensor]:
+    for name in module._parameters:
+        if (value := getattr(module, name)) is not None:
+            yield value
+
+
+def misuse(engine: Engine, data: models.Batch, last: bool | None) -> None:
+    """Call out of turn: all of it is refused, and says what to do."""
+    policies = engine._policies.accumulation
+    if type(policies).__name__ != "Unmanaged" or policies.count == 0:  # type: ignore[attr-defined]
+        _expect(UsageError, engine.step)
+    if type(policies).__name__ != "MultiBackward":
+        _expect(UsageError, engine.backward, models.loss(engine.model, data), True)
+
+
+DISTURBANCES = {
+    "backward": fail_in_backward,
+    "interrupt": fail_at_the_end_of_backward,
+    "forward": fail_in_forward,
+    "evaluate": evaluate,
+    "read": read,
+    "misuse": misuse,
+}
+
+
+@contextmanager
+def _hooked(model: nn.Module, data: models.Batch, act: Any) -> Iterator[None]:
+    """Have `act` called with the output of the middle one of the modules that are called in this model."""
+    called: list[nn.Module] = []
+    inner = [m for m in model.modules() if m is not model]
+    notes = [m.register_forward_hook(lambda module, *_: called.append(module)) for m in inner]
+    with torch.no_grad():
+        models.loss(model, data)
+    for note in notes:
+        note.remove()
+    handle = called[len(called) // 2].register_forward_hook(lambda module, args, out: act(out) and None)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _raise(*_: object) -> None:
+    raise AccidentError
+
+
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def _expect(error: type[BaseException], call: Any, *arguments: object) -> None:
+    try:
+        call(*arguments)
+    except error:
+        return
+    raise AssertionError(f"{call} did not raise {error.__name__}")

@@ -1,0 +1,137 @@
+"""The lattice of configurations, and the check that one of them leaves the bits of plain PyTorch."""
+
+import random
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import torch
+
+from tests.engine import changes, models
+from tests.engine.plain import Options, PlainTrainer, Trajectory
+from tests.engine.ranks import RankPool
+
+STEPS = 3
+ROWS = [
+    {"zero_stage": 0},
+    {"zero_stage": 1},
+    {"zero_stage": 1, "offload_optimizer": "cpu"},
+    {"zero_stage": 2},
+    {"zero_stage": 2, "offload_optimizer": "cpu"},
+    {"zero_stage": 3},
+    {"zero_stage": 3, "offload_optimizer": "cpu"},
+    {"zero_stage": 3, "offload_param": "cpu"},
+    {"zero_stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu"},
+]
+CHOICES: dict[str, list[dict[str, Any]]] = {
+    "clipping": [{}, {"gradient_clipping": 0.1}],
+    "accumulation": [
+        {},
+        {"gradient_accumulation_steps": 3},
+        {"accumulation_mode": "multi_backward", "backwards": 1},
+        {"accumulation_mode": "multi_backward", "backwards": 3},
+        {"accumulation_mode": "unmanaged", "backwards": 1},
+        {"accumulation_mode": "unmanaged", "backwards": 3},
+    ],
+    "reduce_at": [{}, {"reduce_at": "boundary"}, {"reduce_at": "each_backward"}],
+    "sizes": [
+        {"reduce_bucket_size": 1, "allgather_bucket_size": 1, "sub_group_size": 1},
+        {"reduce_bucket_size": 1500, "allgather_bucket_size": 700, "sub_group_size": 900},
+        {"reduce_bucket_size": 700, "allgather_bucket_size": 10**8},
+        {"reduce_bucket_size": 10**8, "allgather_bucket_size": 1000},
+    ],
+    "overlap": [{}, {"overlap_comm": False}, {"prefetch_bucket_size": 1}, {"prefetch_bucket_size": 2000}],
+    "residents": [{"param_persistence_threshold": 0}, {"param_persistence_threshold": 100}, {}],
+    "dtypes": [
+        {},
+        {"grad_accum_dtype": "bfloat16"},
+        {"communication_dtype": "bfloat16"},
+        {"dtype": "bfloat16"},
+        {"dtype": "bfloat16", "communication_dtype": "float32"},
+        {"dtype": "bfloat16", "grad_accum_dtype": "bfloat16"},
+    ],
+    "optimizer": [
+        {},
+        {"optimizer": {"name": "adam", "amsgrad": True, "weight_decay": 0.1}},
+        {
+            "param_groups": {
+                "*bias": {"weight_decay": 0.0, "lr": 3e-3},
+                "*.weight": {"betas": (0.8, 0.95), "eps": 1e-6},
+            }
+        },
+    ],
+}
+
+
+def points(row: dict[str, Any], seed: int, count: int) -> Iterator[dict[str, Any]]:
+    """Yield points of the lattice in which every value of every choice comes up; the same ones every time."""
+    draw = random.Random(seed)
+    columns = [draw.sample(values * count, count) for values in CHOICES.values()]
+    for values in zip(*columns, strict=True):
+        point: dict[str, Any] = dict(row)
+        for value in values:
+            point |= value
+        yield point
+
+
+@cache
+def reference(
+    model: str, world_size: int, backwards: int, options: str, change: str, steps: int
+) -> Trajectory:
+    """Return the plain trajectory; `options` is the repr of a dict."""
+    known: dict[str, Any] = eval(options)
+    plan = Options(**known.pop("plan"))
+    trainer = PlainTrainer(models.make(model), world_size=world_size, plan=plan, **known)
+    for step in range(steps):
+        changes.CHANGES[change](step, trainer.model, trainer.torch_groups)
+        micros = [[models.batch(model, step, m, r) for r in range(world_size)] for m in range(backwards)]
+        trainer.step(models.loss, micros)
+    return trainer.trajectory()
+
+
+def check(
+    ranks: RankPool,
+    model: str,
+    world_size: int,
+    point: dict[str, Any],
+    *,
+    change: str = "nothing",
+    disturb: str = "",
+    steps: int = STEPS,
+) -> Trajectory:
+    """Run one point, compare every rank's result with the reference, and return the reference."""
+    spec = dict(point)
+    backwards = spec.pop("backwards", spec.get("gradient_accumulation_steps", 1))
+    each = {"boundary": False, "each_backward": True}.get(spec.get("reduce_at", ""), spec["zero_stage"] >= 2)
+    same = ("dtype", "grad_accum_dtype", "communication_dtype", "initial_loss_scale", "loss_scale_window")
+    plan = {
+        "max_norm": spec.get("gradient_clipping", 0.0),
+        "divisor": spec.get("gradient_accumulation_steps", 1),
+        "each_backward": each,
+        **{key: spec[key] for key in same if key in spec},
+    }
+    options = {
+        "optimizer": {"lr": 1e-3, **spec.get("optimizer", {})},
+        "groups": spec.get("param_groups"),
+        "plan": plan,
+    }
+    expected = reference(model, world_size, backwards, repr(options), change, steps)
+    results = ranks.run(
+        world_size,
+        "tests.engine.cases:train",
+        model,
+        spec,
+        steps=steps,
+        backwards=backwards,
+        change=change,
+        disturb=disturb,
+    )
+    for result in results:
+        for name, value in expected.parameters.items():
+            assert torch.equal(result.parameters[name], value), f"{name} at {spec}"
+        for name, value in expected.moments.items():
+            assert torch.equal(result.moments[name], value), f"exp_avg of {name} at {spec}"
+        measured = "gradient_clipping" in spec or spec.get("dtype") == "float16"
+        assert str(result.norms) == str(expected.norms if measured else [None] * steps), spec
+        assert result.skipped == expected.skipped, spec
+    return expected

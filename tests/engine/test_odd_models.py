@@ -1,0 +1,41 @@
+"""Unusual models and what users change or get wrong while training leave the bits of plain PyTorch."""
+
+from typing import Any
+
+import pytest
+
+from tests.engine.lattice import ROWS, check
+from tests.engine.ranks import RankPool
+
+SPECULATIVE = {"offload_optimizer": "cpu", "offload_schedule": "speculative", "sub_group_size": 600}
+ALL = [*ROWS, *({"zero_stage": stage, **SPECULATIVE} for stage in (1, 2, 3))]
+SIZES = {"reduce_bucket_size": 900, "allgather_bucket_size": 700, "param_persistence_threshold": 30}
+
+each_row = pytest.mark.parametrize("row", ALL, ids=lambda row: "-".join(str(v) for v in row.values()))
+
+
+@each_row
+def test_what_fails_or_is_refused_or_looked_at_leaves_no_trace(ranks: RankPool, row: dict[str, Any]) -> None:
+    everything = "backward,interrupt,forward,evaluate,read,misuse"
+    for model in ("mlp", "odd-together"):
+        for more in ({"gradient_accumulation_steps": 2}, {"accumulation_mode": "unmanaged", "backwards": 2}):
+            check(ranks, model, 2, row | SIZES | more | {"gradient_clipping": 0.1}, disturb=everything)
+
+
+@each_row
+def test_schedules_of_every_hyperparameter_are_honoured(ranks: RankPool, row: dict[str, Any]) -> None:
+    groups = {"*bias": {"weight_decay": 0.0}, "layers.0*": {"betas": [0.8, 0.9]}}
+    check(ranks, "mlp", 2, row | SIZES | {"param_groups": groups}, change="schedule")
+
+
+@each_row
+def test_parameters_may_be_frozen_and_unfrozen_later(ranks: RankPool, row: dict[str, Any]) -> None:
+    for change in ("unfreeze", "thaw"):
+        check(ranks, "odd-together", 2, row | SIZES | {"gradient_clipping": 0.1}, change=change)
+
+
+@each_row
+@pytest.mark.parametrize("model", ["checkpointed", "mixed", "outside", "wandering"])
+def test_unusual_models(ranks: RankPool, model: str, row: dict[str, Any]) -> None:
+    check(ranks, model, 2, row | SIZES | {"gradient_clipping": 0.1}, steps=4)
+    check(ranks, model, 2, row | {"gradient_accumulation_steps": 2, "param_persistence_threshold": 0})
