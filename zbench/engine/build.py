@@ -21,7 +21,7 @@ from zbench.engine.catalog import (
     unit_regions,
 )
 from zbench.engine.checkpoint.state import EngineState, set_masters
-from zbench.engine.collectives import Gloo, Native, SingleProcess, choose_collectives
+from zbench.engine.collectives import Transport, choose_collectives
 from zbench.engine.compiled.assembly import Route, Wire, compile_model
 from zbench.engine.deferred import forget_parts, whole_values
 from zbench.engine.engine import Core, Engine, Policies
@@ -89,7 +89,7 @@ class _CoreBuilder:
         model: nn.Module,
         spec: EngineSpec,
         device: torch.device,
-        moved: SingleProcess | Gloo | Native,
+        moved: Transport,
         policies: Policies,
         instruments: Instruments,
         groups: list[ParamGroup],

@@ -6,8 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from zbench.engine.collectives import Done
 from zbench.engine.protocols import Work
+from zbench.engine.transport.works import Done
 
 
 class Home(Protocol):

@@ -12,11 +12,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from zbench.engine.collectives import All, Done, Once, ScratchPool, Then
 from zbench.engine.home import Home
 from zbench.engine.partition import Bucket, Extent, Shard
 from zbench.engine.protocols import Collectives, Work
 from zbench.engine.sums import accumulate
+from zbench.engine.transport.scratch import ScratchPool
+from zbench.engine.transport.works import All, Done, Once, Then
 
 _ARRIVING_AT_ONCE = 2
 

@@ -9,9 +9,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from zbench.engine.collectives import All
 from zbench.engine.partition import Extent, Segment, Shard
 from zbench.engine.protocols import Collectives, Work
+from zbench.engine.transport.works import All
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from zbench.engine.collectives import ScratchPool
 from zbench.engine.partition import Bucket, Layout
+from zbench.engine.transport.scratch import ScratchPool
 
 
 class Sends(Protocol):

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from zbench.engine.collectives import All
 from zbench.engine.home import Home
 from zbench.engine.parameters import Trainable
 from zbench.engine.partition import Extent, Segment, Shard
 from zbench.engine.protocols import Collectives, Work
+from zbench.engine.transport.works import All
 
 
 @dataclass(eq=False, slots=True)

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from zbench.engine.collectives import Gloo, Native, SingleProcess
+from zbench.engine.collectives import Transport
 from zbench.engine.compiled.backend import compile_in_place, undo_compile
 from zbench.engine.compiled.gradients import CompiledGradients, StepMemory
 from zbench.engine.compiled.reduction import ForeseeingReducer
@@ -18,6 +18,7 @@ from zbench.engine.home import Home
 from zbench.engine.parameters import Trainable
 from zbench.engine.partition import Shard
 from zbench.engine.protocols import Collectives
+from zbench.engine.transport.single import SingleProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Route:
     home: Home
     device: torch.device
     collectives: Collectives
-    moved: SingleProcess | Gloo | Native
+    moved: Transport
     in_flight: int
 
 

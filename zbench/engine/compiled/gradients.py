@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from zbench.engine.collectives import ScratchPool
 from zbench.engine.compiled.ops import set_current
 from zbench.engine.compiled.reduction import ForeseeingReducer
 from zbench.engine.compiled.registry import StepRegistry
@@ -12,6 +11,7 @@ from zbench.engine.compiled.sending import StepSends
 from zbench.engine.compiled.targets import StepTargets
 from zbench.engine.gradients import Pass, ReplicatedGradients
 from zbench.engine.partition import Portion
+from zbench.engine.transport.scratch import ScratchPool
 from zbench.errors import UsageError
 
 

@@ -1,0 +1,196 @@
+"""What ranks do in the tests of transport; every case returns plain values."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+
+from tests.engine.cases import train
+from tests.engine.plain import Trajectory
+from zbench.engine.collectives import choose_collectives
+from zbench.engine.transport import memory, neighbours
+from zbench.engine.transport.gloo import Gloo
+from zbench.measure.shim import SHIM, WHY_NOT
+
+CPU = torch.device("cpu")
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+def make(group: dist.ProcessGroup) -> neighbours.Neighbours:
+    """Return collectives that read whatever the size; AssertionError where ranks may not read."""
+    pids = memory.find_neighbours(group)
+    assert pids is not None
+    return neighbours.Neighbours(group, CPU, pids)
+
+
+def _send(rank: int, length: int, world: int, dtype: torch.dtype) -> torch.Tensor:
+    made = torch.Generator().manual_seed(rank)
+    return torch.randn(length * world, generator=made).to(dtype)
+
+
+def same_bits(group: dist.ProcessGroup, lengths: list[int]) -> list[str]:
+    """Reduce and gather by sockets and by reading, in place and not; return what differs."""
+    sockets, reading = Gloo(group, CPU), make(group)
+    rank, world = dist.get_rank(group), dist.get_world_size(group)
+    wrong = []
+    with mock.patch.object(neighbours, "WORTH_READING", 0), mock.patch.object(neighbours, "_PIECE", 4096):
+        for dtype in DTYPES:
+            for length in lengths:
+                send = _send(rank, length, world, dtype)
+                parts = [_send(r, length, world, dtype).chunk(world)[rank].float() for r in range(world)]
+                expected = parts[0]
+                for part in parts[1:]:
+                    expected = expected + part
+                outs = [torch.empty(length) for _ in range(2)]
+                for way, out in zip((sockets, reading), outs, strict=True):
+                    way.reduce_scatter(send, out).wait()
+                    wrong += [f"reduce {dtype} {length} {type(way)}"] * (not torch.equal(out, expected))
+                flat = torch.zeros(length * world, dtype=dtype)
+                flat.chunk(world)[rank].copy_(send.chunk(world)[rank])
+                reading.all_gather(flat).wait()
+                whole = torch.cat([_send(r, length, world, dtype).chunk(world)[r] for r in range(world)])
+                wrong += [f"gather {dtype} {length}"] * (not torch.equal(flat, whole))
+                if dtype == torch.float32:
+                    mine = send.chunk(world)[rank]
+                    reading.reduce_scatter(send, mine).wait()
+                    wrong += [f"in place {length}"] * (not torch.equal(mine, expected))
+    sockets.close()
+    reading.close()
+    return wrong
+
+
+def many_in_flight(group: dist.ProcessGroup, length: int, count: int) -> bool:
+    """Launch before waiting for anything, with ranks out of step, and overwrite after each wait."""
+    comm, rank, world = make(group), dist.get_rank(group), dist.get_world_size(group)
+    right = True
+    for number in range(3):
+        time.sleep(0.01 * rank * number)
+        sends = [torch.full((length * world,), float(rank + k + number)) for k in range(count)]
+        outs = [torch.empty(length) for _ in sends]
+        flats = [torch.full((length * world,), -1.0) for _ in sends]
+        works = []
+        for k, (send, out, flat) in enumerate(zip(sends, outs, flats, strict=True)):
+            flat.chunk(world)[rank].fill_(rank + 10 * k)
+            works += [comm.reduce_scatter(send, out), comm.all_gather(flat)]
+        for k, (send, out, flat) in enumerate(zip(sends, outs, flats, strict=True)):
+            works[2 * k].wait()
+            works[2 * k + 1].wait()
+            send.fill_(-7.0)  # everyone has read it
+            right &= bool((out == sum(r + k + number for r in range(world))).all())
+            for r, part in enumerate(flat.chunk(world)):
+                right &= bool((part == r + 10 * k).all())
+            flat.fill_(-7.0)
+    comm.close()
+    return right
+
+
+def chosen(group: dist.ProcessGroup, refused_by: int | None) -> str:
+    """Return the class that is chosen when reading is refused to one rank."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    if dist.get_rank(group) == refused_by:
+        with mock.patch.object(memory, "read_memory", refuse):
+            comm = choose_collectives(group, CPU)
+    else:
+        comm = choose_collectives(group, CPU)
+    comm.close()
+    return type(comm).__name__
+
+
+def threads_left(group: dist.ProcessGroup, *, closed: bool) -> list[str]:
+    """Return the names of this room's threads that live on after collectives were used and let go."""
+    comm = make(group)
+    flat = torch.zeros(1 << 18)
+    comm.all_gather(flat).wait()
+    if closed:
+        comm.close()
+    del comm
+    deadline = time.monotonic() + 10
+    while (names := _own_threads()) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return names
+
+
+def _own_threads() -> list[str]:
+    return [t.name for t in threading.enumerate() if t.name.startswith("zbench ")]
+
+
+def one_fails_to_read(group: dist.ProcessGroup, failing: int) -> tuple[str, float]:
+    """Return what the waiter of each rank gets when one rank cannot read, and what the next call gives."""
+    comm, rank = make(group), dist.get_rank(group)
+    send = torch.ones(3 << 15)
+
+    def refuse(*_: object) -> None:
+        raise OSError("refused in the middle")
+
+    out = torch.empty(send.numel() // dist.get_world_size(group))
+    reading: Callable[..., None] = refuse if rank == failing else memory.read_memory
+    with mock.patch.object(neighbours, "read_memory", reading):
+        try:
+            comm.reduce_scatter(send, out).wait()
+            heard = "nothing"
+        except (OSError, RuntimeError) as error:
+            heard = str(error)
+    comm.reduce_scatter(send, out).wait()
+    comm.close()
+    return heard, float(out[0])
+
+
+def interrupted(group: dist.ProcessGroup) -> tuple[str, bool]:
+    """Interrupt a wait; return what it raised, and whether the work was done by then."""
+    comm, rank = make(group), dist.get_rank(group)
+    send, out = torch.ones(3 << 15), torch.zeros((3 << 15) // dist.get_world_size(group))
+    if rank:
+        time.sleep(0.3)
+    work = comm.reduce_scatter(send, out)
+    if rank == 0:
+        threading.Timer(0.1, os.kill, (os.getpid(), 2)).start()
+    try:
+        work.wait()
+        heard = "nothing"
+    except KeyboardInterrupt:
+        heard = "interrupt"
+    done = bool((out == dist.get_world_size(group)).all())
+    comm.close()
+    return heard, done
+
+
+def extra_bytes(group: dist.ProcessGroup, length: int) -> int:
+    """Return the most bytes held at once during a reduction, beyond what it was given."""
+    comm = make(group)
+    send, out = torch.ones(length * comm.world_size), torch.empty(length)
+    assert SHIM is not None, WHY_NOT
+    before = SHIM.zbench_memory_live_bytes()
+    SHIM.zbench_memory_reset_peak()
+    comm.reduce_scatter(send, out).wait()
+    extra = SHIM.zbench_memory_peak_bytes() - before
+    comm.close()
+    return extra
+
+
+def outlive(group: dist.ProcessGroup, victim: int) -> str:
+    """One rank is killed in the middle of a reduction; the others return what they hear."""
+    comm, rank = make(group), dist.get_rank(group)
+    send = torch.ones(3 << 15)
+    out = torch.empty(send.numel() // comm.world_size)
+    comm.reduce_scatter(send, out).wait()
+    if rank == victim:
+        os._exit(9)
+    try:
+        comm.reduce_scatter(send, out).wait()
+        return "nothing"
+    except (OSError, RuntimeError) as error:
+        return type(error).__name__
+
+
+def train_by_reading(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Trajectory:
+    """Train with every operand read from memory, however small."""
+    with mock.patch.object(neighbours, "WORTH_READING", 0):
+        return train(group, *args, **kwargs)

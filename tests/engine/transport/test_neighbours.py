@@ -1,0 +1,80 @@
+"""Ranks that read one another's memory: same bits as sockets, and sane when something goes wrong."""
+
+import pytest
+import torch
+
+from tests.engine.ranks import RankPool
+from tests.engine.test_parity import ROWS
+
+CASES = "tests.engine.transport.cases:"
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_reading_and_sockets_give_the_bits_of_a_sum_in_rank_order(ranks: RankPool, world: int) -> None:
+    lengths = [256, 1024, 4096, 5120, 256 * 37]
+    for wrong in ranks.run(world, CASES + "same_bits", lengths):
+        assert not wrong
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_memory_may_be_overwritten_once_a_work_has_been_waited_for(ranks: RankPool, world: int) -> None:
+    assert all(ranks.run(world, CASES + "many_in_flight", 50_000, 6))
+
+
+@pytest.mark.parametrize("row", range(len(ROWS)))
+def test_training_by_reading_leaves_the_bits_of_training_by_sockets(ranks: RankPool, row: int) -> None:
+    spec = ROWS[row] | {
+        "gradient_clipping": 0.1,
+        "reduce_bucket_size": 1500,
+        "gradient_accumulation_steps": 2,
+    }
+    for model, dtype in (("mlp", "float32"), ("odd-together", "bfloat16")):
+        ways = ("tests.engine.cases:train", CASES + "train_by_reading")
+        sockets, reading = (ranks.run(3, way, model, spec | {"dtype": dtype}) for way in ways)
+        for one, other in zip(sockets, reading, strict=True):
+            assert one.norms == other.norms
+            for name, value in one.parameters.items():
+                assert torch.equal(value, other.parameters[name]), name
+
+
+def test_reading_is_chosen_only_if_every_rank_can(ranks: RankPool) -> None:
+    assert ranks.run(3, CASES + "chosen", None) == ["Neighbours"] * 3
+    for refused in range(3):
+        assert ranks.run(3, CASES + "chosen", refused) == ["Gloo"] * 3
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_no_thread_outlives_its_collectives(ranks: RankPool, closed: bool) -> None:
+    assert ranks.run(2, CASES + "threads_left", closed=closed) == [[], []]
+
+
+@pytest.mark.parametrize("failing", [0, 2])
+def test_a_rank_that_fails_to_read_tells_the_others_and_the_next_call_works(
+    ranks: RankPool, failing: int
+) -> None:
+    heard = [text for text, _ in ranks.run(3, CASES + "one_fails_to_read", failing)]
+    assert heard.pop(failing) == "refused in the middle"
+    assert heard == [f"rank {failing} could not read the memory of another rank"] * 2
+    assert [value for _, value in ranks.run(3, CASES + "one_fails_to_read", failing)] == [3.0] * 3
+
+
+def test_an_interrupt_is_raised_when_the_memory_is_no_longer_used(ranks: RankPool) -> None:
+    assert ranks.run(2, CASES + "interrupted") == [("interrupt", True), ("nothing", True)]
+
+
+def test_a_reduction_needs_one_small_buffer_whatever_its_length(ranks: RankPool) -> None:
+    for extra in ranks.run(3, CASES + "extra_bytes", 3 << 20):
+        assert 0 < extra <= 2 * (1 << 20) + 4096  # a piece from each of two neighbours, of 12 MiB each
+
+
+def test_a_rank_that_dies_is_an_error_to_those_who_wait_for_it() -> None:
+    pool = RankPool(3)
+    try:
+        pool._start()
+        for pipe in pool._pipes:
+            pipe.send((3, CASES + "outlive", (1,), {}))
+        for rank in (0, 2):
+            assert pool._pipes[rank].poll(60), "a survivor waits for ever"
+            assert pool._pipes[rank].recv() == (True, "RuntimeError")
+    finally:
+        pool.close()

@@ -1,0 +1,1 @@
+"""How bytes move between ranks: the only room that knows gloo from NCCL."""

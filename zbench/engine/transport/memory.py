@@ -1,0 +1,76 @@
+"""Another process's memory, read by Linux's `process_vm_readv`, and whether all ranks may do so."""
+
+import ctypes
+import os
+import secrets
+import sys
+from functools import cache
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+_PR_SET_PTRACER = 0x59616D61
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+class _Span(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.process_vm_readv.restype = ctypes.c_ssize_t
+    span = (ctypes.c_void_p, ctypes.c_ulong)
+    libc.process_vm_readv.argtypes = (ctypes.c_int, *span, *span, ctypes.c_ulong)
+    return libc
+
+
+def read_memory(pid: int, address: int, into: Tensor) -> None:
+    """Fill `into` (contiguous, on the CPU) from `address` on of another process; OSError if it may not."""
+    done, libc = 0, _libc()
+    while done < into.nbytes:
+        local, remote = (_Span(start + done, into.nbytes - done) for start in (into.data_ptr(), address))
+        count = libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
+        if count <= 0:
+            error = ctypes.get_errno()
+            raise OSError(error, f"cannot read the memory of process {pid}: {os.strerror(error)}")
+        done += count
+
+
+def find_neighbours(group: dist.ProcessGroup) -> list[int] | None:
+    """Return the process ids of all ranks if each can read every other's memory, else None; the same on all
+    ranks.
+    """
+    token = torch.tensor(list(secrets.token_bytes(16)), dtype=torch.uint8)
+    _let_siblings_read()
+    card = (_host(), os.getpid(), token.data_ptr(), bytes(token.tolist()))
+    cards = [card] * dist.get_world_size(group)
+    dist.all_gather_object(cards, card, group=group)
+    verdicts = [False] * len(cards)
+    dist.all_gather_object(verdicts, all(_readable(*card) for card in cards), group=group)
+    return [pid for _, pid, _, _ in cards] if all(verdicts) else None
+
+
+def _host() -> str:
+    """Return what only processes on one running kernel have in common."""
+    return _BOOT.read_text() if sys.platform == "linux" and _BOOT.exists() else secrets.token_hex()
+
+
+def _let_siblings_read() -> None:
+    """Allow descendants of this process's parent (the job's other ranks) what Yama reserves for ancestors."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(os.getppid()), 0, 0, 0)
+
+
+def _readable(host: str, pid: int, address: int, token: bytes) -> bool:
+    """Try it: a process id may mean another process in another container of the same host."""
+    found = torch.zeros(len(token), dtype=torch.uint8)
+    try:
+        if host == _host():
+            read_memory(pid, address, found)
+    except (OSError, AttributeError):
+        return False
+    return bytes(found.tolist()) == token

@@ -1,0 +1,36 @@
+"""Buffers that are used again and again."""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(slots=True)
+class ScratchPool:
+    """Receive buffers, kept between uses; `bytes` is what it holds now, in use or not."""
+
+    device: torch.device
+    bytes: int = 0
+    _free: list[Tensor] = field(default_factory=list)
+
+    def take(self, numel: int, dtype: torch.dtype) -> Tensor:
+        """Return an uninitialised buffer of at least `numel` elements: the smallest kept one, else a new
+        one.
+        """
+        fitting = [t for t in self._free if t.dtype == dtype and t.numel() >= numel]
+        if not fitting:
+            self.bytes += numel * dtype.itemsize
+            return torch.empty(numel, dtype=dtype, device=self.device)
+        best = min(fitting, key=Tensor.numel)
+        self._free = [t for t in self._free if t is not best]
+        return best
+
+    def give(self, buffer: Tensor) -> None:
+        """Take back what `take` returned; it must be used no more."""
+        self._free.append(buffer)
+
+    def drop(self) -> None:
+        """Let go of every buffer that is not in use."""
+        self.bytes -= sum(t.nbytes for t in self._free)
+        self._free.clear()

@@ -1,0 +1,35 @@
+"""A world of one rank."""
+
+from torch import Tensor
+
+from zbench.engine.protocols import Work
+from zbench.engine.transport.works import Done
+
+
+class SingleProcess:
+    """Nothing to send."""
+
+    rank, world_size = 0, 1
+
+    def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:
+        if send.data_ptr() != out.data_ptr():
+            out.copy_(send)
+        return Done()
+
+    def all_gather(self, flat: Tensor) -> Work:
+        return Done()
+
+    def all_gather_small(self, values: Tensor) -> Tensor:
+        return values.cpu().unsqueeze(0)
+
+    def broadcast(self, tensor: Tensor, source: int) -> Work:
+        return Done()
+
+    def barrier(self) -> None:
+        return
+
+    def bytes_by_category(self) -> dict[str, int]:
+        return {}
+
+    def close(self) -> None:
+        return
