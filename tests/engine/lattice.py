@@ -23,6 +23,9 @@ ROWS = [
     {"zero_stage": 3, "offload_param": "cpu"},
     {"zero_stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu"},
 ]
+SPECULATIVE = {"offload_optimizer": "cpu", "offload_schedule": "speculative", "sub_group_size": 600}
+SPECULATIVE_ROWS: list[dict[str, Any]] = [{"zero_stage": stage, **SPECULATIVE} for stage in (1, 2, 3)]
+SIZES = {"reduce_bucket_size": 900, "allgather_bucket_size": 700, "param_persistence_threshold": 30}
 CHOICES: dict[str, list[dict[str, Any]]] = {
     "clipping": [{}, {"gradient_clipping": 0.1}],
     "accumulation": [
@@ -72,6 +75,11 @@ def points(row: dict[str, Any], seed: int, count: int) -> Iterator[dict[str, Any
         for value in values:
             point |= value
         yield point
+
+
+def row_id(row: dict[str, Any]) -> str:
+    """Return a short name of a row."""
+    return "-".join(str(value) for value in row.values())
 
 
 @cache

@@ -154,6 +154,7 @@ MODELS = {
     "mixed": Mixed,
     "outside": Outside,
     "wandering": Wandering,
+    "spiky": Mlp,
 }
 
 
@@ -169,7 +170,8 @@ def batch(name: str, step: int, micro: int, rank: int) -> Batch:
     if name == "gpt":
         return torch.randint(61, (2, 9), generator=g), torch.randint(61, (2, 9), generator=g)
     use = torch.tensor((step + (rank if name == "odd" else 0)) % 3 != 0)
-    return torch.randn(5, 13, generator=g), torch.randn(5, 7, generator=g), use
+    spike = 3e4 if name == "spiky" and (step, micro, rank) == (2, 0, 1) else 1.0
+    return torch.randn(5, 13, generator=g) * spike, torch.randn(5, 7, generator=g), use
 
 
 def loss(model: nn.Module, data: Batch) -> Tensor:

@@ -4,14 +4,10 @@ from typing import Any
 
 import pytest
 
-from tests.engine.lattice import ROWS, check
+from tests.engine.lattice import ROWS, SIZES, SPECULATIVE_ROWS, check, row_id
 from tests.engine.ranks import RankPool
 
-SPECULATIVE = {"offload_optimizer": "cpu", "offload_schedule": "speculative", "sub_group_size": 600}
-ALL = [*ROWS, *({"zero_stage": stage, **SPECULATIVE} for stage in (1, 2, 3))]
-SIZES = {"reduce_bucket_size": 900, "allgather_bucket_size": 700, "param_persistence_threshold": 30}
-
-each_row = pytest.mark.parametrize("row", ALL, ids=lambda row: "-".join(str(v) for v in row.values()))
+each_row = pytest.mark.parametrize("row", [*ROWS, *SPECULATIVE_ROWS], ids=row_id)
 
 
 @each_row

@@ -8,6 +8,7 @@ before.
 """
 
 import json
+import math
 import os
 import shutil
 from collections import defaultdict
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -80,7 +81,11 @@ class _Whole(Mapping[str, Tensor]):
     """A safetensors file, read tensor by tensor."""
 
     def __init__(self, file: Path) -> None:
-        self._file = safe_open(file, framework="pt")
+        try:
+            self._file = safe_open(file, framework="pt")
+        except SafetensorError as error:
+            raise UsageError(f"{file}: damaged ({error}); resume from another checkpoint") from error
+        self.facts: dict[str, str] = self._file.metadata() or {}  # type: ignore[no-untyped-call]
         self._keys: list[str] = list(self._file.keys())  # type: ignore[no-untyped-call]
 
     def __getitem__(self, key: str) -> Tensor:
@@ -88,6 +93,10 @@ class _Whole(Mapping[str, Tensor]):
             raise KeyError(key)
         tensor: Tensor = self._file.get_tensor(key)  # type: ignore[no-untyped-call]
         return tensor
+
+    def length(self, key: str) -> int:
+        """Return the number of elements of a tensor, without reading it."""
+        return math.prod(self._file.get_slice(key).get_shape())  # type: ignore[no-untyped-call]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._keys)
@@ -101,8 +110,7 @@ class _Pieces(Mapping[str, Tensor]):
 
     def __init__(self, path: Path) -> None:
         self._common = _Whole(path / "common.safetensors")
-        with safe_open(path / "common.safetensors", framework="pt") as file:
-            facts = file.metadata()
+        facts = self._common.facts
         self._shapes: dict[str, list[int]] = json.loads(facts["shapes"])
         files = sorted(path.glob("rank-*.safetensors"))
         if len(files) != int(facts["ranks"]):
@@ -112,12 +120,20 @@ class _Pieces(Mapping[str, Tensor]):
             for piece in file:
                 key, _, start = piece.rpartition("@")
                 self._pieces[key].append((int(start), piece, file))
+        for key, pieces in self._pieces.items():
+            pieces.sort(key=lambda p: p[0])
+            runs = [(start, start + file.length(piece)) for start, piece, file in pieces]
+            whole = math.prod(self._shape(key))
+            if [start for start, _ in runs] + [whole] != [0] + [stop for _, stop in runs]:
+                raise UsageError(f"{path}: {key!r} is not whole; are all files of one checkpoint?")
 
     def __getitem__(self, key: str) -> Tensor:
         if key not in self._pieces:
             return self._common[key]
-        runs = [file[piece] for _, piece, file in sorted(self._pieces[key], key=lambda p: p[0])]
-        return torch.cat(runs).view(self._shapes[key.partition(".")[2]])
+        return torch.cat([file[piece] for _, piece, file in self._pieces[key]]).view(self._shape(key))
+
+    def _shape(self, key: str) -> list[int]:
+        return self._shapes[key.partition(".")[2]]
 
     def __iter__(self) -> Iterator[str]:
         yield from self._pieces

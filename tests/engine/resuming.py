@@ -1,0 +1,98 @@
+"""Runs that are saved and resumed, for `test_resume`; they run inside the pool's ranks."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tests.engine import changes, models
+from zbench.engine import Engine, build_engine
+from zbench.engine.checkpoint import load, save
+from zbench.spec.engine import EngineSpec
+
+State = dict[str, Tensor]
+
+
+def build(group: dist.ProcessGroup, model: str, spec: Mapping[str, Any]) -> Engine:
+    """Return an engine on a fresh model."""
+    return build_engine(models.make(model), EngineSpec.model_validate(dict(spec)), group)
+
+
+def train(engine: Engine, name: str, steps: range, rank: int) -> None:
+    """Take the steps of this range, with other hyperparameters in each."""
+    for step in steps:
+        changes.schedule(step % 4, engine.model, engine.param_groups)
+        engine.backward(models.loss(engine.model, models.batch(name, step, 0, rank)))
+        engine.step()
+
+
+def assert_same(a: Mapping[str, Tensor], b: Mapping[str, Tensor], what: str) -> None:
+    """Every tensor of both has the same bits."""
+    assert a.keys() == b.keys(), f"{what}: {sorted(a.keys() ^ b.keys())}"
+    differing = [k for k in a if a[k].dtype != b[k].dtype or not torch.equal(a[k], b[k])]
+    assert not differing, f"{what}: {differing[:5]}"
+
+
+def interrupted(
+    group: dist.ProcessGroup, name: str, spec: dict[str, Any], later: list[dict[str, Any]], folder: str
+) -> None:
+    """Save after 2 of 4 steps, both forms; resuming with every specification of `later` is as going on."""
+    rank, world = dist.get_rank(group), dist.get_world_size(group)
+    engine = build(group, name, spec)
+    train(engine, name, range(2), rank)
+    paths = [Path(folder) / f"{form}-{world}" for form in ("whole", "pieces")]
+    for path in paths:
+        save(engine, path, sharded=path.name.startswith("pieces"))
+    saved = engine.state_dict()
+    train(engine, name, range(2, 4), rank)
+    expected = engine.state_dict()
+    engine.close()
+    for k, changed in enumerate(later):
+        resumed = build(group, name, changed)
+        train(resumed, name, range(5, 6), rank)  # it has been somewhere else before
+        load(resumed, paths[k % 2])
+        assert_same(resumed.state_dict(), saved, f"loaded into {changed}")
+        train(resumed, name, range(2, 4), rank)
+        assert_same(resumed.state_dict(), expected, f"resumed with {changed}")
+        resumed.close()
+
+
+def elsewhere(group: dist.ProcessGroup, name: str, specs: list[dict[str, Any]], path: str) -> State:
+    """Load a checkpoint of another world size in every specification; train on; return the state loaded."""
+    loaded: State = {}
+    trained: State = {}
+    for spec in specs:
+        engine = build(group, name, spec)
+        load(engine, path)
+        first = engine.state_dict()
+        assert_same(first, loaded or first, f"{spec}")
+        train(engine, name, range(2, 4), dist.get_rank(group))
+        last = engine.state_dict()
+        assert_same(last, trained or last, f"{spec}")
+        loaded, trained = first, last
+        engine.close()
+    return loaded
+
+
+def refused(group: dist.ProcessGroup, path: str, name: str, stage: int) -> tuple[str, bool]:
+    """Return the message of a load that fails, and whether the engine is as it was and trains on."""
+    spec = {"zero_stage": stage, "reduce_bucket_size": 900}
+    rank = dist.get_rank(group)
+    engine, undisturbed = (build(group, name, spec) for _ in range(2))
+    train(engine, name, range(1), rank)
+    before = engine.state_dict()
+    try:
+        load(engine, path)
+        message = "nothing was refused"
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}"
+    unchanged = all(torch.equal(v, before[k]) for k, v in engine.state_dict().items())
+    train(engine, name, range(1, 2), rank)
+    train(undisturbed, name, range(2), rank)
+    same = all(torch.equal(v, engine.state_dict()[k]) for k, v in undisturbed.state_dict().items())
+    engine.close()
+    undisturbed.close()
+    return message, unchanged and same

@@ -1,0 +1,114 @@
+"""A resumed run is the continuous one, bit for bit, at every stage; and what cannot be resumed says why."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.engine.lattice import ROWS, SIZES, SPECULATIVE_ROWS
+from tests.engine.ranks import RankPool
+
+ALL = [row | SIZES | {"gradient_clipping": 0.1} for row in (*ROWS, *SPECULATIVE_ROWS)]
+AMSGRAD = {"optimizer": {"amsgrad": True}, "param_groups": {"*bias": {"weight_decay": 0.0}}}
+HALF = {"dtype": "bfloat16", "optimizer": {"moments_dtype": "bfloat16", "moments_rounding": "stochastic"}}
+SCALED = {"dtype": "float16", "initial_loss_scale": 2.0**24, "loss_scale_window": 1}
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "turn"),
+    [("mlp", AMSGRAD, 0), ("gpt", HALF, 1), ("mlp", SCALED, 2), ("odd-together", {}, 3), ("mixed", {}, 0)],
+    ids=["amsgrad", "bfloat16", "float16", "odd", "mixed"],
+)
+def test_resumed_is_continuous_at_the_same_stage_and_at_others(
+    ranks: RankPool, tmp_path: Path, model: str, more: dict[str, Any], turn: int
+) -> None:
+    specs = [row | more for row in ALL]
+    for k in range(turn, len(specs), 4):
+        folder = tmp_path / str(k)
+        folder.mkdir()
+        later = [specs[k], specs[(k + 5) % len(specs)]]
+        ranks.run(2, "tests.engine.resuming:interrupted", model, specs[k], later, str(folder))
+
+
+@pytest.mark.parametrize("model", ["gpt", "odd-together"])
+def test_a_checkpoint_of_two_ranks_is_resumed_by_any_number(
+    ranks: RankPool, tmp_path: Path, model: str
+) -> None:
+    ranks.run(2, "tests.engine.resuming:interrupted", model, ALL[5], [], str(tmp_path))
+    saved = load_file(tmp_path / "whole-2" / "state.safetensors")
+    for world_size in (1, 3, 4):
+        for form in ("whole-2", "pieces-2"):
+            arguments = (model, [ALL[0], ALL[5], ALL[8], ALL[9]], str(tmp_path / form))
+            for loaded in ranks.run(world_size, "tests.engine.resuming:elsewhere", *arguments):
+                assert loaded.keys() == saved.keys()
+                assert all(torch.equal(loaded[key], saved[key]) for key in saved)
+
+
+@pytest.fixture(scope="module")
+def checkpoints(ranks: RankPool, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    ranks.run(2, "tests.engine.resuming:interrupted", "mlp", {"zero_stage": 2}, [], str(folder))
+    return folder
+
+
+def _truncate(folder: Path, file: str) -> None:
+    content = (folder / file).read_bytes()
+    (folder / file).write_bytes(content[: len(content) // 2])
+
+
+def _without(folder: Path, key: str) -> None:
+    state = load_file(folder / "state.safetensors")
+    del state[key]
+    save_file(state, folder / "state.safetensors")
+
+
+def _exchange(folder: Path) -> None:
+    (folder / "rank-00001-of-00002.safetensors").write_bytes(
+        (folder / "rank-00000-of-00002.safetensors").read_bytes()
+    )
+
+
+@pytest.mark.parametrize(
+    ("form", "damage", "said"),
+    [
+        ("whole", lambda f: (f / "state.safetensors").unlink(), "expected state.safetensors or common"),
+        ("whole", lambda f: _truncate(f, "state.safetensors"), "state.safetensors: damaged"),
+        ("whole", lambda f: (f / "state.safetensors").write_bytes(b""), "state.safetensors: damaged"),
+        ("whole", lambda f: _without(f, "param.layers.2.weight"), "'param.layers.2.weight'"),
+        ("whole", lambda f: _without(f, "engine.steps"), "'engine.steps'"),
+        ("pieces", lambda f: (f / "common.safetensors").unlink(), "expected state.safetensors or common"),
+        ("pieces", lambda f: _truncate(f, "common.safetensors"), "common.safetensors: damaged"),
+        ("pieces", lambda f: (f / "rank-00001-of-00002.safetensors").unlink(), "files of 2 ranks, found 1"),
+        (
+            "pieces",
+            lambda f: _truncate(f, "rank-00001-of-00002.safetensors"),
+            "rank-00001-of-00002.safetensors: d",
+        ),
+    ],
+    ids=lambda value: None if callable(value) else value.split(":")[0],
+)
+def test_a_damaged_checkpoint_is_refused_whole(
+    ranks: RankPool, checkpoints: Path, tmp_path: Path, form: str, damage: Any, said: str
+) -> None:
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    for file in (checkpoints / f"{form}-2").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    damage(folder)
+    for stage in (1, 3):
+        for message, unharmed in ranks.run(2, "tests.engine.resuming:refused", str(folder), "mlp", stage):
+            assert message.startswith("UsageError: ")
+            assert said in message
+            assert unharmed
+
+
+def test_another_models_checkpoint_is_refused(ranks: RankPool, checkpoints: Path) -> None:
+    for message, unharmed in ranks.run(
+        2, "tests.engine.resuming:refused", str(checkpoints / "whole-2"), "wide", 1
+    ):
+        assert message.startswith(
+            "UsageError: expected 'param.layers.0.weight' of shape [512, 13], got [37, 13]"
+        )
+        assert unharmed
