@@ -1,6 +1,7 @@
 """kill -9 of a search at random moments: what was finished stays, nothing runs twice, the end is the same."""
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from .lone_search import main
 
 ROOT = Path(__file__).parents[2]
 TRIALS = 12
+SOAK_KILLS = int(os.environ.get("SOAK_KILLS", "100"))
+BATCH = 5
 
 
 def records_of(home: Path) -> list[Record]:
@@ -41,12 +44,12 @@ def killed_and_resumed(home: Path, kills: int, seed: int) -> int:
     return hits
 
 
-def check(tmp_path: Path, kills: int) -> None:
+def check(tmp_path: Path, kills: int, seed: int = 1) -> None:
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     undisturbed.mkdir()
     killed.mkdir()
     best = main(undisturbed, TRIALS, 0.0)
-    hits = killed_and_resumed(killed, kills, seed=1)
+    hits = killed_and_resumed(killed, kills, seed)
     assert hits, "it was never hit"
     assert main(killed, TRIALS, 0.0) == best
     whole, again = records_of(undisturbed), records_of(killed)
@@ -67,7 +70,7 @@ def test_a_search_that_is_killed_resumes_to_the_same_end(tmp_path: Path) -> None
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-def test_a_search_that_is_killed_a_hundred_times(tmp_path: Path) -> None:
-    for batch in range(20):
+def test_a_search_that_is_killed_many_times(tmp_path: Path) -> None:
+    for batch in range(max(1, SOAK_KILLS // BATCH)):
         (tmp_path / str(batch)).mkdir()
-        check(tmp_path / str(batch), kills=5)
+        check(tmp_path / str(batch), kills=BATCH, seed=batch + 1)

@@ -26,12 +26,16 @@ Sample = Mapping[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long a paired measurement goes on. `precision` is a half width (a logarithm), to stop at."""
+    """How long a paired measurement goes on. `precision` is a half width (a logarithm), to stop at.
+
+    confirms: whether alarmed trials are measured again before they count.
+    """
 
     least: int = 12
     most: int = 24
     precision: float = math.log1p(0.02)
     seed: int = 0
+    confirms: bool = True
 
 
 def check_plan(plan: Plan, comparisons: int, alpha: float) -> None:
@@ -76,7 +80,7 @@ class PairedMeasurement:
         decisions = self._decide(first)
         alarmed = [name for name, found in decisions.items() if found.answer == "regression"]
         fresh: Blocks = {}
-        if alarmed:
+        if alarmed and self._plan.confirms:
             self._tell(f"{len(alarmed)} alarms; measuring again to confirm them")
             again = block_orders(len(max(first.values(), key=len)), self._plan.seed + 1)
             measured = self._blocks(again, len(again), "confirming block")

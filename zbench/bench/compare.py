@@ -1,0 +1,208 @@
+"""False alarms and power of paired comparisons, measured on real trials of this machine.
+
+    python -m zbench.bench.compare [--families N] [--redraws R] [--power-families N] [--out FILE]
+
+A family is what `zbench compare --paired` measures: blocks of base-head-head-base (or its mirror image, by a
+coin) over four configurations, each sample a fresh process group, and one decision a configuration. Its
+rounds are those of the command (`PairedMeasurement`); only the samples come from two warm servers, one a
+side, instead of a new command line each, so that enough of them fit into minutes.
+
+Alarms: base and head are the same. As no side differs, which of them a sample belongs to is decided by the
+coin alone; so the same samples are decided again under redrawn coins. Redrawn comparisons share their trials
+with the measured one and with each other, and are counted apart. Power: head's every step is 5 % longer
+(`zbench.bench.slowed`), decided from 12 blocks.
+"""
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from zbench.analysis import compare, decision
+from zbench.analysis.compare import PAIRED_THRESHOLDS, Comparison, Settings
+from zbench.analysis.measurement import PairedMeasurement, Plan
+from zbench.analysis.paired import Blocks, Side
+from zbench.analysis.trials import Source
+from zbench.bench.slowed import SHARE
+from zbench.launch.trial import DEFAULT_TARGETS, Targets, TrialRunner
+from zbench.record.environment import machine_facts, software_facts
+from zbench.record.record import Record
+from zbench.spec.expand import expand
+from zbench.spec.load import sweep_from_mapping
+from zbench.spec.trial import TrialSpec
+
+BLOCKS = 12
+SLOWED = replace(DEFAULT_TARGETS, rank="zbench.bench.slowed:run_rank")
+SETTINGS = Settings(thresholds=PAIRED_THRESHOLDS)
+ALARM_BAR, POWER_BAR = 0.01, 0.90
+
+
+@dataclass
+class Tally:
+    """What came of a kind of family. `blocks`: each family's log-ratios of each configuration.
+
+    loaded: how many samples say that other processes took CPU time.
+    """
+
+    comparisons: int = 0
+    regressions: int = 0
+    first_alarms: int = 0
+    loaded: int = 0
+    blocks: list[dict[str, list[float]]] = field(default_factory=list)
+
+    def add(self, found: Comparison) -> None:
+        """Count a measured family; an alarm is a `regression` only if fresh samples confirmed it."""
+        assert found.paired is not None
+        self.blocks.append({name: list(values) for name, values in found.paired.blocks.items()})
+        self.comparisons += len(found.rows)
+        self.regressions += sum(row.answer == "regression" for row in found.rows)
+        self.first_alarms += alarms(found.paired.blocks)
+        records = [record for row in found.rows for side in (row.base, row.head) for record in side.records]
+        self.loaded += sum(bool(record.warnings) for record in records)
+
+    @property
+    def spread(self) -> float | None:
+        """The standard deviation of one block's log-ratio: the median over families and configurations."""
+        found = [statistics.stdev(v) for family in self.blocks for v in family.values() if len(v) > 1]
+        return statistics.median(found) if found else None
+
+    @property
+    def shift(self) -> float | None:
+        """The median log-ratio."""
+        found = [value for family in self.blocks for values in family.values() for value in values]
+        return statistics.median(found) if found else None
+
+
+def alarms(blocks: Blocks) -> int:
+    """Return how many comparisons of a family are decided as regressions, before any confirmation."""
+    decisions = decision.decide(compare.paired_family(blocks, SETTINGS), SETTINGS.alpha)
+    return sum(found.answer == "regression" for found in decisions.values())
+
+
+def redrawn(blocks: Blocks, coin: random.Random) -> Blocks:
+    """Return the blocks as had each block's coin, which all configurations share, fallen anew."""
+    signs = [coin.choice((1, -1)) for _ in range(max(map(len, blocks.values())))]
+    return {
+        name: tuple(sign * value for sign, value in zip(signs, values, strict=False))
+        for name, values in blocks.items()
+    }
+
+
+def trials(world_size: int, steps: int) -> tuple[TrialSpec, ...]:
+    """Return the configurations of a family: one at each stage."""
+    sweep = sweep_from_mapping(
+        {
+            "name": "compare",
+            "workload": {"model": "gpt", "preset": "nano", "sequence_length": 128, "micro_batch_size": 4},
+            "run": {"world_size": world_size, "threads_per_rank": 1, "warmup_steps": 2, "steps": steps},
+            "engine": {"gradient_clipping": 1.0},
+            "axes": {"zero_stage": [0, 1, 2, 3]},
+            "verify": {"mode": "off"},
+        },
+        environ={},
+    )
+    return tuple(expand(sweep).trials)
+
+
+def family(wanted: Sequence[TrialSpec], head: Targets, plan: Plan) -> Comparison:
+    """Measure one family; `head` is what runs in head's processes."""
+    repeat = count()
+    with (
+        tempfile.TemporaryDirectory(prefix="zbench-compare-") as scratch,
+        TrialRunner(Path(scratch), Path(scratch), rerun_disturbed=False) as base,
+        TrialRunner(Path(scratch), Path(scratch), rerun_disturbed=False, targets=head) as other,
+    ):
+        runners: dict[Side, TrialRunner] = {"base": base, "head": other}
+
+        def take(side: Side) -> list[Record]:
+            number = next(repeat)
+            return [runners[side].run(trial, repeat=number) for trial in wanted]
+
+        return PairedMeasurement(Source("base"), Source("head"), plan, SETTINGS, take, say).run()
+
+
+def say(text: str) -> None:
+    """Tell the progress of a measurement."""
+    print(f"  {text}", file=sys.stderr)
+
+
+def row(name: str, comparisons: int, called: int, bar: str) -> str:
+    """Return a row of the table."""
+    share = f"{called / comparisons:.1%}" if comparisons else "-"
+    return f"| {name} | {comparisons} | {called} | {share} | {bar} |"
+
+
+def table(alike: Tally, again: tuple[int, int], slowed: Tally) -> str:
+    """Return what was found, as Markdown."""
+    percent = "-" if slowed.shift is None else f"{slowed.shift:+.1%}"
+    spreads = ["-" if one.spread is None else f"{one.spread:.1%}" for one in (alike, slowed)]
+    few, most = f"<= {ALARM_BAR:.0%}", f">= {POWER_BAR:.0%}"
+    return "\n".join(
+        [
+            "| paired comparisons on real trials | comparisons | regressions called | share | bar |",
+            "|---|---|---|---|---|",
+            row("A/A, as decided (alarms confirmed)", alike.comparisons, alike.regressions, few),
+            row("A/A, before confirmation", alike.comparisons, alike.first_alarms, ""),
+            row("A/A, the same samples, coins redrawn", *again, few),
+            row(f"head {SHARE:.0%} slower", slowed.comparisons, slowed.first_alarms, most),
+            "",
+            f"{BLOCKS} blocks a comparison. Standard deviation of one block's log-ratio: {spreads[0]} (A/A), "
+            f"{spreads[1]} (slowed); median log-ratio of slowed blocks {percent}. Samples taken while other "
+            f"processes loaded the machine: {alike.loaded} and {slowed.loaded}.",
+        ]
+    )
+
+
+def write(out: Path, text: str, alike: Tally, again: tuple[int, int], slowed: Tally) -> None:
+    """Write the table, and beside it every block."""
+    document: dict[str, Any] = {
+        "a_a": vars(alike) | {"redrawn": {"comparisons": again[0], "regressions": again[1]}},
+        "power": vars(slowed) | {"true_slowdown": SHARE},
+        "bars": {"alarms": ALARM_BAR, "power": POWER_BAR},
+        "machine": machine_facts(),
+        "software": software_facts(),
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
+    out.with_suffix(".md").write_text(text + "\n")
+
+
+def main() -> None:
+    """Measure, print the table, and write it after each family, so that an interruption loses only one."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--families", type=int, default=5, help="A/A families of four comparisons")
+    parser.add_argument("--redraws", type=int, default=15, help="times that each is decided again")
+    parser.add_argument("--power-families", type=int, default=5, help="families with a slowed head")
+    parser.add_argument("--world-size", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=8, help="timed steps of a sample")
+    parser.add_argument("--out", type=Path, help="file to write, without its ending (.json and .md)")
+    given = parser.parse_args()
+    wanted = trials(given.world_size, given.steps)
+    alike, slowed, coin, text = Tally(), Tally(), random.Random(0), ""
+    compared = called = 0
+    for number in range(given.families + given.power_families):
+        is_alike = number < given.families
+        print(f"family {number + 1} of {given.families + given.power_families}", file=sys.stderr)
+        plan = Plan(BLOCKS, BLOCKS, seed=number, confirms=is_alike)
+        found = family(wanted, DEFAULT_TARGETS if is_alike else SLOWED, plan)
+        (alike if is_alike else slowed).add(found)
+        if is_alike and found.paired is not None:
+            compared += given.redraws * len(found.rows)
+            called += sum(alarms(redrawn(found.paired.blocks, coin)) for _ in range(given.redraws))
+        text = table(alike, (compared, called), slowed)
+        if given.out is not None:
+            write(given.out, text, alike, (compared, called), slowed)
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

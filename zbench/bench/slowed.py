@@ -1,0 +1,35 @@
+"""A worker whose every step takes 5 % longer than it should: what a comparison must notice.
+
+It is named to the launcher as the process's target (`zbench.bench.slowed:run_rank`), so that the trial itself
+is the same. The extra time is spent computing, and is measured as a share of the very step that it lengthens.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from zbench.worker import main
+from zbench.worker.job import RankJob
+from zbench.worker.loop import Trainer
+
+SHARE = 0.05
+
+
+def run_rank(job: RankJob) -> None:
+    """Run one rank of a trial, slowed; the process is this trial's own, so nothing else is."""
+    Trainer.step = lengthened(Trainer.step)  # type: ignore[method-assign]
+    main.run_rank(job)
+
+
+def lengthened(step: Callable[..., Any], share: float = SHARE) -> Callable[..., Any]:
+    """Return a function that does what `step` does, in `1 + share` times as long."""
+
+    def slower(*arguments: Any) -> Any:
+        begin = time.perf_counter()
+        found = step(*arguments)
+        end = begin + (1 + share) * (time.perf_counter() - begin)
+        while time.perf_counter() < end:
+            pass
+        return found
+
+    return slower
