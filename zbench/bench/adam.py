@@ -1,33 +1,34 @@
 """How near the Adam update is to the memory bound, and how it stands beside torch's and DeepSpeed's.
 
-All contenders of a table take turns in one process, so that what disturbs one disturbs all; medians are
-compared. The bound is the same bytes moved by a hand-written loop with next to no arithmetic
-(`csrc/adam/vector_stream.hpp`). Run by `zbench bench adam` as a child process, which may be another
-interpreter: `main(options)` prints one JSON.
+All contenders of a table take turns in one process, in random order, so that what disturbs one disturbs all;
+medians are compared. The bound is the same bytes moved by a hand-written loop with next to no arithmetic
+(`csrc/adam/vector_stream.hpp`); on a CUDA device it is a copy of as many bytes. Run by `zbench bench adam` as
+a child process, which may be another interpreter.
 
 Tables: `plain` (float32 step, 28 bytes a parameter), `phase` (bfloat16 gradients: norm, clip, update,
-bfloat16 parameters out; 30 bytes fused), `phase_bf16_moments` (22 bytes) and `many` (2,000 tensors of 10 k
-elements).
+bfloat16 parameters out; 30 bytes fused), `phase_bf16_moments` (22 bytes; the peers keep float32 moments: they
+have no other) and `many` (2,000 tensors of 10 k elements).
 """
 
+import importlib.metadata
 import json
+import os
 import platform
+import random
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from zbench import _native
-from zbench.engine.adam import AdamTask, CpuAdam, Hyper, NativeAdam, Slot
-from zbench.engine.adam.plan import DTYPE_CODES, build_plan
+from zbench.bench.adam_contenders import Contenders, Place, deepspeed_optimizer, many, phase, plain
 
-HYPER = Hyper(lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.01)
-MAX_NORM = 1.0
-Contenders = dict[str, Callable[[], object]]
+PROGRESS = "zbench-bench: "
+STALE_SECONDS = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,204 +39,104 @@ class Options:
     threads: list[int]
     rounds: int
     deepspeed: bool = False
+    device: str = "cpu"
+    many: int = 2_000
 
 
-class Prepared:
-    """A native plan that keeps its tensors alive, for a number of threads."""
-
-    def __init__(self, task: AdamTask, threads: int) -> None:
-        self._task, self._plan, self._threads = task, build_plan([task]), threads
-
-    def update(self, grad_scale: float = 1.0) -> None:
-        """Run zbench's update."""
-        self._plan.run(grad_scale=grad_scale, threads=self._threads)
-
-    def stream(self) -> None:
-        """Move the same bytes with next to no arithmetic."""
-        _native.stream(self._plan, self._threads)
-
-
-def _slot(numel: int, moments: torch.dtype = torch.float32) -> Slot:
-    param = torch.full((numel,), 0.01)
-    return Slot(param, torch.zeros(numel, dtype=moments), torch.zeros(numel, dtype=moments))
-
-
-def _clip(norm: float) -> float:
-    return min(1.0, MAX_NORM / (norm + 1e-6))
-
-
-def deepspeed_optimizer(params: list[torch.nn.Parameter]) -> Any:
-    """Return DeepSpeedCPUAdam as AdamW with the benchmark's hyperparameters; built on first use."""
-    from deepspeed.ops.adam import DeepSpeedCPUAdam
-
-    return DeepSpeedCPUAdam(params, lr=HYPER.lr, weight_decay=HYPER.weight_decay, adamw_mode=True)
-
-
-def _torch_optimizer(
-    params: list[torch.nn.Parameter], *, fused: bool = False, foreach: bool = False
-) -> torch.optim.Optimizer:
-    decay = HYPER.weight_decay
-    return torch.optim.AdamW(params, lr=HYPER.lr, weight_decay=decay, fused=fused, foreach=foreach)
-
-
-def plain(numel: int, threads: int, deepspeed: bool) -> Contenders:
-    """One float32 step of one tensor."""
-    grad = torch.full((numel,), 1e-3)
-    ours, bound = (Prepared(AdamTask(_slot(numel), grad, 5, HYPER), threads) for _ in range(2))
-
-    def parameter() -> torch.nn.Parameter:
-        param = torch.nn.Parameter(torch.full((numel,), 0.01))
-        param.grad = grad
-        return param
-
-    contenders: Contenders = {
-        "bound": bound.stream,
-        "zbench": ours.update,
-        "torch fused": _torch_optimizer([parameter()], fused=True).step,
-        "torch foreach": _torch_optimizer([parameter()], foreach=True).step,
-    }
-    if deepspeed:
-        contenders["deepspeed"] = deepspeed_optimizer([parameter()]).step
-    return contenders
-
-
-def phase(numel: int, threads: int, deepspeed: bool, moments: torch.dtype = torch.float32) -> Contenders:
-    """bfloat16 gradients to bfloat16 parameters: norm, clip, update, cast."""
-    grad, out = torch.full((numel,), 1e-3).bfloat16(), torch.zeros(numel, dtype=torch.bfloat16)
-    sums = torch.zeros(-(-numel // 256), dtype=torch.float64)
-    adam, code = NativeAdam(threads), DTYPE_CODES[torch.bfloat16]
-    plan, bound = (
-        Prepared(AdamTask(_slot(numel, moments), grad, 5, HYPER, param_out=out), threads) for _ in range(2)
-    )
-
-    def stream() -> None:
-        _native.read(grad.data_ptr(), numel, code, threads)
-        bound.stream()
-
-    def ours() -> None:
-        adam.chunk_square_sums([grad], [sums])
-        plan.update(_clip(sums.sum().sqrt().item()))
-
-    wide = torch.zeros(numel)
-    contenders: Contenders = {
-        "bound": stream,
-        "zbench": ours,
-        "torch fused": _book_phase(grad, wide, out, lambda params: _torch_optimizer(params, fused=True)),
-        "torch fused, fewest passes": _short_phase(grad, wide, out),
-    }
-    if deepspeed:
-        contenders["deepspeed"] = _book_phase(grad, wide, out, deepspeed_optimizer)
-    return contenders
-
-
-def _book_phase(
-    grad: Tensor, wide: Tensor, out: Tensor, make: Callable[[list[torch.nn.Parameter]], Any]
-) -> Callable[[], object]:
-    """Cast the gradient up, take its norm, scale it, step, cast the parameters down: about 52 bytes each."""
-    param = torch.nn.Parameter(torch.full((grad.numel(),), 0.01))
-    param.grad = wide
-    optimizer = make([param])
-
-    def run() -> None:
-        wide.copy_(grad)
-        wide.mul_(_clip(torch.linalg.vector_norm(wide).item()))
-        optimizer.step()
-        out.copy_(param.detach())
-
-    return run
-
-
-def _short_phase(grad: Tensor, wide: Tensor, out: Tensor) -> Callable[[], object]:
-    """The same with torch's best: the norm from bfloat16, and cast and clip in one multiplication."""
-    param = torch.nn.Parameter(torch.full((grad.numel(),), 0.01))
-    param.grad = wide
-    optimizer = _torch_optimizer([param], fused=True)
-
-    def run() -> None:
-        norm = torch.linalg.vector_norm(grad, dtype=torch.float32).item()
-        torch.mul(grad, torch.tensor(_clip(norm)), out=wide)
-        optimizer.step()
-        out.copy_(param.detach())
-
-    return run
-
-
-def many(count: int, numel: int, deepspeed: bool) -> Contenders:
-    """One step of an optimizer with many small tensors."""
-
-    def parameters() -> list[torch.nn.Parameter]:
-        params = [torch.nn.Parameter(torch.full((numel,), 0.01)) for _ in range(count)]
-        for param in params:
-            param.grad = torch.full((numel,), 1e-3)
-        return params
-
-    contenders: Contenders = {
-        "zbench": CpuAdam(parameters(), weight_decay=HYPER.weight_decay).step,
-        "torch fused": _torch_optimizer(parameters(), fused=True).step,
-        "torch foreach": _torch_optimizer(parameters(), foreach=True).step,
-    }
-    if deepspeed:
-        contenders["deepspeed"] = deepspeed_optimizer(parameters()).step
-    return contenders
-
-
-def take_turns(contenders: Contenders, rounds: int) -> dict[str, list[float]]:
+def take_turns(
+    contenders: Contenders, rounds: int, fence: Callable[[], object] = lambda: None
+) -> dict[str, list[float]]:
     """Return seconds of each contender's calls: `rounds` turns, after two that are not counted."""
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(rounds + 2):
-        for name, call in contenders.items():
-            begin = time.perf_counter()
-            call()
-            elapsed = time.perf_counter() - begin
-            if turn >= 2:
-                seconds[name].append(elapsed)
+    order, chance = list(contenders), random.Random(0)
+    with torch.no_grad():
+        for turn in range(rounds + 2):
+            chance.shuffle(order)
+            for name in order:
+                fence()
+                begin = time.perf_counter()
+                contenders[name]()
+                fence()
+                elapsed = time.perf_counter() - begin
+                if turn >= 2:
+                    seconds[name].append(elapsed)
     return seconds
 
 
-def table(name: str, numel: int, threads: int, options: Options) -> dict[str, Any]:
-    """Measure one table at one size; returns medians, raw samples and zbench's ratios against the others."""
-    torch.set_num_threads(threads)
+def rounds_for(numel: int, rounds: int) -> int:
+    """Return how many turns a size takes: more where a turn is short, fewer where it is long."""
+    if numel <= 100_000:
+        return rounds * 20
+    return rounds if numel <= 64_000_000 else max(3, rounds // 3)
+
+
+def table(name: str, numel: int, place: Place, options: Options) -> dict[str, Any]:
+    """Measure one table at one size; returns medians, minima and raw samples."""
+    print(f"{PROGRESS}{name}, {numel:,} parameters, {place.threads or place.device.type}", flush=True)
     makers: dict[str, Callable[[], Contenders]] = {
-        "plain": lambda: plain(numel, threads, options.deepspeed),
-        "phase": lambda: phase(numel, threads, options.deepspeed),
-        "phase_bf16_moments": lambda: phase(numel, threads, options.deepspeed, torch.bfloat16),
-        "many": lambda: many(numel // 10_000, 10_000, options.deepspeed),
+        "plain": lambda: plain(numel, place),
+        "phase": lambda: phase(numel, place),
+        "phase_bf16_moments": lambda: phase(numel, place, torch.bfloat16),
+        "many": lambda: many(options.many, numel // options.many, place),
     }
-    rounds = options.rounds if numel > 100_000 else options.rounds * 20
-    seconds = take_turns(makers[name](), rounds)
-    medians = {contender: statistics.median(samples) for contender, samples in seconds.items()}
+    on_cuda = place.device.type == "cuda"
+    fence: Callable[[], object] = torch.cuda.synchronize if on_cuda else lambda: None
+    seconds = take_turns(makers[name](), rounds_for(numel, options.rounds), fence)
     return {
         "table": name,
         "numel": numel,
-        "threads": threads,
-        "median_seconds": medians,
-        "zbench_speedup": {
-            other: medians[other] / medians["zbench"] for other in medians if other != "zbench"
-        },
+        "threads": place.threads,
+        "median_seconds": {contender: statistics.median(samples) for contender, samples in seconds.items()},
+        "min_seconds": {contender: min(samples) for contender, samples in seconds.items()},
         "seconds": seconds,
     }
 
 
 def measure(options: Options) -> dict[str, Any]:
     """Measure every table at every size and thread count; returns one JSON document."""
-    tables = [
-        table(name, numel, threads, options)
-        for threads in options.threads
-        for numel in options.sizes
-        for name in ("plain", "phase", "phase_bf16_moments")
-    ]
-    if max(options.sizes) >= 1_000_000:
-        tables += [table("many", 20_000_000, threads, options) for threads in options.threads]
+    if options.deepspeed:
+        refuse_stale_lock()
+        deepspeed_optimizer([torch.nn.Parameter(torch.zeros(16))])  # compiled here, not in a timed turn
+    device = torch.device(options.device)
+    tables = []
+    for threads in options.threads:
+        if device.type == "cpu":
+            torch.set_num_threads(threads)
+        place = Place(device, threads if device.type == "cpu" else 0, options.deepspeed)
+        names = ("plain", "phase", "phase_bf16_moments")
+        tables += [table(name, numel, place, options) for numel in options.sizes for name in names]
+        if options.many:
+            tables.append(table("many", options.many * 10_000, place, options))
     return {
         "schema_version": 1,
-        "machine": platform.machine(),
-        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "versions": {"python": platform.python_version(), **_versions("torch", "deepspeed")},
         "isa": _native.isa(),
+        "huge_pages": os.environ.get("THP_MEM_ALLOC_ENABLE") == "1",
         "rounds": options.rounds,
         "tables": tables,
     }
 
 
-def main(options: str) -> None:
-    """Print the measurements that the JSON options ask for."""
-    print(json.dumps(measure(Options(**json.loads(options)))))
+def refuse_stale_lock() -> None:
+    """End with the remedy where an interrupted build's lock would have DeepSpeed's loader wait for ever."""
+    from torch.utils.cpp_extension import _get_build_directory
+
+    lock = Path(_get_build_directory("cpu_adam", False)) / "lock"
+    if lock.exists() and time.time() - lock.stat().st_mtime > STALE_SECONDS:
+        raise SystemExit(f"{lock} was left by an interrupted build of DeepSpeed's Adam; remove it")
+
+
+def _versions(*packages: str) -> dict[str, str]:
+    found = {}
+    for package in packages:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def main(options: str, out: str) -> None:
+    """Write the measurements that the JSON options ask for to the file `out`."""
+    Path(out).write_text(json.dumps(measure(Options(**json.loads(options)))), encoding="utf-8")

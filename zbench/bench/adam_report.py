@@ -1,0 +1,144 @@
+"""What the Adam benchmark's samples say: ratios of medians, bars, tables. Pure; imports no torch."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from zbench.units import format_seconds
+
+FLAT = 32_000_000  # parameters at which the bars of flat buffers are judged
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """What a table must reach: the best `rival`'s median over zbench's, at least `least`."""
+
+    table: str
+    rival: str
+    least: float
+    says: str
+
+
+CPU_BARS = (
+    Bar("phase", "torch fused", 2.2, "fused phase / the same phase on torch fused AdamW"),
+    Bar("phase", "deepspeed", 2.0, "fused phase / the same phase on DeepSpeedCPUAdam"),
+    Bar("phase", "bound", 0.92, "fused phase / stream of its 30 bytes a parameter"),
+    Bar("plain", "bound", 0.97, "float32 step / stream of its 28 bytes a parameter"),
+    Bar("plain", "torch fused", 1.0, "float32 step / torch fused AdamW"),
+    Bar("many", "torch fused", 1.5, "2,000 tensors of 10 k / torch fused AdamW"),
+    Bar("phase_bf16_moments", "torch fused", 2.8, "fused phase, bfloat16 moments / torch fused's phase"),
+)
+CUDA_BARS = (
+    Bar("plain", "bound", 0.90, "float32 step / device copy of 28 bytes a parameter"),
+    Bar("phase", "bound", 0.90, "fused phase / device copy of 30 bytes a parameter"),
+    Bar("phase", "torch fused", 1.5, "fused phase / the same phase on torch fused AdamW"),
+)
+
+
+def best(times: dict[str, float], rival: str) -> tuple[str, float] | None:
+    """Return the fastest contender whose name begins with `rival`, and its seconds."""
+    found = [(seconds, name) for name, seconds in times.items() if name.startswith(rival)]
+    return min(found)[::-1] if found else None
+
+
+def ratios(times: dict[str, float]) -> dict[str, float]:
+    """Return every other contender's seconds over zbench's: above 1, zbench is the faster."""
+    return {name: seconds / times["zbench"] for name, seconds in times.items() if name != "zbench"}
+
+
+def judged_table(tables: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
+    """Return the table that a bar is judged on: most threads, then nearest to 32 M parameters."""
+    found = [table for table in tables if table["table"] == name]
+    return min(found, key=lambda t: (-t["threads"], abs(t["numel"] - FLAT)), default=None)
+
+
+def judge(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return each bar that these tables can judge: its ratio of medians, of minima, whether it is met."""
+    verdicts = []
+    for bar in CPU_BARS if document["device"] == "cpu" else CUDA_BARS:
+        table = judged_table(document["tables"], bar.table)
+        rival = best(table["median_seconds"], bar.rival) if table else None
+        if table is None or rival is None:
+            continue
+        least = best(table["min_seconds"], bar.rival)
+        assert least is not None
+        ratio = rival[1] / table["median_seconds"]["zbench"]
+        verdicts.append(
+            {
+                "says": bar.says,
+                "rival": rival[0],
+                "numel": table["numel"],
+                "threads": table["threads"],
+                "ratio": ratio,
+                "ratio_of_minima": least[1] / table["min_seconds"]["zbench"],
+                "least": bar.least,
+                "met": ratio >= bar.least,
+            }
+        )
+    return verdicts
+
+
+def bar_rows(document: dict[str, Any]) -> list[list[str]]:
+    """Return the bars as rows of text."""
+    return [
+        [
+            verdict["says"],
+            verdict["rival"],
+            f"{verdict['numel']:,}",
+            str(verdict["threads"] or "-"),
+            f"{verdict['ratio']:.3f}",
+            f"{verdict['ratio_of_minima']:.3f}",
+            f"{verdict['least']:.2f}",
+            "yes" if verdict["met"] else "no",
+        ]
+        for verdict in document["bars"]
+    ]
+
+
+BAR_COLUMNS = ["zbench against", "best of them", "parameters", "threads", "ratio", "of minima", "bar", "met"]
+ROW_COLUMNS = ["table", "parameters", "threads", "contender", "median", "minimum", "over zbench"]
+
+
+def rows(document: dict[str, Any]) -> list[list[str]]:
+    """Return one row of text for each contender of each table."""
+    return [
+        [
+            table["table"],
+            f"{table['numel']:,}",
+            str(table["threads"] or "-"),
+            name,
+            format_seconds(seconds),
+            format_seconds(table["min_seconds"][name]),
+            "" if name == "zbench" else f"{ratios(table['median_seconds'])[name]:.3f}",
+        ]
+        for table in document["tables"]
+        for name, seconds in table["median_seconds"].items()
+    ]
+
+
+def markdown(document: dict[str, Any]) -> str:
+    """Return the page: machine, versions, bars, all medians."""
+    machine = document["machine"]
+    versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
+    pages = "huge pages asked for" if document["huge_pages"] else "pages as the system gives them"
+    cpu = f"{machine['cpu']}, {machine['usable_threads']} threads, {machine['memory_gib']} GiB"
+    lines = [
+        "# The Adam update beside its peers and the memory bound",
+        "",
+        f"{cpu}; {document['device']}; {document['isa']}; {versions}; {pages}.",
+        "",
+        f"One run, contenders in turns on the same memory, {document['rounds']} turns at the middle sizes. "
+        "A ratio is the other's median over zbench's: above 1, zbench is the faster; against a bound, 1 is "
+        "the bound itself.",
+        "",
+        *_grid(BAR_COLUMNS, bar_rows(document)),
+        "",
+        "`torch blocked by hand` calls torch's private fused function on blocks that stay in the cache. No "
+        "optimizer does that, so no bar counts it; it is what torch's kernel could reach.",
+        "",
+        *_grid(ROW_COLUMNS, rows(document)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _grid(columns: list[str], body: list[list[str]]) -> list[str]:
+    return ["| " + " | ".join(row) + " |" for row in (columns, ["---"] * len(columns), *body)]
