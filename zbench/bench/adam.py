@@ -25,7 +25,7 @@ from typing import Any
 import torch
 
 from zbench import _native
-from zbench.bench.adam_contenders import Contenders, Place, deepspeed_optimizer, many, phase, plain
+from zbench.bench.adam_contenders import Buffers, Contenders, Place, deepspeed_optimizer, many, phase, plain
 
 PROGRESS = "zbench-bench: "
 STALE_SECONDS = 600
@@ -73,11 +73,12 @@ def rounds_for(numel: int, rounds: int) -> int:
 def table(name: str, numel: int, place: Place, options: Options) -> dict[str, Any]:
     """Measure one table at one size; returns medians, minima and raw samples."""
     print(f"{PROGRESS}{name}, {numel:,} parameters, {place.threads or place.device.type}", flush=True)
+    shared = Buffers(numel, place.device)
     makers: dict[str, Callable[[], Contenders]] = {
-        "plain": lambda: plain(numel, place),
-        "phase": lambda: phase(numel, place),
-        "phase_bf16_moments": lambda: phase(numel, place, torch.bfloat16),
-        "many": lambda: many(options.many, numel // options.many, place),
+        "plain": lambda: plain(shared, place),
+        "phase": lambda: phase(shared, place),
+        "phase_bf16_moments": lambda: phase(shared, place, torch.bfloat16),
+        "many": lambda: many(shared, place, options.many),
     }
     on_cuda = place.device.type == "cuda"
     fence: Callable[[], object] = torch.cuda.synchronize if on_cuda else lambda: None

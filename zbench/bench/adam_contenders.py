@@ -98,9 +98,8 @@ def zbench_optimizer(params: list[torch.nn.Parameter]) -> CpuAdam:
     return CpuAdam(params, lr=HYPER.lr, weight_decay=HYPER.weight_decay)
 
 
-def plain(numel: int, place: Place) -> Contenders:
+def plain(shared: Buffers, place: Place) -> Contenders:
     """One float32 step of one tensor."""
-    shared = Buffers(numel, place.device)
     task = AdamTask(shared.slot(), shared.wide, 5, HYPER)
     contenders: Contenders = {"bound": _bound(task, place, 28)}
     if place.device.type == "cuda":
@@ -109,20 +108,19 @@ def plain(numel: int, place: Place) -> Contenders:
     else:
         contenders["zbench"] = shared.optimizer(zbench_optimizer).step
     contenders["torch fused"] = shared.optimizer(torch_fused).step
-    if numel <= 64_000_000:  # its temporaries are several times the parameters
+    if shared.numel <= 64_000_000:  # its temporaries are several times the parameters
         contenders["torch foreach"] = shared.optimizer(torch_foreach).step
     if place.deepspeed:
         contenders["deepspeed"] = shared.optimizer(deepspeed_optimizer).step
     return contenders
 
 
-def phase(numel: int, place: Place, moments: torch.dtype = torch.float32) -> Contenders:
+def phase(shared: Buffers, place: Place, moments: torch.dtype = torch.float32) -> Contenders:
     """bfloat16 gradients to bfloat16 parameters: norm, clip, update, cast. The peers' moments are float32."""
-    shared = Buffers(numel, place.device)
     grad = shared.wide.bfloat16()
     out = torch.zeros_like(grad)
     task = AdamTask(shared.slot(moments), grad, 5, HYPER, param_out=out)
-    sums = torch.zeros(-(-numel // 256), dtype=torch.float64, device=place.device)
+    sums = torch.zeros(-(-shared.numel // 256), dtype=torch.float64, device=place.device)
     backend = place.backend
 
     def ours() -> None:
@@ -144,9 +142,8 @@ def phase(numel: int, place: Place, moments: torch.dtype = torch.float32) -> Con
     return contenders
 
 
-def many(count: int, numel: int, place: Place) -> Contenders:
-    """One float32 step of an optimizer with many small tensors."""
-    shared = Buffers(count * numel, place.device)
+def many(shared: Buffers, place: Place, count: int) -> Contenders:
+    """One float32 step of an optimizer with `count` small tensors."""
     if place.device.type == "cuda":
         backend = place.backend
         tasks = [AdamTask(Slot(p, m, v), g, 5, HYPER) for p, g, m, v in shared.cut(count)]
