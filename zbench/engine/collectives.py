@@ -4,12 +4,12 @@ import torch
 import torch.distributed as dist
 
 from zbench.engine.transport.gloo import Gloo
-from zbench.engine.transport.memory import find_neighbours
+from zbench.engine.transport.meeting import meet
 from zbench.engine.transport.native import Native
 from zbench.engine.transport.neighbours import Neighbours
 from zbench.engine.transport.single import SingleProcess
 
-Transport = SingleProcess | Gloo | Native
+Transport = SingleProcess | Gloo | Neighbours | Native
 
 
 def choose_collectives(group: dist.ProcessGroup | None, device: torch.device) -> Transport:
@@ -22,5 +22,5 @@ def choose_collectives(group: dist.ProcessGroup | None, device: torch.device) ->
         return SingleProcess()
     if dist.get_backend(group) != "gloo":
         return Native(group, device)
-    pids = find_neighbours(group) if device.type == "cpu" else None
-    return Gloo(group, device) if pids is None else Neighbours(group, device, pids)
+    found = meet(group) if device.type == "cpu" else None
+    return Gloo(group, device) if found is None else Neighbours(group, device, found)

@@ -31,9 +31,9 @@ class Gloo(Grouped):
         # The same number on every rank: all make their engines together.
         self._store = PrefixStore(f"zbench/{store.add(f'zbench/{self.rank}', 1)}", store)
         self._timeout = group._get_backend(torch.device("cpu")).options._timeout
-        self._exchanges, self._gathers = self.own_group("exchanges"), self.own_group("gathers")
+        self._exchanges, self._gathers = self._own_group("exchanges"), self._own_group("gathers")
 
-    def own_group(self, purpose: str) -> dist.ProcessGroupGloo:
+    def _own_group(self, purpose: str) -> dist.ProcessGroupGloo:
         """Return another process group of the same ranks."""
         store = PrefixStore(purpose, self._store)
         return dist.ProcessGroupGloo(store, self.rank, self.world_size, self._timeout)
@@ -56,11 +56,6 @@ class Gloo(Grouped):
     def all_gather(self, flat: Tensor) -> Work:
         parts = flat.chunk(self.world_size)
         return All(_exchange(self._gathers, self.rank, [parts[self.rank]] * self.world_size, parts))
-
-    def all_gather_small(self, values: Tensor) -> Tensor:
-        gathered = values.new_empty((self.world_size, *values.shape))
-        dist.all_gather(list(gathered.unbind(0)), values, group=self.group)
-        return gathered
 
     def close(self) -> None:
         self._exchanges.shutdown()

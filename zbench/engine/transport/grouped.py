@@ -16,6 +16,12 @@ class Grouped:
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
         self.scratch = ScratchPool(device)
 
+    def all_gather_small(self, values: Tensor) -> Tensor:
+        near = values.to(self.device)
+        gathered = near.new_empty((self.world_size, *values.shape))
+        dist.all_gather(list(gathered.unbind(0)), near, group=self.group)
+        return gathered.cpu()
+
     def broadcast(self, tensor: Tensor, source: int) -> Work:
         return launched(dist.broadcast(tensor, group_src=source, group=self.group, async_op=True))
 

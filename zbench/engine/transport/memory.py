@@ -1,14 +1,14 @@
-"""Another process's memory, read by Linux's `process_vm_readv`, and whether all ranks may do so."""
+"""Another process's memory, read by Linux's `process_vm_readv`, and whether this process may."""
 
 import ctypes
 import os
 import secrets
 import sys
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 _PR_SET_PTRACER = 0x59616D61
@@ -40,18 +40,32 @@ def read_memory(pid: int, address: int, into: Tensor) -> None:
         done += count
 
 
-def find_neighbours(group: dist.ProcessGroup) -> list[int] | None:
-    """Return the process ids of all ranks if each can read every other's memory, else None; the same on all
-    ranks.
-    """
-    token = torch.tensor(list(secrets.token_bytes(16)), dtype=torch.uint8)
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A few random bytes in the memory of a process, by which others find out whether they can read it."""
+
+    host: str
+    pid: int
+    address: int
+    value: bytes
+
+    def readable(self) -> bool:
+        """Try it: a process id may mean another process in another container of the same host."""
+        found = torch.zeros(len(self.value), dtype=torch.uint8)
+        try:
+            if self.host == _host():
+                read_memory(self.pid, self.address, found)
+        except (OSError, AttributeError):
+            return False
+        return bytes(found.tolist()) == self.value
+
+
+def show_sample() -> tuple[Sample, Tensor]:
+    """Return a sample of this process's memory, there as long as the tensor is."""
     _let_siblings_read()
-    card = (_host(), os.getpid(), token.data_ptr(), bytes(token.tolist()))
-    cards = [card] * dist.get_world_size(group)
-    dist.all_gather_object(cards, card, group=group)
-    verdicts = [False] * len(cards)
-    dist.all_gather_object(verdicts, all(_readable(*card) for card in cards), group=group)
-    return [pid for _, pid, _, _ in cards] if all(verdicts) else None
+    value = secrets.token_bytes(16)
+    kept = torch.tensor(list(value), dtype=torch.uint8)
+    return Sample(_host(), os.getpid(), kept.data_ptr(), value), kept
 
 
 def _host() -> str:
@@ -63,14 +77,3 @@ def _let_siblings_read() -> None:
     """Allow descendants of this process's parent (the job's other ranks) what Yama reserves for ancestors."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(os.getppid()), 0, 0, 0)
-
-
-def _readable(host: str, pid: int, address: int, token: bytes) -> bool:
-    """Try it: a process id may mean another process in another container of the same host."""
-    found = torch.zeros(len(token), dtype=torch.uint8)
-    try:
-        if host == _host():
-            read_memory(pid, address, found)
-    except (OSError, AttributeError):
-        return False
-    return bytes(found.tolist()) == token

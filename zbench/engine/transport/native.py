@@ -28,9 +28,3 @@ class Native(Grouped):
     def all_gather(self, flat: Tensor) -> Work:
         part = flat.chunk(self.world_size)[self.rank]
         return launched(dist.all_gather_into_tensor(flat, part, group=self.group, async_op=True))
-
-    def all_gather_small(self, values: Tensor) -> Tensor:
-        on_device = values.to(self.device)
-        gathered = on_device.new_empty((self.world_size, *values.shape))
-        dist.all_gather(list(gathered.unbind(0)), on_device, group=self.group)
-        return gathered.cpu()

@@ -4,8 +4,7 @@ every piece, and no receive buffer.
 Linux's `process_vm_readv`, as MPI libraries use it. Measured on 2 ranks and 54 MB each way: 5.5 ms against
 21 through sockets. An operation has three steps, done in order by a thread: every rank tells where its data
 is (so it is ready), reads what it needs of the others', and tells that it has read (so the memory may be
-used again). Where ranks cannot read one another (other hosts, a stricter kernel) gloo's sockets carry the
-data, and nothing else changes.
+used again).
 """
 
 from collections.abc import Callable, Sequence
@@ -17,69 +16,43 @@ from torch import Tensor
 
 from zbench.engine import adam
 from zbench.engine.protocols import Work
-from zbench.engine.transport.gloo import Gloo
+from zbench.engine.transport.channels import Channel
+from zbench.engine.transport.grouped import Grouped
 from zbench.engine.transport.line import Line
+from zbench.engine.transport.meeting import Neighbourhood
 from zbench.engine.transport.memory import read_memory
 
-WORTH_READING = 1 << 16  # bytes from which reading a neighbour's memory beats a socket
 _PIECE = 1 << 20  # bytes that are read and added at a time: they stay in the cache
 _FAILED = 0
 
 
-class Neighbours(Gloo):
-    """Gloo between ranks of one host, which read large operands from one another's memory."""
+class Neighbours(Grouped):
+    """Reductions and gathers have a thread each, so they need no order relative to one another."""
 
-    def __init__(self, group: dist.ProcessGroup, device: torch.device, pids: Sequence[int]) -> None:
+    def __init__(self, group: dist.ProcessGroup, device: torch.device, found: Neighbourhood) -> None:
         super().__init__(group, device)
-        self.pids = pids
+        self.pids, self._channels = found.pids, found.channels
         self._others = [r for r in range(self.world_size) if r != self.rank]
         self._piece = torch.empty(0, dtype=torch.uint8)
         self._lines = Line("reductions"), Line("gathers")
-        self._told = self.own_group("reductions told"), self.own_group("gathers told")
 
     def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:
-        if send.nbytes < WORTH_READING:
-            return super().reduce_scatter(send, out)
         return self._submit(0, send, partial(self._reduce, send, out))
 
     def all_gather(self, flat: Tensor) -> Work:
-        if flat.nbytes < WORTH_READING:
-            return super().all_gather(flat)
         return self._submit(1, flat, partial(self._gather, flat))
 
     def bytes_by_category(self) -> dict[str, int]:
-        return {"buckets": self.scratch.bytes + self._piece.nbytes}
+        return {"buckets": self._piece.nbytes}
 
     def close(self) -> None:
-        for line, told in zip(self._lines, self._told, strict=True):
+        for line, channel in zip(self._lines, self._channels, strict=True):
             line.close()
-            told.shutdown()
-        super().close()
+            channel.close()
 
     def _submit(self, line: int, shared: Tensor, read: Callable[[Sequence[int]], None]) -> Work:
         """Have a line tell where `shared` is, `read` from what the others told, and tell that it has."""
-        return self._lines[line].submit(partial(self._together, self._told[line], shared, read))
-
-    def _together(
-        self, told: dist.ProcessGroupGloo, shared: Tensor, read: Callable[[Sequence[int]], None]
-    ) -> None:
-        addresses = self._tell(told, shared.data_ptr())
-        error: Exception | None = None
-        try:
-            read(addresses)
-        except Exception as raised:
-            error = raised
-        answers = self._tell(told, int(error is None))
-        if error is not None:
-            raise error
-        if _FAILED in answers:
-            raise RuntimeError(f"rank {answers.index(_FAILED)} could not read the memory of another rank")
-
-    def _tell(self, group: dist.ProcessGroupGloo, number: int) -> list[int]:
-        """Return every rank's number; nobody goes on before all have told."""
-        told = torch.empty(self.world_size, dtype=torch.int64)
-        group._allgather_base(told, torch.tensor([number])).wait()  # type: ignore[attr-defined]
-        return told.tolist()
+        return self._lines[line].submit(partial(_together, self._channels[line], shared, read))
 
     def _reduce(self, send: Tensor, out: Tensor, addresses: Sequence[int]) -> None:
         """Add this rank's part of all `send`s, piece by piece."""
@@ -107,3 +80,17 @@ class Neighbours(Gloo):
         parts = flat.chunk(self.world_size)
         for rank in self._others:
             read_memory(self.pids[rank], addresses[rank] + rank * parts[rank].nbytes, parts[rank])
+
+
+def _together(channel: Channel, shared: Tensor, read: Callable[[Sequence[int]], None]) -> None:
+    addresses = channel.tell(shared.data_ptr())
+    error: Exception | None = None
+    try:
+        read(addresses)
+    except Exception as raised:
+        error = raised
+    answers = channel.tell(int(error is None))
+    if error is not None:
+        raise error
+    if _FAILED in answers:
+        raise RuntimeError(f"rank {answers.index(_FAILED)} could not read the memory of another rank")
