@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zbench.engine import choices
-from zbench.engine.adam import NORM_CHUNK, AdamBackend, CudaAdam, NativeAdam
+from zbench.engine.adam import NORM_CHUNK, AdamBackend, CudaAdam, MixedAdam, NativeAdam
 from zbench.engine.catalog import (
     Regions,
     collect,
@@ -21,6 +21,7 @@ from zbench.engine.catalog import (
     unit_regions,
 )
 from zbench.engine.checkpoint.state import EngineState, set_masters
+from zbench.engine.choices import DTYPES
 from zbench.engine.collectives import Transport, choose_collectives
 from zbench.engine.compiled.assembly import Route, Wire, compile_model
 from zbench.engine.deferred import forget_parts, whole_values
@@ -31,8 +32,10 @@ from zbench.engine.gradients import Gradients, ReplicatedGradients, ShardedGradi
 from zbench.engine.home import Device, Home, PinnedHost
 from zbench.engine.hooks import GatherHooks, GradientHooks
 from zbench.engine.landing import Landing, ShardLanding, WholeLanding
-from zbench.engine.masters import FarMasters, Masters, OwnMasters, ParametersThemselves
 from zbench.engine.norm import Summarizer
+from zbench.engine.offload.flat import Placement, placed
+from zbench.engine.offload.layout import hold_back
+from zbench.engine.offload.masters import masters_of
 from zbench.engine.optimizer import Moments, ParamGroup, ShardOptimizer
 from zbench.engine.parameters import Parameters, ReplicatedParameters, Trainable, write_segments
 from zbench.engine.partition import Layout, Region, Shard, plan_layout
@@ -41,10 +44,9 @@ from zbench.engine.reduction import BucketReducer
 from zbench.engine.schedule import AfterBackward
 from zbench.engine.sending import CastSends, InPlaceSends, LendingSends, PooledSends, ResidentSends, Sends
 from zbench.engine.sharded import ShardedParameters
-from zbench.engine.speculative import Knowledge, Speculative, speculate
+from zbench.engine.speculative import Knowledge, Settings, Speculative, speculate
 from zbench.spec.engine import EngineSpec
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 BUCKETS_IN_FLIGHT = 2
 SOLO = 1 << 17  # elements from which a copy costs the CPU more than a collective of its own
 
@@ -75,7 +77,10 @@ def build_engine(
     collectives = instruments.wrap_collectives(moved)
     groups = make_groups(model, choices.hyperparameters(spec), choices.overrides(spec))
     scaling = choices.scaling(spec)
-    policies = Policies(choices.accumulation(spec), choices.clip(spec), scaling, collectives, moved.close)
+    count = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    share = choices.share(spec, device, count, collectives.world_size)
+    counting, clip = choices.accumulation(spec), choices.clip(spec)
+    policies = Policies(counting, clip, scaling, share, collectives, moved.close)
     prepare(model, DTYPES[spec.dtype], collectives)
     builder = _CoreBuilder(model, spec, device, moved, policies, instruments, groups)
     return Engine(model, builder.build, policies, groups)
@@ -97,8 +102,8 @@ class _CoreBuilder:
         self.model, self.spec, self.device, self.moved = model, spec, device, moved
         self.policies, self.instruments, self.groups = policies, instruments, groups
         self.collectives = policies.collectives
-        homes: dict[str, Home] = {"none": Device(device), "cpu": PinnedHost(device)}
-        self.home, self.param_home = homes[spec.offload_optimizer], homes[spec.offload_param]
+        self.near, self.host = Device(device), PinnedHost(device)
+        self.param_home: Home = self.near if spec.offload_param == "none" else self.host
         self._solo = SOLO if device.type == "cpu" else math.inf
         self._needs_norm = policies.clip.needs_norm or policies.scaling.needs_norm
 
@@ -107,22 +112,22 @@ class _CoreBuilder:
         trainables = collect(self.model, self.groups)
         regions = self._regions(trainables)
         dtypes = regions.dtypes
-        layout = self._layout(trainables, regions.regions)
+        layout, offloaded = hold_back(self._layout(trainables, regions.regions), self.policies.share.value)
         shard = Shard(layout, self.collectives.rank, whole=spec.zero_stage == 0)
+        placement = placed(shard, offloaded, self.near, self.host)
         parameters = self._parameters(shard, dtypes, regions.resident)
         adam = self.instruments.wrap_adam(self._adam())
-        landing, gradients = self._gradients(shard, dtypes, trainables)
-        optimizer = self._optimizer(shard, parameters, dtypes, landing.buffer, trainables)
+        landing, gradients = self._gradients(shard, placement, dtypes, trainables)
+        optimizer = self._optimizer(placement, parameters, dtypes, landing, trainables)
         schedule = self._schedule(optimizer, adam, parameters, gradients, trainables)
-        known = schedule.square_sums if isinstance(schedule, Speculative) and self._needs_norm else None
-        summarizer = Summarizer(
-            shard, landing.buffer, adam, self.collectives, needs_norm=self._needs_norm, square_sums=known
-        )
+        needed = self._needs_norm
+        known = schedule.square_sums if isinstance(schedule, Speculative) and needed else None
+        comm, scaling = self.collectives, self.policies.scaling
+        summarizer = Summarizer(shard, landing.sums, adam, comm, needs_norm=needed, square_sums=known)
         set_masters(optimizer, parameters, trainables, self._whole)
         parameters.adopt(trainables)
         frozen, hooks = self._model_side(trainables, gradients, parameters)
         forget_parts(self.model)
-        comm, scaling = self.collectives, self.policies.scaling
         state = EngineState(self.model, trainables, optimizer, parameters, comm, scaling, frozen)
         gradients.reducer.on_reduced = schedule.reduced
         held = [
@@ -189,25 +194,28 @@ class _CoreBuilder:
         )
 
     def _adam(self) -> AdamBackend:
-        on_gpu = self.device.type == "cuda" and self.spec.offload_optimizer == "none"
-        return CudaAdam() if on_gpu else NativeAdam()
+        share = self.policies.share.value
+        if self.device.type != "cuda" or share == 1.0:
+            return NativeAdam()
+        return CudaAdam() if share == 0.0 else MixedAdam({"cuda": CudaAdam(), "cpu": NativeAdam()})
 
     def _optimizer(
         self,
-        shard: Shard,
+        placement: Placement,
         parameters: Parameters,
         dtypes: Sequence[torch.dtype],
-        gradients: Tensor,
+        landing: Landing,
         trainables: Sequence[Trainable],
     ) -> ShardOptimizer:
-        o = self.spec.optimizer
-        masters = [self._masters(shard, parameters, k, d) for k, d in enumerate(dtypes)]
+        o, shard = self.spec.optimizer, landing.shard
+        masters = masters_of(shard, placement, parameters, dtypes, self.param_home)
         amsgrad = any(group["amsgrad"] for group in self.groups)
         stochastic = o.moments_rounding == "stochastic"
-        dtype = DTYPES[o.moments_dtype]
-        moments = Moments(shard.length, self.home, dtype, amsgrad=amsgrad, stochastic=stochastic)
+        moments = Moments(placement, DTYPES[o.moments_dtype], amsgrad=amsgrad, stochastic=stochastic)
         group_of, size = [t.group for t in trainables], self.spec.sub_group_size
-        return ShardOptimizer(shard, masters, moments, gradients, self.groups, group_of, sub_group_size=size)
+        return ShardOptimizer(
+            shard, masters, moments, landing.sums, self.groups, group_of, sub_group_size=size
+        )
 
     def _schedule(
         self,
@@ -223,20 +231,15 @@ class _CoreBuilder:
         knowledge = Knowledge(
             contributed=lambda: gradients.contributed, scale=policies.unclipped_scale, norm=self._needs_norm
         )
-        return speculate(
-            optimizer, adam, parameters, trainables, knowledge, spec.sub_group_size, spec.optimizer_threads
-        )
-
-    def _masters(self, shard: Shard, parameters: Parameters, section: int, dtype: torch.dtype) -> Masters:
-        extent = shard.local(shard.layout.section_extent(section))
-        if dtype == torch.float32 and self.home == self.param_home:
-            return ParametersThemselves(parameters)
-        if self.home.device.type == self.param_home.device.type:
-            return OwnMasters(parameters, extent, self.home)
-        return FarMasters(parameters, extent, self.home, dtype)
+        settings = Settings(spec.sub_group_size, spec.optimizer_threads, spec.rollback)
+        return speculate(optimizer, adam, parameters, trainables, knowledge, settings)
 
     def _gradients(
-        self, shard: Shard, dtypes: Sequence[torch.dtype], trainables: Sequence[Trainable]
+        self,
+        shard: Shard,
+        placement: Placement,
+        dtypes: Sequence[torch.dtype],
+        trainables: Sequence[Trainable],
     ) -> tuple[Landing, ReplicatedGradients | ShardedGradients]:
         spec, layout, world = self.spec, shard.layout, self.collectives.world_size
         kept = DTYPES[spec.grad_accum_dtype]
@@ -244,13 +247,13 @@ class _CoreBuilder:
         overlaps = spec.overlap_comm and world > 1  # alone, nothing is in flight
         in_flight = BUCKETS_IN_FLIGHT * spec.reduce_bucket_size if overlaps else 0
         if spec.compile != "off":
-            route = Route(shard, self.home, self.device, self.collectives, self.moved, in_flight)
+            route = Route(shard, placement, self.device, self.collectives, self.moved, in_flight)
             sent = DTYPES[spec.communication_dtype] if spec.communication_dtype and world > 1 else None
             return compile_model(self.model, trainables, route, Wire(dtypes, kept, sent), spec.compile)
         landing: Landing = (
-            WholeLanding(shard, self.home, self.device, kept, self.collectives)
+            WholeLanding(shard, placement, self.device, kept, self.collectives)
             if shard.whole
-            else ShardLanding(shard, self.home, self.device, kept)
+            else ShardLanding(shard, placement, self.device, kept)
         )
         portions = [list(layout.portions(i)) for i in range(len(layout.spans))]
         reducer = BucketReducer(layout.buckets, portions, self.collectives, landing, in_flight=in_flight)
@@ -276,8 +279,8 @@ class _CoreBuilder:
         alone = self.collectives.world_size == 1
         sent = [DTYPES[wanted] if wanted else d for d in dtypes]
         pooled = PooledSends(layout, sent, self.device)
-        in_place = InPlaceSends(layout, landing.buffer)
-        if self.home.device.type != self.device.type:
+        in_place = InPlaceSends(layout, landing.sums)
+        if any(flat.home.device.type != self.device.type for flat in landing.sums.flats):
             in_landing_once = in_landing_several = False
         else:
             whole_float32 = shard.whole and all(d == torch.float32 for d in sent)

@@ -1,11 +1,21 @@
-"""The choices of an EngineSpec that need no tensors: each becomes its object here, for `build`."""
+"""The choices of an EngineSpec that need no layout: each becomes its object here, for `build`."""
+
+from functools import partial
+
+import torch
 
 from zbench.engine.accumulation import Accumulation, MicroSteps, MultiBackward, Unmanaged
 from zbench.engine.clip import Clip, ClipByGlobalNorm, NoClip
+from zbench.engine.home import PinnedHost
+from zbench.engine.offload.costs import costs_of
+from zbench.engine.offload.share import FixedShare, MeasuredShare, Share
 from zbench.engine.optimizer import ParamGroup
 from zbench.engine.scaling import DynamicScaling, LossScaling, NoScaling
+from zbench.engine.speculative.threads import threads_for
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def accumulation(spec: EngineSpec) -> Accumulation:
@@ -51,3 +61,17 @@ def reduces_at_boundary(spec: EngineSpec) -> bool:
     if spec.reduce_at == "auto":
         return spec.zero_stage < 2
     return spec.reduce_at == "boundary"
+
+
+def share(spec: EngineSpec, device: torch.device, parameters: int, world_size: int) -> Share:
+    """Return what decides which share of the optimizer state, of so many parameters, lives on the host."""
+    if spec.offload_optimizer == "none":
+        return FixedShare(0.0)
+    if spec.offload_ratio != "auto":
+        return FixedShare(spec.offload_ratio)
+    threads = torch.get_num_threads()
+    if spec.offload_schedule == "speculative":
+        threads, _ = threads_for(spec.optimizer_threads, device, alone=world_size == 1)
+    dtype, moments = DTYPES[spec.dtype], DTYPES[spec.optimizer.moments_dtype]
+    costs = partial(costs_of, parameters // world_size, PinnedHost(device), device, dtype, moments, threads)
+    return MeasuredShare(costs, torch.cuda.synchronize if device.type == "cuda" else lambda: None)

@@ -16,6 +16,7 @@ from zbench.engine.gradients import Gradients
 from zbench.engine.hooks import GradientHooks
 from zbench.engine.interrupts import uninterrupted
 from zbench.engine.norm import Summarizer
+from zbench.engine.offload.share import Share
 from zbench.engine.optimizer import ParamGroup, ShardOptimizer
 from zbench.engine.parameters import Parameters, Trainable
 from zbench.engine.protocols import Collectives, HoldsBytes, StepInfo
@@ -25,7 +26,8 @@ from zbench.engine.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """What is built for one set of trainable parameters; built anew when that set grows."""
+    """What is built for one set of trainable parameters; built anew when that set grows, or its
+    state moves."""
 
     trainables: Sequence[Trainable]
     parameters: Parameters
@@ -51,6 +53,7 @@ class Policies:
     accumulation: Accumulation
     clip: Clip
     scaling: LossScaling
+    share: Share
     collectives: Collectives
     close: Callable[[], None]
 
@@ -104,12 +107,13 @@ class Engine:
         scale = self._policies.scaling.scale
         loss = loss if scale == 1.0 else loss * scale
         if this.first:
-            self._adopt_unfrozen()
+            self._renew()
         core = self._core
         core.schedule.begin(last=bool(this.last))
         core.gradients.begin(this, loss)
         try:
-            loss.backward()  # type: ignore[no-untyped-call]
+            with self._policies.share.watching():
+                loss.backward()  # type: ignore[no-untyped-call]
             core.gradients.finish()
             core.hooks.after_backward()
         except BaseException:
@@ -152,10 +156,14 @@ class Engine:
             policies.accumulation.reset()
         return StepInfo(norm, taken and coefficient != 1.0, not taken, rolled_back, loss_scale)
 
-    def _adopt_unfrozen(self) -> None:
-        """Rebuild the core when a parameter outside it has been unfrozen; state is carried over by name."""
+    def _renew(self) -> None:
+        """Rebuild the core when a parameter outside it has been unfrozen, or another share of the state is to
+        be offloaded; state is carried over by name.
+        """
         known = {id(t.parameter) for t in self._core.trainables}
-        if all(id(p) in known or not p.requires_grad or p.numel() == 0 for p in self.model.parameters()):
+        moved = self._policies.share.decide(self.collectives)
+        grown = any(id(p) not in known and p.requires_grad and p.numel() for p in self.model.parameters())
+        if not moved and not grown:
             return
         state = self._core.state.full()
         frozen = {k.removeprefix("frozen."): v for k, v in state.items() if k.startswith("frozen.")}

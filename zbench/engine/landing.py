@@ -1,7 +1,7 @@
 """Where the rank sums of gradients land: this rank's shard, or the whole flat gradient (stage 0).
 
-`buffer` [shard.length] holds the sums in local order once `settle` has returned. A later backward of the
-same step is added to what stands there.
+`sums` [shard.length] holds them in local order once `settle` has returned. A later backward of the same step
+is added to what stands there.
 """
 
 from collections import deque
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from zbench.engine.home import Home
+from zbench.engine.offload.flat import Placement, Spread
 from zbench.engine.partition import Bucket, Extent, Shard
 from zbench.engine.protocols import Collectives, Work
 from zbench.engine.sums import accumulate
@@ -27,7 +28,8 @@ class Landing(Protocol):
     `settle`.
     """
 
-    buffer: Tensor
+    shard: Shard
+    sums: Spread
 
     def begin(self, *, first: bool, last: bool) -> None:
         """Start a backward that reduces: the `first` of a step overwrites, later ones add."""
@@ -38,13 +40,13 @@ class Landing(Protocol):
         ...
 
     def landed(self, bucket: Bucket, target: Tensor) -> Work | None:
-        """Take over a finished reduction; return what to wait for if its sums are still on their way into
-        `buffer`.
+        """Take over a finished reduction; return what to wait for if they are still on their way into
+        `sums`.
         """
         ...
 
     def settle(self) -> None:
-        """Return when every sum stands in `buffer`."""
+        """Return when every sum stands in `sums`."""
         ...
 
     def bytes_by_category(self) -> dict[str, int]:
@@ -53,12 +55,13 @@ class Landing(Protocol):
 
 
 class ShardLanding:
-    """Keeps this rank's part of every sum, in `home`; sums of several backwards are rounded to `kept`."""
+    """Keeps this rank's part of every sum, where `placement` says; sums of several backwards are rounded to
+    `kept`. A bucket lies in one home.
+    """
 
-    def __init__(self, shard: Shard, home: Home, device: torch.device, kept: torch.dtype) -> None:
-        self.shard, self.home, self.kept = shard, home, kept
-        self.buffer = home.zeros(shard.length, torch.float32)
-        self._near = home.device.type == device.type
+    def __init__(self, shard: Shard, placement: Placement, device: torch.device, kept: torch.dtype) -> None:
+        self.shard, self.device, self.kept = shard, device, kept
+        self.sums = placement.zeros(torch.float32)
         self._scratch = ScratchPool(device)
         self._first = True
         self._arriving: deque[tuple[Work, Tensor]] = deque()
@@ -68,39 +71,47 @@ class ShardLanding:
 
     def target(self, bucket: Bucket) -> Tensor:
         place = self._place(bucket)
-        if self._first and self._near:
+        if self._first and self._near(bucket):
             return place
         return self._scratch.take(place.numel(), torch.float32)
 
     def landed(self, bucket: Bucket, target: Tensor) -> Work | None:
-        if self._first and self._near:
+        near = self._near(bucket)
+        if self._first and near:
             return None
         if len(self._arriving) >= _ARRIVING_AT_ONCE:
             self._finish_oldest()
         place = self._place(bucket)
-        work = self._merge(target[: place.numel()], place)
+        work = self._merge(target[: place.numel()], place, self._home(bucket))
         self._arriving.append((work, target))
-        return None if self._near else work
+        return None if near else work
 
     def settle(self) -> None:
         while self._arriving:
             self._finish_oldest()
 
     def bytes_by_category(self) -> dict[str, int]:
-        return {f"{self.home.prefix}gradients": self.buffer.nbytes, "buckets": self._scratch.bytes}
+        return {**self.sums.bytes_by_category("gradients"), "buckets": self._scratch.bytes}
+
+    def _home(self, bucket: Bucket) -> Home:
+        local = self.shard.local(Extent(bucket.start, bucket.length))
+        return self.sums.flat(local.start, local.length).home
+
+    def _near(self, bucket: Bucket) -> bool:
+        return self._home(bucket).device.type == self.device.type
 
     def _place(self, bucket: Bucket) -> Tensor:
         local = self.shard.local(Extent(bucket.start, bucket.length))
-        return self.buffer[local.start : local.stop]
+        return self.sums.run(local.start, local.length)
 
-    def _merge(self, sums: Tensor, place: Tensor) -> Work:
+    def _merge(self, sums: Tensor, place: Tensor, home: Home) -> Work:
         if self._first:
-            return self.home.bring(sums, place)
-        if self._near:
+            return home.bring(sums, place)
+        if home.device.type == self.device.type:
             self._add(place, sums)
             return Done()
-        staging = self.home.zeros(sums.numel(), sums.dtype)
-        return Once(Then(self.home.bring(sums, staging), partial(self._add, place, staging)))
+        staging = home.zeros(sums.numel(), sums.dtype)
+        return Once(Then(home.bring(sums, staging), partial(self._add, place, staging)))
 
     def _add(self, place: Tensor, sums: Tensor) -> None:
         total = place.to(self.kept)
@@ -120,9 +131,9 @@ class WholeLanding(ShardLanding):
     """
 
     def __init__(
-        self, shard: Shard, home: Home, device: torch.device, kept: torch.dtype, comm: Collectives
+        self, shard: Shard, placement: Placement, device: torch.device, kept: torch.dtype, comm: Collectives
     ) -> None:
-        super().__init__(shard, home, device, kept)
+        super().__init__(shard, placement, device, kept)
         self._parts = Shard(shard.layout, comm.rank)
         self._comm = comm
         self._last = False
@@ -148,9 +159,9 @@ class WholeLanding(ShardLanding):
         self._gathers.clear()
 
     def _gather(self, blocks: Sequence[Extent]) -> None:
-        self._gathers += [self._comm.all_gather(self.buffer[b.start : b.stop]) for b in blocks]
+        self._gathers += [self._comm.all_gather(self.sums.run(b.start, b.length)) for b in blocks]
 
     def _place(self, bucket: Bucket) -> Tensor:
         (block,) = bucket.blocks
         piece = self._parts.piece(block)
-        return self.buffer[piece.start : piece.stop]
+        return self.sums.run(piece.start, piece.length)

@@ -2,18 +2,17 @@
 
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
-from zbench.engine.home import Home
+from zbench.engine.offload.flat import Flat
 from zbench.engine.parameters import Parameters
-from zbench.engine.partition import Extent, Segment
+from zbench.engine.partition import Segment
 
 
 class Masters(Protocol):
-    """Float32 weights of the segments this rank owns in one section. `buffers`: the memory of their own."""
+    """Float32 weights of the segments this rank owns in one section. `flats`: the memory of their own."""
 
-    buffers: list[Tensor]
+    flats: list[Flat]
 
     def of(self, run: Segment) -> Tensor:
         """Return the master weights [run.length] float32."""
@@ -37,7 +36,7 @@ class ParametersThemselves:
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
-        self.buffers: list[Tensor] = []
+        self.flats: list[Flat] = []
 
     def of(self, run: Segment) -> Tensor:
         return self._parameters.owned(run)
@@ -53,17 +52,14 @@ class ParametersThemselves:
 
 
 class OwnMasters:
-    """A float32 copy in `home`; Adam writes the parameters' copy in the same pass. `extent` is the
-    section's, local.
-    """
+    """A float32 copy in `flat`'s home; Adam writes the parameters' copy in the same pass."""
 
-    def __init__(self, parameters: Parameters, extent: Extent, home: Home) -> None:
-        self._parameters, self._start, self._home = parameters, extent.start, home
-        self.buffers = [home.zeros(extent.length, torch.float32)]
+    def __init__(self, parameters: Parameters, flat: Flat) -> None:
+        self._parameters, self._flat = parameters, flat
+        self.flats = [flat]
 
     def of(self, run: Segment) -> Tensor:
-        at = run.local - self._start
-        return self.buffers[0][at : at + run.length]
+        return self._flat.run(run.local, run.length)
 
     def out(self, run: Segment) -> Tensor | None:
         return self._parameters.owned(run)
@@ -72,7 +68,7 @@ class OwnMasters:
         return
 
     def bytes_by_category(self) -> dict[str, int]:
-        return {f"{self._home.prefix}master": self.buffers[0].nbytes}
+        return {f"{self._flat.home.prefix}master": self._flat.nbytes}
 
 
 class FarMasters(OwnMasters):
@@ -80,18 +76,16 @@ class FarMasters(OwnMasters):
     over.
     """
 
-    def __init__(self, parameters: Parameters, extent: Extent, home: Home, dtype: torch.dtype) -> None:
-        super().__init__(parameters, extent, home)
-        self._staged = home.zeros(extent.length, dtype)
+    def __init__(self, parameters: Parameters, flat: Flat, staged: Flat) -> None:
+        super().__init__(parameters, flat)
+        self._staged = staged
 
     def out(self, run: Segment) -> Tensor | None:
-        at = run.local - self._start
-        return self._staged[at : at + run.length]
+        return self._staged.run(run.local, run.length)
 
     def deliver(self, run: Segment) -> None:
-        staged = self.out(run)
-        assert staged is not None
+        staged = self._staged.run(run.local, run.length)
         self._parameters.owned(run).copy_(staged, non_blocking=True)
 
     def bytes_by_category(self) -> dict[str, int]:
-        return {**super().bytes_by_category(), f"{self._home.prefix}buckets": self._staged.nbytes}
+        return {**super().bytes_by_category(), f"{self._flat.home.prefix}buckets": self._staged.nbytes}

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from zbench.engine.adam import NORM_CHUNK, AdamBackend
 from zbench.engine.clip import sum_in_order
+from zbench.engine.offload.flat import Spread
 from zbench.engine.partition import Layout, Shard
 from zbench.engine.protocols import Collectives
 
@@ -33,7 +34,7 @@ class Summarizer:
     def __init__(
         self,
         shard: Shard,
-        gradients: Tensor,
+        gradients: Spread,
         backend: AdamBackend,
         collectives: Collectives,
         *,
@@ -45,9 +46,9 @@ class Summarizer:
         parts = Shard(shard.layout, collectives.rank)
         if shard.whole:
             pieces = [parts.piece(block) for block in shard.layout.blocks]
-            self._views = [gradients[p.start : p.stop] for p in pieces]
+            self._views = [gradients.run(p.start, p.length) for p in pieces]
         else:
-            self._views = [gradients] if gradients.numel() else []
+            self._views = [run for _, run in gradients.runs() if run.numel()]
         self._chunks = parts.length // NORM_CHUNK if needs_norm else 0
         self._order = torch.from_numpy(canonical_order(shard.layout)) if needs_norm else None
 
@@ -67,11 +68,22 @@ class Summarizer:
         return self._square_sums()
 
     def _compute(self) -> Tensor:
-        device = self._views[0].device if self._views else torch.device("cpu")
-        out = torch.zeros(self._chunks, dtype=torch.float64, device=device)
+        out = torch.zeros(self._chunks, dtype=torch.float64)
         sizes = [v.numel() // NORM_CHUNK for v in self._views]
-        self.backend.chunk_square_sums(self._views, out.split(sizes))  # type: ignore[no-untyped-call]
-        return out.cpu()
+        chunk_square_sums(self.backend, self._views, out.split(sizes))  # type: ignore[no-untyped-call]
+        return out
+
+
+def chunk_square_sums(backend: AdamBackend, gradients: Sequence[Tensor], out: Sequence[Tensor]) -> None:
+    """Write the chunk sums of `gradients`, wherever they are, to `out` in CPU memory."""
+    there = [
+        o if g.device == o.device else torch.zeros_like(o, device=g.device)
+        for g, o in zip(gradients, out, strict=True)
+    ]
+    backend.chunk_square_sums(gradients, there)
+    for mine, sums in zip(out, there, strict=True):
+        if sums is not mine:
+            mine.copy_(sums)
 
 
 def canonical_order(layout: Layout) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":

@@ -8,6 +8,7 @@ A schedule may call `task` for any runs in any order, in place or into other slo
 step counts.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,8 +17,8 @@ import torch
 from torch import Tensor
 
 from zbench.engine.adam import AdamBackend, AdamTask, Hyper, Slot
-from zbench.engine.home import Home
 from zbench.engine.masters import Masters
+from zbench.engine.offload.flat import Placement, Spread
 from zbench.engine.partition import Segment, Shard
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
@@ -38,20 +39,21 @@ class Run:
 
 
 class Moments:
-    """Adam's moments [shard.length] in `home`; `stochastic` is how they are rounded to bfloat16."""
+    """Adam's moments where `placement` says; `stochastic` is how they are rounded to bfloat16."""
 
-    def __init__(
-        self, length: int, home: Home, dtype: torch.dtype, *, amsgrad: bool, stochastic: bool
-    ) -> None:
-        self.home, self.stochastic = home, stochastic
-        self.buffers = [home.zeros(length, dtype) for _ in MOMENTS[: 3 if amsgrad else 2]]
+    def __init__(self, placement: Placement, dtype: torch.dtype, *, amsgrad: bool, stochastic: bool) -> None:
+        self.stochastic = stochastic
+        self.spreads = [placement.zeros(dtype) for _ in MOMENTS[: 3 if amsgrad else 2]]
 
-    def get(self, kind: str) -> Tensor | None:
+    def get(self, kind: str) -> Spread | None:
         """Return one of MOMENTS; None where there is no such moment."""
-        return dict(zip(MOMENTS, self.buffers, strict=False)).get(kind)
+        return dict(zip(MOMENTS, self.spreads, strict=False)).get(kind)
 
     def bytes_by_category(self) -> dict[str, int]:
-        return {f"{self.home.prefix}moments": sum(t.nbytes for t in self.buffers)}
+        total: Counter[str] = Counter()
+        for spread in self.spreads:
+            total.update(spread.bytes_by_category("moments"))
+        return dict(total)
 
 
 class ShardOptimizer:
@@ -62,7 +64,7 @@ class ShardOptimizer:
         shard: Shard,
         masters: Sequence[Masters],
         moments: Moments,
-        gradients: Tensor,
+        gradients: Spread,
         groups: Sequence[ParamGroup],
         group_of: Sequence[int],
         *,
@@ -150,6 +152,7 @@ class ShardOptimizer:
             and run.local + run.length == s.local
             and self.group_of[run.parameter] == self.group_of[s.parameter]
             and key[run.parameter] == key[s.parameter]
+            and self.gradients.flat(run.local, run.length) is self.gradients.flat(s.local, s.length)
             and not self.stochastic
         )
 
@@ -162,14 +165,10 @@ class ShardOptimizer:
             yield self._bind(part, key)
 
     def _bind(self, s: Segment, key: Sequence[int]) -> Run:
-        masters, group, here = (
-            self.masters[s.section],
-            self.group_of[s.parameter],
-            slice(s.local, s.local + s.length),
-        )
-        exp_avg, exp_avg_sq, *most = (buffer[here] for buffer in self.moments.buffers)
+        masters, group = self.masters[s.section], self.group_of[s.parameter]
+        exp_avg, exp_avg_sq, *most = (spread.run(s.local, s.length) for spread in self.moments.spreads)
         slot = Slot(masters.of(s), exp_avg, exp_avg_sq, most[0] if self.groups[group]["amsgrad"] else None)
-        return Run(s, group, key[s.parameter], slot, self.gradients[here], masters.out(s))
+        return Run(s, group, key[s.parameter], slot, self.gradients.run(s.local, s.length), masters.out(s))
 
     def _packed(self, runs: Iterator[Run]) -> list[list[Run]]:
         packed: list[list[Run]] = []

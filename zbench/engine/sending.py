@@ -6,6 +6,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from zbench.engine.offload.flat import Spread
 from zbench.engine.partition import Bucket, Layout
 from zbench.engine.transport.scratch import ScratchPool
 
@@ -107,8 +108,13 @@ class ResidentSends:
 class InPlaceSends(ResidentSends):
     """The landing buffer itself: what is sent and what is received share one memory."""
 
-    def __init__(self, layout: Layout, landing: Tensor) -> None:
-        super().__init__(layout, lambda: landing)
+    def __init__(self, layout: Layout, landing: Spread) -> None:
+        super().__init__(layout, landing.cpu)
+        self._landing = landing
+
+    def open(self, bucket: int) -> Tensor:
+        place = self.buckets[bucket]
+        return self._landing.run(place.start, place.length)
 
     def bytes_by_category(self) -> dict[str, int]:
         return {}

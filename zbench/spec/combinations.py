@@ -47,13 +47,9 @@ _RULES = (
          " or offload_schedule: after_backward"),
     Rule("engine.offload_ratio", lambda e: e.offload_ratio != 1.0 and not _offloads(e),
          "offload_ratio shares out an offloaded optimizer; set offload_optimizer: cpu or offload_ratio: 1"),
-    Rule("engine.offload_ratio", lambda e: e.offload_ratio != 1.0 and e.engine == "builtin",
-         "the built-in engine keeps the optimizer state in one place, not shared out; set offload_ratio: 1"),
     Rule("engine.rollback", lambda e: e.rollback == "journal" and not _speculates(e),
          "a rollback journal serves speculation only; set offload_schedule: speculative"
          " or rollback: double_buffer"),
-    Rule("engine.rollback", lambda e: e.rollback == "journal" and _speculates(e) and e.engine == "builtin",
-         "the speculative schedule keeps a second copy, no journal; set rollback: double_buffer"),
     Rule("engine.compile", lambda e: e.compile != "off" and e.zero_stage != 1,
          "compile puts stage 1's reductions into the backward graph; set zero_stage: 1 or compile: off"),
     Rule("engine.compile", lambda e: e.compile != "off" and _speculates(e),

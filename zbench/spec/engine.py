@@ -74,7 +74,7 @@ class EngineSpec(SpecModel):
     )
     rollback: Literal["double_buffer", "journal"] = Field(
         "double_buffer",
-        description="How the speculative schedule restores bits: a second copy, or a journal.",
+        description="How speculation restores bits: a second copy of the state, or a journal for half of it.",
     )
     gradient_clipping: float = Field(0.0, ge=0, description="Largest global gradient norm; 0 is off.")
     gradient_accumulation_steps: int = Field(1, ge=1, description="Micro-batches in one optimizer step.")

@@ -46,6 +46,8 @@ class Case:
     each: bool = False
     offload_param: bool = False
     moments: str = "float32"
+    ratio: float = 1.0
+    rollback: str = "double_buffer"
     steps: int = 50
 
     def spec(self, schedule: str) -> EngineSpec:
@@ -56,6 +58,8 @@ class Case:
                 "zero_stage": self.stage,
                 "offload_optimizer": "none" if schedule == "none" else "cpu",
                 "offload_schedule": "after_backward" if schedule == "none" else schedule,
+                "offload_ratio": self.ratio,
+                "rollback": self.rollback,
                 "offload_param": "cpu" if self.offload_param else "none",
                 "gradient_clipping": SOMETIMES[self.model] if self.clip == "sometimes" else LIMITS[self.clip],
                 "accumulation_mode": "micro_steps" if self.mode == "single" else self.mode,

@@ -22,6 +22,8 @@ KNOBS: dict[str, Any] = {
     "each": [False, True],
     "offload_param": [False, True],
     "moments": ["float32", "bfloat16"],
+    "ratio": [1.0, 0.7, 0.25, 0.0],
+    "rollback": ["double_buffer", "journal"],
 }
 
 
@@ -38,8 +40,10 @@ def run(ranks: RankPool, world: int, **point: Any) -> None:
         return  # nothing is final before step(), so nothing was ahead
     if case.clip in ("never", "off") and case.dtype != "float16":
         assert counts["rolled_back"] == 0
-    else:
+    elif case.ratio == 1.0 and case.rollback == "double_buffer":
         assert counts["rolled_back"] == counts["clipped"] + counts["skipped"]
+    else:  # there may have been nothing ahead
+        assert counts["rolled_back"] <= counts["clipped"] + counts["skipped"]
 
 
 @pytest.mark.parametrize("point", pairwise(AXES | KNOBS, seed=1), ids=str)

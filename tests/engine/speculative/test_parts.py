@@ -8,6 +8,7 @@ from torch import nn
 
 from zbench.engine.partition import Extent, Region, Shard, plan_layout
 from zbench.engine.speculative.halves import Halves
+from zbench.engine.speculative.rollback import Held
 from zbench.engine.speculative.subgroups import cut
 from zbench.engine.speculative.threads import MOST, Machine, choose, this_machine
 
@@ -53,16 +54,16 @@ def test_a_swap_exchanges_halves_and_moves_parameters_over() -> None:
     parameter = nn.Parameter(values.buffers[0][4:10].view(2, 3))
     parameter.data = values.buffers[0][4:10].view(2, 3)
     outside = torch.zeros(5)
-    halves = Halves([(state, "host_speculative"), (values, "speculative")], [parameter])
+    halves = Halves([Held(state, "host_speculative"), Held(values, "speculative")], [parameter])
     assert halves.other(outside) is outside
     halves.other(state.buffers[0][2:4]).fill_(7.0)
     halves.other(values.buffers[0]).copy_(-torch.arange(12.0))
     assert torch.equal(state.buffers[0], torch.arange(8.0))
     assert torch.equal(parameter, torch.tensor([[4.0, 5.0, 6.0], [7.0, 8.0, 9.0]]))
-    halves.swap()
+    halves.commit()
     assert torch.equal(state.buffers[0][2:4], torch.full((2,), 7.0))
     assert torch.equal(parameter, -torch.tensor([[4.0, 5.0, 6.0], [7.0, 8.0, 9.0]]))
-    halves.swap()
+    halves.commit()
     assert torch.equal(state.buffers[0], torch.arange(8.0))
     assert torch.equal(parameter.flatten(), torch.arange(4.0, 10.0))
     assert halves.bytes_by_category() == {"host_speculative": 64, "speculative": 48}

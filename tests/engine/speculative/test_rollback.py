@@ -26,6 +26,14 @@ HOSTILE = {
 }
 
 
+HOW: dict[str, dict[str, Any]] = {
+    "double buffer": {},
+    "journal": {"rollback": "journal"},
+    "shared out": {"offload_ratio": 0.6},
+    "journal, shared out": {"rollback": "journal", "offload_ratio": 0.6},
+}
+
+
 def poisoned(model: Layers, value: float) -> Tensor:
     """Return a loss whose gradient of the first layer's bias is `value` here and there."""
     spike = torch.zeros_like(model.layers[0].bias)
@@ -46,11 +54,12 @@ class _Spike(torch.autograd.Function):
 
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("limit", [0.0, 1e-4, 1e6])
-def test_hostile_gradients_leave_the_bits_of_after_backward(name: str, limit: float) -> None:
+@pytest.mark.parametrize("how", HOW)
+def test_hostile_gradients_leave_the_bits_of_after_backward(name: str, limit: float, how: str) -> None:
     states = []
-    for schedule in ("speculative", "after_backward"):
+    for options in (HOW[how], {"offload_schedule": "after_backward"}):
         model = layers()
-        with engine(model, gradient_clipping=limit, offload_schedule=schedule) as e:
+        with engine(model, gradient_clipping=limit, **options) as e:
             for step in range(3):
                 e.backward(poisoned(model, HOSTILE[name]) if step == 1 else loss(model, step))
                 e.step()
@@ -60,15 +69,16 @@ def test_hostile_gradients_leave_the_bits_of_after_backward(name: str, limit: fl
 
 @pytest.mark.parametrize("name", ["inf", "nan"])
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_an_overflow_leaves_every_bit_as_it_was(name: str, stage: int) -> None:
+@pytest.mark.parametrize("how", HOW)
+def test_an_overflow_leaves_every_bit_as_it_was(name: str, stage: int, how: str) -> None:
     model = layers()
-    with engine(model, zero_stage=stage, dtype="float16", initial_loss_scale=256.0) as e:
+    with engine(model, zero_stage=stage, dtype="float16", initial_loss_scale=256.0, **HOW[how]) as e:
         e.backward(loss(model))
         assert not e.step().skipped
         before = bits(e)
         scheduled = schedule_of(e)
         e.backward(poisoned(model, HOSTILE[name]))
-        assert len(scheduled._ahead) > 1, "nothing had been updated ahead"
+        assert scheduled._ahead, "nothing had been updated ahead"
         info = e.step()
         assert info.skipped
         assert info.rolled_back
@@ -79,13 +89,14 @@ def test_an_overflow_leaves_every_bit_as_it_was(name: str, stage: int) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_an_exception_in_backward_leaves_every_bit_as_it_was(name: str) -> None:
+@pytest.mark.parametrize("how", HOW)
+def test_an_exception_in_backward_leaves_every_bit_as_it_was(name: str, how: str) -> None:
     model = layers()
 
     def fail() -> None:
         raise ZeroDivisionError("in backward")
 
-    with engine(model, gradient_clipping=0.0) as e:
+    with engine(model, gradient_clipping=0.0, **HOW[how]) as e:
         e.backward(loss(model))
         e.step()
         before = bits(e)
@@ -105,9 +116,10 @@ def test_an_exception_in_backward_leaves_every_bit_as_it_was(name: str) -> None:
         assert_same(continued, bits(e))
 
 
-def test_state_read_between_backward_and_step_is_that_of_the_last_step() -> None:
+@pytest.mark.parametrize("how", HOW)
+def test_state_read_between_backward_and_step_is_that_of_the_last_step(how: str) -> None:
     model = layers()
-    with engine(model) as e:
+    with engine(model, **HOW[how]) as e:
         e.backward(loss(model))
         e.step()
         before = bits(e)
@@ -118,14 +130,31 @@ def test_state_read_between_backward_and_step_is_that_of_the_last_step() -> None
         assert e.state_dict()["engine.steps"] == 2
 
 
-def test_a_hyperparameter_changed_after_backward_counts_for_this_step() -> None:
+@pytest.mark.parametrize("how", HOW)
+def test_a_hyperparameter_changed_after_backward_counts_for_this_step(how: str) -> None:
     states = []
-    for schedule in ("speculative", "after_backward"):
+    for options in (HOW[how], {"offload_schedule": "after_backward"}):
         model = layers()
-        with engine(model, offload_schedule=schedule, param_groups={"*bias": {"lr": 0.1}}) as e:
+        with engine(model, **options, param_groups={"*bias": {"lr": 0.1}}) as e:
             e.backward(loss(model))
             e.param_groups[1]["lr"] = 0.01
             info = e.step()
-            assert info.rolled_back == (schedule == "speculative")
+            assert info.rolled_back == ("offload_schedule" not in options)
             states.append(bits(e))
     assert_same(*states)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_hyperparameter_that_no_update_takes_leaves_every_bit_as_it_was(how: str) -> None:
+    model = layers()
+    with engine(model, **HOW[how]) as e:
+        e.backward(loss(model))
+        e.step()
+        before = bits(e)
+        e.backward(loss(model, 1))
+        e.param_groups[0]["lr"] = float("nan")
+        with pytest.raises(ValueError, match="lr"):
+            e.step()
+        e.param_groups[0]["lr"] = 1e-3
+        assert_same(before, bits(e))
+        e.step()

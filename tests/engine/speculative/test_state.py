@@ -17,13 +17,14 @@ def steps(built: Engine, first: int, last: int) -> None:
 @pytest.mark.parametrize("saved", ["speculative", "after_backward"])
 @pytest.mark.parametrize("resumed", ["speculative", "after_backward"])
 @pytest.mark.parametrize("at", [3, 4])
-def test_resumed_equals_continuous(saved: str, resumed: str, at: int) -> None:
+@pytest.mark.parametrize("how", [{}, {"offload_ratio": 0.4}, {"rollback": "journal"}], ids=str)
+def test_resumed_equals_continuous(saved: str, resumed: str, at: int, how: dict[str, Any]) -> None:
     """Across schedules, and whichever half is current when the state is saved."""
     options: dict[str, Any] = {"gradient_clipping": 0.1, "param_groups": {"*bias": {"weight_decay": 0.0}}}
     with engine(layers(), **options) as continuous:
         steps(continuous, 0, 8)
         expected = bits(continuous)
-    with engine(layers(), offload_schedule=saved, **options) as first:
+    with engine(layers(), offload_schedule=saved, **options, **how) as first:
         steps(first, 0, at)
         state = first.state_dict()
     with engine(layers(seed=1), offload_schedule=resumed, **options) as second:
@@ -64,3 +65,57 @@ def test_memory_of_the_second_half(
     assert held["host_moments"] == kinds * moment_size * elements
     assert held["host_speculative"] == held["host_master"] + held["host_moments"] + 8 * elements // 256
     assert held["speculative"] == held["parameters"] == size * elements
+
+
+@pytest.mark.parametrize("schedule", ["speculative", "after_backward"])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2)])
+@pytest.mark.parametrize("ratio", [0.0, 0.25, 0.5])
+def test_memory_is_shared_out_by_the_ratio(
+    schedule: str, stage: int, dtype: str, size: int, ratio: float
+) -> None:
+    """Moments, gradients and masters; float32 parameters on the device are their own master weights."""
+    elements = 4 * (64 * 64 + 256)
+    host = round(ratio * elements / 256) * 256
+    options: dict[str, Any] = {"offload_schedule": schedule, "zero_stage": stage, "offload_ratio": ratio}
+    with engine(layers(), dtype=dtype, gradient_clipping=0.0, **options) as e:
+        steps(e, 0, 3)
+        held = e.memory_by_category()
+    assert held.get("host_moments", 0) == 8 * host
+    assert held["moments"] == 8 * (elements - host)
+    assert held.get("host_gradients", 0) == held.get("host_master", 0) == 4 * host
+    assert held["gradients"] == 4 * (elements - host)
+    assert held.get("master", 0) == (4 * (elements - host) if dtype == "bfloat16" else 0)
+    if schedule == "speculative":
+        assert held.get("host_speculative", 0) == 12 * host
+
+
+def test_a_journal_holds_no_more_than_half_of_a_second_half() -> None:
+    """It covers two of the four subgroups of 4096 elements and the one of 1024."""
+    elements, covered = 4 * (64 * 64 + 256), 2 * 4096
+    with engine(layers(), rollback="journal", gradient_clipping=0.0) as e:
+        steps(e, 0, 3)
+        held = e.memory_by_category()
+    assert held["host_moments"] == 8 * elements
+    assert held["host_speculative"] == 12 * covered
+    assert held["speculative"] == 4 * covered
+
+
+@pytest.mark.parametrize("schedule", ["speculative", "after_backward"])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_ratio_found_by_measurement_changes_no_bit(
+    monkeypatch: pytest.MonkeyPatch, schedule: str, stage: int
+) -> None:
+    """The state moves to the device in the fourth step; the times are real, the conclusion is the test's."""
+    monkeypatch.setattr("zbench.engine.offload.share.largest_hidden", lambda *times: 0.5 * all(times))
+    options: dict[str, Any] = {"offload_schedule": schedule, "zero_stage": stage, "gradient_clipping": 0.1}
+    with engine(layers(), offload_ratio=1.0, **options) as fixed:
+        steps(fixed, 0, 6)
+        expected = bits(fixed)
+    with engine(layers(), offload_ratio="auto", **options) as measured:
+        steps(measured, 0, 3)
+        assert "moments" not in measured.memory_by_category()
+        steps(measured, 3, 6)
+        held = measured.memory_by_category()
+        assert held["moments"] == held["host_moments"]
+        assert_same(bits(measured), expected)

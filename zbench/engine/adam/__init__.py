@@ -4,6 +4,7 @@ from zbench.engine.adam.contract import NORM_CHUNK, AdamBackend, AdamTask, Hyper
 from zbench.engine.adam.cuda import CudaAdam, cuda_unavailable_reason
 from zbench.engine.adam.executor import AdamExecutor, Completion, Gate, UpdateFailed, UpdateTimeout
 from zbench.engine.adam.functional import adam_step_
+from zbench.engine.adam.mixed import MixedAdam
 from zbench.engine.adam.native import NativeAdam
 from zbench.engine.adam.optimizer import CpuAdam
 from zbench.engine.adam.reference import ReferenceAdam
@@ -22,6 +23,7 @@ __all__ = [
     "Gate",
     "Hyper",
     "Journal",
+    "MixedAdam",
     "NativeAdam",
     "ReferenceAdam",
     "Rollback",

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from zbench.engine.frozen import Frozen
+from zbench.engine.offload.flat import Spread
 from zbench.engine.optimizer import MOMENTS, ShardOptimizer
 from zbench.engine.parameters import Parameters, Trainable, write_segments
 from zbench.engine.partition import Segment
@@ -93,11 +94,11 @@ class EngineState:
         for s in mine:
             span, name = self.shard.layout.spans[s.parameter], self.trainables[s.parameter].name
             start = s.flat - span.start
-            here = slice(s.local, s.local + min(s.length, span.numel - start))
-            pieces[f"param.{name}@{start}"] = self._master(s)[: here.stop - here.start].cpu().clone()
+            length = min(s.length, span.numel - start)
+            pieces[f"param.{name}@{start}"] = self._master(s)[:length].cpu().clone()
             for kind in MOMENTS:
                 if (moment := self.optimizer.moments.get(kind)) is not None:
-                    pieces[f"{kind}.{name}@{start}"] = moment[here].cpu().clone()
+                    pieces[f"{kind}.{name}@{start}"] = moment.run(s.local, length).cpu().clone()
         shapes = {t.name: list(t.parameter.shape) for t in self.trainables}
         return LocalState(pieces, self.small(), shapes)
 
@@ -125,9 +126,9 @@ class EngineState:
             local = self.optimizer.moments.get(kind)
             if local is not None:
                 for s in self.shard.segments:
-                    local[s.local : s.local + s.length].zero_()
+                    local.run(s.local, s.length).zero_()
                 moments = partial(_of_kind, state, kind)
-                write_segments(self.shard, self.trainables, moments, self._in(local))
+                write_segments(self.shard, self.trainables, moments, _in(local))
         set_masters(self.optimizer, self.parameters, self.trainables, lambda t: state[f"param.{t.name}"])
         self._load_small(state)
 
@@ -169,10 +170,6 @@ class EngineState:
     def _master(self, s: Segment) -> Tensor:
         return self.optimizer.masters[s.section].of(s)
 
-    @staticmethod
-    def _in(local: Tensor) -> Callable[[Segment], Tensor]:
-        return lambda s: local[s.local : s.local + s.length]
-
     def _whole(self, local: Tensor) -> dict[str, Tensor]:
         """Return name -> whole tensor, from every rank's `local` [shard.length]."""
         flat = local if self.shard.whole else self._flat(self.collectives.all_gather_small(local))
@@ -193,3 +190,7 @@ class EngineState:
 
 def _of_kind(state: Mapping[str, Tensor], kind: str, trainable: Trainable) -> Tensor | None:
     return state.get(f"{kind}.{trainable.name}")
+
+
+def _in(local: Spread) -> Callable[[Segment], Tensor]:
+    return lambda s: local.run(s.local, s.length)

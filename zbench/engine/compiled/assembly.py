@@ -14,7 +14,7 @@ from zbench.engine.compiled.reduction import ForeseeingReducer
 from zbench.engine.compiled.registry import StepRegistry
 from zbench.engine.compiled.sending import step_sends
 from zbench.engine.compiled.targets import StepTargets
-from zbench.engine.home import Home
+from zbench.engine.offload.flat import Placement
 from zbench.engine.parameters import Trainable
 from zbench.engine.partition import Shard
 from zbench.engine.protocols import Collectives
@@ -35,11 +35,11 @@ class Wire:
 @dataclass(frozen=True, slots=True)
 class Route:
     """The way of gradients: through `collectives` (carried out by `moved`), `in_flight` buckets at a time, to
-    this rank's `shard` in `home`.
+    where this rank's `shard` is kept.
     """
 
     shard: Shard
-    home: Home
+    placement: Placement
     device: torch.device
     collectives: Collectives
     moved: Transport
@@ -54,7 +54,7 @@ def compile_model(
     `model(...)` stays the caller's way to run it. lowering: `aot_eager` or `inductor`.
     """
     layout = route.shard.layout
-    targets = StepTargets(route.shard, route.home, route.device)
+    targets = StepTargets(route.shard, route.placement, route.device)
     sent = [wire.sent or dtype for dtype in wire.sections]
     once, several = step_sends(layout, route.device, sent=sent, kept=wire.kept, cast=wire.sent is not None)
     scratch = [] if isinstance(route.moved, SingleProcess) else [route.moved.scratch]

@@ -2,35 +2,43 @@
 
 import torch
 
-from zbench.engine.home import Home
 from zbench.engine.landing import ShardLanding
+from zbench.engine.offload.flat import Placement
 from zbench.engine.partition import Shard
 
 
 class StepTargets(ShardLanding):
-    """A landing that is registered empty: between steps `buffer` and all its views have shape but no memory.
+    """A landing that is registered empty: between steps `sums` and all its views have shape but no memory.
 
     The boundary backward binds one zeroed flat partition; buckets are reduced straight into it, and the
     optimizer reads it as it is. `drop` frees the memory under every view at once, so no reference can keep it
     alive.
     """
 
-    def __init__(self, shard: Shard, home: Home, device: torch.device) -> None:
-        super().__init__(shard, home, device, torch.float32)
-        self._storage = self.buffer.untyped_storage()
-        self._bytes = self._storage.nbytes()
+    def __init__(self, shard: Shard, placement: Placement, device: torch.device) -> None:
+        super().__init__(shard, placement, device, torch.float32)
+        self._storages = [flat.buffers[0].untyped_storage() for flat in self.sums.flats]
+        self._bytes = [storage.nbytes() for storage in self._storages]
+        self._there = True
         self.drop()
 
     def begin(self, *, first: bool, last: bool) -> None:
-        if self._storage.nbytes() == 0:
-            self._storage.resize_(self._bytes)
-            self.buffer.zero_()
+        if not self._there:
+            self._there = True
+            for storage, size, flat in zip(self._storages, self._bytes, self.sums.flats, strict=True):
+                storage.resize_(size)
+                flat.buffers[0].zero_()
         super().begin(first=first, last=last)
 
     def drop(self) -> None:
         """Free the partition. Nothing may be on its way into it, and its views must not be read any more."""
-        self._storage.resize_(0)
+        for storage in self._storages:
+            storage.resize_(0)
+        self._there = False
         self._scratch.drop()
 
     def bytes_by_category(self) -> dict[str, int]:
-        return {f"{self.home.prefix}gradients": self._storage.nbytes(), "buckets": self._scratch.bytes}
+        held = {"buckets": self._scratch.bytes}
+        for storage, flat in zip(self._storages, self.sums.flats, strict=True):
+            held[f"{flat.home.prefix}gradients"] = storage.nbytes()
+        return held

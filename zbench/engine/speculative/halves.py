@@ -7,87 +7,55 @@ values are delivered without a copy. Parameters on an accelerator keep one half:
 staging buffer.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Iterable, Sequence
 
-import torch
 from torch import Tensor, nn
 
-
-class Holder(Protocol):
-    """Keeps flat buffers, and looks them up anew whenever it is asked for a part of one."""
-
-    buffers: list[Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class Doubled:
-    """A holder, the second half of each of its buffers, and their memory category."""
-
-    holder: Holder
-    others: list[Tensor]
-    category: str
+from zbench.engine.speculative.rollback import Held, second, storage_of, summed
 
 
 class Halves:
-    """The second halves of what `holders` keep (with memory categories), and of `parameters` that view it."""
+    """The second halves of what is `held`, and of `parameters` that view it."""
 
-    def __init__(self, holders: Sequence[tuple[Holder, str]], parameters: Sequence[nn.Parameter]) -> None:
-        self._doubled = [
-            Doubled(holder, [_like(buffer) for buffer in holder.buffers], category)
-            for holder, category in holders
-        ]
+    def __init__(self, held: Sequence[Held], parameters: Sequence[nn.Parameter]) -> None:
+        self._doubled = [(h, [second(b, b.numel()) for b in h.holder.buffers]) for h in held]
         self._parameters = parameters
         self._views: dict[int, list[tuple[nn.Parameter, Tensor]]] = {}
         self._twins: dict[int, Tensor] = {}
-        for doubled in self._doubled:
-            for one, other in zip(doubled.holder.buffers, doubled.others, strict=True):
-                self._twins[_storage(one)], self._twins[_storage(other)] = other, one
+        for h, others in self._doubled:
+            for one, other in zip(h.holder.buffers, others, strict=True):
+                self._twins[storage_of(one)], self._twins[storage_of(other)] = other, one
         self.parity = 0
-        """Which half is current, 0 or 1."""
 
     def other(self, view: Tensor) -> Tensor:
-        """Return the same view of the other half; `view` itself if its memory is not doubled."""
-        twin = self._twins.get(_storage(view))
+        twin = self._twins.get(storage_of(view))
         return view if twin is None else _same_view(view, twin)
 
-    def swap(self) -> None:
-        """Make the other half the current one."""
+    def keep(self, view: Tensor) -> None:
+        if (other := self.other(view)) is not view:
+            other.copy_(view)
+
+    def commit(self, written: Iterable[Tensor] = ()) -> None:
         moved = self._moved()
-        for doubled in self._doubled:
-            current = doubled.holder.buffers[:]
-            doubled.holder.buffers[:] = doubled.others
-            doubled.others[:] = current
+        for h, others in self._doubled:
+            current = h.holder.buffers[:]
+            h.holder.buffers[:] = others
+            others[:] = current
         self.parity = 1 - self.parity
         for parameter, view in moved:
             parameter.data = view
 
     def bytes_by_category(self) -> dict[str, int]:
-        total: dict[str, int] = {}
-        for doubled in self._doubled:
-            held = sum(other.nbytes for other in doubled.others)
-            total[doubled.category] = total.get(doubled.category, 0) + held
-        return total
+        return summed((h.category, others) for h, others in self._doubled)
 
     def _moved(self) -> list[tuple[nn.Parameter, Tensor]]:
         if self.parity not in self._views:
             self._views[self.parity] = [
                 (p, _same_view(p.data, twin))
                 for p in self._parameters
-                if (twin := self._twins.get(_storage(p.data))) is not None
+                if (twin := self._twins.get(storage_of(p.data))) is not None
             ]
         return self._views[self.parity]
-
-
-def _like(buffer: Tensor) -> Tensor:
-    return torch.zeros(
-        buffer.numel(), dtype=buffer.dtype, device=buffer.device, pin_memory=buffer.is_pinned()
-    )
-
-
-def _storage(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
 
 
 def _same_view(view: Tensor, of: Tensor) -> Tensor:

@@ -1,22 +1,24 @@
 """SuperOffload: the optimizer under the backward pass (Lian et al., 2025, arXiv:2509.21271), exact.
 
 While backward goes on, worker threads update each subgroup whose gradients have landed, as if the step will
-be taken and its norm be below the limit. They read the current half of the state and write the other
-(`halves`). After backward the step is one of three: the guess held (exchange the halves), gradients were
-clipped or a hyperparameter changed (update again from the untouched half, then exchange), or an overflow or
-an exception (exchange nothing). So a rollback restores bits by never having touched them.
+be taken and its norm be below the limit. They read the state and write elsewhere (`rollback`). After backward
+the step is one of three: the guess held (commit), gradients were clipped or a hyperparameter changed (update
+again from the untouched state, then commit), or an overflow or an exception (forget what was written). So a
+rollback restores bits by never having touched them. What lives on the device, or has no room in a journal, is
+*late*: updated in place once the step is certain.
 
 A gradient is final when its bucket's last reduction of the step has landed: at the last backward. In
 `unmanaged` mode only `step()` knows that; there the updates run beside the remaining reductions and the norm.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from zbench.engine.adam import NORM_CHUNK, AdamBackend
+from zbench.engine.norm import chunk_square_sums
 from zbench.engine.parameters import Parameters
 from zbench.engine.partition import Bucket, Segment
 from zbench.engine.protocols import Work
@@ -39,7 +41,9 @@ class Knowledge:
 
 
 class Speculative:
-    """A Schedule that updates ahead of the decision. `subgroups[b]` are those of bucket b."""
+    """A Schedule that updates ahead of the decision. `subgroups[b]` are those of bucket b; `late` (indices)
+    are updated after it.
+    """
 
     def __init__(
         self,
@@ -48,15 +52,17 @@ class Speculative:
         parameters: Parameters,
         backend: AdamBackend,
         subgroups: Sequence[Sequence[Subgroup]],
+        late: Set[int],
         knowledge: Knowledge,
     ) -> None:
         self.updates, self.worker, self.parameters, self.backend = updates, worker, parameters, backend
-        self.subgroups, self.knowledge = subgroups, knowledge
+        self.subgroups, self.late, self.knowledge = subgroups, late, knowledge
         self._all = sorted((g for of in subgroups for g in of), key=lambda g: g.segments[0].local)
         self._ahead: dict[int, Update] = {}
-        self._scale = 1.0
-        self._active: Sequence[bool] = ()
-        self._alike: set[int] = set()  # local starts of segments whose halves hold the same values
+        self._scale = 1.0  # of what runs ahead
+        self._prepared: tuple[float, Sequence[bool]] = 1.0, ()
+        self._valid: list[Update] = []  # updates that a commit is to take over
+        self._alike: set[int] = set()  # local starts of segments that need no keeping
 
     def begin(self, *, last: bool) -> None:
         self.drop()
@@ -67,6 +73,8 @@ class Speculative:
             self.worker.timeline = []
         there = self.knowledge.contributed()
         for subgroup in self.subgroups[bucket.index]:
+            if subgroup.index in self.late:
+                continue
             segments = subgroup.segments
             if not all(there[s.parameter] for s in segments):
                 segments = tuple(s for s in segments if there[s.parameter])
@@ -78,10 +86,10 @@ class Speculative:
         self._collect()
         sums = self.updates.squares
         assert sums is not None, "made without room for sums"
-        gradients = self.updates.optimizer.gradients
-        missing = list(self._missing())
-        self.backend.chunk_square_sums(
-            [gradients[s.local : s.local + s.length] for s in missing],
+        gradients, missing = self.updates.optimizer.gradients, list(self._missing())
+        chunk_square_sums(
+            self.backend,
+            [gradients.run(s.local, s.length) for s in missing],
             [sums[s.local // NORM_CHUNK : (s.local + s.length) // NORM_CHUNK] for s in missing],
         )
         return sums
@@ -90,21 +98,30 @@ class Speculative:
         self._collect()
         guessed = _single(scale) == _single(self._scale)
         wrong = {k for k, update in self._ahead.items() if not guessed or not self.updates.current(update)}
+        self._valid = []
         try:
             for subgroup in self._all:
-                self._complete(subgroup, scale, active, again=subgroup.index in wrong)
+                if subgroup.index in self.late:
+                    self._hold(subgroup, active)
+                else:
+                    self._complete(subgroup, scale, active, again=subgroup.index in wrong)
             self.worker.collect()
         except BaseException:
             self.drop()
             raise
-        self._active = active
+        self._prepared = scale, active
         return bool(wrong)
 
     def commit(self) -> None:
-        self.updates.halves.swap()
-        self.updates.optimizer.commit(self._active)
+        scale, active = self._prepared
+        self.updates.commit(self._valid)
         self._ahead.clear()
-        self._deliver(self._active)
+        for subgroup in self._all:
+            there = [s for s in subgroup.segments if active[s.parameter]]
+            if there and subgroup.index in self.late:
+                self._update_in_place(there, scale)
+            self._deliver(subgroup, there)
+        self.updates.optimizer.commit(active)
 
     def drop(self) -> bool:
         dropped = bool(self._ahead)
@@ -113,7 +130,7 @@ class Speculative:
         return dropped
 
     def bytes_by_category(self) -> dict[str, int]:
-        held = self.updates.halves.bytes_by_category()
+        held = self.updates.rollback.bytes_by_category()
         sums = self.updates.squares
         if sums is not None:
             held["host_speculative"] = held.get("host_speculative", 0) + sums.nbytes
@@ -148,27 +165,40 @@ class Speculative:
                 yield from (s for s in subgroup.segments if s.local not in done)
 
     def _complete(self, subgroup: Subgroup, scale: float, active: Sequence[bool], *, again: bool) -> None:
-        """Bring the other half of a subgroup to what the step leaves behind."""
-        ahead = self._ahead.get(subgroup.index)
-        if ahead is not None and not again and len(ahead.segments) == len(subgroup.segments):
-            return
-        done = {s.local for s in ahead.segments} if ahead is not None and not again else set()
+        """Have a subgroup's new values where a commit takes them from."""
+        ahead = None if again else self._ahead.get(subgroup.index)
+        if ahead is not None:
+            self._valid.append(ahead)
+            if len(ahead.segments) == len(subgroup.segments):
+                return
+        done = {s.local for s in ahead.segments} if ahead is not None else set()
         left = tuple(s for s in subgroup.segments if active[s.parameter] and s.local not in done)
         if left:
-            self._submit(subgroup, left, scale)
+            self._valid.append(self._submit(subgroup, left, scale))
+        self._keep_idle(subgroup, active)
+
+    def _hold(self, subgroup: Subgroup, active: Sequence[bool]) -> None:
+        """Have a late subgroup ready to be updated in place after the commit."""
+        there = [s for s in subgroup.segments if active[s.parameter]]
+        self._alike.difference_update(s.local for s in there)
+        self.updates.keep_masters(there)
+        self._keep_idle(subgroup, active)
+
+    def _keep_idle(self, subgroup: Subgroup, active: Sequence[bool]) -> None:
         idle = [s for s in subgroup.segments if not active[s.parameter] and s.local not in self._alike]
         self.updates.keep(idle)
         self._alike.update(s.local for s in idle)
 
-    def _deliver(self, active: Sequence[bool]) -> None:
-        """Bring the committed values to parameters elsewhere, and let gathers run under the copies."""
-        masters = self.updates.optimizer.masters
-        for subgroup in self._all:
-            for s in subgroup.segments:
-                if active[s.parameter]:
-                    masters[s.section].deliver(s)
-            end = subgroup.segments[-1]
-            self.parameters.publish(end.local + end.length)
+    def _update_in_place(self, segments: Sequence[Segment], scale: float) -> None:
+        optimizer = self.updates.optimizer
+        self.backend.update([optimizer.task(run) for run in optimizer.runs(segments)], grad_scale=scale)
+
+    def _deliver(self, subgroup: Subgroup, segments: Sequence[Segment]) -> None:
+        """Bring new values to parameters elsewhere, and let gathers run under what comes after."""
+        for s in segments:
+            self.updates.optimizer.masters[s.section].deliver(s)
+        end = subgroup.segments[-1]
+        self.parameters.publish(end.local + end.length)
 
 
 def _single(value: float) -> float:

@@ -1,4 +1,4 @@
-"""One subgroup's update, from the current half to the other: bound to memory once, used every other step."""
+"""One subgroup's update, from the state to where new values wait: bound to memory once, used again."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ from torch import Tensor
 
 from zbench import _native
 from zbench.engine.adam import NORM_CHUNK, AdamTask, Hyper, Slot
-from zbench.engine.adam.checks import check_tasks
+from zbench.engine.adam.checks import check_hyper, check_tasks
 from zbench.engine.adam.plan import build_plan, is_simulated, native_hyper, task_tensors
 from zbench.engine.optimizer import Run, ShardOptimizer
 from zbench.engine.partition import Segment
-from zbench.engine.speculative.halves import Halves
+from zbench.engine.speculative.rollback import Rollback
 from zbench.engine.speculative.subgroups import Subgroup
 
 Stamp = tuple[int, Hyper]
@@ -38,9 +38,11 @@ class Update:
         self.stamps = [(task.step, task.hyper) for task in tasks]
 
     def stamp(self, stamps: list[Stamp]) -> None:
-        """Set the steps and hyperparameters of the next update."""
+        """Set the steps and hyperparameters of the next update; ValueError if one cannot be."""
         if stamps == self.stamps:
             return
+        for _, hyper in stamps:
+            check_hyper(hyper)
         begin = 0
         for (step, hyper), same in groupby(stamps):
             end = begin + len(list(same))
@@ -51,18 +53,18 @@ class Update:
 
 
 class Updates:
-    """Makes updates, and keeps the latest of each subgroup and half: most steps ask for the same ones.
+    """Makes updates, and keeps the latest of each subgroup and parity: most steps ask for the same ones.
 
     squares [shard.length / NORM_CHUNK] float64, where wanted, receives the chunk sums of every update.
     """
 
-    def __init__(self, optimizer: ShardOptimizer, halves: Halves, squares: Tensor | None) -> None:
-        self.optimizer, self.halves, self.squares = optimizer, halves, squares
+    def __init__(self, optimizer: ShardOptimizer, rollback: Rollback, squares: Tensor | None) -> None:
+        self.optimizer, self.rollback, self.squares = optimizer, rollback, squares
         self._kept: dict[tuple[int, int], tuple[list[int], Update]] = {}
 
     def of(self, subgroup: Subgroup, segments: tuple[Segment, ...]) -> Update:
         """Return the next update of some of a subgroup's segments, with this moment's hyperparameters."""
-        place = (self.halves.parity, subgroup.index)
+        place = (self.rollback.parity, subgroup.index)
         lags = [self.optimizer.lags[s.parameter] for s in segments]
         kept = self._kept.get(place)
         if kept is not None and kept[0] == lags and kept[1].segments == segments and not self._random:
@@ -77,12 +79,20 @@ class Updates:
         return update.stamps == [self.optimizer.when(run) for run in update.runs]
 
     def keep(self, segments: Sequence[Segment]) -> None:
-        """Give the other half the values of the current one: these segments are not updated in this step."""
+        """See to it that these segments, which are not updated in this step, keep their values."""
         for run in self.optimizer.runs(segments):
-            held = [run.slot.param, run.slot.exp_avg, run.slot.exp_avg_sq, run.slot.max_exp_avg_sq, run.out]
-            for view in held:
-                if view is not None and (other := self.halves.other(view)) is not view:
-                    other.copy_(view)
+            for view in written_by(run):
+                self.rollback.keep(view)
+
+    def keep_masters(self, segments: Sequence[Segment]) -> None:
+        """See to it that these segments, which are updated in place after the commit, can be."""
+        for run in self.optimizer.runs(segments):
+            check_hyper(self.optimizer.when(run)[1])
+            self.rollback.keep(run.slot.param)
+
+    def commit(self, updates: Sequence[Update]) -> None:
+        """Make what these updates wrote the state."""
+        self.rollback.commit(v for update in updates for run in update.runs for v in written_by(run))
 
     @property
     def _random(self) -> bool:
@@ -99,8 +109,14 @@ class Updates:
         return [squares[run.segment.local // NORM_CHUNK :] for run in runs]
 
     def _task(self, run: Run) -> AdamTask:
-        slot, other = run.slot, self.halves.other
+        slot, other = run.slot, self.rollback.other
         most = None if slot.max_exp_avg_sq is None else other(slot.max_exp_avg_sq)
         into = Slot(other(slot.param), other(slot.exp_avg), other(slot.exp_avg_sq), most)
         out = None if run.out is None else other(run.out)
         return dataclasses.replace(self.optimizer.task(run), into=into, param_out=out)
+
+
+def written_by(run: Run) -> list[Tensor]:
+    """Return what an update of a run writes anew: its slot, and the copy in the parameter's dtype."""
+    views = [run.slot.param, run.slot.exp_avg, run.slot.exp_avg_sq, run.slot.max_exp_avg_sq, run.out]
+    return [view for view in views if view is not None]

@@ -1,0 +1,38 @@
+"""Where the line between host and device runs through a layout."""
+
+from dataclasses import replace
+
+from zbench.engine.adam.contract import NORM_CHUNK
+from zbench.engine.partition import Bucket, Extent, Layout
+
+
+def hold_back(layout: Layout, share: float) -> tuple[Layout, int]:
+    """Return a layout whose first buckets to be reduced hold `share` of all elements, and how many they are.
+
+    The bucket that the line runs through is cut in two; nothing else moves. The rest, whose gradients
+    backward produces last, is the device's.
+    """
+    grain = layout.world_size * NORM_CHUNK
+    wanted = round(share * layout.length / grain) * grain
+    buckets: list[Bucket] = []
+    blocks = list(layout.blocks)
+    offloaded = 0
+    for bucket in layout.buckets:
+        room = wanted - sum(b.length for b in buckets[:offloaded])
+        if 0 < room < bucket.length and offloaded == len(buckets):
+            first, second = _cut(bucket.blocks, bucket.start + room)
+            buckets += [replace(bucket, blocks=first), replace(bucket, blocks=second)]
+            blocks = [b for b in blocks if not bucket.start <= b.start < bucket.start + bucket.length]
+            blocks = sorted([*blocks, *first, *second], key=lambda b: b.start)
+            offloaded += 1
+        else:
+            buckets.append(bucket)
+            offloaded += room >= bucket.length and offloaded == len(buckets) - 1
+    numbered = tuple(replace(bucket, index=k) for k, bucket in enumerate(buckets))
+    return replace(layout, blocks=tuple(blocks), buckets=numbered), offloaded
+
+
+def _cut(blocks: tuple[Extent, ...], line: int) -> tuple[tuple[Extent, ...], tuple[Extent, ...]]:
+    before = [b if b.stop <= line else Extent(b.start, line - b.start) for b in blocks if b.start < line]
+    after = [b if b.start >= line else Extent(line, b.stop - line) for b in blocks if b.stop > line]
+    return tuple(before), tuple(after)

@@ -1,0 +1,91 @@
+"""What share of the optimizer's state lives on the host: as asked, or as much as can be hidden."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Protocol
+
+import torch
+
+from zbench.engine.protocols import Collectives
+
+STEPS = 64  # `auto` decides in so many steps: noise in a measurement rarely changes what is chosen
+SEEN = 3  # backwards that are timed; the first, a warm-up, is left out
+
+
+def largest_hidden(copy: float, update: float, backward: float) -> float:
+    """Return the largest share of the state whose copies and updates fit under backward, all else being the
+    device's.
+
+    Seconds, for the whole state: of copying gradients there and parameters back, of the CPU's update, and of
+    one backward. Copies and updates overlap each other, so the slower of the two decides.
+    """
+    needed = max(copy, update)
+    if needed <= backward:
+        return 1.0
+    return math.floor(STEPS * backward / needed) / STEPS
+
+
+class Share(Protocol):
+    """The share of the state on the host, `value`, which may change between steps."""
+
+    value: float
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Return what a backward is run in."""
+        ...
+
+    def decide(self, collectives: Collectives) -> bool:
+        """Whether `value` has changed; asked by all ranks before a step's first backward."""
+        ...
+
+
+class FixedShare:
+    """The share that was asked for."""
+
+    def __init__(self, value: float) -> None:
+        self.value = value
+
+    def watching(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def decide(self, collectives: Collectives) -> bool:
+        return False
+
+
+class MeasuredShare:
+    """Everything, until some backwards have been timed; then `largest_hidden`, of the slowest rank's copies
+    and updates and the fastest one's backward, the same on all.
+
+    costs: returns the seconds of copying and of updating this rank's whole state. finish: returns when the
+    device has done what it was told.
+    """
+
+    def __init__(self, costs: Callable[[], tuple[float, float]], finish: Callable[[], None]) -> None:
+        self.value = 1.0
+        self._costs, self._finish = costs, finish
+        self._backwards: list[float] = []
+        self._decided = False
+
+    def watching(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._decided else self._timed()
+
+    def decide(self, collectives: Collectives) -> bool:
+        if self._decided or len(self._backwards) < SEEN:
+            return False
+        self._decided = True
+        copy, update = self._costs()
+        mine = torch.tensor([-copy, -update, statistics.median(self._backwards[1:])], dtype=torch.float64)
+        copy, update, backward = collectives.all_gather_small(mine).amin(dim=0).tolist()
+        self.value = largest_hidden(-copy, -update, backward)
+        return self.value != 1.0
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        self._finish()
+        begin = time.perf_counter()
+        yield
+        self._finish()
+        self._backwards.append(time.perf_counter() - begin)
