@@ -44,11 +44,8 @@ class Summarizer:
         self._square_sums = square_sums or self._compute
         self.backend, self.collectives, self.needs_norm = backend, collectives, needs_norm
         parts = Shard(shard.layout, collectives.rank)
-        if shard.whole:
-            pieces = [parts.piece(block) for block in shard.layout.blocks]
-            self._views = [gradients.run(p.start, p.length) for p in pieces]
-        else:
-            self._views = [run for _, run in gradients.runs() if run.numel()]
+        self._gradients = gradients
+        self._pieces = [parts.piece(block) for block in shard.layout.blocks] if shard.whole else None
         self._chunks = parts.length // NORM_CHUNK if needs_norm else 0
         self._order = torch.from_numpy(canonical_order(shard.layout)) if needs_norm else None
 
@@ -69,8 +66,12 @@ class Summarizer:
 
     def _compute(self) -> Tensor:
         out = torch.zeros(self._chunks, dtype=torch.float64)
-        sizes = [v.numel() // NORM_CHUNK for v in self._views]
-        chunk_square_sums(self.backend, self._views, out.split(sizes))  # type: ignore[no-untyped-call]
+        if self._pieces is None:
+            views = [run for _, run in self._gradients.runs() if run.numel()]
+        else:
+            views = [self._gradients.run(p.start, p.length) for p in self._pieces]
+        sizes = [v.numel() // NORM_CHUNK for v in views]
+        chunk_square_sums(self.backend, views, out.split(sizes))  # type: ignore[no-untyped-call]
         return out
 
 
