@@ -3,7 +3,8 @@
 Run by `zbench.bench.engines`, also under an interpreter that has only torch and a peer: nothing of zbench but
 the model is imported unless the contender is zbench's own engine. Reads `go N` lines on standard input and
 answers each with one JSON line. MODE is `alone` (no communication), `ddp`, `zero_redundancy`, `fsdp2`,
-`deepspeed-STAGE[-offload]` or `zbench-STAGE[-offload]`.
+`deepspeed-STAGE[-offload]` or `zbench-STAGE[-offload[-speculative]]`. THREADS in the environment are the
+threads that a rank computes with, else one.
 """
 
 import ctypes
@@ -104,7 +105,7 @@ def deepspeed_peer(mode: str, model: Any) -> Step:
 
 
 def own_engine(mode: str, model: Any) -> Step:
-    """Return zbench's training step for `zbench-STAGE[-offload]`."""
+    """Return zbench's training step for `zbench-STAGE[-offload[-speculative]]`."""
     from zbench.engine import build_engine
     from zbench.spec.engine import EngineSpec
 
@@ -113,6 +114,7 @@ def own_engine(mode: str, model: Any) -> Step:
         {
             "zero_stage": int(stage),
             "offload_optimizer": "cpu" if offload else "none",
+            "offload_schedule": "speculative" if "speculative" in offload else "after_backward",
             "gradient_clipping": CLIP,
             "reduce_bucket_size": BUCKET,
             "allgather_bucket_size": BUCKET,
@@ -147,7 +149,7 @@ def main(mode: str, shim_path: str, layers: int, width: int) -> None:
 
     from zbench.bench.toy_gpt import Gpt, batch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("THREADS", "1")))
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)

@@ -63,14 +63,15 @@ class Figures:
 class Contender:
     """The ranks of one contender, waiting for their turn."""
 
-    def __init__(self, mode: str, python: str, shim: str) -> None:
+    def __init__(self, mode: str, python: str, shim: str, *, world: int = WORLD, threads: int = 1) -> None:
         root = Path(__file__).resolve().parents[2]
         common = {
             **os.environ,
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(_free_port()),
-            "WORLD_SIZE": str(WORLD),
-            "OMP_NUM_THREADS": "1",
+            "WORLD_SIZE": str(world),
+            "OMP_NUM_THREADS": str(threads),
+            "THREADS": str(threads),
             "DS_ACCELERATOR": "cpu",
             "PYTHONPATH": str(root) if mode.startswith("deepspeed") else os.environ.get("PYTHONPATH", ""),
         }
@@ -86,7 +87,7 @@ class Contender:
                 stderr=self.log,
                 text=True,
             )
-            for rank in range(WORLD)
+            for rank in range(world)
         ]
 
     def go(self, steps: int) -> list[dict[str, Any]]:

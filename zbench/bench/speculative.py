@@ -1,16 +1,20 @@
-"""Optimizer time left exposed after backward: the speculative schedule beside after_backward, interleaved.
+"""The optimizer under backward: what speculation leaves exposed, and the whole step beside DeepSpeed.
 
-    python -m zbench.bench.speculative [--steps N] [--layers L] [--width D] [--out FILE]
+    python -m zbench.bench.speculative [--deepspeed-python PYTHON] [--steps N] [--out FILE]
 
-One process, one compute thread, one optimizer thread. Six engines train copies of one GPT, a step each in
-turn and in alternating order, so that a drift of the machine hits all alike. `exposed` is the time of
+Schedules: one process, one compute thread, one optimizer thread. Six engines train copies of one GPT, a step
+each in turn and in alternating order, so that a drift of the machine hits all alike. `exposed` is the time of
 `engine.step()`, which is all that is left of the optimizer after backward; contention shows in `backward`.
+
+Peers: a process each, in turns of two steps: ZeRO-3 with the optimizer offloaded, on one compute thread
+(beside one optimizer thread for zbench; DeepSpeed is also shown with two threads for everything).
 """
 
 import argparse
 import json
-import platform
+import random
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,7 +22,9 @@ from typing import Any
 import torch
 
 from zbench.bench import toy_gpt
+from zbench.bench.engines import Contender
 from zbench.engine import Engine, build_engine
+from zbench.record.environment import machine_facts, software_facts
 from zbench.spec.engine import EngineSpec
 
 LIMITS = {"off": 0.0, "not triggered": 1e9, "always triggered": 1e-3}
@@ -26,6 +32,15 @@ SCHEDULES = ("after_backward", "speculative")
 BARS = {"off": 0.15, "not triggered": 0.15}  # exposed, speculative / after_backward
 WHOLE_STEP_BAR = 1.10  # always triggered, whole step
 BATCH, LENGTH, WARMUP = 2, 128, 2
+
+OURS, THEIRS = "zbench-3-offload-speculative", "deepspeed-3-offload"
+PEERS = {  # name: mode, compute threads
+    "zbench": (OURS, 1),
+    "zbench, after_backward": ("zbench-3-offload", 1),
+    "DeepSpeed": (THEIRS, 1),
+    "DeepSpeed, 2 threads": (THEIRS, 2),
+}
+PEER_BAR = 0.65
 
 Key = tuple[str, str]
 Times = dict[str, list[float]]
@@ -77,17 +92,29 @@ def measure(steps: int, layers: int, width: int) -> dict[Key, Times]:
     return {key: {name: t[WARMUP:] for name, t in phases.items()} for key, phases in times.items()}
 
 
-def table(times: dict[Key, Times]) -> str:
-    """Return medians in milliseconds, and the ratios that have a bar, as Markdown."""
+def measure_peers(deepspeed_python: str, rounds: int) -> dict[str, list[float]]:
+    """Return the seconds of every step of processes that take turns of two steps, in random order."""
+    contenders: dict[str, Contender] = {}
+    seconds: dict[str, list[float]] = {name: [] for name in PEERS}
+    try:
+        for name, (mode, threads) in PEERS.items():
+            python = deepspeed_python if mode == THEIRS else sys.executable
+            contenders[name] = Contender(mode, python, "", world=1, threads=threads)
+        for contender in contenders.values():
+            contender.go(3)
+        for _ in range(rounds):
+            for name in random.sample(list(contenders), len(contenders)):
+                seconds[name] += contenders[name].go(2)[0]["seconds"]
+    finally:
+        for contender in contenders.values():
+            contender.close()
+    return seconds
+
+
+def table(times: dict[Key, Times], peers: dict[str, list[float]]) -> str:
+    """Return the ratios of medians that have a bar, and the medians behind them, as Markdown."""
     median = {k: {n: statistics.median(t) for n, t in phases.items()} for k, phases in times.items()}
-    lines = [
-        "| clipping | schedule | forward | backward | exposed | whole step, ms |",
-        "|---|---|---|---|---|---|",
-    ]
-    for (clip, schedule), m in median.items():
-        cells = " | ".join(f"{m[name] * 1e3:.2f}" for name in ("forward", "backward", "exposed", "whole"))
-        lines.append(f"| {clip} | {schedule} | {cells} |")
-    lines += ["", "| speculative / after_backward | ratio of medians | bar |", "|---|---|---|"]
+    lines = ["| speculative / after_backward | ratio of medians | bar |", "|---|---|---|"]
     for clip, bar in BARS.items():
         ratio = median[clip, "speculative"]["exposed"] / median[clip, "after_backward"]["exposed"]
         lines.append(f"| exposed, clipping {clip} | {ratio:.3f} | {bar:.2f} |")
@@ -95,7 +122,25 @@ def table(times: dict[Key, Times]) -> str:
         ratio = median[clip, "speculative"]["whole"] / median[clip, "after_backward"]["whole"]
         bar_text = f"{WHOLE_STEP_BAR:.2f}" if clip == "always triggered" else ""
         lines.append(f"| whole step, clipping {clip} | {ratio:.3f} | {bar_text} |")
-    return "\n".join(lines) + "\n"
+    lines += ["", "| clipping | schedule | forward | backward | exposed | whole step, ms |"]
+    lines.append("|---|---|---|---|---|---|")
+    for (clip, schedule), m in median.items():
+        cells = " | ".join(f"{m[name] * 1e3:.2f}" for name in ("forward", "backward", "exposed", "whole"))
+        lines.append(f"| {clip} | {schedule} | {cells} |")
+    return "\n".join([*lines, *(_peer_lines(peers) if peers else [])]) + "\n"
+
+
+def _peer_lines(peers: dict[str, list[float]]) -> list[str]:
+    median = {name: statistics.median(seconds) for name, seconds in peers.items()}
+    lines = [
+        "",
+        "| ZeRO-3, optimizer offloaded | whole step, ms | zbench / this | bar |",
+        "|---|---|---|---|",
+    ]
+    for name, seconds in median.items():
+        bar = f"{PEER_BAR:.2f}" if name == "DeepSpeed" else ""
+        lines.append(f"| {name} | {seconds * 1e3:.1f} | {median['zbench'] / seconds:.3f} | {bar} |")
+    return lines
 
 
 def main() -> None:
@@ -103,21 +148,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--steps", type=int, default=20, help="measured steps of each engine")
+    parser.add_argument("--deepspeed-python", help="interpreter that has DeepSpeed; left out without it")
+    parser.add_argument("--steps", type=int, default=40, help="measured steps of each engine")
+    parser.add_argument("--rounds", type=int, default=12, help="turns of two steps for each peer")
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--out", type=Path, help="file to write, without its ending (.json and .md)")
     given = parser.parse_args()
     times = measure(given.steps, given.layers, given.width)
-    text = table(times)
+    peers = measure_peers(given.deepspeed_python, given.rounds) if given.deepspeed_python else {}
+    text = table(times, peers)
     print(text)
     if given.out is not None:
         document: dict[str, Any] = {
-            "machine": platform.processor() or platform.machine(),
-            "torch": torch.__version__,
+            "machine": machine_facts(),
+            "software": software_facts(),
             "layers": given.layers,
             "width": given.width,
             "seconds": {f"{clip}/{schedule}": phases for (clip, schedule), phases in times.items()},
+            "peer_seconds": peers,
         }
         given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
