@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 NATIVE_SOURCES := $(shell find csrc -type f)
 
-.PHONY: demo test lint format soak sanitize bench clean
+.PHONY: demo test lint format soak sanitize neon bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/zbench sweep sweeps/quickstart.yaml
@@ -27,6 +27,10 @@ soak: $(VENV)/.installed-test
 # The native core without Python under ASan, UBSan and TSan.
 sanitize:
 	csrc/tests/sanitize.sh
+
+# NEON's bits under emulation, where a cross compiler and QEMU are found.
+neon:
+	csrc/tests/neon.sh
 
 bench: $(VENV)/.installed
 	$(BIN)/zbench bench adam

@@ -1,5 +1,6 @@
 // Random updates and sums on every instruction set of this processor: the scalar path's bits, and nothing outside the
 // arrays (each is a heap block of its exact size, so that AddressSanitizer sees one byte too many).
+#include <cstdio>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -129,5 +130,7 @@ void check_sums() {
 int main() {
   check_updates();
   check_sums();
-  std::puts("kernels: ok");
+  std::printf("kernels: ok:");
+  for (const auto& isa : available_isas()) std::printf(" %s", isa.c_str());
+  std::printf("\n");
 }
