@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from zbench import _native
-from zbench.engine.adam.checks import check_grad_scale, check_nonfinite, check_norm_tensors, check_tasks
+from zbench.engine.adam.checks import check_grad_scale, check_nonfinite, check_norm_tensors
 from zbench.engine.adam.contract import AdamTask
-from zbench.engine.adam.plan import DTYPE_CODES, build_plan, is_simulated, task_tensors
+from zbench.engine.adam.plan import DTYPE_CODES, is_simulated, task_tensors
+from zbench.engine.adam.plan_cache import PlanCache
 
 
 @functools.cache
@@ -60,6 +61,7 @@ class CudaAdam:
 
     def __init__(self) -> None:
         self._library = _library()
+        self._plans = PlanCache("cuda")
 
     def update(
         self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0, nonfinite: Tensor | None = None
@@ -67,20 +69,19 @@ class CudaAdam:
         """See AdamBackend.update. Fake tensors are checked and left alone."""
         check_grad_scale(grad_scale)
         check_nonfinite(nonfinite, "cuda")
-        check_tasks(tasks, "cuda")
-        tensors = [tensor for task in tasks for tensor in task_tensors(task)]
-        tensors += [] if nonfinite is None else [nonfinite]
-        device = _one_device(tensors)
-        if device is None or is_simulated(tensors):
-            return
-        stream = torch.cuda.current_stream(device).cuda_stream
-        counter = None if nonfinite is None else nonfinite.data_ptr()
-        for dtypes, blocks, count, rows in build_plan(tasks).device_rows(grad_scale=grad_scale):
-            table = _on_device(rows, device)
-            error = self._library.zbench_cuda_update(
-                device.index, table.data_ptr(), count, blocks, *dtypes, counter, stream
-            )
-            _check(self._library, error)
+        with self._plans.lend(tasks) as plan:
+            tensors = [tensor for task in tasks for tensor in task_tensors(task)]
+            device = _one_device(tensors if nonfinite is None else [*tensors, nonfinite])
+            if device is None or plan is None:
+                return
+            stream = torch.cuda.current_stream(device).cuda_stream
+            counter = None if nonfinite is None else nonfinite.data_ptr()
+            for dtypes, blocks, count, rows in plan.device_rows(grad_scale=grad_scale):
+                table = _on_device(rows, device)
+                error = self._library.zbench_cuda_update(
+                    device.index, table.data_ptr(), count, blocks, *dtypes, counter, stream
+                )
+                _check(self._library, error)
 
     def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
         """See AdamBackend.chunk_square_sums. Fake tensors are checked and left alone."""

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from zbench import _native
-from zbench.engine.adam.checks import check_grad_scale, check_nonfinite, check_norm_tensors, check_tasks
+from zbench.engine.adam.checks import check_grad_scale, check_nonfinite, check_norm_tensors
 from zbench.engine.adam.contract import AdamTask
-from zbench.engine.adam.plan import DTYPE_CODES, build_plan, is_simulated, task_tensors
+from zbench.engine.adam.plan import DTYPE_CODES, is_simulated
+from zbench.engine.adam.plan_cache import PlanCache
 
 
 class NativeAdam:
@@ -23,6 +24,7 @@ class NativeAdam:
         if threads is not None and threads < 1:
             raise ValueError(f"threads: expected at least 1, got {threads}")
         self._threads = threads
+        self._plans = PlanCache("cpu")
 
     @property
     def threads(self) -> int:
@@ -35,11 +37,9 @@ class NativeAdam:
         """See AdamBackend.update. Fake tensors are checked and left alone: the update allocates nothing."""
         check_grad_scale(grad_scale)
         check_nonfinite(nonfinite, "cpu")
-        check_tasks(tasks, "cpu")
-        if is_simulated(tensor for task in tasks for tensor in task_tensors(task)):
-            return
-        count = build_plan(tasks).run(grad_scale=grad_scale, threads=self.threads)
-        if nonfinite is not None:
+        with self._plans.lend(tasks) as plan:
+            count = 0 if plan is None else plan.run(grad_scale=grad_scale, threads=self.threads)
+        if nonfinite is not None and plan is not None:
             nonfinite += count
 
     def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:

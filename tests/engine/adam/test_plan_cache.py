@@ -1,0 +1,138 @@
+"""A plan kept from the last call: whatever changed since is noticed, and what is wrong is still refused."""
+
+import dataclasses
+import gc
+import threading
+import weakref
+from typing import Any
+
+import pytest
+import torch
+
+from tests.engine.adam.cases import Case, results
+from zbench.engine.adam import AdamTask, Hyper, NativeAdam, Slot
+from zbench.engine.adam.plan_cache import PlanCache
+
+HYPER = Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01)
+OTHER = Hyper(0.1, 0.5, 0.9, 1e-3, 0.0, False, False)
+
+
+def tasks() -> list[AdamTask]:
+    return [Case(300 + i, i, HYPER).task() for i in range(3)]
+
+
+def changed(task: AdamTask, what: str) -> AdamTask:
+    if what == "step":
+        task.step = 7
+    elif what == "hyper":
+        task.hyper = OTHER
+    elif what == "gradient elsewhere":
+        task.grad = task.grad * 0.5
+    elif what == "gradient in 16 bits":
+        task.grad = task.grad.bfloat16()
+    elif what == "maximum":
+        task.slot.max_exp_avg_sq = torch.full_like(task.slot.param, 0.5)
+    elif what == "other half":
+        task.into = Case(task.grad.numel(), 9, HYPER).task().slot
+    elif what == "low precision out":
+        task.param_out = torch.zeros_like(task.slot.param, dtype=torch.bfloat16)
+    elif what == "shorter":
+        slot = task.slot
+        cut = Slot(slot.param[:64], slot.exp_avg[:64], slot.exp_avg_sq[:64])
+        return dataclasses.replace(task, slot=cut, grad=task.grad[:64])
+    return task
+
+
+CHANGES = [
+    "nothing",
+    "step",
+    "hyper",
+    "gradient elsewhere",
+    "gradient in 16 bits",
+    "maximum",
+    "other half",
+    "low precision out",
+    "shorter",
+]
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_used_backend_does_what_a_fresh_one_does(what: str) -> None:
+    kept, fresh = tasks(), tasks()
+    used = NativeAdam(1)
+    for backend, mine in ((used, kept), (NativeAdam(1), fresh)):
+        backend.update(mine)
+        mine[1] = changed(mine[1], what)
+    used.update(kept)
+    NativeAdam(1).update(fresh)
+    for ours, theirs in zip(kept, fresh, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(results(ours), results(theirs), strict=True))
+
+
+def test_the_plan_is_the_same_object_until_memory_changes() -> None:
+    cache, mine = PlanCache("cpu"), tasks()
+    with cache.lend(mine) as first:
+        pass
+    mine[0].step = 2
+    with cache.lend(mine) as second:
+        pass
+    mine[0].grad = mine[0].grad.clone()
+    with cache.lend(mine) as third:
+        pass
+    assert first is second
+    assert third is not second
+
+
+BAD: list[tuple[str, dict[str, Any]]] = [
+    ("step", {"step": 0}),
+    ("step", {"step": True}),
+    ("hyper.beta1", {"hyper": dataclasses.replace(HYPER, beta1=1.0)}),
+    ("grad", {"grad": torch.zeros(301, dtype=torch.float64)}),
+    ("grad", {"grad": torch.zeros(1, 301)}),
+    ("grad", {"grad": torch.zeros(602)[::2]}),
+]
+
+
+@pytest.mark.parametrize(("message", "change"), BAD)
+def test_what_turns_wrong_between_calls_is_refused_and_nothing_written(
+    message: str, change: dict[str, Any]
+) -> None:
+    backend, mine = NativeAdam(1), tasks()
+    backend.update(mine)
+    before = [tensor.clone() for task in mine for tensor in results(task)]
+    mine[1] = dataclasses.replace(mine[1], **change)
+    with pytest.raises(ValueError, match=rf"tasks\[1\]\.{message}"):
+        backend.update(mine)
+    assert all(torch.equal(a, b) for a, b in zip([t for x in mine for t in results(x)], before, strict=True))
+
+
+def test_no_tensor_is_kept_alive() -> None:
+    backend, mine = NativeAdam(1), tasks()
+    backend.update(mine)
+    grad = weakref.ref(mine[0].grad)
+    mine.clear()
+    gc.collect()
+    assert grad() is None
+
+
+def test_threads_share_a_backend() -> None:
+    """Each thread's steps are its own, though all use one backend at once."""
+    backend = NativeAdam(1)
+    alone, together = [[Case(5000, i, HYPER).task() for i in range(4)] for _ in range(2)]
+
+    def run(task: AdamTask) -> None:
+        for step in range(1, 200):
+            task.step = step
+            backend.update([task])
+
+    threads = [threading.Thread(target=run, args=(task,)) for task in together]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for task in alone:
+        for step in range(1, 200):
+            task.step = step
+            NativeAdam(1).update([task])
+    for ours, theirs in zip(together, alone, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(results(ours), results(theirs), strict=True))
