@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 
 def test_a_tiny_run_writes_its_document_and_page(zbench, tmp_path) -> None:
@@ -17,6 +18,14 @@ def test_a_tiny_run_writes_its_document_and_page(zbench, tmp_path) -> None:
     assert {"python", "torch", "zbench"} <= document["versions"].keys()
     assert "torch fused by the book" in (tmp_path / "figures.md").read_text()
     assert "phase, 1,000 parameters" in done.err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_gpu_the_reason_is_given(zbench) -> None:
+    done = zbench("bench", "adam", "--device", "cuda", "--sizes", "1k")
+    assert done.code == 2
+    assert "Cuda" in done.err
+    assert "Traceback" not in done.err
 
 
 @pytest.mark.parametrize(

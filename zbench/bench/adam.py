@@ -26,6 +26,7 @@ import torch
 
 from zbench import _native
 from zbench.bench.adam_contenders import Buffers, Contenders, Place, deepspeed_optimizer, many, phase, plain
+from zbench.engine.adam import cuda_unavailable_reason
 
 PROGRESS = "zbench-bench: "
 STALE_SECONDS = 600
@@ -99,6 +100,8 @@ def measure(options: Options) -> dict[str, Any]:
         refuse_stale_lock()
         deepspeed_optimizer([torch.nn.Parameter(torch.zeros(16))])  # compiled here, not in a timed turn
     device = torch.device(options.device)
+    if device.type == "cuda":
+        refuse_missing_gpu()
     tables = []
     for threads in options.threads:
         if device.type == "cpu":
@@ -126,6 +129,13 @@ def refuse_stale_lock() -> None:
     lock = Path(_get_build_directory("cpu_adam", False)) / "lock"
     if lock.exists() and time.time() - lock.stat().st_mtime > STALE_SECONDS:
         raise SystemExit(f"{lock} was left by an interrupted build of DeepSpeed's Adam; remove it")
+
+
+def refuse_missing_gpu() -> None:
+    """End with the reason where the CUDA kernels, or torch's, cannot run."""
+    reason = cuda_unavailable_reason()
+    if reason is not None or not torch.cuda.is_available():
+        raise SystemExit(reason or f"torch {torch.__version__} sees no CUDA device")
 
 
 def _versions(*packages: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What surrounds the kernels: instruction sets by name, fake tensors, CUDA where there is none, sums."""
+"""What surrounds the kernels: instruction sets by name, fake tensors, sums."""
 
 import os
 import subprocess
@@ -8,16 +8,14 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from tests.engine.adam.cases import FLOATS, Case, results
+from tests.engine.adam.cases import FLOATS, Case
 from zbench import _native
 from zbench.engine.adam import (
     CpuAdam,
-    CudaAdam,
     Hyper,
     NativeAdam,
     ReferenceAdam,
     add_cast_,
-    cuda_unavailable_reason,
     sum_in_rank_order,
 )
 
@@ -51,40 +49,6 @@ def test_fake_tensors_pass_through_every_call() -> None:
         parameter = torch.nn.Parameter(torch.zeros(64))
         parameter.grad = torch.zeros(64)
         CpuAdam([parameter]).step()
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_without_a_device_cuda_says_why() -> None:
-    assert cuda_unavailable_reason()
-    with pytest.raises(RuntimeError, match="CudaAdam"):
-        CudaAdam()
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("moments", FLOATS[:2])
-@pytest.mark.parametrize("grads", FLOATS)
-def test_cuda_returns_the_cpus_bits(grads: torch.dtype, moments: torch.dtype) -> None:
-    def on_cuda(case: Case) -> list[torch.Tensor]:
-        task = case.task()
-        names = ("param", "exp_avg", "exp_avg_sq", "max_exp_avg_sq")
-        for name in names:
-            tensor = getattr(task.slot, name)
-            setattr(task.slot, name, None if tensor is None else tensor.cuda())
-        task.grad, task.param_out = (
-            task.grad.cuda(),
-            None if task.param_out is None else task.param_out.cuda(),
-        )
-        CudaAdam().update([task], grad_scale=0.37)
-        return [tensor.cpu() for tensor in results(task)]
-
-    for seed, numel in enumerate((1, 255, 4096, 100_003)):
-        for rounding in (None, 9):
-            case = Case(numel, seed, HYPER, 4, grads, moments, grads, seed % 2 == 0, rounding_seed=rounding)
-            task = case.task()
-            NativeAdam().update([task], grad_scale=0.37)
-            for theirs, ours in zip(on_cuda(case), results(task), strict=True):
-                assert torch.equal(theirs, ours)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

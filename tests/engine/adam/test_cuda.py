@@ -1,0 +1,136 @@
+"""The CUDA kernels' bits, where there is a device; the comparison itself is tried on the CPU everywhere."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.engine.adam.cases import FLOATS, Case, bits, results
+from zbench.engine.adam import (
+    AdamBackend,
+    AdamTask,
+    CudaAdam,
+    Hyper,
+    NativeAdam,
+    ReferenceAdam,
+    Slot,
+    adam_step_,
+    cuda_unavailable_reason,
+)
+
+HYPERS = (
+    Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01),
+    Hyper(0.1, 0.3, 0.5, 0.0, 0.3, bias_correction=False, decoupled=False),
+    Hyper(1e-2, 0.0, 0.95, 1e-3, 0.0, decoupled=False),
+)
+PLACES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[
+            pytest.mark.cuda,
+            pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+        ],
+    ),
+]
+
+
+def backend_on(place: str) -> AdamBackend:
+    return CudaAdam() if place == "cuda" else ReferenceAdam()
+
+
+def moved(task: AdamTask, place: str) -> AdamTask:
+    """Return the task with copies of its tensors there; each at its old distance from an aligned address."""
+
+    def move(tensor: Tensor | None) -> Tensor | None:
+        if tensor is None:
+            return None
+        offset = tensor.storage_offset()
+        home = torch.empty(offset + tensor.numel(), dtype=tensor.dtype, device=place)
+        home[offset:].copy_(tensor)
+        return home[offset:]
+
+    def move_slot(slot: Slot) -> Slot:
+        return Slot(*(move(getattr(slot, field.name)) for field in dataclasses.fields(slot)))  # type: ignore[arg-type]
+
+    return dataclasses.replace(
+        task,
+        slot=move_slot(task.slot),
+        grad=move(task.grad),
+        into=None if task.into is None else move_slot(task.into),
+        param_out=move(task.param_out),
+    )
+
+
+def cases(grads: torch.dtype, moments: torch.dtype) -> list[Case]:
+    """Sizes around a block's, aligned and not, in place and not, with and without AMSGrad and rounding."""
+    kinds = itertools.product((1, 255, 4096, 100_003), (0, 3), (None, 9))
+    return [
+        Case(
+            numel,
+            seed,
+            HYPERS[seed % 3],
+            step=1 + seed,
+            grad_dtype=grads,
+            moment_dtype=moments,
+            out_dtype=(None, *FLOATS)[seed % 4],
+            amsgrad=seed % 2 == 0,
+            buffered=seed % 3 == 0,
+            rounding_seed=rounding,
+            rounding_offset=2**32 - 300 if seed % 5 == 0 else 7,
+            shift=shift,
+        )
+        for seed, (numel, shift, rounding) in enumerate(kinds)
+    ]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("moments", FLOATS[:2])
+@pytest.mark.parametrize("grads", FLOATS)
+def test_one_call_returns_the_cpus_bits(place: str, grads: torch.dtype, moments: torch.dtype) -> None:
+    ours = [case.task() for case in cases(grads, moments)]
+    theirs = [moved(task, place) for task in ours]
+    count, their_count = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64, device=place)
+    NativeAdam().update(ours, grad_scale=0.37, nonfinite=count)
+    backend_on(place).update(theirs, grad_scale=0.37, nonfinite=their_count)
+    for index, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
+        for left, right in zip(results(mine), results(other), strict=True):
+            assert torch.equal(left, right.cpu()), f"task {index}: {cases(grads, moments)[index]}"
+    assert count.item() == their_count.item() > 0
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_chunk_sums_are_the_cpus(place: str, dtype: torch.dtype) -> None:
+    grads = [Case(numel, numel, HYPERS[0], grad_dtype=dtype).task().grad for numel in (1, 256, 4097, 100_003)]
+    grads.append(torch.randn(70_000).to(dtype)[3:])
+    sums, their_sums = (
+        [torch.zeros(-(-grad.numel() // 256), dtype=torch.float64, device=where) for grad in grads]
+        for where in ("cpu", place)
+    )
+    NativeAdam().chunk_square_sums(grads, sums)
+    backend_on(place).chunk_square_sums([grad.to(place) for grad in grads], their_sums)
+    for left, right in zip(sums, their_sums, strict=True):
+        assert torch.equal(left.isfinite(), right.cpu().isfinite())
+        finite = left.isfinite()
+        assert torch.equal(bits(left)[finite], bits(right.cpu())[finite])
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_function_updates_cuda_tensors() -> None:
+    ours, theirs = ([torch.randn(300).to(place) for _ in range(1)] for place in ("cpu", "cuda"))
+    theirs[0].copy_(ours[0])
+    for (param,) in (ours, theirs):
+        grad, moments = torch.ones_like(param), [torch.zeros_like(param) for _ in range(2)]
+        adam_step_(param, grad, *moments, step=1, lr=0.1, betas=(0.9, 0.99), eps=1e-8, weight_decay=0.1)
+    assert torch.equal(ours[0], theirs[0].cpu())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_device_cuda_says_why() -> None:
+    assert cuda_unavailable_reason()
+    with pytest.raises(RuntimeError, match="CudaAdam"):
+        CudaAdam()
