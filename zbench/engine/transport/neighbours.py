@@ -33,7 +33,6 @@ class Neighbours(Grouped):
         super().__init__(group, device)
         self.pids, self._channels = found.pids, found.channels
         self._others = [r for r in range(self.world_size) if r != self.rank]
-        self._piece = torch.empty(0, dtype=torch.uint8)
         self._lines = Line("reductions"), Line("gathers")
 
     def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:
@@ -41,9 +40,6 @@ class Neighbours(Grouped):
 
     def all_gather(self, flat: Tensor) -> Work:
         return self._submit(1, flat, partial(self._gather, flat))
-
-    def bytes_by_category(self) -> dict[str, int]:
-        return {"buckets": self._piece.nbytes}
 
     def close(self) -> None:
         for line, channel in zip(self._lines, self._channels, strict=True):
@@ -59,21 +55,16 @@ class Neighbours(Grouped):
         mine = send.chunk(self.world_size)[self.rank]
         offset, size = self.rank * mine.nbytes, send.element_size()
         length = min(_PIECE // size, mine.numel())
-        received = self._pieces(length, send.dtype)
+        buffer = self.scratch.take(len(self._others) * length, send.dtype)
+        received = buffer[: len(self._others) * length].split(length)  # type: ignore[no-untyped-call]
         for start in range(0, mine.numel(), length):
             piece = mine[start : start + length]
-            parts = [buffer[: piece.numel()] for buffer in received]
+            parts = [place[: piece.numel()] for place in received]
             for rank, part in zip(self._others, parts, strict=True):
                 read_memory(self.pids[rank], addresses[rank] + offset + start * size, part)
             parts.insert(self.rank, piece)
             adam.sum_in_rank_order(out[start : start + length], parts, threads=1)
-
-    def _pieces(self, length: int, dtype: torch.dtype) -> tuple[Tensor, ...]:
-        """Return a receive buffer of `length` elements for each of the others, kept from call to call."""
-        count = len(self._others) * length * dtype.itemsize
-        if self._piece.numel() < count:
-            self._piece = torch.empty(count, dtype=torch.uint8)
-        return self._piece[:count].view(dtype).chunk(len(self._others))
+        self.scratch.give(buffer)
 
     def _gather(self, flat: Tensor, addresses: Sequence[int]) -> None:
         """Read every other rank's part."""
