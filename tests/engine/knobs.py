@@ -42,6 +42,9 @@ class Noted:
         self._work.wait()
         self._seen.events.append(self._event)
 
+    def is_completed(self) -> bool:
+        return self._work.is_completed()
+
 
 class NotedCollectives:
     """Notes when reductions and gathers are launched, and when reductions have been waited for."""

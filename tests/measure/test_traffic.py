@@ -16,6 +16,9 @@ class FakeWork:
     def wait(self) -> None:
         self.waited += 1
 
+    def is_completed(self) -> bool:
+        return self.waited > 0
+
 
 class FakeCollectives:
     """Notes what it was asked, as rank 1 of `world_size`."""

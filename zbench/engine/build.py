@@ -228,9 +228,7 @@ class _CoreBuilder:
         spec, policies = self.spec, self.policies
         if spec.offload_schedule == "after_backward":
             return AfterBackward(optimizer, adam, parameters)
-        knowledge = Knowledge(
-            contributed=lambda: gradients.contributed, scale=policies.unclipped_scale, norm=self._needs_norm
-        )
+        knowledge = Knowledge(lambda: gradients.contributed, policies.unclipped_scale, self._needs_norm)
         settings = Settings(spec.sub_group_size, spec.optimizer_threads, spec.rollback)
         return speculate(optimizer, adam, parameters, trainables, knowledge, settings)
 
@@ -256,7 +254,8 @@ class _CoreBuilder:
             else ShardLanding(shard, placement, self.device, kept)
         )
         portions = [list(layout.portions(i)) for i in range(len(layout.spans))]
-        reducer = BucketReducer(layout.buckets, portions, self.collectives, landing, in_flight=in_flight)
+        comm, watches = self.collectives, spec.offload_schedule == "speculative"
+        reducer = BucketReducer(layout.buckets, portions, comm, landing, in_flight=in_flight, watches=watches)
         once, several = self._sends(shard, landing, dtypes, kept, at_boundary=at_boundary)
         if at_boundary:
             return landing, ReplicatedGradients(portions, reducer, landing, once=once, several=several)

@@ -56,6 +56,9 @@ class _Landed:
     def wait(self) -> None:
         self.event.synchronize()
 
+    def is_completed(self) -> bool:
+        return bool(self.event.query())  # type: ignore[no-untyped-call]
+
 
 class PinnedHost:
     """CPU memory beside the device's: page-locked where there is an accelerator, ordinary (yet apart) on

@@ -42,6 +42,10 @@ class Work(Protocol):
 
     def wait(self) -> object: ...
 
+    def is_completed(self) -> bool:
+        """Whether `wait` is known to return at once; False where nobody can tell."""
+        ...
+
 
 class Collectives(Protocol):
     """The only operations the engine asks of a process group; every reduction sums in rank order.

@@ -18,7 +18,9 @@ class BucketReducer:
 
     `on_reduced` hears of every bucket of a step's last backward once its sums are in the landing, or of what
     to wait for until they are: the seam for schedules that update under the backward pass. `in_flight` bounds
-    the elements that are being reduced; with 0 each reduction is waited for, so nothing overlaps.
+    the elements that are being reduced; with 0 each reduction is waited for, so nothing overlaps. Where
+    `watches`, every gradient that comes is an occasion to land what is done, not only another launch; then no
+    landing may launch a collective, whose order among ranks would be anybody's.
     """
 
     def __init__(
@@ -29,10 +31,11 @@ class BucketReducer:
         landing: Landing,
         *,
         in_flight: int,
+        watches: bool = False,
     ) -> None:
         self.buckets, self.portions = buckets, portions
         self.collectives, self.landing = collectives, landing
-        self.in_flight = in_flight
+        self.in_flight, self.watches = in_flight, watches
         self.on_reduced: Callable[[Bucket, Work | None], None] | None = None
         self._expected = [0] * len(buckets)
         for portion in (p for of_one in portions for p in of_one):
@@ -55,6 +58,8 @@ class BucketReducer:
         if self._sends is not None:
             self._missing[portion.bucket] -= 1
             self._launch_full()
+            while self.watches and self._flying and self._flying[0][1].is_completed():
+                self._land_oldest()
 
     def finish(self, stale: Iterable[int]) -> None:
         """End the backward: parameters in `stale` count as zero; reduce what is left and wait for all of
@@ -97,11 +102,14 @@ class BucketReducer:
 
     def _land(self, keep: int) -> None:
         """Wait for the oldest until no more than `keep` elements are in flight."""
-        assert self._sends is not None
         while self._flying and sum(bucket.length for bucket, _, _ in self._flying) > keep:
-            bucket, work, target = self._flying.popleft()
-            work.wait()
-            self._sends.close(bucket.index)
-            arrival = self.landing.landed(bucket, target)
-            if self._last and self.on_reduced is not None:
-                self.on_reduced(bucket, arrival)
+            self._land_oldest()
+
+    def _land_oldest(self) -> None:
+        assert self._sends is not None
+        bucket, work, target = self._flying.popleft()
+        work.wait()
+        self._sends.close(bucket.index)
+        arrival = self.landing.landed(bucket, target)
+        if self._last and self.on_reduced is not None:
+            self.on_reduced(bucket, arrival)

@@ -75,3 +75,6 @@ class _TimedWork:
     def wait(self) -> None:
         with self._clock.phase(self._phase):
             self._inner.wait()
+
+    def is_completed(self) -> bool:
+        return self._inner.is_completed()

@@ -35,6 +35,9 @@ class Arrival:
         if self.error is not None:
             raise self.error
 
+    def is_completed(self) -> bool:
+        return self.arrived.is_set()
+
 
 def slow_bucket(built: Any, index: int, arrival: Work) -> None:
     """Let bucket `index` wait for `arrival` before it is updated."""

@@ -4,7 +4,10 @@ import time
 
 import torch
 
+from tests.engine.ranks import RankPool
 from tests.engine.speculative.running import engine, layers, loss, schedule_of, when_backward_passes
+
+LATE = "tests.engine.speculative.late"
 
 
 def test_subgroups_are_updated_before_backward_ends_with_clipping_configured() -> None:
@@ -63,3 +66,12 @@ def test_a_parameter_without_gradient_does_not_hold_up_the_others() -> None:
         assert torch.equal(unused, torch.ones(300))
         assert e.state_dict()["step.unused"] == 0
         assert e.state_dict()["step.layers.0.weight"] == 1
+
+
+def test_a_bucket_lands_when_its_collective_is_done_not_when_another_is_launched(ranks: RankPool) -> None:
+    """Otherwise two buckets, the number in flight, would wait for the end of backward."""
+    for in_flight, ahead in ranks.run(2, f"{LATE}:left_for_later", "speculative"):
+        assert in_flight == 0
+        assert ahead == 3
+    for in_flight, _ in ranks.run(2, f"{LATE}:left_for_later", "after_backward"):
+        assert in_flight == 2, "landing early would gain nothing there"

@@ -39,6 +39,9 @@ class Task:
         if self.error is not None:
             raise self.error
 
+    def is_completed(self) -> bool:
+        return self._done.is_set()
+
 
 class Line:
     """Sleeps while there is nothing to do; lives until `close`, or until nobody knows it any more."""

@@ -13,6 +13,9 @@ class Done:
     def wait(self) -> None:
         """Return at once."""
 
+    def is_completed(self) -> bool:
+        return True
+
 
 @dataclass(slots=True)
 class All:
@@ -24,6 +27,9 @@ class All:
         """Wait for each in turn."""
         for work in self.works:
             work.wait()
+
+    def is_completed(self) -> bool:
+        return all(work.is_completed() for work in self.works)
 
 
 @dataclass(slots=True)
@@ -37,6 +43,9 @@ class Then:
         """Wait, then do what follows."""
         self.work.wait()
         self.finish()
+
+    def is_completed(self) -> bool:
+        return self.work.is_completed()
 
 
 class Once:
@@ -52,3 +61,7 @@ class Once:
             if self._work is not None:
                 self._work.wait()
                 self._work = None
+
+    def is_completed(self) -> bool:
+        work = self._work
+        return work is None or work.is_completed()
