@@ -1,0 +1,80 @@
+"""A real `compare --paired` whose head has a bug in its engine: earlier micro-batches are forgotten."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zbench.launch.revisions import version_of
+from zbench.launch.sampling import Sampler
+
+SWEEP = """
+name: injected
+workload: {model: mlp, options: {layers: 2, hidden: 32}, data: {synthetic: true}, sequence_length: 16}
+run: {world_size: 2, threads_per_rank: 1, warmup_steps: 1, steps: 3}
+engine: {gradient_accumulation_steps: 2}
+axes: {zero_stage: [2]}
+"""
+HONEST, BUG = "first=this.first", "first=True"
+BREAKS = f'''
+"""Imported by every interpreter that finds it: one module's source is changed as it is imported."""
+import importlib.machinery, importlib.util, sys
+
+class Loader(importlib.machinery.SourceFileLoader):
+    def get_code(self, name):
+        source = self.get_source(name)
+        assert {HONEST!r} in source
+        return compile(source.replace({HONEST!r}, {BUG!r}), self.path, "exec")
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name != "zbench.engine.gradients":
+            return None
+        sys.meta_path.remove(self)
+        origin = importlib.util.find_spec(name).origin
+        return importlib.util.spec_from_file_location(name, origin, loader=Loader(name, origin))
+
+sys.meta_path.insert(0, Finder())
+'''
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(SWEEP)
+    return path
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """Return an interpreter whose zbench has the bug."""
+    (tmp_path / "bug").mkdir()
+    (tmp_path / "bug" / "sitecustomize.py").write_text(BREAKS)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path / "bug"} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    return python
+
+
+def test_a_sample_of_a_real_version_carries_its_verdicts(sweep: Path, broken: Path) -> None:
+    sampler = Sampler(sweep, [])
+    verdicts = []
+    for python in (sys.executable, str(broken)):
+        (record,) = sampler.take(version_of(python, lambda _: None))
+        assert record.outcome == "ok", record.error
+        verdicts.append(record.correctness.verdict)
+    assert verdicts == ["identical", "wrong"]
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_a_bug_in_head_ends_with_4(sweep: Path, broken: Path) -> None:
+    words = ["compare", sys.executable, str(broken), "--paired", "--sweep", str(sweep), "--json"]
+    plan = ["--blocks", "2", "--alpha", "0.3"]
+    command = [sys.executable, "-m", "zbench.cli.main", *words, *plan]
+    done = subprocess.run(command, capture_output=True, env=os.environ, check=False)
+    assert done.returncode == 4, done.stderr.decode()
+    assert [row["answer"] for row in json.loads(done.stdout)["trials"]] == ["incorrect"]
