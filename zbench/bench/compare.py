@@ -4,8 +4,8 @@
 
 A family is what `zbench compare --paired` measures: blocks of base-head-head-base (or its mirror image, by a
 coin) over four configurations, each sample a fresh process group, and one decision a configuration. Its
-rounds are those of the command (`PairedMeasurement`); only the samples come from two warm servers, one a
-side, instead of a new command line each, so that enough of them fit into minutes.
+rounds are those of the command (`PairedMeasurement`); only the samples come from a few warm servers instead
+of a new command line each, so that enough fit into minutes: about 20 with the defaults, on 2 quiet cores.
 
 Alarms: base and head are the same. As no side differs, which of them a sample belongs to is decided by the
 coin alone; so the same samples are decided again under redrawn coins. Redrawn comparisons share their trials
@@ -14,6 +14,7 @@ with the measured one and with each other, and are counted apart. Power: head's 
 """
 
 import argparse
+import contextlib
 import json
 import random
 import statistics
@@ -39,6 +40,7 @@ from zbench.spec.load import sweep_from_mapping
 from zbench.spec.trial import TrialSpec
 
 BLOCKS = 12
+SERVERS = 3
 SLOWED = replace(DEFAULT_TARGETS, rank="zbench.bench.slowed:run_rank")
 SETTINGS = Settings(thresholds=PAIRED_THRESHOLDS)
 ALARM_BAR, POWER_BAR = 0.01, 0.90
@@ -112,18 +114,31 @@ def trials(world_size: int, steps: int) -> tuple[TrialSpec, ...]:
 
 
 def family(wanted: Sequence[TrialSpec], head: Targets, plan: Plan) -> Comparison:
-    """Measure one family; `head` is what runs in head's processes."""
-    repeat = count()
-    with (
-        tempfile.TemporaryDirectory(prefix="zbench-compare-") as scratch,
-        TrialRunner(Path(scratch), Path(scratch), rerun_disturbed=False) as base,
-        TrialRunner(Path(scratch), Path(scratch), rerun_disturbed=False, targets=head) as other,
-    ):
-        runners: dict[Side, TrialRunner] = {"base": base, "head": other}
+    """Measure one family; `head` is what runs in head's processes.
+
+    What a server's memory looks like is inherited by all that it forks, and can cost a percent. So each
+    sample draws one of several servers, as each sample of the command has its own; alike sides share them.
+    """
+    repeat, draw = count(), random.Random(plan.seed)
+    with contextlib.ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zbench-compare-")))
+
+        def servers(targets: Targets) -> list[TrialRunner]:
+            made = [
+                TrialRunner(scratch, scratch, rerun_disturbed=False, targets=targets) for _ in range(SERVERS)
+            ]
+            return [stack.enter_context(one) for one in made]
+
+        base = servers(DEFAULT_TARGETS)
+        pools: dict[Side, list[TrialRunner]] = {"base": base, "head": base}
+        if head is not DEFAULT_TARGETS:
+            pools["head"] = servers(head)
+        for runner in [*base, *pools["head"]]:
+            runner.wait_until_ready()
 
         def take(side: Side) -> list[Record]:
-            number = next(repeat)
-            return [runners[side].run(trial, repeat=number) for trial in wanted]
+            number, runner = next(repeat), draw.choice(pools[side])
+            return [runner.run(trial, repeat=number) for trial in wanted]
 
         return PairedMeasurement(Source("base"), Source("head"), plan, SETTINGS, take, say).run()
 
