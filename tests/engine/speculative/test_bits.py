@@ -1,5 +1,6 @@
 """Speculative, after_backward and no offload leave the same bits, having done what they were to do."""
 
+import random
 from typing import Any
 
 import pytest
@@ -53,6 +54,12 @@ def test_every_pair_of_choices(ranks: RankPool, point: dict[str, Any]) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("each", [False, True])
-def test_every_choice(ranks: RankPool, each: bool) -> None:
-    for point in product(AXES):
-        run(ranks, each=each, offload_param=point["stage"] == 3 and each, **point)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("stage", AXES["stage"])
+@pytest.mark.parametrize("world", AXES["world"])
+def test_every_choice(ranks: RankPool, world: int, stage: int, mode: str, each: bool) -> None:
+    """All of AXES, each point with a ratio and a rollback by lot."""
+    draw = random.Random(f"{world} {stage} {mode} {each}")
+    for point in product(AXES | {"world": [world], "stage": [stage], "mode": [mode]}):
+        point |= {"ratio": draw.choice(KNOBS["ratio"]), "rollback": draw.choice(KNOBS["rollback"])}
+        run(ranks, each=each, offload_param=stage == 3 and each, **point)

@@ -1,9 +1,12 @@
 """State of speculative engines is ordinary engine state; what they hold in memory follows from a formula."""
 
+import os
 from typing import Any
 
 import pytest
+import torch
 
+from tests.engine.ranks import RankPool
 from tests.engine.speculative.running import assert_same, bits, engine, layers, loss
 from zbench.engine import Engine
 
@@ -119,3 +122,45 @@ def test_a_ratio_found_by_measurement_changes_no_bit(
         held = measured.memory_by_category()
         assert held["moments"] == held["host_moments"]
         assert_same(bits(measured), expected)
+
+
+@pytest.mark.parametrize("schedule", ["speculative", "after_backward"])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_ranks_move_the_same_share_whatever_each_has_measured(
+    ranks: RankPool, stage: int, schedule: str
+) -> None:
+    shares = ranks.run(2, "tests.engine.speculative.measured:agree", stage, schedule)
+    assert shares[0] == shares[1]
+    assert shares[0][:3] == [1.0] * 3
+    assert shares[0][3] == pytest.approx(0.75)
+
+
+def test_an_unfrozen_parameter_is_trained_from_then_on_and_leaves_no_thread() -> None:
+    states, before = [], set(os.listdir("/proc/self/task"))
+    for schedule in ("speculative", "after_backward"):
+        model = layers()
+        model.layers[1].weight.requires_grad_(False)
+        with engine(model, offload_schedule=schedule, optimizer_threads=2) as e:
+            steps(e, 0, 3)
+            assert "param.layers.1.weight" not in e.state_dict()
+            model.layers[1].weight.requires_grad_(True)
+            steps(e, 3, 6)
+            states.append(bits(e))
+        assert not set(os.listdir("/proc/self/task")) - before
+    assert states[0]["step.layers.1.weight"] == 3
+    assert_same(*states)
+
+
+@pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")  # it wants to see optimizer.step
+def test_a_scheduler_is_heard_by_the_next_update_ahead() -> None:
+    """torch's own scheduler: what ran ahead in backward had the new rate, so nothing is done again."""
+    states = []
+    for schedule in ("speculative", "after_backward"):
+        with engine(layers(), offload_schedule=schedule, param_groups={"*bias": {"lr": 0.1}}) as e:
+            rates = torch.optim.lr_scheduler.ExponentialLR(e.optimizer, 0.5)
+            for step in range(4):
+                e.backward(loss(e.model, step))
+                assert not e.step().rolled_back
+                rates.step()
+            states.append(bits(e))
+    assert_same(*states)

@@ -1,0 +1,110 @@
+"""On a GPU: page-locked buffers, updates behind the copy's event, state shared out, and the same bits."""
+
+import time
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.engine.speculative.running import (
+    Layers,
+    assert_same,
+    bits,
+    engine,
+    layers,
+    schedule_of,
+    when_backward_passes,
+)
+from zbench.engine.adam import cuda_unavailable_reason
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available() or cuda_unavailable_reason() is not None, reason="needs a CUDA device"
+)
+ELEMENTS = 4 * (64 * 64 + 256)
+
+
+def on_gpu() -> Layers:
+    return layers().cuda()
+
+
+def loss(model: Layers, step: int) -> Tensor:
+    x = torch.randn(8, 64, generator=torch.Generator().manual_seed(step)).cuda().requires_grad_()
+    return model(x.to(model.layers[0].weight.dtype)).float().square().mean()
+
+
+def train(**options: Any) -> tuple[dict[str, Tensor], dict[str, int]]:
+    model = on_gpu()
+    with engine(model, **options) as e:
+        for step in range(5):
+            e.backward(loss(model, step) * (20.0 if step % 2 else 1.0))
+            e.step()
+        return {k: v.cpu() for k, v in bits(e).items()}, e.memory_by_category()
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("rollback", ["double_buffer", "journal"])
+@pytest.mark.parametrize("ratio", [0.0, 0.4, 1.0])
+def test_bits_and_memory(stage: int, dtype: str, rollback: str, ratio: float) -> None:
+    """No offload, after_backward and speculative agree; what the device holds follows from the ratio."""
+    common: dict[str, Any] = {"zero_stage": stage, "dtype": dtype, "gradient_clipping": 0.1}
+    state, held = train(**common, rollback=rollback, offload_ratio=ratio)
+    after, _ = train(**common, offload_schedule="after_backward")
+    none, _ = train(**common, offload_optimizer="none", offload_schedule="after_backward")
+    assert_same(state, after)
+    assert_same(state, none)
+    host = round(ratio * ELEMENTS / 256) * 256
+    assert held.get("host_moments", 0) == 8 * host
+    assert held.get("moments", 0) == 8 * (ELEMENTS - host)
+
+
+@pytest.mark.parametrize("ratio", [0.4, 1.0])
+def test_what_copies_touch_on_the_host_is_page_locked(ratio: float) -> None:
+    model = on_gpu()
+    with engine(model, dtype="bfloat16", offload_ratio=ratio) as e:
+        optimizer = e._core.optimizer
+        spreads = [optimizer.gradients, *optimizer.moments.spreads]
+        flats = [flat for spread in spreads for flat in spread.flats]
+        flats += [flat for masters in optimizer.masters for flat in masters.flats]
+        for flat in flats:
+            assert flat.buffers[0].is_cuda != flat.buffers[0].is_pinned()
+        run = optimizer.runs(optimizer.shard.segments)[0]
+        other = schedule_of(e).updates.rollback.other
+        assert other(run.slot.param).is_pinned()
+        assert run.out is not None
+        assert run.out.is_pinned()
+
+
+def test_an_update_begins_behind_its_copy_while_the_compute_stream_is_busy() -> None:
+    """The stream is kept busy after the first layers' gradients; their update ends before the stream does."""
+    model = on_gpu()
+    with engine(model) as e:
+        e.backward(loss(model, 0))
+        e.step()
+        worker = schedule_of(e).worker
+        overlapped: list[bool] = []
+
+        def keep_busy() -> None:
+            torch.cuda._sleep(2_000_000_000)  # about a second
+            pending = worker._pending[0]
+            deadline = time.monotonic() + 30
+            while not worker._executor.done(pending.ticket):
+                assert time.monotonic() < deadline, "the update waits for the compute stream"
+                time.sleep(0.001)
+            overlapped.append(not torch.cuda.current_stream().query())
+
+        model.between[2] = when_backward_passes(keep_busy)
+        e.backward(loss(model, 1))
+        e.step()
+        assert overlapped == [True]
+
+
+def test_a_ratio_found_by_measurement_changes_no_bit() -> None:
+    model = on_gpu()
+    with engine(model, offload_ratio="auto", gradient_clipping=0.1) as e:
+        for step in range(5):
+            e.backward(loss(model, step) * (20.0 if step % 2 else 1.0))
+            e.step()
+        measured = {k: v.cpu() for k, v in bits(e).items()}
+    assert_same(measured, train(gradient_clipping=0.1)[0])
