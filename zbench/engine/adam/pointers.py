@@ -1,6 +1,7 @@
 """The addresses of an optimizer's tensors: looked up at each step, checked again only when they move."""
 
 import itertools
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from zbench.engine.adam.checks import check_tasks
 from zbench.engine.adam.contract import AdamTask, Hyper, Slot
 from zbench.engine.adam.plan import build_plan, check_overlap, is_simulated, native_hyper
 
+_DTYPE = attrgetter("dtype")
 Entry = tuple[int, Tensor, dict[str, Any]]
 """(index of the group, parameter, its optimizer state)"""
 
@@ -25,7 +27,8 @@ class Pointers:
         self._simulated = is_simulated(task.grad for task in tasks)
         self._plan = None if self._simulated else build_plan(tasks)
         self._fixed = [] if self._simulated else _fixed_addresses(entries)
-        self._grads = [] if self._simulated else _grad_addresses(entries)
+        self._grads = [] if self._simulated else list(map(Tensor.data_ptr, _grads(entries)))
+        self._dtypes = list(map(_DTYPE, _grads(entries)))
 
     def still_hold(self, entries: list[Entry], amsgrads: list[bool]) -> bool:
         """Tell whether the plan serves these entries too, after a look at their gradients' new places."""
@@ -33,11 +36,10 @@ class Pointers:
             return False
         if [group for group, _, _ in entries] != self._groups or _fixed_addresses(entries) != self._fixed:
             return False
-        if not all(
-            parameter.grad.is_contiguous() for _, parameter, _ in entries if parameter.grad is not None
-        ):
+        tensors = _grads(entries)
+        if not all(map(Tensor.is_contiguous, tensors)) or list(map(_DTYPE, tensors)) != self._dtypes:
             return False
-        grads = _grad_addresses(entries)
+        grads = list(map(Tensor.data_ptr, tensors))
         if grads != self._grads:
             self._plan.set_grads(grads)
             check_overlap(self._plan)
@@ -90,14 +92,10 @@ def _check(tasks: list[AdamTask], entries: list[Entry]) -> None:
 
 def _fixed_addresses(entries: list[Entry]) -> list[int]:
     """Every address of an update but the gradients'."""
-    addresses = []
-    for _, parameter, state in entries:
-        addresses.append(parameter.data_ptr())
-        for name, value in state.items():
-            if name != "step":
-                addresses.append(value.data_ptr())
-    return addresses
+    tensors = [parameter for _, parameter, _ in entries]
+    tensors += [value for _, _, state in entries for value in state.values() if type(value) is not int]
+    return list(map(Tensor.data_ptr, tensors))
 
 
-def _grad_addresses(entries: list[Entry]) -> list[int]:
-    return [parameter.grad.data_ptr() for _, parameter, _ in entries if parameter.grad is not None]
+def _grads(entries: list[Entry]) -> list[Tensor]:
+    return [parameter.grad for _, parameter, _ in entries if parameter.grad is not None]
