@@ -92,3 +92,13 @@ def assert_same(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
     """Every tensor has the same bits."""
     assert a.keys() == b.keys()
     assert not [k for k in a if not same(a[k], b[k])]
+
+
+@contextmanager
+def after_a_step(**changes: Any) -> Iterator[tuple[Layers, Engine, dict[str, Tensor]]]:
+    """Yield a model, its speculative engine after one step, and the bits that the step left."""
+    model = layers()
+    with engine(model, **changes) as built:
+        built.backward(loss(model))
+        assert not built.step().skipped
+        yield model, built, bits(built)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.engine.speculative.running import (
+    after_a_step,
     assert_same,
     bits,
     engine,
@@ -73,11 +74,7 @@ def test_an_update_waits_for_its_gradients_to_arrive() -> None:
 
 
 def test_a_worker_that_is_stuck_is_reported_with_its_place() -> None:
-    model = layers()
-    with engine(model) as e:
-        e.backward(loss(model))
-        e.step()
-        before = bits(e)
+    with after_a_step() as (model, e, before):
         arrival = Arrival()
         slow_bucket(e, 2, arrival)
         schedule_of(e).worker._patience = lambda elements: 0.1
@@ -94,11 +91,7 @@ def test_a_worker_that_is_stuck_is_reported_with_its_place() -> None:
 
 
 def test_a_worker_that_throws_is_reported_and_the_step_can_be_taken_again() -> None:
-    model = layers()
-    with engine(model) as e:
-        e.backward(loss(model))
-        e.step()
-        before = bits(e)
+    with after_a_step() as (model, e, before):
         arrival = Arrival()
         arrival.error = OSError("bus gone")
         arrival.arrived.set()
@@ -112,11 +105,7 @@ def test_a_worker_that_throws_is_reported_and_the_step_can_be_taken_again() -> N
 
 
 def test_ctrl_c_in_backward_settles_everything() -> None:
-    model = layers()
-    with engine(model) as e:
-        e.backward(loss(model))
-        e.step()
-        before = bits(e)
+    with after_a_step() as (model, e, before):
         model.between[1] = when_backward_passes(lambda: os.kill(os.getpid(), signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             e.backward(loss(model, 1))
@@ -129,11 +118,7 @@ def test_ctrl_c_in_backward_settles_everything() -> None:
 
 
 def test_ctrl_c_while_step_waits_changes_nothing() -> None:
-    model = layers()
-    with engine(model) as e:
-        e.backward(loss(model))
-        e.step()
-        before = bits(e)
+    with after_a_step() as (model, e, before):
         arrival = Arrival()
         slow_bucket(e, 0, arrival)
         e.backward(loss(model, 1))

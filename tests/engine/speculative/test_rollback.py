@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tests.engine.speculative.running import (
     Layers,
+    after_a_step,
     assert_same,
     bits,
     engine,
@@ -71,11 +72,11 @@ def test_hostile_gradients_leave_the_bits_of_after_backward(name: str, limit: fl
 @pytest.mark.parametrize("stage", [1, 2, 3])
 @pytest.mark.parametrize("how", HOW)
 def test_an_overflow_leaves_every_bit_as_it_was(name: str, stage: int, how: str) -> None:
-    model = layers()
-    with engine(model, zero_stage=stage, dtype="float16", initial_loss_scale=256.0, **HOW[how]) as e:
-        e.backward(loss(model))
-        assert not e.step().skipped
-        before = bits(e)
+    with after_a_step(zero_stage=stage, dtype="float16", initial_loss_scale=256.0, **HOW[how]) as (
+        model,
+        e,
+        before,
+    ):
         scheduled = schedule_of(e)
         e.backward(poisoned(model, HOSTILE[name]))
         assert scheduled._ahead, "nothing had been updated ahead"
@@ -91,15 +92,11 @@ def test_an_overflow_leaves_every_bit_as_it_was(name: str, stage: int, how: str)
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("how", HOW)
 def test_an_exception_in_backward_leaves_every_bit_as_it_was(name: str, how: str) -> None:
-    model = layers()
 
     def fail() -> None:
         raise ZeroDivisionError("in backward")
 
-    with engine(model, gradient_clipping=0.0, **HOW[how]) as e:
-        e.backward(loss(model))
-        e.step()
-        before = bits(e)
+    with after_a_step(gradient_clipping=0.0, **HOW[how]) as (model, e, before):
         model.between[0] = when_backward_passes(fail)
         with pytest.raises(ZeroDivisionError, match="in backward"):
             e.backward(poisoned(model, HOSTILE[name]))
@@ -118,11 +115,7 @@ def test_an_exception_in_backward_leaves_every_bit_as_it_was(name: str, how: str
 
 @pytest.mark.parametrize("how", HOW)
 def test_state_read_between_backward_and_step_is_that_of_the_last_step(how: str) -> None:
-    model = layers()
-    with engine(model, **HOW[how]) as e:
-        e.backward(loss(model))
-        e.step()
-        before = bits(e)
+    with after_a_step(**HOW[how]) as (model, e, before):
         e.backward(loss(model, 1))
         schedule_of(e).worker.collect()
         assert_same(before, bits(e))
@@ -146,11 +139,7 @@ def test_a_hyperparameter_changed_after_backward_counts_for_this_step(how: str) 
 
 @pytest.mark.parametrize("how", HOW)
 def test_a_hyperparameter_that_no_update_takes_leaves_every_bit_as_it_was(how: str) -> None:
-    model = layers()
-    with engine(model, **HOW[how]) as e:
-        e.backward(loss(model))
-        e.step()
-        before = bits(e)
+    with after_a_step(**HOW[how]) as (model, e, before):
         e.backward(loss(model, 1))
         e.param_groups[0]["lr"] = float("nan")
         with pytest.raises(ValueError, match="lr"):
