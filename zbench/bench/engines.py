@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from zbench.measure.shim import library_path
+from zbench.record.environment import machine_facts
 
 WORLD, LAYERS, WIDTH = 2, 6, 512
 SETS = (
@@ -63,7 +64,16 @@ class Figures:
 class Contender:
     """The ranks of one contender, waiting for their turn."""
 
-    def __init__(self, mode: str, python: str, shim: str, *, world: int = WORLD, threads: int = 1) -> None:
+    def __init__(
+        self,
+        mode: str,
+        python: str,
+        shim: str,
+        *,
+        size: tuple[int, int] = (LAYERS, WIDTH),
+        world: int = WORLD,
+        threads: int = 1,
+    ) -> None:
         root = Path(__file__).resolve().parents[2]
         common = {
             **os.environ,
@@ -75,7 +85,7 @@ class Contender:
             "DS_ACCELERATOR": "cpu",
             "PYTHONPATH": str(root) if mode.startswith("deepspeed") else os.environ.get("PYTHONPATH", ""),
         }
-        command = [python, "-m", "zbench.bench.contender", mode, shim, str(LAYERS), str(WIDTH)]
+        command = [python, "-m", "zbench.bench.contender", mode, shim, *map(str, size)]
         self.mode = mode
         self.log = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115  (closed by `close`)
         self.ranks = [
@@ -122,14 +132,20 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def measure(modes: list[str], pythons: dict[str, str], *, rounds: int, shim: str) -> dict[str, Figures]:
+def measure(
+    modes: list[str], pythons: dict[str, str], *, rounds: int, size: tuple[int, int]
+) -> dict[str, Figures]:
     """Return the figures of contenders that take turns of two steps, `rounds` times in random order."""
-    contenders = [Contender(mode, pythons[mode.split("-")[0]], shim) for mode in modes]
+    shim = str(library_path() or "")
+    contenders: list[Contender] = []
     figures = {mode: Figures() for mode in modes}
     try:
-        for contender in contenders:
-            contender.go(3)
-        for _ in range(rounds):
+        for mode in modes:  # one by one: some compile parts of themselves when they start
+            _say(f"start {mode}")
+            contenders.append(Contender(mode, pythons[mode.split("-")[0]], shim, size=size))
+            contenders[-1].go(3)
+        for number in range(rounds):
+            _say(f"round {number + 1} of {rounds}")
             for contender in random.sample(contenders, len(contenders)):
                 into = figures[contender.mode]
                 answers = contender.go(2)
@@ -140,6 +156,11 @@ def measure(modes: list[str], pythons: dict[str, str], *, rounds: int, shim: str
         for contender in contenders:
             contender.close()
     return figures
+
+
+def _say(what: str) -> None:
+    """Tell whoever waits how far it is."""
+    print(what, file=sys.stderr, flush=True)
 
 
 def table(sets: dict[int, dict[str, Figures]]) -> str:
@@ -178,6 +199,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=8, help="turns of two steps for each contender")
     parser.add_argument("--sets", type=int, nargs="*", default=[1, 2, 3], help="which sets to measure")
     parser.add_argument("--out", type=Path, help="file to write, without its ending (.json and .md)")
+    parser.add_argument("--layers", type=int, default=LAYERS, help="of the GPT; fewer for a quick try")
+    parser.add_argument("--width", type=int, default=WIDTH, help="of the GPT")
     given = parser.parse_args()
     pythons = dict.fromkeys(("alone", "ddp", "zero_redundancy", "fsdp2", "zbench"), sys.executable)
     if given.deepspeed_python:
@@ -185,20 +208,26 @@ def main() -> None:
     samples: dict[int, dict[str, Figures]] = {}
     for index in (number - 1 for number in given.sets):
         modes = [mode for mode in SETS[index] if mode.split("-")[0] in pythons]
-        samples[index] = measure(modes, pythons, rounds=given.rounds, shim=str(library_path() or ""))
-    text = table(samples)
-    print(text)
-    if given.out is not None:
-        machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()}
-        versions = {"python": platform.python_version(), "torch": version("torch")}
-        document = {
-            "machine": machine,
-            "versions": versions,
-            "world_size": WORLD,
-            "sets": {i + 1: {m: _plain(f) for m, f in found.items()} for i, found in samples.items()},
-        }
-        given.out.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
-        given.out.with_suffix(".md").write_text(text)
+        samples[index] = measure(modes, pythons, rounds=given.rounds, size=(given.layers, given.width))
+        if given.out is not None:  # after each set: a later one may die
+            _write(given.out, samples, given)
+    print(table(samples))
+
+
+def _write(out: Path, samples: dict[int, dict[str, Figures]], given: argparse.Namespace) -> None:
+    sets = {i + 1: {m: _plain(f) for m, f in found.items()} for i, found in samples.items()}
+    machine, versions = machine_facts(), {"python": platform.python_version(), "torch": version("torch")}
+    if given.deepspeed_python:
+        ask = "from importlib.metadata import version; print(version('deepspeed'), version('torch'))"
+        command = [given.deepspeed_python, "-c", ask]
+        told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        versions["deepspeed"], versions["deepspeed's torch"] = told.split()
+    model = f"GPT of {given.layers} layers of {given.width}, {WORLD} ranks of one thread"
+    document = {"model": model, "machine": machine, "versions": versions, "sets": sets}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
+    facts = ", ".join(f"{name} {value}" for name, value in {**machine, **versions}.items())
+    out.with_suffix(".md").write_text(f"{model}; {facts}.\n\n{table(samples)}")
 
 
 def _plain(figures: Figures) -> dict[str, Any]:
