@@ -73,7 +73,7 @@ def test_a_sample_of_a_real_version_carries_its_verdicts(sweep: Path, broken: Pa
 @pytest.mark.timeout(1200)
 def test_a_bug_in_head_ends_with_4(sweep: Path, broken: Path) -> None:
     words = ["compare", sys.executable, str(broken), "--paired", "--sweep", str(sweep), "--json"]
-    plan = ["--blocks", "2", "--alpha", "0.3"]
+    plan = ["--blocks", "3", "--alpha", "0.2"]
     command = [sys.executable, "-m", "zbench.cli.main", *words, *plan]
     done = subprocess.run(command, capture_output=True, env=os.environ, check=False)
     assert done.returncode == 4, done.stderr.decode()
