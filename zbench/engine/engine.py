@@ -161,7 +161,7 @@ class Engine:
         be offloaded; state is carried over by name.
         """
         known = {id(t.parameter) for t in self._core.trainables}
-        moved = self._policies.share.decide(self.collectives)
+        moved = self._policies.share.decide(self.collectives, self._core.optimizer.count)
         grown = any(id(p) not in known and p.requires_grad and p.numel() for p in self.model.parameters())
         if not moved and not grown:
             return

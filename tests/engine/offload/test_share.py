@@ -48,7 +48,8 @@ class Two(SingleProcess):
 def decided(other: list[float], costs: tuple[float, float], seconds: list[float]) -> MeasuredShare:
     share = MeasuredShare(lambda: costs, lambda: None)
     share._backwards = list(seconds)
-    assert share.decide(Two(other))
+    assert not share.decide(Two(other), 0)
+    assert share.decide(Two(other), SEEN)
     return share
 
 
@@ -69,13 +70,13 @@ def test_it_measures_a_few_backwards_and_decides_once() -> None:
         return 0.0, 1e9
 
     share = MeasuredShare(costs, lambda: None)
-    for _ in range(SEEN):
-        assert not share.decide(SingleProcess())
+    for step in range(SEEN):
+        assert not share.decide(SingleProcess(), 7 + step)
         with share.watching():
             pass
-    assert share.decide(SingleProcess())
+    assert share.decide(SingleProcess(), 7 + SEEN)
     assert share.value == 0.0
-    assert not share.decide(SingleProcess())
+    assert not share.decide(SingleProcess(), 8 + SEEN)
     assert asked == [1]
 
 
@@ -84,13 +85,15 @@ def test_a_backward_that_failed_is_not_counted() -> None:
     with pytest.raises(ZeroDivisionError), share.watching():
         raise ZeroDivisionError
     assert share._backwards == []
+    assert not share.decide(SingleProcess(), 0)
+    assert not share.decide(SingleProcess(), SEEN), "without a measurement everything stays where it is"
 
 
 def test_a_fixed_share_never_changes() -> None:
     share = FixedShare(0.25)
     with share.watching():
         pass
-    assert not share.decide(SingleProcess())
+    assert not share.decide(SingleProcess(), 100)
     assert share.value == 0.25
 
 

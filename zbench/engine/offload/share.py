@@ -12,7 +12,7 @@ import torch
 from zbench.engine.protocols import Collectives
 
 STEPS = 64  # `auto` decides in so many steps: noise in a measurement rarely changes what is chosen
-SEEN = 3  # backwards that are timed; the first, a warm-up, is left out
+SEEN = 3  # steps whose backwards are timed; the first backward, a warm-up, is left out
 
 
 def largest_hidden(copy: float, update: float, backward: float) -> float:
@@ -37,8 +37,8 @@ class Share(Protocol):
         """Return what a backward is run in."""
         ...
 
-    def decide(self, collectives: Collectives) -> bool:
-        """Whether `value` has changed; asked by all ranks before a step's first backward."""
+    def decide(self, collectives: Collectives, steps: int) -> bool:
+        """Whether `value` has changed; asked by all ranks before a first backward, after so many steps."""
         ...
 
 
@@ -51,13 +51,13 @@ class FixedShare:
     def watching(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def decide(self, collectives: Collectives) -> bool:
+    def decide(self, collectives: Collectives, steps: int) -> bool:
         return False
 
 
 class MeasuredShare:
-    """Everything, until some backwards have been timed; then `largest_hidden`, of the slowest rank's copies
-    and updates and the fastest one's backward, the same on all.
+    """Everything, until some steps have been timed; then `largest_hidden`, of the slowest rank's copies and
+    updates and the fastest one's backward. Ranks agree on when, too: all have taken as many steps.
 
     costs: returns the seconds of copying and of updating this rank's whole state. finish: returns when the
     device has done what it was told.
@@ -67,17 +67,20 @@ class MeasuredShare:
         self.value = 1.0
         self._costs, self._finish = costs, finish
         self._backwards: list[float] = []
+        self._since: int | None = None
         self._decided = False
 
     def watching(self) -> AbstractContextManager[None]:
         return nullcontext() if self._decided else self._timed()
 
-    def decide(self, collectives: Collectives) -> bool:
-        if self._decided or len(self._backwards) < SEEN:
+    def decide(self, collectives: Collectives, steps: int) -> bool:
+        self._since = steps if self._since is None else min(self._since, steps)
+        if self._decided or steps - self._since < SEEN:
             return False
         self._decided = True
         copy, update = self._costs()
-        mine = torch.tensor([-copy, -update, statistics.median(self._backwards[1:])], dtype=torch.float64)
+        backward = statistics.median(self._backwards[1:] or [math.inf])
+        mine = torch.tensor([-copy, -update, backward], dtype=torch.float64)
         copy, update, backward = collectives.all_gather_small(mine).amin(dim=0).tolist()
         self.value = largest_hidden(-copy, -update, backward)
         return self.value != 1.0
