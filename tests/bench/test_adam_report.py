@@ -71,6 +71,10 @@ def test_a_bar_is_met_from_its_value_on(seconds: float, met: bool) -> None:
     assert verdict["met"] is met
 
 
+def test_sizes_that_stay_in_the_caches_judge_no_bar() -> None:
+    assert not document(table("plain", 1_000_000, 2, zbench=1.0, bound=2.0))["bars"]
+
+
 def test_a_gpu_has_bars_of_its_own() -> None:
     tables = [table("phase", 32_000_000, 0, zbench=1.0, bound=0.95, torch_fused=1.4)]
     verdicts = document(*tables, device="NVIDIA Something")["bars"]

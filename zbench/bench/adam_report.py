@@ -6,6 +6,7 @@ from typing import Any
 from zbench.units import format_seconds
 
 FLAT = 32_000_000  # parameters at which the bars of flat buffers are judged
+LEAST = 10_000_000  # fewer stay in the caches, and say nothing about memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,8 @@ def ratios(times: dict[str, float]) -> dict[str, float]:
 
 
 def judged_table(tables: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
-    """Return the table that a bar is judged on: most threads, then nearest to 32 M parameters."""
-    found = [table for table in tables if table["table"] == name]
+    """Return the table that a bar is judged on: most threads, then nearest to 32 M parameters, if any."""
+    found = [table for table in tables if table["table"] == name and table["numel"] >= LEAST]
     return min(found, key=lambda t: (-t["threads"], abs(t["numel"] - FLAT)), default=None)
 
 

@@ -45,7 +45,7 @@ def _group() -> None:
 def adam(
     sizes: Annotated[str, typer.Option(help="Parameters, such as 1k,1M,32M.")] = SIZES,
     threads: Annotated[str, typer.Option(help="Thread counts, such as 1,2. [default: 1 and all]")] = "",
-    rounds: Annotated[int, typer.Option(min=3, help="Turns that each contender takes.")] = 15,
+    rounds: Annotated[int, typer.Option(min=3, help="Turns that each contender takes.")] = 31,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     huge_pages: Annotated[
         bool, typer.Option("--huge-pages", help="Ask for huge pages for every contender's memory.")

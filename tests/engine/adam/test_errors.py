@@ -44,6 +44,26 @@ def test_overlap_names_both_tensors() -> None:
         NativeAdam().update([task, dataclasses.replace(task, grad=torch.zeros(64))])
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda task: {"param_out": task.slot.param},
+        lambda task: {"param_out": task.grad},
+        lambda task: {"into": Slot(task.slot.exp_avg, torch.zeros(64), torch.zeros(64))},
+        lambda task: {"into": dataclasses.replace(task.slot, param=torch.zeros(64))},
+        lambda task: {"slot": dataclasses.replace(task.slot, exp_avg_sq=task.slot.exp_avg)},
+    ],
+)
+@pytest.mark.parametrize("backend", [NativeAdam(), ReferenceAdam()])
+def test_overlap_within_a_task_writes_nothing(backend: Any, change: Any) -> None:
+    good, bad = Case(64, 0, HYPER).task(), Case(64, 1, HYPER).task()
+    before = [tensor.clone() for task in (good, bad) for tensor in results(task)]
+    with pytest.raises(ValueError, match=r"tasks\[1\]\..* overlaps"):
+        backend.update([good, dataclasses.replace(bad, **change(bad))])
+    after = [tensor for task in (good, bad) for tensor in results(task)]
+    assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
+
+
 def test_gradients_may_be_shared_since_they_are_only_read() -> None:
     first, second = Case(64, 0, HYPER).task(), Case(64, 1, HYPER).task()
     NativeAdam().update([first, dataclasses.replace(second, grad=first.grad)])
