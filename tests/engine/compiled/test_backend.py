@@ -143,6 +143,23 @@ def test_a_forward_that_is_not_differentiated_counts_for_nothing() -> None:
     assert_same(harness.gradients(), harness.expected(lambda m: m(models.tokens())))
 
 
+def test_a_gradient_may_be_kept_where_inductor_left_it() -> None:
+    """Generated code hands freed buffers on to others; not those of gradients, which may still be sent."""
+    harness = Harness(models.Tied(depth=4), "inductor")
+    kept: list[tuple[Tensor, Tensor]] = []
+    accept = harness.sink.accept
+
+    def keep(index: int, gradient: Tensor) -> None:
+        kept.append((gradient, gradient.clone()))
+        accept(index, gradient)
+
+    harness.sink.accept = keep  # type: ignore[method-assign]
+    harness.backward(lambda m: m(models.tokens()))
+    assert len(kept) == len(harness.parameters)
+    for gradient, then in kept:
+        assert torch.equal(gradient, then)
+
+
 def test_two_forwards_in_one_loss_give_two_contributions() -> None:
     harness = Harness(models.WithoutReduction(1))
 

@@ -20,7 +20,7 @@ class Sink(Protocol):
     """Takes the gradients that compiled graphs produce."""
 
     def accept(self, index: int, gradient: Tensor) -> None:
-        """Take a contribution to parameter `index`'s gradient; it must not be kept or changed."""
+        """Take a contribution to parameter `index`'s gradient; it may be kept, and must not be changed."""
         ...
 
 

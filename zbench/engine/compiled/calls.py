@@ -13,7 +13,7 @@ _KEY = "zbench.compiled.call"
 _NODE_NAME = "CompiledFunctionBackward"
 
 Deliver = Callable[[nn.Parameter, Tensor], None]
-"""Takes a contribution to a parameter's gradient; the tensor must not be kept or changed."""
+"""Takes a contribution to a parameter's gradient; the tensor may be kept, and must not be changed."""
 
 
 class ReductionPlan:

@@ -7,7 +7,7 @@ from torch import Tensor
 from zbench.engine.compiled.ops import set_current
 from zbench.engine.compiled.reduction import ForeseeingReducer
 from zbench.engine.compiled.registry import StepRegistry
-from zbench.engine.compiled.sending import StepSends
+from zbench.engine.compiled.sending import LendingStepSends, StepSends
 from zbench.engine.compiled.targets import StepTargets
 from zbench.engine.gradients import Pass, ReplicatedGradients
 from zbench.engine.partition import Portion
@@ -19,7 +19,11 @@ class StepMemory:
     """All memory that a step's reductions take: buffers to send, the collectives' scratch and the targets."""
 
     def __init__(
-        self, once: StepSends, several: StepSends, scratch: Sequence[ScratchPool], targets: StepTargets
+        self,
+        once: LendingStepSends,
+        several: StepSends,
+        scratch: Sequence[ScratchPool],
+        targets: StepTargets,
     ) -> None:
         """once, several: what a step with one backward writes to, and one with more."""
         self.once, self.several, self.targets = once, several, targets
@@ -56,7 +60,7 @@ class CompiledGradients(ReplicatedGradients):
         """uncompile: makes the model run its own code again."""
         super().__init__(portions, reducer, memory.targets, once=memory.once, several=memory.several)
         self._foreseeing, self._registry = reducer, registry
-        self._memory, self._uncompile = memory, uncompile
+        self.memory, self._uncompile = memory, uncompile
         self._partial: dict[int, Tensor] = {}
         self._absent: frozenset[int] = frozenset()
 
@@ -70,7 +74,7 @@ class CompiledGradients(ReplicatedGradients):
             self._foreseeing.skip(self._absent, blank=blank)
 
     def accept(self, index: int, gradient: Tensor) -> None:
-        """Take one contribution to parameter `index`'s gradient; it is copied before this returns.
+        """Take one contribution to parameter `index`'s gradient; it may be sent from where it is.
 
         Contributions of one backward are added in their own dtype and order of arrival, as autograd does.
         """
@@ -91,12 +95,12 @@ class CompiledGradients(ReplicatedGradients):
         while self._partial:
             super().accept(*self._partial.popitem())
         super().finish()
-        self._memory.release_buckets()
+        self.memory.release_buckets()
 
     def settle(self) -> None:
         """Return when the step's sums stand in the targets."""
         super().settle()
-        self._memory.release_buckets()
+        self.memory.release_buckets()
 
     def abandon(self) -> None:
         """Forget the step and free all it holds, in the middle of a backward or after it."""
@@ -108,14 +112,14 @@ class CompiledGradients(ReplicatedGradients):
         """Forget the step's gradients: the update has read them, or they were dropped."""
         super().clear()
         self._registry.forget()
-        self._memory.release()
+        self.memory.release()
 
     def bytes_by_category(self) -> dict[str, int]:
         """Return what it holds now, the targets apart."""
         partial = sum(gradient.nbytes for gradient in self._partial.values())
-        return {"buckets": self._memory.once.pool.bytes + self._memory.several.pool.bytes + partial}
+        return {"buckets": self.memory.once.pool.bytes + self.memory.several.pool.bytes + partial}
 
     def close(self) -> None:
         """Make the model run its own code again, and free everything."""
         self._uncompile()
-        self._memory.release()
+        self.memory.release()

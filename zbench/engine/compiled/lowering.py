@@ -41,12 +41,17 @@ def lower_inductor(graph: fx.GraphModule, inputs: Sequence[Any], edit: EditBackw
     own cache sees the edited graph and stays on.
     """
     from torch._functorch import config
+    from torch._inductor import config as inductor_config
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
+    from zbench.engine.compiled.reuse import leave_gradients_alone
+
     def compile_half(module: fx.GraphModule, example: Sequence[Any], **options: Any) -> Any:
-        if options.get("is_backward"):
-            edit(module)
-        return compile_fx_inner(module, example, **options)
+        if not options.get("is_backward"):
+            return compile_fx_inner(module, example, **options)
+        edit(module)
+        with inductor_config.patch(memory_planning=False), leave_gradients_alone():
+            return compile_fx_inner(module, example, **options)
 
     with config.patch(enable_autograd_cache=False):
         compiled: Callable[..., Any] = compile_fx(graph, inputs, inner_compile=compile_half)  # type: ignore[assignment]

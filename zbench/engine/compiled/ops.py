@@ -19,7 +19,9 @@ class Receiver(Protocol):
     """One call of a compiled graph, as its backward sees it."""
 
     def receive(self, position: int, grad: Tensor) -> None:
-        """Take the gradient of the graph's input at `position`; `grad` must not be kept or changed."""
+        """Take the gradient of the graph's input at `position`; `grad` may be kept, and must not be
+        changed.
+        """
         ...
 
 
@@ -52,12 +54,13 @@ def _reduce_gradient_fake(grad: Tensor, position: int) -> None:
 # The gradient is declared mutated though it is only read: a mutation is the one effect that dead-code
 # elimination, functional passes and inductor's scheduler all respect in an operator without results.
 # `flexible_layout`: any strides will do, so inductor need not copy a transposed gradient into rows first.
+# Caches of compiled code outlive versions of this package: with another contract it needs another name.
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define(  # type: ignore[no-untyped-call]
-    "reduce_gradient(Tensor(a!) grad, int position) -> ()",
+    "reduce_lent_gradient(Tensor(a!) grad, int position) -> ()",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout),
 )
-_library.impl("reduce_gradient", _reduce_gradient, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-torch.library.register_fake(f"{NAMESPACE}::reduce_gradient", _reduce_gradient_fake, lib=_library)
+_library.impl("reduce_lent_gradient", _reduce_gradient, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+torch.library.register_fake(f"{NAMESPACE}::reduce_lent_gradient", _reduce_gradient_fake, lib=_library)
 
-reduce_gradient = torch.ops.zbench.reduce_gradient.default
+reduce_gradient = torch.ops.zbench.reduce_lent_gradient.default

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from zbench.engine.partition import Layout
-from zbench.engine.sending import PooledSends
+from zbench.engine.sending import LendingSends, PooledSends
 
 
 class StepSends(PooledSends):
@@ -42,15 +42,29 @@ class CastStepSends(StepSends):
         self._wire.discard(bucket)
 
 
+class LendingStepSends(LendingSends):
+    """Sends a gradient that fills its bucket from the memory that the backward graph gave it."""
+
+    def __init__(self, layout: Layout, inner: StepSends, dtypes: Sequence[torch.dtype]) -> None:
+        super().__init__(layout, inner, dtypes)
+        self.pool = inner.pool
+        self._step = inner
+
+    def drop(self) -> None:
+        """Free every buffer, and let go of every gradient."""
+        self._lent.clear()
+        self._step.drop()
+
+
 def step_sends(
     layout: Layout, device: torch.device, *, sent: Sequence[torch.dtype], kept: torch.dtype, cast: bool
-) -> tuple[StepSends, StepSends]:
+) -> tuple[LendingStepSends, StepSends]:
     """Return the buffers of a step with one backward, and those of one with several.
 
     sent: each section's dtype of communication. kept: the dtype in which several backwards are added up; with
     `cast` the sums are sent in `sent`, else as they are.
     """
-    once = StepSends(layout, sent, device)
+    pooled = StepSends(layout, sent, device)
     sums = [kept] * len(sent)
-    several = CastStepSends(layout, sums, device, once) if cast else StepSends(layout, sums, device)
-    return once, several
+    several = CastStepSends(layout, sums, device, pooled) if cast else StepSends(layout, sums, device)
+    return LendingStepSends(layout, pooled, sent), several

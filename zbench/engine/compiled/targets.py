@@ -2,6 +2,7 @@
 
 import torch
 
+from zbench.engine.compiled.pages import prefer_huge_pages
 from zbench.engine.landing import ShardLanding
 from zbench.engine.offload.flat import Placement
 from zbench.engine.partition import Shard
@@ -27,6 +28,7 @@ class StepTargets(ShardLanding):
             self._there = True
             for storage, size, flat in zip(self._storages, self._bytes, self.sums.flats, strict=True):
                 storage.resize_(size)
+                prefer_huge_pages(flat.buffers[0])
                 flat.buffers[0].zero_()
         super().begin(first=first, last=last)
 
