@@ -3,8 +3,9 @@
 Run by `zbench.bench.engines`, also under an interpreter that has only torch and a peer: nothing of zbench but
 the model is imported unless the contender is zbench's own engine. Reads `go N` lines on standard input and
 answers each with one JSON line. MODE is `alone` (no communication), `ddp`, `zero_redundancy`, `fsdp2`,
-`deepspeed-STAGE[-offload]` or `zbench-STAGE[-offload[-speculative]]`. THREADS in the environment are the
-threads that a rank computes with, else one.
+`deepspeed-STAGE[-offload]`, `zbench-STAGE[-offload[-speculative]]`, or one that is compiled:
+`alone-inductor`, `ddp-inductor`, `zbench-1-inductor`. THREADS in the environment are the threads that a rank
+computes with, else one.
 """
 
 import ctypes
@@ -41,6 +42,7 @@ def torch_peer(mode: str, model: Any, world: int) -> Step:
     def adamw(parameters: Any) -> Any:
         return torch.optim.AdamW(parameters, lr=LEARNING_RATE, fused=True)
 
+    mode, _, compiler = mode.partition("-")
     module = model
     if mode == "fsdp2":
         from torch.distributed.device_mesh import init_device_mesh
@@ -64,6 +66,8 @@ def torch_peer(mode: str, model: Any, world: int) -> Step:
         )
     else:
         optimizer = adamw(module.parameters())
+    if compiler:
+        module = torch.compile(module, backend=compiler)  # around DDP, which splits its graphs at buckets
 
     def step(ids: Any, targets: Any) -> None:
         module(ids, targets).backward()
@@ -105,16 +109,17 @@ def deepspeed_peer(mode: str, model: Any) -> Step:
 
 
 def own_engine(mode: str, model: Any) -> Step:
-    """Return zbench's training step for `zbench-STAGE[-offload[-speculative]]`."""
+    """Return zbench's training step for `zbench-STAGE[-offload[-speculative]]` or `zbench-1-inductor`."""
     from zbench.engine import build_engine
     from zbench.spec.engine import EngineSpec
 
-    _, stage, *offload = mode.split("-")
+    _, stage, *options = mode.split("-")
     spec = EngineSpec.model_validate(
         {
             "zero_stage": int(stage),
-            "offload_optimizer": "cpu" if offload else "none",
-            "offload_schedule": "speculative" if "speculative" in offload else "after_backward",
+            "offload_optimizer": "cpu" if "offload" in options else "none",
+            "offload_schedule": "speculative" if "speculative" in options else "after_backward",
+            "compile": "inductor" if "inductor" in options else "off",
             "gradient_clipping": CLIP,
             "reduce_bucket_size": BUCKET,
             "allgather_bucket_size": BUCKET,
@@ -139,7 +144,9 @@ def make_step(mode: str, model: Any, world: int) -> Step:
     return torch_peer(mode, model, world)
 
 
-def main(mode: str, shim_path: str, layers: int, width: int) -> None:
+def main(
+    mode: str, shim_path: str, layers: int, width: int, micro_batch: int = BATCH, length: int = LENGTH
+) -> None:
     """Serve `go N` until standard input ends."""
     shim = load_shim(shim_path)
     answers = os.fdopen(os.dup(1), "w", buffering=1)
@@ -161,7 +168,7 @@ def main(mode: str, shim_path: str, layers: int, width: int) -> None:
             shim.zbench_memory_reset_peak()
         seconds = []
         for _ in range(count):
-            ids, targets = batch(done * world + rank, BATCH, LENGTH, VOCABULARY)
+            ids, targets = batch(done * world + rank, micro_batch, length, VOCABULARY)
             dist.barrier()
             begin = time.perf_counter()
             step(ids, targets)
@@ -174,4 +181,4 @@ def main(mode: str, shim_path: str, layers: int, width: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))

@@ -18,6 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -61,6 +62,17 @@ class Figures:
         return statistics.median(self.seconds)
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The module that each rank of a contender runs, and what is added to its environment."""
+
+    program: str = "zbench.bench.contender"
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+_USUAL = Run()
+
+
 class Contender:
     """The ranks of one contender, waiting for their turn."""
 
@@ -70,9 +82,10 @@ class Contender:
         python: str,
         shim: str,
         *,
-        size: tuple[int, int] = (LAYERS, WIDTH),
+        size: tuple[int, ...] = (LAYERS, WIDTH),
         world: int = WORLD,
         threads: int = 1,
+        run: Run = _USUAL,
     ) -> None:
         root = Path(__file__).resolve().parents[2]
         common = {
@@ -84,8 +97,9 @@ class Contender:
             "THREADS": str(threads),
             "DS_ACCELERATOR": "cpu",
             "PYTHONPATH": str(root) if mode.startswith("deepspeed") else os.environ.get("PYTHONPATH", ""),
+            **run.environment,
         }
-        command = [python, "-m", "zbench.bench.contender", mode, shim, *map(str, size)]
+        command = [python, "-m", run.program, mode, shim, *map(str, size)]
         self.mode = mode
         self.log = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115  (closed by `close`)
         self.ranks = [

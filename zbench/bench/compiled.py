@@ -1,0 +1,184 @@
+"""Compiled ZeRO-1 beside eager ZeRO-1 and beside DDP, compiled and eager: steps, first steps, peaks.
+
+    python -m zbench.bench.compiled [--rounds N] [--out FILE]
+
+Every contender is a process group of its own (2 gloo ranks, 1 thread each). First steps are taken one
+contender after the other, with caches that are empty directories of their own; steps in interleaved turns, so
+that a drift of the machine hits all alike. Peaks are bytes torch's CPU allocator had handed out at once.
+`alone` does not communicate: its ratio is what the compiler itself gains on this model.
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from zbench.bench.engines import WORLD, Contender, Figures, Run
+from zbench.measure.shim import library_path
+
+EAGER, COMPILED, DDP, PLAIN = "zbench-1", "zbench-1-inductor", "ddp-inductor", "alone-inductor"
+CONTENDERS = (EAGER, COMPILED, DDP, "ddp", PLAIN, "alone")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A GPT and a micro-batch, in the order of a contender's arguments."""
+
+    layers: int
+    width: int
+    micro_batch: int
+    length: int
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The arguments."""
+        return self.layers, self.width, self.micro_batch, self.length
+
+    def __str__(self) -> str:
+        return f"{self.layers} x {self.width}, {self.micro_batch} x {self.length} tokens"
+
+
+SHAPES = (Shape(6, 512, 2, 128), Shape(6, 256, 4, 256))
+BARS = (  # ours, theirs, steps at most, peaks at most
+    (COMPILED, EAGER, 0.95, 1.00),
+    (COMPILED, DDP, 1.05, None),
+    (PLAIN, "alone", None, None),  # what the compiler itself gains
+)
+FIRST_BAR = 1.25
+
+
+@contextmanager
+def running(
+    mode: str, shape: Shape, cache: str, program: str = "zbench.bench.contender"
+) -> Iterator[Contender]:
+    """Yield a contender whose compiled code is cached under `cache`."""
+    run = Run(program, {"TORCHINDUCTOR_CACHE_DIR": cache})
+    shim = str(library_path() or "")
+    contender = Contender(mode, sys.executable, shim, size=shape.numbers, run=run)
+    try:
+        yield contender
+    finally:
+        contender.close()
+
+
+@dataclass(slots=True)
+class Found(Figures):
+    """A contender's figures, and the seconds of its first step with cold caches."""
+
+    first: float = 0.0
+
+
+def steps(shape: Shape, rounds: int, scratch: Path) -> dict[str, Found]:
+    """Return every contender's first step, and its steps and peaks in interleaved turns."""
+    found = {mode: Found() for mode in CONTENDERS}
+    with ExitStack() as stack:
+        contenders = []
+        for mode in CONTENDERS:
+            contenders.append(stack.enter_context(running(mode, shape, _cache(scratch, mode))))
+            found[mode].first = max(answer["seconds"][0] for answer in contenders[-1].go(3))
+        for _ in range(rounds):
+            for contender in random.sample(contenders, len(contenders)):
+                into, answers = found[contender.mode], contender.go(2)
+                into.seconds += [max(pair) for pair in zip(*(a["seconds"] for a in answers), strict=True)]
+                into.peak_bytes = max(into.peak_bytes, *(a["peak_bytes"] or 0 for a in answers))
+    return found
+
+
+def _cache(scratch: Path, mode: str) -> str:
+    return str(scratch / mode)
+
+
+def peaks_at_update(shape: Shape, scratch: Path) -> dict[str, list[dict[str, int]]]:
+    """Return what every rank says of its peak, by mode of `zbench.bench.lifetimes`."""
+    found = {}
+    for mode in ("released", "held"):
+        with running(mode, shape, _cache(scratch, COMPILED), "zbench.bench.lifetimes") as contender:
+            contender.go(2)
+            found[mode] = contender.go(1)
+    return found
+
+
+def step_table(shape: Shape, figures: dict[str, Found]) -> list[str]:
+    """Return ratios and figures of one shape as lines of Markdown."""
+    lines = [
+        f"### {shape}",
+        "",
+        "| ours | against | ratio of median steps | bar | ratio of peaks | bar |",
+        "|---|---|---|---|---|---|",
+    ]
+    for ours, theirs, bar, peak_bar in BARS:
+        ratio = figures[ours].median / figures[theirs].median
+        peaks = figures[ours].peak_bytes / max(figures[theirs].peak_bytes, 1)
+        bars = [f"{b:.2f}" if b is not None else "" for b in (bar, peak_bar)]
+        lines.append(f"| {ours} | {theirs} | {ratio:.3f} | {bars[0]} | {peaks:.3f} | {bars[1]} |")
+    first = figures[COMPILED].first / figures[PLAIN].first
+    lines.append(f"| {COMPILED}, first step, cold caches | {PLAIN} | {first:.3f} | {FIRST_BAR:.2f} | | |")
+    lines += [
+        "",
+        "| contender | median step, ms | fastest | first, s | peak MiB a rank |",
+        "|---|---|---|---|---|",
+    ]
+    for mode, f in figures.items():
+        times = f"{f.median * 1e3:.1f} | {min(f.seconds) * 1e3:.1f} | {f.first:.1f}"
+        lines.append(f"| {mode} | {times} | {f.peak_bytes / 2**20:.1f} |")
+    return [*lines, ""]
+
+
+def peak_table(peaks: dict[str, list[dict[str, int]]]) -> list[str]:
+    """Return what held memory costs at the update as lines of Markdown, one a rank."""
+    lines = [
+        "### Peak bytes with the update as the peak",
+        "",
+        "| rank | held through the step | released | saved | partition + buckets |",
+        "|---|---|---|---|---|",
+    ]
+    for rank, (low, high) in enumerate(zip(peaks["released"], peaks["held"], strict=True)):
+        saved, formula = (
+            high["peak_bytes"] - low["peak_bytes"],
+            high["partition_bytes"] + high["bucket_bytes"],
+        )
+        lines.append(f"| {rank} | {high['peak_bytes']} | {low['peak_bytes']} | {saved} | {formula} |")
+    return [*lines, ""]
+
+
+def main() -> None:
+    """Measure, print the tables, and write them beside the samples."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=10, help="turns of two steps for each contender")
+    parser.add_argument("--shapes", type=int, default=len(SHAPES), help="how many shapes to measure")
+    parser.add_argument("--out", type=Path, help="file to write, without its ending (.json and .md)")
+    given = parser.parse_args()
+    document: dict[str, Any] = {
+        "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
+        "versions": {"python": platform.python_version(), "torch": version("torch")},
+        "world_size": WORLD,
+        "shapes": {},
+    }
+    tables: list[str] = []
+    for shape in SHAPES[: given.shapes]:
+        with tempfile.TemporaryDirectory(prefix="zbench-compiled-") as scratch:
+            figures = steps(shape, given.rounds, Path(scratch))
+            peaks = peaks_at_update(shape, Path(scratch))
+        tables.append("\n".join([*step_table(shape, figures), *peak_table(peaks)]))
+        print(tables[-1], flush=True)
+        contenders = {mode: asdict(f) for mode, f in figures.items()}
+        document["shapes"][str(shape)] = {"contenders": contenders, "update_is_the_peak": peaks}
+    if given.out is not None:
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
+        given.out.with_suffix(".md").write_text("\n".join(tables))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""One rank of compiled ZeRO-1 with the update as the peak of its step: what the reductions hold shows there.
+
+Run by `zbench.bench.compiled`; answers `go N` on standard input like `zbench.bench.contender`. MODE is
+`released` (the engine as it is) or `held`: buckets are kept through the step, and targets beside the
+optimizer's float32 partition, as in the scheme that step-local memory replaces. On a CPU the fused update
+needs no memory of its own, so here it is given temporaries, as an optimizer that is not fused has.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from zbench.bench.contender import VOCABULARY
+from zbench.measure.shim import SHIM, WHY_NOT  # before torch
+
+# isort: split
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from zbench.bench.toy_gpt import Gpt, batch
+from zbench.engine import Engine, Instruments, build_engine
+from zbench.engine.adam import AdamBackend, AdamTask
+from zbench.engine.compiled.gradients import CompiledGradients
+from zbench.spec.engine import EngineSpec
+
+TEMPORARIES = 1 << 30  # bytes; never touched, so they cost address space only
+
+
+@dataclass
+class HungryAdam:
+    """Adam with temporaries of `beside` bytes; notes what the engine holds when they are there."""
+
+    inner: AdamBackend
+    engine: Engine | None = None
+    beside: list[int] = field(default_factory=lambda: [TEMPORARIES])
+    held: dict[str, int] = field(default_factory=dict)
+
+    def update(
+        self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0, nonfinite: Tensor | None = None
+    ) -> None:
+        temporaries = [torch.empty(size, dtype=torch.uint8) for size in self.beside]
+        if self.engine is not None:
+            self.held = self.engine.memory_by_category()
+        self.inner.update(tasks, grad_scale=grad_scale, nonfinite=nonfinite)
+        del temporaries
+
+    def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
+        self.inner.chunk_square_sums(grads, out)
+
+
+def build(layers: int, width: int, *, held: bool) -> tuple[Engine, HungryAdam]:
+    """Return the engine and its Adam."""
+    adams: list[HungryAdam] = []
+
+    def wrap(inner: AdamBackend) -> AdamBackend:
+        adams.append(HungryAdam(inner))
+        return adams[-1]
+
+    spec = EngineSpec.model_validate(
+        {"zero_stage": 1, "compile": "inductor", "reduce_bucket_size": 5_000_000}
+    )
+    engine = build_engine(Gpt(layers, width, VOCABULARY), spec, instruments=Instruments(wrap_adam=wrap))
+    adam = adams[-1]
+    adam.engine = engine
+    if held:
+        gradients = engine._core.gradients
+        assert isinstance(gradients, CompiledGradients)
+        gradients.memory.release_buckets = lambda: None  # type: ignore[method-assign]
+        adam.beside.append(engine._core.optimizer.shard.length * 4)
+    return engine, adam
+
+
+def main(mode: str, _: str, layers: int, width: int, micro_batch: int, length: int) -> None:
+    """Serve `go N` until standard input ends."""
+    assert SHIM is not None, WHY_NOT
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    engine, adam = build(layers, width, held=mode == "held")
+    for line in sys.stdin:
+        for step in range(int(line.split()[1])):
+            SHIM.zbench_memory_reset_peak()
+            engine.backward(engine.model(*batch(step, micro_batch, length, VOCABULARY)))
+            engine.step()
+        answer = {
+            "peak_bytes": SHIM.zbench_memory_peak_bytes(),
+            "partition_bytes": engine._core.optimizer.shard.length * 4,
+            "bucket_bytes": adam.held.get("buckets", 0),
+        }
+        print(json.dumps(answer), file=answers)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))
