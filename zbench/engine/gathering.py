@@ -102,7 +102,9 @@ class Gatherer:
             unit = store.unit_behind(tensor)
             if unit is not None and not unit.resident:
                 return SavedView(unit, tensor)
-        return tensor
+        return (
+            tensor if tensor.is_leaf else tensor.detach()
+        )  # a node that keeps its own output is never freed
 
     def unpack(self, kept: object) -> Tensor:
         """Return the tensor that was packed; its unit is released when backward has asked for all of them."""
