@@ -48,6 +48,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Batch]] = {
     "ready_in_another_order_on_each_rank": (models.Crossed, _crossed),
 }
 OTHERS: dict[str, tuple[Callable[[], nn.Module], Batch]] = {
+    "wide": (models.Wide, _vectors),
     "fragile": (models.Fragile, _vectors),
     "deep": (lambda: models.Tied(depth=24), _long),
 }
@@ -103,13 +104,13 @@ def train_both(group: dist.ProcessGroup, name: str, spec: dict[str, Any], **how:
     return infos
 
 
-def train_with_inductor(group: dist.ProcessGroup, name: str) -> None:
+def train_with_inductor(group: dist.ProcessGroup, name: str, spec: dict[str, Any]) -> None:
     """Assert the bits of plain inductor-compiled stage 0, and nearness to eager ZeRO-1."""
-    eager, _ = train(group, name, {})
-    compiled, infos = train(group, name, {"compile": "inductor"})
+    eager, _ = train(group, name, spec)
+    compiled, infos = train(group, name, {**spec, "compile": "inductor"})
     model, batch = make(name)
     model.compile()
-    engine = build_engine(model, EngineSpec.model_validate({**BASE, "zero_stage": 0}), group)
+    engine = build_engine(model, EngineSpec.model_validate({**BASE, **spec, "zero_stage": 0}), group)
     for step, info in enumerate(infos):
         engine.backward(model(*batch(dist.get_rank(group), step)))
         assert engine.step() == info

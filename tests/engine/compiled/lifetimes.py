@@ -4,7 +4,7 @@ import gc
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -17,7 +17,6 @@ from tests.engine.compiled.cases import BASE, make
 from zbench.engine import Engine, Instruments, build_engine
 from zbench.engine.adam import AdamBackend, AdamTask
 from zbench.engine.compiled.gradients import CompiledGradients
-from zbench.engine.protocols import Collectives, Work
 from zbench.errors import UsageError
 from zbench.measure.shim import SHIM, WHY_NOT
 from zbench.spec.engine import EngineSpec
@@ -82,9 +81,9 @@ def gradients_of(engine: Engine) -> CompiledGradients:
     return gradients
 
 
-def update_meets_only_the_partition(group: dist.ProcessGroup, spec: dict[str, Any]) -> None:
+def update_meets_only_the_partition(group: dist.ProcessGroup, spec: dict[str, Any], name: str) -> None:
     """Assert that all bytes alive at the update are those between steps and one float32 partition."""
-    model, batch = make("two_graphs_share_a_parameter")
+    model, batch = make(name)
     gc.collect()
     engine, probe = build(group, model, **spec)
     partition = engine._core.optimizer.shard.length * 4
@@ -192,82 +191,6 @@ def engines_come_and_go(group: dist.ProcessGroup) -> None:
         rest.append(live())
     assert [reference() for reference in watched] == [None] * len(watched)
     assert rest[0] == rest[1] == rest[2]
-
-
-@dataclass
-class Recorder:
-    """Collectives that write down what they reduce."""
-
-    inner: Collectives
-    sizes: list[int] = field(default_factory=list)
-    rank: int = field(init=False)
-    world_size: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.rank, self.world_size = self.inner.rank, self.inner.world_size
-
-    def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:
-        self.sizes.append(send.numel())
-        return self.inner.reduce_scatter(send, out)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-
-def launches(group: dist.ProcessGroup, name: str) -> tuple[list[list[int]], list[int], list[int]]:
-    """Return the sizes launched in each step, in order; all buckets; parameters in order of readiness."""
-    model, batch = make(name)
-    recorders: list[Recorder] = []
-
-    def wrap(inner: Collectives) -> Collectives:
-        recorders.append(Recorder(inner))
-        return recorders[-1]
-
-    spec = EngineSpec.model_validate({**BASE, "compile": "aot_eager", "allgather_bucket_size": 600})
-    engine = build_engine(model, spec, group, instruments=Instruments(wrap_collectives=wrap))
-    gradients = gradients_of(engine)
-    ready: list[int] = []
-    accept = gradients.accept
-
-    def note(index: int, gradient: Tensor) -> None:
-        ready.append(index)
-        accept(index, gradient)
-
-    gradients.accept = note  # type: ignore[method-assign]
-    steps = []
-    for step in range(2):
-        recorders[0].sizes.clear()
-        engine.backward(model(*batch(dist.get_rank(group), step)))
-        steps.append(list(recorders[0].sizes))
-        engine.step()
-    buckets = [bucket.length for bucket in engine._core.optimizer.shard.layout.buckets]
-    engine.close()
-    return steps, buckets, ready
-
-
-def launched_before_the_end(group: dist.ProcessGroup, name: str) -> tuple[int, int]:
-    """Return how many buckets were launched when a backward's last gradient had arrived, and their number.
-
-    Of the second step: which gradients a graph never yields is known once its backward has been compiled.
-    """
-    model, batch = make(name)
-    engine, _ = build(group, model)
-    gradients = gradients_of(engine)
-    launched = 0
-    finish = gradients.finish
-
-    def look() -> None:
-        nonlocal launched
-        launched = gradients.reducer._next
-        finish()
-
-    gradients.finish = look  # type: ignore[method-assign]
-    for step in range(2):
-        engine.backward(model(*batch(dist.get_rank(group), step)))
-        engine.step()
-    buckets = len(engine._core.optimizer.shard.layout.buckets)
-    engine.close()
-    return launched, buckets
 
 
 def resumed_equals_continuous(group: dist.ProcessGroup) -> None:

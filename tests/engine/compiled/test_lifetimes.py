@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from tests.engine.compiled.cases import MODELS
 from tests.engine.ranks import RankPool
 
 CASES = "tests.engine.compiled.lifetimes"
@@ -22,7 +21,13 @@ STEPS: list[dict[str, Any]] = [
 def test_during_the_update_only_the_float32_partition_is_alive(
     ranks: RankPool, world_size: int, spec: dict[str, Any]
 ) -> None:
-    ranks.run(world_size, f"{CASES}:update_meets_only_the_partition", spec)
+    ranks.run(world_size, f"{CASES}:update_meets_only_the_partition", spec, "two_graphs_share_a_parameter")
+
+
+@pytest.mark.parametrize("compiling", ["aot_eager", "inductor"])
+def test_a_gradient_that_was_sent_from_where_it_was_is_gone_too(ranks: RankPool, compiling: str) -> None:
+    spec = {"compile": compiling, "reduce_bucket_size": 10**6}
+    ranks.run(2, f"{CASES}:update_meets_only_the_partition", spec, "wide")
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -53,26 +58,6 @@ def test_an_exception_in_backward_frees_everything(ranks: RankPool) -> None:
 
 def test_engines_that_come_and_go_leave_nothing(ranks: RankPool) -> None:
     ranks.run(2, f"{CASES}:engines_come_and_go")
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_every_rank_launches_every_bucket_once_and_in_order(ranks: RankPool, name: str) -> None:
-    for steps, buckets, _ in ranks.run(2, f"{CASES}:launches", name):
-        assert steps == [buckets, buckets]
-
-
-def test_ranks_may_be_ready_in_different_order(ranks: RankPool) -> None:
-    orders = [
-        ready for _, _, ready in ranks.run(2, f"{CASES}:launches", "ready_in_another_order_on_each_rank")
-    ]
-    assert orders[0] != orders[1]
-
-
-@pytest.mark.parametrize("name", ["one_graph", "partly_trained", "new_sequence_lengths"])
-def test_buckets_are_launched_under_backward(ranks: RankPool, name: str) -> None:
-    """Also those of parameters that get nothing: no bucket waits for the end of backward."""
-    for launched, buckets in ranks.run(2, f"{CASES}:launched_before_the_end", name):
-        assert launched == buckets
 
 
 def test_a_resumed_run_equals_a_continuous_one(ranks: RankPool) -> None:

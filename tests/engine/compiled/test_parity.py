@@ -59,5 +59,6 @@ def test_parameters_may_be_unfrozen_in_the_middle(ranks: RankPool) -> None:
     ranks.run(2, f"{CASES}:train_both", "partly_trained", {}, thaw_at=1)
 
 
-def test_inductor_has_the_bits_of_plain_inductor(ranks: RankPool) -> None:
-    ranks.run(2, f"{CASES}:train_with_inductor", SHARED)
+@pytest.mark.parametrize(("name", "spec"), [(SHARED, {}), ("wide", {"reduce_bucket_size": 10**6})])
+def test_inductor_has_the_bits_of_plain_inductor(ranks: RankPool, name: str, spec: dict[str, Any]) -> None:
+    ranks.run(2, f"{CASES}:train_with_inductor", name, spec)
