@@ -91,8 +91,8 @@ class PlainTrainer:
             (rest if pattern is None else grouped[pattern]).append(master)
         self.torch_groups: list[dict[str, Any]] = [{"params": rest}]
         for k, changes in groups.items():
-            if not changes.get("frozen"):
-                self.torch_groups.append({**changes, "params": grouped[k]})
+            own = {key: value for key, value in changes.items() if key != "frozen"}
+            self.torch_groups.append({**own, "params": grouped[k]})
         self.optimizer = kind([g for g in self.torch_groups if g["params"]], fused=True, **options)
         self.norms: list[float | None] = []
         self.skipped: list[bool] = []

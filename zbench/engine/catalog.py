@@ -35,10 +35,9 @@ def make_groups(
         pattern = next((p for p in by_pattern if fnmatchcase(name, p)), None)
         matched |= {pattern} if pattern is not None else set()
         group = groups[0] if pattern is None else by_pattern[pattern]
+        group["params"].append(parameter)  # frozen ones too: they may be unfrozen later
         if group.get("frozen"):
             parameter.requires_grad_(False)
-        else:
-            group["params"].append(parameter)
     for pattern in by_pattern:
         if pattern not in matched:
             names = ", ".join(name for name, _ in list(model.named_parameters())[:5])

@@ -70,8 +70,11 @@ class Policies:
 class SteppedBy(torch.optim.Optimizer):
     """The face that torch's schedulers expect: shared parameter groups, and somebody else's step."""
 
+    _opt_called = True  # schedulers watch `step` here and cannot see the engine's: they need not warn
+
     def __init__(self, step: Callable[[], StepInfo], groups: list[ParamGroup]) -> None:
-        super().__init__([group for group in groups if group["params"]], {})
+        defaults = {key: value for key, value in groups[0].items() if key != "params"}
+        super().__init__([group for group in groups if group["params"]], defaults)
         self.param_groups, self._step = groups, step
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
