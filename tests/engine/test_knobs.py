@@ -52,9 +52,9 @@ def test_reduce_bucket_size_sets_how_much_is_sent_at_once_and_held_for_it(observ
         assert len(seen.of("reduce")) == ceil(LENGTH, size)
         assert sum(seen.of("reduce")) == LENGTH, "as much is sent, however it is cut"
         assert max(seen.of("reduce")) <= size
-        held.append(seen.memory["buckets"])
+        held.append(seen.memory.get("buckets", 0))  # none where a bucket is part of one gradient
         assert held[-1] <= 4 * 4 * size, "two in flight and one that is filled, and what they receive"
-    assert held[0] < held[1] < held[2]
+    assert held[0] < held[1] <= held[2], "three small buckets are no more than a bucket of everything"
 
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
@@ -106,7 +106,7 @@ def test_overlap_comm_lets_reductions_and_backward_go_on_together(observe: Any, 
         between = [a == "reduce" and b == "gradient" for a, b in pairwise(order)]
         assert any(between) == overlap, "gradients are computed while a reduction is under way"
         flying = [order[: k + 1].count("reduce") - order[: k + 1].count("reduced") for k in range(len(order))]
-        assert max(flying) == (2 if overlap else 1)
+        assert max(flying) == (2 if overlap and stage else 1), "stage 0 has memory for one"
 
 
 def test_overlap_comm_lets_gathers_and_forward_go_on_together(observe: Any) -> None:

@@ -243,7 +243,9 @@ class _CoreBuilder:
         kept = DTYPES[spec.grad_accum_dtype]
         at_boundary = world == 1 or choices.reduces_at_boundary(spec)
         overlaps = spec.overlap_comm and world > 1  # alone, nothing is in flight
-        in_flight = BUCKETS_IN_FLIGHT * spec.reduce_bucket_size if overlaps else 0
+        # Buckets lent by autograd come on top of the gradient that stage 0 keeps whole: one less of them.
+        at_once = BUCKETS_IN_FLIGHT - shard.whole
+        in_flight = at_once * spec.reduce_bucket_size if overlaps else 0
         if spec.compile != "off":
             route = Route(shard, placement, self.device, self.collectives, self.moved, in_flight)
             sent = DTYPES[spec.communication_dtype] if spec.communication_dtype and world > 1 else None

@@ -22,7 +22,7 @@ from zbench.engine.transport.line import Line
 from zbench.engine.transport.meeting import Neighbourhood
 from zbench.engine.transport.memory import read_memory
 
-_PIECE = 1 << 20  # bytes that are read and added at a time: they stay in the cache
+_PIECE = 1 << 18  # bytes that are read and added at a time: they stay in the cache
 _FAILED = 0
 
 
@@ -51,15 +51,19 @@ class Neighbours(Grouped):
         return self._lines[line].submit(partial(_together, self._channels[line], shared, read))
 
     def _reduce(self, send: Tensor, out: Tensor, addresses: Sequence[int]) -> None:
-        """Add this rank's part of all `send`s, piece by piece."""
+        """Add this rank's part of all `send`s, piece by piece.
+
+        Where `out` is memory of its own, one neighbour's part is read to where the sum goes.
+        """
         mine = send.chunk(self.world_size)[self.rank]
         offset, size = self.rank * mine.nbytes, send.element_size()
         length = min(_PIECE // size, mine.numel())
-        buffer = self.scratch.take(len(self._others) * length, send.dtype)
-        received = buffer[: len(self._others) * length].split(length)  # type: ignore[no-untyped-call]
+        lands = send.dtype == out.dtype and out.data_ptr() != mine.data_ptr()
+        buffer = self.scratch.take((len(self._others) - lands) * length, send.dtype)
+        received = [buffer[k * length : (k + 1) * length] for k in range(len(self._others) - lands)]
         for start in range(0, mine.numel(), length):
             piece = mine[start : start + length]
-            parts = [place[: piece.numel()] for place in received]
+            parts = [out[start : start + length]] * lands + [place[: piece.numel()] for place in received]
             for rank, part in zip(self._others, parts, strict=True):
                 read_memory(self.pids[rank], addresses[rank] + offset + start * size, part)
             parts.insert(self.rank, piece)
