@@ -47,7 +47,7 @@ from zbench.engine.sharded import ShardedParameters
 from zbench.engine.speculative import Knowledge, Settings, Speculative, speculate
 from zbench.spec.engine import EngineSpec
 
-BUCKETS_IN_FLIGHT = 2
+BUCKETS_IN_FLIGHT = 2  # one less at stage 0, on top of whose whole gradient they come
 SOLO = 1 << 17  # elements from which a copy costs the CPU more than a collective of its own
 
 
@@ -243,9 +243,7 @@ class _CoreBuilder:
         kept = DTYPES[spec.grad_accum_dtype]
         at_boundary = world == 1 or choices.reduces_at_boundary(spec)
         overlaps = spec.overlap_comm and world > 1  # alone, nothing is in flight
-        # Buckets lent by autograd come on top of the gradient that stage 0 keeps whole: one less of them.
-        at_once = BUCKETS_IN_FLIGHT - shard.whole
-        in_flight = at_once * spec.reduce_bucket_size if overlaps else 0
+        in_flight = (BUCKETS_IN_FLIGHT - shard.whole) * spec.reduce_bucket_size if overlaps else 0
         if spec.compile != "off":
             route = Route(shard, placement, self.device, self.collectives, self.moved, in_flight)
             sent = DTYPES[spec.communication_dtype] if spec.communication_dtype and world > 1 else None
