@@ -18,9 +18,9 @@ each_row = pytest.mark.parametrize("row", [*ROWS, *SPECULATIVE_ROWS], ids=row_id
 @each_row
 def test_what_fails_or_is_refused_or_looked_at_leaves_no_trace(ranks: RankPool, row: dict[str, Any]) -> None:
     everything = "backward,interrupt,forward,evaluate,read,misuse"
-    for model in ("mlp", "odd-together"):
-        for more in ({"gradient_accumulation_steps": 2}, {"accumulation_mode": "unmanaged", "backwards": 2}):
-            check(ranks, model, 2, row | SIZES | more | {"gradient_clipping": 0.1}, disturb=everything)
+    counted, unknown = {"gradient_accumulation_steps": 2}, {"accumulation_mode": "unmanaged", "backwards": 2}
+    for model, mode in (("mlp", counted), ("odd-together", unknown)):
+        check(ranks, model, 2, row | SIZES | mode | {"gradient_clipping": 0.1}, disturb=everything)
 
 
 @each_row
@@ -47,7 +47,8 @@ def test_what_a_pattern_froze_is_trained_by_its_group_once_unfrozen(
 @pytest.mark.parametrize("model", ["checkpointed", "mixed", "outside", "wandering"])
 def test_unusual_models(ranks: RankPool, model: str, row: dict[str, Any]) -> None:
     check(ranks, model, 2, row | SIZES | {"gradient_clipping": 0.1}, steps=4)
-    check(ranks, model, 2, row | {"gradient_accumulation_steps": 2, "param_persistence_threshold": 0})
+    if row["zero_stage"] == 3:
+        check(ranks, model, 2, row | {"gradient_accumulation_steps": 2, "param_persistence_threshold": 0})
 
 
 @pytest.mark.filterwarnings("error")
