@@ -6,8 +6,9 @@ complete.
     engine = build_engine(model, spec, process_group)
 
 A submodule is complete when it is registered with its parent, so only the parameters of one module (and
-those of the outermost itself) are whole at a time. Random numbers are drawn in the usual order: the values
-are those of an ordinary construction. Code that reads or writes finished parameters as attributes
+those of the outermost itself) are whole at a time; `nn.Sequential(*layers)` makes all layers before it
+registers the first, `nn.ModuleList(layer for ...)` does not. Random numbers are drawn in the usual order:
+the values are those of an ordinary construction. Code that reads or writes finished parameters as attributes
 (`module.weight`) gets them whole, one at a time.
 """
 
