@@ -1,22 +1,14 @@
 """Combinations that cannot exist, each with its reason and remedy. The first rule that applies speaks."""
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 
 from zbench.spec.engine import EngineSpec
+from zbench.spec.peers import peer_conflicts
 from zbench.spec.run import RunSpec
-from zbench.spec.suggest import nearest
 from zbench.spec.workload import WorkloadSpec
 
 MAX_RANKS_ON_ONE_HOST = 64
-PEERS = {
-    "ddp": (0,),
-    "zero_redundancy": (1,),
-    "fsdp2": (3,),
-    "deepspeed": (0, 1, 2, 3),
-}  # peer -> the zero_stage values it can play
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +73,7 @@ def conflict(engine: EngineSpec, run: RunSpec, workload: WorkloadSpec) -> tuple[
     found = (rule for rule in _RULES if rule.applies(engine))
     for rule in found:
         return rule.key, rule.reason
-    return next(_peer_conflicts(engine), None) or next(_run_conflicts(engine, run, workload), None)
+    return next(peer_conflicts(engine), None) or next(_run_conflicts(engine, run, workload), None)
 
 
 def invalid_reason(engine: EngineSpec, run: RunSpec, workload: WorkloadSpec) -> str | None:
@@ -103,30 +95,3 @@ def _run_conflicts(engine: EngineSpec, run: RunSpec, workload: WorkloadSpec) -> 
             f"{run.world_size} ranks are more than the {MAX_RANKS_ON_ONE_HOST} that can be started"
             " on one host; lower run.world_size, or span hosts with torchrun",
         )
-
-
-def _peer_conflicts(engine: EngineSpec) -> Iterator[tuple[str, str]]:
-    """Yield what keeps a configuration from running on another engine than the built-in one."""
-    name = engine.engine
-    if name == "builtin":
-        return
-    plugins = {point.name for point in entry_points(group="zbench.engines")}
-    if name in plugins or ":" in name:  # the user's own builder, as module:callable
-        return
-    if name not in PEERS:
-        known = ["builtin", *PEERS, *sorted(plugins)]
-        yield (
-            "engine.engine",
-            f"unknown engine {name!r}{nearest(name, known)}; expected one of {', '.join(known)}",
-        )
-        return
-    if name == "deepspeed" and importlib.util.find_spec("deepspeed") is None:
-        yield (
-            "engine.engine",
-            "deepspeed is not installed; run `pip install deepspeed` or set engine: builtin",
-        )
-    if importlib.util.find_spec(f"zbench.peers.{name}") is None:
-        yield "engine.engine", f"this build has no adapter for {name}; set engine: builtin"
-    if engine.zero_stage not in PEERS[name]:
-        stages = " or ".join(str(stage) for stage in PEERS[name])
-        yield "engine.zero_stage", f"{name} plays zero_stage {stages} only; set that, or engine: builtin"

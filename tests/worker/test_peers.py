@@ -1,0 +1,76 @@
+"""torch's own engines as peers: they train the same model, and what they cannot do is refused beforehand."""
+
+from typing import Any
+
+import pytest
+
+from tests.worker.conftest import RunTrial, trial
+from zbench.spec.combinations import invalid_reason
+from zbench.spec.engine import EngineSpec
+from zbench.spec.run import RunSpec
+from zbench.spec.workload import WorkloadSpec
+
+STAGE = {"ddp": 0, "zero_redundancy": 1, "fsdp2": 3}
+GPT: dict[str, Any] = {
+    "model": "gpt",
+    "options": {"layers": 2, "width": 32, "heads": 2, "tied_head": True},
+    "sequence_length": 32,
+}
+GROUPS: dict[str, Any] = {
+    "gradient_clipping": 0.5,
+    "param_groups": {"*.bias": {"weight_decay": 0.0}, "positions.*": {"frozen": True}},
+}
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("peer", STAGE)
+def test_peers_train_what_plain_pytorch_trains(run_trial: RunTrial, peer: str, steps: int) -> None:
+    engine = {"engine": peer, "zero_stage": STAGE[peer], "gradient_accumulation_steps": steps, **GROUPS}
+    record = run_trial(trial(engine, workload=GPT))
+    assert record.error is None
+    assert record.correctness.verdict in ("identical", "equivalent")
+    assert (record.correctness.grad_norm_max_abs_diff or 0.0) < 1e-4
+
+
+@pytest.mark.parametrize("mode", ["multi_backward", "unmanaged"])
+@pytest.mark.parametrize("peer", STAGE)
+def test_peers_reduce_every_backward_that_might_be_the_last(
+    run_trial: RunTrial, peer: str, mode: str
+) -> None:
+    engine = {"engine": peer, "zero_stage": STAGE[peer], "accumulation_mode": mode}
+    record = run_trial(trial(engine, workload={**GPT, "backwards_per_step": 3}, run={"world_size": 3}))
+    assert record.error is None
+    assert record.correctness.verdict in ("identical", "equivalent")
+
+
+def test_bytes_that_a_peer_holds_follow_from_what_it_shards(run_trial: RunTrial) -> None:
+    plain: dict[str, Any] = {"model": "mlp", "options": {"hidden": 64}, "sequence_length": 32}
+    held = {}
+    for peer, stage in STAGE.items():
+        memory = run_trial(trial({"engine": peer, "zero_stage": stage}, workload=plain)).memory
+        assert memory is not None
+        held[peer] = memory.by_category
+    whole = held["ddp"]["parameters"]
+    assert held["ddp"]["gradients"] == whole
+    assert held["ddp"]["moments"] > 2 * whole  # and a step count a parameter
+    assert held["zero_redundancy"]["moments"] < held["ddp"]["moments"]
+    assert held["fsdp2"]["parameters"] == held["fsdp2"]["gradients"] == whole // 2
+
+
+@pytest.mark.parametrize(
+    ("engine", "why"),
+    [
+        ({"engine": "ddp", "zero_stage": 2}, "ddp plays zero_stage 0 only"),
+        ({"engine": "fsdp2", "zero_stage": 3, "prefetch_bucket_size": 1000}, "fsdp2 does not read prefetch"),
+        ({"engine": "ddp", "dtype": "bfloat16"}, "ddp does not read dtype"),
+        ({"engine": "ddp", "optimizer": {"bias_correction": False}}, "ddp does not read optimizer.bias"),
+        ({"engine": "ddp", "reduce_at": "boundary", "accumulation_mode": "unmanaged"}, "set reduce_at: auto"),
+        (
+            {"engine": "zero_redundancy", "zero_stage": 1, "offload_optimizer": "cpu"},
+            "not read offload_optimizer",
+        ),
+    ],
+)
+def test_what_a_peer_does_not_read_is_refused(engine: dict[str, Any], why: str) -> None:
+    reason = invalid_reason(EngineSpec.model_validate(engine), RunSpec(), WorkloadSpec())
+    assert why in (reason or "")

@@ -1,0 +1,116 @@
+"""DeepSpeed's ZeRO in float32, with optimizer and parameter offload: `engine: deepspeed`, stages 0 to 3."""
+
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from zbench.engine import choices
+from zbench.engine.catalog import make_groups
+from zbench.engine.protocols import StepInfo
+from zbench.spec.engine import EngineSpec
+
+
+def configuration(spec: EngineSpec, micro_batch_size: int = 1) -> dict[str, Any]:
+    """Return DeepSpeed's configuration. Clipping that is off is written as 0: left out, it would be 1."""
+    zero: dict[str, Any] = {
+        "stage": spec.zero_stage,
+        "reduce_bucket_size": spec.reduce_bucket_size,
+        "allgather_bucket_size": spec.allgather_bucket_size,
+        "sub_group_size": spec.sub_group_size,
+        "stage3_prefetch_bucket_size": spec.prefetch_bucket_size,
+        "stage3_param_persistence_threshold": spec.param_persistence_threshold,
+        "overlap_comm": spec.overlap_comm,
+    }
+    for kind, where in (("offload_optimizer", spec.offload_optimizer), ("offload_param", spec.offload_param)):
+        if where != "none":
+            zero[kind] = {"device": where}
+    o, offloads = spec.optimizer, spec.offload_optimizer != "none"
+    adam: dict[str, Any] = {"lr": o.lr, "betas": list(o.betas), "eps": o.eps, "weight_decay": o.weight_decay}
+    mode = {"adam_w_mode": o.name == "adamw", "torch_adam": not offloads}
+    return {
+        "train_micro_batch_size_per_gpu": micro_batch_size,
+        "gradient_accumulation_steps": spec.gradient_accumulation_steps,
+        "gradient_clipping": spec.gradient_clipping,
+        "zero_optimization": zero,
+        "optimizer": {"type": "Adam", "params": adam | mode},
+        "zero_allow_untested_optimizer": True,
+        "zero_force_ds_cpu_optimizer": False,
+    }
+
+
+class DeepSpeedEngine:
+    """A TrainingEngine of DeepSpeed's: `micro_steps` are counted by it, other modes are backwards before a
+    step.
+    """
+
+    def __init__(self, module: Any, model: nn.Module, spec: EngineSpec) -> None:
+        self.module, self._model, self._stage = module, model, spec.zero_stage
+        self._counting, self._clipping = choices.accumulation(spec), spec.gradient_clipping
+        self._counted = spec.accumulation_mode == "micro_steps"
+
+    def backward(self, loss: Tensor, last: bool | None = None) -> None:
+        """Let DeepSpeed add up gradients; UsageError where no backward may follow."""
+        this = self._counting.next(last)
+        self.module.backward(loss)
+        self._counting.done()
+        if self._counted and not this.last:
+            self.module.step()  # DeepSpeed counts micro-batches here, and updates at the last one only
+
+    def step(self) -> StepInfo:
+        """Let DeepSpeed clip and update."""
+        self._counting.check_step()
+        self.module.step()
+        self._counting.reset()
+        norm = self.module.get_global_grad_norm() if self._clipping else None
+        norm = None if norm is None else float(norm)
+        return StepInfo(norm, clipped=norm is not None and norm > self._clipping)
+
+    def full_parameters(self) -> dict[str, Tensor]:
+        """Return name -> the whole parameter in float32, on every rank, as copies."""
+        import deepspeed
+
+        named = dict(self._model.named_parameters())
+        with deepspeed.zero.GatheredParameters(list(named.values()), enabled=self._stage == 3):
+            return {name: p.detach().float().clone() for name, p in named.items()}
+
+    def memory_by_category(self) -> dict[str, int]:
+        """Return what is plain to see: the parameters. DeepSpeed's own buffers are in the measured peak."""
+        return {"parameters": sum(p.nbytes for p in self._model.parameters())}
+
+    def close(self) -> None:
+        """Let go of DeepSpeed's hooks and buffers."""
+        self.module.destroy()
+
+
+def build_engine(
+    model: nn.Module,
+    spec: EngineSpec,
+    process_group: dist.ProcessGroup | None = None,
+    *,
+    instruments: object = None,
+) -> DeepSpeedEngine:
+    """Return DeepSpeed's engine; it counts no collectives, so `instruments` measure nothing."""
+    _describe_launch()
+    import deepspeed
+
+    groups = make_groups(model, choices.hyperparameters(spec), choices.overrides(spec))
+    torchs = ("params", "lr", "betas", "eps", "weight_decay")
+    module, *_ = deepspeed.initialize(
+        model=model,
+        model_parameters=[{key: group[key] for key in torchs} for group in groups if group["params"]],
+        config=configuration(spec),
+        dist_init_required=False,
+    )
+    return DeepSpeedEngine(module, model, spec)
+
+
+def _describe_launch() -> None:
+    """Set what DeepSpeed's own launcher would have set, unless somebody has."""
+    if not torch.cuda.is_available():
+        os.environ.setdefault("DS_ACCELERATOR", "cpu")
+    rank, world = str(dist.get_rank()), str(dist.get_world_size())
+    for name, value in (("RANK", rank), ("WORLD_SIZE", world), ("LOCAL_RANK", rank), ("LOCAL_SIZE", world)):
+        os.environ.setdefault(name, value)

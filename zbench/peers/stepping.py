@@ -1,0 +1,144 @@
+"""The training step that torch's data-parallel wrappers share: accumulate, clip, one fused Adam step."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from zbench.engine import choices
+from zbench.engine.accumulation import Accumulation
+from zbench.engine.catalog import make_groups
+from zbench.engine.protocols import StepInfo
+from zbench.spec.engine import EngineSpec
+
+_TORCHS = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad")
+
+
+@dataclass(frozen=True, slots=True)
+class TorchAdam:
+    """torch's optimizer class, and the parameter groups to make it of."""
+
+    kind: type[torch.optim.Optimizer]
+    groups: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, model: nn.Module, spec: EngineSpec) -> "TorchAdam":
+        """Read the spec's optimizer and groups; freezes the parameters that a group says are frozen.
+
+        UsageError for a pattern that matches no parameter.
+        """
+        kind = torch.optim.AdamW if spec.optimizer.name == "adamw" else torch.optim.Adam
+        made = make_groups(model, choices.hyperparameters(spec), choices.overrides(spec))
+        return cls(kind, [{key: group[key] for key in _TORCHS} for group in made if group["params"]])
+
+    def make(self) -> torch.optim.Optimizer:
+        """Return the whole optimizer, its update in torch's fused kernel."""
+        return self.kind(self.groups, fused=True)  # type: ignore[call-arg]
+
+
+class Boundary:
+    """Knows which backward of a step must reduce, and divides the losses of counted micro-batches."""
+
+    def __init__(self, spec: EngineSpec) -> None:
+        self._counting: Accumulation = choices.accumulation(spec)
+        self._always = not choices.reduces_at_boundary(spec) or spec.accumulation_mode != "micro_steps"
+        self._done = 0
+
+    @property
+    def reduces_next(self) -> bool:
+        """Whether the next backward reduces, as far as that is known before its forward."""
+        return self._always or self._done == self._counting.divisor - 1
+
+    def enter(self, loss: Tensor, last: bool | None) -> Tensor:
+        """Return the loss to differentiate; UsageError where no backward may follow."""
+        self._counting.next(last)
+        return loss / self._counting.divisor if self._counting.divisor != 1 else loss
+
+    def leave(self) -> None:
+        """That backward has ended."""
+        self._counting.done()
+        self._done += 1
+
+    def end_step(self) -> None:
+        """Begin a new step; UsageError where the old one is not complete."""
+        self._counting.check_step()
+        self._counting.reset()
+        self._done = 0
+
+
+class TorchEngine:
+    """A TrainingEngine of a torch wrapper and a torch optimizer.
+
+    module: what is called in place of the model. named: the model's parameters as the optimizer sees them.
+    set_reducing: told before each forward whether its backward reduces.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        named: Mapping[str, nn.Parameter],
+        optimizer: torch.optim.Optimizer,
+        spec: EngineSpec,
+        *,
+        set_reducing: Callable[[bool], None],
+    ) -> None:
+        self.module, self._named, self._optimizer = module, dict(named), optimizer
+        self._clipping, self._boundary = spec.gradient_clipping, Boundary(spec)
+        self._set_reducing = set_reducing
+        set_reducing(self._boundary.reduces_next)
+
+    def backward(self, loss: Tensor, last: bool | None = None) -> None:
+        """Add up gradients, averaged over ranks where this backward reduces."""
+        self._boundary.enter(loss, last).backward()  # type: ignore[no-untyped-call]
+        self._boundary.leave()
+        self._set_reducing(self._boundary.reduces_next)
+
+    def step(self) -> StepInfo:
+        """Clip, update, and forget the gradients; UsageError if they are not complete."""
+        self._boundary.end_step()
+        norm = None
+        if self._clipping:
+            trained = [p for p in self._named.values() if p.requires_grad]
+            norm = float(_whole(nn.utils.clip_grad_norm_(trained, self._clipping)))
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        self._set_reducing(self._boundary.reduces_next)
+        return StepInfo(norm, clipped=norm is not None and norm > self._clipping)
+
+    def full_parameters(self) -> dict[str, Tensor]:
+        """Return name -> the whole parameter in float32, on every rank, as copies."""
+        return {name: _whole(p.detach()).float().clone() for name, p in self._named.items()}
+
+    def first_moments(self) -> dict[str, Tensor]:
+        """Return name -> the whole exp_avg of every parameter that has one, on every rank."""
+        states = self._optimizer.state
+        return {n: _whole(states[p]["exp_avg"]).float() for n, p in self._named.items() if states.get(p)}
+
+    def memory_by_category(self) -> dict[str, int]:
+        """Return the bytes that this rank holds: gradients as they are during a step, in the parameters'
+        sizes.
+        """
+        named = self._named.values()
+        moments = [value for state in self._states() for value in state.values() if torch.is_tensor(value)]
+        return {
+            "parameters": _bytes(list(named)),
+            "gradients": _bytes([p for p in named if p.requires_grad]),
+            "moments": _bytes(moments),
+        }
+
+    def close(self) -> None:
+        """Nothing outlives the wrapper."""
+
+    def _states(self) -> Sequence[dict[str, Any]]:
+        return list(self._optimizer.state.values())
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _bytes(tensors: Sequence[Tensor]) -> int:
+    return sum((t.to_local() if isinstance(t, DTensor) else t).nbytes for t in tensors)

@@ -1,0 +1,50 @@
+"""torch's DDP with its ZeroRedundancyOptimizer: `engine: zero_redundancy`, stage 1."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+from zbench.peers.ddp import reduce_when, wrap
+from zbench.peers.stepping import TorchAdam, TorchEngine
+from zbench.spec.engine import EngineSpec
+
+
+class ShardedStates(TorchEngine):
+    """Each parameter's moments live on one rank only."""
+
+    def first_moments(self) -> dict[str, Tensor]:
+        """Return name -> the whole exp_avg, on every rank: the owner's, with zeros from all others added."""
+        states, found = self._optimizer.optim.state, {}  # type: ignore[attr-defined]
+        for name, p in self._named.items():
+            if p.requires_grad:
+                mine = states[p]["exp_avg"].clone() if states.get(p) else torch.zeros_like(p)
+                dist.all_reduce(mine)
+                found[name] = mine.detach()
+        return found
+
+    def _states(self) -> Sequence[dict[str, Any]]:
+        return list(self._optimizer.optim.state.values())  # type: ignore[attr-defined]
+
+
+def build_engine(
+    model: nn.Module,
+    spec: EngineSpec,
+    process_group: dist.ProcessGroup | None = None,
+    *,
+    instruments: object = None,
+) -> ShardedStates:
+    """Return DDP and a sharded fused Adam; it counts no collectives, so `instruments` measure nothing."""
+    adam = TorchAdam.of(model, spec)
+    module, named = wrap(model, spec, process_group), dict(model.named_parameters())
+    optimizer = ZeroRedundancyOptimizer(
+        adam.groups,
+        adam.kind,
+        process_group=process_group,
+        parameters_as_bucket_view=True,
+        fused=True,
+    )
+    return ShardedStates(module, named, optimizer, spec, set_reducing=reduce_when(module))

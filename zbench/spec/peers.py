@@ -1,0 +1,79 @@
+"""Other engines that a sweep may name, and the keys each reads: what it does not read is refused."""
+
+import importlib.util
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+
+from zbench.spec.engine import EngineSpec
+from zbench.spec.suggest import nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """stages: the zero_stage values it plays. reads: the engine keys that change what it does."""
+
+    stages: tuple[int, ...]
+    reads: frozenset[str]
+    needs: str | None = None  # a package beyond torch
+
+
+_ALL = {
+    *("engine", "zero_stage", "gradient_clipping", "gradient_accumulation_steps", "accumulation_mode"),
+    *("reduce_at", "optimizer", "param_groups"),
+}
+_DEEPSPEED = {
+    *("offload_optimizer", "offload_param", "reduce_bucket_size", "allgather_bucket_size"),
+    *("sub_group_size", "prefetch_bucket_size", "param_persistence_threshold", "overlap_comm"),
+}
+PEERS = {
+    "ddp": Peer((0,), frozenset(_ALL | {"reduce_bucket_size"})),
+    "zero_redundancy": Peer((1,), frozenset(_ALL | {"reduce_bucket_size"})),
+    "fsdp2": Peer((3,), frozenset(_ALL)),
+    "deepspeed": Peer((0, 1, 2, 3), frozenset(_ALL | _DEEPSPEED), needs="deepspeed"),
+}
+
+
+def peer_conflicts(engine: EngineSpec) -> Iterator[tuple[str, str]]:
+    """Yield what keeps a configuration from running on the engine it names: the key, and why."""
+    name = engine.engine
+    plugins = {point.name for point in entry_points(group="zbench.engines")}
+    if name == "builtin" or name in plugins or ":" in name:  # the last: the user's own, as module:callable
+        return
+    if name not in PEERS:
+        known = ["builtin", *PEERS, *sorted(plugins)]
+        yield (
+            "engine.engine",
+            f"unknown engine {name!r}{nearest(name, known)}; expected one of {', '.join(known)}",
+        )
+        return
+    peer = PEERS[name]
+    if peer.needs and importlib.util.find_spec(peer.needs) is None:
+        yield (
+            "engine.engine",
+            f"{peer.needs} is not installed; run `pip install {peer.needs}` or set engine: builtin",
+        )
+    if engine.zero_stage not in peer.stages:
+        stages = " or ".join(str(stage) for stage in peer.stages)
+        yield "engine.zero_stage", f"{name} plays zero_stage {stages} only; set that, or engine: builtin"
+    for key in _unread(engine, peer):
+        yield f"engine.{key}", f"{name} does not read {key}; leave it out, or set engine: builtin"
+    if engine.reduce_at == "boundary" and engine.accumulation_mode != "micro_steps":
+        yield (
+            "engine.reduce_at",
+            f"{name} cannot know the last backward beforehand; set reduce_at: auto"
+            " or accumulation_mode: micro_steps",
+        )
+
+
+def _unread(engine: EngineSpec, peer: Peer) -> Iterator[str]:
+    """Yield the keys that differ from their defaults though the peer does not read them."""
+    default = EngineSpec()
+    for key in EngineSpec.model_fields:
+        if key not in peer.reads and getattr(engine, key) != getattr(default, key):
+            yield key
+    for key in ("bias_correction", "moments_dtype", "moments_rounding"):
+        if getattr(engine.optimizer, key) != getattr(default.optimizer, key):
+            yield f"optimizer.{key}"
+    if any(group.bias_correction is False for group in engine.param_groups.values()):
+        yield "param_groups.*.bias_correction"
