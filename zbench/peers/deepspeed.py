@@ -54,6 +54,8 @@ class DeepSpeedEngine:
     def backward(self, loss: Tensor, last: bool | None = None) -> None:
         """Let DeepSpeed add up gradients; UsageError where no backward may follow."""
         this = self._counting.next(last)
+        if not self._counted and this.last is not None:
+            self.module.set_gradient_accumulation_boundary(this.last)
         self.module.backward(loss)
         self._counting.done()
         if self._counted and not this.last:

@@ -58,7 +58,13 @@ def peer_conflicts(engine: EngineSpec) -> Iterator[tuple[str, str]]:
         yield "engine.zero_stage", f"{name} plays zero_stage {stages} only; set that, or engine: builtin"
     for key in _unread(engine, peer):
         yield f"engine.{key}", f"{name} does not read {key}; leave it out, or set engine: builtin"
-    if engine.reduce_at == "boundary" and engine.accumulation_mode != "micro_steps":
+    if name == "deepspeed" and engine.accumulation_mode == "unmanaged":
+        yield (
+            "engine.accumulation_mode",
+            "deepspeed must be told the last backward, or it loses gradients; set accumulation_mode:"
+            " micro_steps or multi_backward",
+        )
+    if name != "deepspeed" and engine.reduce_at == "boundary" and engine.accumulation_mode != "micro_steps":
         yield (
             "engine.reduce_at",
             f"{name} cannot know the last backward beforehand; set reduce_at: auto"
