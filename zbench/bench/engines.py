@@ -31,7 +31,10 @@ WORLD, LAYERS, WIDTH = 2, 6, 512
 SETS = (
     ("alone", "ddp", "zero_redundancy", "zbench-0", "zbench-1", "zbench-2"),
     ("alone", "ddp", "fsdp2", "deepspeed-2", "deepspeed-3", "zbench-2", "zbench-3"),
-    ("alone", "deepspeed-2-offload", "deepspeed-3-offload", "zbench-2-offload", "zbench-3-offload"),
+    (
+        *("alone", "deepspeed-2-offload", "deepspeed-3-offload"),
+        *("zbench-2-offload", "zbench-3-offload", "zbench-3-offload-speculative"),
+    ),
 )
 BARS = (  # set, ours, theirs (the better of several), at most
     (0, "zbench-0", ("ddp",), 1.00),
@@ -41,6 +44,7 @@ BARS = (  # set, ours, theirs (the better of several), at most
     (1, "zbench-3", ("fsdp2", "deepspeed-3"), 0.75),
     (2, "zbench-2-offload", ("deepspeed-2-offload",), 0.80),
     (2, "zbench-3-offload", ("deepspeed-3-offload",), 0.70),
+    (2, "zbench-3-offload-speculative", ("deepspeed-3-offload",), 0.65),
     (0, "zbench-0", ("alone",), 1.15),
     (0, "zbench-1", ("alone",), 1.15),
     (0, "zbench-2", ("alone",), 1.15),
