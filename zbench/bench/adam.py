@@ -60,7 +60,7 @@ def take_turns(
                 fence()
                 elapsed = time.perf_counter() - begin
                 if turn >= 2:
-                    seconds[name].append(elapsed)
+                    seconds[name].append(round(elapsed, 9))
     return seconds
 
 

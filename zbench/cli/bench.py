@@ -86,7 +86,7 @@ def adam(
     document["versions"]["zbench"] = __version__
     document["bars"] = adam_report.judge(document)
     if out is not None:
-        out.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        out.with_suffix(".json").write_text(json.dumps(document) + "\n", encoding="utf-8")
         out.with_suffix(".md").write_text(adam_report.markdown(document), encoding="utf-8")
     if as_json:
         console.document(document)
