@@ -6,7 +6,7 @@ sums.
 
 Both are a *gradient sink*: `accept(index, gradient)` may be called by an autograd hook or by an operator
 inside a compiled graph, once per parameter and backward, between `begin` and `finish`, in any order that
-agrees across ranks. The gradient is copied before `accept` returns.
+agrees across ranks. The gradient is copied before `accept` returns, or kept unchanged until it has been sent.
 """
 
 from collections import Counter

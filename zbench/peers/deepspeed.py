@@ -13,7 +13,7 @@ from zbench.engine.protocols import StepInfo
 from zbench.spec.engine import EngineSpec
 
 
-def configuration(spec: EngineSpec, micro_batch_size: int = 1) -> dict[str, Any]:
+def configuration(spec: EngineSpec) -> dict[str, Any]:
     """Return DeepSpeed's configuration. Clipping that is off is written as 0: left out, it would be 1."""
     zero: dict[str, Any] = {
         "stage": spec.zero_stage,
@@ -31,7 +31,7 @@ def configuration(spec: EngineSpec, micro_batch_size: int = 1) -> dict[str, Any]
     adam: dict[str, Any] = {"lr": o.lr, "betas": list(o.betas), "eps": o.eps, "weight_decay": o.weight_decay}
     mode = {"adam_w_mode": o.name == "adamw", "torch_adam": not offloads}
     return {
-        "train_micro_batch_size_per_gpu": micro_batch_size,
+        "train_micro_batch_size_per_gpu": 1,  # only its own throughput report reads it
         "gradient_accumulation_steps": spec.gradient_accumulation_steps,
         "gradient_clipping": spec.gradient_clipping,
         "zero_optimization": zero,

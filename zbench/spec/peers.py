@@ -11,11 +11,15 @@ from zbench.spec.suggest import nearest
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """stages: the zero_stage values it plays. reads: the engine keys that change what it does."""
+    """stages: the zero_stage values it plays. reads: the engine keys that change what it does.
+
+    told_last: it is told at each backward whether that is the step's last, and must be.
+    """
 
     stages: tuple[int, ...]
     reads: frozenset[str]
     needs: str | None = None  # a package beyond torch
+    told_last: bool = False
 
 
 _ALL = {
@@ -30,7 +34,7 @@ PEERS = {
     "ddp": Peer((0,), frozenset(_ALL | {"reduce_bucket_size"})),
     "zero_redundancy": Peer((1,), frozenset(_ALL | {"reduce_bucket_size"})),
     "fsdp2": Peer((3,), frozenset(_ALL)),
-    "deepspeed": Peer((0, 1, 2, 3), frozenset(_ALL | _DEEPSPEED), needs="deepspeed"),
+    "deepspeed": Peer((0, 1, 2, 3), frozenset(_ALL | _DEEPSPEED), needs="deepspeed", told_last=True),
 }
 
 
@@ -58,13 +62,13 @@ def peer_conflicts(engine: EngineSpec) -> Iterator[tuple[str, str]]:
         yield "engine.zero_stage", f"{name} plays zero_stage {stages} only; set that, or engine: builtin"
     for key in _unread(engine, peer):
         yield f"engine.{key}", f"{name} does not read {key}; leave it out, or set engine: builtin"
-    if name == "deepspeed" and engine.accumulation_mode == "unmanaged":
+    if peer.told_last and engine.accumulation_mode == "unmanaged":
         yield (
             "engine.accumulation_mode",
-            "deepspeed must be told the last backward, or it loses gradients; set accumulation_mode:"
+            f"{name} must be told the last backward, or it loses gradients; set accumulation_mode:"
             " micro_steps or multi_backward",
         )
-    if name != "deepspeed" and engine.reduce_at == "boundary" and engine.accumulation_mode != "micro_steps":
+    if not peer.told_last and engine.reduce_at == "boundary" and engine.accumulation_mode != "micro_steps":
         yield (
             "engine.reduce_at",
             f"{name} cannot know the last backward beforehand; set reduce_at: auto"

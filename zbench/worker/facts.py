@@ -12,10 +12,11 @@ import torch
 import torch.distributed as dist
 
 from zbench.measure.memory import choose_meter
+from zbench.spec.peers import PEERS
 from zbench.worker.engines import GROUP, find_builder
 from zbench.worker.job import RankJob, write_json
 
-ENGINES = ("builtin", "ddp", "zero_redundancy", "fsdp2", "deepspeed")
+ENGINES = ("builtin", *PEERS)
 _ELEMENTS = 1 << 25  # 128 MiB of float32: far more than any cache
 _PASSES = 5
 
