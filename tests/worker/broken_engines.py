@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from zbench.engine import build_engine
 from zbench.engine.adam import AdamBackend, AdamTask
-from zbench.engine.build import Instruments
+from zbench.engine.assembly.build import Instruments
 from zbench.engine.protocols import StepInfo, TrainingEngine
 from zbench.spec.engine import EngineSpec
 

@@ -1,6 +1,6 @@
 """ZeRO training engine: `build_engine(model, spec)`; knows nothing of benchmarks."""
 
-from zbench.engine.build import Instruments, build_engine
+from zbench.engine.assembly.build import Instruments, build_engine
 from zbench.engine.checkpoint import load, save
 from zbench.engine.deferred import sharded_init
 from zbench.engine.engine import Engine

@@ -1,4 +1,4 @@
-"""Where a flat buffer lives. A home is chosen once, in `build`; nothing downstream asks which one it is."""
+"""Where a flat buffer lives. A home is chosen once; nothing downstream asks which one it is."""
 
 from dataclasses import dataclass
 from typing import Protocol

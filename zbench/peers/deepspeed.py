@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from zbench.engine import choices
-from zbench.engine.catalog import make_groups
+from zbench.engine.assembly import choices
+from zbench.engine.assembly.catalog import make_groups
 from zbench.engine.protocols import StepInfo
 from zbench.spec.engine import EngineSpec
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from zbench.engine import choices
 from zbench.engine.accumulation import Accumulation
-from zbench.engine.catalog import make_groups
+from zbench.engine.assembly import choices
+from zbench.engine.assembly.catalog import make_groups
 from zbench.engine.protocols import StepInfo
 from zbench.spec.engine import EngineSpec
 

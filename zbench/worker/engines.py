@@ -8,7 +8,7 @@ from typing import cast
 
 from torch import nn
 
-from zbench.engine.build import Instruments
+from zbench.engine.assembly.build import Instruments
 from zbench.engine.protocols import TrainingEngine
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from zbench.engine.build import Instruments as EngineInstruments
+from zbench.engine.assembly.build import Instruments as EngineInstruments
 from zbench.engine.protocols import Collectives, StepInfo, TrainingEngine
 from zbench.measure.clock import PhaseClock
 from zbench.measure.memory import StepMemory, choose_meter, largest

@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from zbench.engine import choices
 from zbench.engine.adam import NORM_CHUNK, AdamBackend, CudaAdam, MixedAdam, NativeAdam
-from zbench.engine.catalog import (
+from zbench.engine.assembly import choices
+from zbench.engine.assembly.catalog import (
     Regions,
     collect,
     collect_frozen,
@@ -20,8 +20,8 @@ from zbench.engine.catalog import (
     replicated_regions,
     unit_regions,
 )
+from zbench.engine.assembly.choices import DTYPES
 from zbench.engine.checkpoint.state import EngineState, set_masters
-from zbench.engine.choices import DTYPES
 from zbench.engine.collectives import Transport, choose_collectives
 from zbench.engine.compiled.assembly import Route, Wire, compile_model
 from zbench.engine.deferred import forget_parts, whole_values
