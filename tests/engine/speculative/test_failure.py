@@ -19,7 +19,7 @@ from tests.engine.speculative.running import (
     schedule_of,
     when_backward_passes,
 )
-from zbench.engine.adam.executor import UpdateFailed, UpdateTimeout
+from zbench._native import UpdateFailed, UpdateTimeout
 from zbench.engine.interrupts import uninterrupted
 from zbench.engine.protocols import Work
 

@@ -1,0 +1,83 @@
+"""Native worker threads: same bits, honest timestamps, errors that say where, nothing left behind."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from tests.engine.adam.cases import Case, results
+from zbench._native import Executor, Gate, Plan, UpdateFailed, UpdateTimeout
+from zbench.engine.adam import AdamTask, Hyper, NativeAdam
+from zbench.engine.adam.plan import build_plan
+
+HYPER = Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01)
+
+
+@pytest.fixture
+def executor() -> Iterator[Executor]:
+    made = Executor(1, [])
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def task() -> AdamTask:
+    return Case(100, 0, HYPER).task()
+
+
+@pytest.fixture
+def plan(task: AdamTask) -> Plan:
+    return build_plan([task])
+
+
+def test_the_bits_are_those_of_a_direct_call() -> None:
+    cases = [Case(size, size, HYPER, grad_dtype=torch.bfloat16) for size in (1, 1000, 100_000)]
+    pooled, direct = [case.task() for case in cases], [case.task() for case in cases]
+    executor = Executor(2, [])
+    started = time.monotonic_ns()
+    start, end, _ = executor.wait(executor.submit(build_plan(pooled), 0.5, None), None)
+    executor.close()
+    NativeAdam().update(direct, grad_scale=0.5)
+    for ours, theirs in zip(pooled, direct, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(results(ours), results(theirs), strict=True))
+    assert started <= start <= end <= time.monotonic_ns()
+
+
+def test_a_shut_gate_holds_one_update_and_not_the_next(executor: Executor, plan: Plan) -> None:
+    gate, other = Gate(), Case(100, 1, HYPER).task()
+    held = executor.submit(plan, 1.0, gate)
+    free = executor.submit(build_plan([other]), 1.0, None)
+    executor.wait(free, None)
+    assert not executor.done(held)
+    with pytest.raises(UpdateTimeout, match=r"waiting for its gate to open \(1 tasks, 100 elements\)"):
+        executor.wait(held, 0.01)
+    threading.Timer(0.02, gate.open).start()
+    executor.wait(held, None)
+
+
+def test_failures_reach_the_waiter(executor: Executor, plan: Plan) -> None:
+    gate = Gate()
+    failed = executor.submit(plan, 1.0, gate)
+    gate.fail("the gradient copy was lost")
+    with pytest.raises(UpdateFailed, match="the gradient copy was lost"):
+        executor.wait(failed, None)
+    cancelled = executor.submit(plan, 1.0, Gate())
+    assert executor.cancel(cancelled)
+    with pytest.raises(UpdateFailed, match="cancelled"):
+        executor.wait(cancelled, None)
+    pending = executor.submit(plan, 1.0, Gate())
+    executor.close()
+    with pytest.raises(UpdateFailed, match="closed before it began"):
+        executor.wait(pending, None)
+    with pytest.raises(UpdateFailed, match="closed"):
+        executor.submit(plan, 1.0, None)
+    executor.close()
+
+
+def test_a_bad_processor_is_refused() -> None:
+    with pytest.raises(ValueError, match="affinity"):
+        Executor(1, [100_000])
+    with pytest.raises(ValueError, match="threads"):
+        Executor(0, [])
