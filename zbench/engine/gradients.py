@@ -9,14 +9,12 @@ inside a compiled graph, once per parameter and backward, between `begin` and `f
 agrees across ranks. The gradient is copied before `accept` returns, or kept unchanged until it has been sent.
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from torch import Tensor
 
-from zbench.engine.landing import Landing
 from zbench.engine.partition import Portion
 from zbench.engine.reduction import BucketReducer
 from zbench.engine.sending import Sends
@@ -32,57 +30,57 @@ class Pass:
     last: bool | None
 
 
-class Gradients(Protocol):
-    """Per backward: `begin`, `accept`..., `finish` (or `abandon`); per step: `settle`, then `clear`."""
+class Gradients(ABC):
+    """Per backward: `begin`, `accept`..., `finish` (or `abandon`); per step: `settle`, then `clear`.
 
-    contributed: list[bool]
-    """Which parameters received a gradient on this rank since the step began."""
+    `contributed` tells which parameters received a gradient on this rank since the step began. All write
+    gradients to send buffers, portion by portion.
+    """
 
+    def __init__(self, reducer: BucketReducer) -> None:
+        self.reducer, self.portions = reducer, reducer.portions
+        self.contributed = [False] * len(self.portions)
+        self._arrived = [False] * len(self.portions)
+        self._open = False
+
+    @abstractmethod
     def begin(self, this: Pass, loss: Tensor) -> None:
         """Start the backward of `loss`, scaled; its graph tells an implementation which gradients will
         come.
         """
-        ...
 
+    @abstractmethod
     def accept(self, index: int, gradient: Tensor) -> None:
         """Take parameter `index`'s gradient (its shape, any strides) of this backward."""
-        ...
 
+    @abstractmethod
     def finish(self) -> None:
         """End a backward; what it should have reduced is reduced."""
-        ...
+
+    @abstractmethod
+    def bytes_by_category(self) -> dict[str, int]:
+        """Return what it holds now."""
 
     def settle(self) -> None:
         """Return when the step's sums stand in the landing buffer."""
-        ...
+        self.reducer.landing.settle()
 
     def abandon(self) -> None:
         """Forget the whole step, in the middle of a backward or after it; collectives in flight are
         completed.
         """
-        ...
+        self._open = False
+        self.reducer.abandon()
+        self.reducer.landing.settle()
+        self.clear()
 
     def clear(self) -> None:
         """Forget the step's gradients: the update has read them, or they were dropped."""
-        ...
-
-    def bytes_by_category(self) -> dict[str, int]: ...
+        self.contributed = [False] * len(self.portions)
 
     def close(self) -> None:
         """Let go of whatever is registered elsewhere."""
-        ...
-
-
-class _Sink:
-    """What both kinds share: gradients are written to send buffers portion by portion."""
-
-    def __init__(
-        self, portions: Sequence[Sequence[Portion]], reducer: BucketReducer, landing: Landing
-    ) -> None:
-        self.portions, self.reducer, self.landing = portions, reducer, landing
-        self.contributed = [False] * len(portions)
-        self._arrived = [False] * len(portions)
-        self._open = False
+        return
 
     def _start(self) -> None:
         self._arrived = [False] * len(self.portions)
@@ -115,29 +113,12 @@ class _Sink:
     def _place(sends: Sends, p: Portion) -> Tensor:
         return sends.open(p.bucket)[p.target : p.target + p.length]
 
-    def settle(self) -> None:
-        self.landing.settle()
 
-    def abandon(self) -> None:
-        self._open = False
-        self.reducer.abandon()
-        self.landing.settle()
-        self.clear()
-
-    def clear(self) -> None:
-        self.contributed = [False] * len(self.portions)
-
-    def close(self) -> None:
-        return
-
-
-class ShardedGradients(_Sink):
+class ShardedGradients(Gradients):
     """Reduces at each backward; sums of earlier backwards wait in the landing, sharded."""
 
-    def __init__(
-        self, portions: Sequence[Sequence[Portion]], reducer: BucketReducer, landing: Landing, sends: Sends
-    ) -> None:
-        super().__init__(portions, reducer, landing)
+    def __init__(self, reducer: BucketReducer, sends: Sends) -> None:
+        super().__init__(reducer)
         self._sends = sends
 
     def begin(self, this: Pass, loss: Tensor) -> None:
@@ -156,22 +137,14 @@ class ShardedGradients(_Sink):
         return self._sends.bytes_by_category()
 
 
-class ReplicatedGradients(_Sink):
+class ReplicatedGradients(Gradients):
     """Reduces at the boundary. A step of one backward writes to `once`, one of several adds up in `several`.
 
     Where nobody knows yet whether another backward follows, gradients stay as autograd made them.
     """
 
-    def __init__(
-        self,
-        portions: Sequence[Sequence[Portion]],
-        reducer: BucketReducer,
-        landing: Landing,
-        *,
-        once: Sends,
-        several: Sends,
-    ) -> None:
-        super().__init__(portions, reducer, landing)
+    def __init__(self, reducer: BucketReducer, *, once: Sends, several: Sends) -> None:
+        super().__init__(reducer)
         self._once, self._several = once, several
         self._sends = once
         self._last: bool | None = None
@@ -207,7 +180,7 @@ class ReplicatedGradients(_Sink):
             self.reducer.begin(self._sends, first=True, last=True)
             self._write_waiting()
             self._reduce()
-        self.landing.settle()
+        super().settle()
 
     def _write_waiting(self) -> None:
         waiting, self._waiting = self._waiting, {}

@@ -7,13 +7,12 @@ is added to what stands there.
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from zbench.engine.home import Home
-from zbench.engine.offload.flat import Placement, Spread
+from zbench.engine.offload.flat import Placement
 from zbench.engine.partition import Bucket, Extent, Shard
 from zbench.engine.protocols import Collectives, Work
 from zbench.engine.sums import accumulate
@@ -23,40 +22,11 @@ from zbench.engine.transport.works import All, Done, Once, Then
 _ARRIVING_AT_ONCE = 2
 
 
-class Landing(Protocol):
-    """Receives reduced buckets. Per backward: `begin`, then `target` and `landed` for each bucket, then
-    `settle`.
-    """
-
-    shard: Shard
-    sums: Spread
-
-    def begin(self, *, first: bool, last: bool) -> None:
-        """Start a backward that reduces: the `first` of a step overwrites, later ones add."""
-        ...
-
-    def target(self, bucket: Bucket) -> Tensor:
-        """Return a float32 tensor whose first bucket.length / world_size elements the reduction writes."""
-        ...
-
-    def landed(self, bucket: Bucket, target: Tensor) -> Work | None:
-        """Take over a finished reduction; return what to wait for if they are still on their way into
-        `sums`.
-        """
-        ...
-
-    def settle(self) -> None:
-        """Return when every sum stands in `sums`."""
-        ...
-
-    def bytes_by_category(self) -> dict[str, int]:
-        """Return what it holds now."""
-        ...
-
-
-class ShardLanding:
+class Landing:
     """Keeps this rank's part of every sum, where `placement` says; sums of several backwards are rounded to
     `kept`. A bucket lies in one home.
+
+    Per backward: `begin`, then `target` and `landed` for each bucket, then `settle`.
     """
 
     def __init__(self, shard: Shard, placement: Placement, device: torch.device, kept: torch.dtype) -> None:
@@ -67,15 +37,20 @@ class ShardLanding:
         self._arriving: deque[tuple[Work, Tensor]] = deque()
 
     def begin(self, *, first: bool, last: bool) -> None:
+        """Start a backward that reduces: the `first` of a step overwrites, later ones add."""
         self._first = first
 
     def target(self, bucket: Bucket) -> Tensor:
+        """Return a float32 tensor whose first bucket.length / world_size elements the reduction writes."""
         place = self._place(bucket)
         if self._first and self._near(bucket):
             return place
         return self._scratch.take(place.numel(), torch.float32)
 
     def landed(self, bucket: Bucket, target: Tensor) -> Work | None:
+        """Take over a finished reduction; return what to wait for if the sums are still on their way into
+        `sums`.
+        """
         near = self._near(bucket)
         if self._first and near:
             return None
@@ -87,10 +62,12 @@ class ShardLanding:
         return None if near else work
 
     def settle(self) -> None:
+        """Return when every sum stands in `sums`."""
         while self._arriving:
             self._finish_oldest()
 
     def bytes_by_category(self) -> dict[str, int]:
+        """Return what it holds now."""
         return {**self.sums.bytes_by_category("gradients"), "buckets": self._scratch.bytes}
 
     def _home(self, bucket: Bucket) -> Home:
@@ -125,7 +102,7 @@ class ShardLanding:
         self._scratch.give(scratch)
 
 
-class WholeLanding(ShardLanding):
+class WholeLanding(Landing):
     """Keeps the whole flat gradient: this rank's parts are reduced into it, the last backward gathers the
     others'.
     """

@@ -3,7 +3,7 @@ time.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 from torch import Tensor
 
@@ -24,21 +24,16 @@ class BucketReducer:
     """
 
     def __init__(
-        self,
-        buckets: Sequence[Bucket],
-        portions: Sequence[Sequence[Portion]],
-        collectives: Collectives,
-        landing: Landing,
-        *,
-        in_flight: int,
-        watches: bool = False,
+        self, collectives: Collectives, landing: Landing, *, in_flight: int, watches: bool = False
     ) -> None:
-        self.buckets, self.portions = buckets, portions
+        layout = landing.shard.layout
+        self.buckets = layout.buckets
+        self.portions = [list(layout.portions(i)) for i in range(len(layout.spans))]  # of each parameter
         self.collectives, self.landing = collectives, landing
         self.in_flight, self.watches = in_flight, watches
         self.on_reduced: Callable[[Bucket, Work | None], None] | None = None
-        self._expected = [0] * len(buckets)
-        for portion in (p for of_one in portions for p in of_one):
+        self._expected = [0] * len(self.buckets)
+        for portion in (p for of_one in self.portions for p in of_one):
             self._expected[portion.bucket] += 1
         self._sends: Sends | None = None
         self._missing: list[int] = []

@@ -1,51 +1,55 @@
 """Buffers that gradients are written to and sent from, one view a bucket."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from zbench.engine.offload.flat import Spread
-from zbench.engine.partition import Bucket, Layout
+from zbench.engine.partition import Layout
 from zbench.engine.transport.scratch import ScratchPool
 
 
-class Sends(Protocol):
+class Sends(ABC):
     """Per bucket: `open` as often as wanted, then `ready` and `close` once, or `discard`."""
 
+    def __init__(self, layout: Layout) -> None:
+        self.buckets = layout.buckets
+
+    @abstractmethod
     def open(self, bucket: int) -> Tensor:
         """Return the buffer [bucket.length] to write gradients to; what no parameter fills is zero."""
-        ...
+
+    @abstractmethod
+    def bytes_by_category(self) -> dict[str, int]:
+        """Return what it holds now."""
 
     def lend(self, bucket: int, gradient: Tensor) -> bool:
         """Whether `gradient`, which is all of the bucket, is sent from where it is; else write it to
         `open`.
         """
-        ...
+        return False
 
     def ready(self, bucket: int) -> Tensor:
         """Return the buffer to send, in the dtype of communication."""
-        ...
+        return self.open(bucket)
 
     def close(self, bucket: int) -> None:
         """The buffer has been sent."""
-        ...
+        return
 
     def discard(self, bucket: int) -> None:
         """Forget what may have been written to a bucket that will not be sent."""
-        ...
-
-    def bytes_by_category(self) -> dict[str, int]:
-        """Return what it holds now."""
-        ...
+        return
 
 
-class PooledSends:
+class PooledSends(Sends):
     """Buffers that exist from a bucket's first gradient to the end of its reduction."""
 
     def __init__(self, layout: Layout, dtypes: Sequence[torch.dtype], device: torch.device) -> None:
-        self.buckets, self.dtypes = layout.buckets, dtypes
+        super().__init__(layout)
+        self.dtypes = dtypes
         self.gaps = [layout.gaps(bucket) for bucket in layout.buckets]
         self.pool = ScratchPool(device)
         self._used: dict[int, Tensor] = {}
@@ -58,12 +62,6 @@ class PooledSends:
                 buffer[start:stop].zero_()
         return self._used[bucket][: self.buckets[bucket].length]
 
-    def lend(self, bucket: int, gradient: Tensor) -> bool:
-        return False
-
-    def ready(self, bucket: int) -> Tensor:
-        return self.open(bucket)
-
     def close(self, bucket: int) -> None:
         self.pool.give(self._used.pop(bucket))
 
@@ -75,11 +73,11 @@ class PooledSends:
         return {"buckets": self.pool.bytes}
 
 
-class ResidentSends:
+class ResidentSends(Sends):
     """One flat buffer in bucket order, made when first needed and kept; sent as it is."""
 
     def __init__(self, layout: Layout, make: Callable[[], Tensor]) -> None:
-        self.buckets: Sequence[Bucket] = layout.buckets
+        super().__init__(layout)
         self._make = make
         self._flat: Tensor | None = None
 
@@ -89,27 +87,15 @@ class ResidentSends:
         place = self.buckets[bucket]
         return self._flat[place.start : place.start + place.length]
 
-    def lend(self, bucket: int, gradient: Tensor) -> bool:
-        return False
-
-    def ready(self, bucket: int) -> Tensor:
-        return self.open(bucket)
-
-    def close(self, bucket: int) -> None:
-        return
-
-    def discard(self, bucket: int) -> None:
-        return
-
     def bytes_by_category(self) -> dict[str, int]:
         return {"gradients": 0 if self._flat is None else self._flat.nbytes}
 
 
-class InPlaceSends(ResidentSends):
+class InPlaceSends(Sends):
     """The landing buffer itself: what is sent and what is received share one memory."""
 
     def __init__(self, layout: Layout, landing: Spread) -> None:
-        super().__init__(layout, landing.cpu)
+        super().__init__(layout)
         self._landing = landing
 
     def open(self, bucket: int) -> Tensor:
@@ -134,11 +120,12 @@ class CastSends(ResidentSends):
         self._pooled.close(bucket)
 
 
-class LendingSends:
+class LendingSends(Sends):
     """Sends a gradient that fills its bucket from autograd's own memory; all others by way of `inner`."""
 
     def __init__(self, layout: Layout, inner: Sends, dtypes: Sequence[torch.dtype]) -> None:
-        self.inner, self.buckets, self.dtypes = inner, layout.buckets, dtypes
+        super().__init__(layout)
+        self.inner, self.dtypes = inner, dtypes
         self._lent: dict[int, Tensor] = {}
 
     def open(self, bucket: int) -> Tensor:

@@ -31,7 +31,7 @@ from zbench.engine.gathering import Gatherer
 from zbench.engine.gradients import Gradients, ReplicatedGradients, ShardedGradients
 from zbench.engine.home import Device, Home, PinnedHost
 from zbench.engine.hooks import GatherHooks, GradientHooks
-from zbench.engine.landing import Landing, ShardLanding, WholeLanding
+from zbench.engine.landing import Landing, WholeLanding
 from zbench.engine.norm import Summarizer
 from zbench.engine.offload.flat import Placement, placed
 from zbench.engine.offload.layout import hold_back
@@ -222,7 +222,7 @@ class _CoreBuilder:
         optimizer: ShardOptimizer,
         adam: AdamBackend,
         parameters: Parameters,
-        gradients: ReplicatedGradients | ShardedGradients,
+        gradients: Gradients,
         trainables: Sequence[Trainable],
     ) -> AfterBackward | Speculative:
         spec, policies = self.spec, self.policies
@@ -238,8 +238,8 @@ class _CoreBuilder:
         placement: Placement,
         dtypes: Sequence[torch.dtype],
         trainables: Sequence[Trainable],
-    ) -> tuple[Landing, ReplicatedGradients | ShardedGradients]:
-        spec, layout, world = self.spec, shard.layout, self.collectives.world_size
+    ) -> tuple[Landing, Gradients]:
+        spec, world = self.spec, self.collectives.world_size
         kept = DTYPES[spec.grad_accum_dtype]
         at_boundary = world == 1 or choices.reduces_at_boundary(spec)
         overlaps = spec.overlap_comm and world > 1  # alone, nothing is in flight
@@ -248,18 +248,17 @@ class _CoreBuilder:
             route = Route(shard, placement, self.device, self.collectives, self.moved, in_flight)
             sent = DTYPES[spec.communication_dtype] if spec.communication_dtype and world > 1 else None
             return compile_model(self.model, trainables, route, Wire(dtypes, kept, sent), spec.compile)
-        landing: Landing = (
+        landing = (
             WholeLanding(shard, placement, self.device, kept, self.collectives)
             if shard.whole
-            else ShardLanding(shard, placement, self.device, kept)
+            else Landing(shard, placement, self.device, kept)
         )
-        portions = [list(layout.portions(i)) for i in range(len(layout.spans))]
-        comm, watches = self.collectives, spec.offload_schedule == "speculative"
-        reducer = BucketReducer(layout.buckets, portions, comm, landing, in_flight=in_flight, watches=watches)
+        watches = spec.offload_schedule == "speculative"
+        reducer = BucketReducer(self.collectives, landing, in_flight=in_flight, watches=watches)
         once, several = self._sends(shard, landing, dtypes, kept, at_boundary=at_boundary)
         if at_boundary:
-            return landing, ReplicatedGradients(portions, reducer, landing, once=once, several=several)
-        return landing, ShardedGradients(portions, reducer, landing, once)
+            return landing, ReplicatedGradients(reducer, once=once, several=several)
+        return landing, ShardedGradients(reducer, once)
 
     def _sends(
         self,

@@ -58,12 +58,9 @@ def compile_model(
     sent = [wire.sent or dtype for dtype in wire.sections]
     once, several = step_sends(layout, route.device, sent=sent, kept=wire.kept, cast=wire.sent is not None)
     scratch = [] if isinstance(route.moved, SingleProcess) else [route.moved.scratch]
-    portions = [list(layout.portions(i)) for i in range(len(layout.spans))]
-    reducer = ForeseeingReducer(
-        layout.buckets, portions, route.collectives, targets, in_flight=route.in_flight
-    )
+    reducer = ForeseeingReducer(route.collectives, targets, in_flight=route.in_flight)
     registry = StepRegistry([t.parameter for t in trainables])
     memory = StepMemory(once, several, scratch, targets)
-    gradients = CompiledGradients(portions, reducer, registry, memory, partial(undo_compile, model))
+    gradients = CompiledGradients(reducer, registry, memory, partial(undo_compile, model))
     compile_in_place(model, lowering, registry, gradients)
     return targets, gradients

@@ -10,7 +10,6 @@ from zbench.engine.compiled.registry import StepRegistry
 from zbench.engine.compiled.sending import LendingStepSends, StepSends
 from zbench.engine.compiled.targets import StepTargets
 from zbench.engine.gradients import Pass, ReplicatedGradients
-from zbench.engine.partition import Portion
 from zbench.engine.transport.scratch import ScratchPool
 from zbench.errors import UsageError
 
@@ -51,14 +50,13 @@ class CompiledGradients(ReplicatedGradients):
 
     def __init__(
         self,
-        portions: Sequence[Sequence[Portion]],
         reducer: ForeseeingReducer,
         registry: StepRegistry,
         memory: StepMemory,
         uncompile: Callable[[], None],
     ) -> None:
         """uncompile: makes the model run its own code again."""
-        super().__init__(portions, reducer, memory.targets, once=memory.once, several=memory.several)
+        super().__init__(reducer, once=memory.once, several=memory.several)
         self._foreseeing, self._registry = reducer, registry
         self.memory, self._uncompile = memory, uncompile
         self._partial: dict[int, Tensor] = {}

@@ -3,12 +3,12 @@
 import torch
 
 from zbench.engine.compiled.pages import prefer_huge_pages
-from zbench.engine.landing import ShardLanding
+from zbench.engine.landing import Landing
 from zbench.engine.offload.flat import Placement
 from zbench.engine.partition import Shard
 
 
-class StepTargets(ShardLanding):
+class StepTargets(Landing):
     """A landing that is registered empty: between steps `sums` and all its views have shape but no memory.
 
     The boundary backward binds one zeroed flat partition; buckets are reduced straight into it, and the
