@@ -165,18 +165,19 @@ def interrupted(group: dist.ProcessGroup) -> tuple[str, bool]:
     return heard, done
 
 
-def extra_bytes(group: dist.ProcessGroup, length: int) -> int:
-    """Return the most bytes held at once during a reduction, beyond what it was given."""
+def extra_bytes(group: dist.ProcessGroup, length: int, *, in_place: bool) -> tuple[int, int]:
+    """Return the most bytes held at once during a reduction beyond what it was given, and what it leaves."""
     comm = make(group)
-    send, out = torch.ones(length * comm.world_size), torch.empty(length)
+    send = torch.ones(length * comm.world_size)
+    out = send.chunk(comm.world_size)[comm.rank] if in_place else torch.empty(length)
     assert SHIM is not None, WHY_NOT
     gc.collect()  # what other cases left
     before = SHIM.zbench_memory_live_bytes()
     SHIM.zbench_memory_reset_peak()
     comm.reduce_scatter(send, out).wait()
-    extra = SHIM.zbench_memory_peak_bytes() - before
+    extra, left = (at() - before for at in (SHIM.zbench_memory_peak_bytes, SHIM.zbench_memory_live_bytes))
     comm.close()
-    return extra
+    return extra, left
 
 
 def outlive(group: dist.ProcessGroup, victim: int) -> str:

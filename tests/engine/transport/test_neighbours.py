@@ -62,9 +62,14 @@ def test_an_interrupt_is_raised_when_the_memory_is_no_longer_used(ranks: RankPoo
     assert ranks.run(2, CASES + "interrupted") == [("interrupt", True), ("nothing", True)]
 
 
-def test_a_reduction_needs_one_small_buffer_whatever_its_length(ranks: RankPool) -> None:
-    for extra in ranks.run(3, CASES + "extra_bytes", 3 << 20):
-        assert 0 < extra <= (1 << 18) + 4096  # of 12 MiB from each of two neighbours; one part lands in `out`
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_reduction_needs_little_whatever_its_length_and_keeps_nothing(
+    ranks: RankPool, in_place: bool
+) -> None:
+    for extra, left in ranks.run(3, CASES + "extra_bytes", 3 << 20, in_place=in_place):
+        # of 12 MiB from each of two neighbours; one part lands in an `out` apart
+        assert 0 < extra <= (1 + in_place) * (1 << 18) + 4096
+        assert left == 0
 
 
 def test_a_rank_that_dies_is_an_error_to_those_who_wait_for_it() -> None:

@@ -53,13 +53,14 @@ class Neighbours(Grouped):
     def _reduce(self, send: Tensor, out: Tensor, addresses: Sequence[int]) -> None:
         """Add this rank's part of all `send`s, piece by piece.
 
-        Where `out` is memory of its own, one neighbour's part is read to where the sum goes.
+        Where `out` is memory of its own, one neighbour's part is read to where the sum goes. Room for more
+        is small, and given back: nothing of it is there while a model's activations are at their height.
         """
         mine = send.chunk(self.world_size)[self.rank]
         offset, size = self.rank * mine.nbytes, send.element_size()
         length = min(_PIECE // size, mine.numel())
         lands = send.dtype == out.dtype and out.data_ptr() != mine.data_ptr()
-        buffer = self.scratch.take((len(self._others) - lands) * length, send.dtype)
+        buffer = send.new_empty((len(self._others) - lands) * length)
         received = [buffer[k * length : (k + 1) * length] for k in range(len(self._others) - lands)]
         for start in range(0, mine.numel(), length):
             piece = mine[start : start + length]
@@ -68,7 +69,6 @@ class Neighbours(Grouped):
                 read_memory(self.pids[rank], addresses[rank] + offset + start * size, part)
             parts.insert(self.rank, piece)
             adam.sum_in_rank_order(out[start : start + length], parts, threads=1)
-        self.scratch.give(buffer)
 
     def _gather(self, flat: Tensor, addresses: Sequence[int]) -> None:
         """Read every other rank's part."""
