@@ -1,5 +1,7 @@
 """What all collectives over a process group share."""
 
+from abc import ABC, abstractmethod
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -8,7 +10,7 @@ from zbench.engine.protocols import Work
 from zbench.engine.transport.scratch import ScratchPool
 
 
-class Grouped:
+class Grouped(ABC):
     """Collectives of one process group, with receive buffers that are kept."""
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
@@ -16,10 +18,14 @@ class Grouped:
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
         self.scratch = ScratchPool(device)
 
+    @abstractmethod
+    def all_gather(self, flat: Tensor) -> Work: ...
+
     def all_gather_small(self, values: Tensor) -> Tensor:
-        near = values.to(self.device)
-        gathered = near.new_empty((self.world_size, *values.shape))
-        dist.all_gather(list(gathered.unbind(0)), near, group=self.group)
+        gathered = torch.empty((self.world_size, *values.shape), dtype=values.dtype, device=self.device)
+        gathered[self.rank] = values
+        if values.numel():
+            self.all_gather(gathered.view(-1)).wait()
         return gathered.cpu()
 
     def broadcast(self, tensor: Tensor, source: int) -> Work:
@@ -32,7 +38,7 @@ class Grouped:
         """Return what its receive buffers hold now."""
         return {"buckets": self.scratch.bytes}
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have nothing to let go of
         """Let go of what was made for this engine alone."""
 
 
