@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -21,17 +20,17 @@ from zbench.engine.assembly.catalog import (
     unit_regions,
 )
 from zbench.engine.assembly.choices import DTYPES
+from zbench.engine.assembly.gradients import gradients_of
 from zbench.engine.checkpoint.state import EngineState, set_masters
 from zbench.engine.collectives import Transport, choose_collectives
-from zbench.engine.compiled.assembly import Route, Wire, compile_model
 from zbench.engine.deferred import forget_parts, whole_values
 from zbench.engine.engine import Core, Engine, Policies
 from zbench.engine.frozen import Frozen, FrozenInPlace, FrozenShards
 from zbench.engine.gathering import Gatherer
-from zbench.engine.gradients import Gradients, ReplicatedGradients, ShardedGradients
+from zbench.engine.gradients import Gradients
 from zbench.engine.home import Device, Home, PinnedHost
 from zbench.engine.hooks import GatherHooks, GradientHooks
-from zbench.engine.landing import Landing, WholeLanding
+from zbench.engine.landing import Landing
 from zbench.engine.norm import Summarizer
 from zbench.engine.offload.flat import Placement, placed
 from zbench.engine.offload.layout import hold_back
@@ -40,9 +39,8 @@ from zbench.engine.optimizer import Moments, ParamGroup, ShardOptimizer
 from zbench.engine.parameters import Parameters, ReplicatedParameters, Trainable, write_segments
 from zbench.engine.partition import Layout, Region, Shard, plan_layout
 from zbench.engine.protocols import Collectives
-from zbench.engine.reduction import BucketReducer
+from zbench.engine.route import Route, Wire
 from zbench.engine.schedule import AfterBackward
-from zbench.engine.sending import CastSends, InPlaceSends, LendingSends, PooledSends, ResidentSends, Sends
 from zbench.engine.sharded import ShardedParameters
 from zbench.engine.speculative import Knowledge, Settings, Speculative, speculate
 from zbench.spec.engine import EngineSpec
@@ -111,13 +109,13 @@ class _CoreBuilder:
         spec = self.spec
         trainables = collect(self.model, self.groups)
         regions = self._regions(trainables)
-        dtypes = regions.dtypes
         layout, offloaded = hold_back(self._layout(trainables, regions.regions), self.policies.share.value)
         shard = Shard(layout, self.collectives.rank, whole=spec.zero_stage == 0)
         placement = placed(shard, offloaded, self.near, self.host)
-        parameters = self._parameters(shard, dtypes, regions.resident)
-        adam = self.instruments.wrap_adam(self._adam())
-        landing, gradients = self._gradients(shard, placement, dtypes, trainables)
+        parameters = self._parameters(shard, regions)
+        dtypes, adam = regions.dtypes, self.instruments.wrap_adam(self._adam())
+        route = self._route(shard, placement, dtypes)
+        landing, gradients = gradients_of(spec, self.model, trainables, route)
         optimizer = self._optimizer(placement, parameters, dtypes, landing, trainables)
         schedule = self._schedule(optimizer, adam, parameters, gradients, trainables)
         needed = self._needs_norm
@@ -145,13 +143,14 @@ class _CoreBuilder:
             return unit_regions(self.model, trainables, dtype, self.spec.param_persistence_threshold)
         return replicated_regions(trainables, dtype, grain, self._solo)
 
-    def _parameters(
-        self, shard: Shard, dtypes: Sequence[torch.dtype], resident: frozenset[int]
-    ) -> ReplicatedParameters | ShardedParameters:
+    def _parameters(self, shard: Shard, regions: Regions) -> ReplicatedParameters | ShardedParameters:
         if self.spec.zero_stage < 3:
-            return ReplicatedParameters(shard, dtypes, self.device, self.collectives)
+            return ReplicatedParameters(shard, regions.dtypes, self.device, self.collectives)
+        return self._sharded(shard, regions)
+
+    def _sharded(self, shard: Shard, regions: Regions) -> ShardedParameters:
         return ShardedParameters(
-            shard, dtypes, self.device, self.param_home, self.collectives, resident=resident
+            shard, regions.dtypes, self.device, self.param_home, self.collectives, resident=regions.resident
         )
 
     def _model_side(
@@ -174,9 +173,7 @@ class _CoreBuilder:
         dtype, threshold = DTYPES[self.spec.dtype], self.spec.param_persistence_threshold
         regions = unit_regions(self.model, frozen, dtype, threshold)
         shard = Shard(self._layout(frozen, regions.regions), self.collectives.rank)
-        store = ShardedParameters(
-            shard, regions.dtypes, self.device, self.param_home, self.collectives, resident=regions.resident
-        )
+        store = self._sharded(shard, regions)
         write_segments(shard, frozen, self._whole, store.owned)
         store.adopt(frozen)
         return store
@@ -232,67 +229,16 @@ class _CoreBuilder:
         settings = Settings(spec.sub_group_size, spec.optimizer_threads, spec.rollback)
         return speculate(optimizer, adam, parameters, trainables, knowledge, settings)
 
-    def _gradients(
-        self,
-        shard: Shard,
-        placement: Placement,
-        dtypes: Sequence[torch.dtype],
-        trainables: Sequence[Trainable],
-    ) -> tuple[Landing, Gradients]:
-        spec, world = self.spec, self.collectives.world_size
-        kept = DTYPES[spec.grad_accum_dtype]
-        at_boundary = world == 1 or choices.reduces_at_boundary(spec)
-        overlaps = spec.overlap_comm and world > 1  # alone, nothing is in flight
-        in_flight = (BUCKETS_IN_FLIGHT - shard.whole) * spec.reduce_bucket_size if overlaps else 0
-        if spec.compile != "off":
-            route = Route(shard, placement, self.device, self.collectives, self.moved, in_flight)
-            sent = DTYPES[spec.communication_dtype] if spec.communication_dtype and world > 1 else None
-            return compile_model(self.model, trainables, route, Wire(dtypes, kept, sent), spec.compile)
-        landing = (
-            WholeLanding(shard, placement, self.device, kept, self.collectives)
-            if shard.whole
-            else Landing(shard, placement, self.device, kept)
+    def _route(self, shard: Shard, placement: Placement, dtypes: Sequence[torch.dtype]) -> Route:
+        spec, several = self.spec, self.collectives.world_size > 1  # alone, nothing is sent
+        in_flight = (BUCKETS_IN_FLIGHT - shard.whole) * spec.reduce_bucket_size
+        sent = DTYPES[spec.communication_dtype] if spec.communication_dtype and several else None
+        return Route(
+            shard,
+            placement,
+            self.device,
+            self.collectives,
+            self.moved,
+            in_flight if spec.overlap_comm and several else 0,
+            Wire(dtypes, DTYPES[spec.grad_accum_dtype], sent),
         )
-        watches = spec.offload_schedule == "speculative"
-        reducer = BucketReducer(self.collectives, landing, in_flight=in_flight, watches=watches)
-        once, several = self._sends(shard, landing, dtypes, kept, at_boundary=at_boundary)
-        if at_boundary:
-            return landing, ReplicatedGradients(reducer, once=once, several=several)
-        return landing, ShardedGradients(reducer, once)
-
-    def _sends(
-        self,
-        shard: Shard,
-        landing: Landing,
-        dtypes: Sequence[torch.dtype],
-        kept: torch.dtype,
-        *,
-        at_boundary: bool,
-    ) -> tuple[Sends, Sends]:
-        """Return where gradients of a step with one backward are written to, and of one with several.
-
-        The landing serves as its own send buffer only where no sums of earlier backwards stand in it.
-        """
-        layout, wanted = shard.layout, self.spec.communication_dtype
-        alone = self.collectives.world_size == 1
-        sent = [DTYPES[wanted] if wanted else d for d in dtypes]
-        pooled = PooledSends(layout, sent, self.device)
-        in_place = InPlaceSends(layout, landing.sums)
-        if any(flat.home.device.type != self.device.type for flat in landing.sums.flats):
-            in_landing_once = in_landing_several = False
-        else:
-            whole_float32 = shard.whole and all(d == torch.float32 for d in sent)
-            in_landing_once = alone or (at_boundary and whole_float32)
-            in_landing_several = kept == torch.float32 and (
-                alone or (shard.whole and wanted in (None, "float32"))
-            )
-        resident = partial(torch.zeros, layout.length, dtype=kept, device=self.device)
-        several: Sends
-        if in_landing_several:
-            several = in_place
-        elif alone or wanted is None or DTYPES[wanted] == kept:
-            several = ResidentSends(layout, resident)
-        else:
-            several = CastSends(layout, resident, pooled)
-        once = in_place if in_landing_once else pooled
-        return once if alone else LendingSends(layout, once, sent), several

@@ -1,53 +1,23 @@
 """Puts compiled ZeRO-1 together: a model compiled in place, and the gradients that its graphs deliver."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
-import torch
 from torch import nn
 
-from zbench.engine.collectives import Transport
 from zbench.engine.compiled.backend import compile_in_place, undo_compile
 from zbench.engine.compiled.gradients import CompiledGradients, StepMemory
 from zbench.engine.compiled.reduction import ForeseeingReducer
 from zbench.engine.compiled.registry import StepRegistry
 from zbench.engine.compiled.sending import step_sends
 from zbench.engine.compiled.targets import StepTargets
-from zbench.engine.offload.flat import Placement
 from zbench.engine.parameters import Trainable
-from zbench.engine.partition import Shard
-from zbench.engine.protocols import Collectives
+from zbench.engine.route import Route
 from zbench.engine.transport.single import SingleProcess
 
 
-@dataclass(frozen=True, slots=True)
-class Wire:
-    """Dtypes of gradients: `sections` are the parameters' own, `kept` is what several backwards are added up
-    in, and `sent`, if not None, what all are sent in.
-    """
-
-    sections: Sequence[torch.dtype]
-    kept: torch.dtype
-    sent: torch.dtype | None
-
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """The way of gradients: through `collectives` (carried out by `moved`), `in_flight` buckets at a time, to
-    where this rank's `shard` is kept.
-    """
-
-    shard: Shard
-    placement: Placement
-    device: torch.device
-    collectives: Collectives
-    moved: Transport
-    in_flight: int
-
-
 def compile_model(
-    model: nn.Module, trainables: Sequence[Trainable], route: Route, wire: Wire, lowering: str
+    model: nn.Module, trainables: Sequence[Trainable], route: Route, lowering: str
 ) -> tuple[StepTargets, CompiledGradients]:
     """Compile `model` in place; return where its gradients land, and what brings them there.
 
@@ -55,8 +25,10 @@ def compile_model(
     """
     layout = route.shard.layout
     targets = StepTargets(route.shard, route.placement, route.device)
-    sent = [wire.sent or dtype for dtype in wire.sections]
-    once, several = step_sends(layout, route.device, sent=sent, kept=wire.kept, cast=wire.sent is not None)
+    wire = route.wire
+    once, several = step_sends(
+        layout, route.device, sent=wire.sent_sections, kept=wire.kept, cast=wire.sent is not None
+    )
     scratch = [] if isinstance(route.moved, SingleProcess) else [route.moved.scratch]
     reducer = ForeseeingReducer(route.collectives, targets, in_flight=route.in_flight)
     registry = StepRegistry([t.parameter for t in trainables])
