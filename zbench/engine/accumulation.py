@@ -3,54 +3,39 @@
 A refused call changes nothing: the gradients that are there stay, and the step can go on as the message says.
 """
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 from zbench.engine.gradients import Pass
 from zbench.errors import UsageError
 
 
-class Accumulation(Protocol):
+class Accumulation(ABC):
     """Counts the backwards of a step. `divisor` is what the sum over them is divided by."""
-
-    divisor: int
-
-    def next(self, last: bool | None) -> Pass:
-        """Return what the backward that is about to start is; UsageError if there can be none."""
-        ...
-
-    def done(self) -> None:
-        """That backward has ended well."""
-        ...
-
-    def check_step(self) -> None:
-        """Raise UsageError unless a step can be taken now."""
-        ...
-
-    def reset(self) -> None:
-        """Begin a new step."""
-        ...
-
-
-class _Counting:
-    """What all three share: the number of backwards so far."""
 
     divisor = 1
 
     def __init__(self) -> None:
         self.count = 0
 
+    @abstractmethod
+    def next(self, last: bool | None) -> Pass:
+        """Return what the backward that is about to start is; UsageError if there can be none."""
+
     def done(self) -> None:
+        """That backward has ended well."""
         self.count += 1
 
     def reset(self) -> None:
+        """Begin a new step."""
         self.count = 0
 
     def check_step(self) -> None:
+        """Raise UsageError unless a step can be taken now."""
         if self.count == 0:
             raise UsageError("expected backward before step(), got none; call engine.backward(loss) first")
 
 
-class MicroSteps(_Counting):
+class MicroSteps(Accumulation):
     """`micro_steps`: every step has the same known number of backwards; gradients are averaged over them."""
 
     def __init__(self, steps: int) -> None:
@@ -77,7 +62,7 @@ class MicroSteps(_Counting):
             )
 
 
-class MultiBackward(_Counting):
+class MultiBackward(Accumulation):
     """`multi_backward`: the caller marks the last backward of each step; gradients are summed."""
 
     def __init__(self) -> None:
@@ -111,7 +96,7 @@ class MultiBackward(_Counting):
             )
 
 
-class Unmanaged(_Counting):
+class Unmanaged(Accumulation):
     """`unmanaged`: any number of backwards, the boundary is known only at `step()`; gradients are summed."""
 
     def next(self, last: bool | None) -> Pass:

@@ -121,9 +121,7 @@ class Engine:
             core.hooks.after_backward()
         except BaseException:
             core.hooks.after_backward()
-            core.gradients.abandon()
-            core.schedule.drop()
-            self._policies.accumulation.reset()
+            self._forget_step()
             raise
         self._policies.accumulation.done()
 
@@ -158,6 +156,11 @@ class Engine:
             core.parameters.settle()
             policies.accumulation.reset()
         return StepInfo(norm, taken and coefficient != 1.0, not taken, rolled_back, loss_scale)
+
+    def _forget_step(self) -> None:
+        self._core.gradients.abandon()
+        self._core.schedule.drop()
+        self._policies.accumulation.reset()
 
     def _renew(self) -> None:
         """Rebuild the core when a parameter outside it has been unfrozen, or another share of the state is to
@@ -202,9 +205,7 @@ class Engine:
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Resume from `state_dict` of any world size or stage; UsageError if it does not fit the model."""
-        self._core.schedule.drop()
-        self._core.gradients.abandon()
-        self._policies.accumulation.reset()
+        self._forget_step()
         self._core.state.load(state)
 
     @property

@@ -2,7 +2,7 @@
 gradient.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,44 +27,40 @@ class Summary:
 
 
 class Summarizer:
-    """Takes chunk sums of this rank's part of the gradient and gathers them, with the flags, in one
-    collective. `square_sums`: from where, if somebody has computed them already.
+    """Gathers the chunk sums of every rank's part of the gradient, and the flags, in one collective.
+
+    square_sums: this rank's, [layout.length / world size / NORM_CHUNK] float64; None if no norm is wanted.
     """
 
     def __init__(
-        self,
-        shard: Shard,
-        gradients: Spread,
-        backend: AdamBackend,
-        collectives: Collectives,
-        *,
-        needs_norm: bool,
-        square_sums: Callable[[], Tensor] | None = None,
+        self, layout: Layout, collectives: Collectives, square_sums: Callable[[], Tensor] | None
     ) -> None:
-        self._square_sums = square_sums or self._compute
-        self.backend, self.collectives, self.needs_norm = backend, collectives, needs_norm
-        parts = Shard(shard.layout, collectives.rank)
-        self._gradients = gradients
-        self._pieces = [parts.piece(block) for block in shard.layout.blocks] if shard.whole else None
-        self._chunks = parts.length // NORM_CHUNK if needs_norm else 0
-        self._order = torch.from_numpy(canonical_order(shard.layout)) if needs_norm else None
+        self.collectives = collectives
+        self._square_sums = square_sums
+        self._order = None if square_sums is None else torch.from_numpy(canonical_order(layout))
 
     def gather(self, contributed: Sequence[bool]) -> Summary:
         """Return the summary; the same on every rank."""
         flags = torch.tensor(contributed, dtype=torch.float64)
-        gathered = self.collectives.all_gather_small(torch.cat([self._partials(), flags]))
-        active = (gathered[:, self._chunks :] != 0).any(dim=0).tolist()
+        sums = flags.new_empty(0) if self._square_sums is None else self._square_sums()
+        gathered = self.collectives.all_gather_small(torch.cat([sums, flags]))
+        active = (gathered[:, sums.numel() :] != 0).any(dim=0).tolist()
         if self._order is None:
             return Summary(None, active)
-        sums = gathered[:, : self._chunks].reshape(-1)
-        return Summary(sum_in_order(sums[self._order]), active)
+        return Summary(sum_in_order(gathered[:, : sums.numel()].reshape(-1)[self._order]), active)
 
-    def _partials(self) -> Tensor:
-        if not self.needs_norm:
-            return torch.empty(0, dtype=torch.float64)
-        return self._square_sums()
 
-    def _compute(self) -> Tensor:
+class ChunkSums:
+    """Takes the chunk sums of this rank's part of the gradient, wherever its runs are."""
+
+    def __init__(self, shard: Shard, rank: int, gradients: Spread, backend: AdamBackend) -> None:
+        self.backend, self._gradients = backend, gradients
+        parts = Shard(shard.layout, rank)
+        self._chunks = parts.length // NORM_CHUNK
+        self._pieces = [parts.piece(block) for block in shard.layout.blocks] if shard.whole else None
+
+    def take(self) -> Tensor:
+        """Return them, in local order."""
         out = torch.zeros(self._chunks, dtype=torch.float64)
         if self._pieces is None:
             views = [run for _, run in self._gradients.runs() if run.numel()]
@@ -96,9 +92,5 @@ def canonical_order(layout: Layout) -> "np.ndarray[tuple[int], np.dtype[np.int64
         local = begin // layout.world_size + np.arange(size)
         ranks = np.arange(layout.world_size)[:, None] * local_chunks
         place[begin : begin + size * layout.world_size] = (ranks + local).reshape(-1)
-    return np.concatenate([place[:0], *(place[first:stop] for first, stop in _chunk_ranges(layout))])
-
-
-def _chunk_ranges(layout: Layout) -> Iterator[tuple[int, int]]:
-    for span in layout.spans:
-        yield span.start // NORM_CHUNK, span.padded_stop // NORM_CHUNK
+    spans = [place[s.start // NORM_CHUNK : s.padded_stop // NORM_CHUNK] for s in layout.spans]
+    return np.concatenate([place[:0], *spans])

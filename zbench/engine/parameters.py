@@ -94,10 +94,12 @@ class ReplicatedParameters:
         self._works: list[Work] = []
 
     def adopt(self, trainables: Sequence[Trainable]) -> None:
-        section_of = {i: region.section for region in self.shard.layout.regions for i in region.parameters}
+        layout = self.shard.layout
         for t in trainables:
-            span = self.shard.layout.spans[t.index]
-            t.parameter.data = self._view(section_of[t.index], span.start, span.numel).view(t.parameter.shape)
+            span = layout.spans[t.index]
+            t.parameter.data = self._view(layout.section_of[t.index], span.start, span.numel).view(
+                t.parameter.shape
+            )
 
     def _view(self, section: int, start: int, length: int) -> Tensor:
         at = start - self.sections[section].start

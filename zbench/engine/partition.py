@@ -14,7 +14,8 @@ first, then those for rank 1, and so on.
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from zbench.engine.adam.contract import NORM_CHUNK as CHUNK
 
@@ -74,8 +75,12 @@ class Bucket:
         return self.blocks[0].start
 
     @property
+    def stop(self) -> int:
+        return self.blocks[-1].stop
+
+    @property
     def length(self) -> int:
-        return self.blocks[-1].stop - self.start
+        return self.stop - self.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +104,11 @@ class Layout:
     blocks: tuple[Extent, ...]
     buckets: tuple[Bucket, ...]
 
+    @cached_property
+    def section_of(self) -> dict[int, int]:
+        """Each parameter's section."""
+        return {i: region.section for region in self.regions for i in region.parameters}
+
     @property
     def length(self) -> int:
         """Elements of the whole flat layout, padding included."""
@@ -113,14 +123,14 @@ class Layout:
         """Yield where each run of this parameter's gradient goes, in the parameter's own order."""
         span = self.spans[parameter]
         for bucket in self.buckets:
-            if bucket.start < span.stop and span.start < bucket.start + bucket.length:
+            if bucket.start < span.stop and span.start < bucket.stop:
                 yield from _merge(self._portions_in(span, bucket))
 
     def gaps(self, bucket: Bucket) -> list[tuple[int, int]]:
         """Return the runs (start, stop) of a bucket's send buffer that no parameter fills."""
         filled = sorted(
             (p.target, p.target + p.length)
-            for i in self._touching(bucket)
+            for i in self.parameters_in(bucket)
             for p in self._portions_in(self.spans[i], bucket)
         )
         gaps, at = [], 0
@@ -132,11 +142,9 @@ class Layout:
 
     def parameters_in(self, bucket: Bucket) -> list[int]:
         """Return the parameters of which some element lies in the bucket."""
-        return self._touching(bucket)
-
-    def _touching(self, bucket: Bucket) -> list[int]:
-        stop = bucket.start + bucket.length
-        return [i for i, s in enumerate(self.spans) if s.numel and s.start < stop and bucket.start < s.stop]
+        return [
+            i for i, s in enumerate(self.spans) if s.numel and s.start < bucket.stop and bucket.start < s.stop
+        ]
 
     def _portions_in(self, span: Span, bucket: Bucket) -> Iterator[Portion]:
         part = bucket.length // self.world_size
@@ -198,7 +206,7 @@ def plan_layout(
         owners += [region.section] * len(cuts)
     layout = Layout(world_size, tuple(spans), tuple(regions), tuple(extents), tuple(blocks), ())
     buckets = _in_launch_order(layout, _bucketed(blocks, owners, bucket_size, solo))
-    return Layout(world_size, tuple(spans), tuple(regions), tuple(extents), tuple(blocks), buckets)
+    return replace(layout, buckets=buckets)
 
 
 def _bucketed(
@@ -219,7 +227,7 @@ def _in_launch_order(layout: Layout, buckets: Sequence[Bucket]) -> tuple[Bucket,
     """Number buckets by when backward completes them: it ends with what was registered first."""
     last = {b.index: min(layout.parameters_in(b), default=0) for b in buckets}
     ordered = sorted(buckets, key=lambda b: (-last[b.index], b.start))
-    return tuple(Bucket(k, b.section, b.blocks) for k, b in enumerate(ordered))
+    return tuple(replace(b, index=k) for k, b in enumerate(ordered))
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +266,6 @@ class Shard:
             (i for i, s in enumerate(self.layout.spans) if s.numel), key=lambda i: self.layout.spans[i].start
         )
         starts = [self.layout.spans[i].start for i in order]
-        section = {i: region.section for region in self.layout.regions for i in region.parameters}
         for block in self.layout.blocks:
             piece, local = self.piece(block), self.local(block)
             for i in order[
@@ -267,4 +274,6 @@ class Shard:
                 span = self.layout.spans[i]
                 start, stop = max(span.start, piece.start), min(span.padded_stop, piece.stop)
                 if start < stop:
-                    yield Segment(i, section[i], start, local.start + start - piece.start, stop - start)
+                    yield Segment(
+                        i, self.layout.section_of[i], start, local.start + start - piece.start, stop - start
+                    )

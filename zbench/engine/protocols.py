@@ -1,10 +1,9 @@
 """What the engine offers and what it asks of its parts. Everything here is an interface; no state."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 
@@ -74,6 +73,3 @@ class Collectives(Protocol):
         ...
 
     def barrier(self) -> None: ...
-
-
-Parameters = Iterable[tuple[str, torch.nn.Parameter]]

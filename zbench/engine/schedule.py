@@ -4,8 +4,8 @@ A schedule hears of every bucket of a step's last backward through `reduced` (Bu
 must leave the same bits as this one.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 from zbench.engine.adam import AdamBackend
 from zbench.engine.optimizer import ShardOptimizer
@@ -14,37 +14,41 @@ from zbench.engine.partition import Bucket
 from zbench.engine.protocols import Work
 
 
-class Schedule(Protocol):
+class Schedule(ABC):
     """Turns a step's reduced gradients into new parameters."""
 
     def begin(self, *, last: bool) -> None:
         """A backward starts."""
-        ...
+        return
 
     def reduced(self, bucket: Bucket, arrival: Work | None) -> None:
         """A bucket's final sums have landed, or will have when `arrival` has been waited for."""
-        ...
+        return
 
+    @abstractmethod
     def prepare(self, scale: float, active: Sequence[bool]) -> bool:
         """Prepare the step with gradients times `scale` for `active` parameters; return whether work was
         rolled back. An exception leaves every bit as it was before the step.
         """
-        ...
 
+    @abstractmethod
     def commit(self) -> None:
         """Take the step that was prepared."""
-        ...
 
     def drop(self) -> bool:
         """Leave every bit as it was before the step; return whether work was rolled back."""
-        ...
+        return False
 
-    def bytes_by_category(self) -> dict[str, int]: ...
+    def bytes_by_category(self) -> dict[str, int]:
+        """Return what it holds beside the optimizer's state."""
+        return {}
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End what runs beside backward."""
+        return
 
 
-class AfterBackward:
+class AfterBackward(Schedule):
     """Updates everything at `step()`, subgroup by subgroup; gathers of one subgroup run under the next
     one's update.
     """
@@ -53,12 +57,6 @@ class AfterBackward:
         self.optimizer, self.backend, self.parameters = optimizer, backend, parameters
         self._prepared: tuple[float, Sequence[bool]] = 1.0, ()
 
-    def begin(self, *, last: bool) -> None:
-        return
-
-    def reduced(self, bucket: Bucket, arrival: Work | None) -> None:
-        return
-
     def prepare(self, scale: float, active: Sequence[bool]) -> bool:
         self._prepared = scale, active
         return False
@@ -66,12 +64,3 @@ class AfterBackward:
     def commit(self) -> None:
         scale, active = self._prepared
         self.optimizer.update(self.backend, active, scale, self.parameters.publish)
-
-    def drop(self) -> bool:
-        return False
-
-    def bytes_by_category(self) -> dict[str, int]:
-        return {}
-
-    def close(self) -> None:
-        return

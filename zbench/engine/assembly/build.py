@@ -31,7 +31,7 @@ from zbench.engine.gradients import Gradients
 from zbench.engine.home import Device, Home, PinnedHost
 from zbench.engine.hooks import GatherHooks, GradientHooks
 from zbench.engine.landing import Landing
-from zbench.engine.norm import Summarizer
+from zbench.engine.norm import ChunkSums, Summarizer
 from zbench.engine.offload.flat import Placement, placed
 from zbench.engine.offload.layout import hold_back
 from zbench.engine.offload.masters import masters_of
@@ -40,7 +40,7 @@ from zbench.engine.parameters import Parameters, ReplicatedParameters, Trainable
 from zbench.engine.partition import Layout, Region, Shard, plan_layout
 from zbench.engine.protocols import Collectives
 from zbench.engine.route import Route, Wire
-from zbench.engine.schedule import AfterBackward
+from zbench.engine.schedule import AfterBackward, Schedule
 from zbench.engine.sharded import ShardedParameters
 from zbench.engine.speculative import Knowledge, Settings, Speculative, speculate
 from zbench.spec.engine import EngineSpec
@@ -118,10 +118,8 @@ class _CoreBuilder:
         landing, gradients = gradients_of(spec, self.model, trainables, route)
         optimizer = self._optimizer(placement, parameters, dtypes, landing, trainables)
         schedule = self._schedule(optimizer, adam, parameters, gradients, trainables)
-        needed = self._needs_norm
-        known = schedule.square_sums if isinstance(schedule, Speculative) and needed else None
         comm, scaling = self.collectives, self.policies.scaling
-        summarizer = Summarizer(shard, landing.sums, adam, comm, needs_norm=needed, square_sums=known)
+        summarizer = Summarizer(layout, comm, self._square_sums(landing, adam, schedule))
         set_masters(optimizer, parameters, trainables, self._whole)
         parameters.adopt(trainables)
         frozen, hooks = self._model_side(trainables, gradients, parameters)
@@ -152,6 +150,16 @@ class _CoreBuilder:
         return ShardedParameters(
             shard, regions.dtypes, self.device, self.param_home, self.collectives, resident=regions.resident
         )
+
+    def _square_sums(
+        self, landing: Landing, adam: AdamBackend, schedule: Schedule
+    ) -> Callable[[], Tensor] | None:
+        """Return what yields the chunk sums of this rank's gradients, if the step asks for their norm."""
+        if not self._needs_norm:
+            return None
+        if isinstance(schedule, Speculative):
+            return schedule.square_sums
+        return ChunkSums(landing.shard, self.collectives.rank, landing.sums, adam).take
 
     def _model_side(
         self,

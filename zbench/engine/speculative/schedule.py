@@ -22,6 +22,7 @@ from zbench.engine.norm import chunk_square_sums
 from zbench.engine.parameters import Parameters
 from zbench.engine.partition import Bucket, Segment
 from zbench.engine.protocols import Work
+from zbench.engine.schedule import Schedule
 from zbench.engine.speculative.subgroups import Subgroup
 from zbench.engine.speculative.updates import Update, Updates
 from zbench.engine.speculative.worker import Worker
@@ -40,9 +41,9 @@ class Knowledge:
     norm: bool
 
 
-class Speculative:
-    """A Schedule that updates ahead of the decision. `subgroups[b]` are those of bucket b; `late` (indices)
-    are updated after it.
+class Speculative(Schedule):
+    """Updates ahead of the decision. `subgroups[b]` are those of bucket b; `late` (indices) are updated after
+    it.
     """
 
     def __init__(
