@@ -3,9 +3,13 @@
     python -m zbench.bench.compare [--families N] [--redraws R] [--power-families N] [--out FILE]
 
 A family is what `zbench compare --paired` measures: blocks of base-head-head-base (or its mirror image, by a
-coin) over four configurations, each sample a fresh process group, and one decision a configuration. Its
-rounds are those of the command (`PairedMeasurement`); only the samples come from a few warm servers instead
-of a new command line each, so that enough fit into minutes: about 20 with the defaults, on 2 quiet cores.
+coin), each sample a fresh process. Its rounds are those of the command (`PairedMeasurement`) on a sweep of
+one configuration, the ZeRO stages in turn; only the samples come from a few warm servers instead of a new
+command line each, so that enough fit into minutes: about 20 with the defaults, on 2 quiet cores.
+
+One process of one thread leaves a core to everything else on a small machine. With as many ranks as cores
+each waits for whichever was interrupted, and the noise of a block doubles (`--world-size 2` shows it); with
+several configurations a family (`--configurations 4`) the samples of one lie further apart in time.
 
 Alarms: base and head are the same. As no side differs, which of them a sample belongs to is decided by the
 coin alone; so the same samples are decided again under redrawn coins. Redrawn comparisons share their trials
@@ -15,14 +19,13 @@ with the measured one and with each other, and are counted apart. Power: head's 
 
 import argparse
 import contextlib
-import json
 import random
 import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
+from itertools import count, cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +34,15 @@ from zbench.analysis.compare import PAIRED_THRESHOLDS, Comparison, Settings
 from zbench.analysis.measurement import PairedMeasurement, Plan
 from zbench.analysis.paired import Blocks, Side
 from zbench.analysis.trials import Source
+from zbench.bench import results
 from zbench.bench.slowed import SHARE
 from zbench.launch.trial import DEFAULT_TARGETS, Targets, TrialRunner
-from zbench.record.environment import machine_facts, software_facts
 from zbench.record.record import Record
 from zbench.spec.expand import expand
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.trial import TrialSpec
 
+MODEL = {"model": "gpt", "preset": "nano", "sequence_length": 128, "micro_batch_size": 4}
 BLOCKS = 12
 SERVERS = 3
 SLOWED = replace(DEFAULT_TARGETS, rank="zbench.bench.slowed:run_rank")
@@ -98,11 +102,11 @@ def redrawn(blocks: Blocks, coin: random.Random) -> Blocks:
 
 
 def trials(world_size: int, steps: int) -> tuple[TrialSpec, ...]:
-    """Return the configurations of a family: one at each stage."""
+    """Return the configurations that are measured: one at each stage."""
     sweep = sweep_from_mapping(
         {
             "name": "compare",
-            "workload": {"model": "gpt", "preset": "nano", "sequence_length": 128, "micro_batch_size": 4},
+            "workload": MODEL,
             "run": {"world_size": world_size, "threads_per_rank": 1, "warmup_steps": 2, "steps": steps},
             "engine": {"gradient_clipping": 1.0},
             "axes": {"zero_stage": [0, 1, 2, 3]},
@@ -175,18 +179,16 @@ def table(alike: Tally, again: tuple[int, int], slowed: Tally) -> str:
     )
 
 
-def write(out: Path, text: str, alike: Tally, again: tuple[int, int], slowed: Tally) -> None:
+def write(given: argparse.Namespace, text: str, alike: Tally, again: tuple[int, int], slowed: Tally) -> None:
     """Write the table, and beside it every block."""
     document: dict[str, Any] = {
+        "sample": {"world_size": given.world_size, "steps": given.steps, "model": MODEL},
+        "configurations": given.configurations,
         "a_a": vars(alike) | {"redrawn": {"comparisons": again[0], "regressions": again[1]}},
         "power": vars(slowed) | {"true_slowdown": SHARE},
         "bars": {"alarms": ALARM_BAR, "power": POWER_BAR},
-        "machine": machine_facts(),
-        "software": software_facts(),
     }
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
-    out.with_suffix(".md").write_text(text + "\n")
+    results.write(given.out, text, document)
 
 
 def main() -> None:
@@ -194,20 +196,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--families", type=int, default=5, help="A/A families of four comparisons")
+    parser.add_argument("--families", type=int, default=20, help="A/A families")
     parser.add_argument("--redraws", type=int, default=15, help="times that each is decided again")
-    parser.add_argument("--power-families", type=int, default=5, help="families with a slowed head")
-    parser.add_argument("--world-size", type=int, default=2)
+    parser.add_argument("--power-families", type=int, default=20, help="families with a slowed head")
+    parser.add_argument("--world-size", type=int, default=1)
+    parser.add_argument("--configurations", type=int, default=1, help="comparisons of one family")
     parser.add_argument("--steps", type=int, default=8, help="timed steps of a sample")
     parser.add_argument("--out", type=Path, help="file to write, without its ending (.json and .md)")
     given = parser.parse_args()
-    wanted = trials(given.world_size, given.steps)
+    stages = cycle(trials(given.world_size, given.steps))
     alike, slowed, coin, text = Tally(), Tally(), random.Random(0), ""
     compared = called = 0
     for number in range(given.families + given.power_families):
         is_alike = number < given.families
         print(f"family {number + 1} of {given.families + given.power_families}", file=sys.stderr)
         plan = Plan(BLOCKS, BLOCKS, seed=number, confirms=is_alike)
+        wanted = tuple(islice(stages, given.configurations))
         found = family(wanted, DEFAULT_TARGETS if is_alike else SLOWED, plan)
         (alike if is_alike else slowed).add(found)
         if is_alike and found.paired is not None:
@@ -215,7 +219,7 @@ def main() -> None:
             called += sum(alarms(redrawn(found.paired.blocks, coin)) for _ in range(given.redraws))
         text = table(alike, (compared, called), slowed)
         if given.out is not None:
-            write(given.out, text, alike, (compared, called), slowed)
+            write(given, text, alike, (compared, called), slowed)
     print(text)
 
 

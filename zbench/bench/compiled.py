@@ -9,20 +9,16 @@ that a drift of the machine hits all alike. Peaks are bytes torch's CPU allocato
 """
 
 import argparse
-import json
-import os
-import platform
-import random
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from zbench.bench.engines import WORLD, Contender, Figures, Run
+from zbench.bench import results
+from zbench.bench.turns import WORLD, Contender, Figures, Run, take_turns
 from zbench.measure.shim import library_path
 
 EAGER, COMPILED, DDP, PLAIN = "zbench-1", "zbench-1-inductor", "ddp-inductor", "alone-inductor"
@@ -63,11 +59,8 @@ def running(
     """Yield a contender whose compiled code is cached under `cache`."""
     run = Run(program, {"TORCHINDUCTOR_CACHE_DIR": cache})
     shim = str(library_path() or "")
-    contender = Contender(mode, sys.executable, shim, size=shape.numbers, run=run)
-    try:
+    with closing(Contender(mode, sys.executable, shim, size=shape.numbers, run=run)) as contender:
         yield contender
-    finally:
-        contender.close()
 
 
 @dataclass(slots=True)
@@ -81,15 +74,11 @@ def steps(shape: Shape, rounds: int, scratch: Path) -> dict[str, Found]:
     """Return every contender's first step, and its steps and peaks in interleaved turns."""
     found = {mode: Found() for mode in CONTENDERS}
     with ExitStack() as stack:
-        contenders = []
+        contenders = {}
         for mode in CONTENDERS:
-            contenders.append(stack.enter_context(running(mode, shape, _cache(scratch, mode))))
-            found[mode].first = max(answer["seconds"][0] for answer in contenders[-1].go(3))
-        for _ in range(rounds):
-            for contender in random.sample(contenders, len(contenders)):
-                into, answers = found[contender.mode], contender.go(2)
-                into.seconds += [max(pair) for pair in zip(*(a["seconds"] for a in answers), strict=True)]
-                into.peak_bytes = max(into.peak_bytes, *(a["peak_bytes"] or 0 for a in answers))
+            contenders[mode] = stack.enter_context(running(mode, shape, _cache(scratch, mode)))
+            found[mode].first = max(answer["seconds"][0] for answer in contenders[mode].go(3))
+        take_turns(contenders, found, rounds)
     return found
 
 
@@ -159,12 +148,7 @@ def main() -> None:
     parser.add_argument("--shapes", type=int, default=len(SHAPES), help="how many shapes to measure")
     parser.add_argument("--out", type=Path, help="file to write, without its ending (.json and .md)")
     given = parser.parse_args()
-    document: dict[str, Any] = {
-        "machine": {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count()},
-        "versions": {"python": platform.python_version(), "torch": version("torch")},
-        "world_size": WORLD,
-        "shapes": {},
-    }
+    shapes: dict[str, Any] = {}
     tables: list[str] = []
     for shape in SHAPES[: given.shapes]:
         with tempfile.TemporaryDirectory(prefix="zbench-compiled-") as scratch:
@@ -173,11 +157,9 @@ def main() -> None:
         tables.append("\n".join([*step_table(shape, figures), *peak_table(peaks)]))
         print(tables[-1], flush=True)
         contenders = {mode: asdict(f) for mode, f in figures.items()}
-        document["shapes"][str(shape)] = {"contenders": contenders, "update_is_the_peak": peaks}
+        shapes[str(shape)] = {"contenders": contenders, "update_is_the_peak": peaks}
     if given.out is not None:
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
-        given.out.with_suffix(".md").write_text("\n".join(tables))
+        results.write(given.out, "\n".join(tables), {"world_size": WORLD, "shapes": shapes})
 
 
 if __name__ == "__main__":

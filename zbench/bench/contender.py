@@ -1,6 +1,6 @@
 """One rank of one contender: trains a GPT step by step when told to, and reports each step's time.
 
-Run by `zbench.bench.engines`, also under an interpreter that has only torch and a peer: nothing of zbench but
+Run by `zbench.bench.turns`, also under an interpreter that has only torch and a peer: nothing of zbench but
 the model is imported unless the contender is zbench's own engine. Reads `go N` lines on standard input and
 answers each with one JSON line. MODE is `alone` (no communication), `ddp`, `zero_redundancy`, `fsdp2`,
 `deepspeed-STAGE[-offload]`, `zbench-STAGE[-offload[-speculative]]`, or one that is compiled:

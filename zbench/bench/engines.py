@@ -3,31 +3,20 @@
     python -m zbench.bench.engines [--deepspeed-python PYTHON] [--rounds N] [--out FILE]
 
 Every contender is a process group of its own (2 gloo ranks, 1 thread each) that lives as long as its set is
-measured; the contenders of a set take a turn each, round by round, so that a drift of the machine hits all
-alike. Peak bytes are those torch's CPU allocator had handed out at once during the measured steps.
+measured. Peak bytes are those torch's CPU allocator had handed out at once during the measured steps.
 """
 
 import argparse
 import contextlib
-import json
-import os
-import platform
-import random
-import socket
-import statistics
 import subprocess
 import sys
-import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from importlib.metadata import version
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
+from zbench.bench import results
+from zbench.bench.turns import LAYERS, WIDTH, WORLD, Contender, Figures, say, take_turns
 from zbench.measure.shim import library_path
-from zbench.record.environment import machine_facts
 
-WORLD, LAYERS, WIDTH = 2, 6, 512
 SETS = (
     ("alone", "ddp", "zero_redundancy", "zbench-0", "zbench-1", "zbench-2"),
     ("alone", "ddp", "fsdp2", "deepspeed-2", "deepspeed-3", "zbench-2", "zbench-3"),
@@ -52,133 +41,21 @@ BARS = (  # set, ours, theirs (the better of several), at most
 )
 
 
-@dataclass(slots=True)
-class Figures:
-    """One contender in one set: seconds of every step, and the largest peaks over its ranks."""
-
-    seconds: list[float] = field(default_factory=list)
-    peak_bytes: int = 0
-    rss_bytes: int = 0
-
-    @property
-    def median(self) -> float:
-        """Seconds of the median step."""
-        return statistics.median(self.seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """The module that each rank of a contender runs, and what is added to its environment."""
-
-    program: str = "zbench.bench.contender"
-    environment: Mapping[str, str] = field(default_factory=dict)
-
-
-_USUAL = Run()
-
-
-class Contender:
-    """The ranks of one contender, waiting for their turn."""
-
-    def __init__(
-        self,
-        mode: str,
-        python: str,
-        shim: str,
-        *,
-        size: tuple[int, ...] = (LAYERS, WIDTH),
-        world: int = WORLD,
-        threads: int = 1,
-        run: Run = _USUAL,
-    ) -> None:
-        root = Path(__file__).resolve().parents[2]
-        common = {
-            **os.environ,
-            "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(_free_port()),
-            "WORLD_SIZE": str(world),
-            "OMP_NUM_THREADS": str(threads),
-            "THREADS": str(threads),
-            "DS_ACCELERATOR": "cpu",
-            "PYTHONPATH": str(root) if mode.startswith("deepspeed") else os.environ.get("PYTHONPATH", ""),
-            **run.environment,
-        }
-        command = [python, "-m", run.program, mode, shim, *map(str, size)]
-        self.mode = mode
-        self.log = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115  (closed by `close`)
-        self.ranks = [
-            subprocess.Popen(
-                command,
-                env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self.log,
-                text=True,
-            )
-            for rank in range(world)
-        ]
-
-    def go(self, steps: int) -> list[dict[str, Any]]:
-        """Train `steps` steps and return each rank's answer; RuntimeError if a rank died."""
-        for rank in self.ranks:
-            assert rank.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # its missing answer tells
-                rank.stdin.write(f"go {steps}\n")
-                rank.stdin.flush()
-        answers = []
-        for rank in self.ranks:
-            assert rank.stdout is not None
-            line = rank.stdout.readline()
-            if not line:
-                self.log.seek(0)
-                last = "".join(self.log.readlines()[-12:])
-                raise RuntimeError(f"{self.mode}: a rank ended with status {rank.wait()}\n{last}")
-            answers.append(json.loads(line))
-        return answers
-
-    def close(self) -> None:
-        """End the ranks."""
-        for rank in self.ranks:
-            rank.kill()
-            rank.wait()
-        self.log.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def measure(
     modes: list[str], pythons: dict[str, str], *, rounds: int, size: tuple[int, int]
 ) -> dict[str, Figures]:
-    """Return the figures of contenders that take turns of two steps, `rounds` times in random order."""
+    """Return the figures of contenders that take turns."""
     shim = str(library_path() or "")
-    contenders: list[Contender] = []
     figures = {mode: Figures() for mode in modes}
-    try:
+    with contextlib.ExitStack() as stack:
+        contenders: dict[str, Contender] = {}
         for mode in modes:  # one by one: some compile parts of themselves when they start
-            _say(f"start {mode}")
-            contenders.append(Contender(mode, pythons[mode.split("-")[0]], shim, size=size))
-            contenders[-1].go(3)
-        for number in range(rounds):
-            _say(f"round {number + 1} of {rounds}")
-            for contender in random.sample(contenders, len(contenders)):
-                into = figures[contender.mode]
-                answers = contender.go(2)
-                into.seconds += [max(pair) for pair in zip(*(a["seconds"] for a in answers), strict=True)]
-                into.peak_bytes = max(into.peak_bytes, *(a["peak_bytes"] or 0 for a in answers))
-                into.rss_bytes = max(into.rss_bytes, *(a["rss_bytes"] for a in answers))
-    finally:
-        for contender in contenders:
-            contender.close()
+            say(f"start {mode}")
+            started = Contender(mode, pythons[mode.split("-")[0]], shim, size=size)
+            contenders[mode] = stack.enter_context(contextlib.closing(started))
+            started.go(3)
+        take_turns(contenders, figures, rounds)
     return figures
-
-
-def _say(what: str) -> None:
-    """Tell whoever waits how far it is."""
-    print(what, file=sys.stderr, flush=True)
 
 
 def table(sets: dict[int, dict[str, Figures]]) -> str:
@@ -233,24 +110,18 @@ def main() -> None:
 
 
 def _write(out: Path, samples: dict[int, dict[str, Figures]], given: argparse.Namespace) -> None:
-    sets = {i + 1: {m: _plain(f) for m, f in found.items()} for i, found in samples.items()}
-    machine, versions = machine_facts(), {"python": platform.python_version(), "torch": version("torch")}
+    versions = {}
     if given.deepspeed_python:
         ask = "from importlib.metadata import version; print(version('deepspeed'), version('torch'))"
         command = [given.deepspeed_python, "-c", ask]
         told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        versions["deepspeed"], versions["deepspeed's torch"] = told.split()
-    model = f"GPT of {given.layers} layers of {given.width}, {WORLD} ranks of one thread"
-    document = {"model": model, "machine": machine, "versions": versions, "sets": sets}
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
-    facts = ", ".join(f"{name} {value}" for name, value in {**machine, **versions}.items())
-    out.with_suffix(".md").write_text(f"{model}; {facts}.\n\n{table(samples)}")
-
-
-def _plain(figures: Figures) -> dict[str, Any]:
-    """Return a contender's figures as plain values."""
-    return {"step_seconds": figures.seconds, "peak_bytes": figures.peak_bytes, "rss_bytes": figures.rss_bytes}
+        versions = dict(zip(("deepspeed", "deepspeed's torch"), told.split(), strict=True))
+    results.write(
+        out,
+        f"GPT of {given.layers} layers of {given.width}, {WORLD} ranks of one thread.\n\n{table(samples)}",
+        {"sets": {i + 1: {m: asdict(f) for m, f in found.items()} for i, found in samples.items()}},
+        software=versions,
+    )
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ interruption `--resume` goes on with the last run.
 """
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -17,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from zbench.bench import results
 from zbench.record import lines
-from zbench.record.environment import machine_facts, software_facts
 from zbench.record.store import find_runs, load_records
 from zbench.record.summary import ConfigSummary, best, summarize
 from zbench.spec.load import load_sweep
@@ -82,10 +81,8 @@ def main() -> None:
     # the sweep file beside the records says what a configuration holds but for its axes
     out.write_bytes(b"".join(lines.encode(replace(one, config={}, run_id=out.stem)) for one in records))
     found = facts(summaries, winner)
-    document = {"grid": found, "machine": machine_facts(), "software": software_facts()}
-    out.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
     text = "\n".join(["| recorded grid | |", "|---|---|", *(f"| {k} | {v} |" for k, v in found.items())])
-    out.with_suffix(".md").write_text(text + "\n")
+    results.write(out, text, {"grid": found})
     print(text)
 
 

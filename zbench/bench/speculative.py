@@ -11,20 +11,17 @@ Peers: a process each, in turns of two steps: ZeRO-3 with the optimizer offloade
 """
 
 import argparse
-import json
-import random
 import statistics
 import sys
 import time
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from zbench.bench import toy_gpt
-from zbench.bench.engines import Contender
+from zbench.bench import results, toy_gpt
+from zbench.bench.turns import Contender, Figures, take_turns
 from zbench.engine import Engine, build_engine
-from zbench.record.environment import machine_facts, software_facts
 from zbench.spec.engine import EngineSpec
 
 LIMITS = {"off": 0.0, "not triggered": 1e9, "always triggered": 1e-3}
@@ -93,22 +90,17 @@ def measure(steps: int, layers: int, width: int) -> dict[Key, Times]:
 
 
 def measure_peers(deepspeed_python: str, rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of every step of processes that take turns of two steps, in random order."""
-    contenders: dict[str, Contender] = {}
-    seconds: dict[str, list[float]] = {name: [] for name in PEERS}
-    try:
+    """Return the seconds of every step of processes that take turns."""
+    figures = {name: Figures() for name in PEERS}
+    with ExitStack() as stack:
+        contenders: dict[str, Contender] = {}
         for name, (mode, threads) in PEERS.items():
             python = deepspeed_python if mode == THEIRS else sys.executable
-            contenders[name] = Contender(mode, python, "", world=1, threads=threads)
-        for contender in contenders.values():
-            contender.go(3)
-        for _ in range(rounds):
-            for name in random.sample(list(contenders), len(contenders)):
-                seconds[name] += contenders[name].go(2)[0]["seconds"]
-    finally:
-        for contender in contenders.values():
-            contender.close()
-    return seconds
+            started = Contender(mode, python, "", world=1, threads=threads)
+            contenders[name] = stack.enter_context(closing(started))
+            started.go(3)
+        take_turns(contenders, figures, rounds)
+    return {name: found.seconds for name, found in figures.items()}
 
 
 def table(times: dict[Key, Times], peers: dict[str, list[float]]) -> str:
@@ -160,17 +152,13 @@ def main() -> None:
     text = table(times, peers)
     print(text)
     if given.out is not None:
-        document: dict[str, Any] = {
-            "machine": machine_facts(),
-            "software": software_facts(),
+        document = {
             "layers": given.layers,
             "width": given.width,
             "seconds": {f"{clip}/{schedule}": phases for (clip, schedule), phases in times.items()},
             "peer_seconds": peers,
         }
-        given.out.parent.mkdir(parents=True, exist_ok=True)
-        given.out.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
-        given.out.with_suffix(".md").write_text(text)
+        results.write(given.out, text, document)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,134 @@
+"""Contenders in process groups of their own that take turns: a drift of the machine hits all alike."""
+
+import contextlib
+import json
+import os
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+WORLD, LAYERS, WIDTH = 2, 6, 512
+
+
+@dataclass(slots=True)
+class Figures:
+    """One contender in one set: seconds of every step, and the largest peaks over its ranks."""
+
+    seconds: list[float] = field(default_factory=list)
+    peak_bytes: int = 0
+    rss_bytes: int = 0
+
+    def add(self, answers: Sequence[Mapping[str, Any]]) -> None:
+        """Count the steps that a contender's ranks tell of; a step takes as long as its slowest rank."""
+        self.seconds += [max(pair) for pair in zip(*(a["seconds"] for a in answers), strict=True)]
+        self.peak_bytes = max(self.peak_bytes, *(a["peak_bytes"] or 0 for a in answers))
+        self.rss_bytes = max(self.rss_bytes, *(a["rss_bytes"] for a in answers))
+
+    @property
+    def median(self) -> float:
+        """Seconds of the median step."""
+        return statistics.median(self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The module that each rank of a contender runs, and what is added to its environment."""
+
+    program: str = "zbench.bench.contender"
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+_USUAL = Run()
+
+
+class Contender:
+    """The ranks of one contender, waiting for their turn."""
+
+    def __init__(
+        self,
+        mode: str,
+        python: str,
+        shim: str,
+        *,
+        size: tuple[int, ...] = (LAYERS, WIDTH),
+        world: int = WORLD,
+        threads: int = 1,
+        run: Run = _USUAL,
+    ) -> None:
+        root = Path(__file__).resolve().parents[2]
+        common = {
+            **os.environ,
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(_free_port()),
+            "WORLD_SIZE": str(world),
+            "OMP_NUM_THREADS": str(threads),
+            "THREADS": str(threads),
+            "DS_ACCELERATOR": "cpu",
+            "PYTHONPATH": str(root) if mode.startswith("deepspeed") else os.environ.get("PYTHONPATH", ""),
+            **run.environment,
+        }
+        command = [python, "-m", run.program, mode, shim, *map(str, size)]
+        self.mode = mode
+        self.log = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115  (closed by `close`)
+        self.ranks = [
+            subprocess.Popen(
+                command,
+                env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self.log,
+                text=True,
+            )
+            for rank in range(world)
+        ]
+
+    def go(self, steps: int) -> list[dict[str, Any]]:
+        """Train `steps` steps and return each rank's answer; RuntimeError if a rank died."""
+        for rank in self.ranks:
+            assert rank.stdin is not None
+            with contextlib.suppress(BrokenPipeError):  # its missing answer tells
+                rank.stdin.write(f"go {steps}\n")
+                rank.stdin.flush()
+        answers = []
+        for rank in self.ranks:
+            assert rank.stdout is not None
+            line = rank.stdout.readline()
+            if not line:
+                self.log.seek(0)
+                last = "".join(self.log.readlines()[-12:])
+                raise RuntimeError(f"{self.mode}: a rank ended with status {rank.wait()}\n{last}")
+            answers.append(json.loads(line))
+        return answers
+
+    def close(self) -> None:
+        """End the ranks."""
+        for rank in self.ranks:
+            rank.kill()
+            rank.wait()
+        self.log.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def take_turns(contenders: Mapping[str, Contender], figures: Mapping[str, Figures], rounds: int) -> None:
+    """Have every contender train two steps, `rounds` times in random order, and add to its figures."""
+    for number in range(rounds):
+        say(f"round {number + 1} of {rounds}")
+        for name in random.sample(list(contenders), len(contenders)):
+            figures[name].add(contenders[name].go(2))
+
+
+def say(what: str) -> None:
+    """Tell whoever waits how far it is."""
+    print(what, file=sys.stderr, flush=True)
