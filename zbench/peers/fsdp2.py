@@ -25,12 +25,13 @@ def build_engine(
     device = next(model.parameters()).device.type
     for tensor in (*model.parameters(), *model.buffers()):
         dist.broadcast(tensor.detach(), group_src=0, group=group)
-    TorchAdam.of(model, spec)  # freezes before anything is sharded
     mesh = DeviceMesh.from_group(group, device)
     for unit in _blocks(model):
         fully_shard(unit, mesh=mesh)
     sharded: FSDPModule = fully_shard(model, mesh=mesh)
-    adam = TorchAdam.of(model, spec)
+    adam = TorchAdam.of(
+        model, spec
+    )  # of the sharded parameters; FSDP asks which are frozen at the first forward
     named = dict(model.named_parameters())
     return TorchEngine(model, named, adam.make(), spec, set_reducing=sharded.set_requires_gradient_sync)
 

@@ -45,12 +45,11 @@ class Boundary:
     def __init__(self, spec: EngineSpec) -> None:
         self._counting: Accumulation = choices.accumulation(spec)
         self._always = not choices.reduces_at_boundary(spec) or spec.accumulation_mode != "micro_steps"
-        self._done = 0
 
     @property
     def reduces_next(self) -> bool:
         """Whether the next backward reduces, as far as that is known before its forward."""
-        return self._always or self._done == self._counting.divisor - 1
+        return self._always or self._counting.count == self._counting.divisor - 1
 
     def enter(self, loss: Tensor, last: bool | None) -> Tensor:
         """Return the loss to differentiate; UsageError where no backward may follow."""
@@ -60,13 +59,11 @@ class Boundary:
     def leave(self) -> None:
         """That backward has ended."""
         self._counting.done()
-        self._done += 1
 
     def end_step(self) -> None:
         """Begin a new step; UsageError where the old one is not complete."""
         self._counting.check_step()
         self._counting.reset()
-        self._done = 0
 
 
 class TorchEngine:
