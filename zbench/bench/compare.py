@@ -128,9 +128,7 @@ def family(wanted: Sequence[TrialSpec], head: Targets, plan: Plan) -> Comparison
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zbench-compare-")))
 
         def servers(targets: Targets) -> list[TrialRunner]:
-            made = [
-                TrialRunner(scratch, scratch, rerun_disturbed=False, targets=targets) for _ in range(SERVERS)
-            ]
+            made = [TrialRunner(scratch, scratch, targets=targets) for _ in range(SERVERS)]
             return [stack.enter_context(one) for one in made]
 
         base = servers(DEFAULT_TARGETS)
