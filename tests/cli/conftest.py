@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from zbench.cli.main import main
+from tests.cli import calling
 from zbench.launch import trial
 
 FAKES_AT = Path(__file__).parents[1] / "launch"
@@ -35,10 +35,7 @@ def zbench(monkeypatch, capsys, tmp_path) -> Callable[..., Said]:
         monkeypatch.delenv(name)
 
     def run(*arguments: Any) -> Said:
-        with pytest.raises(SystemExit) as end:
-            main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return Said(end.value.code, printed.out, printed.err)
+        return Said(*calling.run(capsys, *arguments))
 
     return run
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from analysis.synthetic import BASE_ID, HEAD_ID, record, trial, write_run
 
-from zbench.cli.main import main
+from tests.cli.calling import run
 from zbench.spec.engine import EngineSpec
 from zbench.spec.run import RunSpec
 from zbench.spec.trial import TrialSpec
@@ -20,14 +20,6 @@ def out(tmp_path: Path) -> Path:
     write_run(tmp_path / "example" / BASE_ID, trial(EVEN))
     write_run(tmp_path / "example" / HEAD_ID, trial([1.3 * step for step in EVEN]))
     return tmp_path
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Run a command; return its exit code, stdout and stderr."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    output = capsys.readouterr()
-    return int(ended.value.code or 0), output.out, output.err
 
 
 def test_table_and_exit_code(capsys: pytest.CaptureFixture[str], out: Path) -> None:

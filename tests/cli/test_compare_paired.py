@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from analysis.synthetic import trial
 
-from zbench.cli.main import main
+from tests.cli.calling import run
 from zbench.record import lines
 
 STAND_IN = """#!{python} -IS
@@ -32,14 +32,6 @@ def version(directory: Path, name: str, factor: float, verdict: str = "identical
     path.write_text(STAND_IN.format(python=sys.executable, document=text, factor=factor))
     path.chmod(0o755)
     return path
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Run a command; return its exit code, stdout and stderr."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    output = capsys.readouterr()
-    return int(ended.value.code or 0), output.out, output.err
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from analysis.synthetic import trial
 
-from zbench.cli.main import main
+from tests.cli.calling import run
 from zbench.record import lines
 
 STAND_IN = """#!{python} -IS
@@ -23,14 +23,6 @@ def _stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.write_text(STAND_IN.format(python=sys.executable, document=json.dumps(document)))
     path.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(path))
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Run a command; return its exit code, stdout and stderr."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    output = capsys.readouterr()
-    return int(ended.value.code or 0), output.out, output.err
 
 
 def test_it_reports_noise_margin_and_effect(capsys: pytest.CaptureFixture[str]) -> None:

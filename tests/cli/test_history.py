@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from analysis.synthetic import trial, write_run
 
-from zbench.cli.main import main
+from tests.cli.calling import run
 from zbench.report.sparkline import sparkline
 
 RUNS, CHANGE = 14, 8
@@ -21,14 +21,6 @@ def out(tmp_path: Path) -> Path:
         directory = tmp_path / "example" / f"202601{i + 1:02}-000000-aaaa"
         write_run(directory, trial([step, step]), git={"commit": f"{i:040x}", "dirty": i == CHANGE})
     return tmp_path
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Run a command; return its exit code, stdout and stderr."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    output = capsys.readouterr()
-    return int(ended.value.code or 0), output.out, output.err
 
 
 def test_a_table_with_sparklines_and_the_commit_blamed(

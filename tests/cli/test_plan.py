@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from zbench.cli.main import main
+from tests.cli.calling import run
 
 SWEEP = """
 axes: {zero_stage: [0, 1], offload_optimizer: [none, cpu]}
@@ -17,14 +17,6 @@ def sweep(tmp_path: Path) -> Path:
     path = tmp_path / "sweep.yaml"
     path.write_text(SWEEP)
     return path
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Run a command; return its exit code, stdout and stderr."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    output = capsys.readouterr()
-    return int(ended.value.code or 0), output.out, output.err
 
 
 def test_plan_lists_trials_and_those_that_cannot_exist(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from analysis.synthetic import BASE_ID, HEAD_ID, record, trial, write_run
 
-from zbench.cli.main import main
+from tests.cli.calling import run
 
 
 @pytest.fixture
@@ -16,14 +16,6 @@ def out(tmp_path: Path) -> Path:
     path = write_run(tmp_path / "example" / HEAD_ID, trial([0.1, 0.11, 0.12], verdict="equivalent"))
     (path / "search.json").write_text(json.dumps({"importance": {"zero_stage": 1.0}}))
     return tmp_path
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Run a command; return its exit code, stdout and stderr."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(argument) for argument in arguments])
-    output = capsys.readouterr()
-    return int(ended.value.code or 0), output.out, output.err
 
 
 def test_page_and_pictures(capsys: pytest.CaptureFixture[str], out: Path) -> None:
