@@ -2,7 +2,9 @@
 
 from typing import Any
 
+import torch
 import torch.distributed as dist
+from torch import nn
 
 from tests.engine import changes, disturbances, models
 from tests.engine.plain import Trajectory
@@ -50,3 +52,24 @@ def train(
     assert all(p.grad is None for p in model.parameters() if p.numel())
     engine.close()
     return result
+
+
+class Scattered(nn.Module):
+    """Parameters that are slices of something larger, and a buffer that repeats one value."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.base = torch.arange(24.0).view(4, 6) + 100 * rank
+        self.sliced = nn.Parameter(self.base[:, :3])
+        self.frozen = nn.Parameter(self.base[:, 3:5], requires_grad=False)
+        self.gain = nn.Parameter(torch.ones(3))
+        self.register_buffer("repeated", torch.full((1, 1), 1.0 + rank).expand(500, 3))
+
+
+def scattered(group: dist.ProcessGroup, stage: int) -> dict[str, Any]:
+    """Return what a model with gaps in memory, other values on each rank, begins with."""
+    model = Scattered(dist.get_rank(group))
+    engine = build_engine(model, EngineSpec(zero_stage=stage), group)
+    values: dict[str, Any] = {**engine.full_parameters(), "repeated": model.repeated.clone()}
+    engine.close()
+    return values | {"beside": model.base[:, 5]}

@@ -10,6 +10,7 @@ from tests.engine import models
 from tests.engine.lattice import ROWS, SIZES, SPECULATIVE_ROWS, check, row_id
 from tests.engine.ranks import RankPool
 from zbench.engine import build_engine
+from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
 
 each_row = pytest.mark.parametrize("row", [*ROWS, *SPECULATIVE_ROWS], ids=row_id)
@@ -65,3 +66,31 @@ def test_torchs_schedulers_drive_the_groups() -> None:
         for key in ("lr", "betas"):
             assert built.param_groups[0][key] == plain.param_groups[0][key]
     built.close()
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_model_with_gaps_in_its_memory_begins_with_the_values_of_rank_0(
+    ranks: RankPool, stage: int
+) -> None:
+    """A backend sends memory as it lies: it would leave out elements, and write where none are."""
+    base = torch.arange(24.0).view(4, 6)
+    for rank, values in enumerate(ranks.run(2, "tests.engine.cases:scattered", stage)):
+        assert torch.equal(values["sliced"], base[:, :3])
+        assert torch.equal(values["frozen"], base[:, 3:5])
+        assert torch.equal(values["repeated"], torch.ones(500, 3))
+        assert torch.equal(values["beside"], base[:, 5] + 100 * rank)
+
+
+def test_a_model_that_a_closed_stage_3_engine_let_go_of_is_refused() -> None:
+    model = models.make("mlp")
+    engine = build_engine(model, EngineSpec(zero_stage=3, param_persistence_threshold=0))
+    values = engine.full_parameters()
+    engine.close()
+    with pytest.raises(UsageError, match=r"memory for every element of 'layers.0.weight'.*p.data ="):
+        build_engine(model, EngineSpec())
+    for name, parameter in model.named_parameters():
+        parameter.data = values[name].clone()
+    engine = build_engine(model, EngineSpec())
+    for name, value in engine.full_parameters().items():
+        assert torch.equal(value, values[name])
+    engine.close()

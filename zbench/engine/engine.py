@@ -226,6 +226,9 @@ class Engine:
         return {name: count for name, count in total.items() if count}
 
     def close(self) -> None:
-        """Take the hooks off the model; it stays usable with the parameters as they are."""
+        """Take the hooks off the model; it stays usable with the parameters as they are.
+
+        At stage 3 they are not whole any more: take `full_parameters` before.
+        """
         self._core.close()
         self._policies.close()

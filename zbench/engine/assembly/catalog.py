@@ -9,13 +9,14 @@ from itertools import groupby
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from zbench.engine.deferred import is_part
 from zbench.engine.optimizer import ParamGroup
 from zbench.engine.parameters import Trainable
 from zbench.engine.partition import Region
-from zbench.engine.protocols import Collectives
+from zbench.engine.protocols import Collectives, Work
+from zbench.engine.transport.works import Then
 from zbench.errors import UsageError
 
 
@@ -76,16 +77,44 @@ def collect_frozen(model: nn.Module, trainables: Sequence[Trainable]) -> list[Tr
 
 
 def prepare(model: nn.Module, dtype: torch.dtype, collectives: Collectives) -> None:
-    """Give every rank the values of rank 0, and what is not trained its dtype (float32 becomes `dtype`)."""
-    works = []
-    for tensor in [*model.parameters(), *model.buffers()]:
-        if not is_part(tensor):
-            works.append(collectives.broadcast(tensor.data, 0))
+    """Give every rank the values of rank 0, and what is not trained its dtype (float32 becomes `dtype`).
+
+    UsageError for a parameter without memory for each of its elements.
+    """
+    works: list[Work] = []
+    for name, parameter in model.named_parameters():
+        if not is_part(parameter):
+            if _distinct(parameter).numel() < parameter.numel():
+                raise UsageError(
+                    f"expected memory for every element of {name!r}, got one place for several, as expand()"
+                    " or close() of a stage-3 engine leaves it; give it values (p.data = values.clone()), or"
+                    " build the engine on a new model"
+                )
+            works.append(_broadcast(parameter.data, collectives))
+    works += [_broadcast(_distinct(buffer.data), collectives) for buffer in model.buffers()]
     for work in works:
         work.wait()
     for tensor in [*(p for p in model.parameters() if not p.requires_grad), *model.buffers()]:
         if tensor.dtype == torch.float32:
             tensor.data = tensor.data.to(dtype)
+
+
+def _distinct(tensor: Tensor) -> Tensor:
+    """Return a view of what expand() repeats, once."""
+    repeated = (n > 1 and stride == 0 for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor[tuple(slice(1) if r else slice(None) for r in repeated)]
+
+
+def _broadcast(tensor: Tensor, collectives: Collectives) -> Work:
+    """Start to copy rank 0's values; backends send memory as it lies, so what has gaps goes by a copy."""
+    if torch.empty_like(tensor, device="meta").stride() == tensor.stride():
+        return collectives.broadcast(tensor, 0)
+    copy = tensor.contiguous()
+
+    def back() -> None:
+        tensor.copy_(copy)
+
+    return Then(collectives.broadcast(copy, 0), back)
 
 
 @dataclass(frozen=True, slots=True)
