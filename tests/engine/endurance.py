@@ -1,71 +1,170 @@
 """A long run in which everything is random, for `test_soak`; runs inside the pool's ranks."""
 
 import gc
+import os
 import random
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from tests.engine import disturbances, models
 from tests.engine.holding import live
 from tests.engine.plain import Options, PlainTrainer
 from zbench.engine import build_engine
+from zbench.engine.protocols import StepInfo
 from zbench.spec.engine import EngineSpec
 
 KINDS = [*disturbances.DISTURBANCES, *[""] * len(disturbances.DISTURBANCES)]
-MODEL = "odd-together"
+FATAL = ("backward", "interrupt")  # they cost the step the backwards before them
+FROZEN = {"gpt": "norm", "odd-together": "last", "wandering": "last"}  # the layer that is frozen at times
+Micros = list[list[models.Batch]]
 
 
-def endure(group: dist.ProcessGroup, spec: dict[str, Any], steps: int, seed: int) -> list[int]:
-    """Train for `steps` beside a plain trainer and compare all bits 8 times; return the bytes held then.
+@dataclass(frozen=True)
+class Held:
+    """What a process holds at one moment."""
 
-    Random, and the same on all ranks: the backwards of each step, which of them leave a layer out, what fails
-    or is done beside them, the learning rate, and which layers are frozen.
+    bytes: int
+    files: int
+    threads: int
+
+
+class Run:
+    """An engine's training, and what is drawn for it: the same on all ranks."""
+
+    def __init__(self, group: dist.ProcessGroup, model: str, spec: dict[str, Any]) -> None:
+        self.group, self.name, self.spec = group, model, EngineSpec.model_validate(spec)
+        self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
+        self.net, self.draw = models.make(model), random.Random()
+        self.frozen = FROZEN.get(model, "layers.2")
+        self.engine = build_engine(self.net, self.spec, group)
+
+    def step(self, step: int) -> tuple[float, bool, Micros, StepInfo]:
+        """Take one step; return its learning rate, whether a layer was frozen, the batches of the backwards
+        that counted, and what it was.
+        """
+        self._at_times_resume()
+        rate, frozen = self.draw.choice((1e-3, 3e-3)), self.draw.random() < 0.2
+        self.engine.param_groups[0]["lr"] = rate
+        self.net.get_submodule(self.frozen).requires_grad_(not frozen)
+        return rate, frozen, self._backwards(step), self.engine.step()
+
+    def _at_times_resume(self) -> None:
+        if (drawn := self.draw.random()) >= 0.06:
+            return
+        state = self.engine.state_dict()
+        if drawn < 0.03:
+            self.engine.close()
+            self.net = models.make(self.name)
+            self.engine = build_engine(self.net, self.spec, self.group)
+        self.engine.load_state_dict(state)
+
+    def _backwards(self, step: int) -> Micros:
+        marks = self.spec.accumulation_mode == "multi_backward"
+        known = self.spec.accumulation_mode == "micro_steps"
+        count = self.spec.gradient_accumulation_steps if known else self.draw.choice((1, 1, 2, 3))
+        done: Micros = []
+        for of_ranks in self._batches(step):
+            data = of_ranks[self.rank]
+            if kind := self.draw.choice(KINDS):
+                last = len(done) == count - 1 if marks else None
+                disturbances.disturb(kind, self.engine, data, first=True, last=last)
+                if kind in FATAL:
+                    done.clear()
+            last = len(done) == count - 1 if marks else None
+            self.engine.backward(models.loss(self.net, data), last=last)
+            done.append(of_ranks)
+            if len(done) == count:
+                break
+        return done
+
+    def _batches(self, step: int) -> Iterator[list[models.Batch]]:
+        """Yield batches by rank, without end; some leave a layer out."""
+        micro = 0
+        while True:
+            of_ranks = [models.batch(self.name, step, micro, r) for r in range(self.world)]
+            use = torch.tensor(self.draw.random() < 0.7)
+            yield [(*data[:2], use) if len(data) == 3 else data for data in of_ranks]
+            micro += 1
+
+
+class Judge:
+    """A plain trainer on rank 0, which tells the others what must have come out."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, spec = run, run.spec
+        plan = Options(
+            max_norm=spec.gradient_clipping,
+            divisor=spec.gradient_accumulation_steps,
+            each_backward={"auto": spec.zero_stage >= 2}.get(spec.reduce_at, spec.reduce_at != "boundary"),
+            dtype=spec.dtype,
+            loss_scale_window=spec.loss_scale_window,
+        )
+        self.trainer = None
+        if run.rank == 0:
+            model = models.make(run.name)
+            self.trainer = PlainTrainer(model, world_size=run.world, optimizer={"lr": 1e-3}, plan=plan)
+
+    def step(self, rate: float, frozen: bool, micros: Micros, info: StepInfo) -> None:
+        """Take the same step, and compare what it was."""
+        if self.trainer is None:
+            return
+        self.trainer.torch_groups[0]["lr"] = rate
+        self.trainer.model.get_submodule(self.run.frozen).requires_grad_(not frozen)
+        self.trainer.step(models.loss, micros)
+        assert info.skipped == self.trainer.skipped[-1]
+        assert info.grad_norm is None or str(info.grad_norm) == str(self.trainer.norms[-1])
+
+    def expected(self) -> dict[str, Tensor]:
+        """Return what every parameter must be now; let go of what the last step left."""
+        told: list[Any] = [None]
+        if self.trainer is not None:
+            told = [self.trainer.trajectory().parameters]
+            for p in (*self.trainer.model.parameters(), *self.trainer.masters.values()):
+                p.grad = None
+            self.trainer.norms.clear()
+            self.trainer.skipped.clear()
+        dist.broadcast_object_list(told, src=0, group=self.run.group)
+        values: dict[str, Tensor] = told[0]
+        return values
+
+
+def endure(
+    group: dist.ProcessGroup, model: str, spec: dict[str, Any], steps: int, rounds: int, seed: int
+) -> list[Held]:
+    """Train `rounds` times `steps` beside a plain trainer, comparing all bits at times; return what is held
+    after each round.
+
+    Random: the backwards of each step, which of them leave a layer out, what fails or is done beside them,
+    the learning rate, which layers are frozen, and where training resumes from a checkpoint. Every round
+    draws the same, on other data, so each must end with what the first held.
     """
     gc.collect()
     gc.freeze()
-    rank, world = dist.get_rank(group), dist.get_world_size(group)
-    model, draw = models.make(MODEL), random.Random(seed)
-    engine = build_engine(model, EngineSpec.model_validate(spec), group)
-    plan = Options(max_norm=spec["gradient_clipping"], each_backward=spec["zero_stage"] >= 2)
-    trainer = PlainTrainer(models.make(MODEL), world_size=world, optimizer={"lr": 1e-3}, plan=plan)
-    marks = spec["accumulation_mode"] == "multi_backward"
+    run = Run(group, model, spec)
+    judge = Judge(run)
     held = []
-    for step in range(steps):
-        rate, frozen = draw.choice((1e-3, 3e-3)), draw.random() < 0.2
-        for net, groups in ((model, engine.param_groups), (trainer.model, trainer.torch_groups)):
-            groups[0]["lr"] = rate
-            net.get_submodule("last").requires_grad_(not frozen)
-        micros = []
-        count = draw.choice((1, 1, 2, 3))
-        for micro in range(count):
-            use = torch.tensor(draw.random() < 0.7)
-            micros.append([(*models.batch(MODEL, step, micro, r)[:2], use) for r in range(world)])
-        of_ranks: list[models.Batch] | None
-        for micro, of_ranks in enumerate(micros):
-            last = (micro == count - 1) if marks else None
-            if kind := draw.choice(KINDS):
-                disturbances.disturb(kind, engine, of_ranks[rank], first=micro == 0, last=last)
-            engine.backward(models.loss(model, of_ranks[rank]), last=last)
-        engine.step()
-        trainer.step(models.loss, micros)
-        if (step + 1) % max(steps // 8, 1) == 0:
-            micros.clear()
-            of_ranks = None
-            _forget(trainer)
-            held.append(live())
-            expected = trainer.trajectory().parameters
-            for name, value in engine.full_parameters().items():
-                assert torch.equal(value, expected[name]), f"{name} differs after step {step}"
-    engine.close()
+    for step in range(rounds * steps):
+        if step % steps == 0:
+            run.draw = random.Random(seed)
+        judge.step(*run.step(step))
+        if (step + 1) % steps in (0, steps // 2):
+            _compare(run.engine.full_parameters(), judge.expected(), step)
+        if (step + 1) % steps == 0:
+            held.append(_held())
+    run.engine.close()
     gc.unfreeze()
     return held
 
 
-def _forget(trainer: PlainTrainer) -> None:
-    """Let go of what the plain trainer keeps of its last step."""
-    for p in (*trainer.model.parameters(), *trainer.masters.values()):
-        p.grad = None
-    trainer.norms.clear()
-    trainer.skipped.clear()
+def _compare(values: dict[str, Tensor], expected: dict[str, Tensor], step: int) -> None:
+    for name, value in values.items():
+        assert torch.equal(value, expected[name]), f"{name} differs after step {step}"
+
+
+def _held() -> Held:
+    return Held(live(), *(len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task")))
