@@ -27,8 +27,16 @@ def _long(rank: int, step: int) -> tuple[Any, ...]:
     return (models.tokens(rank + 10 * step, length=64, batch=8),)
 
 
+def _words(rank: int, step: int) -> tuple[Any, ...]:
+    return (models.tokens(rank + 10 * step, length=24),)
+
+
 def _vectors(rank: int, step: int) -> tuple[Any, ...]:
     return (models.vectors(rank + 10 * step),)
+
+
+def _longer_vectors(rank: int, step: int) -> tuple[Any, ...]:
+    return (models.vectors(rank + 10 * step, length=4 + 3 * step),)
 
 
 def _crossed(rank: int, step: int) -> tuple[Any, ...]:
@@ -44,11 +52,14 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Batch]] = {
     "no_reduction_last": (lambda: models.WithoutReduction(2), _vectors),
     "partly_trained": (models.PartlyTrained, _vectors),
     "checkpointed": (models.Checkpointed, _vectors),
+    "checkpoints_not_captured": (lambda: models.Checkpointed(broken=True), _vectors),
     "new_sequence_lengths": (lambda: models.Tied(broken=True), _growing),
     "ready_in_another_order_on_each_rank": (models.Crossed, _crossed),
 }
 OTHERS: dict[str, tuple[Callable[[], nn.Module], Batch]] = {
+    "new_lengths_of_one_graph": (lambda: models.Wide(1, 16), _longer_vectors),
     "wide": (models.Wide, _vectors),
+    "headed": (models.Headed, _words),
     "fragile": (models.Fragile, _vectors),
     "deep": (lambda: models.Tied(depth=24), _long),
 }
@@ -104,15 +115,41 @@ def train_both(group: dist.ProcessGroup, name: str, spec: dict[str, Any], **how:
     return infos
 
 
-def train_with_inductor(group: dist.ProcessGroup, name: str, spec: dict[str, Any]) -> None:
+def train_side_by_side(group: dist.ProcessGroup, name: str) -> None:
+    """Assert that two models, compiled by engines of their own and trained in turns, do not disturb each
+    other: both end with the bits of the one that is trained alone."""
+    alone, _ = train(group, name, {})
+    pairs = []
+    for _ in range(2):
+        torch.manual_seed(3)
+        model = MODELS[name][0]()
+        spec = EngineSpec.model_validate({**BASE, "compile": "aot_eager"})
+        pairs.append((model, build_engine(model, spec, group)))
+    _, batch = make(name)
+    for step in range(3):
+        losses = [model(*batch(dist.get_rank(group), step)) for model, _ in pairs]
+        for (_, engine), loss in zip(pairs, losses, strict=True):
+            engine.backward(loss)
+        for _, engine in pairs:
+            engine.step()
+    for _, engine in pairs:
+        for key, value in engine.full_parameters().items():
+            assert torch.equal(alone[key], value), key
+        engine.close()
+
+
+def train_with_inductor(
+    group: dist.ProcessGroup, name: str, spec: dict[str, Any], *, steps: int = 3, backwards: int = 1
+) -> None:
     """Assert the bits of plain inductor-compiled stage 0, and nearness to eager ZeRO-1."""
-    eager, _ = train(group, name, spec)
-    compiled, infos = train(group, name, {**spec, "compile": "inductor"})
+    eager, _ = train(group, name, spec, steps=steps, backwards=backwards)
+    compiled, infos = train(group, name, {**spec, "compile": "inductor"}, steps=steps, backwards=backwards)
     model, batch = make(name)
     model.compile()
     engine = build_engine(model, EngineSpec.model_validate({**BASE, **spec, "zero_stage": 0}), group)
     for step, info in enumerate(infos):
-        engine.backward(model(*batch(dist.get_rank(group), step)))
+        for micro in range(backwards):
+            engine.backward(model(*batch(dist.get_rank(group) + 100 * micro, step)).float())
         assert engine.step() == info
     for key, value in engine.full_parameters().items():
         assert torch.equal(compiled[key], value), key

@@ -87,3 +87,30 @@ def launched_before_the_end(group: dist.ProcessGroup, name: str) -> tuple[int, i
     buckets = len(engine._core.optimizer.shard.layout.buckets)
     engine.close()
     return launched, buckets
+
+
+def launched_by_each_backward(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[list[list[int]], int]:
+    """Return how many buckets each backward launched, by step, and the number of buckets."""
+    model, batch = make("two_graphs_share_a_parameter")
+    recorders: list[Recorder] = []
+
+    def wrap(inner: Collectives) -> Collectives:
+        recorders.append(Recorder(inner))
+        return recorders[-1]
+
+    parsed = EngineSpec.model_validate({**BASE, "compile": "aot_eager", **spec})
+    engine = build_engine(model, parsed, group, instruments=Instruments(wrap_collectives=wrap))
+    marks = parsed.accumulation_mode == "multi_backward"
+    counts: list[list[int]] = []
+    for step in range(2):
+        counts.append([])
+        for micro in range(3):
+            recorders[0].sizes.clear()
+            engine.backward(
+                model(*batch(dist.get_rank(group), step + 10 * micro)), last=micro == 2 if marks else None
+            )
+            counts[-1].append(len(recorders[0].sizes))
+        engine.step()
+    buckets = len(engine._core.optimizer.shard.layout.buckets)
+    engine.close()
+    return counts, buckets

@@ -134,12 +134,12 @@ def update_peak(group: dist.ProcessGroup, *, held: bool, spec: dict[str, Any]) -
     return peak, partition, buckets
 
 
-def whole_peak(group: dist.ProcessGroup, compiling: str) -> int:
+def whole_peak(group: dist.ProcessGroup, compiling: str, name: str, bucket: int) -> int:
     """Return the peak bytes of a step, all that the engine keeps included, above an empty process."""
-    model, batch = make("deep")
     gc.collect()
     before = live()
-    engine, _ = build(group, model, compile=compiling, reduce_bucket_size=20_000)
+    model, batch = make(name)
+    engine, _ = build(group, model, compile=compiling, reduce_bucket_size=bucket)
     for step in range(3):
         peak_since_reset()
         engine.backward(model(*batch(dist.get_rank(group), step)))
@@ -171,6 +171,22 @@ def faults_free_everything(group: dist.ProcessGroup) -> None:
         engine.close()
     for name, value in runs[0].items():
         assert torch.equal(runs[1][name], value), name
+
+
+def skipped_steps_free_everything(group: dist.ProcessGroup) -> None:
+    """Assert that a step that overflows leaves no more bytes than one that is taken."""
+    model, batch = make("two_graphs_share_a_parameter")
+    gc.collect()
+    engine, _ = build(group, model, dtype="float16", initial_loss_scale=2.0**14, loss_scale_window=1)
+    rest: dict[bool, set[int]] = {False: set(), True: set()}
+    for step in range(8):
+        engine.backward(model(*batch(dist.get_rank(group), step)).float())
+        info = engine.step()
+        if step:  # the first also makes what stays
+            rest[info.skipped].add(live())
+    assert rest[True] == rest[False]
+    assert len(rest[True]) == 1
+    engine.close()
 
 
 def engines_come_and_go(group: dist.ProcessGroup) -> None:

@@ -145,6 +145,25 @@ class Wide(nn.Module):
         return x.square().mean()
 
 
+class Headed(nn.Module):
+    """A language model that is mostly weights: in which order their gradients come decides its peak."""
+
+    def __init__(self, depth: int = 8, width: int = 128, vocabulary: int = 4096) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, width)
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+            for _ in range(depth)
+        )
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = x + layer(x)
+        return nn.functional.cross_entropy(self.head(x).flatten(0, 1), tokens.flatten())
+
+
 class Fuse(torch.autograd.Function):
     """Identity whose backward raises."""
 

@@ -111,11 +111,23 @@ def test_new_sequence_lengths_recompile_and_stay_exact() -> None:
         assert_same(harness.gradients(), harness.expected(run))
 
 
-def test_shapes_may_be_dynamic_from_the_start() -> None:
+@pytest.mark.parametrize(("lowering", "tolerance"), [("aot_eager", 0.0), ("inductor", 1e-5)])
+def test_shapes_may_be_dynamic_from_the_start(lowering: str, tolerance: float) -> None:
+    graphs = []
     with torch._dynamo.config.patch(assume_static_by_default=False):
-        harness = Harness(models.Tied())
-        harness.backward(lambda m: m(models.tokens(length=5)))
-        assert_same(harness.gradients(), harness.expected(lambda m: m(models.tokens(length=5))))
+        harness = Harness(models.Tied(), lowering)
+        for length in (5, 7):
+
+            def run(model: nn.Module, length: int = length) -> Tensor:
+                return model(models.tokens(length=length))
+
+            harness.sink.sums.clear()
+            harness.reference.zero_grad()
+            harness.backward(run)
+            for actual, expected in zip(harness.gradients(), harness.expected(run), strict=True):
+                torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+            graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert graphs[0] == graphs[1] > 0
 
 
 def test_checkpoints_are_compiled_with_their_recomputation() -> None:
@@ -158,6 +170,17 @@ def test_a_gradient_may_be_kept_where_inductor_left_it() -> None:
     assert len(kept) == len(harness.parameters)
     for gradient, then in kept:
         assert torch.equal(gradient, then)
+
+
+def test_inductor_computes_weights_gradients_in_autograds_order() -> None:
+    """Buckets are sent in that order: a gradient that came late would hold up all that came before it."""
+    orders = []
+    for lowering in ("aot_eager", "inductor"):
+        torch._dynamo.reset()
+        harness = Harness(models.Headed(), lowering)
+        harness.backward(lambda m: m(models.tokens(length=24)))
+        orders.append([i for i in harness.sink.order if harness.parameters[i].dim() > 1])
+    assert orders[0] == orders[1]
 
 
 def test_two_forwards_in_one_loss_give_two_contributions() -> None:

@@ -1,5 +1,7 @@
 """Every rank launches the same buckets in the same order, under backward."""
 
+from typing import Any
+
 import pytest
 
 from tests.engine.compiled.cases import MODELS
@@ -26,3 +28,14 @@ def test_buckets_are_launched_under_backward(ranks: RankPool, name: str) -> None
     """Also those of parameters that get nothing: no bucket waits for the end of backward."""
     for launched, buckets in ranks.run(2, f"{LAUNCHES}:launched_before_the_end", name):
         assert launched == buckets
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [{"gradient_accumulation_steps": 3}, {"accumulation_mode": "multi_backward"}],
+    ids=lambda s: next(iter(s)),
+)
+def test_only_the_boundary_backward_reduces(ranks: RankPool, spec: dict[str, Any]) -> None:
+    for steps, buckets in ranks.run(2, f"{LAUNCHES}:launched_by_each_backward", spec):
+        assert buckets > 1
+        assert steps == [[0, 0, buckets], [0, 0, buckets]]

@@ -46,14 +46,24 @@ def test_holding_targets_and_buckets_would_cost_exactly_their_bytes(
             assert buckets >= partition * world_size
 
 
-def test_the_peak_is_no_higher_than_that_of_eager_zero_1(ranks: RankPool) -> None:
-    eager = ranks.run(2, f"{CASES}:whole_peak", "off")
-    compiled = ranks.run(2, f"{CASES}:whole_peak", "aot_eager")
+@pytest.mark.parametrize(
+    ("compiling", "name", "bucket"),
+    [("aot_eager", "deep", 20_000), ("inductor", "headed", 200_000)],
+)
+def test_the_peak_is_no_higher_than_that_of_eager_zero_1(
+    ranks: RankPool, compiling: str, name: str, bucket: int
+) -> None:
+    eager = ranks.run(2, f"{CASES}:whole_peak", "off", name, bucket)
+    compiled = ranks.run(2, f"{CASES}:whole_peak", compiling, name, bucket)
     assert all(c <= e for c, e in zip(compiled, eager, strict=True))
 
 
 def test_an_exception_in_backward_frees_everything(ranks: RankPool) -> None:
     ranks.run(2, f"{CASES}:faults_free_everything")
+
+
+def test_a_skipped_step_frees_everything(ranks: RankPool) -> None:
+    ranks.run(2, f"{CASES}:skipped_steps_free_everything")
 
 
 def test_engines_that_come_and_go_leave_nothing(ranks: RankPool) -> None:

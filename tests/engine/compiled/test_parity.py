@@ -15,6 +15,16 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "multi_backward": ({"accumulation_mode": "multi_backward"}, {"backwards": 2}),
     "no_clipping": ({"gradient_clipping": 0.0}, {}),
     "offload": ({"offload_optimizer": "cpu"}, {}),
+    "everything_at_once": (
+        {
+            "offload_optimizer": "cpu",
+            "gradient_clipping": 0.01,
+            "dtype": "bfloat16",
+            "communication_dtype": "float32",
+            "gradient_accumulation_steps": 2,
+        },
+        {"backwards": 2},
+    ),
     "no_overlap": ({"overlap_comm": False}, {}),
     "one_bucket": ({"reduce_bucket_size": 100_000}, {}),
     "bfloat16": ({"dtype": "bfloat16"}, {}),
@@ -33,6 +43,10 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", MODELS)
 def test_every_kind_of_graph(ranks: RankPool, name: str) -> None:
     ranks.run(2, f"{CASES}:train_both", name, {})
+
+
+def test_engines_side_by_side_do_not_mix(ranks: RankPool) -> None:
+    ranks.run(2, f"{CASES}:train_side_by_side", "one_graph_for_many_layers")
 
 
 @pytest.mark.parametrize("world_size", [1, 3])
@@ -59,6 +73,22 @@ def test_parameters_may_be_unfrozen_in_the_middle(ranks: RankPool) -> None:
     ranks.run(2, f"{CASES}:train_both", "partly_trained", {}, thaw_at=1)
 
 
-@pytest.mark.parametrize(("name", "spec"), [(SHARED, {}), ("wide", {"reduce_bucket_size": 10**6})])
-def test_inductor_has_the_bits_of_plain_inductor(ranks: RankPool, name: str, spec: dict[str, Any]) -> None:
-    ranks.run(2, f"{CASES}:train_with_inductor", name, spec)
+INDUCTOR: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "two_graphs_share_a_parameter": (SHARED, {}, {}),
+    "sent_from_where_they_are": ("wide", {"reduce_bucket_size": 10**6}, {}),
+    "new_sequence_lengths": ("new_lengths_of_one_graph", {}, {}),
+    "no_reduction_in_the_middle": ("no_reduction_in_the_middle", {}, {}),
+    "partly_trained": ("partly_trained", {}, {}),
+    "checkpointed": ("checkpointed", {}, {}),
+    "offload_and_micro_steps": (
+        "one_graph_for_many_layers",
+        {"offload_optimizer": "cpu", "gradient_accumulation_steps": 2},
+        {"backwards": 2},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", INDUCTOR)
+def test_inductor_has_the_bits_of_plain_inductor(ranks: RankPool, case: str) -> None:
+    name, spec, how = INDUCTOR[case]
+    ranks.run(2, f"{CASES}:train_with_inductor", name, spec, **how)

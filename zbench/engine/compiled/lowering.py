@@ -13,6 +13,17 @@ Lowering = Callable[[fx.GraphModule, Sequence[Any], EditBackward], Callable[...,
 compiled (which may be as late as the first backward)."""
 
 
+# Inductor takes a gradient for freed once its operator has run, but one in flight is still being read. So no
+# buffer's memory is handed on to the next. And gradients are computed in autograd's order, that of the trace:
+# by inductor's reckoning the head's weight, the first bucket of all, was best computed last, and every other
+# gradient waited for it in memory, with nothing reduced under backward.
+BACKWARD_OPTIONS = {
+    "allow_buffer_reuse": False,
+    "memory_planning": False,
+    "reorder_for_peak_memory": False,
+}
+
+
 def lower_aot_eager(graph: fx.GraphModule, inputs: Sequence[Any], edit: EditBackward) -> Callable[..., Any]:
     """Run both halves with eager's own kernels: the same bits as the uncompiled model."""
     from torch._dynamo.backends.common import aot_autograd
@@ -44,13 +55,11 @@ def lower_inductor(graph: fx.GraphModule, inputs: Sequence[Any], edit: EditBackw
     from torch._inductor import config as inductor_config
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
-    from zbench.engine.compiled.reuse import leave_gradients_alone
-
     def compile_half(module: fx.GraphModule, example: Sequence[Any], **options: Any) -> Any:
         if not options.get("is_backward"):
             return compile_fx_inner(module, example, **options)
         edit(module)
-        with inductor_config.patch(memory_planning=False), leave_gradients_alone():
+        with inductor_config.patch(BACKWARD_OPTIONS):
             return compile_fx_inner(module, example, **options)
 
     with config.patch(enable_autograd_cache=False):
