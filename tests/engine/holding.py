@@ -95,6 +95,30 @@ def steps(group: dist.ProcessGroup, spec: dict[str, Any], backwards: int) -> dic
     return {"kept": kept, "copies": dict(copies.bytes), "held": held}
 
 
+def room_for_sums(group: dist.ProcessGroup) -> list[int]:
+    """Return the bytes held for sums after a forward, before each layer's backward, after it all, and after
+    the step.
+    """
+    net, spec = Layers(), {"zero_stage": 3, "param_persistence_threshold": 0, "overlap_comm": False}
+    spec |= {"reduce_bucket_size": WIDTH * WIDTH, "prefetch_bucket_size": 1}
+    engine = build_engine(net, EngineSpec.model_validate(spec), group)
+    seen: list[int] = []
+
+    def look(*_: object) -> None:
+        seen.append(engine.memory_by_category().get("gradients", 0))
+
+    for layer in net.layers:
+        layer.register_forward_hook(lambda _, __, y: y.register_hook(look) and None)
+    loss = net(torch.ones(4, WIDTH)).square().mean()
+    look()
+    engine.backward(loss)
+    look()
+    engine.step()
+    look()
+    engine.close()
+    return seen
+
+
 def disturbed(group: dist.ProcessGroup, spec: dict[str, Any]) -> list[int]:
     """Return the bytes held after steps in which all goes wrong that can, every time alike."""
     gc.collect()

@@ -40,18 +40,24 @@ def gradients(held: dict[str, int]) -> int:
     return held.get("gradients", 0) + held.get("host_gradients", 0)
 
 
+def sums(row: dict[str, Any]) -> int:
+    """Return the bytes of where sums land that may outlive a step: at stage 3 only the host's."""
+    if row["zero_stage"] == 3 and row.get("offload_optimizer", "none") == "none":
+        return 0
+    return PART if row["zero_stage"] else WHOLE
+
+
 @each_row
 def test_a_single_backward_is_copied_once_and_needs_no_accumulator(ranks: RankPool, k: int) -> None:
     row, *results = measure(ranks, k, SINGLE[k % 3], 1)
     for result in results:
-        assert gradients(result["held"]) == (PART if row["zero_stage"] else WHOLE), (
-            "where the sums land, no more"
-        )
+        assert gradients(result["held"]) == sums(row), "where the sums land, no more"
         assert set(result["copies"]) == {"copy_"}
         gathered = (
             (LAYERS - 1) * PART // LAYERS if row["zero_stage"] == 3 else 0
         )  # for backward, all layers but the first
-        assert result["copies"]["copy_"] == WHOLE + gathered, (
+        told = 8 * LAYERS  # which parameters received a gradient
+        assert result["copies"]["copy_"] == WHOLE + gathered + told, (
             "every gradient goes into a bucket, and that is all"
         )
 
@@ -61,7 +67,7 @@ def test_several_backwards_are_added_up_where_they_are_reduced(ranks: RankPool, 
     row, *results = measure(ranks, k, SEVERAL[k % 3], 3)
     for result in results:
         accumulator = WHOLE if row["zero_stage"] == 1 else 0  # stage 0 adds in the landing itself
-        assert gradients(result["held"]) == (PART if row["zero_stage"] else WHOLE) + accumulator
+        assert gradients(result["held"]) == sums(row) + accumulator
         added = WHOLE if row["zero_stage"] < 2 else PART
         assert result["copies"]["add_"] == 2 * added
 
@@ -71,6 +77,12 @@ def test_what_fails_or_is_given_up_is_freed(ranks: RankPool, k: int) -> None:
     spec = [*ROWS, *SPECULATIVE_ROWS][k] | SIZES | {"gradient_accumulation_steps": 2}
     for held in ranks.run(2, "tests.engine.holding:disturbed", spec):
         assert max(held[3:]) <= held[2], "the same every time, so nothing may be left"
+
+
+def test_stage_3_has_room_for_a_layers_sums_from_its_own_gradient_on(ranks: RankPool) -> None:
+    layer = PART // LAYERS
+    for seen in ranks.run(2, "tests.engine.holding:room_for_sums"):
+        assert seen == [0, *(layer * k for k in range(LAYERS + 1)), 0]
 
 
 def test_a_model_made_in_parts_is_never_whole_on_a_rank(ranks: RankPool) -> None:

@@ -18,7 +18,6 @@ from collections.abc import Callable
 from typing import Any
 
 CLIP, LEARNING_RATE, BUCKET = 1.0, 1e-3, 5_000_000
-PREFETCH = 1_100_000  # one layer's weight ahead; FSDP2 gathers a block ahead, three times as much
 VOCABULARY, LENGTH, BATCH = 8192, 128, 2
 
 
@@ -124,7 +123,6 @@ def own_engine(mode: str, model: Any) -> Step:
             "gradient_clipping": CLIP,
             "reduce_bucket_size": BUCKET,
             "allgather_bucket_size": BUCKET,
-            "prefetch_bucket_size": PREFETCH,
             "optimizer": {"lr": LEARNING_RATE},
         }
     )

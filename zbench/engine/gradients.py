@@ -77,6 +77,7 @@ class Gradients(ABC):
     def clear(self) -> None:
         """Forget the step's gradients: the update has read them, or they were dropped."""
         self.contributed = [False] * len(self.portions)
+        self.reducer.landing.drop()
 
     def close(self) -> None:
         """Let go of whatever is registered elsewhere."""

@@ -66,6 +66,9 @@ class Landing:
         while self._arriving:
             self._finish_oldest()
 
+    def drop(self) -> None:
+        """The update has read the sums, or the step is forgotten."""
+
     def bytes_by_category(self) -> dict[str, int]:
         """Return what it holds now."""
         return {**self.sums.bytes_by_category("gradients"), "buckets": self._scratch.bytes}
@@ -100,6 +103,27 @@ class Landing:
         work, scratch = self._arriving.popleft()
         work.wait()
         self._scratch.give(scratch)
+
+
+class StepLanding(Landing):
+    """Has memory for a bucket's sums from its first reduction to the update only, so none while activations
+    are at their height.
+    """
+
+    def __init__(self, shard: Shard, placement: Placement, device: torch.device, kept: torch.dtype) -> None:
+        local = (shard.local(Extent(b.start, b.length)) for b in shard.layout.buckets)
+        super().__init__(shard, placement.cut(local), device, kept)
+        self.drop()
+
+    def target(self, bucket: Bucket) -> Tensor:
+        local = self.shard.local(Extent(bucket.start, bucket.length))
+        self.sums.flat(local.start, local.length).bind()
+        return super().target(bucket)
+
+    def drop(self) -> None:
+        for flat in self.sums.flats:
+            flat.release()
+        self._scratch.drop()
 
 
 class WholeLanding(Landing):

@@ -9,7 +9,7 @@ from torch import nn
 from zbench.engine.assembly import choices
 from zbench.engine.compiled.assembly import compile_model
 from zbench.engine.gradients import Gradients, ReplicatedGradients, ShardedGradients
-from zbench.engine.landing import Landing, WholeLanding
+from zbench.engine.landing import Landing, StepLanding, WholeLanding
 from zbench.engine.parameters import Trainable
 from zbench.engine.reduction import BucketReducer
 from zbench.engine.route import Route
@@ -23,7 +23,7 @@ def gradients_of(
     """Return where the sums land, and what brings them there."""
     if spec.compile != "off":
         return compile_model(model, trainables, route, spec.compile)
-    landing = _landing(route)
+    landing = _landing(spec, route)
     watches = spec.offload_schedule == "speculative"
     reducer = BucketReducer(route.collectives, landing, in_flight=route.in_flight, watches=watches)
     at_boundary = route.collectives.world_size == 1 or choices.reduces_at_boundary(spec)
@@ -34,9 +34,12 @@ def gradients_of(
     return landing, ReplicatedGradients(reducer, once=once, several=_several(route, landing, pooled))
 
 
-def _landing(route: Route) -> Landing:
+def _landing(spec: EngineSpec, route: Route) -> Landing:
     place = route.shard, route.placement, route.device, route.wire.kept
-    return WholeLanding(*place, route.collectives) if route.shard.whole else Landing(*place)
+    if route.shard.whole:
+        return WholeLanding(*place, route.collectives)
+    alone, offloaded = route.collectives.world_size == 1, spec.offload_optimizer != "none"
+    return Landing(*place) if spec.zero_stage < 3 or alone or offloaded else StepLanding(*place)
 
 
 def _once(route: Route, landing: Landing, pooled: PooledSends, *, at_boundary: bool) -> Sends:

@@ -1,6 +1,7 @@
 """Buffers over the local index space that lie in one memory, or partly in one and partly in another."""
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from zbench.engine.home import Home
+from zbench.engine.offload.pages import prefer_huge_pages
 from zbench.engine.partition import Extent, Shard
 
 
@@ -26,8 +28,20 @@ class Flat:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the buffer."""
-        return self.buffers[0].nbytes
+        """Bytes of the buffer's memory."""
+        return self.buffers[0].untyped_storage().nbytes()
+
+    def bind(self) -> bool:
+        """Give the buffer and all its views memory, not initialised; return whether they had none."""
+        missing = self.nbytes < self.buffers[0].nbytes
+        if missing:
+            self.buffers[0].untyped_storage().resize_(self.buffers[0].nbytes)
+            prefer_huge_pages(self.buffers[0])
+        return missing
+
+    def release(self) -> None:
+        """Free the memory under the buffer and all its views, which keep their shapes."""
+        self.buffers[0].untyped_storage().resize_(0)
 
     def place(self, start: int, length: int) -> int | None:
         """Return where in the buffer a run of the index space begins, or None where it is not all here."""
@@ -48,12 +62,13 @@ class Spread:
 
     def __init__(self, flats: Sequence[Flat], length: int) -> None:
         self.flats, self.length = flats, length
+        parts = [(extent, flat) for flat in flats for extent in flat.extents]
+        self._parts = sorted(parts, key=lambda part: part[0].start)
+        self._starts = [extent.start for extent, _ in self._parts]
 
     def flat(self, start: int, length: int) -> Flat:
         """Return the part that holds a run of the index space; no run may lie in two."""
-        if len(self.flats) == 1:
-            return self.flats[0]
-        return next(flat for flat in self.flats if flat.place(start, length) is not None)
+        return self._parts[bisect_right(self._starts, start) - 1][1]
 
     def run(self, start: int, length: int) -> Tensor:
         """Return a run of the index space, as a view."""
@@ -61,8 +76,7 @@ class Spread:
 
     def runs(self) -> Iterator[tuple[Extent, Tensor]]:
         """Yield the longest runs that lie together, in local order."""
-        pairs = [(extent, flat) for flat in self.flats for extent in flat.extents]
-        for extent, flat in sorted(pairs, key=lambda pair: pair[0].start):
+        for extent, flat in self._parts:
             yield extent, flat.run(extent.start, extent.length)
 
     def cpu(self) -> Tensor:
@@ -72,7 +86,10 @@ class Spread:
 
     def bytes_by_category(self, name: str) -> dict[str, int]:
         """Return the bytes in each home."""
-        return {f"{flat.home.prefix}{name}": flat.nbytes for flat in self.flats}
+        held: Counter[str] = Counter()
+        for flat in self.flats:
+            held[f"{flat.home.prefix}{name}"] += flat.nbytes
+        return dict(held)
 
 
 @dataclass(frozen=True)
@@ -94,6 +111,10 @@ class Placement:
         return Placement.of(
             ((home, [e for e in found if e.length > 0]) for home, found in cut), extent.length
         )
+
+    def cut(self, extents: Iterable[Extent]) -> "Placement":
+        """Return the same placement with a part of its own for each of `extents`, which cover `length`."""
+        return Placement([part for extent in extents for part in self.within(extent).parts], self.length)
 
     def zeros(self, dtype: torch.dtype) -> Spread:
         """Return zeroed buffers of it all."""
