@@ -2,13 +2,14 @@
 of it.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from zbench.engine.home import Home
 from zbench.engine.partition import Extent, Segment, Shard
 from zbench.engine.protocols import Collectives, Work
 from zbench.engine.transport.works import All
@@ -47,48 +48,53 @@ def write_segments(
             place(s)[: part.numel()].copy_(part)
 
 
-class Parameters(Protocol):
+class Parameters(ABC):
     """The model's parameters, as the optimizer sees them: owned segments to write, and a way to publish
-    them. `buffers`: their memory on this rank, a flat one for each dtype.
+    them. `buffers`: their memory on this rank, one in `home` for each section's run of the index space.
     """
 
-    buffers: list[Tensor]
+    def __init__(
+        self, shard: Shard, dtypes: Sequence[torch.dtype], home: Home, sections: Sequence[Extent]
+    ) -> None:
+        self.shard, self.dtypes, self.home, self.sections = shard, dtypes, home, sections
+        self.buffers = [home.zeros(s.length, d) for s, d in zip(sections, dtypes, strict=True)]
 
+    @abstractmethod
     def owned(self, segment: Segment) -> Tensor:
         """Return the stored values [segment.length] of what this rank owns, in the parameter's dtype."""
-        ...
 
+    @abstractmethod
     def adopt(self, trainables: Sequence[Trainable]) -> None:
         """Make the model's parameters views of the values stored here; their old values are let go."""
-        ...
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Publish the rest; return when the next forward may begin."""
 
     def publish(self, local_stop: int) -> None:
         """Segments below `local_stop` (local order) have new values: start to make them known to all."""
-        ...
-
-    def settle(self) -> None:
-        """Publish the rest; return when the next forward may begin."""
-        ...
+        return
 
     def bytes_by_category(self) -> dict[str, int]:
-        """Return what is held between steps."""
-        ...
+        """Return what is held now."""
+        return {f"{self.home.prefix}parameters": sum(flat.nbytes for flat in self.buffers)}
+
+    def _stored(self, section: int, start: int, length: int) -> Tensor:
+        at = start - self.sections[section].start
+        return self.buffers[section][at : at + length]
 
 
-class ReplicatedParameters:
+class ReplicatedParameters(Parameters):
     """Whole parameters on every rank; after the update each rank's parts are gathered in place, block by
     block.
     """
 
     def __init__(
-        self, shard: Shard, dtypes: Sequence[torch.dtype], device: torch.device, collectives: Collectives
+        self, shard: Shard, dtypes: Sequence[torch.dtype], home: Home, collectives: Collectives
     ) -> None:
         layout = shard.layout
-        self.shard, self.collectives = shard, collectives
-        self.sections = [layout.section_extent(k) for k in range(len(dtypes))]
-        self.buffers = [
-            torch.zeros(s.length, dtype=d, device=device) for s, d in zip(self.sections, dtypes, strict=True)
-        ]
+        super().__init__(shard, dtypes, home, [layout.section_extent(k) for k in range(len(dtypes))])
+        self.collectives = collectives
         self._blocks: list[Extent] = [] if shard.whole else list(layout.blocks)
         self._published = 0
         self._works: list[Work] = []
@@ -97,16 +103,12 @@ class ReplicatedParameters:
         layout = self.shard.layout
         for t in trainables:
             span = layout.spans[t.index]
-            t.parameter.data = self._view(layout.section_of[t.index], span.start, span.numel).view(
+            t.parameter.data = self._stored(layout.section_of[t.index], span.start, span.numel).view(
                 t.parameter.shape
             )
 
-    def _view(self, section: int, start: int, length: int) -> Tensor:
-        at = start - self.sections[section].start
-        return self.buffers[section][at : at + length]
-
     def owned(self, segment: Segment) -> Tensor:
-        return self._view(segment.section, segment.flat, segment.length)
+        return self._stored(segment.section, segment.flat, segment.length)
 
     def publish(self, local_stop: int) -> None:
         while self._published < len(self._blocks):
@@ -118,13 +120,10 @@ class ReplicatedParameters:
 
     def _block_view(self, block: Extent) -> Tensor:
         section = next(k for k, s in enumerate(self.sections) if s.start <= block.start < s.stop)
-        return self._view(section, block.start, block.length)
+        return self._stored(section, block.start, block.length)
 
     def settle(self) -> None:
         self.publish(self.shard.length)
         All(self._works).wait()
         self._works.clear()
         self._published = 0
-
-    def bytes_by_category(self) -> dict[str, int]:
-        return {"parameters": sum(flat.nbytes for flat in self.buffers)}

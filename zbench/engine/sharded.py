@@ -7,6 +7,7 @@ release they become placeholders of the same shape. Nothing is ever freed under 
 to it.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from zbench.engine.home import Home
-from zbench.engine.parameters import Trainable
+from zbench.engine.parameters import Parameters, Trainable
 from zbench.engine.partition import Extent, Segment, Shard
 from zbench.engine.protocols import Collectives, Work
 from zbench.engine.transport.works import All
@@ -44,7 +45,7 @@ class Unit:
         return self.extent.length
 
 
-class ShardedParameters:
+class ShardedParameters(Parameters):
     """Parts of all parameters in `home`, in the parameters' dtypes, and the operations on units."""
 
     def __init__(
@@ -58,10 +59,9 @@ class ShardedParameters:
         resident: frozenset[int],
     ) -> None:
         layout = shard.layout
-        self.shard, self.dtypes, self.device, self.home = shard, dtypes, device, home
-        self.collectives = collectives
-        self.sections = [shard.local(layout.section_extent(k)) for k in range(len(dtypes))]
-        self.buffers = [home.zeros(s.length, d) for s, d in zip(self.sections, dtypes, strict=True)]
+        sections = [shard.local(layout.section_extent(k)) for k in range(len(dtypes))]
+        super().__init__(shard, dtypes, home, sections)
+        self.device, self.collectives = device, collectives
         self._by_storage: dict[int, Unit] = {}
         self.units = [
             Unit(
@@ -82,10 +82,7 @@ class ShardedParameters:
         self.settle()
 
     def owned(self, segment: Segment) -> Tensor:
-        return self._part(segment.section, segment.local, segment.length)
-
-    def publish(self, local_stop: int) -> None:
-        return
+        return self._stored(segment.section, segment.local, segment.length)
 
     def settle(self) -> None:
         """Let go of values from before the update; gather those that stay."""
@@ -107,7 +104,7 @@ class ShardedParameters:
             piece, local = self.shard.piece(block), self.shard.local(block)
             at = piece.start - unit.extent.start
             mine = unit.full[at : at + piece.length]
-            mine.copy_(self._part(unit.section, local.start, local.length), non_blocking=True)
+            mine.copy_(self._stored(unit.section, local.start, local.length), non_blocking=True)
             begin = block.start - unit.extent.start
             works.append(self.collectives.all_gather(unit.full[begin : begin + block.length]))
         unit.arriving = All(works)
@@ -142,11 +139,4 @@ class ShardedParameters:
 
     def bytes_by_category(self) -> dict[str, int]:
         here = sum(unit.full.nbytes for unit in self.units if unit.full is not None)
-        stored = sum(shard.nbytes for shard in self.buffers)
-        if self.home.prefix:
-            return {f"{self.home.prefix}parameters": stored, "parameters": here}
-        return {"parameters": stored + here}
-
-    def _part(self, section: int, local: int, length: int) -> Tensor:
-        at = local - self.sections[section].start
-        return self.buffers[section][at : at + length]
+        return dict(Counter(super().bytes_by_category()) + Counter(parameters=here))

@@ -143,7 +143,7 @@ class _CoreBuilder:
 
     def _parameters(self, shard: Shard, regions: Regions) -> ReplicatedParameters | ShardedParameters:
         if self.spec.zero_stage < 3:
-            return ReplicatedParameters(shard, regions.dtypes, self.device, self.collectives)
+            return ReplicatedParameters(shard, regions.dtypes, self.near, self.collectives)
         return self._sharded(shard, regions)
 
     def _sharded(self, shard: Shard, regions: Regions) -> ShardedParameters:
