@@ -11,10 +11,12 @@ agrees across ranks. The gradient is copied before `accept` returns, or kept unc
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from zbench.engine.parameters import Trainable
 from zbench.engine.partition import Portion
 from zbench.engine.reduction import BucketReducer
 from zbench.engine.sending import Sends
@@ -34,11 +36,12 @@ class Gradients(ABC):
     """Per backward: `begin`, `accept`..., `finish` (or `abandon`); per step: `settle`, then `clear`.
 
     `contributed` tells which parameters received a gradient on this rank since the step began. All write
-    gradients to send buffers, portion by portion.
+    gradients to send buffers, portion by portion. trainables: those of them that are frozen when a backward
+    begins are not waited for.
     """
 
-    def __init__(self, reducer: BucketReducer) -> None:
-        self.reducer, self.portions = reducer, reducer.portions
+    def __init__(self, reducer: BucketReducer, trainables: Sequence[Trainable]) -> None:
+        self.reducer, self.portions, self._trainables = reducer, reducer.portions, trainables
         self.contributed = [False] * len(self.portions)
         self._arrived = [False] * len(self.portions)
         self._open = False
@@ -87,6 +90,12 @@ class Gradients(ABC):
         self._arrived = [False] * len(self.portions)
         self._open = True
 
+    def _foreseen(self) -> Collection[int]:
+        """Return the parameters that a backward that begins now will not bring: frozen since the engine was
+        built.
+        """
+        return [t.index for t in self._trainables if not t.parameter.requires_grad]
+
     def _arrive(self, index: int) -> None:
         if not self._open:
             raise UsageError(
@@ -118,13 +127,15 @@ class Gradients(ABC):
 class ShardedGradients(Gradients):
     """Reduces at each backward; sums of earlier backwards wait in the landing, sharded."""
 
-    def __init__(self, reducer: BucketReducer, sends: Sends) -> None:
-        super().__init__(reducer)
+    def __init__(self, reducer: BucketReducer, trainables: Sequence[Trainable], sends: Sends) -> None:
+        super().__init__(reducer, trainables)
         self._sends = sends
 
     def begin(self, this: Pass, loss: Tensor) -> None:
         self._start()
         self.reducer.begin(self._sends, first=this.first, last=bool(this.last))
+        absent = self._foreseen()
+        self.reducer.skip(absent, blank=absent)
 
     def accept(self, index: int, gradient: Tensor) -> None:
         self._arrive(index)
@@ -144,8 +155,10 @@ class ReplicatedGradients(Gradients):
     Where nobody knows yet whether another backward follows, gradients stay as autograd made them.
     """
 
-    def __init__(self, reducer: BucketReducer, *, once: Sends, several: Sends) -> None:
-        super().__init__(reducer)
+    def __init__(
+        self, reducer: BucketReducer, trainables: Sequence[Trainable], *, once: Sends, several: Sends
+    ) -> None:
+        super().__init__(reducer, trainables)
         self._once, self._several = once, several
         self._sends = once
         self._last: bool | None = None
@@ -162,6 +175,8 @@ class ReplicatedGradients(Gradients):
             self._write_waiting()
         if this.last:
             self.reducer.begin(self._sends, first=True, last=True)
+            absent = self._foreseen()
+            self.reducer.skip(absent, blank={i for i in absent if not self.contributed[i]})
 
     def accept(self, index: int, gradient: Tensor) -> None:
         add = self.contributed[index]

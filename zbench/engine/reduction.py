@@ -2,8 +2,8 @@
 time.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable
 
 from torch import Tensor
 
@@ -37,6 +37,7 @@ class BucketReducer:
             self._expected[portion.bucket] += 1
         self._sends: Sends | None = None
         self._missing: list[int] = []
+        self._blank: defaultdict[int, list[Portion]] = defaultdict(list)
         self._next = 0
         self._last = False
         self._flying: deque[tuple[Bucket, Work, Tensor]] = deque()
@@ -45,8 +46,20 @@ class BucketReducer:
         """Start a backward that reduces what is written to `sends`."""
         self._sends, self._last = sends, last
         self._missing = list(self._expected)
+        self._blank.clear()
         self._next = 0
         self.landing.begin(first=first, last=last)
+
+    def skip(self, absent: Iterable[int], *, blank: Collection[int]) -> None:
+        """The backward that just began brings nothing for the parameters `absent`, so no bucket waits for it;
+        those in `blank` have no gradient from earlier backwards either, and count as zero.
+        """
+        for index in absent:
+            for portion in self.portions[index]:
+                self._missing[portion.bucket] -= 1
+                if index in blank:
+                    self._blank[portion.bucket].append(portion)
+        self._launch_full()
 
     def filled(self, portion: Portion) -> None:
         """One portion of the current backward's gradients has been written."""
@@ -63,7 +76,7 @@ class BucketReducer:
         assert self._sends is not None
         for portion in (p for index in stale for p in self.portions[index]):
             if portion.bucket >= self._next:
-                self._sends.open(portion.bucket)[portion.target : portion.target + portion.length].zero_()
+                self._clear(self._sends, portion)
         self._missing = [0] * len(self.buckets)
         self._launch_full()
         self._land(0)
@@ -87,6 +100,8 @@ class BucketReducer:
 
     def _launch(self, bucket: Bucket) -> None:
         assert self._sends is not None
+        for portion in self._blank.pop(bucket.index, ()):
+            self._clear(self._sends, portion)
         self._land(self.in_flight - bucket.length)
         target = self.landing.target(bucket)
         part = target[: bucket.length // self.collectives.world_size]
@@ -94,6 +109,10 @@ class BucketReducer:
         self._flying.append((bucket, work, target))
         if self.in_flight == 0:
             self._land(0)
+
+    @staticmethod
+    def _clear(sends: Sends, portion: Portion) -> None:
+        sends.open(portion.bucket)[portion.target : portion.target + portion.length].zero_()
 
     def _land(self, keep: int) -> None:
         """Wait for the oldest until no more than `keep` elements are in flight."""

@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 import torch
 
 from tests.engine.ranks import RankPool
@@ -66,6 +67,26 @@ def test_a_parameter_without_gradient_does_not_hold_up_the_others() -> None:
         assert torch.equal(unused, torch.ones(300))
         assert e.state_dict()["step.unused"] == 0
         assert e.state_dict()["step.layers.0.weight"] == 1
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("mode", ["micro_steps", "multi_backward"])
+def test_what_is_frozen_between_steps_is_not_waited_for(stage: int, mode: str) -> None:
+    """The last layer's gradients come first: buckets after it must not wait for what will not come."""
+    model, counts = layers(), []
+    marks = {"last": True} if mode == "multi_backward" else {}
+    with engine(model, zero_stage=stage, accumulation_mode=mode, reduce_bucket_size=5000) as e:
+        scheduled = schedule_of(e)
+        model.between[1] = when_backward_passes(lambda: counts.append(len(scheduled._ahead)))
+        for step, frozen in enumerate((False, True, False)):
+            for parameter in (model.layers[3].weight, model.layers[2].bias):
+                parameter.requires_grad_(not frozen)
+            e.backward(loss(model, step), **marks)
+            assert not e.step().rolled_back
+        state = e.state_dict()
+    assert counts[0] == counts[2] > 0
+    assert counts[1] > 0, "a frozen layer held up the others"
+    assert [state[f"step.layers.{k}.weight"] for k in range(4)] == [3, 3, 3, 2]
 
 
 def test_a_bucket_lands_when_its_collective_is_done_not_when_another_is_launched(ranks: RankPool) -> None:

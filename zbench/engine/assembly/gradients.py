@@ -30,8 +30,9 @@ def gradients_of(
     pooled = PooledSends(route.shard.layout, route.wire.sent_sections, route.device)
     once = _once(route, landing, pooled, at_boundary=at_boundary)
     if not at_boundary:
-        return landing, ShardedGradients(reducer, once)
-    return landing, ReplicatedGradients(reducer, once=once, several=_several(route, landing, pooled))
+        return landing, ShardedGradients(reducer, trainables, once)
+    several = _several(route, landing, pooled)
+    return landing, ReplicatedGradients(reducer, trainables, once=once, several=several)
 
 
 def _landing(spec: EngineSpec, route: Route) -> Landing:

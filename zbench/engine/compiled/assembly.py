@@ -7,11 +7,11 @@ from torch import nn
 
 from zbench.engine.compiled.backend import compile_in_place, undo_compile
 from zbench.engine.compiled.gradients import CompiledGradients, StepMemory
-from zbench.engine.compiled.reduction import ForeseeingReducer
 from zbench.engine.compiled.registry import StepRegistry
 from zbench.engine.compiled.sending import step_sends
 from zbench.engine.compiled.targets import StepTargets
 from zbench.engine.parameters import Trainable
+from zbench.engine.reduction import BucketReducer
 from zbench.engine.route import Route
 from zbench.engine.transport.single import SingleProcess
 
@@ -30,7 +30,7 @@ def compile_model(
         layout, route.device, sent=wire.sent_sections, kept=wire.kept, cast=wire.sent is not None
     )
     scratch = [] if isinstance(route.moved, SingleProcess) else [route.moved.scratch]
-    reducer = ForeseeingReducer(route.collectives, targets, in_flight=route.in_flight)
+    reducer = BucketReducer(route.collectives, targets, in_flight=route.in_flight)
     registry = StepRegistry([t.parameter for t in trainables])
     memory = StepMemory(once, several, scratch, targets)
     gradients = CompiledGradients(reducer, registry, memory, partial(undo_compile, model))

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from zbench.engine.compiled.ops import set_current
-from zbench.engine.compiled.reduction import ForeseeingReducer
 from zbench.engine.compiled.registry import StepRegistry
 from zbench.engine.compiled.sending import LendingStepSends, StepSends
 from zbench.engine.compiled.targets import StepTargets
 from zbench.engine.gradients import Pass, ReplicatedGradients
+from zbench.engine.reduction import BucketReducer
 from zbench.engine.transport.scratch import ScratchPool
 from zbench.errors import UsageError
 
@@ -50,14 +50,14 @@ class CompiledGradients(ReplicatedGradients):
 
     def __init__(
         self,
-        reducer: ForeseeingReducer,
+        reducer: BucketReducer,
         registry: StepRegistry,
         memory: StepMemory,
         uncompile: Callable[[], None],
     ) -> None:
         """uncompile: makes the model run its own code again."""
-        super().__init__(reducer, once=memory.once, several=memory.several)
-        self._foreseeing, self._registry = reducer, registry
+        super().__init__(reducer, (), once=memory.once, several=memory.several)
+        self._registry = registry
         self.memory, self._uncompile = memory, uncompile
         self._partial: dict[int, Tensor] = {}
         self._absent: frozenset[int] = frozenset()
@@ -67,9 +67,9 @@ class CompiledGradients(ReplicatedGradients):
         self._registry.expect(loss)
         self._absent = frozenset(self._registry.absent())
         super().begin(this, loss)
-        if this.last:
-            blank = {index for index in self._absent if not self.contributed[index]}
-            self._foreseeing.skip(self._absent, blank=blank)
+
+    def _foreseen(self) -> frozenset[int]:
+        return self._absent
 
     def accept(self, index: int, gradient: Tensor) -> None:
         """Take one contribution to parameter `index`'s gradient; it may be sent from where it is.
