@@ -37,14 +37,17 @@ def test_subgroups_are_updated_before_backward_ends_with_clipping_configured() -
         assert all(i.start_ns < ended for i in early)
 
 
-def test_only_the_last_backward_updates() -> None:
-    model = layers()
-    with engine(model, accumulation_mode="multi_backward") as e:
+@pytest.mark.parametrize("mode", ["micro_steps", "multi_backward"])
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_only_the_last_backward_updates(mode: str, stage: int) -> None:
+    model, marks = layers(), mode == "multi_backward"
+    steps = 1 if marks else 3
+    with engine(model, zero_stage=stage, accumulation_mode=mode, gradient_accumulation_steps=steps) as e:
         scheduled = schedule_of(e)
         for k in range(3):
-            e.backward(loss(model, k), last=k == 2)
+            e.backward(loss(model, k), last=k == 2 if marks else None)
             assert bool(scheduled._ahead) == (k == 2)
-        e.step()
+        assert not e.step().rolled_back
 
 
 def test_unmanaged_updates_at_step() -> None:
@@ -87,6 +90,19 @@ def test_what_is_frozen_between_steps_is_not_waited_for(stage: int, mode: str) -
     assert counts[0] == counts[2] > 0
     assert counts[1] > 0, "a frozen layer held up the others"
     assert [state[f"step.layers.{k}.weight"] for k in range(4)] == [3, 3, 3, 2]
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_what_is_unfrozen_between_steps_is_updated_ahead(stage: int) -> None:
+    model, counts = layers(), []
+    model.layers[3].weight.requires_grad_(False)
+    with engine(model, zero_stage=stage) as e:
+        for step in range(2):
+            model.layers[3].weight.requires_grad_(step == 1)
+            e.backward(loss(model, step))
+            counts.append({s.parameter for u in schedule_of(e)._ahead.values() for s in u.segments})
+            assert not e.step().rolled_back
+    assert [len(parameters) for parameters in counts] == [7, 8]
 
 
 def test_a_bucket_lands_when_its_collective_is_done_not_when_another_is_launched(ranks: RankPool) -> None:

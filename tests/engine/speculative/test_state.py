@@ -124,6 +124,21 @@ def test_a_ratio_found_by_measurement_changes_no_bit(
         assert_same(bits(measured), expected)
 
 
+@pytest.mark.parametrize("slow", ["copy", "update"])
+def test_auto_keeps_on_the_device_what_this_backward_cannot_hide(
+    monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
+    """Nothing of a state whose update or copy takes an hour is offloaded; all of one that takes no time."""
+    for seconds, offloaded in ((3600.0, False), (1e-12, True)):
+        costs = (seconds, 0.0) if slow == "copy" else (0.0, seconds)
+        monkeypatch.setattr("zbench.engine.assembly.choices.costs_of", lambda *_, costs=costs: costs)
+        with engine(layers(), offload_ratio="auto") as e:
+            steps(e, 0, 5)
+            held = e.memory_by_category()
+        assert ("host_moments" in held) == offloaded
+        assert ("moments" in held) != offloaded
+
+
 @pytest.mark.parametrize("schedule", ["speculative", "after_backward"])
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_ranks_move_the_same_share_whatever_each_has_measured(
