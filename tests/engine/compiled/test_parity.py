@@ -77,7 +77,9 @@ INDUCTOR: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "two_graphs_share_a_parameter": (SHARED, {}, {}),
     "sent_from_where_they_are": ("wide", {"reduce_bucket_size": 10**6}, {}),
     "new_sequence_lengths": ("new_lengths_of_one_graph", {}, {}),
+    "no_reduction_first": ("no_reduction_first", {}, {}),
     "no_reduction_in_the_middle": ("no_reduction_in_the_middle", {}, {}),
+    "no_reduction_last": ("no_reduction_last", {}, {}),
     "partly_trained": ("partly_trained", {}, {}),
     "checkpointed": ("checkpointed", {}, {}),
     "offload_and_micro_steps": (
