@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 CLIP, LEARNING_RATE, BUCKET = 1.0, 1e-3, 5_000_000
+PREFETCH = {"prefetch_bucket_size": 1_100_000}  # one weight ahead, where state is offloaded to save memory
 VOCABULARY, LENGTH, BATCH = 8192, 128, 2
 
 
@@ -124,6 +125,7 @@ def own_engine(mode: str, model: Any) -> Step:
             "reduce_bucket_size": BUCKET,
             "allgather_bucket_size": BUCKET,
             "optimizer": {"lr": LEARNING_RATE},
+            **(PREFETCH if options[:1] == ["offload"] else {}),
         }
     )
     engine = build_engine(model, spec)
