@@ -1,6 +1,8 @@
 """An engine that is right but rounds in its own order: DDP's averaging and torch's unfused Adam, in plain
 torch."""
 
+import time
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -8,6 +10,7 @@ from torch import Tensor, nn
 from zbench.engine.protocols import StepInfo
 from zbench.spec.engine import EngineSpec
 
+LATE_SECONDS = 0.05
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -59,3 +62,20 @@ def other_order(
     model: nn.Module, spec: EngineSpec, process_group: object = None, *, instruments: object = None
 ) -> OtherOrder:
     return OtherOrder(model, spec)
+
+
+class LastRankLate(OtherOrder):
+    """Has nothing left to tell the others when its last rank sleeps."""
+
+    def step(self) -> StepInfo:
+        info = super().step()
+        if dist.get_rank() == dist.get_world_size() - 1:
+            time.sleep(LATE_SECONDS)
+        return info
+
+
+def last_rank_late(
+    model: nn.Module, spec: EngineSpec, process_group: object = None, *, instruments: object = None
+) -> LastRankLate:
+    """Return the engine, built as the built-in one is."""
+    return LastRankLate(model, spec)

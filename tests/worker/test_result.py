@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.worker.conftest import MLP, RunTrial, trial
+from tests.worker.honest_engines import LATE_SECONDS
 from zbench.launch.trial import TrialRunner
 from zbench.measure.clock import PHASES
 from zbench.record.record import Record
@@ -24,6 +25,13 @@ def flat_length(world_size: int) -> int:
 def record(runner: TrialRunner) -> Record:
     engine = {"zero_stage": 1, "gradient_accumulation_steps": 2, "gradient_clipping": 1.0}
     return runner.run(trial(engine, run={"steps": 5}))
+
+
+def test_a_step_takes_as_long_as_its_slowest_rank(runner: TrialRunner) -> None:
+    late = {"engine": "tests.worker.honest_engines:last_rank_late"}
+    timing = runner.run(trial(late, verify="off")).timing
+    assert timing is not None
+    assert min(timing.step_seconds) >= LATE_SECONDS
 
 
 def test_times_are_of_the_timed_steps_and_rates_follow_from_their_median(record: Record) -> None:

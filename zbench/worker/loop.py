@@ -88,13 +88,13 @@ def run_steps(
     *,
     warmup: int,
     timed: int,
-    fence: Callable[[], None],
+    fence: "Fence",
     after_step: Callable[[int, float, list[float], StepInfo], None],
 ) -> Samples:
     """Run all steps; `after_step(step, seconds, losses, info)` runs after each, outside what is measured.
 
-    A step's seconds are from the moment that all ranks are ready, with their micro-batches on the device, to
-    the moment that all have finished `step()`.
+    A step's seconds are the slowest rank's, from the moment that all are ready, with their micro-batches on
+    the device, to the end of its `step()`.
     """
     samples = Samples()
     for step in range(warmup + timed):
@@ -103,11 +103,9 @@ def run_steps(
         batches = trainer.batches(step)
         _take(instruments)
         instruments.memory.begin()
-        fence()
-        begin = time.perf_counter()
+        begin = fence.ready()
         losses, info = trainer.step(batches)
-        fence()
-        seconds = time.perf_counter() - begin
+        seconds = fence.slowest(begin)
         if step >= warmup:
             instruments.memory.end()
             samples.step_seconds.append(seconds)
@@ -132,13 +130,28 @@ def _larger(one: Traffic, other: Traffic | None) -> Traffic:
     return one if other is None or one.bytes >= other.bytes else other
 
 
-def make_fence(device: torch.device) -> Callable[[], None]:
-    """Return a barrier over all ranks that also waits for the device's work."""
-    token = torch.zeros(1)
+class Fence:
+    """Where all ranks wait for one another, and for the device's work."""
 
-    def fence() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        dist.all_reduce(token)
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._token = device, torch.zeros(1)
 
-    return fence
+    def ready(self) -> float:
+        """Return the time when all ranks have come here."""
+        self._finish()
+        dist.all_reduce(self._token)
+        return time.perf_counter()
+
+    def slowest(self, begin: float) -> float:
+        """Return the most seconds that any rank needed since its `begin`, the same on all ranks.
+
+        Each rank stops its own clock before it tells: how late a rank hears of the others is not the step's.
+        """
+        self._finish()
+        seconds = torch.tensor(time.perf_counter() - begin, dtype=torch.float64)
+        dist.all_reduce(seconds, dist.ReduceOp.MAX)
+        return float(seconds)
+
+    def _finish(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)

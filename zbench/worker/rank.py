@@ -21,7 +21,7 @@ from zbench.verify.verdict import Judgement, judge, worse
 from zbench.worker import process
 from zbench.worker.engines import build
 from zbench.worker.job import RankJob
-from zbench.worker.loop import Instruments, Trainer, make_fence, run_steps
+from zbench.worker.loop import Fence, Instruments, Trainer, run_steps
 from zbench.worker.observer import Observer
 from zbench.worker.progress import Progress
 from zbench.worker.timing import summarise
@@ -57,7 +57,7 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
             else:
                 progress.step("timed", step - warmup + 1, timed, seconds)
 
-        fence = make_fence(device)
+        fence = Fence(device)
         samples = run_steps(
             trainer, instruments, warmup=warmup, timed=timed, fence=fence, after_step=after_step
         )
