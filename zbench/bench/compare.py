@@ -7,9 +7,9 @@ coin), each sample a fresh process. Its rounds are those of the command (`Paired
 one configuration, the ZeRO stages in turn; only the samples come from a few warm servers instead of a new
 command line each, so that enough fit into minutes: about 20 with the defaults, on 2 quiet cores.
 
-One process of one thread leaves a core to everything else on a small machine. With as many ranks as cores
-each waits for whichever was interrupted, and the noise of a block doubles (`--world-size 2` shows it); with
-several configurations a family (`--configurations 4`) the samples of one lie further apart in time.
+One process of one thread leaves a core of a small machine to everything else; with as many ranks as cores
+each waits for whichever was interrupted (`--world-size 2`). With several configurations a family
+(`--configurations 4`) the samples of one lie further apart in time. Both make blocks noisier.
 
 Alarms: base and head are the same. As no side differs, which of them a sample belongs to is decided by the
 coin alone; so the same samples are decided again under redrawn coins. Redrawn comparisons share their trials
