@@ -1,5 +1,7 @@
 """Engines in this process for tests of the schedule itself."""
 
+import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +13,19 @@ from tests.engine.speculative.cases import same
 from zbench.engine import Engine, build_engine
 from zbench.engine.speculative import Speculative
 from zbench.spec.engine import EngineSpec
+
+
+def threads() -> set[str]:
+    """Return the kernel's threads of this process."""
+    return set(os.listdir("/proc/self/task"))
+
+
+def threads_left(before: set[str], patience: float = 10.0) -> set[str]:
+    """Return those that are more than `before`; a thread that was joined may take a moment to be gone."""
+    deadline = time.monotonic() + patience
+    while (left := threads() - before) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return left
 
 
 class Layers(nn.Module):

@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +16,8 @@ from tests.engine.speculative.running import (
     layers,
     loss,
     schedule_of,
+    threads,
+    threads_left,
     when_backward_passes,
 )
 from zbench._native import UpdateFailed, UpdateTimeout
@@ -147,7 +148,7 @@ def test_ctrl_c_in_a_commit_waits_for_its_end() -> None:
 
 
 def test_close_leaves_no_thread_even_in_the_middle_of_a_step() -> None:
-    before = set(os.listdir("/proc/self/task"))
+    before = threads()
     model = layers()
     with engine(model, optimizer_threads=3) as e:
         arrival = Arrival()
@@ -155,14 +156,11 @@ def test_close_leaves_no_thread_even_in_the_middle_of_a_step() -> None:
         e.backward(loss(model))
         names = {thread.name for thread in threading.enumerate()}
         assert "zbench-arrivals" in names
-        assert len(set(os.listdir("/proc/self/task")) - before) >= 4
+        assert len(threads() - before) >= 4
         arrival.arrived.set()
         e.close()
         e.close()
-    left = [
-        Path(f"/proc/self/task/{t}/comm").read_text() for t in set(os.listdir("/proc/self/task")) - before
-    ]
-    assert not left
+    assert not threads_left(before)
 
 
 def test_close_says_what_never_arrived() -> None:

@@ -1,13 +1,12 @@
 """State of speculative engines is ordinary engine state; what they hold in memory follows from a formula."""
 
-import os
 from typing import Any
 
 import pytest
 import torch
 
 from tests.engine.ranks import RankPool
-from tests.engine.speculative.running import assert_same, bits, engine, layers, loss
+from tests.engine.speculative.running import assert_same, bits, engine, layers, loss, threads, threads_left
 from zbench.engine import Engine
 
 
@@ -151,7 +150,7 @@ def test_ranks_move_the_same_share_whatever_each_has_measured(
 
 
 def test_an_unfrozen_parameter_is_trained_from_then_on_and_leaves_no_thread() -> None:
-    states, before = [], set(os.listdir("/proc/self/task"))
+    states, before = [], threads()
     for schedule in ("speculative", "after_backward"):
         model = layers()
         model.layers[1].weight.requires_grad_(False)
@@ -161,7 +160,7 @@ def test_an_unfrozen_parameter_is_trained_from_then_on_and_leaves_no_thread() ->
             model.layers[1].weight.requires_grad_(True)
             steps(e, 3, 6)
             states.append(bits(e))
-        assert not set(os.listdir("/proc/self/task")) - before
+        assert not threads_left(before)
     assert states[0]["step.layers.1.weight"] == 3
     assert_same(*states)
 
