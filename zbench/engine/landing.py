@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from zbench.engine.home import Home
-from zbench.engine.offload.flat import Placement
+from zbench.engine.offload.flat import Flat, Placement
 from zbench.engine.partition import Bucket, Extent, Shard
 from zbench.engine.protocols import Collectives, Work
 from zbench.engine.sums import accumulate
@@ -69,13 +69,22 @@ class Landing:
     def drop(self) -> None:
         """The update has read the sums, or the step is forgotten."""
 
+    def _free(self) -> None:
+        """Free the memory under `sums` and all its views, and that of sums that were on their way."""
+        for flat in self.sums.flats:
+            flat.release()
+        self._scratch.drop()
+
     def bytes_by_category(self) -> dict[str, int]:
         """Return what it holds now."""
         return {**self.sums.bytes_by_category("gradients"), "buckets": self._scratch.bytes}
 
-    def _home(self, bucket: Bucket) -> Home:
+    def _flat(self, bucket: Bucket) -> Flat:
         local = self.shard.local(Extent(bucket.start, bucket.length))
-        return self.sums.flat(local.start, local.length).home
+        return self.sums.flat(local.start, local.length)
+
+    def _home(self, bucket: Bucket) -> Home:
+        return self._flat(bucket).home
 
     def _near(self, bucket: Bucket) -> bool:
         return self._home(bucket).device.type == self.device.type
@@ -116,14 +125,11 @@ class StepLanding(Landing):
         self.drop()
 
     def target(self, bucket: Bucket) -> Tensor:
-        local = self.shard.local(Extent(bucket.start, bucket.length))
-        self.sums.flat(local.start, local.length).bind()
+        self._flat(bucket).bind()
         return super().target(bucket)
 
     def drop(self) -> None:
-        for flat in self.sums.flats:
-            flat.release()
-        self._scratch.drop()
+        self._free()
 
 
 class WholeLanding(Landing):

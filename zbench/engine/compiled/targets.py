@@ -26,6 +26,4 @@ class StepTargets(Landing):
         super().begin(first=first, last=last)
 
     def drop(self) -> None:
-        for flat in self.sums.flats:
-            flat.release()
-        self._scratch.drop()
+        self._free()
