@@ -1,6 +1,7 @@
 """The house's rules: imports point downward, torch stays where it is needed, and files stay small."""
 
 import ast
+import graphlib
 import io
 import subprocess
 import sys
@@ -36,6 +37,7 @@ MAY_IMPORT = {  # room -> the rooms below it
 }
 ASSEMBLY = "engine/assembly/"  # the top of the engine's own house
 WORKER_IN_LAUNCH = {"zbench.worker.job"}  # what a worker is asked, as plain data
+NOT_EAGER = {"compiled", "speculative"}
 TORCH_FREE = {"spec", "record", "analysis", "report"}
 TORCH_FREE_ON_IMPORT = {"cli", "launch", "tune"}
 
@@ -177,9 +179,33 @@ def code_lines(path: Path) -> int:
     return len(lines)
 
 
-def test_the_eager_engine_stays_under_2000_lines() -> None:
-    files = [path for path in FILES if path.parent == PACKAGE / "engine"]
-    assert sum(code_lines(path) for path in files) < 2000
+def test_the_eager_engine_stays_under_4500_lines() -> None:
+    files = [path for path in FILES if room(path) == "engine" and engine_entry(path) not in NOT_EAGER]
+    assert sum(code_lines(path) for path in files) < 4500
+
+
+def engine_entry(path: Path) -> str:
+    """Return the file or folder directly inside engine/ that `path` is or lies in."""
+    return path.relative_to(PACKAGE / "engine").parts[0].removesuffix(".py")
+
+
+def engine_imports() -> dict[str, set[str]]:
+    """Return each entry of engine/ with the other entries that its files import."""
+    found: dict[str, set[str]] = {}
+    for path in FILES:
+        if room(path) == "engine" and path != PACKAGE / "engine" / "__init__.py":
+            inside = {name.split(".")[2] for name in own(path) if name.startswith("zbench.engine.")}
+            found.setdefault(engine_entry(path), set()).update(inside - {engine_entry(path)})
+    return found
+
+
+def test_entries_of_the_engine_import_one_another_without_a_cycle_on_9_levels() -> None:
+    levels: dict[str, int] = {}
+    graph = engine_imports()
+    for entry in graphlib.TopologicalSorter(graph).static_order():  # raises CycleError
+        levels[entry] = 1 + max((levels[below] for below in graph[entry]), default=0)
+    assert max(levels.values()) <= 9, levels
+    assert len(levels) <= 15, sorted(levels)
 
 
 def test_help_imports_neither_torch_nor_optuna() -> None:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from zbench.engine.accumulation import Accumulation, MicroSteps, MultiBackward, Unmanaged
-from zbench.engine.gradients import Pass
+from zbench.engine.policies import Accumulation, MicroSteps, MultiBackward, Pass, Unmanaged
 from zbench.errors import UsageError
 
 

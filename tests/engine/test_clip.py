@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zbench.engine.clip import ClipByGlobalNorm, NoClip, clip_coefficient, gradient_scale, sum_in_order
+from zbench.engine.gradients.norm import sum_in_order
+from zbench.engine.policies import ClipByGlobalNorm, NoClip, clip_coefficient, gradient_scale
 
 DOUBLES = st.floats(0, 1e300)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zbench.engine.norm import canonical_order
+from zbench.engine.gradients.norm import canonical_order
 from zbench.engine.partition import CHUNK, Layout, Region, Shard, plan_layout, round_up
 
 

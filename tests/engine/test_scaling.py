@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from zbench.engine.scaling import DynamicScaling, NoScaling
+from zbench.engine.policies import DynamicScaling, NoScaling
 
 
 def test_an_overflow_skips_the_step_and_halves_the_scale() -> None:

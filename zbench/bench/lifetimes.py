@@ -23,7 +23,7 @@ from torch import Tensor
 from zbench.bench.toy_gpt import Gpt, batch
 from zbench.engine import Engine, Instruments, build_engine
 from zbench.engine.adam import AdamBackend, AdamTask
-from zbench.engine.compiled.gradients import CompiledGradients
+from zbench.engine.compiled.sink import CompiledGradients
 from zbench.spec.engine import EngineSpec
 
 TEMPORARIES = 1 << 30  # bytes; never touched, so they cost address space only

@@ -9,19 +9,16 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from zbench.engine.accumulation import Accumulation
 from zbench.engine.checkpoint.state import EngineState, LocalState
-from zbench.engine.clip import Clip, gradient_scale
-from zbench.engine.gradients import Gradients
-from zbench.engine.hooks import GradientHooks
-from zbench.engine.interrupts import uninterrupted
-from zbench.engine.norm import Summarizer
-from zbench.engine.offload.share import Share
-from zbench.engine.optimizer import ParamGroup, ShardOptimizer
-from zbench.engine.parameters import Parameters, Trainable
+from zbench.engine.gradients.norm import Summarizer
+from zbench.engine.gradients.sinks import Gradients
+from zbench.engine.optimizer.offload_ratio import Share
+from zbench.engine.optimizer.schedule import Schedule
+from zbench.engine.optimizer.shard_optimizer import ParamGroup, ShardOptimizer
+from zbench.engine.parameters.hooks import GradientHooks
+from zbench.engine.parameters.replicated import Parameters, Trainable
+from zbench.engine.policies import Accumulation, Clip, LossScaling, gradient_scale, uninterrupted
 from zbench.engine.protocols import Collectives, HoldsBytes, StepInfo
-from zbench.engine.scaling import LossScaling
-from zbench.engine.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from zbench.engine.assembly import choices
-from zbench.engine.assembly.catalog import make_groups
+from zbench.engine.assembly import settings
+from zbench.engine.assembly.discovery import make_groups
 from zbench.engine.protocols import StepInfo
 from zbench.spec.engine import EngineSpec
 
@@ -48,7 +48,7 @@ class DeepSpeedEngine:
 
     def __init__(self, module: Any, model: nn.Module, spec: EngineSpec) -> None:
         self.module, self._model, self._stage = module, model, spec.zero_stage
-        self._counting, self._clipping = choices.accumulation(spec), spec.gradient_clipping
+        self._counting, self._clipping = settings.accumulation(spec), spec.gradient_clipping
         self._counted = spec.accumulation_mode == "micro_steps"
 
     def backward(self, loss: Tensor, last: bool | None = None) -> None:
@@ -98,7 +98,7 @@ def build_engine(
     _describe_launch()
     import deepspeed
 
-    groups = make_groups(model, choices.hyperparameters(spec), choices.overrides(spec))
+    groups = make_groups(model, settings.hyperparameters(spec), settings.overrides(spec))
     torchs = ("params", "lr", "betas", "eps", "weight_decay")
     module, *_ = deepspeed.initialize(
         model=model,

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from zbench.engine.accumulation import Accumulation
-from zbench.engine.assembly import choices
-from zbench.engine.assembly.catalog import make_groups
+from zbench.engine.assembly import settings
+from zbench.engine.assembly.discovery import make_groups
+from zbench.engine.policies import Accumulation
 from zbench.engine.protocols import StepInfo
 from zbench.spec.engine import EngineSpec
 
@@ -31,7 +31,7 @@ class TorchAdam:
         UsageError for a pattern that matches no parameter.
         """
         kind = torch.optim.AdamW if spec.optimizer.name == "adamw" else torch.optim.Adam
-        made = make_groups(model, choices.hyperparameters(spec), choices.overrides(spec))
+        made = make_groups(model, settings.hyperparameters(spec), settings.overrides(spec))
         return cls(kind, [{key: group[key] for key in _TORCHS} for group in made if group["params"]])
 
     def make(self) -> torch.optim.Optimizer:
@@ -43,8 +43,8 @@ class Boundary:
     """Knows which backward of a step must reduce, and divides the losses of counted micro-batches."""
 
     def __init__(self, spec: EngineSpec) -> None:
-        self._counting: Accumulation = choices.accumulation(spec)
-        self._always = not choices.reduces_at_boundary(spec) or spec.accumulation_mode != "micro_steps"
+        self._counting: Accumulation = settings.accumulation(spec)
+        self._always = not settings.reduces_at_boundary(spec) or spec.accumulation_mode != "micro_steps"
 
     @property
     def reduces_next(self) -> bool:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from zbench.engine.adam import NORM_CHUNK, ReferenceAdam
-from zbench.engine.clip import clip_coefficient, gradient_scale, sum_in_order
-from zbench.engine.scaling import DynamicScaling, LossScaling, NoScaling
+from zbench.engine.gradients.norm import sum_in_order
+from zbench.engine.policies import DynamicScaling, LossScaling, NoScaling, clip_coefficient, gradient_scale
 from zbench.spec.accumulation import Accumulation
 from zbench.spec.engine import EngineSpec
 from zbench.verify.digest import digest

@@ -16,7 +16,7 @@ from tests.engine.compiled import models
 from tests.engine.compiled.cases import BASE, make
 from zbench.engine import Engine, Instruments, build_engine
 from zbench.engine.adam import AdamBackend, AdamTask
-from zbench.engine.compiled.gradients import CompiledGradients
+from zbench.engine.compiled.sink import CompiledGradients
 from zbench.errors import UsageError
 from zbench.measure.shim import SHIM, WHY_NOT
 from zbench.spec.engine import EngineSpec

@@ -21,7 +21,7 @@ from tests.engine.speculative.running import (
     when_backward_passes,
 )
 from zbench._native import UpdateFailed, UpdateTimeout
-from zbench.engine.interrupts import uninterrupted
+from zbench.engine.policies import uninterrupted
 from zbench.engine.protocols import Work
 
 

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from zbench.engine.partition import Extent, Region, Shard, plan_layout
-from zbench.engine.speculative.halves import Halves
-from zbench.engine.speculative.rollback import Held
+from zbench.engine.speculative.rollback import Halves, Held
 from zbench.engine.speculative.subgroups import cut
 from zbench.engine.speculative.threads import MOST, Machine, choose, this_machine
 

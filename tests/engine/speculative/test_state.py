@@ -109,7 +109,9 @@ def test_a_ratio_found_by_measurement_changes_no_bit(
     monkeypatch: pytest.MonkeyPatch, schedule: str, stage: int
 ) -> None:
     """The state moves to the device in the fourth step; the times are real, the conclusion is the test's."""
-    monkeypatch.setattr("zbench.engine.offload.share.largest_hidden", lambda *times: 0.5 * all(times))
+    monkeypatch.setattr(
+        "zbench.engine.optimizer.offload_ratio.largest_hidden", lambda *times: 0.5 * all(times)
+    )
     options: dict[str, Any] = {"offload_schedule": schedule, "zero_stage": stage, "gradient_clipping": 0.1}
     with engine(layers(), offload_ratio=1.0, **options) as fixed:
         steps(fixed, 0, 6)
@@ -130,7 +132,7 @@ def test_auto_keeps_on_the_device_what_this_backward_cannot_hide(
     """Nothing of a state whose update or copy takes an hour is offloaded; all of one that takes no time."""
     for seconds, offloaded in ((3600.0, False), (1e-12, True)):
         costs = (seconds, 0.0) if slow == "copy" else (0.0, seconds)
-        monkeypatch.setattr("zbench.engine.assembly.choices.costs_of", lambda *_, costs=costs: costs)
+        monkeypatch.setattr("zbench.engine.assembly.settings.costs_of", lambda *_, costs=costs: costs)
         with engine(layers(), offload_ratio="auto") as e:
             steps(e, 0, 5)
             held = e.memory_by_category()

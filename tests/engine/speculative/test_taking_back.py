@@ -8,9 +8,7 @@ from torch import Tensor
 
 from tests.engine.adam.cases import Case, bits
 from zbench.engine.adam import AdamTask, Hyper, NativeAdam, Slot
-from zbench.engine.speculative.halves import Halves
-from zbench.engine.speculative.journal import Journal
-from zbench.engine.speculative.rollback import Held, Rollback
+from zbench.engine.speculative.rollback import Halves, Held, Journal, Rollback
 
 HYPER = Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01)
 

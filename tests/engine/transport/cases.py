@@ -13,22 +13,21 @@ import torch.distributed as dist
 
 from tests.engine.cases import train
 from tests.engine.plain import Trajectory
-from zbench.engine import collectives
-from zbench.engine.collectives import choose_collectives
-from zbench.engine.transport import memory, neighbours
+from zbench.engine.transport import choose, cross_memory, remote_memory
+from zbench.engine.transport.choose import choose_collectives
 from zbench.engine.transport.gloo import Gloo
-from zbench.engine.transport.meeting import meet
+from zbench.engine.transport.probe import meet
 from zbench.measure.shim import SHIM, WHY_NOT
 
 CPU = torch.device("cpu")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def make(group: dist.ProcessGroup) -> neighbours.Neighbours:
+def make(group: dist.ProcessGroup) -> cross_memory.Neighbours:
     """Return collectives that read; AssertionError where ranks may not."""
     found = meet(group)
     assert found is not None
-    return neighbours.Neighbours(group, CPU, found)
+    return cross_memory.Neighbours(group, CPU, found)
 
 
 def _send(rank: int, length: int, world: int, dtype: torch.dtype) -> torch.Tensor:
@@ -41,7 +40,7 @@ def same_bits(group: dist.ProcessGroup, lengths: list[int]) -> list[str]:
     sockets, reading = Gloo(group, CPU), make(group)
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     wrong = []
-    with mock.patch.object(neighbours, "_PIECE", 4096):
+    with mock.patch.object(cross_memory, "_PIECE", 4096):
         for dtype in DTYPES:
             for length in lengths:
                 send = _send(rank, length, world, dtype)
@@ -99,7 +98,7 @@ def chosen(group: dist.ProcessGroup, refused_by: int | None) -> str:
         raise PermissionError
 
     if dist.get_rank(group) == refused_by:
-        with mock.patch.object(memory, "read_memory", refuse):
+        with mock.patch.object(remote_memory, "read_memory", refuse):
             comm = choose_collectives(group, CPU)
     else:
         comm = choose_collectives(group, CPU)
@@ -134,8 +133,8 @@ def one_fails_to_read(group: dist.ProcessGroup, failing: int) -> tuple[str, floa
         raise OSError("refused in the middle")
 
     out = torch.empty(send.numel() // dist.get_world_size(group))
-    reading: Callable[..., None] = refuse if rank == failing else memory.read_memory
-    with mock.patch.object(neighbours, "read_memory", reading):
+    reading: Callable[..., None] = refuse if rank == failing else remote_memory.read_memory
+    with mock.patch.object(cross_memory, "read_memory", reading):
         try:
             comm.reduce_scatter(send, out).wait()
             heard = "nothing"
@@ -197,5 +196,5 @@ def outlive(group: dist.ProcessGroup, victim: int) -> str:
 
 def train_by_sockets(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Trajectory:
     """Train where no rank may read another's memory."""
-    with mock.patch.object(collectives, "meet", return_value=None):
+    with mock.patch.object(choose, "meet", return_value=None):
         return train(group, *args, **kwargs)

@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zbench.engine.adam import NORM_CHUNK, AdamBackend, CudaAdam, MixedAdam, NativeAdam
-from zbench.engine.assembly import choices
-from zbench.engine.assembly.catalog import (
+from zbench.engine.assembly import settings
+from zbench.engine.assembly.discovery import (
     Regions,
     collect,
     collect_frozen,
@@ -19,30 +19,30 @@ from zbench.engine.assembly.catalog import (
     replicated_regions,
     unit_regions,
 )
-from zbench.engine.assembly.choices import DTYPES
-from zbench.engine.assembly.gradients import gradients_of
+from zbench.engine.assembly.reduction import gradients_of
+from zbench.engine.assembly.settings import DTYPES
 from zbench.engine.checkpoint.state import EngineState, set_masters
-from zbench.engine.collectives import Transport, choose_collectives
-from zbench.engine.deferred import forget_parts, whole_values
 from zbench.engine.engine import Core, Engine, Policies
-from zbench.engine.frozen import Frozen, FrozenInPlace, FrozenShards
-from zbench.engine.gathering import Gatherer
-from zbench.engine.gradients import Gradients
-from zbench.engine.home import Device, Home, PinnedHost
-from zbench.engine.hooks import GatherHooks, GradientHooks
-from zbench.engine.landing import Landing
-from zbench.engine.norm import ChunkSums, Summarizer
-from zbench.engine.offload.flat import Placement, placed
-from zbench.engine.offload.layout import hold_back
-from zbench.engine.offload.masters import masters_of
-from zbench.engine.optimizer import Moments, ParamGroup, ShardOptimizer
-from zbench.engine.parameters import Parameters, ReplicatedParameters, Trainable, write_segments
+from zbench.engine.gradients.config import Route, Wire
+from zbench.engine.gradients.norm import ChunkSums, Summarizer
+from zbench.engine.gradients.reduced_buffers import Landing
+from zbench.engine.gradients.sinks import Gradients
+from zbench.engine.memory.buffers import Placement, placed
+from zbench.engine.memory.kinds import Device, Home, PinnedHost
+from zbench.engine.optimizer.masters import masters_of
+from zbench.engine.optimizer.offload_split import hold_back
+from zbench.engine.optimizer.schedule import AfterBackward, Schedule
+from zbench.engine.optimizer.shard_optimizer import Moments, ParamGroup, ShardOptimizer
+from zbench.engine.parameters.deferred import forget_parts, whole_values
+from zbench.engine.parameters.frozen import Frozen, FrozenInPlace, FrozenShards
+from zbench.engine.parameters.gathering import Gatherer
+from zbench.engine.parameters.hooks import GatherHooks, GradientHooks
+from zbench.engine.parameters.replicated import Parameters, ReplicatedParameters, Trainable, write_segments
+from zbench.engine.parameters.sharded import ShardedParameters
 from zbench.engine.partition import Layout, Region, Shard, plan_layout
 from zbench.engine.protocols import Collectives
-from zbench.engine.route import Route, Wire
-from zbench.engine.schedule import AfterBackward, Schedule
-from zbench.engine.sharded import ShardedParameters
 from zbench.engine.speculative import Knowledge, Settings, Speculative, speculate
+from zbench.engine.transport.choose import Transport, choose_collectives
 from zbench.spec.engine import EngineSpec
 
 BUCKETS_IN_FLIGHT = 2  # one less at stage 0, on top of whose whole gradient they come
@@ -73,11 +73,11 @@ def build_engine(
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     moved = choose_collectives(process_group, device)
     collectives = instruments.wrap_collectives(moved)
-    groups = make_groups(model, choices.hyperparameters(spec), choices.overrides(spec))
-    scaling = choices.scaling(spec)
+    groups = make_groups(model, settings.hyperparameters(spec), settings.overrides(spec))
+    scaling = settings.scaling(spec)
     count = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    share = choices.share(spec, device, count, collectives.world_size)
-    counting, clip = choices.accumulation(spec), choices.clip(spec)
+    share = settings.share(spec, device, count, collectives.world_size)
+    counting, clip = settings.accumulation(spec), settings.clip(spec)
     policies = Policies(counting, clip, scaling, share, collectives, moved.close)
     prepare(model, DTYPES[spec.dtype], collectives)
     builder = _CoreBuilder(model, spec, device, moved, policies, instruments, groups)

@@ -13,13 +13,13 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from zbench.engine.frozen import Frozen
-from zbench.engine.offload.flat import Spread
-from zbench.engine.optimizer import MOMENTS, ShardOptimizer
-from zbench.engine.parameters import Parameters, Trainable, write_segments
+from zbench.engine.memory.buffers import Spread
+from zbench.engine.optimizer.shard_optimizer import MOMENTS, ShardOptimizer
+from zbench.engine.parameters.frozen import Frozen
+from zbench.engine.parameters.replicated import Parameters, Trainable, write_segments
 from zbench.engine.partition import Segment
+from zbench.engine.policies import LossScaling
 from zbench.engine.protocols import Collectives
-from zbench.engine.scaling import LossScaling
 from zbench.errors import UsageError
 
 

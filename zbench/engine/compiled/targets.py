@@ -2,8 +2,8 @@
 
 import torch
 
-from zbench.engine.landing import Landing
-from zbench.engine.offload.flat import Placement
+from zbench.engine.gradients.reduced_buffers import Landing
+from zbench.engine.memory.buffers import Placement
 from zbench.engine.partition import Shard
 
 

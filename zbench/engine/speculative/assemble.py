@@ -9,12 +9,10 @@ import torch
 from torch.nn import Parameter
 
 from zbench.engine.adam import NORM_CHUNK, AdamBackend
-from zbench.engine.optimizer import ShardOptimizer
-from zbench.engine.parameters import Parameters, Trainable
-from zbench.engine.sharded import ShardedParameters
-from zbench.engine.speculative.halves import Halves
-from zbench.engine.speculative.journal import SHARE, Journal
-from zbench.engine.speculative.rollback import Held, Rollback
+from zbench.engine.optimizer.shard_optimizer import ShardOptimizer
+from zbench.engine.parameters.replicated import Parameters, Trainable
+from zbench.engine.parameters.sharded import ShardedParameters
+from zbench.engine.speculative.rollback import SHARE, Halves, Held, Journal, Rollback
 from zbench.engine.speculative.schedule import Knowledge, Speculative
 from zbench.engine.speculative.subgroups import Subgroup, cut
 from zbench.engine.speculative.threads import threads_for

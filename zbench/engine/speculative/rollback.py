@@ -4,12 +4,14 @@ certain, and what it writes goes elsewhere.
 `Halves` (a double buffer) or `Journal` (less memory) say where. A rollback is to forget what was written.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 class Holder(Protocol):
@@ -63,3 +65,109 @@ def summed(parts: Iterable[tuple[str, Sequence[Tensor]]]) -> dict[str, int]:
     for category, tensors in parts:
         total[category] = total.get(category, 0) + sum(t.nbytes for t in tensors)
     return total
+
+
+class Halves:
+    """The second halves of what is `held`, and of `parameters` that view it."""
+
+    def __init__(self, held: Sequence[Held], parameters: Sequence[nn.Parameter]) -> None:
+        self._doubled = [(h, [second(b, b.numel()) for b in h.holder.buffers]) for h in held]
+        self._parameters = parameters
+        self._views: dict[int, list[tuple[nn.Parameter, Tensor]]] = {}
+        self._twins: dict[int, Tensor] = {}
+        for h, others in self._doubled:
+            for one, other in zip(h.holder.buffers, others, strict=True):
+                self._twins[storage_of(one)], self._twins[storage_of(other)] = other, one
+        self.parity = 0
+
+    def other(self, view: Tensor) -> Tensor:
+        twin = self._twins.get(storage_of(view))
+        return view if twin is None else _same_view(view, twin)
+
+    def keep(self, view: Tensor) -> None:
+        if (other := self.other(view)) is not view:
+            other.copy_(view)
+
+    def commit(self, written: Iterable[Tensor] = ()) -> None:
+        moved = self._moved()
+        for h, others in self._doubled:
+            current = h.holder.buffers[:]
+            h.holder.buffers[:] = others
+            others[:] = current
+        self.parity = 1 - self.parity
+        for parameter, view in moved:
+            parameter.data = view
+
+    def bytes_by_category(self) -> dict[str, int]:
+        return summed((h.category, others) for h, others in self._doubled)
+
+    def _moved(self) -> list[tuple[nn.Parameter, Tensor]]:
+        if self.parity not in self._views:
+            self._views[self.parity] = [
+                (p, _same_view(p.data, twin))
+                for p in self._parameters
+                if (twin := self._twins.get(storage_of(p.data))) is not None
+            ]
+        return self._views[self.parity]
+
+
+def _same_view(view: Tensor, of: Tensor) -> Tensor:
+    return of.as_strided(view.size(), view.stride(), view.storage_offset())
+
+
+SHARE = 0.5
+"""Of the elements, those that are updated ahead: the journal holds new values of so many."""
+
+
+class Journal:
+    """Room for new values of `views`, as far as they lie in what `held` holds."""
+
+    parity = 0
+
+    def __init__(self, held: Sequence[Held], views: Iterable[Tensor]) -> None:
+        category = {storage_of(b): (b, h.category) for h in held for b in h.holder.buffers}
+        covered = sorted(
+            (storage_of(v), int(v.storage_offset()), int(v.storage_offset()) + v.numel())
+            for v in views
+            if storage_of(v) in category
+        )
+        self._starts: dict[int, list[int]] = {}
+        self._room: dict[int, list[Tensor]] = {}
+        self._kept: list[tuple[str, list[Tensor]]] = []
+        for storage, runs in groupby(covered, key=lambda run: run[0]):
+            buffer, name = category[storage]
+            joined = _joined([(start, stop) for _, start, stop in runs])
+            self._starts[storage] = [start for start, _ in joined]
+            self._room[storage] = [second(buffer, stop - start) for start, stop in joined]
+            self._kept.append((name, self._room[storage]))
+
+    def other(self, view: Tensor) -> Tensor:
+        storage, at = storage_of(view), view.storage_offset()
+        if storage not in self._starts:
+            return view
+        k = bisect_right(self._starts[storage], at) - 1
+        at -= self._starts[storage][k]
+        room = self._room[storage][k][at : at + view.numel()]
+        assert room.numel() == view.numel(), "an update that the journal has no room for"
+        return room
+
+    def keep(self, view: Tensor) -> None:
+        return
+
+    def commit(self, written: Iterable[Tensor]) -> None:
+        for view in written:
+            if (new := self.other(view)) is not view:
+                view.copy_(new)
+
+    def bytes_by_category(self) -> dict[str, int]:
+        return summed(self._kept)
+
+
+def _joined(runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for start, stop in runs:
+        if found and found[-1][1] == start:
+            found[-1] = (found[-1][0], stop)
+        else:
+            found.append((start, stop))
+    return found

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from zbench.engine.adam import NORM_CHUNK, AdamBackend
-from zbench.engine.norm import chunk_square_sums
-from zbench.engine.parameters import Parameters
+from zbench.engine.gradients.norm import chunk_square_sums
+from zbench.engine.optimizer.schedule import Schedule
+from zbench.engine.parameters.replicated import Parameters
 from zbench.engine.partition import Bucket, Segment
 from zbench.engine.protocols import Work
-from zbench.engine.schedule import Schedule
 from zbench.engine.speculative.subgroups import Subgroup
 from zbench.engine.speculative.updates import Update, Updates
 from zbench.engine.speculative.worker import Worker

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 
 from zbench.engine.protocols import Work
-from zbench.engine.sums import sum_in_rank_order
-from zbench.engine.transport.grouped import Grouped
+from zbench.engine.transport.base import Grouped
+from zbench.engine.transport.sums import sum_in_rank_order
 from zbench.engine.transport.works import All, Then
 
 

@@ -1,0 +1,181 @@
+"""Which parameters are trained, in which optimizer group, and in which order backward produces their
+gradients.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import groupby
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from zbench.engine.optimizer.shard_optimizer import ParamGroup
+from zbench.engine.parameters.deferred import is_part
+from zbench.engine.parameters.replicated import Trainable
+from zbench.engine.partition import Region
+from zbench.engine.protocols import Collectives, Work
+from zbench.engine.transport.works import Then
+from zbench.errors import UsageError
+
+
+def make_groups(
+    model: nn.Module, defaults: Mapping[str, Any], overrides: Mapping[str, Mapping[str, Any]]
+) -> list[ParamGroup]:
+    """Return one group for each pattern (fnmatch on names, the first match wins) and one, first, for the
+    rest.
+
+    A pattern whose override says `frozen` freezes its parameters. UsageError for a pattern that matches
+    nothing.
+    """
+    groups: list[ParamGroup] = [{**defaults, "params": []}]
+    by_pattern = {pattern: {**defaults, **changes, "params": []} for pattern, changes in overrides.items()}
+    matched: set[str] = set()
+    for name, parameter in model.named_parameters():
+        pattern = next((p for p in by_pattern if fnmatchcase(name, p)), None)
+        matched |= {pattern} if pattern is not None else set()
+        group = groups[0] if pattern is None else by_pattern[pattern]
+        group["params"].append(parameter)  # frozen ones too: they may be unfrozen later
+        if group.get("frozen"):
+            parameter.requires_grad_(False)
+    for pattern in by_pattern:
+        if pattern not in matched:
+            names = ", ".join(name for name, _ in list(model.named_parameters())[:5])
+            raise UsageError(
+                f"param_groups: the pattern {pattern!r} matches no parameter; there are {names}, ..."
+            )
+    groups += [group for group in by_pattern.values() if group["params"]]
+    for group in groups:
+        group.pop("frozen", None)
+    return groups
+
+
+def collect(model: nn.Module, groups: Sequence[ParamGroup]) -> list[Trainable]:
+    """Return the parameters that require a gradient and have elements, in registration order; tied ones
+    once.
+    """
+    group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
+    found = [
+        (name, p)
+        for name, p in model.named_parameters()
+        if p.requires_grad and p.numel() and id(p) in group_of
+    ]
+    for name, p in found:
+        if p.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+            raise UsageError(
+                f"expected parameters of float32, bfloat16 or float16, got {p.dtype} for {name!r}"
+            )
+    return [Trainable(index, name, p, group_of[id(p)]) for index, (name, p) in enumerate(found)]
+
+
+def collect_frozen(model: nn.Module, trainables: Sequence[Trainable]) -> list[Trainable]:
+    """Return the parameters that are not trained, in registration order; they belong to no group."""
+    trained = {id(t.parameter) for t in trainables}
+    found = [(name, p) for name, p in model.named_parameters() if id(p) not in trained]
+    return [Trainable(index, name, p, -1) for index, (name, p) in enumerate(found)]
+
+
+def prepare(model: nn.Module, dtype: torch.dtype, collectives: Collectives) -> None:
+    """Give every rank the values of rank 0, and what is not trained its dtype (float32 becomes `dtype`).
+
+    UsageError for a parameter without memory for each of its elements.
+    """
+    works: list[Work] = []
+    for name, parameter in model.named_parameters():
+        if not is_part(parameter):
+            if _distinct(parameter).numel() < parameter.numel():
+                raise UsageError(
+                    f"expected memory for every element of {name!r}, got one place for several, as expand()"
+                    " or close() of a stage-3 engine leaves it; give it values (p.data = values.clone()), or"
+                    " build the engine on a new model"
+                )
+            works.append(_broadcast(parameter.data, collectives))
+    works += [_broadcast(_distinct(buffer.data), collectives) for buffer in model.buffers()]
+    for work in works:
+        work.wait()
+    for tensor in [*(p for p in model.parameters() if not p.requires_grad), *model.buffers()]:
+        if tensor.dtype == torch.float32:
+            tensor.data = tensor.data.to(dtype)
+
+
+def _distinct(tensor: Tensor) -> Tensor:
+    """Return a view of what expand() repeats, once."""
+    repeated = (n > 1 and stride == 0 for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor[tuple(slice(1) if r else slice(None) for r in repeated)]
+
+
+def _broadcast(tensor: Tensor, collectives: Collectives) -> Work:
+    """Start to copy rank 0's values; backends send memory as it lies, so what has gaps goes by a copy."""
+    if torch.empty_like(tensor, device="meta").stride() == tensor.stride():
+        return collectives.broadcast(tensor, 0)
+    copy = tensor.contiguous()
+
+    def back() -> None:
+        tensor.copy_(copy)
+
+    return Then(collectives.broadcast(copy, 0), back)
+
+
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """How parameters are grouped in the flat layout; `resident` are those that stage 3 keeps whole."""
+
+    dtypes: list[torch.dtype]
+    regions: list[Region]
+    resident: frozenset[int] = frozenset()
+
+
+def replicated_regions(
+    trainables: Sequence[Trainable], dtype: torch.dtype, grain: int, solo: float
+) -> Regions:
+    """Group parameters that are never gathered by use: one region a dtype, in backward order.
+
+    A parameter of at least `solo` elements that fills whole blocks (a multiple of `grain`) has a region of
+    its own: its gradient is sent from where autograd left it.
+    """
+    dtypes, sections = _sections(trainables, dtype)
+    numel = [t.parameter.numel() for t in trainables]
+    regions: list[Region] = []
+    for section, members in enumerate(sections):
+        alone = [i for i in members if numel[i] >= solo and numel[i] % grain == 0]
+        regions += [Region((i,), section) for i in alone]
+        regions += _unless_empty(tuple(i for i in members if i not in set(alone)), section)
+    return Regions(dtypes, regions)
+
+
+def unit_regions(
+    model: nn.Module, trainables: Sequence[Trainable], dtype: torch.dtype, threshold: int
+) -> Regions:
+    """Group parameters by the module that owns them, and those of at most `threshold` elements in one
+    region.
+    """
+    owner: dict[int, int] = {}
+    for number, module in enumerate(model.modules()):
+        for p in module.parameters(recurse=False):
+            owner.setdefault(id(p), number)
+    dtypes, sections = _sections(trainables, dtype)
+    regions: list[Region] = []
+    resident: set[int] = set()
+    for section, members in enumerate(sections):
+        large = [i for i in members if trainables[i].parameter.numel() > threshold]
+        by_owner = groupby(large, key=lambda i: owner[id(trainables[i].parameter)])
+        regions += [Region(tuple(of_one), section) for _, of_one in by_owner]
+        small = _unless_empty(tuple(i for i in members if i not in set(large)), section)
+        resident |= {len(regions)} if small else set()
+        regions += small
+    return Regions(dtypes, regions, frozenset(resident))
+
+
+def _unless_empty(members: tuple[int, ...], section: int) -> list[Region]:
+    return [Region(members, section)] if members else []
+
+
+def _sections(
+    trainables: Sequence[Trainable], dtype: torch.dtype
+) -> tuple[list[torch.dtype], list[list[int]]]:
+    """Return the dtypes that parameters are stored in, and the parameters of each in backward order."""
+    stored = {t.index: dtype if t.parameter.dtype == torch.float32 else t.parameter.dtype for t in trainables}
+    backward_order = [t.index for t in reversed(trainables)]
+    dtypes = list(dict.fromkeys(stored[i] for i in backward_order))
+    return dtypes, [[i for i in backward_order if stored[i] == d] for d in dtypes]

@@ -1,0 +1,86 @@
+"""The choices of an EngineSpec that need no layout: each becomes its object here, for `build`."""
+
+from functools import partial
+
+import torch
+
+from zbench.engine.memory.kinds import PinnedHost
+from zbench.engine.optimizer.offload_costs import costs_of
+from zbench.engine.optimizer.offload_ratio import FixedShare, MeasuredShare, Share
+from zbench.engine.optimizer.shard_optimizer import ParamGroup
+from zbench.engine.policies import (
+    Accumulation,
+    Clip,
+    ClipByGlobalNorm,
+    DynamicScaling,
+    LossScaling,
+    MicroSteps,
+    MultiBackward,
+    NoClip,
+    NoScaling,
+    Unmanaged,
+)
+from zbench.engine.speculative.threads import threads_for
+from zbench.errors import UsageError
+from zbench.spec.engine import EngineSpec
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def accumulation(spec: EngineSpec) -> Accumulation:
+    """Return what counts the backwards of a step; UsageError for a count that nobody counts."""
+    if spec.accumulation_mode == "micro_steps":
+        return MicroSteps(spec.gradient_accumulation_steps)
+    if spec.gradient_accumulation_steps != 1:
+        raise UsageError(
+            f"gradient_accumulation_steps: expected 1 with accumulation_mode: {spec.accumulation_mode}, got"
+            f" {spec.gradient_accumulation_steps}; only micro_steps counts"
+        )
+    return MultiBackward() if spec.accumulation_mode == "multi_backward" else Unmanaged()
+
+
+def clip(spec: EngineSpec) -> Clip:
+    """Return how gradients are clipped."""
+    return ClipByGlobalNorm(spec.gradient_clipping) if spec.gradient_clipping else NoClip()
+
+
+def scaling(spec: EngineSpec) -> LossScaling:
+    """Return how the loss is scaled: dynamically in float16, else not."""
+    if spec.dtype == "float16":
+        return DynamicScaling(spec.initial_loss_scale, spec.loss_scale_window)
+    return NoScaling()
+
+
+def hyperparameters(spec: EngineSpec) -> ParamGroup:
+    """Return the optimizer keys under torch's names, plus `bias_correction` and `decoupled`."""
+    o = spec.optimizer
+    values = o.model_dump(include={"lr", "betas", "eps", "weight_decay", "bias_correction", "amsgrad"})
+    return {**values, "decoupled": o.name == "adamw"}
+
+
+def overrides(spec: EngineSpec) -> dict[str, ParamGroup]:
+    """Return name pattern -> overridden optimizer keys, in the order of the file."""
+    return {p: group.model_dump(exclude_none=True) for p, group in spec.param_groups.items()}
+
+
+def reduces_at_boundary(spec: EngineSpec) -> bool:
+    """Whether gradients are reduced once a step; a step of one backward has no other time."""
+    if spec.accumulation_mode == "micro_steps" and spec.gradient_accumulation_steps == 1:
+        return True
+    if spec.reduce_at == "auto":
+        return spec.zero_stage < 2
+    return spec.reduce_at == "boundary"
+
+
+def share(spec: EngineSpec, device: torch.device, parameters: int, world_size: int) -> Share:
+    """Return what decides which share of the optimizer state, of so many parameters, lives on the host."""
+    if spec.offload_optimizer == "none":
+        return FixedShare(0.0)
+    if spec.offload_ratio != "auto":
+        return FixedShare(spec.offload_ratio)
+    threads = torch.get_num_threads()
+    if spec.offload_schedule == "speculative":
+        threads, _ = threads_for(spec.optimizer_threads, device, alone=world_size == 1)
+    dtype, moments = DTYPES[spec.dtype], DTYPES[spec.optimizer.moments_dtype]
+    costs = partial(costs_of, parameters // world_size, PinnedHost(device), device, dtype, moments, threads)
+    return MeasuredShare(costs, torch.cuda.synchronize if device.type == "cuda" else lambda: None)

@@ -1,0 +1,124 @@
+"""Gradients that come from compiled backward graphs and from hooks, several contributions a parameter."""
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from zbench.engine.compiled.ops import set_current
+from zbench.engine.compiled.registry import StepRegistry
+from zbench.engine.compiled.step_buffers import LendingStepSends, StepSends
+from zbench.engine.compiled.targets import StepTargets
+from zbench.engine.gradients.reducer import BucketReducer
+from zbench.engine.gradients.sinks import ReplicatedGradients
+from zbench.engine.policies import Pass
+from zbench.engine.transport.scratch import ScratchPool
+from zbench.errors import UsageError
+
+
+class StepMemory:
+    """All memory that a step's reductions take: buffers to send, the collectives' scratch and the targets."""
+
+    def __init__(
+        self,
+        once: LendingStepSends,
+        several: StepSends,
+        scratch: Sequence[ScratchPool],
+        targets: StepTargets,
+    ) -> None:
+        """once, several: what a step with one backward writes to, and one with more."""
+        self.once, self.several, self.targets = once, several, targets
+        self._scratch = scratch
+
+    def release_buckets(self) -> None:
+        """Free every buffer that is not in use."""
+        for pool in (self.once.pool, self.several.pool, *self._scratch):
+            pool.drop()
+
+    def release(self) -> None:
+        """Free everything; nothing may be in flight."""
+        self.once.drop()
+        self.several.drop()
+        self.release_buckets()
+        self.targets.drop()
+
+
+class CompiledGradients(ReplicatedGradients):
+    """Joins the contributions of one backward to one gradient a parameter, and reduces it when complete.
+
+    All memory of the reduction is the step's: buckets go at the end of the boundary backward, targets when
+    the optimizer has read them, and both when a step is skipped or abandoned.
+    """
+
+    def __init__(
+        self,
+        reducer: BucketReducer,
+        registry: StepRegistry,
+        memory: StepMemory,
+        uncompile: Callable[[], None],
+    ) -> None:
+        """uncompile: makes the model run its own code again."""
+        super().__init__(reducer, (), once=memory.once, several=memory.several)
+        self._registry = registry
+        self.memory, self._uncompile = memory, uncompile
+        self._partial: dict[int, Tensor] = {}
+        self._absent: frozenset[int] = frozenset()
+
+    def begin(self, this: Pass, loss: Tensor) -> None:
+        """Start a backward, and learn from the autograd graph of its loss what it will bring."""
+        self._registry.expect(loss)
+        self._absent = frozenset(self._registry.absent())
+        super().begin(this, loss)
+
+    def _foreseen(self) -> frozenset[int]:
+        return self._absent
+
+    def accept(self, index: int, gradient: Tensor) -> None:
+        """Take one contribution to parameter `index`'s gradient; it may be sent from where it is.
+
+        Contributions of one backward are added in their own dtype and order of arrival, as autograd does.
+        """
+        if index in self._absent:
+            raise UsageError(
+                f"parameter {index} got a gradient that the autograd graph of the loss did not show"
+            )
+        if self._registry.arrived(index):
+            partial = self._partial.pop(index, None)
+            super().accept(index, gradient if partial is None else partial.add_(gradient))
+        elif index in self._partial:
+            self._partial[index].add_(gradient)
+        else:
+            self._partial[index] = gradient.clone()
+
+    def finish(self) -> None:
+        """End a backward; at the boundary everything is reduced, and every bucket freed."""
+        while self._partial:
+            super().accept(*self._partial.popitem())
+        super().finish()
+        self.memory.release_buckets()
+
+    def settle(self) -> None:
+        """Return when the step's sums stand in the targets."""
+        super().settle()
+        self.memory.release_buckets()
+
+    def abandon(self) -> None:
+        """Forget the step and free all it holds, in the middle of a backward or after it."""
+        set_current(None)
+        self._partial.clear()
+        super().abandon()
+
+    def clear(self) -> None:
+        """Forget the step's gradients: the update has read them, or they were dropped."""
+        super().clear()
+        self._registry.forget()
+        self.memory.release()
+
+    def bytes_by_category(self) -> dict[str, int]:
+        """Return what it holds now, the targets apart."""
+        partial = sum(gradient.nbytes for gradient in self._partial.values())
+        return {"buckets": self.memory.once.pool.bytes + self.memory.several.pool.bytes + partial}
+
+    def close(self) -> None:
+        """Make the model run its own code again, and free everything."""
+        self._uncompile()
+        self.memory.release()

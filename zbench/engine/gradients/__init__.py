@@ -1,0 +1,1 @@
+"""The gradients column of the stage table: bucket buffers, their reduction, and the reduced gradients."""

@@ -1,0 +1,153 @@
+"""Buffers that gradients are written to and sent from, one view a bucket."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from zbench.engine.memory.buffers import Spread
+from zbench.engine.partition import Layout
+from zbench.engine.transport.scratch import ScratchPool
+
+
+class Sends(ABC):
+    """Per bucket: `open` as often as wanted, then `ready` and `close` once, or `discard`."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.buckets = layout.buckets
+
+    @abstractmethod
+    def open(self, bucket: int) -> Tensor:
+        """Return the buffer [bucket.length] to write gradients to; what no parameter fills is zero."""
+
+    @abstractmethod
+    def bytes_by_category(self) -> dict[str, int]:
+        """Return what it holds now."""
+
+    def lend(self, bucket: int, gradient: Tensor) -> bool:
+        """Whether `gradient`, which is all of the bucket, is sent from where it is; else write it to
+        `open`.
+        """
+        return False
+
+    def ready(self, bucket: int) -> Tensor:
+        """Return the buffer to send, in the dtype of communication."""
+        return self.open(bucket)
+
+    def close(self, bucket: int) -> None:
+        """The buffer has been sent."""
+        return
+
+    def discard(self, bucket: int) -> None:
+        """Forget what may have been written to a bucket that will not be sent."""
+        return
+
+
+class PooledSends(Sends):
+    """Buffers that exist from a bucket's first gradient to the end of its reduction."""
+
+    def __init__(self, layout: Layout, dtypes: Sequence[torch.dtype], device: torch.device) -> None:
+        super().__init__(layout)
+        self.dtypes = dtypes
+        self.gaps = [layout.gaps(bucket) for bucket in layout.buckets]
+        self.pool = ScratchPool(device)
+        self._used: dict[int, Tensor] = {}
+
+    def open(self, bucket: int) -> Tensor:
+        if bucket not in self._used:
+            place = self.buckets[bucket]
+            buffer = self._used[bucket] = self.pool.take(place.length, self.dtypes[place.section])
+            for start, stop in self.gaps[bucket]:
+                buffer[start:stop].zero_()
+        return self._used[bucket][: self.buckets[bucket].length]
+
+    def close(self, bucket: int) -> None:
+        self.pool.give(self._used.pop(bucket))
+
+    def discard(self, bucket: int) -> None:
+        if bucket in self._used:
+            self.close(bucket)
+
+    def bytes_by_category(self) -> dict[str, int]:
+        return {"buckets": self.pool.bytes}
+
+
+class ResidentSends(Sends):
+    """One flat buffer in bucket order, made when first needed and kept; sent as it is."""
+
+    def __init__(self, layout: Layout, make: Callable[[], Tensor]) -> None:
+        super().__init__(layout)
+        self._make = make
+        self._flat: Tensor | None = None
+
+    def open(self, bucket: int) -> Tensor:
+        if self._flat is None:
+            self._flat = self._make()
+        place = self.buckets[bucket]
+        return self._flat[place.start : place.start + place.length]
+
+    def bytes_by_category(self) -> dict[str, int]:
+        return {"gradients": 0 if self._flat is None else self._flat.nbytes}
+
+
+class InPlaceSends(Sends):
+    """The landing buffer itself: what is sent and what is received share one memory."""
+
+    def __init__(self, layout: Layout, landing: Spread) -> None:
+        super().__init__(layout)
+        self._landing = landing
+
+    def open(self, bucket: int) -> Tensor:
+        place = self.buckets[bucket]
+        return self._landing.run(place.start, place.length)
+
+    def bytes_by_category(self) -> dict[str, int]:
+        return {}
+
+
+class CastSends(ResidentSends):
+    """A resident buffer whose buckets are sent in another dtype, through a pool."""
+
+    def __init__(self, layout: Layout, make: Callable[[], Tensor], pooled: PooledSends) -> None:
+        super().__init__(layout, make)
+        self._pooled = pooled
+
+    def ready(self, bucket: int) -> Tensor:
+        return self._pooled.open(bucket).copy_(self.open(bucket))
+
+    def close(self, bucket: int) -> None:
+        self._pooled.close(bucket)
+
+
+class LendingSends(Sends):
+    """Sends a gradient that fills its bucket from autograd's own memory; all others by way of `inner`."""
+
+    def __init__(self, layout: Layout, inner: Sends, dtypes: Sequence[torch.dtype]) -> None:
+        super().__init__(layout)
+        self.inner, self.dtypes = inner, dtypes
+        self._lent: dict[int, Tensor] = {}
+
+    def open(self, bucket: int) -> Tensor:
+        return self.inner.open(bucket)
+
+    def lend(self, bucket: int, gradient: Tensor) -> bool:
+        place = self.buckets[bucket]
+        if gradient.numel() != place.length or gradient.dtype != self.dtypes[place.section]:
+            return False
+        self._lent[bucket] = gradient
+        return True
+
+    def ready(self, bucket: int) -> Tensor:
+        return self._lent[bucket] if bucket in self._lent else self.inner.ready(bucket)
+
+    def close(self, bucket: int) -> None:
+        if self._lent.pop(bucket, None) is None:
+            self.inner.close(bucket)
+
+    def discard(self, bucket: int) -> None:
+        if self._lent.pop(bucket, None) is None:
+            self.inner.discard(bucket)
+
+    def bytes_by_category(self) -> dict[str, int]:
+        return self.inner.bytes_by_category()

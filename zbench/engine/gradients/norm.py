@@ -1,0 +1,101 @@
+"""What all ranks must know of a step before the update: the global norm, and which parameters received a
+gradient.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from zbench.engine.adam import NORM_CHUNK, AdamBackend
+from zbench.engine.memory.buffers import Spread
+from zbench.engine.partition import Layout, Shard
+from zbench.engine.protocols import Collectives
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """`square_sum` of the summed gradients in canonical order (None if not asked for), and `active`
+    parameters.
+    """
+
+    square_sum: float | None
+    active: list[bool]
+
+
+class Summarizer:
+    """Gathers the chunk sums of every rank's part of the gradient, and the flags, in one collective.
+
+    square_sums: this rank's, [layout.length / world size / NORM_CHUNK] float64; None if no norm is wanted.
+    """
+
+    def __init__(
+        self, layout: Layout, collectives: Collectives, square_sums: Callable[[], Tensor] | None
+    ) -> None:
+        self.collectives = collectives
+        self._square_sums = square_sums
+        self._order = None if square_sums is None else torch.from_numpy(canonical_order(layout))
+
+    def gather(self, contributed: Sequence[bool]) -> Summary:
+        """Return the summary; the same on every rank."""
+        flags = torch.tensor(contributed, dtype=torch.float64)
+        sums = flags.new_empty(0) if self._square_sums is None else self._square_sums()
+        gathered = self.collectives.all_gather_small(torch.cat([sums, flags]))
+        active = (gathered[:, sums.numel() :] != 0).any(dim=0).tolist()
+        if self._order is None:
+            return Summary(None, active)
+        return Summary(sum_in_order(gathered[:, : sums.numel()].reshape(-1)[self._order]), active)
+
+
+class ChunkSums:
+    """Takes the chunk sums of this rank's part of the gradient, wherever its runs are."""
+
+    def __init__(self, shard: Shard, rank: int, gradients: Spread, backend: AdamBackend) -> None:
+        self.backend, self._gradients = backend, gradients
+        parts = Shard(shard.layout, rank)
+        self._chunks = parts.length // NORM_CHUNK
+        self._pieces = [parts.piece(block) for block in shard.layout.blocks] if shard.whole else None
+
+    def take(self) -> Tensor:
+        """Return them, in local order."""
+        out = torch.zeros(self._chunks, dtype=torch.float64)
+        if self._pieces is None:
+            views = [run for _, run in self._gradients.runs() if run.numel()]
+        else:
+            views = [self._gradients.run(p.start, p.length) for p in self._pieces]
+        sizes = [v.numel() // NORM_CHUNK for v in views]
+        chunk_square_sums(self.backend, views, out.split(sizes))  # type: ignore[no-untyped-call]
+        return out
+
+
+def sum_in_order(chunk_sums: Tensor) -> float:
+    """Return the sum of `chunk_sums` [n] (float64, CPU), added strictly from first to last."""
+    values = chunk_sums.numpy()
+    return float(np.add.accumulate(values)[-1]) if values.size else 0.0
+
+
+def chunk_square_sums(backend: AdamBackend, gradients: Sequence[Tensor], out: Sequence[Tensor]) -> None:
+    """Write the chunk sums of `gradients`, wherever they are, to `out` in CPU memory."""
+    there = [
+        o if g.device == o.device else torch.zeros_like(o, device=g.device)
+        for g, o in zip(gradients, out, strict=True)
+    ]
+    backend.chunk_square_sums(gradients, there)
+    for mine, sums in zip(out, there, strict=True):
+        if sums is not mine:
+            mine.copy_(sums)
+
+
+def canonical_order(layout: Layout) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    """Return where, in [rank, local chunk] order, each chunk of registration order stands."""
+    place = np.empty(layout.length // NORM_CHUNK, dtype=np.int64)
+    local_chunks = place.size // layout.world_size
+    for block in layout.blocks:
+        begin, size = block.start // NORM_CHUNK, block.length // NORM_CHUNK // layout.world_size
+        local = begin // layout.world_size + np.arange(size)
+        ranks = np.arange(layout.world_size)[:, None] * local_chunks
+        place[begin : begin + size * layout.world_size] = (ranks + local).reshape(-1)
+    spans = [place[s.start // NORM_CHUNK : s.padded_stop // NORM_CHUNK] for s in layout.spans]
+    return np.concatenate([place[:0], *spans])

@@ -1,0 +1,174 @@
+"""Where the rank sums of gradients land: this rank's shard, or the whole flat gradient (stage 0).
+
+`sums` [shard.length] holds them in local order once `settle` has returned. A later backward of the same step
+is added to what stands there.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from zbench.engine.memory.buffers import Flat, Placement
+from zbench.engine.memory.kinds import Home
+from zbench.engine.partition import Bucket, Extent, Shard
+from zbench.engine.protocols import Collectives, Work
+from zbench.engine.transport.scratch import ScratchPool
+from zbench.engine.transport.sums import accumulate
+from zbench.engine.transport.works import All, Done, Once, Then
+
+_ARRIVING_AT_ONCE = 2
+
+
+class Landing:
+    """Keeps this rank's part of every sum, where `placement` says; sums of several backwards are rounded to
+    `kept`. A bucket lies in one home.
+
+    Per backward: `begin`, then `target` and `landed` for each bucket, then `settle`.
+    """
+
+    def __init__(self, shard: Shard, placement: Placement, device: torch.device, kept: torch.dtype) -> None:
+        self.shard, self.device, self.kept = shard, device, kept
+        self.sums = placement.zeros(torch.float32)
+        self._scratch = ScratchPool(device)
+        self._first = True
+        self._arriving: deque[tuple[Work, Tensor]] = deque()
+
+    def begin(self, *, first: bool, last: bool) -> None:
+        """Start a backward that reduces: the `first` of a step overwrites, later ones add."""
+        self._first = first
+
+    def target(self, bucket: Bucket) -> Tensor:
+        """Return a float32 tensor whose first bucket.length / world_size elements the reduction writes."""
+        place = self._place(bucket)
+        if self._first and self._near(bucket):
+            return place
+        return self._scratch.take(place.numel(), torch.float32)
+
+    def landed(self, bucket: Bucket, target: Tensor) -> Work | None:
+        """Take over a finished reduction; return what to wait for if the sums are still on their way into
+        `sums`.
+        """
+        near = self._near(bucket)
+        if self._first and near:
+            return None
+        if len(self._arriving) >= _ARRIVING_AT_ONCE:
+            self._finish_oldest()
+        place = self._place(bucket)
+        work = self._merge(target[: place.numel()], place, self._home(bucket))
+        self._arriving.append((work, target))
+        return None if near else work
+
+    def settle(self) -> None:
+        """Return when every sum stands in `sums`."""
+        while self._arriving:
+            self._finish_oldest()
+
+    def drop(self) -> None:
+        """The update has read the sums, or the step is forgotten."""
+
+    def _free(self) -> None:
+        """Free the memory under `sums` and all its views, and that of sums that were on their way."""
+        for flat in self.sums.flats:
+            flat.release()
+        self._scratch.drop()
+
+    def bytes_by_category(self) -> dict[str, int]:
+        """Return what it holds now."""
+        return {**self.sums.bytes_by_category("gradients"), "buckets": self._scratch.bytes}
+
+    def _flat(self, bucket: Bucket) -> Flat:
+        local = self.shard.local(Extent(bucket.start, bucket.length))
+        return self.sums.flat(local.start, local.length)
+
+    def _home(self, bucket: Bucket) -> Home:
+        return self._flat(bucket).home
+
+    def _near(self, bucket: Bucket) -> bool:
+        return self._home(bucket).device.type == self.device.type
+
+    def _place(self, bucket: Bucket) -> Tensor:
+        local = self.shard.local(Extent(bucket.start, bucket.length))
+        return self.sums.run(local.start, local.length)
+
+    def _merge(self, sums: Tensor, place: Tensor, home: Home) -> Work:
+        if self._first:
+            return home.bring(sums, place)
+        if home.device.type == self.device.type:
+            self._add(place, sums)
+            return Done()
+        staging = home.zeros(sums.numel(), sums.dtype)
+        return Once(Then(home.bring(sums, staging), partial(self._add, place, staging)))
+
+    def _add(self, place: Tensor, sums: Tensor) -> None:
+        total = place.to(self.kept)
+        accumulate(total, sums)
+        if total is not place:
+            place.copy_(total)
+
+    def _finish_oldest(self) -> None:
+        work, scratch = self._arriving.popleft()
+        work.wait()
+        self._scratch.give(scratch)
+
+
+class StepLanding(Landing):
+    """Has memory for a bucket's sums from its first reduction to the update only, so none while activations
+    are at their height.
+    """
+
+    def __init__(self, shard: Shard, placement: Placement, device: torch.device, kept: torch.dtype) -> None:
+        local = (shard.local(Extent(b.start, b.length)) for b in shard.layout.buckets)
+        super().__init__(shard, placement.cut(local), device, kept)
+        self.drop()
+
+    def target(self, bucket: Bucket) -> Tensor:
+        self._flat(bucket).bind()
+        return super().target(bucket)
+
+    def drop(self) -> None:
+        self._free()
+
+
+class WholeLanding(Landing):
+    """Keeps the whole flat gradient: this rank's parts are reduced into it, the last backward gathers the
+    others'.
+    """
+
+    def __init__(
+        self, shard: Shard, placement: Placement, device: torch.device, kept: torch.dtype, comm: Collectives
+    ) -> None:
+        super().__init__(shard, placement, device, kept)
+        self._parts = Shard(shard.layout, comm.rank)
+        self._comm = comm
+        self._last = False
+        self._gathers: list[Work] = []
+
+    def begin(self, *, first: bool, last: bool) -> None:
+        super().begin(first=first, last=last)
+        self._last = last
+
+    def landed(self, bucket: Bucket, target: Tensor) -> Work | None:
+        super().landed(bucket, target)
+        if self._last:
+            super().settle()
+            self._gather(bucket.blocks)
+        return None
+
+    def settle(self) -> None:
+        super().settle()
+        if not self._last:
+            self._gather(self.shard.layout.blocks)
+            self._last = True
+        All(self._gathers).wait()
+        self._gathers.clear()
+
+    def _gather(self, blocks: Sequence[Extent]) -> None:
+        self._gathers += [self._comm.all_gather(self.sums.run(b.start, b.length)) for b in blocks]
+
+    def _place(self, bucket: Bucket) -> Tensor:
+        (block,) = bucket.blocks
+        piece = self._parts.piece(block)
+        return self.sums.run(piece.start, piece.length)

@@ -1,0 +1,211 @@
+"""What becomes of a gradient between autograd and the optimizer.
+
+`ReplicatedGradients` reduces at the boundary: earlier backwards are added up on each rank, in a full flat
+buffer that exists only if there are any. `ShardedGradients` reduces every backward and adds up shards of
+sums.
+
+Both are a *gradient sink*: `accept(index, gradient)` may be called by an autograd hook or by an operator
+inside a compiled graph, once per parameter and backward, between `begin` and `finish`, in any order that
+agrees across ranks. The gradient is copied before `accept` returns, or kept unchanged until it has been sent.
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from torch import Tensor
+
+from zbench.engine.gradients.bucket_buffers import Sends
+from zbench.engine.gradients.reducer import BucketReducer
+from zbench.engine.parameters.replicated import Trainable
+from zbench.engine.partition import Portion
+from zbench.engine.policies import Pass
+from zbench.engine.transport.sums import accumulate
+from zbench.errors import UsageError
+
+
+class Gradients(ABC):
+    """Per backward: `begin`, `accept`..., `finish` (or `abandon`); per step: `settle`, then `clear`.
+
+    `contributed` tells which parameters received a gradient on this rank since the step began. All write
+    gradients to send buffers, portion by portion. trainables: those of them that are frozen when a backward
+    begins are not waited for.
+    """
+
+    def __init__(self, reducer: BucketReducer, trainables: Sequence[Trainable]) -> None:
+        self.reducer, self.portions, self._trainables = reducer, reducer.portions, trainables
+        self.contributed = [False] * len(self.portions)
+        self._arrived = [False] * len(self.portions)
+        self._open = False
+
+    @abstractmethod
+    def begin(self, this: Pass, loss: Tensor) -> None:
+        """Start the backward of `loss`, scaled; its graph tells an implementation which gradients will
+        come.
+        """
+
+    @abstractmethod
+    def accept(self, index: int, gradient: Tensor) -> None:
+        """Take parameter `index`'s gradient (its shape, any strides) of this backward."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """End a backward; what it should have reduced is reduced."""
+
+    @abstractmethod
+    def bytes_by_category(self) -> dict[str, int]:
+        """Return what it holds now."""
+
+    def settle(self) -> None:
+        """Return when the step's sums stand in the landing buffer."""
+        self.reducer.landing.settle()
+
+    def abandon(self) -> None:
+        """Forget the whole step, in the middle of a backward or after it; collectives in flight are
+        completed.
+        """
+        self._open = False
+        self.reducer.abandon()
+        self.reducer.landing.settle()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the step's gradients: the update has read them, or they were dropped."""
+        self.contributed = [False] * len(self.portions)
+        self.reducer.landing.drop()
+
+    def close(self) -> None:
+        """Let go of whatever is registered elsewhere."""
+        return
+
+    def _start(self) -> None:
+        self._arrived = [False] * len(self.portions)
+        self._open = True
+
+    def _foreseen(self) -> Collection[int]:
+        """Return the parameters that a backward that begins now will not bring: frozen since the engine was
+        built.
+        """
+        return [t.index for t in self._trainables if not t.parameter.requires_grad]
+
+    def _arrive(self, index: int) -> None:
+        if not self._open:
+            raise UsageError(
+                "expected engine.backward(loss), got a backward outside of it; do not call loss.backward()"
+            )
+        if self._arrived[index]:
+            raise UsageError(
+                f"expected one gradient a backward for each parameter, got a second for parameter {index};"
+                " reentrant activation checkpointing does this: use use_reentrant=False"
+            )
+        self._arrived[index] = self.contributed[index] = True
+
+    def _write(self, sends: Sends, index: int, gradient: Tensor, *, add: bool) -> None:
+        portions = self.portions[index]
+        flat = gradient.reshape(-1) if len(portions) > 1 or gradient.is_contiguous() else None
+        for p in portions:
+            source = gradient if flat is None else flat[p.source : p.source + p.length]
+            if add:
+                accumulate(self._place(sends, p).view(source.shape), source)
+            elif flat is None or not sends.lend(p.bucket, source):
+                self._place(sends, p).view(source.shape).copy_(source)
+            self.reducer.filled(p)
+
+    @staticmethod
+    def _place(sends: Sends, p: Portion) -> Tensor:
+        return sends.open(p.bucket)[p.target : p.target + p.length]
+
+
+class ShardedGradients(Gradients):
+    """Reduces at each backward; sums of earlier backwards wait in the landing, sharded."""
+
+    def __init__(self, reducer: BucketReducer, trainables: Sequence[Trainable], sends: Sends) -> None:
+        super().__init__(reducer, trainables)
+        self._sends = sends
+
+    def begin(self, this: Pass, loss: Tensor) -> None:
+        self._start()
+        self.reducer.begin(self._sends, first=this.first, last=bool(this.last))
+        absent = self._foreseen()
+        self.reducer.skip(absent, blank=absent)
+
+    def accept(self, index: int, gradient: Tensor) -> None:
+        self._arrive(index)
+        self._write(self._sends, index, gradient, add=False)
+
+    def finish(self) -> None:
+        self._open = False
+        self.reducer.finish(stale=[i for i, there in enumerate(self._arrived) if not there])
+
+    def bytes_by_category(self) -> dict[str, int]:
+        return self._sends.bytes_by_category()
+
+
+class ReplicatedGradients(Gradients):
+    """Reduces at the boundary. A step of one backward writes to `once`, one of several adds up in `several`.
+
+    Where nobody knows yet whether another backward follows, gradients stay as autograd made them.
+    """
+
+    def __init__(
+        self, reducer: BucketReducer, trainables: Sequence[Trainable], *, once: Sends, several: Sends
+    ) -> None:
+        super().__init__(reducer, trainables)
+        self._once, self._several = once, several
+        self._sends = once
+        self._last: bool | None = None
+        self._waits = False
+        self._reduced = False
+        self._waiting: dict[int, Tensor] = {}
+
+    def begin(self, this: Pass, loss: Tensor) -> None:
+        self._start()
+        self._last, self._reduced = this.last, False
+        self._waits = this.first and this.last is None
+        self._sends = self._once if this.first and this.last is not False else self._several
+        if not this.first:
+            self._write_waiting()
+        if this.last:
+            self.reducer.begin(self._sends, first=True, last=True)
+            absent = self._foreseen()
+            self.reducer.skip(absent, blank={i for i in absent if not self.contributed[i]})
+
+    def accept(self, index: int, gradient: Tensor) -> None:
+        add = self.contributed[index]
+        self._arrive(index)
+        if self._waits:
+            self._waiting[index] = gradient
+        else:
+            self._write(self._sends, index, gradient, add=add)
+
+    def finish(self) -> None:
+        self._open = False
+        if self._last:
+            self._reduce()
+
+    def settle(self) -> None:
+        if not self._reduced:
+            self.reducer.begin(self._sends, first=True, last=True)
+            self._write_waiting()
+            self._reduce()
+        super().settle()
+
+    def _write_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        for index, gradient in waiting.items():
+            self._write(self._sends, index, gradient, add=False)
+
+    def _reduce(self) -> None:
+        self.reducer.finish(stale=[i for i, there in enumerate(self.contributed) if not there])
+        self._reduced = True
+
+    def clear(self) -> None:
+        super().clear()
+        self._waiting.clear()
+        self._reduced = False
+
+    def bytes_by_category(self) -> dict[str, int]:
+        held = Counter({"gradients": sum(gradient.nbytes for gradient in self._waiting.values())})
+        for sends in (self._once, self._several):
+            held.update(sends.bytes_by_category())
+        return dict(held)

@@ -1,0 +1,142 @@
+"""Buffers over the local index space that lie in one memory, or partly in one and partly in another."""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from zbench.engine.memory.kinds import Home
+from zbench.engine.memory.pages import prefer_huge_pages
+from zbench.engine.partition import Extent, Shard
+
+
+class Flat:
+    """What of the local index space lies in one home, packed in one buffer (the only one of `buffers`)."""
+
+    def __init__(self, home: Home, extents: Sequence[Extent], dtype: torch.dtype) -> None:
+        self.home, self.extents = home, extents
+        self._starts = [extent.start for extent in extents]
+        self._at: list[int] = []
+        total = 0
+        for extent in extents:
+            self._at.append(total)
+            total += extent.length
+        self.buffers = [home.zeros(total, dtype)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffer's memory."""
+        return self.buffers[0].untyped_storage().nbytes()
+
+    def bind(self) -> bool:
+        """Give the buffer and all its views memory, not initialised; return whether they had none."""
+        missing = self.nbytes < self.buffers[0].nbytes
+        if missing:
+            self.buffers[0].untyped_storage().resize_(self.buffers[0].nbytes)
+            prefer_huge_pages(self.buffers[0])
+        return missing
+
+    def release(self) -> None:
+        """Free the memory under the buffer and all its views, which keep their shapes."""
+        self.buffers[0].untyped_storage().resize_(0)
+
+    def place(self, start: int, length: int) -> int | None:
+        """Return where in the buffer a run of the index space begins, or None where it is not all here."""
+        k = bisect_right(self._starts, start) - 1
+        if k < 0 or start + length > self.extents[k].stop:
+            return None
+        return self._at[k] + start - self.extents[k].start
+
+    def run(self, start: int, length: int) -> Tensor:
+        """Return a run of the index space, as a view of the buffer."""
+        at = self.place(start, length)
+        assert at is not None, f"[{start}, {start + length}) does not lie here"
+        return self.buffers[0][at : at + length]
+
+
+class Spread:
+    """One value for every local index, in one Flat a home."""
+
+    def __init__(self, flats: Sequence[Flat], length: int) -> None:
+        self.flats, self.length = flats, length
+        parts = [(extent, flat) for flat in flats for extent in flat.extents]
+        self._parts = sorted(parts, key=lambda part: part[0].start)
+        self._starts = [extent.start for extent, _ in self._parts]
+
+    def flat(self, start: int, length: int) -> Flat:
+        """Return the part that holds a run of the index space; no run may lie in two."""
+        return self._parts[bisect_right(self._starts, start) - 1][1]
+
+    def run(self, start: int, length: int) -> Tensor:
+        """Return a run of the index space, as a view."""
+        return self.flat(start, length).run(start, length)
+
+    def runs(self) -> Iterator[tuple[Extent, Tensor]]:
+        """Yield the longest runs that lie together, in local order."""
+        for extent, flat in self._parts:
+            yield extent, flat.run(extent.start, extent.length)
+
+    def cpu(self) -> Tensor:
+        """Return all of it, [length], in CPU memory: a copy unless it lies there in one piece."""
+        runs = list(self.runs())
+        return runs[0][1].cpu() if len(runs) == 1 else torch.cat([run.cpu() for _, run in runs])
+
+    def bytes_by_category(self, name: str) -> dict[str, int]:
+        """Return the bytes in each home."""
+        held: Counter[str] = Counter()
+        for flat in self.flats:
+            held[f"{flat.home.prefix}{name}"] += flat.nbytes
+        return dict(held)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which runs of the local index space live in which home. `parts` are disjoint and cover `length`."""
+
+    parts: Sequence[tuple[Home, Sequence[Extent]]]
+    length: int
+
+    @classmethod
+    def of(cls, parts: Iterable[tuple[Home, Iterable[Extent]]], length: int) -> "Placement":
+        """Return the placement, with neighbouring runs joined and empty parts left out (but for one)."""
+        joined = [(home, _joined(extents)) for home, extents in parts]
+        return cls([part for part in joined if part[1]] or [(joined[0][0], [Extent(0, 0)])], length)
+
+    def within(self, extent: Extent) -> "Placement":
+        """Return the placement of one run of the index space."""
+        cut = [(home, [_overlap(e, extent) for e in extents]) for home, extents in self.parts]
+        return Placement.of(
+            ((home, [e for e in found if e.length > 0]) for home, found in cut), extent.length
+        )
+
+    def cut(self, extents: Iterable[Extent]) -> "Placement":
+        """Return the same placement with a part of its own for each of `extents`, which cover `length`."""
+        return Placement([part for extent in extents for part in self.within(extent).parts], self.length)
+
+    def zeros(self, dtype: torch.dtype) -> Spread:
+        """Return zeroed buffers of it all."""
+        return Spread([Flat(home, extents, dtype) for home, extents in self.parts], self.length)
+
+
+def placed(shard: Shard, offloaded: int, near: Home, host: Home) -> Placement:
+    """Return the placement of a shard whose first `offloaded` buckets are the host's."""
+    local = [shard.local(Extent(b.start, b.length)) for b in shard.layout.buckets]
+    return Placement.of([(near, local[offloaded:]), (host, local[:offloaded])], shard.length)
+
+
+def _joined(extents: Iterable[Extent]) -> list[Extent]:
+    found: list[Extent] = []
+    for extent in sorted(extents, key=lambda e: e.start):
+        if found and found[-1].stop == extent.start:
+            found[-1] = Extent(found[-1].start, found[-1].length + extent.length)
+        else:
+            found.append(extent)
+    return found
+
+
+def _overlap(one: Extent, other: Extent) -> Extent:
+    start = max(one.start, other.start)
+    return Extent(start, min(one.stop, other.stop) - start)

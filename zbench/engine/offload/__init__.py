@@ -1,1 +1,0 @@
-"""Sharing the optimizer's state out between the host and the device (`offload_ratio`)."""

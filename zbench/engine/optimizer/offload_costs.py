@@ -1,0 +1,43 @@
+"""What it costs to keep the state on the host, measured on a piece of it."""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+from zbench.engine.adam import AdamTask, Hyper, NativeAdam, Slot
+from zbench.engine.memory.kinds import Home
+
+PIECE = 1 << 20  # elements: more than the caches of most machines hold, some milliseconds of work
+REPEATS = 5
+
+
+def costs_of(
+    elements: int, home: Home, device: torch.device, dtype: torch.dtype, moments: torch.dtype, threads: int
+) -> tuple[float, float]:
+    """Return the seconds of copying `elements` gradients to `home` and parameters (`dtype`) back, and of
+    updating them with `threads` threads.
+    """
+    size = max(min(PIECE, elements), 1)
+    near, far = torch.zeros(size, device=device), home.zeros(size, torch.float32)
+    out, values = home.zeros(size, dtype), torch.zeros(size, dtype=dtype, device=device)
+    slot = Slot(home.zeros(size, torch.float32), home.zeros(size, moments), home.zeros(size, moments))
+    task = AdamTask(slot, far, 1, Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01), param_out=out)
+    adam = NativeAdam(threads)
+
+    def copy() -> None:
+        home.bring(near, far).wait()
+        values.copy_(out)
+
+    return _seconds(copy) * elements / size, _seconds(lambda: adam.update([task])) * elements / size
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    """Return the median time of a piece of work, after a first go."""
+    taken = []
+    for _ in range(1 + REPEATS):
+        begin = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - begin)
+    return statistics.median(taken[1:])

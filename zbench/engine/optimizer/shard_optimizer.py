@@ -1,0 +1,182 @@
+"""This rank's share of Adam: moments, step counts, and the tasks that update its segments.
+
+Every parameter has its own step count, as in torch: one that received no gradient on any rank is left out
+of a step. A *run* joins neighbouring segments that share hyperparameters and step, so the usual step is a
+few long tasks.
+
+A schedule may call `task` for any runs in any order, in place or into other slots, and `commit` once the
+step counts.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from zbench.engine.adam import AdamBackend, AdamTask, Hyper, Slot
+from zbench.engine.memory.buffers import Placement, Spread
+from zbench.engine.optimizer.masters import Masters
+from zbench.engine.partition import Segment, Shard
+
+MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+ParamGroup = dict[str, Any]
+"""`params` and torch's AdamW hyperparameters under torch's names, plus `bias_correction` and `decoupled`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring elements that one task updates, and the tensors it reads and writes."""
+
+    segment: Segment
+    group: int
+    lag: int
+    slot: Slot
+    grad: Tensor
+    out: Tensor | None
+
+
+class Moments:
+    """Adam's moments where `placement` says; `stochastic` is how they are rounded to bfloat16."""
+
+    def __init__(self, placement: Placement, dtype: torch.dtype, *, amsgrad: bool, stochastic: bool) -> None:
+        self.stochastic = stochastic
+        self.spreads = [placement.zeros(dtype) for _ in MOMENTS[: 3 if amsgrad else 2]]
+
+    def get(self, kind: str) -> Spread | None:
+        """Return one of MOMENTS; None where there is no such moment."""
+        return dict(zip(MOMENTS, self.spreads, strict=False)).get(kind)
+
+    def bytes_by_category(self) -> dict[str, int]:
+        total: Counter[str] = Counter()
+        for spread in self.spreads:
+            total.update(spread.bytes_by_category("moments"))
+        return dict(total)
+
+
+class ShardOptimizer:
+    """Adam on the segments of one shard. `groups[g]` holds hyperparameters, read anew at every step."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        masters: Sequence[Masters],
+        moments: Moments,
+        gradients: Spread,
+        groups: Sequence[ParamGroup],
+        group_of: Sequence[int],
+        *,
+        sub_group_size: int,
+    ) -> None:
+        self.shard, self.masters, self.moments, self.gradients = shard, masters, moments, gradients
+        self.groups, self.group_of = groups, group_of
+        self.sub_group_size, self.stochastic = sub_group_size, moments.stochastic
+        self.count = 0
+        self.lags = [0] * len(group_of)
+        spans = shard.layout.spans
+        self._canonical = [sum(s.padded_stop - s.start for s in spans[:i]) for i in range(len(spans))]
+        self._planned: tuple[list[int], list[list[Run]]] | None = None
+
+    def subgroups(self, active: Sequence[bool]) -> list[list[Run]]:
+        """Return the runs of parameters marked in `active`, in local order, at most sub_group_size elements
+        a group.
+        """
+        key = [lag if on else -1 for lag, on in zip(self.lags, active, strict=True)]
+        if self._planned is None or self._planned[0] != key:
+            self._planned = (key, self._packed(self._runs(self.shard.segments, key)))
+        return self._planned[1]
+
+    def runs(self, segments: Sequence[Segment]) -> list[Run]:
+        """Return the runs of some segments, bound to the buffers of this moment."""
+        return list(self._runs(segments, self.lags))
+
+    def when(self, run: Run) -> tuple[int, Hyper]:
+        """Return the step and the hyperparameters of a run's next update, as of this moment."""
+        return self.count + 1 - run.lag, self._hyper(run.group)
+
+    def task(self, run: Run) -> AdamTask:
+        """Return the next update of one run, in place; hyperparameters are those of this moment."""
+        step, hyper = self.when(run)
+        task = AdamTask(run.slot, run.grad, step, hyper, param_out=run.out)
+        if self.stochastic:
+            span = self.shard.layout.spans[run.segment.parameter]
+            task.rounding_seed = self.count + 1
+            task.rounding_offset = self._canonical[run.segment.parameter] + run.segment.flat - span.start
+        return task
+
+    def update(
+        self, backend: AdamBackend, active: Sequence[bool], scale: float, publish: Callable[[int], None]
+    ) -> None:
+        """Take one step: gradients times `scale`; `publish(local_stop)` hears how far the values are new."""
+        for runs in self.subgroups(active):
+            backend.update([self.task(run) for run in runs], grad_scale=scale)
+            self.deliver(runs)
+            publish(runs[-1].segment.local + runs[-1].segment.length)
+        self.commit(active)
+
+    def deliver(self, runs: Sequence[Run]) -> None:
+        """Bring updated values to the parameters where Adam could not write there."""
+        for run in runs:
+            self.masters[run.segment.section].deliver(run.segment)
+
+    def commit(self, active: Sequence[bool]) -> None:
+        """Count the step for every parameter in `active`."""
+        self.count += 1
+        self.lags = [lag if on else lag + 1 for lag, on in zip(self.lags, active, strict=True)]
+
+    def _hyper(self, group: int) -> Hyper:
+        g = self.groups[group]
+        beta1, beta2 = g["betas"]
+        return Hyper(g["lr"], beta1, beta2, g["eps"], g["weight_decay"], g["bias_correction"], g["decoupled"])
+
+    def _runs(self, segments: Sequence[Segment], key: Sequence[int]) -> Iterator[Run]:
+        joined: Segment | None = None
+        for s in segments:
+            if key[s.parameter] < 0:
+                continue
+            if joined is not None and self._continues(joined, s, key):
+                joined = replace(joined, length=joined.length + s.length)
+                continue
+            if joined is not None:
+                yield from self._split(joined, key)
+            joined = s
+        if joined is not None:
+            yield from self._split(joined, key)
+
+    def _continues(self, run: Segment, s: Segment, key: Sequence[int]) -> bool:
+        return (
+            run.section == s.section
+            and run.flat + run.length == s.flat
+            and run.local + run.length == s.local
+            and self.group_of[run.parameter] == self.group_of[s.parameter]
+            and key[run.parameter] == key[s.parameter]
+            and self.gradients.flat(run.local, run.length) is self.gradients.flat(s.local, s.length)
+            and not self.stochastic
+        )
+
+    def _split(self, whole: Segment, key: Sequence[int]) -> Iterator[Run]:
+        grain = max(self.sub_group_size // 256, 1) * 256
+        for at in range(0, whole.length, grain):
+            part = replace(
+                whole, flat=whole.flat + at, local=whole.local + at, length=min(grain, whole.length - at)
+            )
+            yield self._bind(part, key)
+
+    def _bind(self, s: Segment, key: Sequence[int]) -> Run:
+        masters, group = self.masters[s.section], self.group_of[s.parameter]
+        exp_avg, exp_avg_sq, *most = (spread.run(s.local, s.length) for spread in self.moments.spreads)
+        slot = Slot(masters.of(s), exp_avg, exp_avg_sq, most[0] if self.groups[group]["amsgrad"] else None)
+        return Run(s, group, key[s.parameter], slot, self.gradients.run(s.local, s.length), masters.out(s))
+
+    def _packed(self, runs: Iterator[Run]) -> list[list[Run]]:
+        packed: list[list[Run]] = []
+        room = 0
+        for run in runs:
+            if run.segment.length > room:
+                packed.append([])
+                room = max(self.sub_group_size, run.segment.length)
+            packed[-1].append(run)
+            room -= run.segment.length
+        return packed

@@ -1,0 +1,110 @@
+"""Building a model that would not fit: parameters are cut to this rank's part as soon as their module is
+complete.
+
+    with sharded_init(process_group):
+        model = Gpt(...)
+    engine = build_engine(model, spec, process_group)
+
+A submodule is complete when it is registered with its parent, so only the parameters of one module (and
+those of the outermost itself) are whole at a time; `nn.Sequential(*layers)` makes all layers before it
+registers the first, `nn.ModuleList(layer for ...)` does not. Random numbers are drawn in the usual order:
+the values are those of an ordinary construction. Code that reads or writes finished parameters as attributes
+(`module.weight`) gets them whole, one at a time.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_module_registration_hook
+
+from zbench.engine.parameters.hooks import Watched
+from zbench.engine.protocols import Collectives
+from zbench.engine.transport.choose import choose_collectives
+
+_PART = "_zbench_part"
+
+
+@contextmanager
+def sharded_init(process_group: dist.ProcessGroup | None = None) -> Iterator[None]:
+    """Keep 1 / world size of every parameter that is created inside, until `build_engine` takes the model
+    over.
+    """
+    collectives = choose_collectives(process_group, torch.device("cpu"))
+    cutter = _Cutter(collectives)
+    handle = register_module_module_registration_hook(cutter.registered)
+    try:
+        yield
+    finally:
+        handle.remove()
+        cutter.finish()
+        collectives.close()
+
+
+def is_part(parameter: Tensor) -> bool:
+    """Whether a parameter was built in parts, so that it holds a placeholder."""
+    return hasattr(parameter, _PART)
+
+
+def whole_values(parameter: Tensor, collectives: Collectives) -> Tensor:
+    """Return a parameter's values; a collective if it was built in parts."""
+    if not is_part(parameter):
+        return parameter.detach()
+    part: Tensor = getattr(parameter, _PART)
+    gathered = collectives.all_gather_small(part).to(part.device)
+    return gathered.reshape(-1)[: parameter.numel()].view(parameter.shape)
+
+
+def forget_parts(model: nn.Module) -> None:
+    """Let go of the parts: their values have been taken over."""
+    for parameter in model.parameters():
+        if is_part(parameter):
+            delattr(parameter, _PART)
+
+
+class _Cutter:
+    """Cuts the parameters of registered modules; the one that was read last is whole."""
+
+    def __init__(self, collectives: Collectives) -> None:
+        self._collectives = collectives
+        self._whole: nn.Parameter | None = None
+        self._watched: list[nn.Module] = []
+
+    def registered(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
+        """A module is complete: cut what it owns."""
+        for module in child.modules() if child is not None else ():
+            if isinstance(module._parameters, Watched):
+                continue
+            for parameter in module._parameters.values():
+                if parameter is not None and not is_part(parameter):
+                    self._cut(parameter)
+            module._parameters = Watched(module._parameters, self._read)
+            self._watched.append(module)
+
+    def finish(self) -> None:
+        """Cut what is whole; leave the modules as they were."""
+        self._recut()
+        for module in self._watched:
+            module._parameters = dict(module._parameters)
+
+    def _read(self, parameter: nn.Parameter) -> None:
+        if parameter is not self._whole and is_part(parameter):
+            self._recut()
+            parameter.data = whole_values(parameter, self._collectives)
+            self._whole = parameter
+
+    def _recut(self) -> None:
+        if self._whole is not None:
+            self._cut(self._whole)
+            self._whole = None
+
+    def _cut(self, parameter: nn.Parameter) -> None:
+        flat, comm = parameter.detach().reshape(-1), self._collectives
+        size = -(-flat.numel() // comm.world_size)
+        part = flat.new_zeros(size)
+        mine = flat[comm.rank * size : (comm.rank + 1) * size]
+        part[: mine.numel()] = mine
+        setattr(parameter, _PART, part)
+        parameter.data = flat.new_full((), torch.nan).expand(parameter.shape)

@@ -1,0 +1,63 @@
+"""Parameters that are not trained: whole in the model, or (stage 3) sharded and gathered like the others."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from zbench.engine.parameters.gathering import Gatherer
+from zbench.engine.parameters.replicated import Trainable, write_segments
+from zbench.engine.parameters.sharded import ShardedParameters
+
+
+class Frozen(Protocol):
+    """Read and written whole, by name; the same calls on every rank."""
+
+    def values(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield name and whole value, in the parameter's dtype; valid until the next one."""
+        ...
+
+    def load(self, values: Mapping[str, Tensor]) -> None:
+        """Take over the values that are there."""
+        ...
+
+    def bytes_by_category(self) -> dict[str, int]: ...
+
+
+class FrozenInPlace:
+    """Whole on every rank."""
+
+    def __init__(self, members: Sequence[Trainable]) -> None:
+        self.members = members
+
+    def values(self) -> Iterator[tuple[str, Tensor]]:
+        return ((t.name, t.parameter.detach()) for t in self.members)
+
+    @torch.no_grad()
+    def load(self, values: Mapping[str, Tensor]) -> None:
+        for t in self.members:
+            if t.name in values:
+                t.parameter.copy_(values[t.name])
+
+    def bytes_by_category(self) -> dict[str, int]:
+        return {"parameters": sum(t.parameter.nbytes for t in self.members)}
+
+
+class FrozenShards:
+    """In a sharded store of their own, without gradients, masters or moments."""
+
+    def __init__(self, members: Sequence[Trainable], store: ShardedParameters, gatherer: Gatherer) -> None:
+        self.members, self.store, self.gatherer = members, store, gatherer
+
+    def values(self) -> Iterator[tuple[str, Tensor]]:
+        for t in self.members:
+            with self.gatherer.reading(t.parameter):
+                yield t.name, t.parameter.detach()
+
+    def load(self, values: Mapping[str, Tensor]) -> None:
+        write_segments(self.store.shard, self.members, lambda t: values.get(t.name), self.store.owned)
+        self.store.settle()
+
+    def bytes_by_category(self) -> dict[str, int]:
+        return self.store.bytes_by_category()

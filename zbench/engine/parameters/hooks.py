@@ -1,0 +1,136 @@
+"""The only file that registers autograd or module hooks."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from zbench.engine.parameters.gathering import Gatherer
+from zbench.engine.parameters.replicated import Trainable
+from zbench.engine.parameters.sharded import Unit
+
+
+class GradientHooks:
+    """Hands every gradient to `accept(index, gradient)` as autograd completes it, and leaves `p.grad`
+    empty.
+    """
+
+    def __init__(self, trainables: Sequence[Trainable], accept: Callable[[int, Tensor], None]) -> None:
+        self._accept = accept
+        self._handles = [
+            t.parameter.register_post_accumulate_grad_hook(partial(self._take, t.index))  # type: ignore[no-untyped-call]
+            for t in trainables
+        ]
+
+    def _take(self, index: int, parameter: nn.Parameter) -> None:
+        gradient, parameter.grad = parameter.grad, None
+        if gradient is not None:
+            self._accept(index, gradient)
+
+    def after_backward(self) -> None:
+        """A backward has ended, well or not."""
+
+    def remove(self) -> None:
+        """Unregister every hook."""
+        for handle in self._handles:
+            handle.remove()
+
+
+class Watched(dict[str, nn.Parameter | None]):
+    """A module's parameters; `touch` hears of every one that is read as an attribute, in forward or from
+    outside.
+    """
+
+    def __init__(
+        self, parameters: dict[str, nn.Parameter | None], touch: Callable[[nn.Parameter], None]
+    ) -> None:
+        super().__init__(parameters)
+        self._touch = touch
+
+    def __getitem__(self, name: str) -> nn.Parameter | None:
+        parameter = super().__getitem__(name)
+        if parameter is not None:
+            self._touch(parameter)
+        return parameter
+
+
+class GatherHooks(GradientHooks):
+    """Also has units gathered when a module runs or a parameter is read, and again when backward needs them.
+
+    A unit that is read while none of its modules runs (a tied weight, a functional use) is kept to the end
+    of the model's forward. What autograd saves of a unit is replaced by a reference, so backward gathers no
+    more than it uses: an embedding's weight, or a bias, is not gathered again.
+    """
+
+    def __init__(
+        self,
+        trainables: Sequence[Trainable],
+        accept: Callable[[int, Tensor], None],
+        model: nn.Module,
+        gatherer: Gatherer,
+    ) -> None:
+        super().__init__(trainables, accept)
+        self._gatherer = gatherer
+        self._running: Counter[Unit] = Counter()
+        self._outside: set[Unit] = set()
+        self._saving: list[saved_tensors_hooks] = []
+        self._owners = [m for m in model.modules() if self._units_of(m)]
+        for module in self._owners:
+            module._parameters = Watched(module._parameters, self._touch)
+            units = self._units_of(module)
+            self._handles += [
+                module.register_forward_pre_hook(partial(self._enter, units, not list(module.children()))),
+                module.register_forward_hook(partial(self._leave, units), always_call=True),
+            ]
+        self._handles += [
+            model.register_forward_pre_hook(self._begin, prepend=True),
+            model.register_forward_hook(self._end, always_call=True),
+        ]
+
+    def _units_of(self, module: nn.Module) -> list[Unit]:
+        found = (self._gatherer.unit_of.get(id(p)) for p in module._parameters.values())
+        return list(dict.fromkeys(unit for unit in found if unit is not None))
+
+    def _touch(self, parameter: nn.Parameter) -> None:
+        unit = self._gatherer.unit_of.get(id(parameter))
+        if unit is not None:
+            self._gatherer.use(unit)
+            if not self._running[unit]:
+                self._outside.add(unit)
+
+    def _enter(self, units: Sequence[Unit], leaf: bool, *_: object) -> None:
+        self._running.update(units)
+        for unit in units if leaf else ():
+            self._gatherer.use(unit)
+
+    def _leave(self, units: Sequence[Unit], *_: object) -> None:
+        self._running.subtract(units)
+        for unit in units:
+            if unit not in self._outside:
+                self._gatherer.release(unit)
+
+    def _begin(self, *_: object) -> None:
+        self._gatherer.begin_forward()
+        self._saving.append(saved_tensors_hooks(self._gatherer.pack, self._gatherer.unpack))
+        self._saving[-1].__enter__()
+
+    def _end(self, *_: object) -> None:
+        self._saving.pop().__exit__()
+        self._let_go_outside()
+
+    def _let_go_outside(self) -> None:
+        outside, self._outside = self._outside, set()
+        for unit in outside:
+            self._gatherer.release(unit)
+
+    def after_backward(self) -> None:
+        self._outside.clear()
+        self._running.clear()
+        self._gatherer.release_all()
+
+    def remove(self) -> None:
+        super().remove()
+        for module in self._owners:
+            module._parameters = dict(module._parameters)

@@ -1,0 +1,129 @@
+"""Replicated parameters: every rank holds all of them, in one flat buffer a dtype, and `p.data` is a view
+of it.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from zbench.engine.memory.kinds import Home
+from zbench.engine.partition import Extent, Segment, Shard
+from zbench.engine.protocols import Collectives, Work
+from zbench.engine.transport.works import All
+
+
+@dataclass(frozen=True, slots=True)
+class Trainable:
+    """One parameter that is trained. `index` counts in registration order; `group` is its optimizer group."""
+
+    index: int
+    name: str
+    parameter: torch.nn.Parameter
+    group: int
+
+
+def write_segments(
+    shard: Shard,
+    members: Sequence[Trainable],
+    value: Callable[[Trainable], Tensor | None],
+    place: Callable[[Segment], Tensor],
+) -> None:
+    """Write this rank's part of `value(member)`, a whole tensor, to `place(segment)`; None leaves it alone.
+
+    `value` is called once a member, in the same order on every rank: it may be collective.
+    """
+    segments = {member.index: [] for member in members}  # type: dict[int, list[Segment]]
+    for s in shard.segments:
+        segments[s.parameter].append(s)
+    for member in members:
+        whole = value(member)
+        if whole is None:
+            continue
+        for s in segments[member.index]:
+            at = s.flat - shard.layout.spans[s.parameter].start
+            part = whole.detach().reshape(-1)[at : at + s.length]
+            place(s)[: part.numel()].copy_(part)
+
+
+class Parameters(ABC):
+    """The model's parameters, as the optimizer sees them: owned segments to write, and a way to publish
+    them. `buffers`: their memory on this rank, one in `home` for each section's run of the index space.
+    """
+
+    def __init__(
+        self, shard: Shard, dtypes: Sequence[torch.dtype], home: Home, sections: Sequence[Extent]
+    ) -> None:
+        self.shard, self.dtypes, self.home, self.sections = shard, dtypes, home, sections
+        self.buffers = [home.zeros(s.length, d) for s, d in zip(sections, dtypes, strict=True)]
+
+    @abstractmethod
+    def owned(self, segment: Segment) -> Tensor:
+        """Return the stored values [segment.length] of what this rank owns, in the parameter's dtype."""
+
+    @abstractmethod
+    def adopt(self, trainables: Sequence[Trainable]) -> None:
+        """Make the model's parameters views of the values stored here; their old values are let go."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Publish the rest; return when the next forward may begin."""
+
+    def publish(self, local_stop: int) -> None:
+        """Segments below `local_stop` (local order) have new values: start to make them known to all."""
+        return
+
+    def bytes_by_category(self) -> dict[str, int]:
+        """Return what is held now."""
+        return {f"{self.home.prefix}parameters": sum(flat.nbytes for flat in self.buffers)}
+
+    def _stored(self, section: int, start: int, length: int) -> Tensor:
+        at = start - self.sections[section].start
+        return self.buffers[section][at : at + length]
+
+
+class ReplicatedParameters(Parameters):
+    """Whole parameters on every rank; after the update each rank's parts are gathered in place, block by
+    block.
+    """
+
+    def __init__(
+        self, shard: Shard, dtypes: Sequence[torch.dtype], home: Home, collectives: Collectives
+    ) -> None:
+        layout = shard.layout
+        super().__init__(shard, dtypes, home, [layout.section_extent(k) for k in range(len(dtypes))])
+        self.collectives = collectives
+        self._blocks: list[Extent] = [] if shard.whole else list(layout.blocks)
+        self._published = 0
+        self._works: list[Work] = []
+
+    def adopt(self, trainables: Sequence[Trainable]) -> None:
+        layout = self.shard.layout
+        for t in trainables:
+            span = layout.spans[t.index]
+            t.parameter.data = self._stored(layout.section_of[t.index], span.start, span.numel).view(
+                t.parameter.shape
+            )
+
+    def owned(self, segment: Segment) -> Tensor:
+        return self._stored(segment.section, segment.flat, segment.length)
+
+    def publish(self, local_stop: int) -> None:
+        while self._published < len(self._blocks):
+            block = self._blocks[self._published]
+            if self.shard.local(block).stop > local_stop:
+                return
+            self._works.append(self.collectives.all_gather(self._block_view(block)))
+            self._published += 1
+
+    def _block_view(self, block: Extent) -> Tensor:
+        section = next(k for k, s in enumerate(self.sections) if s.start <= block.start < s.stop)
+        return self._stored(section, block.start, block.length)
+
+    def settle(self) -> None:
+        self.publish(self.shard.length)
+        All(self._works).wait()
+        self._works.clear()
+        self._published = 0

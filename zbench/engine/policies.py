@@ -1,0 +1,233 @@
+"""Accumulation, gradient clipping and loss scaling: choices that do not depend on the ZeRO stage."""
+
+import math
+import signal
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Protocol
+
+from zbench.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One backward of a step. `last` is None where only `step()` will tell."""
+
+    first: bool
+    last: bool | None
+
+
+class Accumulation(ABC):
+    """Counts the backwards of a step. `divisor` is what the sum over them is divided by."""
+
+    divisor = 1
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @abstractmethod
+    def next(self, last: bool | None) -> Pass:
+        """Return what the backward that is about to start is; UsageError if there can be none."""
+
+    def done(self) -> None:
+        """That backward has ended well."""
+        self.count += 1
+
+    def reset(self) -> None:
+        """Begin a new step."""
+        self.count = 0
+
+    def check_step(self) -> None:
+        """Raise UsageError unless a step can be taken now."""
+        if self.count == 0:
+            raise UsageError("expected backward before step(), got none; call engine.backward(loss) first")
+
+
+class MicroSteps(Accumulation):
+    """`micro_steps`: every step has the same known number of backwards; gradients are averaged over them."""
+
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.divisor = steps
+
+    def next(self, last: bool | None) -> Pass:
+        if last is not None:
+            raise UsageError(
+                "`last` belongs to accumulation_mode: multi_backward; micro_steps counts by itself"
+            )
+        if self.count == self.divisor:
+            raise UsageError(
+                f"expected step() after {self.divisor} backwards (gradient_accumulation_steps), got another"
+                " backward; call engine.step() first"
+            )
+        return Pass(first=self.count == 0, last=self.count == self.divisor - 1)
+
+    def check_step(self) -> None:
+        if self.count < self.divisor:
+            raise UsageError(
+                f"expected {self.divisor} backwards (gradient_accumulation_steps) before step(),"
+                f" got {self.count}; call engine.backward(loss) for every micro-batch first"
+            )
+
+
+class MultiBackward(Accumulation):
+    """`multi_backward`: the caller marks the last backward of each step; gradients are summed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.complete = False
+        self._marked = False
+
+    def next(self, last: bool | None) -> Pass:
+        if self.complete:
+            raise UsageError(
+                "expected step() after the backward that was marked last, got another backward;"
+                " call engine.step() first, or mark a later one with last=True"
+            )
+        self._marked = bool(last)
+        return Pass(first=self.count == 0, last=self._marked)
+
+    def done(self) -> None:
+        super().done()
+        self.complete = self._marked
+
+    def reset(self) -> None:
+        super().reset()
+        self.complete = False
+
+    def check_step(self) -> None:
+        super().check_step()
+        if not self.complete:
+            raise UsageError(
+                f"expected one backward marked last before step(), got {self.count} without the mark;"
+                " pass last=True to the step's last engine.backward"
+            )
+
+
+class Unmanaged(Accumulation):
+    """`unmanaged`: any number of backwards, the boundary is known only at `step()`; gradients are summed."""
+
+    def next(self, last: bool | None) -> Pass:
+        if last is not None:
+            raise UsageError(
+                "`last` belongs to accumulation_mode: multi_backward; unmanaged ends a step at step()"
+            )
+        return Pass(first=self.count == 0, last=None)
+
+
+def clip_coefficient(norm: float, max_norm: float) -> float:
+    """Return min(1, max_norm / (norm + 1e-6)) as torch's `clip_grad_norm_` does; NaN for a NaN norm."""
+    return norm if math.isnan(norm) else min(1.0, max_norm / (norm + 1e-6))
+
+
+def gradient_scale(*, world_size: int, accumulation: int, loss_scale: float, clip: float) -> float:
+    """Return the one factor that turns summed gradients into averaged, unscaled, clipped ones (in double)."""
+    return clip / (world_size * accumulation * loss_scale)
+
+
+class Clip(Protocol):
+    """Yields the clipping factor of a step."""
+
+    @property
+    def needs_norm(self) -> bool:
+        """Whether `coefficient` looks at the norm."""
+        ...
+
+    def coefficient(self, norm: float) -> float:
+        """Return the factor for gradients of this global norm."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NoClip:
+    """Leaves gradients as they are."""
+
+    needs_norm: bool = False
+
+    def coefficient(self, norm: float) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClipByGlobalNorm:
+    """Scales gradients down to a global L2 norm of at most `max_norm`."""
+
+    max_norm: float
+    needs_norm: bool = True
+
+    def coefficient(self, norm: float) -> float:
+        return clip_coefficient(norm, self.max_norm)
+
+
+class LossScaling(Protocol):
+    """`scale` multiplies the loss; `judge` tells after each step whether its gradients may be used."""
+
+    scale: float
+    needs_norm: bool
+    good_steps: int
+
+    def resume(self, scale: float, good_steps: int) -> None:
+        """Go on from a saved state."""
+        ...
+
+    def judge(self, square_sum: float | None) -> bool:
+        """Return whether to take the step, from the square sum of the scaled gradients; adapt the scale."""
+        ...
+
+
+class NoScaling:
+    """float32 and bfloat16: every step is taken, as torch does."""
+
+    scale = 1.0
+    needs_norm = False
+    good_steps = 0
+
+    def resume(self, scale: float, good_steps: int) -> None:
+        return
+
+    def judge(self, square_sum: float | None) -> bool:
+        return True
+
+
+class DynamicScaling:
+    """float16: halve the scale and skip the step on overflow, double it after `window` good steps."""
+
+    needs_norm = True
+
+    def __init__(self, scale: float, window: int) -> None:
+        self.scale, self.window = scale, window
+        self.good_steps = 0
+
+    def resume(self, scale: float, good_steps: int) -> None:
+        self.scale, self.good_steps = scale, good_steps
+
+    def judge(self, square_sum: float | None) -> bool:
+        assert square_sum is not None
+        if not math.isfinite(square_sum):
+            self.scale, self.good_steps = max(self.scale / 2, 1.0), 0
+            return False
+        self.good_steps += 1
+        if self.good_steps == self.window:
+            self.scale, self.good_steps = self.scale * 2, 0
+        return True
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold back SIGINT until the block has ended, in the main thread, where Python delivers it."""
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    held: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: held.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    for number, frame in held:
+        handler(number, frame)

@@ -1,0 +1,91 @@
+"""Ranks of one host read one another's memory: one copy where a socket makes two and a system call for
+every piece, and no receive buffer.
+
+Linux's `process_vm_readv`, as MPI libraries use it. Measured on 2 ranks and 54 MB each way: 5.5 ms against
+21 through sockets. An operation has three steps, done in order by a thread: every rank tells where its data
+is (so it is ready), reads what it needs of the others', and tells that it has read (so the memory may be
+used again).
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from zbench.engine import adam
+from zbench.engine.protocols import Work
+from zbench.engine.transport.base import Grouped
+from zbench.engine.transport.probe import Neighbourhood
+from zbench.engine.transport.remote_memory import read_memory
+from zbench.engine.transport.sockets import Channel
+from zbench.engine.transport.worker_thread import Line
+
+_PIECE = 1 << 18  # bytes that are read and added at a time: they stay in the cache
+_FAILED = 0
+
+
+class Neighbours(Grouped):
+    """Reductions and gathers have a thread each, so they need no order relative to one another."""
+
+    def __init__(self, group: dist.ProcessGroup, device: torch.device, found: Neighbourhood) -> None:
+        super().__init__(group, device)
+        self.pids, self._channels = found.pids, found.channels
+        self._others = [r for r in range(self.world_size) if r != self.rank]
+        self._lines = Line("reductions"), Line("gathers")
+
+    def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:
+        return self._submit(0, send, partial(self._reduce, send, out))
+
+    def all_gather(self, flat: Tensor) -> Work:
+        return self._submit(1, flat, partial(self._gather, flat))
+
+    def close(self) -> None:
+        for line, channel in zip(self._lines, self._channels, strict=True):
+            line.close()
+            channel.close()
+
+    def _submit(self, line: int, shared: Tensor, read: Callable[[Sequence[int]], None]) -> Work:
+        """Have a line tell where `shared` is, `read` from what the others told, and tell that it has."""
+        return self._lines[line].submit(partial(_together, self._channels[line], shared, read))
+
+    def _reduce(self, send: Tensor, out: Tensor, addresses: Sequence[int]) -> None:
+        """Add this rank's part of all `send`s, piece by piece.
+
+        Where `out` is memory of its own, one neighbour's part is read to where the sum goes. Room for more
+        is small, and given back: nothing of it is there while a model's activations are at their height.
+        """
+        mine = send.chunk(self.world_size)[self.rank]
+        offset, size = self.rank * mine.nbytes, send.element_size()
+        length = min(_PIECE // size, mine.numel())
+        lands = send.dtype == out.dtype and out.data_ptr() != mine.data_ptr()
+        buffer = send.new_empty((len(self._others) - lands) * length)
+        received = [buffer[k * length : (k + 1) * length] for k in range(len(self._others) - lands)]
+        for start in range(0, mine.numel(), length):
+            piece = mine[start : start + length]
+            parts = [out[start : start + length]] * lands + [place[: piece.numel()] for place in received]
+            for rank, part in zip(self._others, parts, strict=True):
+                read_memory(self.pids[rank], addresses[rank] + offset + start * size, part)
+            parts.insert(self.rank, piece)
+            adam.sum_in_rank_order(out[start : start + length], parts, threads=1)
+
+    def _gather(self, flat: Tensor, addresses: Sequence[int]) -> None:
+        """Read every other rank's part."""
+        parts = flat.chunk(self.world_size)
+        for rank in self._others:
+            read_memory(self.pids[rank], addresses[rank] + rank * parts[rank].nbytes, parts[rank])
+
+
+def _together(channel: Channel, shared: Tensor, read: Callable[[Sequence[int]], None]) -> None:
+    addresses = channel.tell(shared.data_ptr())
+    error: Exception | None = None
+    try:
+        read(addresses)
+    except Exception as raised:
+        error = raised
+    answers = channel.tell(int(error is None))
+    if error is not None:
+        raise error
+    if _FAILED in answers:
+        raise RuntimeError(f"rank {answers.index(_FAILED)} could not read the memory of another rank")

@@ -1,0 +1,30 @@
+"""NCCL and other backends that do each operation well themselves."""
+
+import torch.distributed as dist
+from torch import Tensor
+
+from zbench.engine.protocols import Work
+from zbench.engine.transport.base import Grouped, launched
+from zbench.engine.transport.sums import sum_in_rank_order
+from zbench.engine.transport.works import Then
+
+
+class Native(Grouped):
+    """The backend's own all-gather, and reduce-scatter (own order of sums) in one dtype."""
+
+    def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:
+        if send.dtype == out.dtype:
+            return launched(dist.reduce_scatter_tensor(out, send, group=self.group, async_op=True))
+        buffer = self.scratch.take(send.numel(), send.dtype)
+        received = buffer[: send.numel()]
+        work = dist.all_to_all_single(received, send, group=self.group, async_op=True)
+
+        def finish() -> None:
+            sum_in_rank_order(out, received.chunk(self.world_size))
+            self.scratch.give(buffer)
+
+        return Then(launched(work), finish)
+
+    def all_gather(self, flat: Tensor) -> Work:
+        part = flat.chunk(self.world_size)[self.rank]
+        return launched(dist.all_gather_into_tensor(flat, part, group=self.group, async_op=True))
