@@ -2,11 +2,17 @@
 
 import pytest
 
-from zbench.engine.policies import Accumulation, MicroSteps, MultiBackward, Pass, Unmanaged
+from zbench.engine.policies import (
+    AccumulationBoundary,
+    AccumulationPolicy,
+    MicroSteps,
+    MultiBackward,
+    Unmanaged,
+)
 from zbench.errors import UsageError
 
 
-def backward(mode: Accumulation, last: bool | None = None) -> Pass:
+def backward(mode: AccumulationPolicy, last: bool | None = None) -> AccumulationBoundary:
     """Run one backward through a mode."""
     this = mode.next(last)
     mode.done()
@@ -17,9 +23,9 @@ def test_micro_steps_count_by_themselves() -> None:
     mode = MicroSteps(3)
     for _ in range(2):
         assert [backward(mode) for _ in range(3)] == [
-            Pass(True, False),
-            Pass(False, False),
-            Pass(False, True),
+            AccumulationBoundary(True, False),
+            AccumulationBoundary(False, False),
+            AccumulationBoundary(False, True),
         ]
         mode.check_step()
         mode.reset()
@@ -42,28 +48,31 @@ def test_micro_steps_refuse_an_early_step_and_a_late_backward() -> None:
 
 def test_multi_backward_ends_where_the_caller_marks_it() -> None:
     mode = MultiBackward()
-    assert backward(mode) == Pass(True, False)
+    assert backward(mode) == AccumulationBoundary(True, False)
     with pytest.raises(UsageError, match="pass last=True"):
         mode.check_step()
-    assert backward(mode, last=True) == Pass(False, True)
+    assert backward(mode, last=True) == AccumulationBoundary(False, True)
     with pytest.raises(UsageError, match=r"call engine\.step"):
         mode.next(True)
     mode.check_step()
     mode.reset()
-    assert backward(mode, last=True) == Pass(True, True)
+    assert backward(mode, last=True) == AccumulationBoundary(True, True)
 
 
 def test_a_backward_that_failed_does_not_count_as_the_last() -> None:
     mode = MultiBackward()
     mode.next(True)  # and no done(): it raised
-    assert mode.next(True) == Pass(True, True)
+    assert mode.next(True) == AccumulationBoundary(True, True)
 
 
 def test_unmanaged_never_knows_before_the_step() -> None:
     mode = Unmanaged()
     with pytest.raises(UsageError, match="expected backward before step"):
         mode.check_step()
-    assert [backward(mode) for _ in range(2)] == [Pass(True, None), Pass(False, None)]
+    assert [backward(mode) for _ in range(2)] == [
+        AccumulationBoundary(True, None),
+        AccumulationBoundary(False, None),
+    ]
     mode.check_step()
     with pytest.raises(UsageError, match="multi_backward"):
         mode.next(False)

@@ -34,9 +34,9 @@ def test_replicated_parameters_and_the_optimizers_share(ranks: RankPool, stage: 
 def test_stage_3_keeps_a_share_of_everything(ranks: RankPool, world_size: int) -> None:
     for memory, _ in measure(ranks, world_size, zero_stage=3, param_persistence_threshold=0):
         # Each gather unit (a layer) is padded by itself.
-        units = [SIZES[0] + CHUNK - SIZES[0] % CHUNK + CHUNK, SIZES[2] + CHUNK - SIZES[2] % CHUNK + CHUNK]
-        grain = world_size * CHUNK
-        share = sum(-(-unit // grain) * grain for unit in units) // world_size
+        groups = [SIZES[0] + CHUNK - SIZES[0] % CHUNK + CHUNK, SIZES[2] + CHUNK - SIZES[2] % CHUNK + CHUNK]
+        alignment = world_size * CHUNK
+        share = sum(-(-group // alignment) * alignment for group in groups) // world_size
         assert memory["parameters"] == 4 * share
         assert memory["moments"] == 8 * share
 

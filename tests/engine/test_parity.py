@@ -1,4 +1,4 @@
-"""Every stage, home, mode and size leaves the bits of plain PyTorch: parameters, moments and norms."""
+"""Every stage, memory, mode and size leaves the bits of plain PyTorch: parameters, moments and norms."""
 
 import pytest
 import torch

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zbench.engine.gradients.norm import canonical_order
-from zbench.engine.partition import CHUNK, Layout, Region, Shard, plan_layout, round_up
+from zbench.engine.partition import CHUNK, GatherGroup, Layout, ShardLayout, plan_layout, round_up
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,22 @@ def cases(draw: st.DrawFn) -> Case:
     """Draw parameters, regions in backward order over one or two dtypes, and sizes of blocks and buckets."""
     sizes = draw(st.lists(st.integers(0, 3000), max_size=8))
     world_size = draw(st.integers(1, 5))
-    sections = [sorted(draw(st.sets(st.sampled_from(range(len(sizes)))))) if sizes else []]
-    sections.append([i for i in range(len(sizes)) if i not in sections[0]])
-    regions = []
-    for section, members in enumerate(s for s in sections if s):
+    dtype_groups = [sorted(draw(st.sets(st.sampled_from(range(len(sizes)))))) if sizes else []]
+    dtype_groups.append([i for i in range(len(sizes)) if i not in dtype_groups[0]])
+    groups = []
+    for dtype_group, members in enumerate(s for s in dtype_groups if s):
         cut = draw(st.integers(0, len(members)))
         backward = members[::-1]
-        regions += [Region(tuple(part), section) for part in (backward[:cut], backward[cut:]) if part]
+        groups += [GatherGroup(tuple(part), dtype_group) for part in (backward[:cut], backward[cut:]) if part]
     block, bucket = draw(st.integers(1, 5000)), draw(st.integers(1, 10000))
-    solo = draw(st.sampled_from([float("inf"), 1, 1024]))
+    standalone_threshold = draw(st.sampled_from([float("inf"), 1, 1024]))
     layout = plan_layout(
-        sizes, regions, world_size=world_size, block_size=block, bucket_size=bucket, solo=solo
+        sizes,
+        groups,
+        world_size=world_size,
+        block_size=block,
+        bucket_size=bucket,
+        standalone_threshold=standalone_threshold,
     )
     return Case(sizes, layout, block, bucket)
 
@@ -54,13 +59,13 @@ def numbered(case: Case) -> np.ndarray:
 
 @given(cases())
 def test_parameters_begin_at_chunks_and_blocks_tile_the_layout(case: Case) -> None:
-    layout, grain = case.layout, case.layout.world_size * CHUNK
+    layout, alignment = case.layout, case.layout.world_size * CHUNK
     assert all(span.start % CHUNK == 0 and span.stop <= layout.length for span in layout.spans)
     stops = [0]
     for block in layout.blocks:
         assert block.start == stops[-1]
-        assert 0 < block.length <= max(case.block_size, grain)
-        assert block.length % grain == 0
+        assert 0 < block.length <= max(case.block_size, alignment)
+        assert block.length % alignment == 0
         stops.append(block.stop)
     assert stops[-1] == layout.length
 
@@ -69,7 +74,7 @@ def test_parameters_begin_at_chunks_and_blocks_tile_the_layout(case: Case) -> No
 def test_padding_is_less_than_a_chunk_a_parameter_and_a_grain_a_region(case: Case) -> None:
     layout = case.layout
     least = sum(round_up(size, CHUNK) for size in case.sizes)
-    assert least <= layout.length < least + layout.world_size * CHUNK * max(len(layout.regions), 1)
+    assert least <= layout.length < least + layout.world_size * CHUNK * max(len(layout.groups), 1)
 
 
 @given(cases())
@@ -91,18 +96,18 @@ def test_buckets_are_launched_in_the_order_in_which_backward_completes_them(case
 @given(cases())
 def test_a_send_buffer_holds_each_owners_part_in_the_order_of_its_shard(case: Case) -> None:
     layout, flat = case.layout, numbered(case)
-    shards = [Shard(layout, rank) for rank in range(layout.world_size)]
-    sends = [np.full(bucket.length, -1) for bucket in layout.buckets]
+    shards = [ShardLayout(layout, rank) for rank in range(layout.world_size)]
+    bucket_buffers = [np.full(bucket.length, -1) for bucket in layout.buckets]
     for index, (span, size) in enumerate(zip(layout.spans, case.sizes, strict=True)):
         covered = 0
         for p in layout.portions(index):
             assert p.source == covered
-            place = sends[p.bucket][p.target : p.target + p.length]
+            place = bucket_buffers[p.bucket][p.target : p.target + p.length]
             assert (place == -1).all()
             place[:] = flat[span.start + p.source : span.start + p.source + p.length]
             covered += p.length
         assert covered == size
-    for bucket, send in zip(layout.buckets, sends, strict=True):
+    for bucket, send in zip(layout.buckets, bucket_buffers, strict=True):
         for start, stop in layout.gaps(bucket):
             assert (send[start:stop] == -1).all()
             send[start:stop] = 0
@@ -116,7 +121,7 @@ def test_shards_own_every_element_once(case: Case, whole: bool) -> None:
     layout, flat = case.layout, numbered(case)
     seen = np.zeros_like(flat)
     for rank in range(layout.world_size):
-        shard = Shard(layout, rank, whole=whole)
+        shard = ShardLayout(layout, rank, whole=whole)
         assert shard.length == layout.length // (1 if whole else layout.world_size)
         at = 0
         for s in shard.segments:
@@ -138,7 +143,7 @@ def test_canonical_order_undoes_the_sharding(case: Case) -> None:
     gathered = [
         chunks[p.start // CHUNK : p.stop // CHUNK]
         for rank in range(layout.world_size)
-        for p in (Shard(layout, rank).piece(block) for block in layout.blocks)
+        for p in (ShardLayout(layout, rank).piece(block) for block in layout.blocks)
     ]
     ordered = np.concatenate([np.empty(0, dtype=np.int64), *gathered])[canonical_order(layout)]
     expected = [np.arange(s.start // CHUNK, s.padded_stop // CHUNK) for s in layout.spans]

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from zbench.engine.checkpoint.state import EngineState, LocalState
 from zbench.engine.gradients.norm import Summarizer
 from zbench.engine.gradients.sinks import Gradients
-from zbench.engine.optimizer.offload_ratio import Share
+from zbench.engine.optimizer.offload_ratio import OffloadRatio
 from zbench.engine.optimizer.schedule import Schedule
 from zbench.engine.optimizer.shard_optimizer import ParamGroup, ShardOptimizer
 from zbench.engine.parameters.hooks import GradientHooks
-from zbench.engine.parameters.replicated import Parameters, Trainable
-from zbench.engine.policies import Accumulation, Clip, LossScaling, gradient_scale, uninterrupted
+from zbench.engine.parameters.replicated import Parameters, ParamInfo
+from zbench.engine.policies import AccumulationPolicy, Clip, LossScaling, gradient_scale, uninterrupted
 from zbench.engine.protocols import Collectives, HoldsBytes, StepInfo
 
 
@@ -26,7 +26,7 @@ class Core:
     """What is built for one set of trainable parameters; built anew when that set grows, or its
     state moves."""
 
-    trainables: Sequence[Trainable]
+    param_infos: Sequence[ParamInfo]
     parameters: Parameters
     gradients: Gradients
     optimizer: ShardOptimizer
@@ -47,10 +47,10 @@ class Core:
 class Policies:
     """Choices that outlive a rebuilt core."""
 
-    accumulation: Accumulation
+    accumulation: AccumulationPolicy
     clip: Clip
     scaling: LossScaling
-    share: Share
+    share: OffloadRatio
     collectives: Collectives
     close: Callable[[], None]
 
@@ -64,7 +64,7 @@ class Policies:
         return gradient_scale(world_size=world, accumulation=steps, loss_scale=loss_scale, clip=clip)
 
 
-class SteppedBy(torch.optim.Optimizer):
+class SchedulerOptimizer(torch.optim.Optimizer):
     """The face that torch's schedulers expect: shared parameter groups, and somebody else's step."""
 
     _opt_called = True  # schedulers watch `step` here and cannot see the engine's: they need not warn
@@ -163,10 +163,10 @@ class Engine:
         """Rebuild the core when a parameter outside it has been unfrozen, or another share of the state is to
         be offloaded; state is carried over by name.
         """
-        known = {id(t.parameter) for t in self._core.trainables}
-        moved = self._policies.share.decide(self.collectives, self._core.optimizer.count)
+        known = {id(t.parameter) for t in self._core.param_infos}
+        transport = self._policies.share.decide(self.collectives, self._core.optimizer.count)
         grown = any(id(p) not in known and p.requires_grad and p.numel() for p in self.model.parameters())
-        if not moved and not grown:
+        if not transport and not grown:
             return
         state = self._core.state.full()
         frozen = {k.removeprefix("frozen."): v for k, v in state.items() if k.startswith("frozen.")}
@@ -213,7 +213,7 @@ class Engine:
     @cached_property
     def optimizer(self) -> torch.optim.Optimizer:
         """A torch optimizer over `param_groups`, for learning rate schedulers; its step() is the engine's."""
-        return SteppedBy(self.step, self.param_groups)
+        return SchedulerOptimizer(self.step, self.param_groups)
 
     def memory_by_category(self) -> dict[str, int]:
         """Return the bytes held now, by category; those in offloaded host memory have the prefix `host_`."""

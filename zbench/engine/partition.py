@@ -43,11 +43,11 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
-    """Parameters (indices, in flat order) that are stored together; `section` numbers their dtype."""
+class GatherGroup:
+    """Parameters (indices, in flat order) that are stored together; `dtype group` numbers their dtype."""
 
     parameters: tuple[int, ...]
-    section: int = 0
+    dtype_group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,10 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Consecutive blocks of one section that are reduced at once. `index` is the order of launching."""
+    """Consecutive blocks of one dtype group that are reduced at once. `index` is the order of launching."""
 
     index: int
-    section: int
+    dtype_group: int
     blocks: tuple[Extent, ...]
 
     @property
@@ -99,24 +99,26 @@ class Layout:
 
     world_size: int
     spans: tuple[Span, ...]
-    regions: tuple[Region, ...]
-    region_extents: tuple[Extent, ...]
+    groups: tuple[GatherGroup, ...]
+    group_extents: tuple[Extent, ...]
     blocks: tuple[Extent, ...]
     buckets: tuple[Bucket, ...]
 
     @cached_property
-    def section_of(self) -> dict[int, int]:
-        """Each parameter's section."""
-        return {i: region.section for region in self.regions for i in region.parameters}
+    def dtype_group_of(self) -> dict[int, int]:
+        """Each parameter's dtype group."""
+        return {i: group.dtype_group for group in self.groups for i in group.parameters}
 
     @property
     def length(self) -> int:
         """Elements of the whole flat layout, padding included."""
-        return self.region_extents[-1].stop if self.region_extents else 0
+        return self.group_extents[-1].stop if self.group_extents else 0
 
-    def section_extent(self, section: int) -> Extent:
-        """Return the run of the flat layout that holds every region of one section."""
-        found = [e for e, r in zip(self.region_extents, self.regions, strict=True) if r.section == section]
+    def dtype_group_extent(self, dtype_group: int) -> Extent:
+        """Return the run of the flat layout that holds every region of one dtype group."""
+        found = [
+            e for e, r in zip(self.group_extents, self.groups, strict=True) if r.dtype_group == dtype_group
+        ]
         return Extent(found[0].start, found[-1].stop - found[0].start)
 
     def portions(self, parameter: int) -> Iterator[Portion]:
@@ -174,53 +176,53 @@ def _merge(portions: Iterator[Portion]) -> Iterator[Portion]:
 
 def plan_layout(
     sizes: Sequence[int],
-    regions: Sequence[Region],
+    groups: Sequence[GatherGroup],
     *,
     world_size: int,
     block_size: int,
     bucket_size: int,
-    solo: float = math.inf,
+    standalone_threshold: float = math.inf,
 ) -> Layout:
     """Lay parameters of `sizes` elements (registration order) out by region; sizes of blocks and buckets
     are at most.
 
     A block holds at least CHUNK elements for every rank, however small `block_size` is; a bucket at least
-    one block. Regions of one section must be consecutive.
+    one block. Groups of one dtype group must be consecutive.
     """
-    grain = world_size * CHUNK
-    limit = max(block_size // grain, 1) * grain
+    alignment = world_size * CHUNK
+    limit = max(block_size // alignment, 1) * alignment
     spans = [Span(0, 0)] * len(sizes)
     extents: list[Extent] = []
     blocks: list[Extent] = []
     owners: list[int] = []
     at = 0
-    for region in regions:
+    for group in groups:
         begin = at
-        for index in region.parameters:
+        for index in group.parameters:
             spans[index] = Span(at, sizes[index])
             at = spans[index].padded_stop
-        at = begin + round_up(at - begin, grain)
+        at = begin + round_up(at - begin, alignment)
         extents.append(Extent(begin, at - begin))
         cuts = range(begin, at, limit)
         blocks += [Extent(cut, min(limit, at - cut)) for cut in cuts]
-        owners += [region.section] * len(cuts)
-    layout = Layout(world_size, tuple(spans), tuple(regions), tuple(extents), tuple(blocks), ())
-    buckets = _in_launch_order(layout, _bucketed(blocks, owners, bucket_size, solo))
+        owners += [group.dtype_group] * len(cuts)
+    layout = Layout(world_size, tuple(spans), tuple(groups), tuple(extents), tuple(blocks), ())
+    buckets = _in_launch_order(layout, _bucketed(blocks, owners, bucket_size, standalone_threshold))
     return replace(layout, buckets=buckets)
 
 
 def _bucketed(
-    blocks: Sequence[Extent], sections: Sequence[int], bucket_size: int, solo: float
+    blocks: Sequence[Extent], dtype_groups: Sequence[int], bucket_size: int, standalone_threshold: float
 ) -> list[Bucket]:
     runs: list[tuple[int, list[Extent]]] = []
-    for block, section in zip(blocks, sections, strict=True):
+    for block, dtype_group in zip(blocks, dtype_groups, strict=True):
         joined = block.stop - runs[-1][1][0].start if runs else 0
-        small = block.length < solo and joined - block.length < solo
-        if runs and runs[-1][0] == section and small and joined <= bucket_size:
+        small = block.length < standalone_threshold and joined - block.length < standalone_threshold
+        if runs and runs[-1][0] == dtype_group and small and joined <= bucket_size:
             runs[-1][1].append(block)
         else:
-            runs.append((section, [block]))
-    return [Bucket(k, section, tuple(run)) for k, (section, run) in enumerate(runs)]
+            runs.append((dtype_group, [block]))
+    return [Bucket(k, dtype_group, tuple(run)) for k, (dtype_group, run) in enumerate(runs)]
 
 
 def _in_launch_order(layout: Layout, buckets: Sequence[Bucket]) -> tuple[Bucket, ...]:
@@ -235,13 +237,13 @@ class Segment:
     """A run of one parameter (its padding to CHUNK included) that this rank's optimizer updates."""
 
     parameter: int
-    section: int
+    dtype_group: int
     flat: int
     local: int
     length: int
 
 
-class Shard:
+class ShardLayout:
     """What of the layout one rank owns: its part of every block, or (`whole`) everything."""
 
     def __init__(self, layout: Layout, rank: int, *, whole: bool = False) -> None:
@@ -275,5 +277,9 @@ class Shard:
                 start, stop = max(span.start, piece.start), min(span.padded_stop, piece.stop)
                 if start < stop:
                     yield Segment(
-                        i, self.layout.section_of[i], start, local.start + start - piece.start, stop - start
+                        i,
+                        self.layout.dtype_group_of[i],
+                        start,
+                        local.start + start - piece.start,
+                        stop - start,
                     )

@@ -1,4 +1,4 @@
-"""Accumulation, gradient clipping and loss scaling: choices that do not depend on the ZeRO stage."""
+"""AccumulationPolicy, gradient clipping and loss scaling: choices that do not depend on the ZeRO stage."""
 
 import math
 import signal
@@ -14,14 +14,14 @@ from zbench.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class AccumulationBoundary:
     """One backward of a step. `last` is None where only `step()` will tell."""
 
     first: bool
     last: bool | None
 
 
-class Accumulation(ABC):
+class AccumulationPolicy(ABC):
     """Counts the backwards of a step. `divisor` is what the sum over them is divided by."""
 
     divisor = 1
@@ -30,7 +30,7 @@ class Accumulation(ABC):
         self.count = 0
 
     @abstractmethod
-    def next(self, last: bool | None) -> Pass:
+    def next(self, last: bool | None) -> AccumulationBoundary:
         """Return what the backward that is about to start is; UsageError if there can be none."""
 
     def done(self) -> None:
@@ -47,14 +47,14 @@ class Accumulation(ABC):
             raise UsageError("expected backward before step(), got none; call engine.backward(loss) first")
 
 
-class MicroSteps(Accumulation):
+class MicroSteps(AccumulationPolicy):
     """`micro_steps`: every step has the same known number of backwards; gradients are averaged over them."""
 
     def __init__(self, steps: int) -> None:
         super().__init__()
         self.divisor = steps
 
-    def next(self, last: bool | None) -> Pass:
+    def next(self, last: bool | None) -> AccumulationBoundary:
         if last is not None:
             raise UsageError(
                 "`last` belongs to accumulation_mode: multi_backward; micro_steps counts by itself"
@@ -64,7 +64,7 @@ class MicroSteps(Accumulation):
                 f"expected step() after {self.divisor} backwards (gradient_accumulation_steps), got another"
                 " backward; call engine.step() first"
             )
-        return Pass(first=self.count == 0, last=self.count == self.divisor - 1)
+        return AccumulationBoundary(first=self.count == 0, last=self.count == self.divisor - 1)
 
     def check_step(self) -> None:
         if self.count < self.divisor:
@@ -74,7 +74,7 @@ class MicroSteps(Accumulation):
             )
 
 
-class MultiBackward(Accumulation):
+class MultiBackward(AccumulationPolicy):
     """`multi_backward`: the caller marks the last backward of each step; gradients are summed."""
 
     def __init__(self) -> None:
@@ -82,14 +82,14 @@ class MultiBackward(Accumulation):
         self.complete = False
         self._marked = False
 
-    def next(self, last: bool | None) -> Pass:
+    def next(self, last: bool | None) -> AccumulationBoundary:
         if self.complete:
             raise UsageError(
                 "expected step() after the backward that was marked last, got another backward;"
                 " call engine.step() first, or mark a later one with last=True"
             )
         self._marked = bool(last)
-        return Pass(first=self.count == 0, last=self._marked)
+        return AccumulationBoundary(first=self.count == 0, last=self._marked)
 
     def done(self) -> None:
         super().done()
@@ -108,15 +108,15 @@ class MultiBackward(Accumulation):
             )
 
 
-class Unmanaged(Accumulation):
+class Unmanaged(AccumulationPolicy):
     """`unmanaged`: any number of backwards, the boundary is known only at `step()`; gradients are summed."""
 
-    def next(self, last: bool | None) -> Pass:
+    def next(self, last: bool | None) -> AccumulationBoundary:
         if last is not None:
             raise UsageError(
                 "`last` belongs to accumulation_mode: multi_backward; unmanaged ends a step at step()"
             )
-        return Pass(first=self.count == 0, last=None)
+        return AccumulationBoundary(first=self.count == 0, last=None)
 
 
 def clip_coefficient(norm: float, max_norm: float) -> float:

@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from zbench.engine.assembly import settings
 from zbench.engine.assembly.discovery import make_groups
-from zbench.engine.policies import Accumulation
+from zbench.engine.policies import AccumulationPolicy
 from zbench.engine.protocols import StepInfo
 from zbench.spec.engine import EngineSpec
 
@@ -43,7 +43,7 @@ class Boundary:
     """Knows which backward of a step must reduce, and divides the losses of counted micro-batches."""
 
     def __init__(self, spec: EngineSpec) -> None:
-        self._counting: Accumulation = settings.accumulation(spec)
+        self._counting: AccumulationPolicy = settings.accumulation(spec)
         self._always = not settings.reduces_at_boundary(spec) or spec.accumulation_mode != "micro_steps"
 
     @property

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from zbench.engine.memory.kinds import PinnedHost
-from zbench.engine.optimizer.offload_costs import costs_of
-from zbench.engine.optimizer.offload_ratio import SEEN, FixedShare, MeasuredShare, largest_hidden
-from zbench.engine.transport.single import SingleProcess
+from zbench.engine.memory.kinds import PinnedHostMemory
+from zbench.engine.optimizer.offload_costs import measure_offload_costs
+from zbench.engine.optimizer.offload_ratio import SEEN, FixedRatio, MeasuredRatio, largest_hidden
+from zbench.engine.transport.single import SingleProcessCollectives
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_a_longer_backward_never_hides_less() -> None:
     assert (shares[0], shares[-1]) == (0.0, 1.0)
 
 
-class Two(SingleProcess):
+class Two(SingleProcessCollectives):
     """This rank and another, whose answer is given."""
 
     def __init__(self, other: list[float]) -> None:
@@ -45,8 +45,8 @@ class Two(SingleProcess):
         return torch.stack([values, self.other])
 
 
-def decided(other: list[float], costs: tuple[float, float], seconds: list[float]) -> MeasuredShare:
-    share = MeasuredShare(lambda: costs, lambda: None)
+def decided(other: list[float], costs: tuple[float, float], seconds: list[float]) -> MeasuredRatio:
+    share = MeasuredRatio(lambda: costs, lambda: None)
     share._backwards = list(seconds)
     assert not share.decide(Two(other), 0)
     assert share.decide(Two(other), SEEN)
@@ -69,35 +69,37 @@ def test_it_measures_a_few_backwards_and_decides_once() -> None:
         asked.append(1)
         return 0.0, 1e9
 
-    share = MeasuredShare(costs, lambda: None)
+    share = MeasuredRatio(costs, lambda: None)
     for step in range(SEEN):
-        assert not share.decide(SingleProcess(), 7 + step)
+        assert not share.decide(SingleProcessCollectives(), 7 + step)
         with share.watching():
             pass
-    assert share.decide(SingleProcess(), 7 + SEEN)
+    assert share.decide(SingleProcessCollectives(), 7 + SEEN)
     assert share.value == 0.0
-    assert not share.decide(SingleProcess(), 8 + SEEN)
+    assert not share.decide(SingleProcessCollectives(), 8 + SEEN)
     assert asked == [1]
 
 
 def test_a_backward_that_failed_is_not_counted() -> None:
-    share = MeasuredShare(lambda: (0.0, 1.0), lambda: None)
+    share = MeasuredRatio(lambda: (0.0, 1.0), lambda: None)
     with pytest.raises(ZeroDivisionError), share.watching():
         raise ZeroDivisionError
     assert share._backwards == []
-    assert not share.decide(SingleProcess(), 0)
-    assert not share.decide(SingleProcess(), SEEN), "without a measurement everything stays where it is"
+    assert not share.decide(SingleProcessCollectives(), 0)
+    assert not share.decide(SingleProcessCollectives(), SEEN), (
+        "without a measurement everything stays where it is"
+    )
 
 
 def test_a_fixed_share_never_changes() -> None:
-    share = FixedShare(0.25)
+    share = FixedRatio(0.25)
     with share.watching():
         pass
-    assert not share.decide(SingleProcess(), 100)
+    assert not share.decide(SingleProcessCollectives(), 100)
     assert share.value == 0.25
 
 
 @pytest.mark.parametrize("moments", [torch.float32, torch.bfloat16])
 def test_costs_grow_with_the_number_of_elements(moments: torch.dtype) -> None:
-    arguments: Any = (PinnedHost(torch.device("cpu")), torch.device("cpu"), torch.bfloat16, moments, 1)
-    assert all(cost > 0 for cost in costs_of(1000, *arguments))
+    arguments: Any = (PinnedHostMemory(torch.device("cpu")), torch.device("cpu"), torch.bfloat16, moments, 1)
+    assert all(cost > 0 for cost in measure_offload_costs(1000, *arguments))

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from zbench.engine.memory.buffers import placed
-from zbench.engine.memory.kinds import Device, PinnedHost
-from zbench.engine.optimizer.offload_split import hold_back
-from zbench.engine.partition import Extent, Layout, Region, Shard, plan_layout
+from zbench.engine.memory.buffers import memory_layout_of
+from zbench.engine.memory.kinds import DeviceMemory, PinnedHostMemory
+from zbench.engine.optimizer.offload_split import split_layout
+from zbench.engine.partition import Extent, GatherGroup, Layout, ShardLayout, plan_layout
 
 CPU = torch.device("cpu")
 
@@ -14,7 +14,7 @@ CPU = torch.device("cpu")
 def layout(world_size: int, bucket: int) -> Layout:
     return plan_layout(
         [700, 1, 256, 5000, 1300, 40],
-        [Region((5, 4, 3)), Region((2, 1, 0), 1)],
+        [GatherGroup((5, 4, 3)), GatherGroup((2, 1, 0), 1)],
         world_size=world_size,
         block_size=1800,
         bucket_size=bucket,
@@ -26,13 +26,16 @@ def layout(world_size: int, bucket: int) -> Layout:
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.77, 1.0])
 def test_the_first_buckets_hold_the_share(world_size: int, bucket: int, share: float) -> None:
     before = layout(world_size, bucket)
-    after, offloaded = hold_back(before, share)
-    grain = world_size * 256
-    assert sum(b.length for b in after.buckets[:offloaded]) == round(share * before.length / grain) * grain
-    assert (after.spans, after.regions, after.region_extents) == (
+    after, offloaded = split_layout(before, share)
+    alignment = world_size * 256
+    assert (
+        sum(b.length for b in after.buckets[:offloaded])
+        == round(share * before.length / alignment) * alignment
+    )
+    assert (after.spans, after.groups, after.group_extents) == (
         before.spans,
-        before.regions,
-        before.region_extents,
+        before.groups,
+        before.group_extents,
     )
     assert [b.index for b in after.buckets] == list(range(len(after.buckets)))
     assert len(after.buckets) - len(before.buckets) in (0, 1)
@@ -40,7 +43,7 @@ def test_the_first_buckets_hold_the_share(world_size: int, bucket: int, share: f
     assert sorted((e for b in after.buckets for e in b.blocks), key=lambda e: e.start) == list(after.blocks)
     stops = [e.stop for e in after.blocks]
     assert [e.start for e in after.blocks] == [0, *stops[:-1]]
-    assert all(e.length % grain == 0 for e in after.blocks)
+    assert all(e.length % alignment == 0 for e in after.blocks)
 
 
 def _starts(of: Layout) -> set[int]:
@@ -50,25 +53,25 @@ def _starts(of: Layout) -> set[int]:
 @pytest.mark.parametrize("world_size", [1, 2])
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_every_element_has_one_place(world_size: int, share: float) -> None:
-    cut, offloaded = hold_back(layout(world_size, 3000), share)
-    shard = Shard(cut, world_size - 1)
-    near, host = Device(CPU), PinnedHost(CPU)
-    spread = placed(shard, offloaded, near, host).zeros(torch.float32)
-    assert sum(flat.nbytes for flat in spread.flats) == 4 * shard.length
+    cut, offloaded = split_layout(layout(world_size, 3000), share)
+    shard = ShardLayout(cut, world_size - 1)
+    near, host = DeviceMemory(CPU), PinnedHostMemory(CPU)
+    buffer = memory_layout_of(shard, offloaded, near, host).zeros(torch.float32)
+    assert sum(flat.nbytes for flat in buffer.flats) == 4 * shard.length
     for k, s in enumerate(shard.segments):
-        spread.run(s.local, s.length).fill_(k + 1)
+        buffer.run(s.local, s.length).fill_(k + 1)
     for k, s in enumerate(shard.segments):
-        assert bool((spread.run(s.local, s.length) == k + 1).all())
-        assert bool((spread.cpu()[s.local : s.local + s.length] == k + 1).all())
-    on_host = spread.bytes_by_category("x").get("host_x", 0)
+        assert bool((buffer.run(s.local, s.length) == k + 1).all())
+        assert bool((buffer.cpu()[s.local : s.local + s.length] == k + 1).all())
+    on_host = buffer.bytes_by_category("x").get("host_x", 0)
     assert on_host == 4 * sum(b.length for b in cut.buckets[:offloaded]) // world_size
 
 
 def test_a_section_has_its_own_part_of_a_placement() -> None:
-    cut, offloaded = hold_back(layout(1, 3000), 0.5)
-    shard = Shard(cut, 0)
-    whole = placed(shard, offloaded, Device(CPU), PinnedHost(CPU))
-    second = cut.section_extent(1)
+    cut, offloaded = split_layout(layout(1, 3000), 0.5)
+    shard = ShardLayout(cut, 0)
+    whole = memory_layout_of(shard, offloaded, DeviceMemory(CPU), PinnedHostMemory(CPU))
+    second = cut.dtype_group_extent(1)
     part = whole.within(second)
     assert sum(e.length for _, extents in part.parts for e in extents) == second.length
     assert all(second.start <= e.start and e.stop <= second.stop for _, es in part.parts for e in es)

@@ -43,7 +43,7 @@ def left_for_later(group: dist.ProcessGroup, schedule: str) -> tuple[int, int]:
 
     def look() -> None:
         ahead = len(schedule_of(engine)._ahead) if schedule == "speculative" else 0
-        seen.append((len(engine._core.gradients.reducer._flying), ahead))  # type: ignore[attr-defined]
+        seen.append((len(engine._core.gradients.reducer._running), ahead))  # type: ignore[attr-defined]
 
     model.between = {1: when_backward_passes(look)}
     engine.backward(loss(model))

@@ -16,7 +16,7 @@ def agree(group: dist.ProcessGroup, stage: int, schedule: str) -> list[float]:
     """
     states, shares = [], []
     update = 1e-9 + dist.get_rank(group)
-    costs = mock.patch("zbench.engine.assembly.settings.costs_of", return_value=(0.0, update))
+    costs = mock.patch("zbench.engine.assembly.settings.measure_offload_costs", return_value=(0.0, update))
     decide = mock.patch(
         "zbench.engine.optimizer.offload_ratio.largest_hidden",
         lambda copy, update, backward: 0.25 + update / 2,

@@ -64,8 +64,8 @@ def test_what_copies_touch_on_the_host_is_page_locked(ratio: float) -> None:
     model = on_gpu()
     with engine(model, dtype="bfloat16", offload_ratio=ratio) as e:
         optimizer = e._core.optimizer
-        spreads = [optimizer.gradients, *optimizer.moments.spreads]
-        flats = [flat for spread in spreads for flat in spread.flats]
+        buffers = [optimizer.gradients, *optimizer.moments.buffers]
+        flats = [flat for buffer in buffers for flat in buffer.flats]
         flats += [flat for masters in optimizer.masters for flat in masters.flats]
         for flat in flats:
             assert flat.buffers[0].is_cuda != flat.buffers[0].is_pinned()

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from zbench.engine.partition import Extent, Region, Shard, plan_layout
-from zbench.engine.speculative.rollback import Halves, Held
+from zbench.engine.partition import Extent, GatherGroup, ShardLayout, plan_layout
+from zbench.engine.speculative.rollback import DoubleBuffer, RollbackTarget
 from zbench.engine.speculative.subgroups import cut
 from zbench.engine.speculative.threads import MOST, Machine, choose, this_machine
 
@@ -21,13 +21,13 @@ def test_subgroups_cover_every_segment_once_within_its_bucket(
     sizes = [700, 1, 256, 5000, 1300, 40]
     layout = plan_layout(
         sizes,
-        [Region((5, 4, 3)), Region((2, 1, 0), 1)],
+        [GatherGroup((5, 4, 3)), GatherGroup((2, 1, 0), 1)],
         world_size=world_size,
         block_size=2000,
         bucket_size=bucket,
     )
     for rank in range(world_size):
-        shard = Shard(layout, rank)
+        shard = ShardLayout(layout, rank)
         groups = cut(shard, layout.buckets, size)
         assert len(groups) == len(layout.buckets)
         assert [g.index for of in groups for g in of] == list(range(sum(map(len, groups))))
@@ -53,7 +53,9 @@ def test_a_swap_exchanges_halves_and_moves_parameters_over() -> None:
     parameter = nn.Parameter(values.buffers[0][4:10].view(2, 3))
     parameter.data = values.buffers[0][4:10].view(2, 3)
     outside = torch.zeros(5)
-    halves = Halves([Held(state, "host_speculative"), Held(values, "speculative")], [parameter])
+    halves = DoubleBuffer(
+        [RollbackTarget(state, "host_speculative"), RollbackTarget(values, "speculative")], [parameter]
+    )
     assert halves.other(outside) is outside
     halves.other(state.buffers[0][2:4]).fill_(7.0)
     halves.other(values.buffers[0]).copy_(-torch.arange(12.0))

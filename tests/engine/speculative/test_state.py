@@ -132,7 +132,9 @@ def test_auto_keeps_on_the_device_what_this_backward_cannot_hide(
     """Nothing of a state whose update or copy takes an hour is offloaded; all of one that takes no time."""
     for seconds, offloaded in ((3600.0, False), (1e-12, True)):
         costs = (seconds, 0.0) if slow == "copy" else (0.0, seconds)
-        monkeypatch.setattr("zbench.engine.assembly.settings.costs_of", lambda *_, costs=costs: costs)
+        monkeypatch.setattr(
+            "zbench.engine.assembly.settings.measure_offload_costs", lambda *_, costs=costs: costs
+        )
         with engine(layers(), offload_ratio="auto") as e:
             steps(e, 0, 5)
             held = e.memory_by_category()

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tests.engine.adam.cases import Case, bits
 from zbench.engine.adam import AdamTask, Hyper, NativeAdam, Slot
-from zbench.engine.speculative.rollback import Halves, Held, Journal, Rollback
+from zbench.engine.speculative.rollback import DoubleBuffer, Journal, Rollback, RollbackTarget
 
 HYPER = Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01)
 
@@ -44,8 +44,8 @@ def test_an_update_ahead_is_forgotten_and_then_kept(
     task, plain = poisoned(poison, case), poisoned(poison, case)
     views = written(task)
     boxes = [Box(view) for view in views]
-    held = [Held(box, "host_speculative") for box in boxes]
-    rollback: Rollback = Halves(held, []) if kind == "double buffer" else Journal(held, views)
+    held = [RollbackTarget(box, "host_speculative") for box in boxes]
+    rollback: Rollback = DoubleBuffer(held, []) if kind == "double buffer" else Journal(held, views)
     ahead = replace(task, into=Slot(*map(rollback.other, views)))
 
     before = [bits(view).clone() for view in views]

@@ -15,19 +15,19 @@ from tests.engine.cases import train
 from tests.engine.plain import Trajectory
 from zbench.engine.transport import choose, cross_memory, remote_memory
 from zbench.engine.transport.choose import choose_collectives
-from zbench.engine.transport.gloo import Gloo
-from zbench.engine.transport.probe import meet
+from zbench.engine.transport.gloo import GlooCollectives
+from zbench.engine.transport.probe import probe_peers
 from zbench.measure.shim import SHIM, WHY_NOT
 
 CPU = torch.device("cpu")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def make(group: dist.ProcessGroup) -> cross_memory.Neighbours:
+def make(group: dist.ProcessGroup) -> cross_memory.CrossMemoryCollectives:
     """Return collectives that read; AssertionError where ranks may not."""
-    found = meet(group)
+    found = probe_peers(group)
     assert found is not None
-    return cross_memory.Neighbours(group, CPU, found)
+    return cross_memory.CrossMemoryCollectives(group, CPU, found)
 
 
 def _send(rank: int, length: int, world: int, dtype: torch.dtype) -> torch.Tensor:
@@ -37,7 +37,7 @@ def _send(rank: int, length: int, world: int, dtype: torch.dtype) -> torch.Tenso
 
 def same_bits(group: dist.ProcessGroup, lengths: list[int]) -> list[str]:
     """Reduce and gather by sockets and by reading, in place and not; return what differs."""
-    sockets, reading = Gloo(group, CPU), make(group)
+    sockets, reading = GlooCollectives(group, CPU), make(group)
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     wrong = []
     with mock.patch.object(cross_memory, "_PIECE", 4096):
@@ -72,14 +72,14 @@ def many_in_flight(group: dist.ProcessGroup, length: int, count: int) -> bool:
     right = True
     for number in range(3):
         time.sleep(0.01 * rank * number)
-        sends = [torch.full((length * world,), float(rank + k + number)) for k in range(count)]
-        outs = [torch.empty(length) for _ in sends]
-        flats = [torch.full((length * world,), -1.0) for _ in sends]
+        bucket_buffers = [torch.full((length * world,), float(rank + k + number)) for k in range(count)]
+        outs = [torch.empty(length) for _ in bucket_buffers]
+        flats = [torch.full((length * world,), -1.0) for _ in bucket_buffers]
         works = []
-        for k, (send, out, flat) in enumerate(zip(sends, outs, flats, strict=True)):
+        for k, (send, out, flat) in enumerate(zip(bucket_buffers, outs, flats, strict=True)):
             flat.chunk(world)[rank].fill_(rank + 10 * k)
             works += [comm.reduce_scatter(send, out), comm.all_gather(flat)]
-        for k, (send, out, flat) in enumerate(zip(sends, outs, flats, strict=True)):
+        for k, (send, out, flat) in enumerate(zip(bucket_buffers, outs, flats, strict=True)):
             works[2 * k].wait()
             works[2 * k + 1].wait()
             send.fill_(-7.0)  # everyone has read it
@@ -196,5 +196,5 @@ def outlive(group: dist.ProcessGroup, victim: int) -> str:
 
 def train_by_sockets(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Trajectory:
     """Train where no rank may read another's memory."""
-    with mock.patch.object(choose, "meet", return_value=None):
+    with mock.patch.object(choose, "probe_peers", return_value=None):
         return train(group, *args, **kwargs)

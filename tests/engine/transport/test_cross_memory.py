@@ -38,9 +38,9 @@ def test_training_by_reading_leaves_the_bits_of_training_by_sockets(ranks: RankP
 
 
 def test_reading_is_chosen_only_if_every_rank_can(ranks: RankPool) -> None:
-    assert ranks.run(3, CASES + "chosen", None) == ["Neighbours"] * 3
+    assert ranks.run(3, CASES + "chosen", None) == ["CrossMemoryCollectives"] * 3
     for refused in range(3):
-        assert ranks.run(3, CASES + "chosen", refused) == ["Gloo"] * 3
+        assert ranks.run(3, CASES + "chosen", refused) == ["GlooCollectives"] * 3
 
 
 @pytest.mark.parametrize("closed", [True, False])

@@ -11,42 +11,42 @@ from torch import Tensor, nn
 from zbench.engine.adam import NORM_CHUNK, AdamBackend, CudaAdam, MixedAdam, NativeAdam
 from zbench.engine.assembly import settings
 from zbench.engine.assembly.discovery import (
-    Regions,
+    GroupPlan,
     collect,
     collect_frozen,
     make_groups,
+    module_groups,
     prepare,
-    replicated_regions,
-    unit_regions,
+    replicated_groups,
 )
 from zbench.engine.assembly.reduction import gradients_of
 from zbench.engine.assembly.settings import DTYPES
 from zbench.engine.checkpoint.state import EngineState, set_masters
 from zbench.engine.engine import Core, Engine, Policies
-from zbench.engine.gradients.config import Route, Wire
+from zbench.engine.gradients.config import DtypePolicy, ReductionConfig
 from zbench.engine.gradients.norm import ChunkSums, Summarizer
-from zbench.engine.gradients.reduced_buffers import Landing
+from zbench.engine.gradients.reduced_buffers import ReducedGradientBuffer
 from zbench.engine.gradients.sinks import Gradients
-from zbench.engine.memory.buffers import Placement, placed
-from zbench.engine.memory.kinds import Device, Home, PinnedHost
-from zbench.engine.optimizer.masters import masters_of
-from zbench.engine.optimizer.offload_split import hold_back
+from zbench.engine.memory.buffers import MemoryLayout, memory_layout_of
+from zbench.engine.memory.kinds import DeviceMemory, Memory, PinnedHostMemory
+from zbench.engine.optimizer.masters import make_masters
+from zbench.engine.optimizer.offload_split import split_layout
 from zbench.engine.optimizer.schedule import AfterBackward, Schedule
 from zbench.engine.optimizer.shard_optimizer import Moments, ParamGroup, ShardOptimizer
 from zbench.engine.parameters.deferred import forget_parts, whole_values
 from zbench.engine.parameters.frozen import Frozen, FrozenInPlace, FrozenShards
 from zbench.engine.parameters.gathering import Gatherer
 from zbench.engine.parameters.hooks import GatherHooks, GradientHooks
-from zbench.engine.parameters.replicated import Parameters, ReplicatedParameters, Trainable, write_segments
+from zbench.engine.parameters.replicated import Parameters, ParamInfo, ReplicatedParameters, write_segments
 from zbench.engine.parameters.sharded import ShardedParameters
-from zbench.engine.partition import Layout, Region, Shard, plan_layout
+from zbench.engine.partition import GatherGroup, Layout, ShardLayout, plan_layout
 from zbench.engine.protocols import Collectives
-from zbench.engine.speculative import Knowledge, Settings, Speculative, speculate
+from zbench.engine.speculative import SpeculationSettings, Speculative, StepAssumptions, speculate
 from zbench.engine.transport.choose import Transport, choose_collectives
 from zbench.spec.engine import EngineSpec
 
 BUCKETS_IN_FLIGHT = 2  # one less at stage 0, on top of whose whole gradient they come
-SOLO = 1 << 17  # elements from which a copy costs the CPU more than a collective of its own
+STANDALONE_THRESHOLD = 1 << 17  # elements from which a copy costs the CPU more than a collective of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +71,16 @@ def build_engine(
     """
     instruments = instruments or Instruments()
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    moved = choose_collectives(process_group, device)
-    collectives = instruments.wrap_collectives(moved)
+    transport = choose_collectives(process_group, device)
+    collectives = instruments.wrap_collectives(transport)
     groups = make_groups(model, settings.hyperparameters(spec), settings.overrides(spec))
     scaling = settings.scaling(spec)
     count = sum(p.numel() for p in model.parameters() if p.requires_grad)
     share = settings.share(spec, device, count, collectives.world_size)
     counting, clip = settings.accumulation(spec), settings.clip(spec)
-    policies = Policies(counting, clip, scaling, share, collectives, moved.close)
+    policies = Policies(counting, clip, scaling, share, collectives, transport.close)
     prepare(model, DTYPES[spec.dtype], collectives)
-    builder = _CoreBuilder(model, spec, device, moved, policies, instruments, groups)
+    builder = _CoreBuilder(model, spec, device, transport, policies, instruments, groups)
     return Engine(model, builder.build, policies, groups)
 
 
@@ -92,110 +92,112 @@ class _CoreBuilder:
         model: nn.Module,
         spec: EngineSpec,
         device: torch.device,
-        moved: Transport,
+        transport: Transport,
         policies: Policies,
         instruments: Instruments,
         groups: list[ParamGroup],
     ) -> None:
-        self.model, self.spec, self.device, self.moved = model, spec, device, moved
+        self.model, self.spec, self.device, self.transport = model, spec, device, transport
         self.policies, self.instruments, self.groups = policies, instruments, groups
         self.collectives = policies.collectives
-        self.near, self.host = Device(device), PinnedHost(device)
-        self.param_home: Home = self.near if spec.offload_param == "none" else self.host
-        self._solo = SOLO if device.type == "cpu" else math.inf
+        self.near, self.host = DeviceMemory(device), PinnedHostMemory(device)
+        self.param_memory: Memory = self.near if spec.offload_param == "none" else self.host
+        self._standalone_threshold = STANDALONE_THRESHOLD if device.type == "cpu" else math.inf
         self._needs_norm = policies.clip.needs_norm or policies.scaling.needs_norm
 
     def build(self) -> Core:
         spec = self.spec
-        trainables = collect(self.model, self.groups)
-        regions = self._regions(trainables)
-        layout, offloaded = hold_back(self._layout(trainables, regions.regions), self.policies.share.value)
-        shard = Shard(layout, self.collectives.rank, whole=spec.zero_stage == 0)
-        placement = placed(shard, offloaded, self.near, self.host)
-        parameters = self._parameters(shard, regions)
-        dtypes, adam = regions.dtypes, self.instruments.wrap_adam(self._adam())
-        route = self._route(shard, placement, dtypes)
-        landing, gradients = gradients_of(spec, self.model, trainables, route)
-        optimizer = self._optimizer(placement, parameters, dtypes, landing, trainables)
-        schedule = self._schedule(optimizer, adam, parameters, gradients, trainables)
+        param_infos = collect(self.model, self.groups)
+        groups = self._groups(param_infos)
+        layout, offloaded = split_layout(self._layout(param_infos, groups.groups), self.policies.share.value)
+        shard = ShardLayout(layout, self.collectives.rank, whole=spec.zero_stage == 0)
+        memory_layout = memory_layout_of(shard, offloaded, self.near, self.host)
+        parameters = self._parameters(shard, groups)
+        dtypes, adam = groups.dtypes, self.instruments.wrap_adam(self._adam())
+        config = self._config(shard, memory_layout, dtypes)
+        reduced_gradients, gradients = gradients_of(spec, self.model, param_infos, config)
+        optimizer = self._optimizer(memory_layout, parameters, dtypes, reduced_gradients, param_infos)
+        schedule = self._schedule(optimizer, adam, parameters, gradients, param_infos)
         comm, scaling = self.collectives, self.policies.scaling
-        summarizer = Summarizer(layout, comm, self._square_sums(landing, adam, schedule))
-        set_masters(optimizer, parameters, trainables, self._whole)
-        parameters.adopt(trainables)
-        frozen, hooks = self._model_side(trainables, gradients, parameters)
+        summarizer = Summarizer(layout, comm, self._square_sums(reduced_gradients, adam, schedule))
+        set_masters(optimizer, parameters, param_infos, self._whole)
+        parameters.adopt(param_infos)
+        frozen, hooks = self._model_side(param_infos, gradients, parameters)
         forget_parts(self.model)
-        state = EngineState(self.model, trainables, optimizer, parameters, comm, scaling, frozen)
+        state = EngineState(self.model, param_infos, optimizer, parameters, comm, scaling, frozen)
         gradients.reducer.on_reduced = schedule.reduced
         held = [
-            *(parameters, *optimizer.masters, optimizer.moments, landing, gradients),
-            *(schedule, frozen, self.moved),
+            *(parameters, *optimizer.masters, optimizer.moments, reduced_gradients, gradients),
+            *(schedule, frozen, self.transport),
         ]
-        return Core(trainables, parameters, gradients, optimizer, summarizer, schedule, hooks, state, held)
+        return Core(param_infos, parameters, gradients, optimizer, summarizer, schedule, hooks, state, held)
 
-    def _whole(self, t: Trainable) -> Tensor:
+    def _whole(self, t: ParamInfo) -> Tensor:
         return whole_values(t.parameter, self.collectives)
 
-    def _regions(self, trainables: Sequence[Trainable]) -> Regions:
-        dtype, grain = DTYPES[self.spec.dtype], self.collectives.world_size * NORM_CHUNK
+    def _groups(self, param_infos: Sequence[ParamInfo]) -> GroupPlan:
+        dtype, alignment = DTYPES[self.spec.dtype], self.collectives.world_size * NORM_CHUNK
         if self.spec.zero_stage == 3:
-            return unit_regions(self.model, trainables, dtype, self.spec.param_persistence_threshold)
-        return replicated_regions(trainables, dtype, grain, self._solo)
+            return module_groups(self.model, param_infos, dtype, self.spec.param_persistence_threshold)
+        return replicated_groups(param_infos, dtype, alignment, self._standalone_threshold)
 
-    def _parameters(self, shard: Shard, regions: Regions) -> ReplicatedParameters | ShardedParameters:
+    def _parameters(self, shard: ShardLayout, groups: GroupPlan) -> ReplicatedParameters | ShardedParameters:
         if self.spec.zero_stage < 3:
-            return ReplicatedParameters(shard, regions.dtypes, self.near, self.collectives)
-        return self._sharded(shard, regions)
+            return ReplicatedParameters(shard, groups.dtypes, self.near, self.collectives)
+        return self._sharded(shard, groups)
 
-    def _sharded(self, shard: Shard, regions: Regions) -> ShardedParameters:
+    def _sharded(self, shard: ShardLayout, groups: GroupPlan) -> ShardedParameters:
         return ShardedParameters(
-            shard, regions.dtypes, self.device, self.param_home, self.collectives, resident=regions.resident
+            shard, groups.dtypes, self.device, self.param_memory, self.collectives, resident=groups.resident
         )
 
     def _square_sums(
-        self, landing: Landing, adam: AdamBackend, schedule: Schedule
+        self, reduced_gradients: ReducedGradientBuffer, adam: AdamBackend, schedule: Schedule
     ) -> Callable[[], Tensor] | None:
         """Return what yields the chunk sums of this rank's gradients, if the step asks for their norm."""
         if not self._needs_norm:
             return None
         if isinstance(schedule, Speculative):
             return schedule.square_sums
-        return ChunkSums(landing.shard, self.collectives.rank, landing.sums, adam).take
+        return ChunkSums(reduced_gradients.shard, self.collectives.rank, reduced_gradients.sums, adam).take
 
     def _model_side(
         self,
-        trainables: Sequence[Trainable],
+        param_infos: Sequence[ParamInfo],
         gradients: Gradients,
         parameters: ReplicatedParameters | ShardedParameters,
     ) -> tuple[Frozen, GradientHooks]:
         """Return what is not trained, and the hooks on the model."""
-        frozen = collect_frozen(self.model, trainables)
+        frozen = collect_frozen(self.model, param_infos)
         if isinstance(parameters, ReplicatedParameters):
-            return FrozenInPlace(frozen), GradientHooks(trainables, gradients.accept)
+            return FrozenInPlace(frozen), GradientHooks(param_infos, gradients.accept)
         store = self._frozen_store(frozen)
         window = self.spec.prefetch_bucket_size if self.spec.overlap_comm else 0
         gatherer = Gatherer([parameters, store], window=window)
-        hooks = GatherHooks(trainables, gradients.accept, self.model, gatherer)
+        hooks = GatherHooks(param_infos, gradients.accept, self.model, gatherer)
         return FrozenShards(frozen, store, gatherer), hooks
 
-    def _frozen_store(self, frozen: Sequence[Trainable]) -> ShardedParameters:
+    def _frozen_store(self, frozen: Sequence[ParamInfo]) -> ShardedParameters:
         dtype, threshold = DTYPES[self.spec.dtype], self.spec.param_persistence_threshold
-        regions = unit_regions(self.model, frozen, dtype, threshold)
-        shard = Shard(self._layout(frozen, regions.regions), self.collectives.rank)
-        store = self._sharded(shard, regions)
+        groups = module_groups(self.model, frozen, dtype, threshold)
+        shard = ShardLayout(self._layout(frozen, groups.groups), self.collectives.rank)
+        store = self._sharded(shard, groups)
         write_segments(shard, frozen, self._whole, store.owned)
         store.adopt(frozen)
         return store
 
-    def _layout(self, trainables: Sequence[Trainable], regions: Sequence[Region]) -> Layout:
+    def _layout(self, param_infos: Sequence[ParamInfo], groups: Sequence[GatherGroup]) -> Layout:
         spec = self.spec
         reduce, gather = spec.reduce_bucket_size, spec.allgather_bucket_size
         return plan_layout(
-            [t.parameter.numel() for t in trainables],
-            regions,
+            [t.parameter.numel() for t in param_infos],
+            groups,
             world_size=self.collectives.world_size,
             block_size=reduce if spec.zero_stage == 0 else min(reduce, gather),
             bucket_size=reduce,
-            solo=self._solo if spec.zero_stage else 1,  # stage 0 gathers each bucket in place: one block
+            standalone_threshold=self._standalone_threshold
+            if spec.zero_stage
+            else 1,  # stage 0 gathers each bucket in place: one block
         )
 
     def _adam(self) -> AdamBackend:
@@ -206,20 +208,20 @@ class _CoreBuilder:
 
     def _optimizer(
         self,
-        placement: Placement,
+        memory_layout: MemoryLayout,
         parameters: Parameters,
         dtypes: Sequence[torch.dtype],
-        landing: Landing,
-        trainables: Sequence[Trainable],
+        reduced_gradients: ReducedGradientBuffer,
+        param_infos: Sequence[ParamInfo],
     ) -> ShardOptimizer:
-        o, shard = self.spec.optimizer, landing.shard
-        masters = masters_of(shard, placement, parameters, dtypes, self.param_home)
+        o, shard = self.spec.optimizer, reduced_gradients.shard
+        masters = make_masters(shard, memory_layout, parameters, dtypes, self.param_memory)
         amsgrad = any(group["amsgrad"] for group in self.groups)
         stochastic = o.moments_rounding == "stochastic"
-        moments = Moments(placement, DTYPES[o.moments_dtype], amsgrad=amsgrad, stochastic=stochastic)
-        group_of, size = [t.group for t in trainables], self.spec.sub_group_size
+        moments = Moments(memory_layout, DTYPES[o.moments_dtype], amsgrad=amsgrad, stochastic=stochastic)
+        group_of, size = [t.group for t in param_infos], self.spec.sub_group_size
         return ShardOptimizer(
-            shard, masters, moments, landing.sums, self.groups, group_of, sub_group_size=size
+            shard, masters, moments, reduced_gradients.sums, self.groups, group_of, sub_group_size=size
         )
 
     def _schedule(
@@ -228,25 +230,29 @@ class _CoreBuilder:
         adam: AdamBackend,
         parameters: Parameters,
         gradients: Gradients,
-        trainables: Sequence[Trainable],
+        param_infos: Sequence[ParamInfo],
     ) -> AfterBackward | Speculative:
         spec, policies = self.spec, self.policies
         if spec.offload_schedule == "after_backward":
             return AfterBackward(optimizer, adam, parameters)
-        knowledge = Knowledge(lambda: gradients.contributed, policies.unclipped_scale, self._needs_norm)
-        settings = Settings(spec.sub_group_size, spec.optimizer_threads, spec.rollback)
-        return speculate(optimizer, adam, parameters, trainables, knowledge, settings)
+        assumptions = StepAssumptions(
+            lambda: gradients.contributed, policies.unclipped_scale, self._needs_norm
+        )
+        settings = SpeculationSettings(spec.sub_group_size, spec.optimizer_threads, spec.rollback)
+        return speculate(optimizer, adam, parameters, param_infos, assumptions, settings)
 
-    def _route(self, shard: Shard, placement: Placement, dtypes: Sequence[torch.dtype]) -> Route:
+    def _config(
+        self, shard: ShardLayout, memory_layout: MemoryLayout, dtypes: Sequence[torch.dtype]
+    ) -> ReductionConfig:
         spec, several = self.spec, self.collectives.world_size > 1  # alone, nothing is sent
         in_flight = (BUCKETS_IN_FLIGHT - shard.whole) * spec.reduce_bucket_size
         sent = DTYPES[spec.communication_dtype] if spec.communication_dtype and several else None
-        return Route(
+        return ReductionConfig(
             shard,
-            placement,
+            memory_layout,
             self.device,
             self.collectives,
-            self.moved,
+            self.transport,
             in_flight if spec.overlap_comm and several else 0,
-            Wire(dtypes, DTYPES[spec.grad_accum_dtype], sent),
+            DtypePolicy(dtypes, DTYPES[spec.grad_accum_dtype], sent),
         )

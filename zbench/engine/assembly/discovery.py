@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from zbench.engine.optimizer.shard_optimizer import ParamGroup
 from zbench.engine.parameters.deferred import is_part
-from zbench.engine.parameters.replicated import Trainable
-from zbench.engine.partition import Region
+from zbench.engine.parameters.replicated import ParamInfo
+from zbench.engine.partition import GatherGroup
 from zbench.engine.protocols import Collectives, Work
 from zbench.engine.transport.works import Then
 from zbench.errors import UsageError
@@ -51,7 +51,7 @@ def make_groups(
     return groups
 
 
-def collect(model: nn.Module, groups: Sequence[ParamGroup]) -> list[Trainable]:
+def collect(model: nn.Module, groups: Sequence[ParamGroup]) -> list[ParamInfo]:
     """Return the parameters that require a gradient and have elements, in registration order; tied ones
     once.
     """
@@ -66,14 +66,14 @@ def collect(model: nn.Module, groups: Sequence[ParamGroup]) -> list[Trainable]:
             raise UsageError(
                 f"expected parameters of float32, bfloat16 or float16, got {p.dtype} for {name!r}"
             )
-    return [Trainable(index, name, p, group_of[id(p)]) for index, (name, p) in enumerate(found)]
+    return [ParamInfo(index, name, p, group_of[id(p)]) for index, (name, p) in enumerate(found)]
 
 
-def collect_frozen(model: nn.Module, trainables: Sequence[Trainable]) -> list[Trainable]:
+def collect_frozen(model: nn.Module, param_infos: Sequence[ParamInfo]) -> list[ParamInfo]:
     """Return the parameters that are not trained, in registration order; they belong to no group."""
-    trained = {id(t.parameter) for t in trainables}
+    trained = {id(t.parameter) for t in param_infos}
     found = [(name, p) for name, p in model.named_parameters() if id(p) not in trained]
-    return [Trainable(index, name, p, -1) for index, (name, p) in enumerate(found)]
+    return [ParamInfo(index, name, p, -1) for index, (name, p) in enumerate(found)]
 
 
 def prepare(model: nn.Module, dtype: torch.dtype, collectives: Collectives) -> None:
@@ -118,35 +118,35 @@ def _broadcast(tensor: Tensor, collectives: Collectives) -> Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Regions:
+class GroupPlan:
     """How parameters are grouped in the flat layout; `resident` are those that stage 3 keeps whole."""
 
     dtypes: list[torch.dtype]
-    regions: list[Region]
+    groups: list[GatherGroup]
     resident: frozenset[int] = frozenset()
 
 
-def replicated_regions(
-    trainables: Sequence[Trainable], dtype: torch.dtype, grain: int, solo: float
-) -> Regions:
-    """Group parameters that are never gathered by use: one region a dtype, in backward order.
+def replicated_groups(
+    param_infos: Sequence[ParamInfo], dtype: torch.dtype, alignment: int, standalone_threshold: float
+) -> GroupPlan:
+    """Group replicated parameters: one group per dtype, in backward order.
 
-    A parameter of at least `solo` elements that fills whole blocks (a multiple of `grain`) has a region of
-    its own: its gradient is sent from where autograd left it.
+    A parameter of at least `standalone_threshold` elements whose size is a multiple of `alignment` has a
+    group of its own, so its gradient can be reduced without a copy.
     """
-    dtypes, sections = _sections(trainables, dtype)
-    numel = [t.parameter.numel() for t in trainables]
-    regions: list[Region] = []
-    for section, members in enumerate(sections):
-        alone = [i for i in members if numel[i] >= solo and numel[i] % grain == 0]
-        regions += [Region((i,), section) for i in alone]
-        regions += _unless_empty(tuple(i for i in members if i not in set(alone)), section)
-    return Regions(dtypes, regions)
+    dtypes, dtype_groups = _dtype_groups(param_infos, dtype)
+    numel = [t.parameter.numel() for t in param_infos]
+    groups: list[GatherGroup] = []
+    for dtype_group, members in enumerate(dtype_groups):
+        alone = [i for i in members if numel[i] >= standalone_threshold and numel[i] % alignment == 0]
+        groups += [GatherGroup((i,), dtype_group) for i in alone]
+        groups += _unless_empty(tuple(i for i in members if i not in set(alone)), dtype_group)
+    return GroupPlan(dtypes, groups)
 
 
-def unit_regions(
-    model: nn.Module, trainables: Sequence[Trainable], dtype: torch.dtype, threshold: int
-) -> Regions:
+def module_groups(
+    model: nn.Module, param_infos: Sequence[ParamInfo], dtype: torch.dtype, threshold: int
+) -> GroupPlan:
     """Group parameters by the module that owns them, and those of at most `threshold` elements in one
     region.
     """
@@ -154,28 +154,30 @@ def unit_regions(
     for number, module in enumerate(model.modules()):
         for p in module.parameters(recurse=False):
             owner.setdefault(id(p), number)
-    dtypes, sections = _sections(trainables, dtype)
-    regions: list[Region] = []
+    dtypes, dtype_groups = _dtype_groups(param_infos, dtype)
+    groups: list[GatherGroup] = []
     resident: set[int] = set()
-    for section, members in enumerate(sections):
-        large = [i for i in members if trainables[i].parameter.numel() > threshold]
-        by_owner = groupby(large, key=lambda i: owner[id(trainables[i].parameter)])
-        regions += [Region(tuple(of_one), section) for _, of_one in by_owner]
-        small = _unless_empty(tuple(i for i in members if i not in set(large)), section)
-        resident |= {len(regions)} if small else set()
-        regions += small
-    return Regions(dtypes, regions, frozenset(resident))
+    for dtype_group, members in enumerate(dtype_groups):
+        large = [i for i in members if param_infos[i].parameter.numel() > threshold]
+        by_owner = groupby(large, key=lambda i: owner[id(param_infos[i].parameter)])
+        groups += [GatherGroup(tuple(of_one), dtype_group) for _, of_one in by_owner]
+        small = _unless_empty(tuple(i for i in members if i not in set(large)), dtype_group)
+        resident |= {len(groups)} if small else set()
+        groups += small
+    return GroupPlan(dtypes, groups, frozenset(resident))
 
 
-def _unless_empty(members: tuple[int, ...], section: int) -> list[Region]:
-    return [Region(members, section)] if members else []
+def _unless_empty(members: tuple[int, ...], dtype_group: int) -> list[GatherGroup]:
+    return [GatherGroup(members, dtype_group)] if members else []
 
 
-def _sections(
-    trainables: Sequence[Trainable], dtype: torch.dtype
+def _dtype_groups(
+    param_infos: Sequence[ParamInfo], dtype: torch.dtype
 ) -> tuple[list[torch.dtype], list[list[int]]]:
     """Return the dtypes that parameters are stored in, and the parameters of each in backward order."""
-    stored = {t.index: dtype if t.parameter.dtype == torch.float32 else t.parameter.dtype for t in trainables}
-    backward_order = [t.index for t in reversed(trainables)]
+    stored = {
+        t.index: dtype if t.parameter.dtype == torch.float32 else t.parameter.dtype for t in param_infos
+    }
+    backward_order = [t.index for t in reversed(param_infos)]
     dtypes = list(dict.fromkeys(stored[i] for i in backward_order))
     return dtypes, [[i for i in backward_order if stored[i] == d] for d in dtypes]

@@ -4,12 +4,12 @@ from functools import partial
 
 import torch
 
-from zbench.engine.memory.kinds import PinnedHost
-from zbench.engine.optimizer.offload_costs import costs_of
-from zbench.engine.optimizer.offload_ratio import FixedShare, MeasuredShare, Share
+from zbench.engine.memory.kinds import PinnedHostMemory
+from zbench.engine.optimizer.offload_costs import measure_offload_costs
+from zbench.engine.optimizer.offload_ratio import FixedRatio, MeasuredRatio, OffloadRatio
 from zbench.engine.optimizer.shard_optimizer import ParamGroup
 from zbench.engine.policies import (
-    Accumulation,
+    AccumulationPolicy,
     Clip,
     ClipByGlobalNorm,
     DynamicScaling,
@@ -27,7 +27,7 @@ from zbench.spec.engine import EngineSpec
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def accumulation(spec: EngineSpec) -> Accumulation:
+def accumulation(spec: EngineSpec) -> AccumulationPolicy:
     """Return what counts the backwards of a step; UsageError for a count that nobody counts."""
     if spec.accumulation_mode == "micro_steps":
         return MicroSteps(spec.gradient_accumulation_steps)
@@ -72,15 +72,23 @@ def reduces_at_boundary(spec: EngineSpec) -> bool:
     return spec.reduce_at == "boundary"
 
 
-def share(spec: EngineSpec, device: torch.device, parameters: int, world_size: int) -> Share:
+def share(spec: EngineSpec, device: torch.device, parameters: int, world_size: int) -> OffloadRatio:
     """Return what decides which share of the optimizer state, of so many parameters, lives on the host."""
     if spec.offload_optimizer == "none":
-        return FixedShare(0.0)
+        return FixedRatio(0.0)
     if spec.offload_ratio != "auto":
-        return FixedShare(spec.offload_ratio)
+        return FixedRatio(spec.offload_ratio)
     threads = torch.get_num_threads()
     if spec.offload_schedule == "speculative":
         threads, _ = threads_for(spec.optimizer_threads, device, alone=world_size == 1)
     dtype, moments = DTYPES[spec.dtype], DTYPES[spec.optimizer.moments_dtype]
-    costs = partial(costs_of, parameters // world_size, PinnedHost(device), device, dtype, moments, threads)
-    return MeasuredShare(costs, torch.cuda.synchronize if device.type == "cuda" else lambda: None)
+    costs = partial(
+        measure_offload_costs,
+        parameters // world_size,
+        PinnedHostMemory(device),
+        device,
+        dtype,
+        moments,
+        threads,
+    )
+    return MeasuredRatio(costs, torch.cuda.synchronize if device.type == "cuda" else lambda: None)

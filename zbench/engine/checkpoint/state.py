@@ -13,10 +13,10 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from zbench.engine.memory.buffers import Spread
+from zbench.engine.memory.buffers import PartitionedBuffer
 from zbench.engine.optimizer.shard_optimizer import MOMENTS, ShardOptimizer
 from zbench.engine.parameters.frozen import Frozen
-from zbench.engine.parameters.replicated import Parameters, Trainable, write_segments
+from zbench.engine.parameters.replicated import Parameters, ParamInfo, write_segments
 from zbench.engine.partition import Segment
 from zbench.engine.policies import LossScaling
 from zbench.engine.protocols import Collectives
@@ -37,13 +37,13 @@ class LocalState:
 def set_masters(
     optimizer: ShardOptimizer,
     parameters: Parameters,
-    trainables: Sequence[Trainable],
-    value: Callable[[Trainable], Tensor],
+    param_infos: Sequence[ParamInfo],
+    value: Callable[[ParamInfo], Tensor],
 ) -> None:
     """Set master weights to `value(trainable)`, whole tensors, and the parameters to match."""
-    write_segments(optimizer.shard, trainables, value, lambda s: optimizer.masters[s.section].of(s))
+    write_segments(optimizer.shard, param_infos, value, lambda s: optimizer.masters[s.dtype_group].of(s))
     for s in optimizer.shard.segments:
-        masters = optimizer.masters[s.section]
+        masters = optimizer.masters[s.dtype_group]
         if (out := masters.out(s)) is not None:
             out.copy_(masters.of(s))
             masters.deliver(s)
@@ -56,7 +56,7 @@ class EngineState:
     def __init__(
         self,
         model: nn.Module,
-        trainables: Sequence[Trainable],
+        param_infos: Sequence[ParamInfo],
         optimizer: ShardOptimizer,
         parameters: Parameters,
         collectives: Collectives,
@@ -64,7 +64,7 @@ class EngineState:
         frozen: Frozen,
     ) -> None:
         self.frozen = frozen
-        self.model, self.trainables, self.optimizer = model, trainables, optimizer
+        self.model, self.param_infos, self.optimizer = model, param_infos, optimizer
         self.parameters, self.collectives, self.scaling = parameters, collectives, scaling
         self.shard = optimizer.shard
 
@@ -92,14 +92,14 @@ class EngineState:
         pieces: dict[str, Tensor] = {}
         mine = () if self.shard.whole and self.collectives.rank else self.shard.segments
         for s in mine:
-            span, name = self.shard.layout.spans[s.parameter], self.trainables[s.parameter].name
+            span, name = self.shard.layout.spans[s.parameter], self.param_infos[s.parameter].name
             start = s.flat - span.start
             length = min(s.length, span.numel - start)
             pieces[f"param.{name}@{start}"] = self._master(s)[:length].cpu().clone()
             for kind in MOMENTS:
                 if (moment := self.optimizer.moments.get(kind)) is not None:
                     pieces[f"{kind}.{name}@{start}"] = moment.run(s.local, length).cpu().clone()
-        shapes = {t.name: list(t.parameter.shape) for t in self.trainables}
+        shapes = {t.name: list(t.parameter.shape) for t in self.param_infos}
         return LocalState(pieces, self.small(), shapes)
 
     def small(self) -> dict[str, Tensor]:
@@ -112,7 +112,7 @@ class EngineState:
                 [self.scaling.scale, self.scaling.good_steps], dtype=torch.float64
             ),
             **{f"group.{k}": torch.tensor(values, dtype=torch.float64) for k, values in enumerate(groups)},
-            **{f"step.{t.name}": torch.tensor(o.count - o.lags[t.index]) for t in self.trainables},
+            **{f"step.{t.name}": torch.tensor(o.count - o.skipped_steps[t.index]) for t in self.param_infos},
             **{f"frozen.{name}": value.cpu().clone() for name, value in self.frozen.values()},
             **{f"buffer.{name}": value.cpu().clone() for name, value in self.model.named_buffers()},
         }
@@ -128,14 +128,16 @@ class EngineState:
                 for s in self.shard.segments:
                     local.run(s.local, s.length).zero_()
                 moments = partial(_of_kind, state, kind)
-                write_segments(self.shard, self.trainables, moments, _in(local))
-        set_masters(self.optimizer, self.parameters, self.trainables, lambda t: state[f"param.{t.name}"])
+                write_segments(self.shard, self.param_infos, moments, _in(local))
+        set_masters(self.optimizer, self.parameters, self.param_infos, lambda t: state[f"param.{t.name}"])
         self._load_small(state)
 
     def _load_small(self, state: Mapping[str, Tensor]) -> None:
         o = self.optimizer
         o.count = int(state["engine.steps"])
-        o.lags = [o.count - int(state.get(f"step.{t.name}", torch.tensor(0))) for t in self.trainables]
+        o.skipped_steps = [
+            o.count - int(state.get(f"step.{t.name}", torch.tensor(0))) for t in self.param_infos
+        ]
         scale, good = state["engine.loss_scale"].tolist()
         self.scaling.resume(scale, int(good))
         for k, group in enumerate(o.groups):
@@ -149,7 +151,7 @@ class EngineState:
                 buffer.copy_(state[f"buffer.{name}"])
 
     def _check(self, state: Mapping[str, Tensor]) -> None:
-        wanted = {f"param.{t.name}": t.parameter.shape for t in self.trainables}
+        wanted = {f"param.{t.name}": t.parameter.shape for t in self.param_infos}
         known = {"param." + name for name, _ in self.model.named_parameters()}
         for key, shape in wanted.items():
             if key not in state:
@@ -168,7 +170,7 @@ class EngineState:
                 )
 
     def _master(self, s: Segment) -> Tensor:
-        return self.optimizer.masters[s.section].of(s)
+        return self.optimizer.masters[s.dtype_group].of(s)
 
     def _whole(self, local: Tensor) -> dict[str, Tensor]:
         """Return name -> whole tensor, from every rank's `local` [shard.length]."""
@@ -176,7 +178,7 @@ class EngineState:
         spans = self.shard.layout.spans
         return {
             t.name: flat[spans[t.index].start : spans[t.index].stop].view(t.parameter.shape).clone()
-            for t in self.trainables
+            for t in self.param_infos
         }
 
     def _flat(self, gathered: Tensor) -> Tensor:
@@ -188,9 +190,9 @@ class EngineState:
         return torch.cat([gathered.new_empty(0), *parts()])
 
 
-def _of_kind(state: Mapping[str, Tensor], kind: str, trainable: Trainable) -> Tensor | None:
-    return state.get(f"{kind}.{trainable.name}")
+def _of_kind(state: Mapping[str, Tensor], kind: str, param_info: ParamInfo) -> Tensor | None:
+    return state.get(f"{kind}.{param_info.name}")
 
 
-def _in(local: Spread) -> Callable[[Segment], Tensor]:
+def _in(local: PartitionedBuffer) -> Callable[[Segment], Tensor]:
     return lambda s: local.run(s.local, s.length)

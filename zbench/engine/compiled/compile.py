@@ -7,32 +7,36 @@ from torch import nn
 
 from zbench.engine.compiled.backend import compile_in_place, undo_compile
 from zbench.engine.compiled.registry import StepRegistry
-from zbench.engine.compiled.sink import CompiledGradients, StepMemory
-from zbench.engine.compiled.step_buffers import step_sends
-from zbench.engine.compiled.targets import StepTargets
-from zbench.engine.gradients.config import Route
+from zbench.engine.compiled.sink import CompiledGradients, ReductionMemory
+from zbench.engine.compiled.step_buffers import step_buffers
+from zbench.engine.compiled.targets import StepReducedGradientBuffer
+from zbench.engine.gradients.config import ReductionConfig
 from zbench.engine.gradients.reducer import BucketReducer
-from zbench.engine.parameters.replicated import Trainable
-from zbench.engine.transport.single import SingleProcess
+from zbench.engine.parameters.replicated import ParamInfo
+from zbench.engine.transport.single import SingleProcessCollectives
 
 
 def compile_model(
-    model: nn.Module, trainables: Sequence[Trainable], route: Route, lowering: str
-) -> tuple[StepTargets, CompiledGradients]:
+    model: nn.Module, param_infos: Sequence[ParamInfo], config: ReductionConfig, lowering: str
+) -> tuple[StepReducedGradientBuffer, CompiledGradients]:
     """Compile `model` in place; return where its gradients land, and what brings them there.
 
     `model(...)` stays the caller's way to run it. lowering: `aot_eager` or `inductor`.
     """
-    layout = route.shard.layout
-    targets = StepTargets(route.shard, route.placement, route.device)
-    wire = route.wire
-    once, several = step_sends(
-        layout, route.device, sent=wire.sent_sections, kept=wire.kept, cast=wire.sent is not None
+    layout = config.shard.layout
+    targets = StepReducedGradientBuffer(config.shard, config.memory_layout, config.device)
+    dtype_policy = config.dtype_policy
+    once, several = step_buffers(
+        layout,
+        config.device,
+        sent=dtype_policy.communication_dtypes,
+        kept=dtype_policy.accumulation,
+        cast=dtype_policy.communication is not None,
     )
-    scratch = [] if isinstance(route.moved, SingleProcess) else [route.moved.scratch]
-    reducer = BucketReducer(route.collectives, targets, in_flight=route.in_flight)
-    registry = StepRegistry([t.parameter for t in trainables])
-    memory = StepMemory(once, several, scratch, targets)
+    scratch = [] if isinstance(config.transport, SingleProcessCollectives) else [config.transport.scratch]
+    reducer = BucketReducer(config.collectives, targets, in_flight=config.in_flight)
+    registry = StepRegistry([t.parameter for t in param_infos])
+    memory = ReductionMemory(once, several, scratch, targets)
     gradients = CompiledGradients(reducer, registry, memory, partial(undo_compile, model))
     compile_in_place(model, lowering, registry, gradients)
     return targets, gradients

@@ -6,24 +6,24 @@ from torch import Tensor
 
 from zbench.engine.compiled.ops import set_current
 from zbench.engine.compiled.registry import StepRegistry
-from zbench.engine.compiled.step_buffers import LendingStepSends, StepSends
-from zbench.engine.compiled.targets import StepTargets
+from zbench.engine.compiled.step_buffers import StepBucketBuffers, ZeroCopyStepBucketBuffers
+from zbench.engine.compiled.targets import StepReducedGradientBuffer
 from zbench.engine.gradients.reducer import BucketReducer
 from zbench.engine.gradients.sinks import ReplicatedGradients
-from zbench.engine.policies import Pass
+from zbench.engine.policies import AccumulationBoundary
 from zbench.engine.transport.scratch import ScratchPool
 from zbench.errors import UsageError
 
 
-class StepMemory:
+class ReductionMemory:
     """All memory that a step's reductions take: buffers to send, the collectives' scratch and the targets."""
 
     def __init__(
         self,
-        once: LendingStepSends,
-        several: StepSends,
+        once: ZeroCopyStepBucketBuffers,
+        several: StepBucketBuffers,
         scratch: Sequence[ScratchPool],
-        targets: StepTargets,
+        targets: StepReducedGradientBuffer,
     ) -> None:
         """once, several: what a step with one backward writes to, and one with more."""
         self.once, self.several, self.targets = once, several, targets
@@ -53,7 +53,7 @@ class CompiledGradients(ReplicatedGradients):
         self,
         reducer: BucketReducer,
         registry: StepRegistry,
-        memory: StepMemory,
+        memory: ReductionMemory,
         uncompile: Callable[[], None],
     ) -> None:
         """uncompile: makes the model run its own code again."""
@@ -63,7 +63,7 @@ class CompiledGradients(ReplicatedGradients):
         self._partial: dict[int, Tensor] = {}
         self._absent: frozenset[int] = frozenset()
 
-    def begin(self, this: Pass, loss: Tensor) -> None:
+    def begin(self, this: AccumulationBoundary, loss: Tensor) -> None:
         """Start a backward, and learn from the autograd graph of its loss what it will bring."""
         self._registry.expect(loss)
         self._absent = frozenset(self._registry.absent())

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from zbench.engine.gradients.bucket_buffers import LendingSends, PooledSends
+from zbench.engine.gradients.bucket_buffers import PooledBucketBuffers, ZeroCopyBucketBuffers
 from zbench.engine.partition import Layout
 
 
-class StepSends(PooledSends):
+class StepBucketBuffers(PooledBucketBuffers):
     """Pooled buffers that keep nothing once they are dropped. Gradients may also be added up in them."""
 
     def drop(self) -> None:
@@ -19,14 +19,18 @@ class StepSends(PooledSends):
         self.pool.drop()
 
 
-class CastStepSends(StepSends):
-    """Adds gradients up in one dtype and sends them in another, in buffers that `wire` lends."""
+class CastStepBucketBuffers(StepBucketBuffers):
+    """Adds gradients up in one dtype and sends them in another, in buffers that `dtype_policy` lends."""
 
     def __init__(
-        self, layout: Layout, dtypes: Sequence[torch.dtype], device: torch.device, wire: StepSends
+        self,
+        layout: Layout,
+        dtypes: Sequence[torch.dtype],
+        device: torch.device,
+        dtype_policy: StepBucketBuffers,
     ) -> None:
         super().__init__(layout, dtypes, device)
-        self._wire = wire
+        self._wire = dtype_policy
 
     def ready(self, bucket: int) -> Tensor:
         sent = self._wire.open(bucket).copy_(self.open(bucket))
@@ -42,29 +46,33 @@ class CastStepSends(StepSends):
         self._wire.discard(bucket)
 
 
-class LendingStepSends(LendingSends):
-    """Sends a gradient that fills its bucket from the memory that the backward graph gave it."""
+class ZeroCopyStepBucketBuffers(ZeroCopyBucketBuffers):
+    """Sends a gradient that fills its bucket from the memory that the backward graph allocated for it."""
 
-    def __init__(self, layout: Layout, inner: StepSends, dtypes: Sequence[torch.dtype]) -> None:
+    def __init__(self, layout: Layout, inner: StepBucketBuffers, dtypes: Sequence[torch.dtype]) -> None:
         super().__init__(layout, inner, dtypes)
         self.pool = inner.pool
         self._step = inner
 
     def drop(self) -> None:
         """Free every buffer, and let go of every gradient."""
-        self._lent.clear()
+        self._zero_copied.clear()
         self._step.drop()
 
 
-def step_sends(
+def step_buffers(
     layout: Layout, device: torch.device, *, sent: Sequence[torch.dtype], kept: torch.dtype, cast: bool
-) -> tuple[LendingStepSends, StepSends]:
+) -> tuple[ZeroCopyStepBucketBuffers, StepBucketBuffers]:
     """Return the buffers of a step with one backward, and those of one with several.
 
-    sent: each section's dtype of communication. kept: the dtype in which several backwards are added up; with
-    `cast` the sums are sent in `sent`, else as they are.
+    sent: the communication dtype of each dtype group. kept: the dtype in which several backwards are
+    accumulated; with `cast` the sums are sent in `sent`, else as they are.
     """
-    pooled = StepSends(layout, sent, device)
+    pooled = StepBucketBuffers(layout, sent, device)
     sums = [kept] * len(sent)
-    several = CastStepSends(layout, sums, device, pooled) if cast else StepSends(layout, sums, device)
-    return LendingStepSends(layout, pooled, sent), several
+    several = (
+        CastStepBucketBuffers(layout, sums, device, pooled)
+        if cast
+        else StepBucketBuffers(layout, sums, device)
+    )
+    return ZeroCopyStepBucketBuffers(layout, pooled, sent), several

@@ -2,21 +2,20 @@
 
 import torch
 
-from zbench.engine.gradients.reduced_buffers import Landing
-from zbench.engine.memory.buffers import Placement
-from zbench.engine.partition import Shard
+from zbench.engine.gradients.reduced_buffers import ReducedGradientBuffer
+from zbench.engine.memory.buffers import MemoryLayout
+from zbench.engine.partition import ShardLayout
 
 
-class StepTargets(Landing):
-    """A landing that is registered empty: between steps `sums` and all its views have shape but no memory.
+class StepReducedGradientBuffer(ReducedGradientBuffer):
+    """A reduced-gradient buffer without memory between steps: `sums` and its views keep their shapes only.
 
-    The boundary backward binds one zeroed flat partition; buckets are reduced straight into it, and the
-    optimizer reads it as it is. `drop` frees the memory under every view at once, so no reference can keep it
-    alive.
+    The boundary backward allocates one zeroed flat partition; buckets are reduced into it and the optimizer
+    reads it. `drop` frees the memory under every view at once, so no reference can keep it alive.
     """
 
-    def __init__(self, shard: Shard, placement: Placement, device: torch.device) -> None:
-        super().__init__(shard, placement, device, torch.float32)
+    def __init__(self, shard: ShardLayout, memory_layout: MemoryLayout, device: torch.device) -> None:
+        super().__init__(shard, memory_layout, device, torch.float32)
         self.drop()
 
     def begin(self, *, first: bool, last: bool) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from zbench.engine.memory.buffers import Spread
+from zbench.engine.memory.buffers import PartitionedBuffer
 from zbench.engine.partition import Layout
 from zbench.engine.transport.scratch import ScratchPool
 
 
-class Sends(ABC):
+class BucketBuffers(ABC):
     """Per bucket: `open` as often as wanted, then `ready` and `close` once, or `discard`."""
 
     def __init__(self, layout: Layout) -> None:
@@ -25,7 +25,7 @@ class Sends(ABC):
     def bytes_by_category(self) -> dict[str, int]:
         """Return what it holds now."""
 
-    def lend(self, bucket: int, gradient: Tensor) -> bool:
+    def zero_copy(self, bucket: int, gradient: Tensor) -> bool:
         """Whether `gradient`, which is all of the bucket, is sent from where it is; else write it to
         `open`.
         """
@@ -44,7 +44,7 @@ class Sends(ABC):
         return
 
 
-class PooledSends(Sends):
+class PooledBucketBuffers(BucketBuffers):
     """Buffers that exist from a bucket's first gradient to the end of its reduction."""
 
     def __init__(self, layout: Layout, dtypes: Sequence[torch.dtype], device: torch.device) -> None:
@@ -57,7 +57,7 @@ class PooledSends(Sends):
     def open(self, bucket: int) -> Tensor:
         if bucket not in self._used:
             place = self.buckets[bucket]
-            buffer = self._used[bucket] = self.pool.take(place.length, self.dtypes[place.section])
+            buffer = self._used[bucket] = self.pool.take(place.length, self.dtypes[place.dtype_group])
             for start, stop in self.gaps[bucket]:
                 buffer[start:stop].zero_()
         return self._used[bucket][: self.buckets[bucket].length]
@@ -73,7 +73,7 @@ class PooledSends(Sends):
         return {"buckets": self.pool.bytes}
 
 
-class ResidentSends(Sends):
+class PersistentBucketBuffers(BucketBuffers):
     """One flat buffer in bucket order, made when first needed and kept; sent as it is."""
 
     def __init__(self, layout: Layout, make: Callable[[], Tensor]) -> None:
@@ -91,25 +91,25 @@ class ResidentSends(Sends):
         return {"gradients": 0 if self._flat is None else self._flat.nbytes}
 
 
-class InPlaceSends(Sends):
-    """The landing buffer itself: what is sent and what is received share one memory."""
+class InPlaceBucketBuffers(BucketBuffers):
+    """The reduced-gradient buffer buffer itself: what is sent and what is received share one memory."""
 
-    def __init__(self, layout: Layout, landing: Spread) -> None:
+    def __init__(self, layout: Layout, reduced_gradients: PartitionedBuffer) -> None:
         super().__init__(layout)
-        self._landing = landing
+        self._reduced_gradients = reduced_gradients
 
     def open(self, bucket: int) -> Tensor:
         place = self.buckets[bucket]
-        return self._landing.run(place.start, place.length)
+        return self._reduced_gradients.run(place.start, place.length)
 
     def bytes_by_category(self) -> dict[str, int]:
         return {}
 
 
-class CastSends(ResidentSends):
+class CastBucketBuffers(PersistentBucketBuffers):
     """A resident buffer whose buckets are sent in another dtype, through a pool."""
 
-    def __init__(self, layout: Layout, make: Callable[[], Tensor], pooled: PooledSends) -> None:
+    def __init__(self, layout: Layout, make: Callable[[], Tensor], pooled: PooledBucketBuffers) -> None:
         super().__init__(layout, make)
         self._pooled = pooled
 
@@ -120,33 +120,35 @@ class CastSends(ResidentSends):
         self._pooled.close(bucket)
 
 
-class LendingSends(Sends):
-    """Sends a gradient that fills its bucket from autograd's own memory; all others by way of `inner`."""
+class ZeroCopyBucketBuffers(BucketBuffers):
+    """Sends a gradient that fills its bucket from autograd's own memory, without a copy; `inner` serves the
+    others.
+    """
 
-    def __init__(self, layout: Layout, inner: Sends, dtypes: Sequence[torch.dtype]) -> None:
+    def __init__(self, layout: Layout, inner: BucketBuffers, dtypes: Sequence[torch.dtype]) -> None:
         super().__init__(layout)
         self.inner, self.dtypes = inner, dtypes
-        self._lent: dict[int, Tensor] = {}
+        self._zero_copied: dict[int, Tensor] = {}
 
     def open(self, bucket: int) -> Tensor:
         return self.inner.open(bucket)
 
-    def lend(self, bucket: int, gradient: Tensor) -> bool:
+    def zero_copy(self, bucket: int, gradient: Tensor) -> bool:
         place = self.buckets[bucket]
-        if gradient.numel() != place.length or gradient.dtype != self.dtypes[place.section]:
+        if gradient.numel() != place.length or gradient.dtype != self.dtypes[place.dtype_group]:
             return False
-        self._lent[bucket] = gradient
+        self._zero_copied[bucket] = gradient
         return True
 
     def ready(self, bucket: int) -> Tensor:
-        return self._lent[bucket] if bucket in self._lent else self.inner.ready(bucket)
+        return self._zero_copied[bucket] if bucket in self._zero_copied else self.inner.ready(bucket)
 
     def close(self, bucket: int) -> None:
-        if self._lent.pop(bucket, None) is None:
+        if self._zero_copied.pop(bucket, None) is None:
             self.inner.close(bucket)
 
     def discard(self, bucket: int) -> None:
-        if self._lent.pop(bucket, None) is None:
+        if self._zero_copied.pop(bucket, None) is None:
             self.inner.discard(bucket)
 
     def bytes_by_category(self) -> dict[str, int]:

@@ -5,38 +5,40 @@ from dataclasses import dataclass
 
 import torch
 
-from zbench.engine.memory.buffers import Placement
-from zbench.engine.partition import Shard
+from zbench.engine.memory.buffers import MemoryLayout
+from zbench.engine.partition import ShardLayout
 from zbench.engine.protocols import Collectives
 from zbench.engine.transport.choose import Transport
 
 
 @dataclass(frozen=True, slots=True)
-class Wire:
-    """Dtypes of gradients: `sections` are the parameters' own, `kept` is what several backwards are added up
-    in, and `sent`, if not None, what all are sent in.
+class DtypePolicy:
+    """Dtypes of gradients.
+
+    parameters: the dtype of each dtype group. accumulation: the dtype in which several backwards are summed.
+    communication: the dtype in which gradients are sent; None sends them as they are.
     """
 
-    sections: Sequence[torch.dtype]
-    kept: torch.dtype
-    sent: torch.dtype | None
+    parameters: Sequence[torch.dtype]
+    accumulation: torch.dtype
+    communication: torch.dtype | None
 
     @property
-    def sent_sections(self) -> list[torch.dtype]:
-        """The dtype that each section is sent in."""
-        return [self.sent or dtype for dtype in self.sections]
+    def communication_dtypes(self) -> list[torch.dtype]:
+        """The dtype in which each dtype group is sent."""
+        return [self.communication or dtype for dtype in self.parameters]
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
-    """Through `collectives` (carried out by `moved`), `in_flight` elements at a time, to where this rank's
-    `shard` is kept.
+class ReductionConfig:
+    """How gradients are reduced: by `collectives`, at most `in_flight` elements at a time, into this rank's
+    `shard`. `transport` is what `collectives` wraps.
     """
 
-    shard: Shard
-    placement: Placement
+    shard: ShardLayout
+    memory_layout: MemoryLayout
     device: torch.device
     collectives: Collectives
-    moved: Transport
+    transport: Transport
     in_flight: int
-    wire: Wire
+    dtype_policy: DtypePolicy

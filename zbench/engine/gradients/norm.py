@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from zbench.engine.adam import NORM_CHUNK, AdamBackend
-from zbench.engine.memory.buffers import Spread
-from zbench.engine.partition import Layout, Shard
+from zbench.engine.memory.buffers import PartitionedBuffer
+from zbench.engine.partition import Layout, ShardLayout
 from zbench.engine.protocols import Collectives
 
 
@@ -52,9 +52,11 @@ class Summarizer:
 class ChunkSums:
     """Takes the chunk sums of this rank's part of the gradient, wherever its runs are."""
 
-    def __init__(self, shard: Shard, rank: int, gradients: Spread, backend: AdamBackend) -> None:
+    def __init__(
+        self, shard: ShardLayout, rank: int, gradients: PartitionedBuffer, backend: AdamBackend
+    ) -> None:
         self.backend, self._gradients = backend, gradients
-        parts = Shard(shard.layout, rank)
+        parts = ShardLayout(shard.layout, rank)
         self._chunks = parts.length // NORM_CHUNK
         self._pieces = [parts.piece(block) for block in shard.layout.blocks] if shard.whole else None
 

@@ -11,9 +11,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from zbench.engine.memory.buffers import Flat, Placement
-from zbench.engine.memory.kinds import Home
-from zbench.engine.partition import Bucket, Extent, Shard
+from zbench.engine.memory.buffers import FlatBuffer, MemoryLayout
+from zbench.engine.memory.kinds import Memory
+from zbench.engine.partition import Bucket, Extent, ShardLayout
 from zbench.engine.protocols import Collectives, Work
 from zbench.engine.transport.scratch import ScratchPool
 from zbench.engine.transport.sums import accumulate
@@ -22,16 +22,18 @@ from zbench.engine.transport.works import All, Done, Once, Then
 _ARRIVING_AT_ONCE = 2
 
 
-class Landing:
-    """Keeps this rank's part of every sum, where `placement` says; sums of several backwards are rounded to
-    `kept`. A bucket lies in one home.
+class ReducedGradientBuffer:
+    """Holds this rank's part of every sum in the memories of `memory_layout`; each bucket lies in one memory.
+    Sums of several backwards are rounded to `kept`.
 
     Per backward: `begin`, then `target` and `landed` for each bucket, then `settle`.
     """
 
-    def __init__(self, shard: Shard, placement: Placement, device: torch.device, kept: torch.dtype) -> None:
+    def __init__(
+        self, shard: ShardLayout, memory_layout: MemoryLayout, device: torch.device, kept: torch.dtype
+    ) -> None:
         self.shard, self.device, self.kept = shard, device, kept
-        self.sums = placement.zeros(torch.float32)
+        self.sums = memory_layout.zeros(torch.float32)
         self._scratch = ScratchPool(device)
         self._first = True
         self._arriving: deque[tuple[Work, Tensor]] = deque()
@@ -43,7 +45,7 @@ class Landing:
     def target(self, bucket: Bucket) -> Tensor:
         """Return a float32 tensor whose first bucket.length / world_size elements the reduction writes."""
         place = self._place(bucket)
-        if self._first and self._near(bucket):
+        if self._first and self._is_local(bucket):
             return place
         return self._scratch.take(place.numel(), torch.float32)
 
@@ -51,7 +53,7 @@ class Landing:
         """Take over a finished reduction; return what to wait for if the sums are still on their way into
         `sums`.
         """
-        near = self._near(bucket)
+        near = self._is_local(bucket)
         if self._first and near:
             return None
         if len(self._arriving) >= _ARRIVING_AT_ONCE:
@@ -79,28 +81,28 @@ class Landing:
         """Return what it holds now."""
         return {**self.sums.bytes_by_category("gradients"), "buckets": self._scratch.bytes}
 
-    def _flat(self, bucket: Bucket) -> Flat:
+    def _flat(self, bucket: Bucket) -> FlatBuffer:
         local = self.shard.local(Extent(bucket.start, bucket.length))
         return self.sums.flat(local.start, local.length)
 
-    def _home(self, bucket: Bucket) -> Home:
-        return self._flat(bucket).home
+    def _home(self, bucket: Bucket) -> Memory:
+        return self._flat(bucket).memory
 
-    def _near(self, bucket: Bucket) -> bool:
+    def _is_local(self, bucket: Bucket) -> bool:
         return self._home(bucket).device.type == self.device.type
 
     def _place(self, bucket: Bucket) -> Tensor:
         local = self.shard.local(Extent(bucket.start, bucket.length))
         return self.sums.run(local.start, local.length)
 
-    def _merge(self, sums: Tensor, place: Tensor, home: Home) -> Work:
+    def _merge(self, sums: Tensor, place: Tensor, memory: Memory) -> Work:
         if self._first:
-            return home.bring(sums, place)
-        if home.device.type == self.device.type:
+            return memory.copy_in(sums, place)
+        if memory.device.type == self.device.type:
             self._add(place, sums)
             return Done()
-        staging = home.zeros(sums.numel(), sums.dtype)
-        return Once(Then(home.bring(sums, staging), partial(self._add, place, staging)))
+        staging = memory.zeros(sums.numel(), sums.dtype)
+        return Once(Then(memory.copy_in(sums, staging), partial(self._add, place, staging)))
 
     def _add(self, place: Tensor, sums: Tensor) -> None:
         total = place.to(self.kept)
@@ -114,14 +116,16 @@ class Landing:
         self._scratch.give(scratch)
 
 
-class StepLanding(Landing):
+class TransientReducedGradientBuffer(ReducedGradientBuffer):
     """Has memory for a bucket's sums from its first reduction to the update only, so none while activations
     are at their height.
     """
 
-    def __init__(self, shard: Shard, placement: Placement, device: torch.device, kept: torch.dtype) -> None:
+    def __init__(
+        self, shard: ShardLayout, memory_layout: MemoryLayout, device: torch.device, kept: torch.dtype
+    ) -> None:
         local = (shard.local(Extent(b.start, b.length)) for b in shard.layout.buckets)
-        super().__init__(shard, placement.cut(local), device, kept)
+        super().__init__(shard, memory_layout.cut(local), device, kept)
         self.drop()
 
     def target(self, bucket: Bucket) -> Tensor:
@@ -132,16 +136,21 @@ class StepLanding(Landing):
         self._free()
 
 
-class WholeLanding(Landing):
+class WholeReducedGradientBuffer(ReducedGradientBuffer):
     """Keeps the whole flat gradient: this rank's parts are reduced into it, the last backward gathers the
     others'.
     """
 
     def __init__(
-        self, shard: Shard, placement: Placement, device: torch.device, kept: torch.dtype, comm: Collectives
+        self,
+        shard: ShardLayout,
+        memory_layout: MemoryLayout,
+        device: torch.device,
+        kept: torch.dtype,
+        comm: Collectives,
     ) -> None:
-        super().__init__(shard, placement, device, kept)
-        self._parts = Shard(shard.layout, comm.rank)
+        super().__init__(shard, memory_layout, device, kept)
+        self._parts = ShardLayout(shard.layout, comm.rank)
         self._comm = comm
         self._last = False
         self._gathers: list[Work] = []

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable
 
 from torch import Tensor
 
-from zbench.engine.gradients.bucket_buffers import Sends
-from zbench.engine.gradients.reduced_buffers import Landing
+from zbench.engine.gradients.bucket_buffers import BucketBuffers
+from zbench.engine.gradients.reduced_buffers import ReducedGradientBuffer
 from zbench.engine.partition import Bucket, Portion
 from zbench.engine.protocols import Collectives, Work
 
@@ -16,81 +16,87 @@ from zbench.engine.protocols import Collectives, Work
 class BucketReducer:
     """Launches the reduction of full buckets, in order of their index.
 
-    `on_reduced` hears of every bucket of a step's last backward once its sums are in the landing, or of what
-    to wait for until they are: the seam for schedules that update under the backward pass. `in_flight` bounds
-    the elements that are being reduced; with 0 each reduction is waited for, so nothing overlaps. Where
-    `watches`, every gradient that comes is an occasion to land what is done, not only another launch; then no
-    landing may launch a collective, whose order among ranks would be anybody's.
+    on_reduced: called for every bucket of a step's last backward when its sums are in the reduced-gradient
+    buffer, or with the work to wait for until they are; schedules that update during backward use it.
+    in_flight: the most elements that are being reduced at once; 0 waits for each reduction, so nothing
+    overlaps. polls: complete finished reductions whenever a gradient arrives, not only at the next launch;
+    the reduced-gradient buffer must then launch no collective, because their order would differ between
+    ranks.
     """
 
     def __init__(
-        self, collectives: Collectives, landing: Landing, *, in_flight: int, watches: bool = False
+        self,
+        collectives: Collectives,
+        reduced_gradients: ReducedGradientBuffer,
+        *,
+        in_flight: int,
+        polls: bool = False,
     ) -> None:
-        layout = landing.shard.layout
+        layout = reduced_gradients.shard.layout
         self.buckets = layout.buckets
         self.portions = [list(layout.portions(i)) for i in range(len(layout.spans))]  # of each parameter
-        self.collectives, self.landing = collectives, landing
-        self.in_flight, self.watches = in_flight, watches
+        self.collectives, self.reduced_gradients = collectives, reduced_gradients
+        self.in_flight, self.polls = in_flight, polls
         self.on_reduced: Callable[[Bucket, Work | None], None] | None = None
         self._expected = [0] * len(self.buckets)
         for portion in (p for of_one in self.portions for p in of_one):
             self._expected[portion.bucket] += 1
-        self._sends: Sends | None = None
+        self._bucket_buffers: BucketBuffers | None = None
         self._missing: list[int] = []
-        self._blank: defaultdict[int, list[Portion]] = defaultdict(list)
+        self._zeros: defaultdict[int, list[Portion]] = defaultdict(list)
         self._next = 0
         self._last = False
-        self._flying: deque[tuple[Bucket, Work, Tensor]] = deque()
+        self._running: deque[tuple[Bucket, Work, Tensor]] = deque()
 
-    def begin(self, sends: Sends, *, first: bool, last: bool) -> None:
-        """Start a backward that reduces what is written to `sends`."""
-        self._sends, self._last = sends, last
+    def begin(self, bucket_buffers: BucketBuffers, *, first: bool, last: bool) -> None:
+        """Start a backward that reduces what is written to `bucket_buffers`."""
+        self._bucket_buffers, self._last = bucket_buffers, last
         self._missing = list(self._expected)
-        self._blank.clear()
+        self._zeros.clear()
         self._next = 0
-        self.landing.begin(first=first, last=last)
+        self.reduced_gradients.begin(first=first, last=last)
 
-    def skip(self, absent: Iterable[int], *, blank: Collection[int]) -> None:
+    def skip(self, absent: Iterable[int], *, zeros: Collection[int]) -> None:
         """The backward that just began brings nothing for the parameters `absent`, so no bucket waits for it;
-        those in `blank` have no gradient from earlier backwards either, and count as zero.
+        those in `zeros` have no gradient from earlier backwards either, and count as zero.
         """
         for index in absent:
             for portion in self.portions[index]:
                 self._missing[portion.bucket] -= 1
-                if index in blank:
-                    self._blank[portion.bucket].append(portion)
+                if index in zeros:
+                    self._zeros[portion.bucket].append(portion)
         self._launch_full()
 
     def filled(self, portion: Portion) -> None:
         """One portion of the current backward's gradients has been written."""
-        if self._sends is not None:
+        if self._bucket_buffers is not None:
             self._missing[portion.bucket] -= 1
             self._launch_full()
-            while self.watches and self._flying and self._flying[0][1].is_completed():
+            while self.polls and self._running and self._running[0][1].is_completed():
                 self._land_oldest()
 
-    def finish(self, stale: Iterable[int]) -> None:
-        """End the backward: parameters in `stale` count as zero; reduce what is left and wait for all of
+    def finish(self, missing: Iterable[int]) -> None:
+        """End the backward: parameters in `missing` count as zero; reduce what is left and wait for all of
         it.
         """
-        assert self._sends is not None
-        for portion in (p for index in stale for p in self.portions[index]):
+        assert self._bucket_buffers is not None
+        for portion in (p for index in missing for p in self.portions[index]):
             if portion.bucket >= self._next:
-                self._clear(self._sends, portion)
+                self._clear(self._bucket_buffers, portion)
         self._missing = [0] * len(self.buckets)
         self._launch_full()
         self._land(0)
-        self._sends = None
+        self._bucket_buffers = None
 
     def abandon(self) -> None:
         """Complete what is in flight and forget the backward; its peers must have launched the same
         buckets.
         """
-        if self._sends is not None:
+        if self._bucket_buffers is not None:
             self._land(0)
             for bucket in self.buckets[self._next :]:
-                self._sends.discard(bucket.index)
-            self._sends = None
+                self._bucket_buffers.discard(bucket.index)
+            self._bucket_buffers = None
 
     def _launch_full(self) -> None:
         while self._next < len(self.buckets) and self._missing[self._next] == 0:
@@ -99,31 +105,31 @@ class BucketReducer:
             self._launch(bucket)
 
     def _launch(self, bucket: Bucket) -> None:
-        assert self._sends is not None
-        for portion in self._blank.pop(bucket.index, ()):
-            self._clear(self._sends, portion)
+        assert self._bucket_buffers is not None
+        for portion in self._zeros.pop(bucket.index, ()):
+            self._clear(self._bucket_buffers, portion)
         self._land(self.in_flight - bucket.length)
-        target = self.landing.target(bucket)
+        target = self.reduced_gradients.target(bucket)
         part = target[: bucket.length // self.collectives.world_size]
-        work = self.collectives.reduce_scatter(self._sends.ready(bucket.index), part)
-        self._flying.append((bucket, work, target))
+        work = self.collectives.reduce_scatter(self._bucket_buffers.ready(bucket.index), part)
+        self._running.append((bucket, work, target))
         if self.in_flight == 0:
             self._land(0)
 
     @staticmethod
-    def _clear(sends: Sends, portion: Portion) -> None:
-        sends.open(portion.bucket)[portion.target : portion.target + portion.length].zero_()
+    def _clear(bucket_buffers: BucketBuffers, portion: Portion) -> None:
+        bucket_buffers.open(portion.bucket)[portion.target : portion.target + portion.length].zero_()
 
     def _land(self, keep: int) -> None:
         """Wait for the oldest until no more than `keep` elements are in flight."""
-        while self._flying and sum(bucket.length for bucket, _, _ in self._flying) > keep:
+        while self._running and sum(bucket.length for bucket, _, _ in self._running) > keep:
             self._land_oldest()
 
     def _land_oldest(self) -> None:
-        assert self._sends is not None
-        bucket, work, target = self._flying.popleft()
+        assert self._bucket_buffers is not None
+        bucket, work, target = self._running.popleft()
         work.wait()
-        self._sends.close(bucket.index)
-        arrival = self.landing.landed(bucket, target)
+        self._bucket_buffers.close(bucket.index)
+        arrival = self.reduced_gradients.landed(bucket, target)
         if self._last and self.on_reduced is not None:
             self.on_reduced(bucket, arrival)

@@ -15,11 +15,11 @@ from collections.abc import Collection, Sequence
 
 from torch import Tensor
 
-from zbench.engine.gradients.bucket_buffers import Sends
+from zbench.engine.gradients.bucket_buffers import BucketBuffers
 from zbench.engine.gradients.reducer import BucketReducer
-from zbench.engine.parameters.replicated import Trainable
+from zbench.engine.parameters.replicated import ParamInfo
 from zbench.engine.partition import Portion
-from zbench.engine.policies import Pass
+from zbench.engine.policies import AccumulationBoundary
 from zbench.engine.transport.sums import accumulate
 from zbench.errors import UsageError
 
@@ -28,18 +28,18 @@ class Gradients(ABC):
     """Per backward: `begin`, `accept`..., `finish` (or `abandon`); per step: `settle`, then `clear`.
 
     `contributed` tells which parameters received a gradient on this rank since the step began. All write
-    gradients to send buffers, portion by portion. trainables: those of them that are frozen when a backward
+    gradients to send buffers, portion by portion. param_infos: those of them that are frozen when a backward
     begins are not waited for.
     """
 
-    def __init__(self, reducer: BucketReducer, trainables: Sequence[Trainable]) -> None:
-        self.reducer, self.portions, self._trainables = reducer, reducer.portions, trainables
+    def __init__(self, reducer: BucketReducer, param_infos: Sequence[ParamInfo]) -> None:
+        self.reducer, self.portions, self._param_infos = reducer, reducer.portions, param_infos
         self.contributed = [False] * len(self.portions)
         self._arrived = [False] * len(self.portions)
         self._open = False
 
     @abstractmethod
-    def begin(self, this: Pass, loss: Tensor) -> None:
+    def begin(self, this: AccumulationBoundary, loss: Tensor) -> None:
         """Start the backward of `loss`, scaled; its graph tells an implementation which gradients will
         come.
         """
@@ -57,8 +57,8 @@ class Gradients(ABC):
         """Return what it holds now."""
 
     def settle(self) -> None:
-        """Return when the step's sums stand in the landing buffer."""
-        self.reducer.landing.settle()
+        """Return when the step's sums stand in the reduced-gradient buffer buffer."""
+        self.reducer.reduced_gradients.settle()
 
     def abandon(self) -> None:
         """Forget the whole step, in the middle of a backward or after it; collectives in flight are
@@ -66,13 +66,13 @@ class Gradients(ABC):
         """
         self._open = False
         self.reducer.abandon()
-        self.reducer.landing.settle()
+        self.reducer.reduced_gradients.settle()
         self.clear()
 
     def clear(self) -> None:
         """Forget the step's gradients: the update has read them, or they were dropped."""
         self.contributed = [False] * len(self.portions)
-        self.reducer.landing.drop()
+        self.reducer.reduced_gradients.drop()
 
     def close(self) -> None:
         """Let go of whatever is registered elsewhere."""
@@ -86,7 +86,7 @@ class Gradients(ABC):
         """Return the parameters that a backward that begins now will not bring: frozen since the engine was
         built.
         """
-        return [t.index for t in self._trainables if not t.parameter.requires_grad]
+        return [t.index for t in self._param_infos if not t.parameter.requires_grad]
 
     def _arrive(self, index: int) -> None:
         if not self._open:
@@ -100,45 +100,47 @@ class Gradients(ABC):
             )
         self._arrived[index] = self.contributed[index] = True
 
-    def _write(self, sends: Sends, index: int, gradient: Tensor, *, add: bool) -> None:
+    def _write(self, bucket_buffers: BucketBuffers, index: int, gradient: Tensor, *, add: bool) -> None:
         portions = self.portions[index]
         flat = gradient.reshape(-1) if len(portions) > 1 or gradient.is_contiguous() else None
         for p in portions:
             source = gradient if flat is None else flat[p.source : p.source + p.length]
             if add:
-                accumulate(self._place(sends, p).view(source.shape), source)
-            elif flat is None or not sends.lend(p.bucket, source):
-                self._place(sends, p).view(source.shape).copy_(source)
+                accumulate(self._place(bucket_buffers, p).view(source.shape), source)
+            elif flat is None or not bucket_buffers.zero_copy(p.bucket, source):
+                self._place(bucket_buffers, p).view(source.shape).copy_(source)
             self.reducer.filled(p)
 
     @staticmethod
-    def _place(sends: Sends, p: Portion) -> Tensor:
-        return sends.open(p.bucket)[p.target : p.target + p.length]
+    def _place(bucket_buffers: BucketBuffers, p: Portion) -> Tensor:
+        return bucket_buffers.open(p.bucket)[p.target : p.target + p.length]
 
 
 class ShardedGradients(Gradients):
-    """Reduces at each backward; sums of earlier backwards wait in the landing, sharded."""
+    """Reduces at each backward; sums of earlier backwards wait in the reduced-gradient buffer, sharded."""
 
-    def __init__(self, reducer: BucketReducer, trainables: Sequence[Trainable], sends: Sends) -> None:
-        super().__init__(reducer, trainables)
-        self._sends = sends
+    def __init__(
+        self, reducer: BucketReducer, param_infos: Sequence[ParamInfo], bucket_buffers: BucketBuffers
+    ) -> None:
+        super().__init__(reducer, param_infos)
+        self._bucket_buffers = bucket_buffers
 
-    def begin(self, this: Pass, loss: Tensor) -> None:
+    def begin(self, this: AccumulationBoundary, loss: Tensor) -> None:
         self._start()
-        self.reducer.begin(self._sends, first=this.first, last=bool(this.last))
+        self.reducer.begin(self._bucket_buffers, first=this.first, last=bool(this.last))
         absent = self._foreseen()
-        self.reducer.skip(absent, blank=absent)
+        self.reducer.skip(absent, zeros=absent)
 
     def accept(self, index: int, gradient: Tensor) -> None:
         self._arrive(index)
-        self._write(self._sends, index, gradient, add=False)
+        self._write(self._bucket_buffers, index, gradient, add=False)
 
     def finish(self) -> None:
         self._open = False
-        self.reducer.finish(stale=[i for i, there in enumerate(self._arrived) if not there])
+        self.reducer.finish(missing=[i for i, there in enumerate(self._arrived) if not there])
 
     def bytes_by_category(self) -> dict[str, int]:
-        return self._sends.bytes_by_category()
+        return self._bucket_buffers.bytes_by_category()
 
 
 class ReplicatedGradients(Gradients):
@@ -148,27 +150,32 @@ class ReplicatedGradients(Gradients):
     """
 
     def __init__(
-        self, reducer: BucketReducer, trainables: Sequence[Trainable], *, once: Sends, several: Sends
+        self,
+        reducer: BucketReducer,
+        param_infos: Sequence[ParamInfo],
+        *,
+        once: BucketBuffers,
+        several: BucketBuffers,
     ) -> None:
-        super().__init__(reducer, trainables)
+        super().__init__(reducer, param_infos)
         self._once, self._several = once, several
-        self._sends = once
+        self._bucket_buffers = once
         self._last: bool | None = None
         self._waits = False
         self._reduced = False
         self._waiting: dict[int, Tensor] = {}
 
-    def begin(self, this: Pass, loss: Tensor) -> None:
+    def begin(self, this: AccumulationBoundary, loss: Tensor) -> None:
         self._start()
         self._last, self._reduced = this.last, False
         self._waits = this.first and this.last is None
-        self._sends = self._once if this.first and this.last is not False else self._several
+        self._bucket_buffers = self._once if this.first and this.last is not False else self._several
         if not this.first:
             self._write_waiting()
         if this.last:
-            self.reducer.begin(self._sends, first=True, last=True)
+            self.reducer.begin(self._bucket_buffers, first=True, last=True)
             absent = self._foreseen()
-            self.reducer.skip(absent, blank={i for i in absent if not self.contributed[i]})
+            self.reducer.skip(absent, zeros={i for i in absent if not self.contributed[i]})
 
     def accept(self, index: int, gradient: Tensor) -> None:
         add = self.contributed[index]
@@ -176,7 +183,7 @@ class ReplicatedGradients(Gradients):
         if self._waits:
             self._waiting[index] = gradient
         else:
-            self._write(self._sends, index, gradient, add=add)
+            self._write(self._bucket_buffers, index, gradient, add=add)
 
     def finish(self) -> None:
         self._open = False
@@ -185,7 +192,7 @@ class ReplicatedGradients(Gradients):
 
     def settle(self) -> None:
         if not self._reduced:
-            self.reducer.begin(self._sends, first=True, last=True)
+            self.reducer.begin(self._bucket_buffers, first=True, last=True)
             self._write_waiting()
             self._reduce()
         super().settle()
@@ -193,10 +200,10 @@ class ReplicatedGradients(Gradients):
     def _write_waiting(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for index, gradient in waiting.items():
-            self._write(self._sends, index, gradient, add=False)
+            self._write(self._bucket_buffers, index, gradient, add=False)
 
     def _reduce(self) -> None:
-        self.reducer.finish(stale=[i for i, there in enumerate(self.contributed) if not there])
+        self.reducer.finish(missing=[i for i, there in enumerate(self.contributed) if not there])
         self._reduced = True
 
     def clear(self) -> None:
@@ -206,6 +213,6 @@ class ReplicatedGradients(Gradients):
 
     def bytes_by_category(self) -> dict[str, int]:
         held = Counter({"gradients": sum(gradient.nbytes for gradient in self._waiting.values())})
-        for sends in (self._once, self._several):
-            held.update(sends.bytes_by_category())
+        for bucket_buffers in (self._once, self._several):
+            held.update(bucket_buffers.bytes_by_category())
         return dict(held)

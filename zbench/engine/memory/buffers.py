@@ -8,23 +8,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from zbench.engine.memory.kinds import Home
+from zbench.engine.memory.kinds import Memory
 from zbench.engine.memory.pages import prefer_huge_pages
-from zbench.engine.partition import Extent, Shard
+from zbench.engine.partition import Extent, ShardLayout
 
 
-class Flat:
-    """What of the local index space lies in one home, packed in one buffer (the only one of `buffers`)."""
+class FlatBuffer:
+    """What of the local index space lies in one memory, packed in one buffer (the only one of `buffers`)."""
 
-    def __init__(self, home: Home, extents: Sequence[Extent], dtype: torch.dtype) -> None:
-        self.home, self.extents = home, extents
+    def __init__(self, memory: Memory, extents: Sequence[Extent], dtype: torch.dtype) -> None:
+        self.memory, self.extents = memory, extents
         self._starts = [extent.start for extent in extents]
         self._at: list[int] = []
         total = 0
         for extent in extents:
             self._at.append(total)
             total += extent.length
-        self.buffers = [home.zeros(total, dtype)]
+        self.buffers = [memory.zeros(total, dtype)]
 
     @property
     def nbytes(self) -> int:
@@ -57,16 +57,16 @@ class Flat:
         return self.buffers[0][at : at + length]
 
 
-class Spread:
-    """One value for every local index, in one Flat a home."""
+class PartitionedBuffer:
+    """One value for every local index, in one Flat a memory."""
 
-    def __init__(self, flats: Sequence[Flat], length: int) -> None:
+    def __init__(self, flats: Sequence[FlatBuffer], length: int) -> None:
         self.flats, self.length = flats, length
         parts = [(extent, flat) for flat in flats for extent in flat.extents]
         self._parts = sorted(parts, key=lambda part: part[0].start)
         self._starts = [extent.start for extent, _ in self._parts]
 
-    def flat(self, start: int, length: int) -> Flat:
+    def flat(self, start: int, length: int) -> FlatBuffer:
         """Return the part that holds a run of the index space; no run may lie in two."""
         return self._parts[bisect_right(self._starts, start) - 1][1]
 
@@ -85,46 +85,48 @@ class Spread:
         return runs[0][1].cpu() if len(runs) == 1 else torch.cat([run.cpu() for _, run in runs])
 
     def bytes_by_category(self, name: str) -> dict[str, int]:
-        """Return the bytes in each home."""
+        """Return the bytes in each memory."""
         held: Counter[str] = Counter()
         for flat in self.flats:
-            held[f"{flat.home.prefix}{name}"] += flat.nbytes
+            held[f"{flat.memory.prefix}{name}"] += flat.nbytes
         return dict(held)
 
 
 @dataclass(frozen=True)
-class Placement:
-    """Which runs of the local index space live in which home. `parts` are disjoint and cover `length`."""
+class MemoryLayout:
+    """Which runs of the local index space live in which memory. `parts` are disjoint and cover `length`."""
 
-    parts: Sequence[tuple[Home, Sequence[Extent]]]
+    parts: Sequence[tuple[Memory, Sequence[Extent]]]
     length: int
 
     @classmethod
-    def of(cls, parts: Iterable[tuple[Home, Iterable[Extent]]], length: int) -> "Placement":
+    def of(cls, parts: Iterable[tuple[Memory, Iterable[Extent]]], length: int) -> "MemoryLayout":
         """Return the placement, with neighbouring runs joined and empty parts left out (but for one)."""
-        joined = [(home, _joined(extents)) for home, extents in parts]
+        joined = [(memory, _joined(extents)) for memory, extents in parts]
         return cls([part for part in joined if part[1]] or [(joined[0][0], [Extent(0, 0)])], length)
 
-    def within(self, extent: Extent) -> "Placement":
+    def within(self, extent: Extent) -> "MemoryLayout":
         """Return the placement of one run of the index space."""
-        cut = [(home, [_overlap(e, extent) for e in extents]) for home, extents in self.parts]
-        return Placement.of(
-            ((home, [e for e in found if e.length > 0]) for home, found in cut), extent.length
+        cut = [(memory, [_overlap(e, extent) for e in extents]) for memory, extents in self.parts]
+        return MemoryLayout.of(
+            ((memory, [e for e in found if e.length > 0]) for memory, found in cut), extent.length
         )
 
-    def cut(self, extents: Iterable[Extent]) -> "Placement":
+    def cut(self, extents: Iterable[Extent]) -> "MemoryLayout":
         """Return the same placement with a part of its own for each of `extents`, which cover `length`."""
-        return Placement([part for extent in extents for part in self.within(extent).parts], self.length)
+        return MemoryLayout([part for extent in extents for part in self.within(extent).parts], self.length)
 
-    def zeros(self, dtype: torch.dtype) -> Spread:
+    def zeros(self, dtype: torch.dtype) -> PartitionedBuffer:
         """Return zeroed buffers of it all."""
-        return Spread([Flat(home, extents, dtype) for home, extents in self.parts], self.length)
+        return PartitionedBuffer(
+            [FlatBuffer(memory, extents, dtype) for memory, extents in self.parts], self.length
+        )
 
 
-def placed(shard: Shard, offloaded: int, near: Home, host: Home) -> Placement:
+def memory_layout_of(shard: ShardLayout, offloaded: int, near: Memory, host: Memory) -> MemoryLayout:
     """Return the placement of a shard whose first `offloaded` buckets are the host's."""
     local = [shard.local(Extent(b.start, b.length)) for b in shard.layout.buckets]
-    return Placement.of([(near, local[offloaded:]), (host, local[:offloaded])], shard.length)
+    return MemoryLayout.of([(near, local[offloaded:]), (host, local[:offloaded])], shard.length)
 
 
 def _joined(extents: Iterable[Extent]) -> list[Extent]:

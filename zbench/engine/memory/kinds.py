@@ -1,4 +1,4 @@
-"""Where a flat buffer lives. A home is chosen once; nothing downstream asks which one it is."""
+"""Where a flat buffer lives. A memory is chosen once; nothing downstream asks which one it is."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,7 +10,7 @@ from zbench.engine.protocols import Work
 from zbench.engine.transport.works import Done
 
 
-class Home(Protocol):
+class Memory(Protocol):
     """Allocates flat buffers and brings device tensors into them."""
 
     @property
@@ -27,13 +27,13 @@ class Home(Protocol):
         """Return a zeroed buffer [numel], aligned to 64 bytes."""
         ...
 
-    def bring(self, source: Tensor, target: Tensor) -> Work:
-        """Start copying `source` into `target`, a buffer of this home; the host may read it after `wait`."""
+    def copy_in(self, source: Tensor, target: Tensor) -> Work:
+        """Start copying `source` into `target`, a buffer of this memory; it may be read after `wait`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceMemory:
     """The model's own device."""
 
     device: torch.device
@@ -42,12 +42,12 @@ class Device:
     def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(numel, dtype=dtype, device=self.device)
 
-    def bring(self, source: Tensor, target: Tensor) -> Work:
+    def copy_in(self, source: Tensor, target: Tensor) -> Work:
         target.copy_(source)
         return Done()
 
 
-class _Landed:
+class _CopyEvent:
     """A copy on its own stream."""
 
     def __init__(self, event: torch.cuda.Event) -> None:
@@ -60,7 +60,7 @@ class _Landed:
         return bool(self.event.query())  # type: ignore[no-untyped-call]
 
 
-class PinnedHost:
+class PinnedHostMemory:
     """CPU memory beside the device's: page-locked where there is an accelerator, ordinary (yet apart) on
     the CPU.
     """
@@ -75,7 +75,7 @@ class PinnedHost:
     def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
         return torch.zeros(numel, dtype=dtype, pin_memory=self.pinned)
 
-    def bring(self, source: Tensor, target: Tensor) -> Work:
+    def copy_in(self, source: Tensor, target: Tensor) -> Work:
         if self.stream is None:
             target.copy_(source)
             return Done()
@@ -85,4 +85,4 @@ class PinnedHost:
             source.record_stream(self.stream)
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self.stream)
-        return _Landed(event)
+        return _CopyEvent(event)

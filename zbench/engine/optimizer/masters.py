@@ -1,4 +1,4 @@
-"""Master weights of one section: the float32 values that Adam updates, and how they become parameters."""
+"""Master weights of one dtype group: the float32 values that Adam updates, and how they become parameters."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,16 +7,16 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from zbench.engine.memory.buffers import Flat, Placement
-from zbench.engine.memory.kinds import Home
+from zbench.engine.memory.buffers import FlatBuffer, MemoryLayout
+from zbench.engine.memory.kinds import Memory
 from zbench.engine.parameters.replicated import Parameters
-from zbench.engine.partition import Extent, Segment, Shard
+from zbench.engine.partition import Extent, Segment, ShardLayout
 
 
-class Masters(Protocol):
-    """Float32 weights of the segments this rank owns in one section. `flats`: the memory of their own."""
+class MasterWeights(Protocol):
+    """Float32 weights of the segments this rank owns in one dtype group. `flats`: the memory of their own."""
 
-    flats: list[Flat]
+    flats: list[FlatBuffer]
 
     def of(self, run: Segment) -> Tensor:
         """Return the master weights [run.length] float32."""
@@ -35,12 +35,12 @@ class Masters(Protocol):
     def bytes_by_category(self) -> dict[str, int]: ...
 
 
-class ParametersThemselves:
-    """Float32 parameters in the optimizer's own home need no second copy."""
+class ParametersAsMasters:
+    """Float32 parameters in the optimizer's own memory need no second copy."""
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
-        self.flats: list[Flat] = []
+        self.flats: list[FlatBuffer] = []
 
     def of(self, run: Segment) -> Tensor:
         return self._parameters.owned(run)
@@ -55,10 +55,10 @@ class ParametersThemselves:
         return {}
 
 
-class OwnMasters:
-    """A float32 copy in `flat`'s home; Adam writes the parameters' copy in the same pass."""
+class SeparateMasters:
+    """A float32 copy in `flat`'s memory; Adam writes the parameters' copy in the same pass."""
 
-    def __init__(self, parameters: Parameters, flat: Flat) -> None:
+    def __init__(self, parameters: Parameters, flat: FlatBuffer) -> None:
         self._parameters, self._flat = parameters, flat
         self.flats = [flat]
 
@@ -72,15 +72,15 @@ class OwnMasters:
         return
 
     def bytes_by_category(self) -> dict[str, int]:
-        return {f"{self._flat.home.prefix}master": self._flat.nbytes}
+        return {f"{self._flat.memory.prefix}master": self._flat.nbytes}
 
 
-class FarMasters(OwnMasters):
-    """Masters in a memory that is not the parameters': Adam writes to a staging buffer, which is copied
+class StagedMasters(SeparateMasters):
+    """MasterWeights in a memory that is not the parameters': Adam writes to a staging buffer, which is copied
     over.
     """
 
-    def __init__(self, parameters: Parameters, flat: Flat, staged: Flat) -> None:
+    def __init__(self, parameters: Parameters, flat: FlatBuffer, staged: FlatBuffer) -> None:
         super().__init__(parameters, flat)
         self._staged = staged
 
@@ -92,38 +92,43 @@ class FarMasters(OwnMasters):
         self._parameters.owned(run).copy_(staged, non_blocking=True)
 
     def bytes_by_category(self) -> dict[str, int]:
-        return {**super().bytes_by_category(), f"{self._flat.home.prefix}buckets": self._staged.nbytes}
+        return {**super().bytes_by_category(), f"{self._flat.memory.prefix}buckets": self._staged.nbytes}
 
 
-def masters_of(
-    shard: Shard, placement: Placement, parameters: Parameters, dtypes: Sequence[torch.dtype], stored: Home
-) -> list[Masters]:
-    """Return the masters of each section; its parameters, of dtypes[section], are kept in `stored`."""
-    found: list[Masters] = []
-    for section, dtype in enumerate(dtypes):
-        part = placement.within(shard.local(shard.layout.section_extent(section)))
+def make_masters(
+    shard: ShardLayout,
+    memory_layout: MemoryLayout,
+    parameters: Parameters,
+    dtypes: Sequence[torch.dtype],
+    stored: Memory,
+) -> list[MasterWeights]:
+    """Return the master weights of each dtype group, whose parameters of dtypes[k] are kept in `stored`."""
+    found: list[MasterWeights] = []
+    for dtype_group, dtype in enumerate(dtypes):
+        part = memory_layout.within(shard.local(shard.layout.dtype_group_extent(dtype_group)))
         kinds = [
-            (extents, _in_home(home, extents, parameters, dtype, stored)) for home, extents in part.parts
+            (extents, _in_memory(memory, extents, parameters, dtype, stored))
+            for memory, extents in part.parts
         ]
-        found.append(kinds[0][1] if len(kinds) == 1 else SharedOutMasters(kinds))
+        found.append(kinds[0][1] if len(kinds) == 1 else PartitionedMasters(kinds))
     return found
 
 
-def _in_home(
-    home: Home, extents: Sequence[Extent], parameters: Parameters, dtype: torch.dtype, stored: Home
-) -> Masters:
-    if dtype == torch.float32 and home == stored:
-        return ParametersThemselves(parameters)
-    flat = Flat(home, extents, torch.float32)
-    if home.device.type == stored.device.type:
-        return OwnMasters(parameters, flat)
-    return FarMasters(parameters, flat, Flat(home, extents, dtype))
+def _in_memory(
+    memory: Memory, extents: Sequence[Extent], parameters: Parameters, dtype: torch.dtype, stored: Memory
+) -> MasterWeights:
+    if dtype == torch.float32 and memory == stored:
+        return ParametersAsMasters(parameters)
+    flat = FlatBuffer(memory, extents, torch.float32)
+    if memory.device.type == stored.device.type:
+        return SeparateMasters(parameters, flat)
+    return StagedMasters(parameters, flat, FlatBuffer(memory, extents, dtype))
 
 
-class SharedOutMasters:
+class PartitionedMasters:
     """Each run is in the hands of one of several kinds."""
 
-    def __init__(self, kinds: Sequence[tuple[Sequence[Extent], Masters]]) -> None:
+    def __init__(self, kinds: Sequence[tuple[Sequence[Extent], MasterWeights]]) -> None:
         self._kinds = kinds
         self.flats = [flat for _, masters in kinds for flat in masters.flats]
 
@@ -142,5 +147,5 @@ class SharedOutMasters:
             total.update(masters.bytes_by_category())
         return dict(total)
 
-    def _kind(self, run: Segment) -> Masters:
+    def _kind(self, run: Segment) -> MasterWeights:
         return next(m for extents, m in self._kinds if any(e.start <= run.local < e.stop for e in extents))

@@ -7,27 +7,32 @@ from collections.abc import Callable
 import torch
 
 from zbench.engine.adam import AdamTask, Hyper, NativeAdam, Slot
-from zbench.engine.memory.kinds import Home
+from zbench.engine.memory.kinds import Memory
 
 PIECE = 1 << 20  # elements: more than the caches of most machines hold, some milliseconds of work
 REPEATS = 5
 
 
-def costs_of(
-    elements: int, home: Home, device: torch.device, dtype: torch.dtype, moments: torch.dtype, threads: int
+def measure_offload_costs(
+    elements: int,
+    memory: Memory,
+    device: torch.device,
+    dtype: torch.dtype,
+    moments: torch.dtype,
+    threads: int,
 ) -> tuple[float, float]:
-    """Return the seconds of copying `elements` gradients to `home` and parameters (`dtype`) back, and of
+    """Return the seconds of copying `elements` gradients to `memory` and parameters (`dtype`) back, and of
     updating them with `threads` threads.
     """
     size = max(min(PIECE, elements), 1)
-    near, far = torch.zeros(size, device=device), home.zeros(size, torch.float32)
-    out, values = home.zeros(size, dtype), torch.zeros(size, dtype=dtype, device=device)
-    slot = Slot(home.zeros(size, torch.float32), home.zeros(size, moments), home.zeros(size, moments))
+    near, far = torch.zeros(size, device=device), memory.zeros(size, torch.float32)
+    out, values = memory.zeros(size, dtype), torch.zeros(size, dtype=dtype, device=device)
+    slot = Slot(memory.zeros(size, torch.float32), memory.zeros(size, moments), memory.zeros(size, moments))
     task = AdamTask(slot, far, 1, Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01), param_out=out)
     adam = NativeAdam(threads)
 
     def copy() -> None:
-        home.bring(near, far).wait()
+        memory.copy_in(near, far).wait()
         values.copy_(out)
 
     return _seconds(copy) * elements / size, _seconds(lambda: adam.update([task])) * elements / size

@@ -28,7 +28,7 @@ def largest_hidden(copy: float, update: float, backward: float) -> float:
     return math.floor(STEPS * backward / needed) / STEPS
 
 
-class Share(Protocol):
+class OffloadRatio(Protocol):
     """The share of the state on the host, `value`, which may change between steps."""
 
     value: float
@@ -42,7 +42,7 @@ class Share(Protocol):
         ...
 
 
-class FixedShare:
+class FixedRatio:
     """The share that was asked for."""
 
     def __init__(self, value: float) -> None:
@@ -55,7 +55,7 @@ class FixedShare:
         return False
 
 
-class MeasuredShare:
+class MeasuredRatio:
     """Everything, until some steps have been timed; then `largest_hidden`, of the slowest rank's copies and
     updates and the fastest one's backward. Ranks agree on when, too: all have taken as many steps.
 

@@ -6,14 +6,14 @@ from zbench.engine.adam.contract import NORM_CHUNK
 from zbench.engine.partition import Bucket, Extent, Layout
 
 
-def hold_back(layout: Layout, share: float) -> tuple[Layout, int]:
+def split_layout(layout: Layout, share: float) -> tuple[Layout, int]:
     """Return a layout whose first buckets to be reduced hold `share` of all elements, and how many they are.
 
     The bucket that the line runs through is cut in two; nothing else moves. The rest, whose gradients
     backward produces last, is the device's.
     """
-    grain = layout.world_size * NORM_CHUNK
-    wanted = round(share * layout.length / grain) * grain
+    alignment = layout.world_size * NORM_CHUNK
+    wanted = round(share * layout.length / alignment) * alignment
     buckets: list[Bucket] = []
     blocks = list(layout.blocks)
     offloaded = 0

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from zbench.engine.adam import AdamBackend, AdamTask, Hyper, Slot
-from zbench.engine.memory.buffers import Placement, Spread
-from zbench.engine.optimizer.masters import Masters
-from zbench.engine.partition import Segment, Shard
+from zbench.engine.memory.buffers import MemoryLayout, PartitionedBuffer
+from zbench.engine.optimizer.masters import MasterWeights
+from zbench.engine.partition import Segment, ShardLayout
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 ParamGroup = dict[str, Any]
@@ -27,32 +27,34 @@ ParamGroup = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class UpdateRun:
     """Neighbouring elements that one task updates, and the tensors it reads and writes."""
 
     segment: Segment
     group: int
-    lag: int
+    skipped: int
     slot: Slot
     grad: Tensor
     out: Tensor | None
 
 
 class Moments:
-    """Adam's moments where `placement` says; `stochastic` is how they are rounded to bfloat16."""
+    """Adam's moments where `memory_layout` says; `stochastic` is how they are rounded to bfloat16."""
 
-    def __init__(self, placement: Placement, dtype: torch.dtype, *, amsgrad: bool, stochastic: bool) -> None:
+    def __init__(
+        self, memory_layout: MemoryLayout, dtype: torch.dtype, *, amsgrad: bool, stochastic: bool
+    ) -> None:
         self.stochastic = stochastic
-        self.spreads = [placement.zeros(dtype) for _ in MOMENTS[: 3 if amsgrad else 2]]
+        self.buffers = [memory_layout.zeros(dtype) for _ in MOMENTS[: 3 if amsgrad else 2]]
 
-    def get(self, kind: str) -> Spread | None:
+    def get(self, kind: str) -> PartitionedBuffer | None:
         """Return one of MOMENTS; None where there is no such moment."""
-        return dict(zip(MOMENTS, self.spreads, strict=False)).get(kind)
+        return dict(zip(MOMENTS, self.buffers, strict=False)).get(kind)
 
     def bytes_by_category(self) -> dict[str, int]:
         total: Counter[str] = Counter()
-        for spread in self.spreads:
-            total.update(spread.bytes_by_category("moments"))
+        for buffer in self.buffers:
+            total.update(buffer.bytes_by_category("moments"))
         return dict(total)
 
 
@@ -61,10 +63,10 @@ class ShardOptimizer:
 
     def __init__(
         self,
-        shard: Shard,
-        masters: Sequence[Masters],
+        shard: ShardLayout,
+        masters: Sequence[MasterWeights],
         moments: Moments,
-        gradients: Spread,
+        gradients: PartitionedBuffer,
         groups: Sequence[ParamGroup],
         group_of: Sequence[int],
         *,
@@ -74,29 +76,29 @@ class ShardOptimizer:
         self.groups, self.group_of = groups, group_of
         self.sub_group_size, self.stochastic = sub_group_size, moments.stochastic
         self.count = 0
-        self.lags = [0] * len(group_of)
+        self.skipped_steps = [0] * len(group_of)
         spans = shard.layout.spans
         self._canonical = [sum(s.padded_stop - s.start for s in spans[:i]) for i in range(len(spans))]
-        self._planned: tuple[list[int], list[list[Run]]] | None = None
+        self._planned: tuple[list[int], list[list[UpdateRun]]] | None = None
 
-    def subgroups(self, active: Sequence[bool]) -> list[list[Run]]:
+    def subgroups(self, active: Sequence[bool]) -> list[list[UpdateRun]]:
         """Return the runs of parameters marked in `active`, in local order, at most sub_group_size elements
         a group.
         """
-        key = [lag if on else -1 for lag, on in zip(self.lags, active, strict=True)]
+        key = [skipped if on else -1 for skipped, on in zip(self.skipped_steps, active, strict=True)]
         if self._planned is None or self._planned[0] != key:
             self._planned = (key, self._packed(self._runs(self.shard.segments, key)))
         return self._planned[1]
 
-    def runs(self, segments: Sequence[Segment]) -> list[Run]:
+    def runs(self, segments: Sequence[Segment]) -> list[UpdateRun]:
         """Return the runs of some segments, bound to the buffers of this moment."""
-        return list(self._runs(segments, self.lags))
+        return list(self._runs(segments, self.skipped_steps))
 
-    def when(self, run: Run) -> tuple[int, Hyper]:
+    def when(self, run: UpdateRun) -> tuple[int, Hyper]:
         """Return the step and the hyperparameters of a run's next update, as of this moment."""
-        return self.count + 1 - run.lag, self._hyper(run.group)
+        return self.count + 1 - run.skipped, self._hyper(run.group)
 
-    def task(self, run: Run) -> AdamTask:
+    def task(self, run: UpdateRun) -> AdamTask:
         """Return the next update of one run, in place; hyperparameters are those of this moment."""
         step, hyper = self.when(run)
         task = AdamTask(run.slot, run.grad, step, hyper, param_out=run.out)
@@ -116,22 +118,24 @@ class ShardOptimizer:
             publish(runs[-1].segment.local + runs[-1].segment.length)
         self.commit(active)
 
-    def deliver(self, runs: Sequence[Run]) -> None:
+    def deliver(self, runs: Sequence[UpdateRun]) -> None:
         """Bring updated values to the parameters where Adam could not write there."""
         for run in runs:
-            self.masters[run.segment.section].deliver(run.segment)
+            self.masters[run.segment.dtype_group].deliver(run.segment)
 
     def commit(self, active: Sequence[bool]) -> None:
         """Count the step for every parameter in `active`."""
         self.count += 1
-        self.lags = [lag if on else lag + 1 for lag, on in zip(self.lags, active, strict=True)]
+        self.skipped_steps = [
+            skipped if on else skipped + 1 for skipped, on in zip(self.skipped_steps, active, strict=True)
+        ]
 
     def _hyper(self, group: int) -> Hyper:
         g = self.groups[group]
         beta1, beta2 = g["betas"]
         return Hyper(g["lr"], beta1, beta2, g["eps"], g["weight_decay"], g["bias_correction"], g["decoupled"])
 
-    def _runs(self, segments: Sequence[Segment], key: Sequence[int]) -> Iterator[Run]:
+    def _runs(self, segments: Sequence[Segment], key: Sequence[int]) -> Iterator[UpdateRun]:
         joined: Segment | None = None
         for s in segments:
             if key[s.parameter] < 0:
@@ -147,7 +151,7 @@ class ShardOptimizer:
 
     def _continues(self, run: Segment, s: Segment, key: Sequence[int]) -> bool:
         return (
-            run.section == s.section
+            run.dtype_group == s.dtype_group
             and run.flat + run.length == s.flat
             and run.local + run.length == s.local
             and self.group_of[run.parameter] == self.group_of[s.parameter]
@@ -156,22 +160,24 @@ class ShardOptimizer:
             and not self.stochastic
         )
 
-    def _split(self, whole: Segment, key: Sequence[int]) -> Iterator[Run]:
-        grain = max(self.sub_group_size // 256, 1) * 256
-        for at in range(0, whole.length, grain):
+    def _split(self, whole: Segment, key: Sequence[int]) -> Iterator[UpdateRun]:
+        alignment = max(self.sub_group_size // 256, 1) * 256
+        for at in range(0, whole.length, alignment):
             part = replace(
-                whole, flat=whole.flat + at, local=whole.local + at, length=min(grain, whole.length - at)
+                whole, flat=whole.flat + at, local=whole.local + at, length=min(alignment, whole.length - at)
             )
             yield self._bind(part, key)
 
-    def _bind(self, s: Segment, key: Sequence[int]) -> Run:
-        masters, group = self.masters[s.section], self.group_of[s.parameter]
-        exp_avg, exp_avg_sq, *most = (spread.run(s.local, s.length) for spread in self.moments.spreads)
+    def _bind(self, s: Segment, key: Sequence[int]) -> UpdateRun:
+        masters, group = self.masters[s.dtype_group], self.group_of[s.parameter]
+        exp_avg, exp_avg_sq, *most = (buffer.run(s.local, s.length) for buffer in self.moments.buffers)
         slot = Slot(masters.of(s), exp_avg, exp_avg_sq, most[0] if self.groups[group]["amsgrad"] else None)
-        return Run(s, group, key[s.parameter], slot, self.gradients.run(s.local, s.length), masters.out(s))
+        return UpdateRun(
+            s, group, key[s.parameter], slot, self.gradients.run(s.local, s.length), masters.out(s)
+        )
 
-    def _packed(self, runs: Iterator[Run]) -> list[list[Run]]:
-        packed: list[list[Run]] = []
+    def _packed(self, runs: Iterator[UpdateRun]) -> list[list[UpdateRun]]:
+        packed: list[list[UpdateRun]] = []
         room = 0
         for run in runs:
             if run.segment.length > room:

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
-from zbench.engine.parameters.hooks import Watched
+from zbench.engine.parameters.hooks import WatchedParameters
 from zbench.engine.protocols import Collectives
 from zbench.engine.transport.choose import choose_collectives
 
@@ -33,7 +33,7 @@ def sharded_init(process_group: dist.ProcessGroup | None = None) -> Iterator[Non
     over.
     """
     collectives = choose_collectives(process_group, torch.device("cpu"))
-    cutter = _Cutter(collectives)
+    cutter = _InitSharder(collectives)
     handle = register_module_module_registration_hook(cutter.registered)
     try:
         yield
@@ -64,7 +64,7 @@ def forget_parts(model: nn.Module) -> None:
             delattr(parameter, _PART)
 
 
-class _Cutter:
+class _InitSharder:
     """Cuts the parameters of registered modules; the one that was read last is whole."""
 
     def __init__(self, collectives: Collectives) -> None:
@@ -75,12 +75,12 @@ class _Cutter:
     def registered(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
         """A module is complete: cut what it owns."""
         for module in child.modules() if child is not None else ():
-            if isinstance(module._parameters, Watched):
+            if isinstance(module._parameters, WatchedParameters):
                 continue
             for parameter in module._parameters.values():
                 if parameter is not None and not is_part(parameter):
                     self._cut(parameter)
-            module._parameters = Watched(module._parameters, self._read)
+            module._parameters = WatchedParameters(module._parameters, self._read)
             self._watched.append(module)
 
     def finish(self) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from zbench.engine.parameters.gathering import Gatherer
-from zbench.engine.parameters.replicated import Trainable, write_segments
+from zbench.engine.parameters.replicated import ParamInfo, write_segments
 from zbench.engine.parameters.sharded import ShardedParameters
 
 
@@ -28,7 +28,7 @@ class Frozen(Protocol):
 class FrozenInPlace:
     """Whole on every rank."""
 
-    def __init__(self, members: Sequence[Trainable]) -> None:
+    def __init__(self, members: Sequence[ParamInfo]) -> None:
         self.members = members
 
     def values(self) -> Iterator[tuple[str, Tensor]]:
@@ -47,7 +47,7 @@ class FrozenInPlace:
 class FrozenShards:
     """In a sharded store of their own, without gradients, masters or moments."""
 
-    def __init__(self, members: Sequence[Trainable], store: ShardedParameters, gatherer: Gatherer) -> None:
+    def __init__(self, members: Sequence[ParamInfo], store: ShardedParameters, gatherer: Gatherer) -> None:
         self.members, self.store, self.gatherer = members, store, gatherer
 
     def values(self) -> Iterator[tuple[str, Tensor]]:

@@ -6,39 +6,39 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from zbench.engine.parameters.sharded import ShardedParameters, Unit
+from zbench.engine.parameters.sharded import ShardedGroup, ShardedParameters
 
 
-class Trace:
+class GatherOrder:
     """The order in which units were used last time, as a prediction for this time.
 
     It is followed as long as it holds; from the first difference on it is recorded anew.
     """
 
     def __init__(self) -> None:
-        self.order: list[Unit] = []
+        self.order: list[ShardedGroup] = []
         self.position = 0
 
     def restart(self) -> None:
         """A forward begins."""
         self.position = 0
 
-    def record(self, unit: Unit) -> None:
-        """`unit` is used now."""
-        if self.position < len(self.order) and self.order[self.position] is not unit:
+    def record(self, group: ShardedGroup) -> None:
+        """`group` is used now."""
+        if self.position < len(self.order) and self.order[self.position] is not group:
             del self.order[self.position :]
         if self.position == len(self.order):
-            self.order.append(unit)
+            self.order.append(group)
         self.position += 1
 
-    def ahead(self, elements: int) -> list[Unit]:
+    def ahead(self, elements: int) -> list[ShardedGroup]:
         """Return the units expected next, as many as have no more than `elements` together."""
-        found: list[Unit] = []
-        for unit in self.order[self.position :]:
-            elements -= 0 if unit in found else unit.numel
+        found: list[ShardedGroup] = []
+        for group in self.order[self.position :]:
+            elements -= 0 if group in found else group.numel
             if elements < 0:
                 break
-            found.append(unit)
+            found.append(group)
         return found
 
 
@@ -49,9 +49,9 @@ class Gatherer:
 
     def __init__(self, stores: Sequence[ShardedParameters], *, window: int) -> None:
         self.stores, self.window = stores, window
-        self.units = [unit for store in stores for unit in store.units if not unit.resident]
-        self.unit_of = {id(t.parameter): unit for unit in self.units for t, _ in unit.members}
-        self._traces = {True: Trace(), False: Trace()}
+        self.groups = [group for store in stores for group in store.groups if not group.resident]
+        self.group_of = {id(t.parameter): group for group in self.groups for t, _ in group.members}
+        self._traces = {True: GatherOrder(), False: GatherOrder()}
         self._trace = self._traces[True]
 
     def begin_forward(self) -> None:
@@ -59,49 +59,49 @@ class Gatherer:
         self._trace = self._traces[torch.is_grad_enabled()]
         self._trace.restart()
 
-    def use(self, unit: Unit) -> None:
+    def use(self, group: ShardedGroup) -> None:
         """Return when the unit is whole; it stays so until `release`."""
-        if unit.held:
+        if group.in_use:
             return
-        if unit.full is None:
-            unit.store.start(unit)
-        unit.store.finish(unit)
-        unit.held = True
-        self._trace.record(unit)
+        if group.full is None:
+            group.store.unshard(group)
+        group.store.wait_for_unshard(group)
+        group.in_use = True
+        self._trace.record(group)
         for following in self._trace.ahead(self.window):
             if following.full is None:
-                following.store.start(following)
+                following.store.unshard(following)
 
-    def release(self, unit: Unit) -> None:
+    def release(self, group: ShardedGroup) -> None:
         """The unit is out of use: let go of it, unless it comes again at once."""
-        unit.held = False
-        if unit not in self._trace.ahead(self.window):
-            unit.store.drop(unit)
+        group.in_use = False
+        if group not in self._trace.ahead(self.window):
+            group.store.reshard(group)
 
     def release_all(self) -> None:
         """Let go of everything, at the end of a backward or after an exception."""
-        for unit in self.units:
-            if unit.full is not None:
-                unit.store.drop(unit)
+        for group in self.groups:
+            if group.full is not None:
+                group.store.reshard(group)
 
     @contextmanager
     def reading(self, parameter: torch.nn.Parameter) -> Iterator[None]:
         """Hold the whole value of one parameter, outside of any forward or backward."""
-        unit = self.unit_of.get(id(parameter))
-        if unit is None or unit.full is not None:
+        group = self.group_of.get(id(parameter))
+        if group is None or group.full is not None:
             yield
             return
-        unit.store.start(unit)
-        unit.store.finish(unit)
+        group.store.unshard(group)
+        group.store.wait_for_unshard(group)
         yield
-        unit.store.drop(unit)
+        group.store.reshard(group)
 
     def pack(self, tensor: Tensor) -> object:
         """Return what autograd keeps in place of `tensor`: a reference to its unit if it is a view of one."""
         for store in self.stores:
-            unit = store.unit_behind(tensor)
-            if unit is not None and not unit.resident:
-                return SavedView(unit, tensor)
+            group = store.group_viewed_by(tensor)
+            if group is not None and not group.resident:
+                return SavedView(group, tensor)
         return (
             tensor if tensor.is_leaf else tensor.detach()
         )  # a node that keeps its own output is never freed
@@ -111,28 +111,28 @@ class Gatherer:
         if isinstance(kept, Tensor):
             return kept
         assert isinstance(kept, SavedView)
-        self.use(kept.unit)
-        assert kept.unit.full is not None
-        tensor = kept.unit.full.as_strided(kept.size, kept.stride, kept.offset)
+        self.use(kept.group)
+        assert kept.group.full is not None
+        tensor = kept.group.full.as_strided(kept.size, kept.stride, kept.offset)
         kept.settle()
-        if kept.unit.outstanding == 0:
-            self.release(kept.unit)
+        if kept.group.outstanding == 0:
+            self.release(kept.group)
         return tensor
 
 
 class SavedView:
     """A view of a unit's whole values, to be made again in backward. Counts as outstanding until then."""
 
-    __slots__ = ("offset", "pending", "size", "stride", "unit")
+    __slots__ = ("group", "offset", "pending", "size", "stride")
 
-    def __init__(self, unit: Unit, tensor: Tensor) -> None:
-        self.unit, self.pending = unit, True
+    def __init__(self, group: ShardedGroup, tensor: Tensor) -> None:
+        self.group, self.pending = group, True
         self.size, self.stride, self.offset = tensor.size(), tensor.stride(), tensor.storage_offset()
-        unit.outstanding += 1
+        group.outstanding += 1
 
     def settle(self) -> None:
         """Count it as asked for."""
-        self.unit.outstanding -= self.pending
+        self.group.outstanding -= self.pending
         self.pending = False
 
     def __del__(self) -> None:

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from zbench.engine.parameters.gathering import Gatherer
-from zbench.engine.parameters.replicated import Trainable
-from zbench.engine.parameters.sharded import Unit
+from zbench.engine.parameters.replicated import ParamInfo
+from zbench.engine.parameters.sharded import ShardedGroup
 
 
 class GradientHooks:
@@ -17,11 +17,11 @@ class GradientHooks:
     empty.
     """
 
-    def __init__(self, trainables: Sequence[Trainable], accept: Callable[[int, Tensor], None]) -> None:
+    def __init__(self, param_infos: Sequence[ParamInfo], accept: Callable[[int, Tensor], None]) -> None:
         self._accept = accept
         self._handles = [
             t.parameter.register_post_accumulate_grad_hook(partial(self._take, t.index))  # type: ignore[no-untyped-call]
-            for t in trainables
+            for t in param_infos
         ]
 
     def _take(self, index: int, parameter: nn.Parameter) -> None:
@@ -38,7 +38,7 @@ class GradientHooks:
             handle.remove()
 
 
-class Watched(dict[str, nn.Parameter | None]):
+class WatchedParameters(dict[str, nn.Parameter | None]):
     """A module's parameters; `touch` hears of every one that is read as an attribute, in forward or from
     outside.
     """
@@ -66,50 +66,50 @@ class GatherHooks(GradientHooks):
 
     def __init__(
         self,
-        trainables: Sequence[Trainable],
+        param_infos: Sequence[ParamInfo],
         accept: Callable[[int, Tensor], None],
         model: nn.Module,
         gatherer: Gatherer,
     ) -> None:
-        super().__init__(trainables, accept)
+        super().__init__(param_infos, accept)
         self._gatherer = gatherer
-        self._running: Counter[Unit] = Counter()
-        self._outside: set[Unit] = set()
+        self._running: Counter[ShardedGroup] = Counter()
+        self._outside: set[ShardedGroup] = set()
         self._saving: list[saved_tensors_hooks] = []
-        self._owners = [m for m in model.modules() if self._units_of(m)]
+        self._owners = [m for m in model.modules() if self._groups_of(m)]
         for module in self._owners:
-            module._parameters = Watched(module._parameters, self._touch)
-            units = self._units_of(module)
+            module._parameters = WatchedParameters(module._parameters, self._touch)
+            groups = self._groups_of(module)
             self._handles += [
-                module.register_forward_pre_hook(partial(self._enter, units, not list(module.children()))),
-                module.register_forward_hook(partial(self._leave, units), always_call=True),
+                module.register_forward_pre_hook(partial(self._enter, groups, not list(module.children()))),
+                module.register_forward_hook(partial(self._leave, groups), always_call=True),
             ]
         self._handles += [
             model.register_forward_pre_hook(self._begin, prepend=True),
             model.register_forward_hook(self._end, always_call=True),
         ]
 
-    def _units_of(self, module: nn.Module) -> list[Unit]:
-        found = (self._gatherer.unit_of.get(id(p)) for p in module._parameters.values())
-        return list(dict.fromkeys(unit for unit in found if unit is not None))
+    def _groups_of(self, module: nn.Module) -> list[ShardedGroup]:
+        found = (self._gatherer.group_of.get(id(p)) for p in module._parameters.values())
+        return list(dict.fromkeys(group for group in found if group is not None))
 
     def _touch(self, parameter: nn.Parameter) -> None:
-        unit = self._gatherer.unit_of.get(id(parameter))
-        if unit is not None:
-            self._gatherer.use(unit)
-            if not self._running[unit]:
-                self._outside.add(unit)
+        group = self._gatherer.group_of.get(id(parameter))
+        if group is not None:
+            self._gatherer.use(group)
+            if not self._running[group]:
+                self._outside.add(group)
 
-    def _enter(self, units: Sequence[Unit], leaf: bool, *_: object) -> None:
-        self._running.update(units)
-        for unit in units if leaf else ():
-            self._gatherer.use(unit)
+    def _enter(self, groups: Sequence[ShardedGroup], leaf: bool, *_: object) -> None:
+        self._running.update(groups)
+        for group in groups if leaf else ():
+            self._gatherer.use(group)
 
-    def _leave(self, units: Sequence[Unit], *_: object) -> None:
-        self._running.subtract(units)
-        for unit in units:
-            if unit not in self._outside:
-                self._gatherer.release(unit)
+    def _leave(self, groups: Sequence[ShardedGroup], *_: object) -> None:
+        self._running.subtract(groups)
+        for group in groups:
+            if group not in self._outside:
+                self._gatherer.release(group)
 
     def _begin(self, *_: object) -> None:
         self._gatherer.begin_forward()
@@ -122,8 +122,8 @@ class GatherHooks(GradientHooks):
 
     def _let_go_outside(self) -> None:
         outside, self._outside = self._outside, set()
-        for unit in outside:
-            self._gatherer.release(unit)
+        for group in outside:
+            self._gatherer.release(group)
 
     def after_backward(self) -> None:
         self._outside.clear()

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from zbench.engine.memory.kinds import Home
-from zbench.engine.partition import Extent, Segment, Shard
+from zbench.engine.memory.kinds import Memory
+from zbench.engine.partition import Extent, Segment, ShardLayout
 from zbench.engine.protocols import Collectives, Work
 from zbench.engine.transport.works import All
 
 
 @dataclass(frozen=True, slots=True)
-class Trainable:
+class ParamInfo:
     """One parameter that is trained. `index` counts in registration order; `group` is its optimizer group."""
 
     index: int
@@ -26,9 +26,9 @@ class Trainable:
 
 
 def write_segments(
-    shard: Shard,
-    members: Sequence[Trainable],
-    value: Callable[[Trainable], Tensor | None],
+    shard: ShardLayout,
+    members: Sequence[ParamInfo],
+    value: Callable[[ParamInfo], Tensor | None],
     place: Callable[[Segment], Tensor],
 ) -> None:
     """Write this rank's part of `value(member)`, a whole tensor, to `place(segment)`; None leaves it alone.
@@ -50,21 +50,25 @@ def write_segments(
 
 class Parameters(ABC):
     """The model's parameters, as the optimizer sees them: owned segments to write, and a way to publish
-    them. `buffers`: their memory on this rank, one in `home` for each section's run of the index space.
+    them. `buffers`: their memory on this rank, one in `memory` for each dtype group's run of the index space.
     """
 
     def __init__(
-        self, shard: Shard, dtypes: Sequence[torch.dtype], home: Home, sections: Sequence[Extent]
+        self,
+        shard: ShardLayout,
+        dtypes: Sequence[torch.dtype],
+        memory: Memory,
+        dtype_groups: Sequence[Extent],
     ) -> None:
-        self.shard, self.dtypes, self.home, self.sections = shard, dtypes, home, sections
-        self.buffers = [home.zeros(s.length, d) for s, d in zip(sections, dtypes, strict=True)]
+        self.shard, self.dtypes, self.memory, self.dtype_groups = shard, dtypes, memory, dtype_groups
+        self.buffers = [memory.zeros(s.length, d) for s, d in zip(dtype_groups, dtypes, strict=True)]
 
     @abstractmethod
     def owned(self, segment: Segment) -> Tensor:
         """Return the stored values [segment.length] of what this rank owns, in the parameter's dtype."""
 
     @abstractmethod
-    def adopt(self, trainables: Sequence[Trainable]) -> None:
+    def adopt(self, param_infos: Sequence[ParamInfo]) -> None:
         """Make the model's parameters views of the values stored here; their old values are let go."""
 
     @abstractmethod
@@ -77,11 +81,11 @@ class Parameters(ABC):
 
     def bytes_by_category(self) -> dict[str, int]:
         """Return what is held now."""
-        return {f"{self.home.prefix}parameters": sum(flat.nbytes for flat in self.buffers)}
+        return {f"{self.memory.prefix}parameters": sum(flat.nbytes for flat in self.buffers)}
 
-    def _stored(self, section: int, start: int, length: int) -> Tensor:
-        at = start - self.sections[section].start
-        return self.buffers[section][at : at + length]
+    def _stored(self, dtype_group: int, start: int, length: int) -> Tensor:
+        at = start - self.dtype_groups[dtype_group].start
+        return self.buffers[dtype_group][at : at + length]
 
 
 class ReplicatedParameters(Parameters):
@@ -90,25 +94,25 @@ class ReplicatedParameters(Parameters):
     """
 
     def __init__(
-        self, shard: Shard, dtypes: Sequence[torch.dtype], home: Home, collectives: Collectives
+        self, shard: ShardLayout, dtypes: Sequence[torch.dtype], memory: Memory, collectives: Collectives
     ) -> None:
         layout = shard.layout
-        super().__init__(shard, dtypes, home, [layout.section_extent(k) for k in range(len(dtypes))])
+        super().__init__(shard, dtypes, memory, [layout.dtype_group_extent(k) for k in range(len(dtypes))])
         self.collectives = collectives
         self._blocks: list[Extent] = [] if shard.whole else list(layout.blocks)
         self._published = 0
         self._works: list[Work] = []
 
-    def adopt(self, trainables: Sequence[Trainable]) -> None:
+    def adopt(self, param_infos: Sequence[ParamInfo]) -> None:
         layout = self.shard.layout
-        for t in trainables:
+        for t in param_infos:
             span = layout.spans[t.index]
-            t.parameter.data = self._stored(layout.section_of[t.index], span.start, span.numel).view(
+            t.parameter.data = self._stored(layout.dtype_group_of[t.index], span.start, span.numel).view(
                 t.parameter.shape
             )
 
     def owned(self, segment: Segment) -> Tensor:
-        return self._stored(segment.section, segment.flat, segment.length)
+        return self._stored(segment.dtype_group, segment.flat, segment.length)
 
     def publish(self, local_stop: int) -> None:
         while self._published < len(self._blocks):
@@ -119,8 +123,8 @@ class ReplicatedParameters(Parameters):
             self._published += 1
 
     def _block_view(self, block: Extent) -> Tensor:
-        section = next(k for k, s in enumerate(self.sections) if s.start <= block.start < s.stop)
-        return self._stored(section, block.start, block.length)
+        dtype_group = next(k for k, s in enumerate(self.dtype_groups) if s.start <= block.start < s.stop)
+        return self._stored(dtype_group, block.start, block.length)
 
     def settle(self) -> None:
         self.publish(self.shard.length)

@@ -14,30 +14,30 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from zbench.engine.memory.kinds import Home
-from zbench.engine.parameters.replicated import Parameters, Trainable
-from zbench.engine.partition import Extent, Segment, Shard
+from zbench.engine.memory.kinds import Memory
+from zbench.engine.parameters.replicated import Parameters, ParamInfo
+from zbench.engine.partition import Extent, Segment, ShardLayout
 from zbench.engine.protocols import Collectives, Work
 from zbench.engine.transport.works import All
 
 
 @dataclass(eq=False, slots=True)
-class Unit:
+class ShardedGroup:
     """Parameters that are gathered together, and what of them is here now.
 
-    `held`: in use, and not to be released. `outstanding`: tensors that backward will ask for. `resident`:
+    `in_use`: in use, and not to be released. `outstanding`: tensors that backward will ask for. `resident`:
     small parameters that are gathered after every step and stay.
     """
 
     store: "ShardedParameters"
-    section: int
+    dtype_group: int
     extent: Extent
     blocks: tuple[Extent, ...]
-    members: list[tuple[Trainable, int]] = field(default_factory=list)
+    members: list[tuple[ParamInfo, int]] = field(default_factory=list)
     resident: bool = False
     full: Tensor | None = None
-    arriving: Work | None = None
-    held: bool = False
+    unsharding: Work | None = None
+    in_use: bool = False
     outstanding: int = 0
 
     @property
@@ -46,97 +46,98 @@ class Unit:
 
 
 class ShardedParameters(Parameters):
-    """Parts of all parameters in `home`, in the parameters' dtypes, and the operations on units."""
+    """Parts of all parameters in `memory`, in the parameters' dtypes, and the operations on units."""
 
     def __init__(
         self,
-        shard: Shard,
+        shard: ShardLayout,
         dtypes: Sequence[torch.dtype],
         device: torch.device,
-        home: Home,
+        memory: Memory,
         collectives: Collectives,
         *,
         resident: frozenset[int],
     ) -> None:
         layout = shard.layout
-        sections = [shard.local(layout.section_extent(k)) for k in range(len(dtypes))]
-        super().__init__(shard, dtypes, home, sections)
+        dtype_groups = [shard.local(layout.dtype_group_extent(k)) for k in range(len(dtypes))]
+        super().__init__(shard, dtypes, memory, dtype_groups)
         self.device, self.collectives = device, collectives
-        self._by_storage: dict[int, Unit] = {}
-        self.units = [
-            Unit(
+        self._by_storage: dict[int, ShardedGroup] = {}
+        self.groups = [
+            ShardedGroup(
                 self,
-                region.section,
+                group.dtype_group,
                 extent,
                 tuple(b for b in layout.blocks if extent.start <= b.start < extent.stop),
                 resident=k in resident,
             )
-            for k, (region, extent) in enumerate(zip(layout.regions, layout.region_extents, strict=True))
+            for k, (group, extent) in enumerate(zip(layout.groups, layout.group_extents, strict=True))
         ]
 
-    def adopt(self, trainables: Sequence[Trainable]) -> None:
-        for unit, region in zip(self.units, self.shard.layout.regions, strict=True):
-            starts = [self.shard.layout.spans[i].start - unit.extent.start for i in region.parameters]
-            unit.members = [(trainables[i], at) for i, at in zip(region.parameters, starts, strict=True)]
-            self.drop(unit)
+    def adopt(self, param_infos: Sequence[ParamInfo]) -> None:
+        spans = self.shard.layout.spans
+        for group, planned in zip(self.groups, self.shard.layout.groups, strict=True):
+            starts = [spans[i].start - group.extent.start for i in planned.parameters]
+            group.members = [(param_infos[i], at) for i, at in zip(planned.parameters, starts, strict=True)]
+            self.reshard(group)
         self.settle()
 
     def owned(self, segment: Segment) -> Tensor:
-        return self._stored(segment.section, segment.local, segment.length)
+        return self._stored(segment.dtype_group, segment.local, segment.length)
 
     def settle(self) -> None:
         """Let go of values from before the update; gather those that stay."""
-        for unit in self.units:
-            if unit.members:
-                self.drop(unit)
-                if unit.resident:
-                    self.start(unit)
-        for unit in self.units:
-            if unit.resident and unit.members:
-                self.finish(unit)
+        for group in self.groups:
+            if group.members:
+                self.reshard(group)
+                if group.resident:
+                    self.unshard(group)
+        for group in self.groups:
+            if group.resident and group.members:
+                self.wait_for_unshard(group)
 
-    def start(self, unit: Unit) -> None:
+    def unshard(self, group: ShardedGroup) -> None:
         """Start to gather a unit that is not here."""
-        unit.full = torch.empty(unit.numel, dtype=self.dtypes[unit.section], device=self.device)
-        self._by_storage[unit.full.untyped_storage()._cdata] = unit
+        group.full = torch.empty(group.numel, dtype=self.dtypes[group.dtype_group], device=self.device)
+        self._by_storage[group.full.untyped_storage()._cdata] = group
         works = []
-        for block in unit.blocks:
+        for block in group.blocks:
             piece, local = self.shard.piece(block), self.shard.local(block)
-            at = piece.start - unit.extent.start
-            mine = unit.full[at : at + piece.length]
-            mine.copy_(self._stored(unit.section, local.start, local.length), non_blocking=True)
-            begin = block.start - unit.extent.start
-            works.append(self.collectives.all_gather(unit.full[begin : begin + block.length]))
-        unit.arriving = All(works)
+            at = piece.start - group.extent.start
+            mine = group.full[at : at + piece.length]
+            mine.copy_(self._stored(group.dtype_group, local.start, local.length), non_blocking=True)
+            begin = block.start - group.extent.start
+            works.append(self.collectives.all_gather(group.full[begin : begin + block.length]))
+        group.unsharding = All(works)
 
-    def finish(self, unit: Unit) -> None:
+    def wait_for_unshard(self, group: ShardedGroup) -> None:
         """Wait for a gather that was started; the parameters are whole then."""
-        if unit.arriving is None:
+        if group.unsharding is None:
             return
-        unit.arriving.wait()
-        unit.arriving = None
-        assert unit.full is not None
-        for trainable, at in unit.members:
-            p = trainable.parameter
-            p.data = unit.full[at : at + p.numel()].view(p.shape)
+        group.unsharding.wait()
+        group.unsharding = None
+        assert group.full is not None
+        for param_info, at in group.members:
+            p = param_info.parameter
+            p.data = group.full[at : at + p.numel()].view(p.shape)
 
-    def drop(self, unit: Unit) -> None:
+    def reshard(self, group: ShardedGroup) -> None:
         """Let go of a unit's whole values."""
-        if unit.arriving is not None:
-            unit.arriving.wait()
-            unit.arriving = None
-        if unit.full is not None:
-            del self._by_storage[unit.full.untyped_storage()._cdata]
-        unit.full, unit.held = None, False
-        dtype = self.dtypes[unit.section]
+        if group.unsharding is not None:
+            group.unsharding.wait()
+            group.unsharding = None
+        if group.full is not None:
+            del self._by_storage[group.full.untyped_storage()._cdata]
+        group.full, group.in_use = None, False
+        dtype = self.dtypes[group.dtype_group]
         nowhere = torch.full((), torch.nan if dtype.is_floating_point else 0, dtype=dtype, device=self.device)
-        for trainable, _ in unit.members:
-            trainable.parameter.data = nowhere.expand(trainable.parameter.shape)
+        for param_info, _ in group.members:
+            param_info.parameter.data = nowhere.expand(param_info.parameter.shape)
 
-    def unit_behind(self, tensor: Tensor) -> Unit | None:
+    def group_viewed_by(self, tensor: Tensor) -> ShardedGroup | None:
         """Return the unit whose whole values `tensor` is a view of, if there is one."""
         return self._by_storage.get(tensor.untyped_storage()._cdata)
 
     def bytes_by_category(self) -> dict[str, int]:
-        here = sum(unit.full.nbytes for unit in self.units if unit.full is not None)
+        here = sum(group.full.nbytes for group in self.groups if group.full is not None)
         return dict(Counter(super().bytes_by_category()) + Counter(parameters=here))

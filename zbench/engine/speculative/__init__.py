@@ -1,6 +1,6 @@
 """The speculative schedule: optimizer updates under the backward pass, validated after it."""
 
-from zbench.engine.speculative.assemble import Settings, speculate
-from zbench.engine.speculative.schedule import Knowledge, Speculative
+from zbench.engine.speculative.assemble import SpeculationSettings, speculate
+from zbench.engine.speculative.schedule import Speculative, StepAssumptions
 
-__all__ = ["Knowledge", "Settings", "Speculative", "speculate"]
+__all__ = ["SpeculationSettings", "Speculative", "StepAssumptions", "speculate"]

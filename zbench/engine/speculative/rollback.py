@@ -1,7 +1,7 @@
-"""How a step that ran ahead is taken or taken back: what an update reads stays as it is until the step is
-certain, and what it writes goes elsewhere.
+"""Commit or roll back a speculative step.
 
-`Halves` (a double buffer) or `Journal` (less memory) say where. A rollback is to forget what was written.
+An update reads the current state and writes its results elsewhere: to the second half of a double buffer, or
+to a journal (less memory). A commit makes the results the state; a rollback forgets them.
 """
 
 from bisect import bisect_right
@@ -21,7 +21,7 @@ class Holder(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class RollbackTarget:
     """What an update may write: a holder, and the memory category of what is kept of it a second time."""
 
     holder: Holder
@@ -67,10 +67,10 @@ def summed(parts: Iterable[tuple[str, Sequence[Tensor]]]) -> dict[str, int]:
     return total
 
 
-class Halves:
+class DoubleBuffer:
     """The second halves of what is `held`, and of `parameters` that view it."""
 
-    def __init__(self, held: Sequence[Held], parameters: Sequence[nn.Parameter]) -> None:
+    def __init__(self, held: Sequence[RollbackTarget], parameters: Sequence[nn.Parameter]) -> None:
         self._doubled = [(h, [second(b, b.numel()) for b in h.holder.buffers]) for h in held]
         self._parameters = parameters
         self._views: dict[int, list[tuple[nn.Parameter, Tensor]]] = {}
@@ -124,7 +124,7 @@ class Journal:
 
     parity = 0
 
-    def __init__(self, held: Sequence[Held], views: Iterable[Tensor]) -> None:
+    def __init__(self, held: Sequence[RollbackTarget], views: Iterable[Tensor]) -> None:
         category = {storage_of(b): (b, h.category) for h in held for b in h.holder.buffers}
         covered = sorted(
             (storage_of(v), int(v.storage_offset()), int(v.storage_offset()) + v.numel())

@@ -25,11 +25,11 @@ from zbench.engine.partition import Bucket, Segment
 from zbench.engine.protocols import Work
 from zbench.engine.speculative.subgroups import Subgroup
 from zbench.engine.speculative.updates import Update, Updates
-from zbench.engine.speculative.worker import Worker
+from zbench.engine.speculative.worker import UpdateWorker
 
 
 @dataclass(frozen=True, slots=True)
-class Knowledge:
+class StepAssumptions:
     """What may be known of a step while its backward runs.
 
     contributed: which parameters have received a gradient on this rank. scale: the factor of gradients if
@@ -49,15 +49,15 @@ class Speculative(Schedule):
     def __init__(
         self,
         updates: Updates,
-        worker: Worker,
+        worker: UpdateWorker,
         parameters: Parameters,
         backend: AdamBackend,
         subgroups: Sequence[Sequence[Subgroup]],
         late: Set[int],
-        knowledge: Knowledge,
+        assumptions: StepAssumptions,
     ) -> None:
         self.updates, self.worker, self.parameters, self.backend = updates, worker, parameters, backend
-        self.subgroups, self.late, self.knowledge = subgroups, late, knowledge
+        self.subgroups, self.late, self.assumptions = subgroups, late, assumptions
         self._all = sorted((g for of in subgroups for g in of), key=lambda g: g.segments[0].local)
         self._ahead: dict[int, Update] = {}
         self._scale = 1.0  # of what runs ahead
@@ -70,9 +70,9 @@ class Speculative(Schedule):
 
     def reduced(self, bucket: Bucket, arrival: Work | None) -> None:
         if not self._ahead:
-            self._scale = self.knowledge.scale()
+            self._scale = self.assumptions.scale()
             self.worker.timeline = []
-        there = self.knowledge.contributed()
+        there = self.assumptions.contributed()
         for subgroup in self.subgroups[bucket.index]:
             if subgroup.index in self.late:
                 continue
@@ -197,7 +197,7 @@ class Speculative(Schedule):
     def _deliver(self, subgroup: Subgroup, segments: Sequence[Segment]) -> None:
         """Bring new values to parameters elsewhere, and let gathers run under what comes after."""
         for s in segments:
-            self.updates.optimizer.masters[s.section].deliver(s)
+            self.updates.optimizer.masters[s.dtype_group].deliver(s)
         end = subgroup.segments[-1]
         self.parameters.publish(end.local + end.length)
 

@@ -10,7 +10,7 @@ from zbench import _native
 from zbench.engine.adam import NORM_CHUNK, AdamTask, Hyper, Slot
 from zbench.engine.adam.checks import check_hyper, check_tasks
 from zbench.engine.adam.plan import build_plan, is_simulated, native_hyper, task_tensors
-from zbench.engine.optimizer.shard_optimizer import Run, ShardOptimizer
+from zbench.engine.optimizer.shard_optimizer import ShardOptimizer, UpdateRun
 from zbench.engine.partition import Segment
 from zbench.engine.speculative.rollback import Rollback
 from zbench.engine.speculative.subgroups import Subgroup
@@ -22,7 +22,7 @@ Stamp = tuple[int, Hyper]
 class Update:
     """Adam on `segments`; `plan` is None where tensors are simulated."""
 
-    def __init__(self, subgroup: int, segments: tuple[Segment, ...], runs: Sequence[Run]) -> None:
+    def __init__(self, subgroup: int, segments: tuple[Segment, ...], runs: Sequence[UpdateRun]) -> None:
         self.subgroup, self.segments, self.runs = subgroup, segments, runs
         self.elements = sum(s.length for s in segments)
         self.plan: _native.Plan | None = None
@@ -65,13 +65,18 @@ class Updates:
     def of(self, subgroup: Subgroup, segments: tuple[Segment, ...]) -> Update:
         """Return the next update of some of a subgroup's segments, with this moment's hyperparameters."""
         place = (self.rollback.parity, subgroup.index)
-        lags = [self.optimizer.lags[s.parameter] for s in segments]
+        skipped_steps = [self.optimizer.skipped_steps[s.parameter] for s in segments]
         kept = self._kept.get(place)
-        if kept is not None and kept[0] == lags and kept[1].segments == segments and not self._random:
+        if (
+            kept is not None
+            and kept[0] == skipped_steps
+            and kept[1].segments == segments
+            and not self._random
+        ):
             kept[1].stamp([self.optimizer.when(run) for run in kept[1].runs])
             return kept[1]
         update = self._made(subgroup, segments)
-        self._kept[place] = (lags, update)
+        self._kept[place] = (skipped_steps, update)
         return update
 
     def current(self, update: Update) -> bool:
@@ -105,10 +110,10 @@ class Updates:
         return update
 
     @staticmethod
-    def _squares(runs: Sequence[Run], squares: Tensor) -> list[Tensor]:
+    def _squares(runs: Sequence[UpdateRun], squares: Tensor) -> list[Tensor]:
         return [squares[run.segment.local // NORM_CHUNK :] for run in runs]
 
-    def _task(self, run: Run) -> AdamTask:
+    def _task(self, run: UpdateRun) -> AdamTask:
         slot, other = run.slot, self.rollback.other
         most = None if slot.max_exp_avg_sq is None else other(slot.max_exp_avg_sq)
         into = Slot(other(slot.param), other(slot.exp_avg), other(slot.exp_avg_sq), most)
@@ -116,7 +121,7 @@ class Updates:
         return dataclasses.replace(self.optimizer.task(run), into=into, param_out=out)
 
 
-def written_by(run: Run) -> list[Tensor]:
+def written_by(run: UpdateRun) -> list[Tensor]:
     """Return what an update of a run writes anew: its slot, and the copy in the parameter's dtype."""
     views = [run.slot.param, run.slot.exp_avg, run.slot.exp_avg_sq, run.slot.max_exp_avg_sq, run.out]
     return [view for view in views if view is not None]

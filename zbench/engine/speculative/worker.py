@@ -44,7 +44,7 @@ def patience(elements: int) -> float:
     return 30.0 + 1e-6 * elements
 
 
-class Worker:
+class UpdateWorker:
     """Runs updates in order of submission. `describe(subgroup)` names one in messages."""
 
     def __init__(

@@ -10,7 +10,7 @@ from zbench.engine.protocols import Work
 from zbench.engine.transport.scratch import ScratchPool
 
 
-class Grouped(ABC):
+class GroupCollectives(ABC):
     """Collectives of one process group, with receive buffers that are kept."""
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:

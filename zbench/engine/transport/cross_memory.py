@@ -16,24 +16,24 @@ from torch import Tensor
 
 from zbench.engine import adam
 from zbench.engine.protocols import Work
-from zbench.engine.transport.base import Grouped
-from zbench.engine.transport.probe import Neighbourhood
+from zbench.engine.transport.base import GroupCollectives
+from zbench.engine.transport.probe import PeerProcesses
 from zbench.engine.transport.remote_memory import read_memory
-from zbench.engine.transport.sockets import Channel
-from zbench.engine.transport.worker_thread import Line
+from zbench.engine.transport.sockets import PeerSockets
+from zbench.engine.transport.worker_thread import WorkerThread
 
 _PIECE = 1 << 18  # bytes that are read and added at a time: they stay in the cache
 _FAILED = 0
 
 
-class Neighbours(Grouped):
+class CrossMemoryCollectives(GroupCollectives):
     """Reductions and gathers have a thread each, so they need no order relative to one another."""
 
-    def __init__(self, group: dist.ProcessGroup, device: torch.device, found: Neighbourhood) -> None:
+    def __init__(self, group: dist.ProcessGroup, device: torch.device, found: PeerProcesses) -> None:
         super().__init__(group, device)
         self.pids, self._channels = found.pids, found.channels
         self._others = [r for r in range(self.world_size) if r != self.rank]
-        self._lines = Line("reductions"), Line("gathers")
+        self._threads = WorkerThread("reductions"), WorkerThread("gathers")
 
     def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:
         return self._submit(0, send, partial(self._reduce, send, out))
@@ -42,13 +42,13 @@ class Neighbours(Grouped):
         return self._submit(1, flat, partial(self._gather, flat))
 
     def close(self) -> None:
-        for line, channel in zip(self._lines, self._channels, strict=True):
-            line.close()
+        for index, channel in zip(self._threads, self._channels, strict=True):
+            index.close()
             channel.close()
 
-    def _submit(self, line: int, shared: Tensor, read: Callable[[Sequence[int]], None]) -> Work:
+    def _submit(self, index: int, shared: Tensor, read: Callable[[Sequence[int]], None]) -> Work:
         """Have a line tell where `shared` is, `read` from what the others told, and tell that it has."""
-        return self._lines[line].submit(partial(_together, self._channels[line], shared, read))
+        return self._threads[index].submit(partial(_run_collective, self._channels[index], shared, read))
 
     def _reduce(self, send: Tensor, out: Tensor, addresses: Sequence[int]) -> None:
         """Add this rank's part of all `send`s, piece by piece.
@@ -77,14 +77,14 @@ class Neighbours(Grouped):
             read_memory(self.pids[rank], addresses[rank] + rank * parts[rank].nbytes, parts[rank])
 
 
-def _together(channel: Channel, shared: Tensor, read: Callable[[Sequence[int]], None]) -> None:
-    addresses = channel.tell(shared.data_ptr())
+def _run_collective(channel: PeerSockets, shared: Tensor, read: Callable[[Sequence[int]], None]) -> None:
+    addresses = channel.exchange(shared.data_ptr())
     error: Exception | None = None
     try:
         read(addresses)
     except Exception as raised:
         error = raised
-    answers = channel.tell(int(error is None))
+    answers = channel.exchange(int(error is None))
     if error is not None:
         raise error
     if _FAILED in answers:

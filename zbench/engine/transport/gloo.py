@@ -14,12 +14,12 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 
 from zbench.engine.protocols import Work
-from zbench.engine.transport.base import Grouped
+from zbench.engine.transport.base import GroupCollectives
 from zbench.engine.transport.sums import sum_in_rank_order
 from zbench.engine.transport.works import All, Then
 
 
-class Gloo(Grouped):
+class GlooCollectives(GroupCollectives):
     """Every rank sends each part to its owner, which adds them in rank order, or its own part to all.
 
     Reductions and gathers have a process group each, so they need no order relative to one another.

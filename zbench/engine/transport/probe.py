@@ -8,45 +8,45 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
-from zbench.engine.transport.remote_memory import Sample, show_sample
-from zbench.engine.transport.sockets import Channel, Door
+from zbench.engine.transport.remote_memory import MemoryProbe, publish_probe
+from zbench.engine.transport.sockets import PeerListener, PeerSockets
 
 
 @dataclass(frozen=True, slots=True)
-class Neighbourhood:
+class PeerProcesses:
     """The process of every rank, and two channels between them."""
 
     pids: list[int]
-    channels: list[Channel]
+    channels: list[PeerSockets]
 
 
-def meet(group: dist.ProcessGroup) -> Neighbourhood | None:
+def probe_peers(group: dist.ProcessGroup) -> PeerProcesses | None:
     """Return the neighbourhood if all ranks of `group` can read one another, else None; the same on all
     ranks.
     """
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     timeout = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
-    sample, kept = show_sample()
-    door = Door(rank, world, timeout) if sys.platform == "linux" else None
-    card = (sample, b"" if door is None else door.name)
-    cards = [card] * world
-    dist.all_gather_object(cards, card, group=group)
+    probe, kept = publish_probe()
+    listener = PeerListener(rank, world, timeout) if sys.platform == "linux" else None
+    contact = (probe, b"" if listener is None else listener.name)
+    contacts = [contact] * world
+    dist.all_gather_object(contacts, contact, group=group)
     verdicts = [False] * world
-    dist.all_gather_object(verdicts, door is not None and _reaches(door, cards), group=group)
+    dist.all_gather_object(verdicts, listener is not None and _can_read_all(listener, contacts), group=group)
     del kept
-    if door is None:
+    if listener is None:
         return None
     found = None
     if all(verdicts):
-        door.let_in(world - rank - 1)
-        found = Neighbourhood([sample.pid for sample, _ in cards], door.channels)
-    door.close()
+        listener.accept(world - rank - 1)
+        found = PeerProcesses([probe.pid for probe, _ in contacts], listener.channels)
+    listener.close()
     return found
 
 
-def _reaches(door: Door, cards: Sequence[tuple[Sample, bytes]]) -> bool:
+def _can_read_all(listener: PeerListener, contacts: Sequence[tuple[MemoryProbe, bytes]]) -> bool:
     with suppress(OSError):
-        if all(sample.readable() for sample, _ in cards):
-            door.knock([name for _, name in cards])
+        if all(probe.readable() for probe, _ in contacts):
+            listener.connect([name for _, name in contacts])
             return True
     return False

@@ -4,12 +4,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from zbench.engine.protocols import Work
-from zbench.engine.transport.base import Grouped, launched
+from zbench.engine.transport.base import GroupCollectives, launched
 from zbench.engine.transport.sums import sum_in_rank_order
 from zbench.engine.transport.works import Then
 
 
-class Native(Grouped):
+class ProcessGroupCollectives(GroupCollectives):
     """The backend's own all-gather, and reduce-scatter (own order of sums) in one dtype."""
 
     def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:

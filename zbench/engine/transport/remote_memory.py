@@ -41,7 +41,7 @@ def read_memory(pid: int, address: int, into: Tensor) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MemoryProbe:
     """A few random bytes in the memory of a process, by which others find out whether they can read it."""
 
     host: str
@@ -60,12 +60,12 @@ class Sample:
         return bytes(found.tolist()) == self.value
 
 
-def show_sample() -> tuple[Sample, Tensor]:
+def publish_probe() -> tuple[MemoryProbe, Tensor]:
     """Return a sample of this process's memory, there as long as the tensor is."""
-    _let_siblings_read()
+    _allow_siblings_to_read()
     value = secrets.token_bytes(16)
     kept = torch.tensor(list(value), dtype=torch.uint8)
-    return Sample(_host(), os.getpid(), kept.data_ptr(), value), kept
+    return MemoryProbe(_host(), os.getpid(), kept.data_ptr(), value), kept
 
 
 def _host() -> str:
@@ -73,7 +73,7 @@ def _host() -> str:
     return _BOOT.read_text() if sys.platform == "linux" and _BOOT.exists() else secrets.token_hex()
 
 
-def _let_siblings_read() -> None:
+def _allow_siblings_to_read() -> None:
     """Allow descendants of this process's parent (the job's other ranks) what Yama reserves for ancestors."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(os.getppid()), 0, 0, 0)

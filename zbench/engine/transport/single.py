@@ -6,7 +6,7 @@ from zbench.engine.protocols import Work
 from zbench.engine.transport.works import Done
 
 
-class SingleProcess:
+class SingleProcessCollectives:
     """Nothing to send."""
 
     rank, world_size = 0, 1

@@ -9,7 +9,7 @@ _NUMBER = struct.Struct("q")
 _HELLO = struct.Struct("qq")  # who connects, and for which channel
 
 
-class Channel:
+class PeerSockets:
     """A connection to every other rank. A channel that failed once stays broken: numbers may be under way."""
 
     def __init__(self, rank: int, world_size: int) -> None:
@@ -20,20 +20,20 @@ class Channel:
         """`peer` leads to another rank."""
         self._peers[rank] = peer
 
-    def tell(self, number: int) -> list[int]:
+    def exchange(self, number: int) -> list[int]:
         """Return every rank's number; nobody goes on before all have told. OSError if one has gone."""
-        told = [number] * self.world_size
+        received = [number] * self.world_size
         try:
             for peer in self._peers.values():
                 peer.send(_NUMBER.pack(number))
             for rank, peer in self._peers.items():
                 if not (answer := peer.recv(_NUMBER.size)):
                     raise ConnectionResetError(f"rank {rank} has gone in the middle of a collective")
-                (told[rank],) = _NUMBER.unpack(answer)
+                (received[rank],) = _NUMBER.unpack(answer)
         except BaseException:
             self.close()
             raise
-        return told
+        return received
 
     def close(self) -> None:
         """Disconnect; whoever waits for this rank hears of it."""
@@ -43,18 +43,18 @@ class Channel:
     __del__ = close
 
 
-class Door:
+class PeerListener:
     """Where the other ranks of this host connect; `name` is theirs to know."""
 
     def __init__(self, rank: int, world_size: int, timeout: float) -> None:
-        self.channels = [Channel(rank, world_size) for _ in range(2)]
+        self.channels = [PeerSockets(rank, world_size) for _ in range(2)]
         self.name = b"\0zbench-" + secrets.token_hex(16).encode()
         self._rank, self._timeout = rank, timeout
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(self.name)
         self._listener.listen(len(self.channels) * world_size)
 
-    def knock(self, names: Sequence[bytes]) -> None:
+    def connect(self, names: Sequence[bytes]) -> None:
         """Connect to every lower rank; OSError where there is no way."""
         for rank, name in enumerate(names[: self._rank]):
             for number, channel in enumerate(self.channels):
@@ -64,7 +64,7 @@ class Door:
                 peer.connect(name)
                 peer.send(_HELLO.pack(self._rank, number))
 
-    def let_in(self, count: int) -> None:
+    def accept(self, count: int) -> None:
         """Accept the `count` higher ranks, all of which have knocked."""
         for _ in range(count * len(self.channels)):
             peer, _ = self._listener.accept()

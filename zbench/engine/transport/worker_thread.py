@@ -10,7 +10,7 @@ _SECONDS_TO_END = 10.0
 
 
 @dataclass(slots=True)
-class Task:
+class QueuedWork:
     """A work that a thread does."""
 
     run: Callable[[], None] | None
@@ -43,17 +43,17 @@ class Task:
         return self._done.is_set()
 
 
-class Line:
+class WorkerThread:
     """Sleeps while there is nothing to do; lives until `close`, or until nobody knows it any more."""
 
     def __init__(self, name: str) -> None:
-        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._tasks: SimpleQueue[QueuedWork | None] = SimpleQueue()
         self._thread = Thread(target=_work, args=(self._tasks,), name=f"zbench {name}", daemon=True)
         self._thread.start()
 
-    def submit(self, run: Callable[[], None]) -> Task:
+    def submit(self, run: Callable[[], None]) -> QueuedWork:
         """Have the thread call `run` after everything that was submitted before."""
-        task = Task(run)
+        task = QueuedWork(run)
         self._tasks.put(task)
         return task
 
@@ -67,7 +67,7 @@ class Line:
             self._tasks.put(None)
 
 
-def _work(tasks: "SimpleQueue[Task | None]") -> None:
+def _work(tasks: "SimpleQueue[QueuedWork | None]") -> None:
     while (task := tasks.get()) is not None:
         task.do()
         del task
