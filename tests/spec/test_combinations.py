@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from zbench.spec.combinations import MAX_RANKS_ON_ONE_HOST, invalid_reason
+from zbench.spec.combinations import MAX_RANKS_ON_ONE_HOST, conflict
 from zbench.spec.engine import EngineSpec
 from zbench.spec.run import RunSpec
 from zbench.spec.workload import WorkloadSpec
@@ -12,7 +12,8 @@ def reason(
     workload: dict[str, Any] | None = None, run: dict[str, Any] | None = None, **engine: Any
 ) -> str | None:
     parts = EngineSpec.model_validate(engine), RunSpec.model_validate(run or {})
-    return invalid_reason(*parts, WorkloadSpec.model_validate(workload or {}))
+    found = conflict(*parts, WorkloadSpec.model_validate(workload or {}))
+    return None if found is None else found[1]
 
 
 CANNOT_EXIST: list[tuple[dict[str, Any], str]] = [

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.worker.conftest import RunTrial, trial
-from zbench.spec.combinations import invalid_reason
+from zbench.spec.combinations import conflict
 from zbench.spec.engine import EngineSpec
 from zbench.spec.run import RunSpec
 from zbench.spec.workload import WorkloadSpec
@@ -72,5 +72,6 @@ def test_bytes_that_a_peer_holds_follow_from_what_it_shards(run_trial: RunTrial)
     ],
 )
 def test_what_a_peer_does_not_read_is_refused(engine: dict[str, Any], why: str) -> None:
-    reason = invalid_reason(EngineSpec.model_validate(engine), RunSpec(), WorkloadSpec())
-    assert why in (reason or "")
+    found = conflict(EngineSpec.model_validate(engine), RunSpec(), WorkloadSpec())
+    assert found is not None
+    assert why in found[1]

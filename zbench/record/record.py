@@ -86,5 +86,5 @@ class Record:
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; `from_json` in `store` is the inverse."""
+        """Return plain JSON values; `lines.decode` is the inverse."""
         return dataclasses.asdict(self)

@@ -1,8 +1,10 @@
-"""Combinations that cannot exist, each with its reason and remedy. The first rule that applies speaks."""
+"""Combinations that cannot exist, each with its reason and remedy. The first broken rule is reported."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
+from zbench.spec.dependencies import refusals
 from zbench.spec.engine import EngineSpec
 from zbench.spec.peers import peer_conflicts
 from zbench.spec.run import RunSpec
@@ -20,30 +22,11 @@ class Rule:
     reason: str
 
 
-def _offloads(e: EngineSpec) -> bool:
-    return e.offload_optimizer == "cpu"
-
-
 def _speculates(e: EngineSpec) -> bool:
     return e.offload_schedule == "speculative"
 
 
 _RULES = (
-    Rule("engine.offload_param", lambda e: e.offload_param == "cpu" and e.zero_stage != 3,
-         "offload_param needs sharded parameters; set zero_stage: 3 or offload_param: none"),
-    Rule("engine.offload_optimizer", lambda e: _offloads(e) and e.zero_stage == 0,
-         "offload_optimizer needs a sharded optimizer state; set zero_stage: 1, 2 or 3,"
-         " or offload_optimizer: none"),
-    Rule("engine.offload_schedule", lambda e: _speculates(e) and not _offloads(e),
-         "the speculative schedule updates on the CPU; set offload_optimizer: cpu"
-         " or offload_schedule: after_backward"),
-    Rule("engine.offload_ratio", lambda e: e.offload_ratio != 1.0 and not _offloads(e),
-         "offload_ratio shares out an offloaded optimizer; set offload_optimizer: cpu or offload_ratio: 1"),
-    Rule("engine.rollback", lambda e: e.rollback == "journal" and not _speculates(e),
-         "a rollback journal serves speculation only; set offload_schedule: speculative"
-         " or rollback: double_buffer"),
-    Rule("engine.compile", lambda e: e.compile != "off" and e.zero_stage != 1,
-         "compile puts stage 1's reductions into the backward graph; set zero_stage: 1 or compile: off"),
     Rule("engine.compile", lambda e: e.compile != "off" and _speculates(e),
          "a compiled backward cannot be overlapped by speculation; set compile: off"
          " or offload_schedule: after_backward"),
@@ -55,10 +38,6 @@ _RULES = (
          lambda e: e.accumulation_mode != "micro_steps" and e.gradient_accumulation_steps != 1,
          "only accumulation_mode: micro_steps counts; set gradient_accumulation_steps: 1 and use"
          " workload.backwards_per_step, or accumulation_mode: micro_steps"),
-    Rule("engine.optimizer.moments_rounding",
-         lambda e: e.optimizer.moments_rounding == "stochastic" and e.optimizer.moments_dtype == "float32",
-         "float32 moments need no stochastic rounding; set moments_dtype: bfloat16"
-         " or moments_rounding: nearest"),
     Rule("engine.grad_accum_dtype", lambda e: e.grad_accum_dtype == "float16" and e.dtype != "float16",
          "float16 accumulation needs loss scaling; set dtype: float16 or another grad_accum_dtype"),
     Rule("engine.communication_dtype", lambda e: e.communication_dtype == "float16" and e.dtype != "float16",
@@ -70,16 +49,9 @@ _RULES = (
 
 def conflict(engine: EngineSpec, run: RunSpec, workload: WorkloadSpec) -> tuple[str, str] | None:
     """Return the key to change and the reason with its remedy, or None where the combination can exist."""
-    found = (rule for rule in _RULES if rule.applies(engine))
-    for rule in found:
-        return rule.key, rule.reason
-    return next(peer_conflicts(engine), None) or next(_run_conflicts(engine, run, workload), None)
-
-
-def invalid_reason(engine: EngineSpec, run: RunSpec, workload: WorkloadSpec) -> str | None:
-    """Return why a combination cannot exist, with the remedy, or None where it can."""
-    found = conflict(engine, run, workload)
-    return found[1] if found else None
+    broken = ((rule.key, rule.reason) for rule in _RULES if rule.applies(engine))
+    found = chain(refusals(engine), broken, peer_conflicts(engine), _run_conflicts(engine, run, workload))
+    return next(found, None)
 
 
 def _run_conflicts(engine: EngineSpec, run: RunSpec, workload: WorkloadSpec) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import entry_points
 
 from zbench.spec.engine import EngineSpec
@@ -41,7 +42,7 @@ PEERS = {
 def peer_conflicts(engine: EngineSpec) -> Iterator[tuple[str, str]]:
     """Yield what keeps a configuration from running on the engine it names: the key, and why."""
     name = engine.engine
-    plugins = {point.name for point in entry_points(group="zbench.engines")}
+    plugins = _plugins()
     if name == "builtin" or name in plugins or ":" in name:  # the last: the user's own, as module:callable
         return
     if name not in PEERS:
@@ -74,6 +75,12 @@ def peer_conflicts(engine: EngineSpec) -> Iterator[tuple[str, str]]:
             f"{name} cannot know the last backward beforehand; set reduce_at: auto"
             " or accumulation_mode: micro_steps",
         )
+
+
+@cache
+def _plugins() -> frozenset[str]:
+    """Return the names of installed engine plug-ins; asked once, for a search checks thousands of points."""
+    return frozenset(point.name for point in entry_points(group="zbench.engines"))
 
 
 def _unread(engine: EngineSpec, peer: Peer) -> Iterator[str]:

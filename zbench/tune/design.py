@@ -39,8 +39,9 @@ def _pool(space: Space, generator: random.Random) -> list[Point]:
     drawn: dict[str, Point] = {}
     for _ in range(_POOL // 4):
         point = random_point(space, generator.randrange(2**31), drawn)
-        if point is not None:
-            drawn[point_key(point)] = point
+        if point is None:
+            break  # what is left, if anything, is too rare to be found
+        drawn[point_key(point)] = point
     return list(drawn.values())
 
 

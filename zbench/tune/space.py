@@ -17,6 +17,7 @@ from optuna.distributions import (
 from optuna.trial import Trial
 
 from zbench.spec.axes import Axis, resolve_axes
+from zbench.spec.dependencies import dependency_of
 from zbench.spec.expand import InvalidTrial, base_config, expand, is_excluded, trial_at
 from zbench.spec.keys import Path, value_at
 from zbench.spec.sweep import SearchSpec, SweepSpec
@@ -25,26 +26,6 @@ from zbench.spec.trial import TrialSpec
 Point = dict[str, Any]
 MAX_LISTED = 20_000
 """Spaces with more points than this are drawn from and never written out."""
-
-_NEEDS: dict[Path, tuple[Path, frozenset[Any]]] = {
-    ("engine", "offload_ratio"): (("engine", "offload_optimizer"), frozenset({"cpu"})),
-    ("engine", "offload_schedule"): (("engine", "offload_optimizer"), frozenset({"cpu"})),
-    ("engine", "optimizer_threads"): (("engine", "offload_optimizer"), frozenset({"cpu"})),
-    ("engine", "rollback"): (("engine", "offload_schedule"), frozenset({"speculative"})),
-    ("engine", "offload_param"): (("engine", "zero_stage"), frozenset({3})),
-    ("engine", "prefetch_bucket_size"): (("engine", "zero_stage"), frozenset({3})),
-    ("engine", "param_persistence_threshold"): (("engine", "zero_stage"), frozenset({3})),
-    ("engine", "offload_optimizer"): (("engine", "zero_stage"), frozenset({1, 2, 3})),
-    ("engine", "allgather_bucket_size"): (("engine", "zero_stage"), frozenset({1, 2, 3})),
-    ("engine", "compile"): (("engine", "zero_stage"), frozenset({1})),
-    ("engine", "optimizer", "moments_rounding"): (
-        ("engine", "optimizer", "moments_dtype"),
-        frozenset({"bfloat16"}),
-    ),
-    ("engine", "initial_loss_scale"): (("engine", "dtype"), frozenset({"float16"})),
-    ("engine", "loss_scale_window"): (("engine", "dtype"), frozenset({"float16"})),
-}
-"""Keys that act only where another key has one of these values."""
 
 _NO_SCALE = {("engine", "zero_stage")}
 """Numbers that name kinds; a model of them must not interpolate."""
@@ -168,8 +149,8 @@ class Space:
 
     def _acts(self, axis: Axis, point: Mapping[str, Any]) -> bool:
         """Whether this axis changes anything at a point that already holds what it depends on."""
-        need = _NEEDS.get(axis.path)
-        return need is None or self._value(need[0], point) in need[1]
+        need = dependency_of(axis.path)
+        return need is None or self._value(need.on, point) in need.values
 
     def _value(self, path: Path, point: Mapping[str, Any]) -> Any:
         axis = self._by_path.get(path)
@@ -255,8 +236,8 @@ def _parents_first(axes: list[Axis], by_path: Mapping[Path, Axis]) -> Iterator[A
         if axis.key in done:
             return
         done.add(axis.key)
-        need = _NEEDS.get(axis.path)
-        parents = [by_path[need[0]]] if need and need[0] in by_path else []
+        need = dependency_of(axis.path)
+        parents = [by_path[need.on]] if need and need.on in by_path else []
         parents += [other for other in axes if other.key in axis.when]
         for parent in parents:
             yield from visit(parent)

@@ -15,7 +15,7 @@ _SMALLEST = 2.0**-149
 
 
 @dataclass(frozen=True, slots=True)
-class Spread:
+class Difference:
     """How far float32 tensors are from a reference's: the largest differences, and L2 over all.
 
     not_finite: a tensor that holds a value that is not finite; the differences are then None. farthest: the
@@ -29,7 +29,7 @@ class Spread:
     not_finite: str | None
 
 
-def compare(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor], names: Sequence[str]) -> Spread:
+def compare(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor], names: Sequence[str]) -> Difference:
     """Return the differences over `names`, each a pair of float32 tensors of one shape."""
     bad = next((name for name in names if not bool(torch.isfinite(mine[name]).all())), None)
     largest, ulps, squares = 0.0, 0, dict[str, float]()
@@ -47,8 +47,8 @@ def compare(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor], names: Seq
     total = math.fsum(square * mine[name].numel() for name, square in squares.items())
     farthest = max(squares, key=lambda name: squares[name])
     if bad is not None:
-        return Spread(None, None, math.inf, farthest, bad)
-    return Spread(largest, ulps, math.sqrt(total), farthest, None)
+        return Difference(None, None, math.inf, farthest, bad)
+    return Difference(largest, ulps, math.sqrt(total), farthest, None)
 
 
 def _ordered(values: Tensor) -> Tensor:

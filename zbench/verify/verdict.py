@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from zbench.record.record import Correctness, VerdictName
-from zbench.verify.distance import Errors, Spread, compare, errors_of
+from zbench.verify.distance import Difference, Errors, compare, errors_of
 from zbench.verify.trajectory import Reference, Trajectory, all_finite
 
 EQUIVALENT_UP_TO = 4.0
@@ -63,9 +63,9 @@ def judge(observed: Trajectory, reference: Reference) -> Judgement:
         return Judgement(Correctness("identical", ratio, 0.0, 0, None, None, losses, norms))
     first = int(differing.any(dim=1).nonzero()[0])
     suspects = {name for name, bad in zip(plain.names, differing[first].tolist(), strict=True) if bad}
-    spread = compare(observed.parameters, plain.parameters, plain.names)
-    verdict, ratio, worst, warnings = _weigh(observed, reference, spread, suspects)
-    correctness = Correctness(verdict, ratio, spread.max_abs, spread.max_ulp, worst, first + 1, losses, norms)
+    found = compare(observed.parameters, plain.parameters, plain.names)
+    verdict, ratio, worst, warnings = _weigh(observed, reference, found, suspects)
+    correctness = Correctness(verdict, ratio, found.max_abs, found.max_ulp, worst, first + 1, losses, norms)
     return Judgement(correctness, warnings + _skip_warning(observed, plain))
 
 
@@ -76,18 +76,18 @@ def worse(judgements: Sequence[Judgement]) -> Judgement:
 
 
 def _weigh(
-    observed: Trajectory, reference: Reference, spread: Spread, suspects: set[str]
+    observed: Trajectory, reference: Reference, difference: Difference, suspects: set[str]
 ) -> tuple[VerdictName, float | None, str | None, list[str]]:
     """Return verdict, error ratio, worst parameter and warnings of a run whose bits differ."""
     plain = reference.plain
     if not all_finite(plain.parameters):
         return "unchecked", None, None, ["the reference itself is not finite: there is nothing to judge by"]
-    if spread.not_finite is not None:
-        return "wrong", None, spread.not_finite, []
+    if difference.not_finite is not None:
+        return "wrong", None, difference.not_finite, []
     if bool((~observed.losses.isfinite() & plain.losses.isfinite()).any()):
-        return "wrong", None, spread.farthest, ["the loss is not finite where the reference's is"]
+        return "wrong", None, difference.farthest, ["the loss is not finite where the reference's is"]
     if not reference.truth:
-        return _without_truth(reference, spread)
+        return _without_truth(reference, difference)
     errors = [errors_of(observed.parameters, plain.parameters, reference.truth)]
     if observed.moments and reference.true_moments:
         errors.append(errors_of(observed.moments, plain.moments, reference.true_moments))
@@ -114,16 +114,16 @@ def _worst(errors: Sequence[Errors], suspects: set[str]) -> str:
 
 
 def _without_truth(
-    reference: Reference, spread: Spread
+    reference: Reference, difference: Difference
 ) -> tuple[VerdictName, float | None, str | None, list[str]]:
-    share = spread.distance / max(float(reference.travelled.norm()), torch.finfo(torch.float32).tiny)
+    share = difference.distance / max(float(reference.travelled.norm()), torch.finfo(torch.float32).tiny)
     if share > GROSS_SHARE_OF_TRAVEL:
         said = f"it ended {share:.0%} of the way that the reference travelled away from it"
-        return "drifted", None, spread.farthest, [said]
+        return "drifted", None, difference.farthest, [said]
     return (
         "unchecked",
         None,
-        spread.farthest,
+        difference.farthest,
         ["not the reference's bits; verify mode full tells whether it matters"],
     )
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from zbench.spec.accumulation import accumulation
 from zbench.spec.trial import TrialSpec
-from zbench.verify.reference import Task, make_reference
+from zbench.verify.plain_training import ReferenceTask, make_reference
 from zbench.verify.trajectory import save_reference
 from zbench.worker import process
 from zbench.worker.failure import kind_of, message_of
@@ -34,7 +34,7 @@ def run_reference(job: ReferenceJob) -> None:
     try:
         trial = TrialSpec.model_validate(job.trial)
         process.set_threads(threads_per_rank(trial))
-        task = Task(
+        task = ReferenceTask(
             trial_workload(trial, job.base_dir),
             trial.engine,
             accumulation(trial.engine, trial.workload),

@@ -1,0 +1,39 @@
+"""The table of keys that act only beside others names real keys, and refuses exactly what does not act."""
+
+import pytest
+
+from zbench.spec.dependencies import DEPENDENCIES, Dependency, dependency_of, refusals
+from zbench.spec.engine import EngineSpec
+from zbench.spec.keys import canonical_value, known_paths
+
+REFUSED = [one for one in DEPENDENCIES if one.refusal is not None]
+
+
+@pytest.mark.parametrize("dependency", DEPENDENCIES, ids=lambda d: d.key[-1])
+def test_keys_and_values_exist(dependency: Dependency) -> None:
+    assert {dependency.key, dependency.on} <= set(known_paths())
+    assert all(canonical_value(dependency.on, value) == value for value in dependency.values)
+    assert dependency_of(dependency.key) is dependency
+
+
+def test_other_keys_always_act() -> None:
+    assert dependency_of(("engine", "gradient_clipping")) is None
+
+
+def test_defaults_are_never_refused() -> None:
+    for stage in (0, 1, 2, 3):
+        assert list(refusals(EngineSpec.model_validate({"zero_stage": stage}))) == []
+
+
+@pytest.mark.parametrize("dependency", REFUSED, ids=lambda d: d.key[-1])
+def test_a_refusal_names_its_key_and_both_ways_out(dependency: Dependency) -> None:
+    assert dependency.refusal is not None
+    assert f"{dependency.on[-1]}:" in dependency.refusal
+    assert f"{dependency.key[-1]}:" in dependency.refusal
+
+
+def test_several_keys_without_effect_are_all_found() -> None:
+    spec = EngineSpec.model_validate({"offload_optimizer": "cpu", "offload_param": "cpu"})
+    assert [key for key, _ in refusals(spec)] == ["engine.offload_param", "engine.offload_optimizer"]
+    sharded = spec.model_copy(update={"zero_stage": 3})
+    assert list(refusals(sharded)) == []

@@ -1,0 +1,72 @@
+"""The first points of a search: distinct, able to run, far apart, the same for the same seed."""
+
+import pytest
+
+from zbench.spec.axes import ValueRange
+from zbench.tune.design import _place, distance, initial_design, random_point
+from zbench.tune.space import Space, point_key
+
+from .fakes import small_sweep
+
+RANGE = {"low": 1e4, "high": 1e8, "log": True}
+
+
+def ranged() -> Space:
+    axes = {"offload_ratio": {"low": 0.0, "high": 1.0}, "zero_stage": [1, 2]}
+    engine = {"engine": "mine:build", "offload_optimizer": "cpu", "zero_stage": 1}
+    return Space(small_sweep(axes=axes, engine=engine))
+
+
+@pytest.mark.parametrize("space", [Space(small_sweep()), ranged()], ids=["listed", "drawn"])
+def test_points_are_distinct_and_can_run(space: Space) -> None:
+    points = initial_design(space, 8, seed=1)
+    assert len({point_key(point) for point in points}) == len(points) == 8
+    assert all(space.can_run(point) for point in points)
+    assert points == initial_design(space, 8, seed=1)
+
+
+def test_a_design_never_holds_more_points_than_the_space() -> None:
+    space = Space(small_sweep())
+    assert len(initial_design(space, 100, seed=0)) == len(space.points() or ())
+
+
+def test_a_range_where_nothing_can_run_has_no_design() -> None:
+    space = Space(
+        small_sweep(axes={"offload_ratio": {"low": 0.1, "high": 0.9}, "zero_stage": [0]}, engine={})
+    )
+    assert random_point(space, 0, ()) is not None
+    nothing = Space(small_sweep(
+        axes={"initial_loss_scale": {"low": 1.0, "high": 2.0}, "zero_stage": [1]},
+        engine={"dtype": "float16", "engine": "unknown"},
+    ))  # fmt: skip
+    assert initial_design(nothing, 3, seed=0) == []
+
+
+def test_a_taken_point_is_not_drawn_again() -> None:
+    space = Space(small_sweep(axes={"zero_stage": [0, 1]}))
+    taken = point_key({"zero_stage": 0})
+    assert all(random_point(space, seed, {taken}) == {"zero_stage": 1} for seed in range(5))
+    assert random_point(space, 0, {taken, point_key({"zero_stage": 1})}) is None
+
+
+def test_the_second_point_is_the_farthest_from_the_first() -> None:
+    space = Space(small_sweep())
+    first, second = initial_design(space, 2, seed=0)
+    assert distance(space.axes, first, second) == max(
+        distance(space.axes, first, other) for other in space.points() or ()
+    )
+
+
+def test_distance_counts_steps_of_scales_and_differences_of_kinds() -> None:
+    axes = Space(small_sweep()).axes
+    base = {"zero_stage": 1, "offload_optimizer": "none", "reduce_bucket_size": 10_000}
+    assert distance(axes, base, base) == 0
+    assert distance(axes, base, base | {"zero_stage": 2}) == 1
+    assert distance(axes, base, base | {"reduce_bucket_size": 100_000}) == 0.5
+    assert distance(axes, base, base | {"reduce_bucket_size": 1_000_000, "offload_optimizer": "cpu"}) == 2
+    assert distance(axes, base, {"zero_stage": 1, "reduce_bucket_size": 10_000}) == 1
+
+
+def test_places_lie_between_the_ends_of_a_range() -> None:
+    assert _place(ValueRange(2.0, 6.0), 3.0) == 0.25
+    assert _place(ValueRange(1.0, 100.0, log=True), 10.0) == pytest.approx(0.5)

@@ -1,0 +1,78 @@
+"""Keys that act only where another key has certain values; read by refusals and by the search space."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from zbench.spec.engine import EngineSpec
+from zbench.spec.keys import Path, value_at
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """`key` acts only where `on` holds one of `values`.
+
+    refusal: the reason and remedy told where `key` differs from its default without acting; None where such
+    a value is accepted and has no effect.
+    """
+
+    key: Path
+    on: Path
+    values: frozenset[Any]
+    refusal: str | None = None
+
+
+def _engine(key: str, on: str, *values: Any, refusal: str | None = None) -> Dependency:
+    return Dependency(("engine", *key.split(".")), ("engine", *on.split(".")), frozenset(values), refusal)
+
+
+DEPENDENCIES = (
+    _engine("offload_param", "zero_stage", 3,
+            refusal="offload_param needs sharded parameters; set zero_stage: 3 or offload_param: none"),
+    _engine("offload_optimizer", "zero_stage", 1, 2, 3,
+            refusal="offload_optimizer needs a sharded optimizer state; set zero_stage: 1, 2 or 3,"
+            " or offload_optimizer: none"),
+    _engine("offload_schedule", "offload_optimizer", "cpu",
+            refusal="the speculative schedule updates on the CPU; set offload_optimizer: cpu"
+            " or offload_schedule: after_backward"),
+    _engine("offload_ratio", "offload_optimizer", "cpu",
+            refusal="offload_ratio divides the state of an offloaded optimizer; set offload_optimizer: cpu"
+            " or offload_ratio: 1"),
+    _engine("rollback", "offload_schedule", "speculative",
+            refusal="a rollback journal serves speculation only; set offload_schedule: speculative"
+            " or rollback: double_buffer"),
+    _engine("compile", "zero_stage", 1,
+            refusal="compile puts stage 1's reductions into the backward graph; set zero_stage: 1"
+            " or compile: off"),
+    _engine("optimizer.moments_rounding", "optimizer.moments_dtype", "bfloat16",
+            refusal="float32 moments need no stochastic rounding; set moments_dtype: bfloat16"
+            " or moments_rounding: nearest"),
+    _engine("optimizer_threads", "offload_optimizer", "cpu"),
+    _engine("prefetch_bucket_size", "zero_stage", 3),
+    _engine("param_persistence_threshold", "zero_stage", 3),
+    _engine("allgather_bucket_size", "zero_stage", 1, 2, 3),
+    _engine("initial_loss_scale", "dtype", "float16"),
+    _engine("loss_scale_window", "dtype", "float16"),
+)  # fmt: skip
+
+
+@cache
+def dependency_of(key: Path) -> Dependency | None:
+    """Return what must hold for `key` to act, or None where it always acts."""
+    return next((found for found in DEPENDENCIES if found.key == key), None)
+
+
+def refusals(engine: EngineSpec) -> Iterator[tuple[str, str]]:
+    """Yield each key that was changed from its default although it cannot act, with reason and remedy."""
+    config = {"engine": engine.model_dump()}
+    for found in DEPENDENCIES:
+        acts = value_at(config, found.on) in found.values
+        changed = value_at(config, found.key) != value_at(_defaults(), found.key)
+        if found.refusal is not None and changed and not acts:
+            yield ".".join(found.key), found.refusal
+
+
+@cache
+def _defaults() -> Mapping[str, Any]:
+    return {"engine": EngineSpec().model_dump()}
