@@ -36,7 +36,7 @@ MAY_IMPORT = {  # room -> the rooms below it
     "cli": {"spec", "record", "launch", "analysis", "tune", "report", "bench", "worker"},
 }
 ASSEMBLY = "engine/assembly/"  # the top of the engine's own house
-WORKER_IN_LAUNCH = {"zbench.worker.job"}  # what a worker is asked, as plain data
+WORKER_IN_LAUNCH = {"zbench.worker.job", "zbench.worker.failure"}  # plain data, no torch
 NOT_EAGER = {"compiled", "speculative"}
 TORCH_FREE = {"spec", "record", "analysis", "report"}
 TORCH_FREE_ON_IMPORT = {"cli", "launch", "tune"}

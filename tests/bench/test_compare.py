@@ -11,7 +11,7 @@ from zbench.analysis.measurement import PairedMeasurement, Plan
 from zbench.analysis.paired import Side
 from zbench.analysis.trials import Source
 from zbench.bench import compare, slowed
-from zbench.launch.trial import TrialRunner
+from zbench.launch.trial import local_runner
 from zbench.record.record import Record
 from zbench.spec.trial import TrialSpec
 
@@ -83,7 +83,7 @@ def test_a_slowed_worker_trains_as_any_other(tmp_path: Path) -> None:
             "verify": {"mode": "reference"},
         }
     )
-    with TrialRunner(tmp_path, tmp_path, targets=compare.SLOWED, rerun_disturbed=False) as runner:
+    with local_runner(tmp_path, tmp_path, targets=compare.SLOWED, rerun_disturbed=False) as runner:
         found = runner.run(trial)
     assert found.outcome == "ok", found.error
     assert found.correctness.verdict == "identical"

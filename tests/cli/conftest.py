@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli import calling
-from zbench.launch import trial
+from zbench.launch import jobs
 
 FAKES_AT = Path(__file__).parents[1] / "launch"
 
@@ -27,8 +27,8 @@ class Said:
 def zbench(monkeypatch, capsys, tmp_path) -> Callable[..., Said]:
     """Return a function that runs a command in an empty directory."""
     monkeypatch.chdir(tmp_path)
-    fakes = trial.Targets("fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",))
-    monkeypatch.setattr(trial, "DEFAULT_TARGETS", fakes)
+    fakes = jobs.Targets("fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",))
+    monkeypatch.setattr(jobs, "DEFAULT_TARGETS", fakes)
     path = os.pathsep.join(filter(None, [str(FAKES_AT), os.environ.get("PYTHONPATH")]))
     monkeypatch.setenv("PYTHONPATH", path)
     for name in [name for name in os.environ if name.startswith("ZBENCH_")]:

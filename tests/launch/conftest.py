@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from zbench.launch.trial import Targets, TrialRunner
+from zbench.launch.jobs import Targets
+from zbench.launch.trial import TrialRunner, local_runner
 from zbench.spec.trial import TrialSpec
 
 HERE = Path(__file__).parent
@@ -54,7 +55,7 @@ def runner(tmp_path: Path, notices: list[str]) -> Iterator[TrialRunner]:
     """Return a runner of fake workers in an empty run directory."""
     run_dir = tmp_path / "run-1"
     run_dir.mkdir()
-    with TrialRunner(
+    with local_runner(
         run_dir, tmp_path, targets=FAKES, rerun_disturbed=False, on_notice=notices.append
     ) as running:
         yield running

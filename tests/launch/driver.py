@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 
 from zbench.cli.main import main
-from zbench.launch import trial
+from zbench.launch import jobs
 
 sys.path.insert(0, str(Path(__file__).parent))
-trial.DEFAULT_TARGETS = trial.Targets("fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",))
+jobs.DEFAULT_TARGETS = jobs.Targets("fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",))
 
 if __name__ == "__main__":
     main()

@@ -1,5 +1,6 @@
 """Workers without torch, to see what launch makes of them. What a rank does is said in `workload.options`."""
 
+import errno
 import json
 import os
 import signal
@@ -34,11 +35,19 @@ def run_rank(job: RankJob) -> None:
     elif options.get("peers") == "wait":
         time.sleep(600)
     if job.rank == 0:
-        verdict = options.get("verdict", "identical" if job.reference_path else "unchecked")
-        correctness = {"verdict": verdict, "error_ratio": 1.0}
-        slower = 1 + job.repeat if options.get("noise") else 1
-        timing = TIMING | {"median_step_s": 0.01 * slower}
-        write_json(Path(job.result_path), RESULT | {"correctness": correctness, "timing": timing})
+        write_json(
+            Path(job.result_path),
+            result_of(options, job.repeat, has_reference=job.reference_path is not None),
+        )
+
+
+def result_of(options: dict[str, Any], repeat: int, *, has_reference: bool) -> dict[str, Any]:
+    """Return what rank 0 reports of a repeat that ends well."""
+    verdict = options.get("verdict", "identical" if has_reference else "unchecked")
+    correctness = {"verdict": verdict, "error_ratio": 1.0}
+    slower = 1 + repeat if options.get("noise") else 1
+    timing = TIMING | {"median_step_s": 0.01 * slower}
+    return RESULT | {"correctness": correctness, "timing": timing} | options.get("result", {})
 
 
 def run_reference(job: ReferenceJob) -> None:
@@ -49,8 +58,12 @@ def run_reference(job: ReferenceJob) -> None:
         case "fails":
             raise RuntimeError("no reference today")
         case "bad_input":
-            write_error(job.reference_path, "reference", "usage", "no such module")
+            write_error(job.error_stem, "reference", "usage", "no such module")
             raise SystemExit(1)
+        case "disk_full":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        case "no_file":
+            return
     Path(job.reference_path).write_text("reference")
 
 
@@ -61,6 +74,13 @@ def _die(_: RankJob) -> None:
 def _crash(_: RankJob) -> None:
     print("about to fail")
     raise RuntimeError("the model fell over")
+
+
+def _crash_once(job: RankJob) -> None:
+    marker = Path(job.run_dir, "crashed.once")
+    if not marker.exists():
+        marker.touch()
+        _crash(job)
 
 
 def _hang(_: RankJob) -> None:
@@ -100,6 +120,10 @@ def _no_result(_: RankJob) -> None:
     os._exit(0)
 
 
+def _fill_the_disk(_: RankJob) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def _describe(job: RankJob) -> None:
     cpus = ",".join(map(str, sorted(os.sched_getaffinity(0))))
     threads = job.trial["run"]["threads_per_rank"]
@@ -119,9 +143,11 @@ ACTIONS = {
     "segfault": _segfault,
     "no_result": _no_result,
     "describe": _describe,
+    "disk_full": _fill_the_disk,
     "step_on": _step_on,
     "die": _die,
     "crash": _crash,
+    "crash_once": _crash_once,
     "hang": _hang,
     "exit": _exit_quietly,
     "allocate": _allocate,

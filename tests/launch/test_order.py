@@ -1,16 +1,6 @@
-"""Repeats are interleaved, every one comes once, and the order follows from the seed."""
+"""The order of a round follows from the seed and the round alone."""
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from zbench.launch.order import interleaved, shuffled
-
-
-@given(st.integers(0, 20), st.integers(1, 5), st.integers(0, 99))
-def test_each_repeat_of_all_comes_before_the_next(count, repeats, seed):
-    order = list(interleaved(range(count), repeats=repeats, seed=seed))
-    assert [repeat for _, repeat in order] == sorted(repeat for _, repeat in order)
-    assert sorted(order) == [(item, repeat) for item in range(count) for repeat in range(repeats)]
+from zbench.launch.order import shuffled
 
 
 def test_order_follows_from_seed_and_round():

@@ -1,23 +1,36 @@
 """Progress lines are seen once each, and only when they are whole."""
 
+import json
+
+import pytest
+
 from zbench.launch.progress import ProgressTail
+
+
+def line(step: int) -> dict[str, object]:
+    return {"phase": "timed", "step": step, "steps": 3, "seconds": 0.1}
+
+
+def written(*steps: int) -> str:
+    return "".join(json.dumps(line(step)) + "\n" for step in steps)
 
 
 def test_lines_are_seen_once_and_whole(tmp_path):
     file = tmp_path / "progress.jsonl"
     tail = ProgressTail(file)
     assert tail.new_lines() == []
-    file.write_text('{"step": 1}\n{"st')
-    assert tail.new_lines() == [{"step": 1}]
+    whole, rest = written(1), written(2, 3)
+    file.write_text(whole + rest[:3])
+    assert tail.new_lines() == [line(1)]
     assert tail.new_lines() == []
     with file.open("a") as out:
-        out.write('ep": 2}\n{"step": 3}\n')
-    assert tail.new_lines() == [{"step": 2}, {"step": 3}]
+        out.write(rest[3:])
+    assert tail.new_lines() == [line(2), line(3)]
 
 
 def test_first_reason_ends_it(tmp_path):
     file = tmp_path / "progress.jsonl"
-    file.write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n')
+    file.write_text(written(1, 2, 3))
     seen = []
 
     def watch(line):
@@ -26,3 +39,21 @@ def test_first_reason_ends_it(tmp_path):
 
     assert ProgressTail(file).feed(watch) == "enough"
     assert seen == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "no JSON",
+        "[" * 100_000,
+        "7",
+        "{}",
+        '{"phase": 1, "step": 1, "steps": 1, "seconds": 1}',
+        "\xff",
+        "null",
+    ],
+)
+def test_what_is_no_progress_line_is_skipped(tmp_path, other):
+    file = tmp_path / "progress.jsonl"
+    file.write_text(other + "\n" + written(1), encoding="latin-1")
+    assert ProgressTail(file).new_lines() == [line(1)]

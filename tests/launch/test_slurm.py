@@ -8,22 +8,25 @@ import pytest
 
 from zbench.errors import UsageError
 from zbench.launch import slurm
-from zbench.launch.slurm import SlurmOptions, SlurmRunner
-from zbench.launch.trial import Targets
+from zbench.launch.executor import RepeatTask
+from zbench.launch.slurm import SlurmExecutor, SlurmOptions
+from zbench.launch.trial import TrialRunner
 from zbench.spec.trial import TrialSpec
 
+from .conftest import FAKES
+
 pytest.importorskip("submitit")
-FAKES = Targets("fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",))
 
 
 @pytest.fixture
-def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlurmRunner:
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrialRunner:
     path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
     monkeypatch.setenv("PYTHONPATH", path)
     monkeypatch.setattr(slurm, "_POLL_SECONDS", 0.05)
     run_dir = tmp_path / "run"
     run_dir.mkdir()
-    return SlurmRunner(run_dir, tmp_path, SlurmOptions(cluster="local"), targets=FAKES)
+    executor = SlurmExecutor(run_dir, tmp_path, SlurmOptions(cluster="local"), targets=FAKES)
+    return TrialRunner(executor, run_dir)
 
 
 def trial(options: dict[str, Any] | None = None, **run: Any) -> TrialSpec:
@@ -32,7 +35,7 @@ def trial(options: dict[str, Any] | None = None, **run: Any) -> TrialSpec:
     return TrialSpec.model_validate({"workload": workload, "run": sizes, "engine": {}})
 
 
-def test_a_job_of_two_tasks_becomes_a_record_with_its_verdict(runner: SlurmRunner) -> None:
+def test_a_job_of_two_tasks_becomes_a_record_with_its_verdict(runner: TrialRunner) -> None:
     wanted = trial()
     assert not runner.has_reference(wanted)
     record = runner.run(wanted, repeat=1)
@@ -49,7 +52,7 @@ def test_a_job_of_two_tasks_becomes_a_record_with_its_verdict(runner: SlurmRunne
     [("crash", "crashed", "the model fell over"), ("allocate", "oom", "cannot allocate 7 GiB")],
 )
 def test_what_a_rank_says_of_its_failure_is_recorded(
-    runner: SlurmRunner, do: str, outcome: str, message: str
+    runner: TrialRunner, do: str, outcome: str, message: str
 ) -> None:
     record = runner.run(trial({"do": do}, world_size=1))
     assert record.outcome == outcome
@@ -59,14 +62,14 @@ def test_what_a_rank_says_of_its_failure_is_recorded(
     assert list((runner.run_dir / record.error.log).glob("*.out")), "the job's output is kept"
 
 
-def test_a_job_that_dies_without_a_word_crashed(runner: SlurmRunner) -> None:
+def test_a_job_that_dies_without_a_word_crashed(runner: TrialRunner) -> None:
     record = runner.run(trial({"do": "die"}, world_size=1))
     assert record.outcome == "crashed"
     assert record.error is not None
     assert "ended as" in record.error.message
 
 
-def test_a_reference_that_fails_leaves_the_trial_unverified(runner: SlurmRunner) -> None:
+def test_a_reference_that_fails_leaves_the_trial_unverified(runner: TrialRunner) -> None:
     record = runner.run(trial({"reference": "fails"}, world_size=1))
     assert record.outcome == "ok"
     assert record.correctness.verdict == "unchecked"
@@ -74,9 +77,16 @@ def test_a_reference_that_fails_leaves_the_trial_unverified(runner: SlurmRunner)
 
 
 def test_ranks_must_fill_the_nodes_evenly(tmp_path: Path) -> None:
-    runner = SlurmRunner(tmp_path, tmp_path, SlurmOptions(nodes=3, cluster="local"), targets=FAKES)
+    executor = SlurmExecutor(tmp_path, tmp_path, SlurmOptions(nodes=3, cluster="local"), targets=FAKES)
     with pytest.raises(UsageError, match="2 ranks cannot be shared out evenly among 3 nodes"):
-        runner.run(trial())
+        executor.run(RepeatTask(trial()))
+
+
+def test_nothing_runs_after_a_reference_that_found_bad_input(runner: TrialRunner) -> None:
+    record = runner.run(trial({"reference": "bad_input"}))
+    assert record.error is not None
+    assert (record.outcome, record.error.kind) == ("crashed", "usage")
+    assert not (runner.run_dir / "logs" / f"{record.trial_id}-r0").exists()
 
 
 def test_options_are_submitits() -> None:
@@ -93,4 +103,4 @@ def test_options_that_are_none_are_refused(text: str) -> None:
 def test_without_slurm_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageError, match="no sbatch on this machine"):
-        SlurmRunner(tmp_path, tmp_path, SlurmOptions())
+        SlurmExecutor(tmp_path, tmp_path, SlurmOptions())

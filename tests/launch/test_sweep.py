@@ -8,17 +8,17 @@ from zbench.errors import UsageError
 from zbench.launch.events import SweepStarted, TrialFinished, TrialStarted
 from zbench.launch.order import shuffled
 from zbench.launch.sweep import SweepPlan, SweepRun
-from zbench.record.store import RunDirectory, load_records
+from zbench.record.store import RunDirectory, StorageError, load_records
 from zbench.spec.expand import Expansion, InvalidTrial
 
-from .conftest import FAKES, make_trial
+from .conftest import make_trial
+from .mock_executor import MockExecutor
 
 
 class Sweep:
     """Runs plans in one run directory and remembers what was told."""
 
     def __init__(self, tmp_path: Path) -> None:
-        self.base = tmp_path
         self.directory = RunDirectory.create(tmp_path, "sweep", spec={}, environment={})
         self.events: list[object] = []
 
@@ -33,14 +33,9 @@ class Sweep:
             if stop_after is not None and len(self.told(TrialFinished)) == stop_after:
                 raise KeyboardInterrupt
 
-        return SweepRun(
-            SweepPlan(**plan),
-            self.directory,
-            self.base,
-            on_event=listen,
-            targets=FAKES,
-            rerun_disturbed=False,
-        ).run()
+        self.executor = MockExecutor()
+        SweepRun(SweepPlan(**plan), self.directory, lambda: self.executor, on_event=listen).run()
+        return self.directory.records()
 
     def told(self, kind):
         """Return the events of one kind."""
@@ -182,10 +177,32 @@ def test_references_are_cleared_away_when_all_is_done(sweep):
         sweep.run(*STAGES, stop_after=1)
     assert (sweep.directory.path / "references").exists()
     sweep.run(*STAGES)
+    assert sweep.executor.references == [], "computed before the interruption"
     assert not (sweep.directory.path / "references").exists()
-    assert len((sweep.directory.path / "reference.calls").read_text()) == 1
 
 
 def test_left_counts_down_to_zero(sweep):
     sweep.run(*STAGES)
     assert [event.left for event in sweep.told(TrialFinished)] == list(range(7, -1, -1))
+
+
+def test_full_disk_while_a_reference_is_computed_stops_the_run_and_resume_verifies_every_row(sweep):
+    with pytest.raises(StorageError, match=r"No space left on device.*--resume"):
+        sweep.run(*(make_trial(stage=stage, reference="disk_full") for stage in (0, 1)))
+    assert sweep.directory.records() == []
+    records = sweep.run(*STAGES)
+    assert {record.correctness.verdict for record in records} == {"identical"}
+
+
+def test_full_disk_in_a_trial_stops_the_run_and_records_nothing_of_it(sweep):
+    with pytest.raises(StorageError, match="--resume"):
+        sweep.run(make_trial(do="disk_full"))
+    assert sweep.directory.records() == []
+    assert sweep.executor.is_closed
+
+
+def test_every_repeat_of_all_comes_before_the_next(sweep):
+    sweep.run(*STAGES)
+    rounds = [repeat for _, repeat in sweep.started()]
+    assert rounds == sorted(rounds)
+    assert sorted(set(sweep.started())) == [(stage, repeat) for stage in range(4) for repeat in (0, 1)]

@@ -105,7 +105,7 @@ def test_killed_rank_is_run_again_once(runner, trial, notices):
 
 def test_killed_server_takes_its_ranks_along_and_is_replaced(runner, trial, notices):
     runner.wait_until_ready()
-    server = runner.server_pid
+    server = runner.executor.server_pid
     pids = []
 
     def kill_server() -> None:
@@ -117,7 +117,7 @@ def test_killed_server_takes_its_ranks_along_and_is_replaced(runner, trial, noti
     record = runner.run(trial(do="wait_once", rank=1))
     killer.join()
     assert record.outcome == "ok"
-    assert runner.server_pid != server
+    assert runner.executor.server_pid != server
     until(lambda: gone(pids[0]), "the rank ends with its server")
     assert notices == ["the trial server was killed from outside; running it again"]
 
@@ -170,7 +170,7 @@ def test_thread_count_is_resolved_before_ranks_are_pinned(runner, trial):
 
 
 def test_one_shot_form_starts_and_ends_its_own_server(tmp_path, trial, monkeypatch):
-    monkeypatch.setattr("zbench.launch.trial.DEFAULT_TARGETS", FAKES)
+    monkeypatch.setattr("zbench.launch.jobs.DEFAULT_TARGETS", FAKES)
     before = psutil.Process().children()
     with RunDirectory.create(tmp_path, "s", spec={}, environment={}) as run:
         record = run_trial(trial(), run_dir=run.path, base_dir=tmp_path)
@@ -180,7 +180,7 @@ def test_one_shot_form_starts_and_ends_its_own_server(tmp_path, trial, monkeypat
 
 def test_interruption_ends_the_trial_and_its_processes(runner, trial):
     main = threading.main_thread().ident
-    others = [child for child in psutil.Process().children() if child.pid != runner.server_pid]
+    others = [child for child in psutil.Process().children() if child.pid != runner.executor.server_pid]
 
     def interrupt() -> None:
         text_of(runner.run_dir / "rank1.pid")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from zbench.launch.trial import TrialRunner
+from zbench.launch.trial import TrialRunner, local_runner
 from zbench.record.record import Record
 from zbench.spec.trial import TrialSpec
 
@@ -42,7 +42,7 @@ def trial(
 
 @pytest.fixture(scope="package")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrialRunner]:
-    with TrialRunner(tmp_path_factory.mktemp("run"), ROOT, rerun_disturbed=False) as started:
+    with local_runner(tmp_path_factory.mktemp("run"), ROOT, rerun_disturbed=False) as started:
         yield started
 
 

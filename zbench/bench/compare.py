@@ -36,7 +36,8 @@ from zbench.analysis.paired import Blocks, Side
 from zbench.analysis.trials import Source
 from zbench.bench import results
 from zbench.bench.slowed import SHARE
-from zbench.launch.trial import DEFAULT_TARGETS, Targets, TrialRunner
+from zbench.launch.jobs import DEFAULT_TARGETS, Targets
+from zbench.launch.trial import TrialRunner, local_runner
 from zbench.record.record import Record
 from zbench.spec.expand import expand
 from zbench.spec.load import sweep_from_mapping
@@ -128,7 +129,7 @@ def family(wanted: Sequence[TrialSpec], head: Targets, plan: Plan) -> Comparison
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zbench-compare-")))
 
         def servers(targets: Targets) -> list[TrialRunner]:
-            made = [TrialRunner(scratch, scratch, targets=targets) for _ in range(SERVERS)]
+            made = [local_runner(scratch, scratch, targets=targets) for _ in range(SERVERS)]
             return [stack.enter_context(one) for one in made]
 
         base = servers(DEFAULT_TARGETS)

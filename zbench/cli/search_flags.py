@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zbench.cli import sweeping
-from zbench.cli.sweeping import Request
+from zbench.cli.conclusion import Request
 from zbench.errors import UsageError
 from zbench.spec.document import read_document
 from zbench.spec.metrics import METRICS

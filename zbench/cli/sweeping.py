@@ -1,21 +1,28 @@
-"""What `sweep` and `run` share: from a sweep to records, table and exit code."""
+"""`sweep` and `run`: from a sweep to records, table and exit code."""
 
-import os
-import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from zbench.cli import console
+from zbench.cli.conclusion import (
+    Conclusion,
+    Interruption,
+    Request,
+    facts,
+    failure_code,
+    is_incorrect,
+    open_directory,
+)
 from zbench.errors import ExitCode, UsageError, ZbenchError
-from zbench.launch.capacity import check_world_size
+from zbench.launch.executor import Executor
+from zbench.launch.executors import make_executor, require_room
 from zbench.launch.slurm import SlurmOptions
 from zbench.launch.sweep import SweepPlan, SweepRun
-from zbench.record import environment, lines
 from zbench.record.record import Record
-from zbench.record.store import RunDirectory, load_environment, load_records, resolve_run
+from zbench.record.store import load_environment, resolve_run
 from zbench.record.summary import best, summarize
 from zbench.report.detail import print_configuration
 from zbench.report.live import view
@@ -25,23 +32,6 @@ from zbench.spec.expand import expand
 from zbench.spec.inputs import check_inputs
 from zbench.spec.load import load_sweep, sweep_from_mapping
 from zbench.spec.sweep import SearchSpec, SweepSpec
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A sweep to run: what, where its relative paths begin, and where results go.
-
-    run: the run directory to continue, None for a new one. source: the sweep file, if there is one.
-    settings: the `--set` texts that shaped the sweep. single: only the file's base configuration is run.
-    """
-
-    sweep: SweepSpec
-    base_dir: Path
-    output_dir: Path
-    run: Path | None = None
-    source: Path | None = None
-    settings: tuple[str, ...] = ()
-    single: bool = False
 
 
 def from_file(file: Path, output_dir: Path, settings: Sequence[str]) -> Request:
@@ -88,28 +78,32 @@ def resumed(run: str, output_dir: Path, file: Path | None, settings: Sequence[st
 def perform(request: Request, *, detailed: bool = False, slurm: SlurmOptions | None = None) -> ExitCode:
     """Run the sweep, print its table (or all figures) or document, and return the exit code."""
     expansion = expand(request.sweep)
-    if slurm is None:
-        check_world_size(max((trial.run.world_size for trial in expansion.trials), default=1))
-    directory = _directory(request)
+    require_room((trial.run.world_size for trial in expansion.trials), slurm)
     plan = SweepPlan(expansion, seed=request.sweep.run.seed, imply_oom=request.sweep.search.imply_oom)
-    failure: ZbenchError | KeyboardInterrupt | None = None
-    with directory:
-        with view(
-            console.rich_console(stderr=True), request.sweep.objective, quiet=console.state.quiet
-        ) as show:
+    failure: Interruption | None = None
+    with open_directory(request, facts(request, sys.argv[1:])) as directory:
+
+        def executor() -> Executor:
+            return make_executor(directory.path, request.base_dir, slurm)
+
+        objective, stderr = request.sweep.objective, console.rich_console(stderr=True)
+        with view(stderr, objective, quiet=console.state.quiet) as show:
             try:
-                SweepRun(plan, directory, request.base_dir, on_event=show, slurm=slurm).run()
+                SweepRun(plan, directory, executor, on_event=show).run()
             except (ZbenchError, KeyboardInterrupt) as error:
                 failure = error
         if failure is not None and request.run is None and directory.discard_if_empty():
             raise failure
-        records = load_records(directory.path)
-    return _conclude(request, directory.path, records, failure, detailed)
+        records = directory.records()
+    code = exit_code(records) if failure is None else failure_code(failure)
+    conclusion = Conclusion(request, directory.path, records, code, failure, "sweep")
+    _print(conclusion, detailed)
+    return code
 
 
 def exit_code(records: Sequence[Record]) -> ExitCode:
     """Return what records mean for the command's status: wrong results weigh more than trials that failed."""
-    if any(record.correctness.verdict in ("drifted", "wrong") for record in records):
+    if is_incorrect(records):
         return ExitCode.CORRECTNESS
     if any(_failed(record) for record in records):
         return ExitCode.TRIALS_FAILED
@@ -121,71 +115,18 @@ def _failed(record: Record) -> bool:
     return record.outcome in ("oom", "timeout", "crashed") and not pruned
 
 
-def _directory(request: Request) -> RunDirectory:
-    if request.run is not None:
-        return RunDirectory.open(request.run)
-    facts = environment.collect(
-        command=sys.argv[1:],
-        sweep_file=str(request.source) if request.source else None,
-        base_dir=str(request.base_dir),
-        settings=list(request.settings),
-        single=request.single,
-    )
-    return RunDirectory.create(
-        request.output_dir, request.sweep.name, spec=sweep_document(request.sweep), environment=facts
-    )
-
-
-def _conclude(
-    request: Request,
-    path: Path,
-    records: list[Record],
-    failure: ZbenchError | KeyboardInterrupt | None,
-    detailed: bool,
-) -> ExitCode:
-    """Print what there is and return the exit code, also of a run that was cut short."""
-    code = exit_code(records)
-    if isinstance(failure, KeyboardInterrupt):
-        code = ExitCode.INTERRUPTED
-    elif failure is not None:
-        code = failure.exit_code
+def _print(conclusion: Conclusion, detailed: bool) -> None:
+    """Print the results of a run, also of one that was cut short."""
+    request, path, records = conclusion.request, conclusion.path, conclusion.records
     if console.state.json:
-        console.document(_document(request, path, records, code, failure))
+        winner = best(summarize(records), request.sweep.objective)
+        console.document(conclusion.document(winner.trial_id if winner else None))
     elif detailed:
         for summary in summarize(records):
             print_configuration(console.rich_console(), summary, path)
     elif records:
         print_results(console.rich_console(), records, request.sweep.objective, path)
-    if failure is not None:
-        said = "interrupted" if isinstance(failure, KeyboardInterrupt) else str(failure)
-        console.error(f"{said}; {len(records)} records are kept, continue with")
-        console.note(f"  {_resume_command(request, path)}")
-    elif not console.state.json:
-        console.note(f"results in {path}")
-    return code
-
-
-def _document(
-    request: Request, path: Path, records: list[Record], code: ExitCode, failure: BaseException | None
-) -> dict[str, Any]:
-    winner = best(summarize(records), request.sweep.objective)
-    document: dict[str, Any] = {
-        "schema_version": 1,
-        "run_id": path.name,
-        "run_dir": str(path),
-        "trials": [lines.jsonable(record) for record in records],
-        "best": winner.trial_id if winner else None,
-        "exit_code": int(code),
-    }
-    if failure is not None:
-        message = str(failure) or "interrupted"
-        document["error"] = {"kind": type(failure).__name__, "message": message}
-    return document
-
-
-def _resume_command(request: Request, path: Path) -> str:
-    source = [os.path.relpath(request.source)] if request.source else []
-    return shlex.join(["zbench", "sweep", *source, "--resume", str(path)])
+    conclusion.say()
 
 
 def _without_axes(sweep: SweepSpec) -> SweepSpec:

@@ -16,7 +16,7 @@ import psutil
 
 from zbench.launch import preload
 from zbench.launch.affinity import usable_cores
-from zbench.launch.attempt import Group, Launcher
+from zbench.launch.local import Group, Launcher
 from zbench.launch.messages import RankStart
 from zbench.record.environment import machine_facts, software_facts
 from zbench.units import format_bytes, format_seconds
@@ -143,23 +143,21 @@ def _loopback() -> Check:
 
 
 def _trials() -> Iterator[Check]:
-    launcher = Launcher(preload.MODULES, lambda _: None)
-    try:
+    with Launcher(preload.MODULES) as launcher:
         ready = launcher.wait_until_ready()
         for problem in ready.problems:
             yield Check("imports", "fail", problem)
         yield Check("trial server", "ok", f"imports take {format_seconds(ready.seconds)}, once a sweep")
         yield from _facts(launcher)
         yield _meeting(launcher)
-    finally:
-        launcher.close()
 
 
 def _facts(launcher: Launcher) -> Iterator[Check]:
     result = launcher.scratch / "facts.json"
     logs = launcher.scratch / "facts"
     start = RankStart(pickle.dumps(str(result)), str(logs / "rank0.log"), (str(result), 0))
-    attempt = launcher.attempt(Group(FACTS, [start], result, logs, _PATIENCE_SECONDS), log_name="facts")
+    logs.mkdir()
+    attempt = launcher.run(Group(FACTS, [start], result, logs, _PATIENCE_SECONDS), log_name="facts")
     if attempt.error is not None:
         yield Check("torch", "fail", attempt.error.message)
         return
@@ -207,8 +205,9 @@ def _meeting(launcher: Launcher) -> Check:
         RankStart(pickle.dumps(replace(job, rank=rank)), str(logs / f"rank{rank}.log"), (str(result), rank))
         for rank in range(2)
     ]
-    group = Group(MEET, starts, result, logs, _PATIENCE_SECONDS, scratch=scratch)
-    attempt = launcher.attempt(group, log_name="meeting")
+    scratch.mkdir()
+    logs.mkdir()
+    attempt = launcher.run(Group(MEET, starts, result, logs, _PATIENCE_SECONDS), log_name="meeting")
     if attempt.error is not None or json.loads(result.read_text()) != {"sum": 3}:
         return Check(
             "two ranks", "fail", attempt.error.message if attempt.error else "added 1 and 2 to something else"

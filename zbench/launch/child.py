@@ -1,4 +1,4 @@
-"""The first moments of a forked rank: it takes its place in the group, then calls its target and ends."""
+"""What a forked process does: join its process group, redirect its output, call its target, exit."""
 
 import ctypes
 import faulthandler
@@ -12,11 +12,10 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from zbench.launch.messages import RankStart
-from zbench.worker.job import error_path, write_error
+from zbench.worker.failure import report
 
 STACKS_SIGNAL = signal.SIGUSR1
 _PR_SET_PDEATHSIG = 1
-_OOM_WORDS = ("can't allocate memory", "out of memory", "cannot allocate memory", "bad_alloc")
 
 
 def die_with_parent(parent: int) -> None:
@@ -40,7 +39,7 @@ def become_rank(start: RankStart, target: str, group: int, server: int) -> NoRet
         faulthandler.register(STACKS_SIGNAL, all_threads=True)
         if start.cpus is not None:
             os.sched_setaffinity(0, start.cpus)
-        code = _call(target, start)
+        code = call(target, lambda: pickle.loads(start.job), start.error)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -56,25 +55,18 @@ def resolve(target: str) -> Callable[[Any], None]:
     return function
 
 
-def _call(target: str, start: RankStart) -> int:
+def call(target: str, job: Callable[[], object], error: tuple[str, int | str]) -> int:
+    """Call `target` with its job and return an exit status; `error` says where a failure is reported."""
     try:
-        resolve(target)(pickle.loads(start.job))
+        try:
+            resolve(target)(job())
+        except Exception as escaped:
+            traceback.print_exc()
+            report(escaped, *error)
+            return 1
     except SystemExit as request:
         return request.code if isinstance(request.code, int) else int(request.code is not None)
-    except BaseException as error:
-        traceback.print_exc()
-        if not error_path(*start.error).exists():
-            kind = "oom" if is_out_of_memory(error) else "crashed"
-            write_error(*start.error, kind, f"{type(error).__name__}: {error}")
-        return 1
     return 0
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed, going by type or by the words allocators use."""
-    text = str(error).lower()
-    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return named or (isinstance(error, RuntimeError | OSError) and any(words in text for words in _OOM_WORDS))
 
 
 def _redirect(log: str) -> None:

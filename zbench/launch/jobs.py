@@ -1,15 +1,27 @@
-"""From a TrialSpec to the processes that run it: a job a rank, with cores, threads, log and error file."""
+"""What runs in the processes of a trial, and how each of them starts: cores, threads, log and error file."""
 
 import pickle
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zbench.launch import affinity
+from zbench.launch import affinity, preload
 from zbench.launch.messages import RankStart
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import RankJob, ReferenceJob, threads_per_rank
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What runs in the processes (`module:function`), and what a server imports before it forks them."""
+
+    rank: str = "zbench.worker.main:run_rank"
+    reference: str = "zbench.worker.main:run_reference"
+    modules: tuple[str, ...] = preload.MODULES
+
+
+DEFAULT_TARGETS = Targets()
 
 
 def resolved(trial: TrialSpec) -> dict[str, Any]:
@@ -19,8 +31,15 @@ def resolved(trial: TrialSpec) -> dict[str, Any]:
     return trial.model_copy(update={"run": run}).model_dump(mode="json")
 
 
-def rank_starts(job: RankJob, logs: Path, cores: Sequence[Sequence[int]]) -> list[RankStart]:
-    """Return how each rank of a trial begins; `job` is rank 0's. cores: logical CPUs of each usable core."""
+def process_starts(
+    job: RankJob | ReferenceJob, logs: Path, cores: Sequence[Sequence[int]]
+) -> list[RankStart]:
+    """Return how each process of a job starts; `job` is rank 0's. A reference may use all cores.
+
+    cores: the logical CPUs of each usable core.
+    """
+    if isinstance(job, ReferenceJob):
+        return [RankStart(pickle.dumps(job), str(logs / "rank0.log"), (job.error_stem, "reference"))]
     cpus = affinity.assign(job.world_size, cores)
     return [
         RankStart(
@@ -31,8 +50,3 @@ def rank_starts(job: RankJob, logs: Path, cores: Sequence[Sequence[int]]) -> lis
         )
         for rank in range(job.world_size)
     ]
-
-
-def reference_start(job: ReferenceJob, logs: Path) -> RankStart:
-    """Return how the one process begins that computes a reference; it may use all cores."""
-    return RankStart(pickle.dumps(job), str(logs / "rank0.log"), (job.reference_path, "reference"))

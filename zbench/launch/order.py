@@ -1,7 +1,7 @@
-"""In which order repeats run: all configurations once, shuffled, then all again. A drift hits all alike."""
+"""The order of repeats: all configurations once, shuffled, then all again, so that a drift hits all alike."""
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -12,10 +12,3 @@ def shuffled(items: Sequence[T], *, seed: int, round_number: int) -> list[T]:
     order = list(items)
     random.Random(f"{seed}/{round_number}").shuffle(order)
     return order
-
-
-def interleaved(items: Sequence[T], *, repeats: int, seed: int) -> Iterator[tuple[T, int]]:
-    """Yield (item, repeat) for every item and repeat 0, 1, ...; each repeat of all items before the next."""
-    for repeat in range(repeats):
-        for item in shuffled(items, seed=seed, round_number=repeat):
-            yield item, repeat

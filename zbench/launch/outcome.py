@@ -1,4 +1,4 @@
-"""What a group's end means: ok, or which failure, in words a user can act on."""
+"""The outcome of a process group: ok, or which failure, with a message for the user."""
 
 import signal
 from dataclasses import replace
@@ -7,7 +7,7 @@ from pathlib import Path
 from zbench.launch.group import GroupEnd
 from zbench.record.record import Failure, Outcome
 from zbench.units import format_bytes, format_seconds
-from zbench.worker.job import first_failure
+from zbench.worker.job import NO_ROOM_STATUS, first_failure
 
 _SIGNALS_OF_FAILED_ALLOCATIONS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 _VMSTAT = Path("/proc/vmstat")
@@ -45,8 +45,10 @@ def classify(
         return "timeout", Failure("timeout", message, f"{log}/rank0.log")
     failed = next((e for e in end.exits.values() if e.code != 0), None)
     if failed is not None:
-        message = f"rank {failed.rank} exited with status {failed.code} and no message"
-        return "crashed", Failure("crashed", message, f"{log}/rank{failed.rank}.log")
+        kind, message = "crashed", f"rank {failed.rank} exited with status {failed.code} and no message"
+        if failed.code == NO_ROOM_STATUS:
+            kind, message = "storage", f"rank {failed.rank} could not write why it failed (TMPDIR is full?)"
+        return "crashed", Failure(kind, message, f"{log}/rank{failed.rank}.log")
     return "ok", None
 
 
@@ -71,7 +73,7 @@ def _killed(rank: int, number: int, kernel_oom_kills: int, log: str) -> tuple[Ou
 
 
 def _over_limit(rank: int, number: int, memory_limit: int, log: str) -> tuple[Outcome, Failure]:
-    """A library that cannot allocate, or start a thread for want of its stack, aborts without a word."""
+    """Return out-of-memory: a library that cannot allocate memory, or a thread's stack, aborts silently."""
     name = signal.Signals(number).name
     message = f"rank {rank} ended by {name} under run.memory_limit of {format_bytes(memory_limit)}"
     return "oom", Failure("oom", message, f"{log}/rank{rank}.log")

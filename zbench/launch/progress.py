@@ -8,9 +8,20 @@ from typing import Any
 Watch = Callable[[dict[str, Any]], str | None]
 """Called with each progress line (see `zbench.worker.job.RankJob`); a returned reason ends the trial."""
 
+_FIELDS: dict[str, tuple[type, ...]] = {
+    "phase": (str,),
+    "step": (int,),
+    "steps": (int,),
+    "seconds": (int, float),
+}
+
 
 class ProgressTail:
-    """Reads what was appended since the last look; a line that is still being written waits."""
+    """Reads what was appended since the last look; a line that is still being written waits.
+
+    Make a new one for each run of a trial. Lines that are no progress lines are skipped: the trial's own
+    code can write to the file.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -26,7 +37,7 @@ class ProgressTail:
             return []
         end = data.rfind(b"\n") + 1
         self._offset += end
-        return [json.loads(line) for line in data[:end].splitlines()]
+        return [line for line in map(_parsed, data[:end].splitlines()) if line is not None]
 
     def feed(self, watch: Watch) -> str | None:
         """Show new lines to `watch`; return the first reason it gives to end the trial."""
@@ -34,3 +45,15 @@ class ProgressTail:
             if (reason := watch(line)) is not None:
                 return reason
         return None
+
+
+def _parsed(text: bytes) -> dict[str, Any] | None:
+    """Return a progress line, None for anything else."""
+    try:
+        line = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(line, dict):
+        return None
+    fits = all(type(line.get(key)) in types for key, types in _FIELDS.items())
+    return line if fits else None

@@ -1,36 +1,39 @@
-"""Trials that span nodes: each repeat is a SLURM job of one task a rank, submitted by submitit.
+"""The SLURM executor: each repeat is a job of one SLURM task per rank, submitted by submitit.
 
-An optional extra (`pip install "zbench[slurm]"`). The run directory must lie on a file system that all nodes
-share. The ranks meet at a TCP port of the job's first node. What a rank leaves (result, error files) is read
-as the local launcher reads it, so a Record looks the same wherever its trial ran.
+An optional extra (`pip install "zbench[slurm]"`). The run directory must be on a file system that all nodes
+share. The ranks connect to a TCP port of the job's first node.
 """
 
 import contextlib
 import importlib
-import json
 import shutil
-import sys
 import time
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 from zbench.errors import UsageError
-from zbench.launch import trial as local
-from zbench.launch.child import is_out_of_memory, resolve
+from zbench.launch import jobs
+from zbench.launch.child import call
+from zbench.launch.executor import (
+    Attempt,
+    JobFactory,
+    ReferenceTask,
+    RepeatTask,
+    Task,
+    TaskFiles,
+    collected,
+    patience,
+)
+from zbench.launch.jobs import Targets
 from zbench.launch.progress import ProgressTail, Watch
-from zbench.launch.trial import Targets
-from zbench.record import lines
-from zbench.record.record import SCHEMA_VERSION, Failure, Outcome, Record
-from zbench.record.store import LOGS
+from zbench.record.record import Failure, Outcome
 from zbench.spec.trial import TrialSpec
 from zbench.units import parse_count
-from zbench.worker.job import RankJob, ReferenceJob, error_path, first_failure, reference_key, write_error
+from zbench.worker.job import RankJob, ReferenceJob, first_failure
 
 _POLL_SECONDS = 1.0
-_REFERENCE_PATIENCE = 4.0
 _QUEUE_SECONDS = 7 * 24 * 3600.0
 _STATES: dict[str, Outcome] = {"OUT_OF_MEMORY": "oom", "TIMEOUT": "timeout", "DEADLINE": "timeout"}
 _KNOWN = ("nodes", "cluster", "timeout_min", "cpus_per_task", "gpus_per_node", "mem_gb")
@@ -65,143 +68,97 @@ class SlurmOptions:
         return cls(nodes, cluster, found | numbers)
 
 
-class SlurmRunner:
-    """Runs trials as jobs, one after another. Has the methods of `zbench.launch.trial.TrialRunner`."""
+class SlurmExecutor:
+    """Runs tasks as jobs, one after another. See `executor.Executor`."""
 
     def __init__(
         self, run_dir: Path, base_dir: Path, options: SlurmOptions, *, targets: Targets | None = None
     ) -> None:
         """Raise UsageError where submitit is not installed, or there is no SLURM to submit to."""
-        self.run_dir, self.base_dir = run_dir.absolute(), base_dir.absolute()
-        self._options, self._targets = options, targets or local.DEFAULT_TARGETS
-        self._submitit = _submitit()
-        if options.cluster == "slurm" and shutil.which("sbatch") is None:
-            raise UsageError("no sbatch on this machine; run this on a login node of the cluster")
-        self._references: dict[str, Path | Failure] = {}
-
-    def run(self, trial: TrialSpec, *, repeat: int = 0, watch: Watch | None = None) -> Record:
-        """Run one repeat as a job and return its Record, whatever became of it.
-
-        watch: as in TrialRunner. UsageError where the ranks cannot be shared out evenly among the nodes.
-        """
-        per_node, rest = divmod(trial.run.world_size, self._options.nodes)
-        if rest or per_node == 0:
-            raise UsageError(
-                f"{trial.run.world_size} ranks cannot be shared out evenly among {self._options.nodes} nodes"
-            )
-        reference = self.reference(trial)
-        name = f"{LOGS}/{trial.trial_id}-r{repeat}"
-        work = _emptied(self.run_dir / name)
-        job = RankJob(
-            trial=trial.model_dump(mode="json"),
-            rank=0,
-            world_size=trial.run.world_size,
-            init_method="",
-            run_dir=str(self.run_dir),
-            base_dir=str(self.base_dir),
-            result_path=str(work / "result.json"),
-            reference_path=str(reference) if isinstance(reference, Path) else None,
-            progress_path=str(work / "progress.jsonl") if watch else None,
-            repeat=repeat,
-        )
-        end = self._submit(
-            run_task, job, work, tasks_per_node=per_node, seconds=trial.run.timeout, watch=watch
-        )
-        warnings = [f"not verified: {reference.message}"] if isinstance(reference, Failure) else []
-        return self._record(trial, repeat, end, Path(job.result_path), warnings)
-
-    def has_reference(self, trial: TrialSpec) -> bool:
-        """Whether `run` would submit its job at once."""
-        return trial.verify.mode == "off" or reference_key(trial) in self._references
-
-    def reference(self, trial: TrialSpec, watch: Watch | None = None) -> Path | Failure | None:
-        """Return the trajectory that a trial is judged by, computed by a job of its own if missing."""
-        if trial.verify.mode == "off":
-            return None
-        key = reference_key(trial)
-        if key not in self._references:
-            self._references[key] = self._make_reference(trial, key, watch)
-        return self._references[key]
+        chosen = targets or jobs.DEFAULT_TARGETS
+        self._jobs = JobFactory(run_dir.absolute(), base_dir.absolute(), chosen, _as_it_is)
+        self._options = options
+        self._submitit = require_slurm(options)
 
     def wait_until_ready(self) -> tuple[str, ...]:
         """Nothing is imported here: each job imports on its own node."""
         return ()
 
-    def close(self) -> None:
-        """Nothing is left to end: every job was waited for or cancelled."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _make_reference(self, trial: TrialSpec, key: str, watch: Watch | None) -> Path | Failure:
-        path = self.run_dir / "references" / f"{key}.pt"
-        if path.exists():
-            return path
-        path.parent.mkdir(exist_ok=True)
-        work = _emptied(self.run_dir / LOGS / f"reference-{key}")
-        progress = str(work / "progress.jsonl") if watch else None
-        values = trial.model_dump(mode="json")
-        job = ReferenceJob(values, str(self.run_dir), str(self.base_dir), str(path), progress)
-        seconds = trial.run.timeout * _REFERENCE_PATIENCE * trial.run.world_size
-        end = self._submit(
-            run_reference_task, job, work, tasks_per_node=1, seconds=seconds, watch=watch, nodes=1
-        )
-        if end is None and not path.exists():
-            return Failure("crashed", "its job ended without a result", str(work.relative_to(self.run_dir)))
-        return end or path
-
-    def _submit(
-        self, task: Any, job: Any, work: Path, *, seconds: float, watch: Watch | None, **shape: int
-    ) -> Failure | None:
-        """Submit a job, wait for its end, and return why it failed, or None."""
-        executor = self._submitit.AutoExecutor(folder=str(work), cluster=self._options.cluster)
-        minutes = max(1, round(seconds / 60 + 2))  # importing torch on cold nodes is not the trial's time
-        settings = {"nodes": self._options.nodes, "timeout_min": minutes, "name": "zbench", **shape}
-        executor.update_parameters(**{**settings, **self._options.parameters})
-        submitted = executor.submit(task, job, self._targets)
+    def run(self, task: Task, watch: Watch | None = None) -> Attempt:
+        """Run a task as a job; UsageError where the ranks cannot be divided evenly among the nodes."""
+        name = self._jobs.log_name(task)
+        per_node = ranks_per_node(task.trial.run.world_size, self._options.nodes)
+        shape = {"tasks_per_node": per_node}
+        if isinstance(task, ReferenceTask):
+            shape = {"tasks_per_node": 1, "nodes": 1}
+        directory = self._jobs.run_dir / name
+        files = TaskFiles.fresh(directory, directory)
+        job = self._jobs.job(task, files, watched=watch is not None)
+        submitted = self._submit(task, job, files, shape)
         try:
-            reason = _waited(submitted, watch, work / "progress.jsonl")
+            reason = _wait(submitted, watch, files.progress)
         except BaseException:
             submitted.cancel(check=False)
             raise
         if reason is not None:
             submitted.cancel(check=False)
-            return Failure("pruned", reason)
-        return self._failure(job, submitted)
+            return Attempt("timeout", Failure("pruned", reason, name))
+        reported = _reported(task, files, name)
+        if reported is not None:
+            return reported
+        ended = collected(task, files, Attempt("ok"), name)
+        return ended if ended.error is None else _named_by_slurm(ended, submitted)
 
-    def _failure(self, job: Any, submitted: Any) -> Failure | None:
-        result = job.result_path if isinstance(job, RankJob) else job.reference_path
-        failure = first_failure(result, job.world_size if isinstance(job, RankJob) else 0)
-        if failure is not None or Path(result).exists():
-            return failure
-        state = str(submitted.state).split()[0].rstrip("+")
-        return Failure(_STATES.get(state, "crashed"), f"the job {submitted.job_id} ended as {state}")
+    def close(self) -> None:
+        """Nothing is left to end: every job was waited for or cancelled."""
 
-    def _record(
-        self, trial: TrialSpec, repeat: int, failure: Failure | None, result: Path, warnings: list[str]
-    ) -> Record:
-        known: dict[str, Any]
-        if failure is None:
-            known = json.loads(result.read_text())
-        else:
-            known = {
-                "outcome": _outcome(failure.kind),
-                "error": replace(failure, log=f"{LOGS}/{result.parent.name}"),
-            }
-        identity = {"run_id": self.run_dir.name, "trial_id": trial.trial_id, "repeat": repeat}
-        what = {"axes": trial.axes, "config": trial.config(), "schema_version": SCHEMA_VERSION}
-        record = lines.decode(identity | what | known, "the result of a trial")
-        return replace(record, warnings=[*record.warnings, *warnings])
+    def _submit(
+        self, task: Task, job: RankJob | ReferenceJob, files: TaskFiles, shape: dict[str, int]
+    ) -> Any:
+        executor = self._submitit.AutoExecutor(folder=str(files.logs), cluster=self._options.cluster)
+        minutes = max(
+            1, round(patience(task) / 60 + 2)
+        )  # importing torch on cold nodes is not the trial's time
+        settings = {"nodes": self._options.nodes, "timeout_min": minutes, "name": "zbench", **shape}
+        executor.update_parameters(**{**settings, **self._options.parameters})
+        return executor.submit(run_job, self._jobs.target(task), self._jobs.targets.modules, job)
 
 
-def run_task(job: RankJob, targets: Targets) -> None:
-    """Be one rank: take place and rendezvous from the job's environment, then call the worker."""
+def require_slurm(options: SlurmOptions) -> Any:
+    """Return the submitit module; UsageError where it is not installed or there is no SLURM here."""
+    module = _submitit()
+    if options.cluster == "slurm" and shutil.which("sbatch") is None:
+        raise UsageError("no sbatch on this machine; run this on a login node of the cluster")
+    return module
+
+
+def ranks_per_node(world_size: int, nodes: int) -> int:
+    """Return how many ranks run on each node; UsageError where they cannot be divided evenly."""
+    each, rest = divmod(world_size, nodes)
+    if rest or each == 0:
+        raise UsageError(f"{world_size} ranks cannot be shared out evenly among {nodes} nodes")
+    return each
+
+
+def run_job(target: str, modules: Sequence[str], job: RankJob | ReferenceJob) -> None:
+    """Be one process of a job: import what the worker needs, then call it.
+
+    A rank reads its place and the rendezvous from the job's environment.
+    """
+    for module in modules:  # in this order: the memory counter must be there before torch
+        importlib.import_module(module)
+    if isinstance(job, RankJob):
+        job = _placed(job)
+        call(target, lambda: job, (job.result_path, job.rank))
+    else:
+        call(target, lambda: job, (job.error_stem, "reference"))
+
+
+def _placed(job: RankJob) -> RankJob:
+    """Return the job of this process: its rank, and a TCP port of the job's first node to meet at."""
     place = _submitit().JobEnvironment()
     port = 20_000 + int("".join(filter(str.isdigit, str(place.job_id)))) % 20_000
-    mine = replace(
+    return replace(
         job,
         rank=place.global_rank,
         world_size=place.num_tasks,
@@ -209,30 +166,27 @@ def run_task(job: RankJob, targets: Targets) -> None:
         local_rank=place.local_rank,
         local_world_size=max(1, place.num_tasks // max(1, place.num_nodes)),
     )
-    _call(targets.rank, targets.modules, mine, (mine.result_path, mine.rank))
 
 
-def run_reference_task(job: ReferenceJob, targets: Targets) -> None:
-    """Compute a reference trajectory."""
-    _call(targets.reference, targets.modules, job, (job.reference_path, "reference"))
+def _reported(task: Task, files: TaskFiles, name: str) -> Attempt | None:
+    """Return the failure that the ranks reported, or None."""
+    world_size = task.trial.run.world_size if isinstance(task, RepeatTask) else 0
+    failure = first_failure(str(files.result), world_size)
+    if failure is None:
+        return None
+    return Attempt("oom" if failure.kind == "oom" else "crashed", replace(failure, log=name))
 
 
-def _call(target: str, modules: Sequence[str], job: Any, place: tuple[str, int | str]) -> None:
-    """Call a worker's function; `place` is where the launcher looks for the error of whom."""
-    for module in modules:  # in this order: the memory counter must be there before torch
-        importlib.import_module(module)
-    try:
-        resolve(target)(job)
-    except SystemExit:
-        return  # it has left its error file
-    except BaseException as error:
-        traceback.print_exc(file=sys.stderr)
-        if not error_path(*place).exists():
-            kind = "oom" if is_out_of_memory(error) else "crashed"
-            write_error(*place, kind, f"{type(error).__name__}: {error}")
+def _named_by_slurm(attempt: Attempt, submitted: Any) -> Attempt:
+    """Return the attempt of a job that left neither result nor error, by the state that SLURM reports."""
+    assert attempt.error is not None
+    state = str(submitted.state).split()[0].rstrip("+")
+    outcome = _STATES.get(state, "crashed")
+    message = f"the job {submitted.job_id} ended as {state}"
+    return replace(attempt, outcome=outcome, error=replace(attempt.error, kind=outcome, message=message))
 
 
-def _waited(submitted: Any, watch: Watch | None, progress: Path) -> str | None:
+def _wait(submitted: Any, watch: Watch | None, progress: Path) -> str | None:
     """Wait for a job's end; return the reason that `watch` gave to end it early."""
     tail = ProgressTail(progress)
     deadline = time.monotonic() + _QUEUE_SECONDS
@@ -243,19 +197,14 @@ def _waited(submitted: Any, watch: Watch | None, progress: Path) -> str | None:
         time.sleep(_POLL_SECONDS if submitted.state in ("PENDING", "RUNNING") else _POLL_SECONDS / 4)
     with contextlib.suppress(Exception):
         submitted.wait()
+    if watch is not None:
+        tail.feed(watch)
     return None
 
 
-def _outcome(kind: str) -> Outcome:
-    if kind == "oom":
-        return "oom"
-    return "timeout" if kind in ("timeout", "pruned") else "crashed"
-
-
-def _emptied(path: Path) -> Path:
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True)
-    return path
+def _as_it_is(trial: TrialSpec) -> dict[str, Any]:
+    """Return the trial's JSON values: its thread count depends on the node and is resolved there."""
+    return trial.model_dump(mode="json")
 
 
 def _whole(text: str, name: str) -> int:

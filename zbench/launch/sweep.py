@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,12 +17,13 @@ from zbench.launch.events import (
     TrialFinished,
     TrialStarted,
 )
+from zbench.launch.executor import Executor
 from zbench.launch.implied import ImpliedOom
 from zbench.launch.order import shuffled
-from zbench.launch.slurm import SlurmOptions, SlurmRunner
-from zbench.launch.trial import Targets, TrialRunner
+from zbench.launch.reference import REFERENCES
+from zbench.launch.trial import TrialRunner
 from zbench.record.record import Failure, Record
-from zbench.record.store import RunDirectory, StorageError
+from zbench.record.store import RunDirectory, storage_errors
 from zbench.spec.expand import Expansion, InvalidTrial
 from zbench.spec.trial import TrialSpec
 
@@ -46,58 +47,43 @@ class SweepRun:
         self,
         plan: SweepPlan,
         directory: RunDirectory,
-        base_dir: Path,
+        make_executor: Callable[[], Executor],
         *,
         on_event: OnEvent = lambda _: None,
-        targets: Targets | None = None,
         rerun_disturbed: bool = True,
-        slurm: SlurmOptions | None = None,
     ) -> None:
-        """slurm: how repeats run as jobs; None for processes on this machine."""
-        self._plan, self._directory, self._base_dir = plan, directory, base_dir
+        """make_executor: called if anything is left to run."""
+        self._plan, self._directory = plan, directory
+        self._make_executor, self._rerun_disturbed = make_executor, rerun_disturbed
         self._tell = on_event
-        self._targets = targets
-        self._rerun_disturbed, self._slurm = rerun_disturbed, slurm
         self._by_trial: dict[str, list[Record]] = {}
         self._implied = ImpliedOom()
         for record in directory.records():
             self._remember(record)
 
-    def run(self) -> list[Record]:
-        """Run what is missing and return all records; every finished repeat is on disk, come what may."""
+    def run(self) -> None:
+        """Run what is missing; every repeat that ends is in the run directory before the next begins."""
         self._record_invalid()
         trials = self._plan.expansion.trials
         finished = [record for record in self._directory.records() if record.outcome != "invalid"]
         axes = tuple(dict.fromkeys(key for trial in trials for key in trial.axes))
         self._tell(SweepStarted(self._directory.path, len(trials), self._left(), finished, axes))
         if self._left():
-            try:
+            with storage_errors():
                 self._run_missing()
-            except BrokenPipeError:
-                raise
-            except OSError as error:  # a full disk strikes logs and scratch files before it strikes records
-                raise StorageError(f"cannot go on: {error}; mend that and use --resume") from None
-        shutil.rmtree(self._directory.path / "references", ignore_errors=True)
-        return self._directory.records()
+        shutil.rmtree(self._directory.path / REFERENCES, ignore_errors=True)
 
     def _run_missing(self) -> None:
-        with self._runner() as runner:
+        with TrialRunner(
+            self._make_executor(),
+            self._directory.path,
+            rerun_disturbed=self._rerun_disturbed,
+            on_notice=lambda text: self._tell(Notice(text)),
+        ) as runner:
             for problem in runner.wait_until_ready():
                 self._tell(Notice(f"cannot import {problem}"))
             for trial, repeat in self._missing():
                 self._run_one(runner, trial, repeat)
-
-    def _runner(self) -> TrialRunner | SlurmRunner:
-        path = self._directory.path
-        if self._slurm is not None:
-            return SlurmRunner(path, self._base_dir, self._slurm, targets=self._targets)
-        return TrialRunner(
-            path,
-            self._base_dir,
-            targets=self._targets,
-            rerun_disturbed=self._rerun_disturbed,
-            on_notice=lambda text: self._tell(Notice(text)),
-        )
 
     def _missing(self) -> Iterator[tuple[TrialSpec, int]]:
         """Yield what is to run next, round by round; what a round showed decides who is in the next."""
@@ -128,7 +114,7 @@ class SweepRun:
             for trial in self._plan.expansion.trials
         )
 
-    def _run_one(self, runner: TrialRunner | SlurmRunner, trial: TrialSpec, repeat: int) -> None:
+    def _run_one(self, runner: TrialRunner, trial: TrialSpec, repeat: int) -> None:
         failure = self._implied.failure(trial) if self._plan.imply_oom and repeat == 0 else None
         began = time.monotonic()
         if failure is not None:

@@ -1,61 +1,45 @@
-"""One repeat of one trial: TrialSpec in, Record out, whatever the trial does."""
+"""One repeat of one trial: TrialSpec in, Record out, whatever the trial does and wherever it runs."""
 
-import json
-import shutil
-import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from zbench.launch import affinity, jobs, preload
-from zbench.launch.attempt import Attempt, Group, Launcher, OnNotice
-from zbench.launch.progress import ProgressTail, Watch
+from zbench.errors import UsageError
+from zbench.launch.executor import Attempt, Executor, RepeatTask
+from zbench.launch.jobs import Targets
+from zbench.launch.local import LocalExecutor
+from zbench.launch.progress import Watch
 from zbench.launch.reference import References
 from zbench.record import lines
 from zbench.record.record import SCHEMA_VERSION, Failure, Record
-from zbench.record.store import LOGS
+from zbench.record.store import StorageError
 from zbench.spec.trial import TrialSpec
-from zbench.worker.job import RankJob
 
 _LASTING_LOAD = 3
 """After so many repeats that stayed disturbed when run again, disturbed repeats are no longer run again."""
 
-
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """What runs in the processes (`module:function`), and what the server imports before it forks them."""
-
-    rank: str = "zbench.worker.main:run_rank"
-    reference: str = "zbench.worker.main:run_reference"
-    modules: tuple[str, ...] = preload.MODULES
-
-
-DEFAULT_TARGETS = Targets()
+OnNotice = Callable[[str], None]
+"""Told what happened beside the trials themselves: a repeat that is run again, and why."""
 
 
 class TrialRunner:
-    """Runs trials one after another in processes forked from a warm server. A context manager.
+    """Runs trials one after another on an executor, each with its reference. A context manager.
 
-    run_dir: the run directory; its name is the records' run_id, and `logs/` and `references/` in it are used.
-    base_dir: where relative paths of the sweep begin. The server starts to import at once, in the background.
+    run_dir: the run directory; its name is the records' run_id. The executor is closed with the runner.
     """
 
     def __init__(
         self,
+        executor: Executor,
         run_dir: Path,
-        base_dir: Path,
         *,
-        targets: Targets | None = None,
         rerun_disturbed: bool = True,
         on_notice: OnNotice = lambda _: None,
     ) -> None:
-        self.run_dir, self.base_dir = run_dir.absolute(), base_dir.absolute()
-        self._targets = targets or DEFAULT_TARGETS
-        self._launcher = Launcher(self._targets.modules, on_notice)
+        self.executor, self.run_dir = executor, run_dir.absolute()
         self._tell = on_notice
-        self._references = References(self._launcher, self._targets.reference, self.run_dir, self.base_dir)
-        self._cores = affinity.usable_cores()
+        self._references = References(executor, self.run_dir)
         self._reruns_left = _LASTING_LOAD if rerun_disturbed else 0
 
     def run(self, trial: TrialSpec, *, repeat: int = 0, watch: Watch | None = None) -> Record:
@@ -63,19 +47,20 @@ class TrialRunner:
 
         watch: sees each progress line of rank 0; a reason that it returns ends the repeat (outcome
         `timeout`, error kind `pruned`). Where the reference finds the trial's input bad, nothing runs (error
-        kind `usage`).
+        kind `usage`). StorageError where the trial failed because a disk is full.
         """
         reference = self.reference(trial)
         if isinstance(reference, Failure) and reference.kind == "usage":
-            return self._identified(trial, repeat, {"outcome": "crashed", "error": reference})
-        path = reference if isinstance(reference, Path) else None
-        record, attempt = self._run_once(trial, repeat, path, watch)
-        if self._worth_a_rerun(attempt):
+            return self._record(trial, repeat, Attempt("crashed", reference))
+        task = RepeatTask(trial, repeat, reference if isinstance(reference, Path) else None)
+        attempt = self._surviving(task, watch)
+        if attempt.error is None and self._reruns_left > 0 and attempt.severity > 1:
             self._tell(f"{'; '.join(attempt.warnings)}; measuring it again")
-            again, second = self._run_once(trial, repeat, path, watch)
-            if _severity(second) < _severity(attempt):
-                record, attempt = again, second
-            self._reruns_left = _LASTING_LOAD if _severity(attempt) <= 1 else self._reruns_left - 1
+            attempt = min(attempt, self._surviving(task, watch), key=lambda one: one.severity)
+            self._reruns_left = _LASTING_LOAD if attempt.severity <= 1 else self._reruns_left - 1
+        if attempt.error is not None and attempt.error.kind == "storage":
+            raise StorageError(f"{attempt.error.message}; free some space and use --resume")
+        record = self._record(trial, repeat, attempt)
         warnings = [*record.warnings, *attempt.warnings]
         if isinstance(reference, Failure):
             warnings.append(f"not verified: the reference could not be computed: {reference.message}")
@@ -90,17 +75,12 @@ class TrialRunner:
         return self._references.known(trial)
 
     def wait_until_ready(self) -> tuple[str, ...]:
-        """Return when the server has imported everything: the imports that failed, in words."""
-        return self._launcher.wait_until_ready().problems
-
-    @property
-    def server_pid(self) -> int:
-        """The process id of the warm server."""
-        return self._launcher.server_pid
+        """Return when trials can start: the imports that failed, in words."""
+        return self.executor.wait_until_ready()
 
     def close(self) -> None:
-        """End the server; nothing that was started is left."""
-        self._launcher.close()
+        """Close the executor; nothing that was started is left."""
+        self.executor.close()
 
     def __enter__(self) -> Self:
         return self
@@ -108,82 +88,43 @@ class TrialRunner:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _run_once(
-        self, trial: TrialSpec, repeat: int, reference: Path | None, watch: Watch | None
-    ) -> tuple[Record, Attempt]:
-        name = f"{LOGS}/{trial.trial_id}-r{repeat}"
-        scratch = Path(tempfile.mkdtemp(dir=self._launcher.scratch))
-        progress = scratch / "progress.jsonl"
-        job = RankJob(
-            trial=jobs.resolved(trial),
-            rank=0,
-            world_size=trial.run.world_size,
-            init_method=f"file://{scratch}/rendezvous",
-            run_dir=str(self.run_dir),
-            base_dir=str(self.base_dir),
-            result_path=str(scratch / "result.json"),
-            reference_path=str(reference) if reference else None,
-            progress_path=str(progress) if watch else None,
-            repeat=repeat,
-        )
-        logs = self.run_dir / name
-        group = Group(
-            target=self._targets.rank,
-            ranks=jobs.rank_starts(job, logs, self._cores),
-            result_path=Path(job.result_path),
-            logs=logs,
-            deadline=trial.run.timeout,
-            stop_when=_stopper(progress, watch),
-            scratch=scratch,
-            memory_limit=trial.run.memory_limit,
-        )
-        attempt = self._launcher.attempt(group, log_name=name)
-        record = self._record(trial, repeat, attempt, group.result_path, name)
-        shutil.rmtree(scratch, ignore_errors=True)
-        return record, attempt
+    def _surviving(self, task: RepeatTask, watch: Watch | None) -> Attempt:
+        """Run a task, once more if a process was killed from outside: that says nothing about the trial."""
+        attempt = self.executor.run(task, watch)
+        if not attempt.was_killed:
+            return attempt
+        assert attempt.error is not None
+        self._tell(f"{attempt.error.message}; running it again")
+        return self.executor.run(task, watch)
 
-    def _record(self, trial: TrialSpec, repeat: int, attempt: Attempt, result: Path, logs: str) -> Record:
+    def _record(self, trial: TrialSpec, repeat: int, attempt: Attempt) -> Record:
+        """Return the Record of an attempt; `crashed` where rank 0 reported what no record can hold."""
         known: dict[str, Any] = {"outcome": attempt.outcome, "error": attempt.error}
-        if attempt.outcome == "ok":
-            try:
-                known = json.loads(result.read_text())
-            except (OSError, ValueError):
-                message = "the ranks ended without a result"
-                known = {"outcome": "crashed", "error": Failure("crashed", message, f"{logs}/rank0.log")}
-        return self._identified(trial, repeat, known)
-
-    def _identified(self, trial: TrialSpec, repeat: int, known: dict[str, Any]) -> Record:
-        """Return what is known as a Record of this repeat."""
         identity = {"run_id": self.run_dir.name, "trial_id": trial.trial_id, "repeat": repeat}
         what = {"axes": trial.axes, "config": trial.config(), "schema_version": SCHEMA_VERSION}
-        return lines.decode(identity | what | known, "the result of a trial")
+        try:
+            return lines.decode({**(attempt.result or known), **identity, **what}, "the result of a trial")
+        except UsageError as error:
+            known = {"outcome": "crashed", "error": Failure("crashed", str(error))}
+            return lines.decode({**known, **identity, **what})
 
-    def _worth_a_rerun(self, attempt: Attempt) -> bool:
-        return attempt.outcome == "ok" and self._reruns_left > 0 and _severity(attempt) > 1
+
+def local_runner(
+    run_dir: Path,
+    base_dir: Path,
+    *,
+    targets: Targets | None = None,
+    rerun_disturbed: bool = True,
+    on_notice: OnNotice = lambda _: None,
+) -> TrialRunner:
+    """Return a runner of trials on this machine. base_dir: where relative paths of the sweep begin."""
+    executor = LocalExecutor(run_dir, base_dir, targets=targets)
+    return TrialRunner(executor, run_dir, rerun_disturbed=rerun_disturbed, on_notice=on_notice)
 
 
 def run_trial(
-    trial: TrialSpec,
-    *,
-    repeat: int = 0,
-    run_dir: Path,
-    base_dir: Path,
-    watch: Watch | None = None,
-    runner: TrialRunner | None = None,
+    trial: TrialSpec, *, repeat: int = 0, run_dir: Path, base_dir: Path, watch: Watch | None = None
 ) -> Record:
-    """Run one repeat of one trial and return its Record; a runner, if given, saves the start of a server."""
-    if runner is not None:
+    """Run one repeat of one trial on this machine and return its Record."""
+    with local_runner(run_dir, base_dir) as runner:
         return runner.run(trial, repeat=repeat, watch=watch)
-    with TrialRunner(run_dir, base_dir) as own:
-        return own.run(trial, repeat=repeat, watch=watch)
-
-
-def _stopper(progress: Path, watch: Watch | None) -> Callable[[], str | None] | None:
-    if watch is None:
-        return None
-    tail = ProgressTail(progress)
-    return lambda: tail.feed(watch)
-
-
-def _severity(attempt: Attempt) -> float:
-    return attempt.disturbance.severity if attempt.disturbance is not None and attempt.error is None else 2.0

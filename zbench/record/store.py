@@ -30,6 +30,17 @@ class StorageError(ZbenchError):
     """A result could not be written, for example because the disk is full; earlier results are intact."""
 
 
+@contextlib.contextmanager
+def storage_errors() -> Iterator[None]:
+    """Turn an OSError of the body (a full disk) into StorageError; a closed pipe stays what it is."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise StorageError(f"cannot go on: {error}; fix that and use --resume") from None
+
+
 class RunDirectory:
     """A run directory open for writing; `create` makes one, `open` continues one. A context manager."""
 

@@ -1,4 +1,4 @@
-"""What a worker process is asked to do, and how it says that it failed. No torch: the launcher imports this.
+"""The job of a worker process, and how it reports a failure. No torch: the launcher imports this.
 
 The launcher starts one process a rank and calls `zbench.worker.main.run_rank(job)` in it, after one process
 has run `zbench.worker.main.run_reference(job)` if no trajectory of that key exists yet. A rank that fails
@@ -21,7 +21,10 @@ from zbench.spec.trial import TrialSpec
 
 _DTYPES = {"dtype", "grad_accum_dtype", "communication_dtype"}
 _SHAPES_THE_REFERENCE = _DTYPES | {"gradient_clipping", "optimizer", "param_groups"}
-_KINDS_BY_RANK_OF_CAUSE = ("usage", "oom", "crashed", "peer_lost")
+NO_ROOM_STATUS = 74
+"""Exit status of a rank that could not write its error file (EX_IOERR of sysexits.h)."""
+
+_KINDS_BY_RANK_OF_CAUSE = ("usage", "storage", "oom", "crashed", "peer_lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +56,22 @@ class RankJob:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceJob:
-    """Compute the reference trajectory of a trial and save it, atomically, at `reference_path`."""
+    """Compute the reference trajectory of a trial and save it, atomically, at `reference_path`.
+
+    errors: path that the error file is named after; by default `reference_path`.
+    """
 
     trial: dict[str, Any]
     run_dir: str
     base_dir: str
     reference_path: str
     progress_path: str | None = None
+    errors: str | None = None
+
+    @property
+    def error_stem(self) -> str:
+        """Return the path that `error_path` and `first_failure` take."""
+        return self.errors or self.reference_path
 
 
 def threads_per_rank(trial: TrialSpec, local_world_size: int | None = None) -> int:
@@ -103,32 +115,40 @@ def error_path(result_path: str, rank: int | str) -> Path:
 
 
 def write_error(result_path: str, rank: int | str, kind: str, message: str) -> None:
-    """Leave one rank's error for the launcher. `kind` is `usage`, `oom`, `crashed` or `peer_lost`."""
+    """Leave one rank's error for the launcher. `kind` is one of `zbench.worker.failure.Kind`."""
     write_json(
         error_path(result_path, rank), {"kind": kind, "message": message, "rank": rank, "time": time.time()}
     )
 
 
 def first_failure(result_path: str, world_size: int) -> Failure | None:
-    """Return the cause among the errors that ranks left: bad input, then out-of-memory, then the earliest
-    crash.
+    """Return the cause among the errors that ranks left: bad input, a full disk, out-of-memory, then the
+    earliest crash.
 
-    A rank that only lost its peer is named when nothing better is known. `kind` is the record's outcome
-    (`oom` or `crashed`), or `usage` for bad input that only the worker could see. None where no rank left an
+    A rank that only lost its peer is named when nothing better is known. `kind` is `oom`, `crashed`, `usage`
+    for bad input that only the worker could see, or `storage` for a full disk. None where no rank left an
     error.
     """
-    errors = []
-    for rank in ["reference", *range(world_size)]:
-        try:
-            errors.append(json.loads(error_path(result_path, rank).read_text()))
-        except (FileNotFoundError, json.JSONDecodeError):
-            continue
+    found = [_read_error(error_path(result_path, rank)) for rank in ["reference", *range(world_size)]]
+    errors = [error for error in found if error is not None]
     if not errors:
         return None
     cause = min(errors, key=lambda error: (_KINDS_BY_RANK_OF_CAUSE.index(error["kind"]), error["time"]))
     kind = "crashed" if cause["kind"] == "peer_lost" else cause["kind"]
     where = "" if cause["rank"] == "reference" else f"rank {cause['rank']}: "
     return Failure(kind=kind, message=where + cause["message"])
+
+
+def _read_error(path: Path) -> dict[str, Any] | None:
+    """Return what a rank left, None for no file or one that `write_error` did not write."""
+    try:
+        error = json.loads(path.read_text())
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(error, dict) or error.get("kind") not in _KINDS_BY_RANK_OF_CAUSE:
+        return None
+    fits = isinstance(error.get("message"), str) and isinstance(error.get("time"), int | float)
+    return error if fits and "rank" in error else None
 
 
 def write_json(path: Path, value: Any) -> None:

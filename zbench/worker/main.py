@@ -9,8 +9,8 @@ from zbench.spec.trial import TrialSpec
 from zbench.verify.plain_training import ReferenceTask, make_reference
 from zbench.verify.trajectory import save_reference
 from zbench.worker import process
-from zbench.worker.failure import kind_of, message_of
-from zbench.worker.job import RankJob, ReferenceJob, threads_per_rank, write_error, write_json
+from zbench.worker.failure import report
+from zbench.worker.job import RankJob, ReferenceJob, threads_per_rank, write_json
 from zbench.worker.progress import Progress
 from zbench.worker.rank import run_trial, trial_workload
 
@@ -48,10 +48,10 @@ def run_reference(job: ReferenceJob) -> None:
             )
         save_reference(reference, Path(job.reference_path))
     except BaseException as error:
-        _give_up(error, job.reference_path, "reference")
+        _give_up(error, job.error_stem, "reference")
 
 
 def _give_up(error: BaseException, path: str, who: int | str) -> None:
     traceback.print_exc(file=sys.stderr)
-    write_error(path, who, kind_of(error), message_of(error))
+    report(error, path, who)
     raise SystemExit(1) from error

@@ -1,0 +1,109 @@
+"""What `sweep`, `run`, `tune` and `worker` share: request, run directory, document, last messages."""
+
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zbench.cli import console
+from zbench.errors import ExitCode, ZbenchError
+from zbench.record import environment, lines
+from zbench.record.record import Record
+from zbench.record.store import RunDirectory
+from zbench.spec.dump import sweep_document
+from zbench.spec.sweep import SweepSpec
+
+Interruption = ZbenchError | KeyboardInterrupt
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A sweep to run: what, where its relative paths begin, and where results go.
+
+    run: the run directory to continue, None for a new one. source: the sweep file, if there is one.
+    settings: the `--set` texts that shaped the sweep. single: only the file's base configuration is run.
+    """
+
+    sweep: SweepSpec
+    base_dir: Path
+    output_dir: Path
+    run: Path | None = None
+    source: Path | None = None
+    settings: tuple[str, ...] = ()
+    single: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """A run that has ended, or was cut short by `failure`; `command` is the one that continues it."""
+
+    request: Request
+    path: Path
+    records: Sequence[Record]
+    code: ExitCode
+    failure: Interruption | None
+    command: str
+
+    def document(self, best: str | None, **more: Any) -> dict[str, Any]:
+        """Return the document that `--json` prints."""
+        document: dict[str, Any] = {
+            "schema_version": 1,
+            "run_id": self.path.name,
+            "run_dir": str(self.path),
+            "trials": [lines.jsonable(record) for record in self.records],
+            "best": best,
+            **more,
+            "exit_code": int(self.code),
+        }
+        if self.failure is not None:
+            document["error"] = {"kind": type(self.failure).__name__, "message": self._reason}
+        return document
+
+    def say(self) -> None:
+        """Say on stderr where the results are or, if the run was cut short, why and how to continue it."""
+        if self.failure is not None:
+            console.error(f"{self._reason}; {len(self.records)} records are kept, continue with")
+            console.note(f"  {self._resume}")
+        elif not console.state.json:
+            console.note(f"results in {self.path}")
+
+    @property
+    def _reason(self) -> str:
+        return str(self.failure) or "interrupted"
+
+    @property
+    def _resume(self) -> str:
+        source = [os.path.relpath(self.request.source)] if self.request.source else []
+        return shlex.join(["zbench", self.command, *source, "--resume", str(self.path)])
+
+
+def facts(request: Request, command: Sequence[str]) -> dict[str, Any]:
+    """Return what `environment.json` holds of a run that begins now; `command`: the command line."""
+    return environment.collect(
+        command=list(command),
+        sweep_file=str(request.source) if request.source else None,
+        base_dir=str(request.base_dir),
+        settings=list(request.settings),
+        single=request.single,
+    )
+
+
+def open_directory(request: Request, about: dict[str, Any]) -> RunDirectory:
+    """Return the run directory to write to: the one to continue, or a new one. about: see `facts`."""
+    if request.run is not None:
+        return RunDirectory.open(request.run)
+    return RunDirectory.create(
+        request.output_dir, request.sweep.name, spec=sweep_document(request.sweep), environment=about
+    )
+
+
+def failure_code(failure: Interruption) -> ExitCode:
+    """Return the exit code of what cut a run short."""
+    return failure.exit_code if isinstance(failure, ZbenchError) else ExitCode.INTERRUPTED
+
+
+def is_incorrect(records: Sequence[Record]) -> bool:
+    """Whether some repeat computed another training step than plain PyTorch."""
+    return any(record.correctness.verdict in ("drifted", "wrong") for record in records)

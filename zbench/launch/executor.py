@@ -1,0 +1,200 @@
+"""The contract between the scheduler and what runs its trials: processes on this machine, or SLURM jobs.
+
+An executor runs one task once and says how it ended. Everything else is the scheduler's (`trial`, `sweep`):
+references, repeats, runs after a kill or a disturbance, and records.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from zbench.launch.disturbance import Disturbance
+from zbench.launch.jobs import Targets
+from zbench.launch.progress import Watch
+from zbench.record.record import Failure, Outcome
+from zbench.record.store import LOGS
+from zbench.spec.trial import TrialSpec
+from zbench.worker.job import RankJob, ReferenceJob
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatTask:
+    """Train one repeat of a trial on all its ranks. reference: the trajectory to judge it by, if any."""
+
+    trial: TrialSpec
+    repeat: int = 0
+    reference: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the task's log directory."""
+        return f"{self.trial.trial_id}-r{self.repeat}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceTask:
+    """Compute the reference trajectory of a trial in one process, and save it at `path`."""
+
+    trial: TrialSpec
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """Name of the task's log directory."""
+        return f"reference-{self.path.stem}"
+
+
+Task = RepeatTask | ReferenceTask
+
+REFERENCE_PATIENCE = 4.0
+"""A reference plays all ranks in turn, and then again in float64: multiple of timeout x world size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """How one run of a task ended. result: the record fields that rank 0 reported, of a repeat that is ok."""
+
+    outcome: Outcome
+    error: Failure | None = None
+    result: dict[str, Any] | None = None
+    disturbance: Disturbance | None = None
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether a process was killed from outside, which says nothing about the configuration."""
+        return self.error is not None and self.error.kind == "killed"
+
+    @property
+    def severity(self) -> float:
+        """How much the machine was disturbed: above 1 the figures suffered; infinite for a failure."""
+        if self.error is not None:
+            return float("inf")
+        return self.disturbance.severity if self.disturbance is not None else 0.0
+
+    @property
+    def warnings(self) -> list[str]:
+        """What disturbed a repeat that ended well, in words."""
+        return self.disturbance.warnings() if self.disturbance and self.error is None else []
+
+
+class Executor(Protocol):
+    """Runs tasks one after another.
+
+    `run` starts from a clean state each time: no file of an earlier run of the same task is read. When it
+    returns or raises, no process of the task is left. A failure of the task is an Attempt, not an exception;
+    UsageError means that this executor can never run such a trial.
+    """
+
+    def wait_until_ready(self) -> tuple[str, ...]:
+        """Return when tasks can start: the imports that failed, in words."""
+
+    def run(self, task: Task, watch: Watch | None = None) -> Attempt:
+        """Run a task once. watch: sees each progress line; a reason that it returns ends the task, with
+        outcome `timeout` and error kind `pruned`."""
+
+    def close(self) -> None:
+        """End everything that was started."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFiles:
+    """The files of one run of one task. `fresh` is the only place that resets them between two runs.
+
+    work: holds result, error files, progress and rendezvous. logs: stdout and stderr of every rank.
+    """
+
+    work: Path
+    logs: Path
+
+    @classmethod
+    def fresh(cls, work: Path, logs: Path) -> Self:
+        """Return the files of a new run, both directories empty."""
+        for path in {work, logs}:
+            shutil.rmtree(path, ignore_errors=True)
+            path.mkdir(parents=True)
+        return cls(work, logs)
+
+    @property
+    def result(self) -> Path:
+        """Where rank 0 writes its result; error files lie beside it."""
+        return self.work / "result.json"
+
+    @property
+    def progress(self) -> Path:
+        """Where rank 0 appends a line after each step."""
+        return self.work / "progress.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class JobFactory:
+    """Makes the worker's job of a task.
+
+    base_dir: where relative paths of the sweep begin. values: the JSON values of a trial as the worker gets
+    them.
+    """
+
+    run_dir: Path
+    base_dir: Path
+    targets: Targets
+    values: Callable[[TrialSpec], dict[str, Any]]
+
+    def log_name(self, task: Task) -> str:
+        """Return the task's log directory, relative to the run directory."""
+        return f"{LOGS}/{task.name}"
+
+    def target(self, task: Task) -> str:
+        """Return the function that every process of the task calls."""
+        return self.targets.rank if isinstance(task, RepeatTask) else self.targets.reference
+
+    def job(
+        self, task: Task, files: TaskFiles, *, watched: bool, init_method: str = ""
+    ) -> RankJob | ReferenceJob:
+        """Return rank 0's job of a repeat, or the job of a reference."""
+        progress = str(files.progress) if watched else None
+        run_dir, base_dir = str(self.run_dir), str(self.base_dir)
+        trial = self.values(task.trial)
+        if isinstance(task, ReferenceTask):
+            task.path.parent.mkdir(exist_ok=True)
+            return ReferenceJob(trial, run_dir, base_dir, str(task.path), progress, str(files.result))
+        return RankJob(
+            trial=trial,
+            rank=0,
+            world_size=task.trial.run.world_size,
+            init_method=init_method,
+            run_dir=run_dir,
+            base_dir=base_dir,
+            result_path=str(files.result),
+            reference_path=str(task.reference) if task.reference else None,
+            progress_path=progress,
+            repeat=task.repeat,
+        )
+
+
+def patience(task: Task) -> float:
+    """Return the seconds after which a task is ended."""
+    run = task.trial.run
+    return run.timeout * (1 if isinstance(task, RepeatTask) else REFERENCE_PATIENCE * run.world_size)
+
+
+def collected(task: Task, files: TaskFiles, attempt: Attempt, log: str) -> Attempt:
+    """Return an attempt with its result; `crashed` where all processes ended well but left none."""
+    if attempt.error is not None:
+        return attempt
+    if isinstance(task, ReferenceTask):
+        if task.path.exists():
+            return attempt
+        return _without_result(attempt, "its process ended without a result", log)
+    try:
+        result = json.loads(files.result.read_text())
+    except (OSError, ValueError, RecursionError):
+        result = None
+    if not isinstance(result, dict):
+        return _without_result(attempt, "the ranks ended without a result", log)
+    return replace(attempt, result=result)
+
+
+def _without_result(attempt: Attempt, message: str, log: str) -> Attempt:
+    return replace(attempt, outcome="crashed", error=Failure("crashed", message, log))
