@@ -97,6 +97,23 @@ def reference(
     return trainer.trajectory()
 
 
+def reference_options(spec: dict[str, Any]) -> dict[str, Any]:
+    """Return how the reference trains what `spec` describes."""
+    each = {"boundary": False, "each_backward": True}.get(spec.get("reduce_at", ""), spec["zero_stage"] >= 2)
+    same = ("dtype", "grad_accum_dtype", "communication_dtype", "initial_loss_scale", "loss_scale_window")
+    plan = {
+        "max_norm": spec.get("gradient_clipping", 0.0),
+        "divisor": spec.get("gradient_accumulation_steps", 1),
+        "each_backward": each,
+        **{key: spec[key] for key in same if key in spec},
+    }
+    return {
+        "optimizer": {"lr": 1e-3, **spec.get("optimizer", {})},
+        "groups": spec.get("param_groups"),
+        "plan": plan,
+    }
+
+
 def check(
     ranks: RankPool,
     model: str,
@@ -110,19 +127,7 @@ def check(
     """Run one point, compare every rank's result with the reference, and return the reference."""
     spec = dict(point)
     backwards = spec.pop("backwards", spec.get("gradient_accumulation_steps", 1))
-    each = {"boundary": False, "each_backward": True}.get(spec.get("reduce_at", ""), spec["zero_stage"] >= 2)
-    same = ("dtype", "grad_accum_dtype", "communication_dtype", "initial_loss_scale", "loss_scale_window")
-    plan = {
-        "max_norm": spec.get("gradient_clipping", 0.0),
-        "divisor": spec.get("gradient_accumulation_steps", 1),
-        "each_backward": each,
-        **{key: spec[key] for key in same if key in spec},
-    }
-    options = {
-        "optimizer": {"lr": 1e-3, **spec.get("optimizer", {})},
-        "groups": spec.get("param_groups"),
-        "plan": plan,
-    }
+    options = reference_options(spec)
     expected = reference(model, world_size, backwards, repr(options), change, steps)
     results = ranks.run(
         world_size,

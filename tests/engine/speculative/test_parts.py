@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.partition import Extent, GatherGroup, ShardLayout, plan_layout
 from zbench.engine.speculative.rollback import DoubleBuffer, RollbackTarget
 from zbench.engine.speculative.subgroups import cut
@@ -43,6 +44,8 @@ def test_subgroups_cover_every_segment_once_within_its_bucket(
 
 class Box:
     """Keeps flat buffers."""
+
+    memory = DeviceMemory(torch.device("cpu"))
 
     def __init__(self, *buffers: torch.Tensor) -> None:
         self.buffers = list(buffers)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tests.engine.adam.cases import Case, bits
 from zbench.engine.adam import AdamTask, Hyper, NativeAdam, Slot
+from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.speculative.rollback import DoubleBuffer, Journal, Rollback, RollbackTarget
 
 HYPER = Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01)
@@ -15,6 +16,8 @@ HYPER = Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01)
 
 class Box:
     """Keeps one flat buffer."""
+
+    memory = DeviceMemory(torch.device("cpu"))
 
     def __init__(self, buffer: Tensor) -> None:
         self.buffers = [buffer]

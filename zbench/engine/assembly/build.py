@@ -28,7 +28,7 @@ from zbench.engine.gradients.norm import ChunkSums, Summarizer
 from zbench.engine.gradients.reduced_buffers import ReducedGradientBuffer
 from zbench.engine.gradients.sinks import Gradients
 from zbench.engine.memory.buffers import MemoryLayout, memory_layout_of
-from zbench.engine.memory.kinds import DeviceMemory, Memory, PinnedHostMemory
+from zbench.engine.memory.kinds import Memories, Memory
 from zbench.engine.optimizer.masters import make_masters
 from zbench.engine.optimizer.offload_split import split_layout
 from zbench.engine.optimizer.schedule import AfterBackward, Schedule
@@ -55,6 +55,7 @@ class Instruments:
 
     wrap_collectives: Callable[[Collectives], Collectives] = lambda inner: inner
     wrap_adam: Callable[[AdamBackend], AdamBackend] = lambda inner: inner
+    memories: Callable[[torch.device], Memories] = Memories.of
 
 
 def build_engine(
@@ -71,16 +72,17 @@ def build_engine(
     """
     instruments = instruments or Instruments()
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    memories = instruments.memories(device)
     transport = choose_collectives(process_group, device)
     collectives = instruments.wrap_collectives(transport)
     groups = make_groups(model, settings.hyperparameters(spec), settings.overrides(spec))
     scaling = settings.scaling(spec)
     count = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    share = settings.share(spec, device, count, collectives.world_size)
+    share = settings.share(spec, memories, count, collectives.world_size)
     counting, clip = settings.accumulation(spec), settings.clip(spec)
     policies = Policies(counting, clip, scaling, share, collectives, transport.close)
     prepare(model, DTYPES[spec.dtype], collectives)
-    builder = _CoreBuilder(model, spec, device, transport, policies, instruments, groups)
+    builder = _CoreBuilder(model, spec, memories, transport, policies, instruments, groups)
     return Engine(model, builder.build, policies, groups)
 
 
@@ -91,18 +93,18 @@ class _CoreBuilder:
         self,
         model: nn.Module,
         spec: EngineSpec,
-        device: torch.device,
+        memories: Memories,
         transport: Transport,
         policies: Policies,
         instruments: Instruments,
         groups: list[ParamGroup],
     ) -> None:
-        self.model, self.spec, self.device, self.transport = model, spec, device, transport
+        self.model, self.spec, self.transport = model, spec, transport
         self.policies, self.instruments, self.groups = policies, instruments, groups
         self.collectives = policies.collectives
-        self.near, self.host = DeviceMemory(device), PinnedHostMemory(device)
+        self.near, self.host, self.device = memories.near, memories.host, memories.near.device
         self.param_memory: Memory = self.near if spec.offload_param == "none" else self.host
-        self._standalone_threshold = STANDALONE_THRESHOLD if device.type == "cpu" else math.inf
+        self._standalone_threshold = STANDALONE_THRESHOLD if self.device.type == "cpu" else math.inf
         self._needs_norm = policies.clip.needs_norm or policies.scaling.needs_norm
 
     def build(self) -> Core:

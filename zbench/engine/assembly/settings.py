@@ -4,7 +4,7 @@ from functools import partial
 
 import torch
 
-from zbench.engine.memory.kinds import PinnedHostMemory
+from zbench.engine.memory.kinds import Memories
 from zbench.engine.optimizer.offload_costs import measure_offload_costs
 from zbench.engine.optimizer.offload_ratio import FixedRatio, MeasuredRatio, OffloadRatio
 from zbench.engine.optimizer.shard_optimizer import ParamGroup
@@ -72,20 +72,20 @@ def reduces_at_boundary(spec: EngineSpec) -> bool:
     return spec.reduce_at == "boundary"
 
 
-def share(spec: EngineSpec, device: torch.device, parameters: int, world_size: int) -> OffloadRatio:
+def share(spec: EngineSpec, memories: Memories, parameters: int, world_size: int) -> OffloadRatio:
     """Return what decides which share of the optimizer state, of so many parameters, lives on the host."""
     if spec.offload_optimizer == "none":
         return FixedRatio(0.0)
     if spec.offload_ratio != "auto":
         return FixedRatio(spec.offload_ratio)
-    threads = torch.get_num_threads()
+    threads, device = torch.get_num_threads(), memories.near.device
     if spec.offload_schedule == "speculative":
         threads, _ = threads_for(spec.optimizer_threads, device, alone=world_size == 1)
     dtype, moments = DTYPES[spec.dtype], DTYPES[spec.optimizer.moments_dtype]
     costs = partial(
         measure_offload_costs,
         parameters // world_size,
-        PinnedHostMemory(device),
+        memories.host,
         device,
         dtype,
         moments,

@@ -41,6 +41,7 @@ def set_masters(
     value: Callable[[ParamInfo], Tensor],
 ) -> None:
     """Set master weights to `value(trainable)`, whole tensors, and the parameters to match."""
+    optimizer.release()
     write_segments(optimizer.shard, param_infos, value, lambda s: optimizer.masters[s.dtype_group].of(s))
     for s in optimizer.shard.segments:
         masters = optimizer.masters[s.dtype_group]

@@ -120,5 +120,6 @@ class CompiledGradients(ReplicatedGradients):
 
     def close(self) -> None:
         """Make the model run its own code again, and free everything."""
+        super().close()
         self._uncompile()
         self.memory.release()

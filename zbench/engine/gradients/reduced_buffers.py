@@ -4,22 +4,22 @@
 is added to what stands there.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
 
+from zbench.engine.gradients.offloaded_sums import OffloadedSums
 from zbench.engine.memory.buffers import FlatBuffer, MemoryLayout
-from zbench.engine.memory.kinds import Memory
+from zbench.engine.memory.kinds import Copy, Memory
 from zbench.engine.partition import Bucket, Extent, ShardLayout
 from zbench.engine.protocols import Collectives, Work
 from zbench.engine.transport.scratch import ScratchPool
 from zbench.engine.transport.sums import accumulate
-from zbench.engine.transport.works import All, Done, Once, Then
+from zbench.engine.transport.works import All
 
-_ARRIVING_AT_ONCE = 2
+_LEAVING_AT_ONCE = 2  # copies out of scratch memory
 
 
 class ReducedGradientBuffer:
@@ -36,7 +36,8 @@ class ReducedGradientBuffer:
         self.sums = memory_layout.zeros(torch.float32)
         self._scratch = ScratchPool(device)
         self._first = True
-        self._arriving: deque[tuple[Work, Tensor]] = deque()
+        self._offloaded: dict[Memory, OffloadedSums] = {}
+        self._leaving: deque[tuple[Copy, Tensor]] = deque()
 
     def begin(self, *, first: bool, last: bool) -> None:
         """Start a backward that reduces: the `first` of a step overwrites, later ones add."""
@@ -53,20 +54,25 @@ class ReducedGradientBuffer:
         """Take over a finished reduction; return what to wait for if the sums are still on their way into
         `sums`.
         """
-        near = self._is_local(bucket)
-        if self._first and near:
-            return None
-        if len(self._arriving) >= _ARRIVING_AT_ONCE:
-            self._finish_oldest()
         place = self._place(bucket)
-        work = self._merge(target[: place.numel()], place, self._home(bucket))
-        self._arriving.append((work, target))
-        return None if near else work
+        sums = target[: place.numel()]
+        if not self._is_local(bucket):
+            return self._offload(sums, place, self._flat(bucket).memory, target)
+        if not self._first:
+            self._add(place, sums)
+            self._scratch.give(target)
+        return None
 
     def settle(self) -> None:
         """Return when every sum stands in `sums`."""
-        while self._arriving:
-            self._finish_oldest()
+        for offloaded in self._offloaded.values():
+            offloaded.settle()
+        self._let_go(keep=0)
+
+    def close(self) -> None:
+        """End what runs beside backward."""
+        for offloaded in self._offloaded.values():
+            offloaded.close()
 
     def drop(self) -> None:
         """The update has read the sums, or the step is forgotten."""
@@ -79,30 +85,29 @@ class ReducedGradientBuffer:
 
     def bytes_by_category(self) -> dict[str, int]:
         """Return what it holds now."""
-        return {**self.sums.bytes_by_category("gradients"), "buckets": self._scratch.bytes}
+        held = Counter(self.sums.bytes_by_category("gradients"))
+        for offloaded in self._offloaded.values():
+            held.update(offloaded.bytes_by_category())
+        return {**held, "buckets": self._scratch.bytes}
 
     def _flat(self, bucket: Bucket) -> FlatBuffer:
         local = self.shard.local(Extent(bucket.start, bucket.length))
         return self.sums.flat(local.start, local.length)
 
-    def _home(self, bucket: Bucket) -> Memory:
-        return self._flat(bucket).memory
-
     def _is_local(self, bucket: Bucket) -> bool:
-        return self._home(bucket).device.type == self.device.type
+        return self._flat(bucket).memory.device.type == self.device.type
 
     def _place(self, bucket: Bucket) -> Tensor:
         local = self.shard.local(Extent(bucket.start, bucket.length))
         return self.sums.run(local.start, local.length)
 
-    def _merge(self, sums: Tensor, place: Tensor, memory: Memory) -> Work:
-        if self._first:
-            return memory.copy_in(sums, place)
-        if memory.device.type == self.device.type:
-            self._add(place, sums)
-            return Done()
-        staging = memory.zeros(sums.numel(), sums.dtype)
-        return Once(Then(memory.copy_in(sums, staging), partial(self._add, place, staging)))
+    def _offload(self, sums: Tensor, place: Tensor, memory: Memory, target: Tensor) -> Work:
+        self._let_go(keep=_LEAVING_AT_ONCE - 1)
+        if memory not in self._offloaded:
+            self._offloaded[memory] = OffloadedSums(memory, self._add)
+        work, copy = self._offloaded[memory].bring(sums, place, first=self._first)
+        self._leaving.append((copy, target))
+        return work
 
     def _add(self, place: Tensor, sums: Tensor) -> None:
         total = place.to(self.kept)
@@ -110,10 +115,12 @@ class ReducedGradientBuffer:
         if total is not place:
             place.copy_(total)
 
-    def _finish_oldest(self) -> None:
-        work, scratch = self._arriving.popleft()
-        work.wait()
-        self._scratch.give(scratch)
+    def _let_go(self, keep: int) -> None:
+        """Take back the scratch memory that copies have left, until no more than `keep` are under way."""
+        while len(self._leaving) > keep:
+            copy, scratch = self._leaving.popleft()
+            copy.release()
+            self._scratch.give(scratch)
 
 
 class TransientReducedGradientBuffer(ReducedGradientBuffer):

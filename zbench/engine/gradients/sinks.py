@@ -75,8 +75,8 @@ class Gradients(ABC):
         self.reducer.reduced_gradients.drop()
 
     def close(self) -> None:
-        """Let go of whatever is registered elsewhere."""
-        return
+        """End what runs beside backward, and let go of whatever is registered elsewhere."""
+        self.reducer.reduced_gradients.close()
 
     def _start(self) -> None:
         self._arrived = [False] * len(self.portions)

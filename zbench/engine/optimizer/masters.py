@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from zbench.engine.memory.buffers import FlatBuffer, MemoryLayout
-from zbench.engine.memory.kinds import Memory
+from zbench.engine.memory.kinds import Copy, Memory
 from zbench.engine.parameters.replicated import Parameters
 from zbench.engine.partition import Extent, Segment, ShardLayout
 
@@ -32,6 +32,10 @@ class MasterWeights(Protocol):
         """Bring what Adam wrote to the parameters, where it could not write to them itself."""
         ...
 
+    def release(self) -> None:
+        """Return when Adam may write: no copy reads what it writes to."""
+        ...
+
     def bytes_by_category(self) -> dict[str, int]: ...
 
 
@@ -50,6 +54,9 @@ class ParametersAsMasters:
 
     def deliver(self, run: Segment) -> None:
         return
+
+    def release(self) -> None:
+        self._parameters.release()
 
     def bytes_by_category(self) -> dict[str, int]:
         return {}
@@ -71,6 +78,9 @@ class SeparateMasters:
     def deliver(self, run: Segment) -> None:
         return
 
+    def release(self) -> None:
+        self._parameters.release()
+
     def bytes_by_category(self) -> dict[str, int]:
         return {f"{self._flat.memory.prefix}master": self._flat.nbytes}
 
@@ -83,13 +93,20 @@ class StagedMasters(SeparateMasters):
     def __init__(self, parameters: Parameters, flat: FlatBuffer, staged: FlatBuffer) -> None:
         super().__init__(parameters, flat)
         self._staged = staged
+        self._leaving: list[Copy] = []
 
     def out(self, run: Segment) -> Tensor | None:
         return self._staged.run(run.local, run.length)
 
     def deliver(self, run: Segment) -> None:
         staged = self._staged.run(run.local, run.length)
-        self._parameters.owned(run).copy_(staged, non_blocking=True)
+        self._leaving.append(self._parameters.receive(run, staged, self._staged.memory))
+
+    def release(self) -> None:
+        super().release()
+        for copy in self._leaving:
+            copy.release()
+        self._leaving.clear()
 
     def bytes_by_category(self) -> dict[str, int]:
         return {**super().bytes_by_category(), f"{self._flat.memory.prefix}buckets": self._staged.nbytes}
@@ -140,6 +157,10 @@ class PartitionedMasters:
 
     def deliver(self, run: Segment) -> None:
         self._kind(run).deliver(run)
+
+    def release(self) -> None:
+        for _, masters in self._kinds:
+            masters.release()
 
     def bytes_by_category(self) -> dict[str, int]:
         total: Counter[str] = Counter()

@@ -112,11 +112,17 @@ class ShardOptimizer:
         self, backend: AdamBackend, active: Sequence[bool], scale: float, publish: Callable[[int], None]
     ) -> None:
         """Take one step: gradients times `scale`; `publish(local_stop)` hears how far the values are new."""
+        self.release()
         for runs in self.subgroups(active):
             backend.update([self.task(run) for run in runs], grad_scale=scale)
             self.deliver(runs)
             publish(runs[-1].segment.local + runs[-1].segment.length)
         self.commit(active)
+
+    def release(self) -> None:
+        """Return when updates may write: no copy of earlier values is under way."""
+        for masters in self.masters:
+            masters.release()
 
     def deliver(self, runs: Sequence[UpdateRun]) -> None:
         """Bring updated values to the parameters where Adam could not write there."""

@@ -56,6 +56,7 @@ class FrozenShards:
                 yield t.name, t.parameter.detach()
 
     def load(self, values: Mapping[str, Tensor]) -> None:
+        self.store.release()
         write_segments(self.store.shard, self.members, lambda t: values.get(t.name), self.store.owned)
         self.store.settle()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from zbench.engine.memory.kinds import Memory
+from zbench.engine.memory.kinds import Copy, Memory, transfer
 from zbench.engine.partition import Extent, Segment, ShardLayout
 from zbench.engine.protocols import Collectives, Work
 from zbench.engine.transport.works import All
@@ -62,6 +62,7 @@ class Parameters(ABC):
     ) -> None:
         self.shard, self.dtypes, self.memory, self.dtype_groups = shard, dtypes, memory, dtype_groups
         self.buffers = [memory.zeros(s.length, d) for s, d in zip(dtype_groups, dtypes, strict=True)]
+        self._arriving: list[Copy] = []
 
     @abstractmethod
     def owned(self, segment: Segment) -> Tensor:
@@ -75,9 +76,25 @@ class Parameters(ABC):
     def settle(self) -> None:
         """Publish the rest; return when the next forward may begin."""
 
+    def receive(self, segment: Segment, values: Tensor, at: Memory) -> Copy:
+        """Start copying new values of what this rank owns from another memory."""
+        copy = transfer(values, at, self.owned(segment), self.memory)
+        self._arriving.append(copy)
+        return copy
+
     def publish(self, local_stop: int) -> None:
         """Segments below `local_stop` (local order) have new values: start to make them known to all."""
         return
+
+    def release(self) -> None:
+        """Return when no copy reads the stored values, so that they may be written."""
+        return
+
+    def _arrive(self) -> None:
+        """Return when what was received may be read."""
+        for copy in self._arriving:
+            copy.wait()
+        self._arriving.clear()
 
     def bytes_by_category(self) -> dict[str, int]:
         """Return what is held now."""
@@ -119,6 +136,7 @@ class ReplicatedParameters(Parameters):
             block = self._blocks[self._published]
             if self.shard.local(block).stop > local_stop:
                 return
+            self._arrive()
             self._works.append(self.collectives.all_gather(self._block_view(block)))
             self._published += 1
 
@@ -128,6 +146,7 @@ class ReplicatedParameters(Parameters):
 
     def settle(self) -> None:
         self.publish(self.shard.length)
+        self._arrive()
         All(self._works).wait()
         self._works.clear()
         self._published = 0

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from zbench.engine.memory.kinds import Memory
+from zbench.engine.memory.kinds import Copy, Memory
 from zbench.engine.parameters.replicated import Parameters, ParamInfo
 from zbench.engine.partition import Extent, Segment, ShardLayout
 from zbench.engine.protocols import Collectives, Work
@@ -63,6 +63,7 @@ class ShardedParameters(Parameters):
         super().__init__(shard, dtypes, memory, dtype_groups)
         self.device, self.collectives = device, collectives
         self._by_storage: dict[int, ShardedGroup] = {}
+        self._leaving: list[Copy] = []
         self.groups = [
             ShardedGroup(
                 self,
@@ -87,6 +88,7 @@ class ShardedParameters(Parameters):
 
     def settle(self) -> None:
         """Let go of values from before the update; gather those that stay."""
+        self._arrive()
         for group in self.groups:
             if group.members:
                 self.reshard(group)
@@ -100,15 +102,23 @@ class ShardedParameters(Parameters):
         """Start to gather a unit that is not here."""
         group.full = torch.empty(group.numel, dtype=self.dtypes[group.dtype_group], device=self.device)
         self._by_storage[group.full.untyped_storage()._cdata] = group
+        self._leaving = [copy for copy in self._leaving if not copy.is_completed()]
         works = []
         for block in group.blocks:
             piece, local = self.shard.piece(block), self.shard.local(block)
             at = piece.start - group.extent.start
             mine = group.full[at : at + piece.length]
-            mine.copy_(self._stored(group.dtype_group, local.start, local.length), non_blocking=True)
+            copy = self.memory.copy_out(self._stored(group.dtype_group, local.start, local.length), mine)
+            self._leaving.append(copy)
+            copy.wait()
             begin = block.start - group.extent.start
             works.append(self.collectives.all_gather(group.full[begin : begin + block.length]))
         group.unsharding = All(works)
+
+    def release(self) -> None:
+        for copy in self._leaving:
+            copy.release()
+        self._leaving.clear()
 
     def wait_for_unshard(self, group: ShardedGroup) -> None:
         """Wait for a gather that was started; the parameters are whole then."""

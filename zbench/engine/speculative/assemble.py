@@ -78,13 +78,10 @@ def _held(
     flats = [flat for masters in optimizer.masters for flat in masters.flats]
     flats += [flat for buffer in optimizer.moments.buffers for flat in buffer.flats]
     held = [RollbackTarget(flat, "host_speculative") for flat in flats if flat.memory.prefix]
-    if isinstance(parameters, ShardedParameters):
-        if parameters.memory.device.type == "cpu":
-            held.append(RollbackTarget(parameters, f"{parameters.memory.prefix}speculative"))
+    if not any(parameters.memory.device.type == h.holder.memory.device.type for h in held):
         return held, []
-    if parameters.buffers[0].device.type == "cpu":
-        held.append(RollbackTarget(parameters, "speculative"))
-    return held, [t.parameter for t in param_infos]
+    held.append(RollbackTarget(parameters, f"{parameters.memory.prefix}speculative"))
+    return held, [] if isinstance(parameters, ShardedParameters) else [t.parameter for t in param_infos]
 
 
 class _SubgroupNames:

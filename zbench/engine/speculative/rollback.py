@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
 
-import torch
 from torch import Tensor, nn
+
+from zbench.engine.memory.kinds import Memory
 
 
 class Holder(Protocol):
-    """Keeps flat buffers, and looks them up anew whenever it is asked for a part of one."""
+    """Keeps flat buffers in `memory`, and looks them up anew whenever it is asked for a part of one."""
 
+    memory: Memory
     buffers: list[Tensor]
 
 
@@ -49,11 +51,6 @@ class Rollback(Protocol):
     def bytes_by_category(self) -> dict[str, int]: ...
 
 
-def second(buffer: Tensor, numel: int) -> Tensor:
-    """Return a zeroed buffer [numel] like another."""
-    return torch.zeros(numel, dtype=buffer.dtype, device=buffer.device, pin_memory=buffer.is_pinned())
-
-
 def storage_of(tensor: Tensor) -> int:
     """Return what identifies a tensor's memory."""
     return int(tensor.untyped_storage()._cdata)
@@ -71,7 +68,7 @@ class DoubleBuffer:
     """The second halves of what is `held`, and of `parameters` that view it."""
 
     def __init__(self, held: Sequence[RollbackTarget], parameters: Sequence[nn.Parameter]) -> None:
-        self._doubled = [(h, [second(b, b.numel()) for b in h.holder.buffers]) for h in held]
+        self._doubled = [(h, _like(h.holder.memory, h.holder.buffers)) for h in held]
         self._parameters = parameters
         self._views: dict[int, list[tuple[nn.Parameter, Tensor]]] = {}
         self._twins: dict[int, Tensor] = {}
@@ -111,6 +108,10 @@ class DoubleBuffer:
         return self._views[self.parity]
 
 
+def _like(memory: Memory, buffers: Sequence[Tensor]) -> list[Tensor]:
+    return [memory.zeros(b.numel(), b.dtype) for b in buffers]
+
+
 def _same_view(view: Tensor, of: Tensor) -> Tensor:
     return of.as_strided(view.size(), view.stride(), view.storage_offset())
 
@@ -125,7 +126,7 @@ class Journal:
     parity = 0
 
     def __init__(self, held: Sequence[RollbackTarget], views: Iterable[Tensor]) -> None:
-        category = {storage_of(b): (b, h.category) for h in held for b in h.holder.buffers}
+        category = {storage_of(b): (b.dtype, h) for h in held for b in h.holder.buffers}
         covered = sorted(
             (storage_of(v), int(v.storage_offset()), int(v.storage_offset()) + v.numel())
             for v in views
@@ -135,11 +136,11 @@ class Journal:
         self._room: dict[int, list[Tensor]] = {}
         self._kept: list[tuple[str, list[Tensor]]] = []
         for storage, runs in groupby(covered, key=lambda run: run[0]):
-            buffer, name = category[storage]
+            dtype, h = category[storage]
             joined = _joined([(start, stop) for _, start, stop in runs])
             self._starts[storage] = [start for start, _ in joined]
-            self._room[storage] = [second(buffer, stop - start) for start, stop in joined]
-            self._kept.append((name, self._room[storage]))
+            self._room[storage] = [h.holder.memory.zeros(stop - start, dtype) for start, stop in joined]
+            self._kept.append((h.category, self._room[storage]))
 
     def other(self, view: Tensor) -> Tensor:
         storage, at = storage_of(view), view.storage_offset()

@@ -67,6 +67,7 @@ class Speculative(Schedule):
 
     def begin(self, *, last: bool) -> None:
         self.drop()
+        self.updates.optimizer.release()
 
     def reduced(self, bucket: Bucket, arrival: Work | None) -> None:
         if not self._ahead:
@@ -115,6 +116,7 @@ class Speculative(Schedule):
 
     def commit(self) -> None:
         scale, active = self._prepared
+        self.updates.optimizer.release()
         self.updates.commit(self._valid)
         self._ahead.clear()
         for subgroup in self._all:

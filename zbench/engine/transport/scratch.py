@@ -20,8 +20,9 @@ class ScratchPool:
         """
         fitting = [t for t in self._free if t.dtype == dtype and t.numel() >= numel]
         if not fitting:
-            self.bytes += numel * dtype.itemsize
-            return torch.empty(numel, dtype=dtype, device=self.device)
+            buffer = self._made(numel, dtype)
+            self.bytes += self._occupied(buffer)
+            return buffer
         best = min(fitting, key=Tensor.numel)
         self._free = [t for t in self._free if t is not best]
         return best
@@ -32,5 +33,12 @@ class ScratchPool:
 
     def drop(self) -> None:
         """Let go of every buffer that is not in use."""
-        self.bytes -= sum(t.nbytes for t in self._free)
+        self.bytes -= sum(map(self._occupied, self._free))
         self._free.clear()
+
+    def _made(self, numel: int, dtype: torch.dtype) -> Tensor:
+        return torch.empty(numel, dtype=dtype, device=self.device)
+
+    def _occupied(self, buffer: Tensor) -> int:
+        """Return the bytes that the allocator holds for a buffer."""
+        return buffer.nbytes

@@ -13,7 +13,7 @@ _SECONDS_TO_END = 10.0
 class QueuedWork:
     """A work that a thread does."""
 
-    run: Callable[[], None] | None
+    run: Callable[[], object] | None
     error: BaseException | None = None
     _done: Event = field(default_factory=Event)
 
@@ -51,7 +51,7 @@ class WorkerThread:
         self._thread = Thread(target=_work, args=(self._tasks,), name=f"zbench {name}", daemon=True)
         self._thread.start()
 
-    def submit(self, run: Callable[[], None]) -> QueuedWork:
+    def submit(self, run: Callable[[], object]) -> QueuedWork:
         """Have the thread call `run` after everything that was submitted before."""
         task = QueuedWork(run)
         self._tasks.put(task)

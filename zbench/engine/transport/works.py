@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from threading import Lock
 
 from zbench.engine.protocols import Work
 
@@ -46,22 +45,3 @@ class Then:
 
     def is_completed(self) -> bool:
         return self.work.is_completed()
-
-
-class Once:
-    """A work that may be waited for from several threads; whoever comes first does it."""
-
-    def __init__(self, work: Work) -> None:
-        self._work: Work | None = work
-        self._lock = Lock()
-
-    def wait(self) -> None:
-        """Wait, unless somebody has."""
-        with self._lock:
-            if self._work is not None:
-                self._work.wait()
-                self._work = None
-
-    def is_completed(self) -> bool:
-        work = self._work
-        return work is None or work.is_completed()

@@ -1,0 +1,93 @@
+"""What the ranks of a test run: training over far memory, many schedules in one process group."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch.distributed as dist
+
+from tests.engine import changes, disturbances, models
+from tests.engine.far_memory.copies import Copies
+from tests.engine.far_memory.memory import FarCollectives, FarMemory
+from tests.engine.plain import Trajectory
+from zbench.engine import Engine, Instruments, build_engine
+from zbench.engine.memory.kinds import DeviceMemory, Memories
+from zbench.spec.engine import EngineSpec
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run. seed: draws when copies complete. resume: the step before which another engine takes over."""
+
+    spec: dict[str, Any]
+    seed: int
+    world_size: int = 2
+    model: str = "mlp"
+    steps: int = 3
+    backwards: int = 1
+    change: str = "nothing"
+    disturb: str = ""
+    resume: int = -1
+
+
+@dataclass
+class Result:
+    """A rank's trajectory, what the engine did to copies under way, or how it failed."""
+
+    trajectory: Trajectory
+    faults: list[str] = field(default_factory=list)
+    copies: int = 0
+
+
+def run(group: dist.ProcessGroup, cases: Sequence[Case]) -> list[Result]:
+    """Run every case, one after another."""
+    return [_run(group, case) for case in cases]
+
+
+def far(copies: Copies) -> Instruments:
+    """Return what puts an engine's offloaded state behind late copies, and its collectives too."""
+    return Instruments(
+        wrap_collectives=lambda inner: FarCollectives(inner, copies),  # type: ignore[arg-type, return-value]
+        memories=lambda device: Memories(DeviceMemory(device), FarMemory(copies)),
+    )
+
+
+def _run(group: dist.ProcessGroup, case: Case) -> Result:
+    copies = Copies(seed=2 * case.seed + dist.get_rank(group))
+    try:
+        trajectory = _train(case, dist.get_rank(group), lambda model: _build(model, case, group, copies))
+    finally:
+        faults = copies.close()
+    return Result(trajectory, faults, copies.started)
+
+
+def _build(model: Any, case: Case, group: dist.ProcessGroup, copies: Copies) -> Engine:
+    return build_engine(model, EngineSpec.model_validate(case.spec), group, instruments=far(copies))
+
+
+def _train(case: Case, rank: int, build: Callable[[Any], Engine]) -> Trajectory:
+    model = models.make(case.model)
+    engine = build(model)
+    marks = case.spec.get("accumulation_mode") == "multi_backward"
+    infos = []
+    for step in range(case.steps):
+        if step == case.resume:
+            state = engine.state_dict()
+            engine.close()
+            model = models.make(case.model)
+            engine = build(model)
+            engine.load_state_dict(state)
+        changes.CHANGES[case.change](step, model, engine.param_groups)
+        for micro in range(case.backwards):
+            data = models.batch(case.model, step, micro, rank)
+            last = (micro == case.backwards - 1) if marks else None
+            if case.disturb and step:
+                disturbances.disturb(case.disturb, engine, data, first=micro == 0, last=last)
+            engine.backward(models.loss(model, data), last=last)
+        if "evaluate" in case.disturb:
+            disturbances.evaluate(engine, models.batch(case.model, step, 0, rank), None)
+        infos.append(engine.step())
+    norms, skipped = [i.grad_norm for i in infos], [i.skipped for i in infos]
+    found = Trajectory(engine.full_parameters(), engine.first_moments(), norms, skipped)
+    engine.close()
+    return found

@@ -1,0 +1,145 @@
+"""Copies that complete late, on another thread, in an order drawn from a seed.
+
+A copy has two stages, each of which happens only when somebody waits for it or when the seed says so: the
+source is read, then the target is written. Until the source is read, nobody may write it; until the target is
+written, it holds NaN and nobody may write it either. What breaks this is reported as a fault.
+"""
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class LateCopy:
+    """One copy in flight. `finish` yields the values to write; it may block until other ranks have sent."""
+
+    def __init__(
+        self, copies: "Copies", what: str, target: Tensor, source: Tensor | None, finish: Callable[[], Tensor]
+    ) -> None:
+        self._copies, self.what = copies, what
+        self._target, self._source, self._finish = target, source, finish
+        self._before = None if source is None else source.clone()
+        self.read, self.done = threading.Event(), threading.Event()
+        self.error: BaseException | None = None
+        if target.dtype.is_floating_point:
+            target.fill_(torch.nan)
+
+    def wait(self) -> None:
+        """Return when the target may be read."""
+        self._copies.complete(self, self.done)
+
+    def release(self) -> None:
+        """Return when the source may be written."""
+        self._copies.complete(self, self.read)
+
+    def is_completed(self) -> bool:
+        """Whether the copy is done; being asked is an occasion to complete some."""
+        self._copies.nudge()
+        return self.done.is_set()
+
+    def read_source(self) -> None:
+        """First stage; on the copying thread."""
+        if self._before is not None and self._source is not None and not same(self._source, self._before):
+            self._copies.fault(f"{self.what}: the source was written before the copy had read it")
+        self._source = self._before = None
+        self.read.set()
+
+    def write_target(self) -> None:
+        """Second stage; on the copying thread."""
+        try:
+            values = self._finish()
+            if self._target.dtype.is_floating_point and not bool(self._target.isnan().all()):
+                self._copies.fault(f"{self.what}: the target was written while the copy was under way")
+            self._target.copy_(values)
+        except BaseException as error:
+            self.error = error
+        self._finish = _nothing  # what it held on to
+        self.done.set()
+
+
+class Copies:
+    """The copying thread. `eager`: the share of occasions at which a copy completes that nobody waits for."""
+
+    def __init__(self, seed: int, eager: float = 0.2) -> None:
+        self._draw, self._eager = random.Random(seed), eager
+        self._changed = threading.Condition()
+        self._pending: list[LateCopy] = []
+        self._wanted: list[tuple[LateCopy, threading.Event]] = []
+        self._chosen: list[LateCopy] = []
+        self._closed = False
+        self.faults: list[str] = []
+        self.started = 0
+        self._thread = threading.Thread(target=self._serve, name="far copies", daemon=True)
+        self._thread.start()
+
+    def start(
+        self, what: str, source: Tensor | None, target: Tensor, finish: Callable[[], Tensor] | None = None
+    ) -> LateCopy:
+        """Start to copy `source`, or what `finish` yields, to `target`, whose values are lost at once."""
+        with self._changed:
+            self.started += 1
+            name = f"{what} {self.started}"
+            values = source.clone() if finish is None and source is not None else None
+            copy = LateCopy(self, name, target, source, finish or (lambda: values))  # type: ignore[arg-type, return-value]
+            self._pending.insert(self._draw.randrange(len(self._pending) + 1), copy)
+        self.nudge()
+        return copy
+
+    def nudge(self) -> None:
+        """Complete some copy that nobody waits for, or none."""
+        with self._changed:
+            if self._pending and self._draw.random() < self._eager:
+                self._chosen.append(self._draw.choice(self._pending))
+                self._changed.notify_all()
+
+    def complete(self, copy: LateCopy, stage: threading.Event) -> None:
+        """Return when a copy has passed a stage."""
+        with self._changed:
+            if not stage.is_set():
+                self._wanted.append((copy, stage))
+                self._changed.notify_all()
+        stage.wait()
+        if stage is copy.done and copy.error is not None:
+            raise copy.error
+
+    def fault(self, text: str) -> None:
+        """Remember what the engine did wrong."""
+        self.faults.append(text)
+
+    def close(self) -> list[str]:
+        """Complete everything; return the faults."""
+        for copy in list(self._pending):
+            copy.wait()
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+        return self.faults
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._wanted or self._chosen or self._closed)
+                if self._closed:
+                    return
+                copy, stage = self._wanted.pop(0) if self._wanted else (self._chosen.pop(0), None)
+            if not copy.read.is_set():
+                copy.read_source()
+            if stage is not copy.read and not copy.done.is_set():
+                copy.write_target()
+                with self._changed:
+                    self._pending.remove(copy)
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors of one shape and dtype hold the same bits, NaN included."""
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    return torch.equal(a.contiguous().view(whole), b.contiguous().view(whole))
+
+
+def _nothing(*_: Any) -> Tensor:
+    raise AssertionError("this copy is complete")

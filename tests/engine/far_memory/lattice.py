@@ -1,0 +1,93 @@
+"""Which schedules are run over far memory, and the check that each leaves the bits of plain PyTorch."""
+
+import random
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+import torch
+
+from tests.engine import lattice
+from tests.engine.far_memory.cases import Case, Result
+from tests.engine.plain import Trajectory
+from tests.engine.ranks import RankPool
+
+
+def check(ranks: RankPool, cases: Sequence[Case]) -> int:
+    """Run the cases, each group of one world size in one call; return how many copies were late."""
+    late = 0
+    for world_size, group in groupby(sorted(cases, key=lambda c: c.world_size), key=lambda c: c.world_size):
+        of_world = list(group)
+        answers = ranks.run(world_size, "tests.engine.far_memory.cases:run", of_world)
+        for of_rank in answers:
+            for case, result in zip(of_world, of_rank, strict=True):
+                assert not result.faults, f"{case}: {result.faults[:3]}"
+                compare(case, result, expected(case))
+                late += result.copies
+    return late
+
+
+def expected(case: Case) -> Trajectory:
+    """Return plain PyTorch's trajectory."""
+    options = repr(lattice.reference_options(case.spec))
+    return lattice.reference(case.model, case.world_size, case.backwards, options, case.change, case.steps)
+
+
+def compare(case: Case, result: Result, plain: Trajectory) -> None:
+    """Every parameter, moment and norm has plain PyTorch's bits."""
+    found = result.trajectory
+    for name, value in plain.parameters.items():
+        assert torch.equal(found.parameters[name], value), f"{name} at {case}"
+    for name, value in plain.moments.items():
+        assert torch.equal(found.moments[name], value), f"exp_avg of {name} at {case}"
+    measured = "gradient_clipping" in case.spec or case.spec.get("dtype") == "float16"
+    assert str(found.norms) == str(plain.norms if measured else [None] * case.steps), case
+    assert found.skipped == plain.skipped, case
+
+
+OFFLOADED: dict[str, Any] = {"offload_optimizer": "cpu"}
+SPECULATIVE: dict[str, Any] = {**OFFLOADED, "offload_schedule": "speculative"}
+ROWS: list[dict[str, Any]] = [
+    *({"zero_stage": stage} for stage in (0, 1, 2, 3)),
+    *({"zero_stage": stage, **OFFLOADED} for stage in (1, 2, 3)),
+    {"zero_stage": 3, "offload_param": "cpu"},
+    {"zero_stage": 3, **OFFLOADED, "offload_param": "cpu"},
+    *({"zero_stage": stage, **SPECULATIVE} for stage in (1, 2, 3)),
+    *({"zero_stage": stage, **SPECULATIVE, "rollback": "journal"} for stage in (1, 2, 3)),
+    {"zero_stage": 3, **SPECULATIVE, "offload_param": "cpu"},
+    {"zero_stage": 3, **SPECULATIVE, "offload_param": "cpu", "rollback": "journal"},
+]
+CHOICES: dict[str, list[dict[str, Any]]] = {
+    "accumulation": lattice.CHOICES["accumulation"],
+    "reduce_at": lattice.CHOICES["reduce_at"],
+    "overlap": lattice.CHOICES["overlap"],
+    "optimizer": lattice.CHOICES["optimizer"],
+    "sizes": [{}, {"sub_group_size": 512}, *lattice.CHOICES["sizes"]],
+    "residents": lattice.CHOICES["residents"],
+    "clipping": [{}, {"gradient_clipping": 0.1}, {"gradient_clipping": 1e6}],
+    "dtypes": [*lattice.CHOICES["dtypes"], {"dtype": "float16", "loss_scale_window": 1}],
+}
+RATIOS: list[dict[str, Any]] = [{}, {}, {"offload_ratio": 0.5}, {"offload_ratio": 0.0}]
+MODELS = ["mlp", "mlp", "gpt", "odd-together", "wandering"]
+DISTURBANCES = ["", "", "backward", "interrupt", "forward", "evaluate", "read", "evaluate,backward"]
+
+
+def drawn(seed: int) -> Case:
+    """Return a case of which everything is drawn from the seed, but the row: every row's turn comes."""
+    draw = random.Random(seed)
+    spec = dict(ROWS[seed % len(ROWS)])
+    if "offload_optimizer" in spec:
+        spec |= draw.choice(RATIOS)
+    for values in CHOICES.values():
+        spec |= draw.choice(values)
+    backwards = spec.pop("backwards", spec.get("gradient_accumulation_steps", 1))
+    return Case(
+        spec,
+        seed,
+        world_size=draw.choice((1, 2, 2, 2, 3)),
+        model=draw.choice(MODELS),
+        backwards=backwards,
+        change=draw.choice(("nothing", "schedule")),
+        disturb=draw.choice(DISTURBANCES),
+        resume=draw.choice((-1, -1, 1, 2)),
+    )

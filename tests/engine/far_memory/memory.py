@@ -1,0 +1,97 @@
+"""Far memory made of CPU memory, and collectives as late as its copies."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.engine.far_memory.copies import Copies, LateCopy
+from zbench.engine.protocols import Collectives
+
+
+class FarMemory:
+    """Host memory beside an accelerator, as the engine sees it: another device, reached by late copies."""
+
+    prefix = "host_"
+    device = torch.device("privateuseone")
+
+    def __init__(self, copies: Copies) -> None:
+        self._copies = copies
+
+    def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
+        return torch.zeros(numel, dtype=dtype)
+
+    def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
+        return torch.full((numel,), torch.nan if dtype.is_floating_point else -1, dtype=dtype)
+
+    def occupied(self, nbytes: int) -> int:
+        return nbytes
+
+    def copy_in(self, source: Tensor, target: Tensor) -> LateCopy:
+        return self._copies.start("copy to the host", source, target)
+
+    def copy_out(self, source: Tensor, target: Tensor) -> LateCopy:
+        return self._copies.start("copy to the device", source, target)
+
+
+@dataclass
+class Several:
+    """Late copies as one work."""
+
+    copies: Sequence[LateCopy]
+
+    def wait(self) -> None:
+        for copy in self.copies:
+            copy.wait()
+
+    def is_completed(self) -> bool:
+        return all(copy.is_completed() for copy in self.copies)
+
+
+class FarCollectives:
+    """Collectives that come late: until `wait`, what is received is NaN, and what is sent must not change."""
+
+    def __init__(self, inner: Collectives, copies: Copies) -> None:
+        self._inner, self._copies = inner, copies
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def reduce_scatter(self, send: Tensor, out: Tensor) -> Several:
+        received = torch.empty_like(out)
+        work = self._inner.reduce_scatter(send.clone(), received)
+        shared = send.untyped_storage()._cdata == out.untyped_storage()._cdata  # sent and received in place
+        return self._late("reduce-scatter", work.wait, None if shared else send, [(out, received)])
+
+    def all_gather(self, flat: Tensor) -> Several:
+        gathered, rank = flat.clone(), self._inner.rank
+        work = self._inner.all_gather(gathered)
+        parts = [t.chunk(self._inner.world_size) for t in (flat, gathered)]
+        pairs = [pair for k, pair in enumerate(zip(*parts, strict=True)) if k != rank]
+        return self._late("all-gather", work.wait, parts[0][rank], pairs)
+
+    def broadcast(self, tensor: Tensor, source: int) -> Several:
+        copy = tensor.clone()
+        return self._late("broadcast", self._inner.broadcast(copy, source).wait, None, [(tensor, copy)])
+
+    def _late(
+        self,
+        what: str,
+        wait: Callable[[], object],
+        sent: Tensor | None,
+        pairs: Sequence[tuple[Tensor, Tensor]],
+    ) -> Several:
+        """Start one copy for each pair (where to, what of); `wait` returns when the latter is there."""
+
+        def finish(received: Tensor) -> Tensor:
+            wait()
+            return received
+
+        return Several(
+            [
+                self._copies.start(what, sent, target, lambda received=received: finish(received))  # type: ignore[misc]
+                for target, received in pairs
+            ]
+        )
