@@ -23,7 +23,7 @@ first_run() {
   finish 0
 }
 
-options=(--fail-on "${ZBENCH_FAIL_ON:-regression,missing,correctness}" --all-formats "$out")
+options=(--fail-on "${ZBENCH_FAIL_ON:-regression,suspected,unchecked,missing,correctness}" --all-formats "$out")
 while read -r threshold; do
   [ -n "$threshold" ] && options+=(--threshold "$threshold")
 done <<<"${ZBENCH_THRESHOLDS:-}"

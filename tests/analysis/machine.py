@@ -16,18 +16,19 @@ STAGES = (0, 1, 2)
 class Machine:
     """Takes samples whose steps drift upward all the time; head is slower by `factor` in stage 1.
 
-    `spell` makes head that much slower only for its first samples: an alarm that fresh data will not raise.
+    `spell` makes head that much slower only for its first block: a spell of load. `drift` is by how much each
+    sample is slower than the one before.
     """
 
-    def __init__(self, factor: float = 1.0, spell: float = 1.0, **head: Any) -> None:
+    def __init__(self, factor: float = 1.0, spell: float = 1.0, drift: float = 0.002, **head: Any) -> None:
         self.rng = np.random.default_rng(4)
-        self.factor, self.spell, self.head = factor, spell, head
+        self.factor, self.spell, self.drift, self.head = factor, spell, drift, head
         self.taken: list[Side] = []
 
     def __call__(self, side: Side) -> list[Record]:
         self.taken.append(side)
-        drift = 1.002 ** len(self.taken)
-        slow = self.factor * (self.spell if len(self.taken) < 52 else 1.0)
+        drift = (1 + self.drift) ** len(self.taken)
+        slow = self.factor * (self.spell if len(self.taken) < 8 else 1.0)
         changes = self.head if side == "head" else {}
         seconds = [0.1 * drift * math.exp(self.rng.normal(0, 0.01)) for _ in STAGES]
         if side == "head":

@@ -32,31 +32,43 @@ def test_a_drifting_machine_raises_no_alarm() -> None:
     assert found.exit_code == ExitCode.PASS
     assert found.paired is not None
     assert 0.005 < found.paired.control.noise < 0.02
-    assert found.paired.control.drift == pytest.approx(0.002 * len(machine.taken), rel=0.4)
+    assert found.paired.control.drift == pytest.approx(0.002 * len(machine.taken), rel=0.5)
 
 
-def test_a_slowdown_is_found_and_confirmed() -> None:
+def test_a_slowdown_is_found() -> None:
     said: list[str] = []
-    machine = Machine(factor=1.05)
-    found = measured(machine, said=said)
+    found = measured(Machine(factor=1.05), said=said)
     assert [row.answer for row in found.rows] == ["pass", "regression", "pass"]
     assert found.exit_code == ExitCode.REGRESSION
     slower = found.rows[1].step_time
     assert slower is not None
     assert slower.low < math.log(1.05) < slower.high
-    assert "confirmed on fresh data" in slower.reason
-    assert found.paired is not None
-    assert list(found.paired.confirming) == [found.rows[1].base.trial_id]
-    assert any("1 alarms; measuring again" in text for text in said)
+    assert any("block 8 of 8 to 24" in text for text in said)
 
 
-def test_an_alarm_that_does_not_come_back_is_dropped() -> None:
+def test_a_spell_of_load_raises_no_alarm() -> None:
     found = measured(Machine(spell=1.1))
-    step_time = found.rows[1].step_time
-    assert step_time is not None
-    assert step_time.answer == "pass"
-    assert "alarm not confirmed" in step_time.reason
+    assert [row.answer for row in found.rows] == ["pass"] * 3
     assert found.exit_code == ExitCode.PASS
+
+
+def test_a_control_that_moves_vetoes_the_answer() -> None:
+    """Seen: "pass, faster -59.5 %" for code twice as slow, though base against itself had moved by 115 %."""
+    found = measured(Machine(factor=0.5, drift=0.02))
+    assert found.paired is not None
+    assert found.paired.control.drift > 0.5
+    assert [row.answer for row in found.rows] == ["inconclusive"] * 3
+    assert not any(one.faster for _, one in found.timed)
+    assert all("the control vetoes it" in one.reason for _, one in found.timed)
+    assert found.exit_code == ExitCode.INCONCLUSIVE
+
+
+def test_no_blocks_compare_what_needs_no_clock() -> None:
+    machine = Machine(factor=3.0)
+    assert measured(machine, Plan(0, 0)).exit_code == ExitCode.PASS
+    assert machine.taken == ["base", "head"]
+    assert measured(Machine(peak=1_200_000), Plan(0, 0)).exit_code == ExitCode.REGRESSION
+    assert measured(Machine(verdict="wrong"), Plan(0, 0)).exit_code == ExitCode.CORRECTNESS
 
 
 def test_an_incorrect_head_exits_4() -> None:
@@ -77,13 +89,15 @@ def test_bytes_are_compared_exactly() -> None:
     }
 
 
-def test_it_stops_when_narrow_and_not_before() -> None:
-    wide, narrow = Machine(), Machine()
-    measured(wide, Plan(least=10, most=14, precision=1e-6))
-    measured(narrow, Plan(least=10, most=14, precision=0.5))
+def test_it_stops_when_decided_and_precise_and_not_before() -> None:
+    machines = [Machine(), Machine(), Machine(factor=1.02)]
+    for machine, precision in zip(machines, (1e-6, 0.5, None), strict=True):
+        measured(machine, Plan(least=10, most=14, precision=precision))
     outside_blocks = 2 + 1 + 2
-    assert len(wide.taken) == 4 * 14 + outside_blocks
-    assert len(narrow.taken) == 4 * 10 + outside_blocks
+    blocks = [(len(machine.taken) - outside_blocks) / 4 for machine in machines]
+    assert blocks[0] == 14
+    assert blocks[1] < 14
+    assert blocks[2] == 14, "a change of the margin's own size is never decided"
 
 
 def test_every_block_is_counterbalanced_and_the_order_is_drawn() -> None:
@@ -121,17 +135,17 @@ def test_sides_without_a_common_configuration_are_incomparable() -> None:
 
 
 @pytest.mark.parametrize(
-    ("plan", "comparisons", "says"),
+    ("plan", "alpha", "says"),
     [
-        (Plan(6, 12), 1, "6 blocks cannot reach alpha 0.01 over 1 comparisons.*at least 7"),
-        (Plan(12, 24), 200, "at least 15"),
-        (Plan(12, 8), 1, "MIN at most MAX"),
-        (Plan(12, 50), 1, "at most 40 blocks"),
+        (Plan(6, 12), 0.01, "6 blocks cannot reach alpha 0.01.*at least 7"),
+        (Plan(12, 24), 1e-4, "at least 14"),
+        (Plan(12, 8), 0.01, "MIN at most MAX"),
+        (Plan(12, 50), 0.01, "at most 40 blocks"),
     ],
 )
-def test_plans_that_cannot_answer_are_refused_beforehand(plan: Plan, comparisons: int, says: str) -> None:
+def test_plans_that_cannot_answer_are_refused_beforehand(plan: Plan, alpha: float, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        check_plan(plan, comparisons, 0.01)
+        check_plan(plan, alpha)
 
 
 def test_a_trial_that_fails_once_loses_only_that_block() -> None:
@@ -148,4 +162,5 @@ def test_a_trial_that_fails_once_loses_only_that_block() -> None:
         Source("v1"), Source("v2"), Plan(12, 12), settings, take, lambda _: None
     ).run()
     assert found.paired is not None
-    assert [len(values) for values in found.paired.blocks.values()] == [11, 12, 12]
+    lost, *others = [len(values) for values in found.paired.blocks.values()]
+    assert [lost + 1] * 2 == others == [12, 12]

@@ -94,7 +94,7 @@ def test_no_baseline_says_which_there_are(out: Path) -> None:
         IncomparableError, match=r"no baseline 'nightly'.*\(there: main\).*--save-baseline nightly"
     ):
         sources.load_baseline("nightly", out)
-    with pytest.raises(IncomparableError, match="no file, directory or baseline has this name"):
+    with pytest.raises(UsageError, match="no file, directory or baseline has this name"):
         sources.load_results("nightly", out)
 
 

@@ -105,17 +105,22 @@ def test_holm_steps_down(p_values: list[float]) -> None:
 
 
 def test_smallest_sample_sizes_are_those_that_can_reach_alpha() -> None:
-    assert [zs.minimal_pairs(alpha, m) for alpha, m in ((0.05, 1), (0.01, 1), (0.05, 20), (0.01, 8))] == [
-        5,
-        7,
-        9,
-        10,
-    ]
-    for alpha, family in itertools.product((0.05, 0.01, 0.001), (1, 3, 8, 100)):
-        n, k = zs.minimal_pairs(alpha, family), zs.minimal_repeats(alpha, family)
-        assert zs.sign_flip_p([0.1] * n) * family <= alpha < zs.sign_flip_p([0.1] * (n - 1)) * family
-        assert zs.rank_sum_p([0.0] * k, [0.1] * k) * family <= alpha
-        assert k == 2 or zs.rank_sum_p([0.0] * (k - 1), [0.1] * (k - 1)) * family > alpha
-        assert zs.can_reach(zs.unpaired_estimate([0.0, 0.1] * k, [0.0, 0.1] * k), alpha, family)
-        assert zs.can_reach(zs.paired_estimate([0.1] * n), alpha, family)
-        assert not zs.can_reach(zs.paired_estimate([0.1] * (n - 1)), alpha, family)
+    assert [zs.minimal_pairs(alpha) for alpha in (0.05, 0.01, 0.001)] == [5, 7, 10]
+    for alpha in (0.05, 0.01, 0.001):
+        n, k = zs.minimal_pairs(alpha), zs.minimal_repeats(alpha)
+        assert zs.sign_flip_p([0.1] * n) <= alpha < zs.sign_flip_p([0.1] * (n - 1))
+        assert zs.rank_sum_p([0.0] * k, [0.1] * k) <= alpha
+        assert k == 2 or zs.rank_sum_p([0.0] * (k - 1), [0.1] * (k - 1)) > alpha
+        assert zs.can_reach(zs.unpaired_estimate([0.0, 0.1] * k, [0.0, 0.1] * k), alpha)
+        assert zs.can_reach(zs.paired_estimate([0.1] * n), alpha)
+        assert not zs.can_reach(zs.paired_estimate([0.1] * (n - 1)), alpha)
+
+
+def test_the_spread_within_blocks_counts_where_it_is_alike() -> None:
+    rng = np.random.default_rng(0)
+    differences, within = rng.normal(0, 0.02, 12), rng.normal(0, 0.02 * math.sqrt(2), 24)
+    alone, pooled = zs.paired_estimate(differences), zs.paired_estimate(differences, within)
+    assert (alone.degrees, pooled.degrees) == (11, 35)
+    assert pooled.standard_error == pytest.approx(0.02 / math.sqrt(12), rel=0.3)
+    for factor in (0.1, 10):  # the effect varies from block to block; the machine drifts within blocks
+        assert zs.paired_estimate(differences, factor * within) == alone

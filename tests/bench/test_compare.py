@@ -40,9 +40,8 @@ def test_sides_that_are_alike_raise_no_alarm() -> None:
     assert 0.005 < tally.spread < 0.02
 
 
-@pytest.mark.parametrize("confirms", [True, False])
-def test_a_slower_head_is_called(confirms: bool) -> None:
-    tally = tallied(1.06, Plan(12, 12, confirms=confirms))
+def test_a_slower_head_is_called() -> None:
+    tally = tallied(1.06, Plan(12, 12))
     assert (tally.comparisons, tally.regressions, tally.first_alarms) == (2, 2, 2)
     table = compare.table(compare.Tally(), (0, 0), tally)
     assert "| head 5% slower | 2 | 2 | 100.0% | >= 90% |" in table

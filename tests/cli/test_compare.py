@@ -12,6 +12,7 @@ from zbench.spec.run import RunSpec
 from zbench.spec.trial import TrialSpec
 from zbench.spec.workload import WorkloadSpec
 
+QUIET = ("--run-noise", "1%")
 EVEN = [0.1, 0.101, 0.099, 0.1, 0.1005, 0.0995]
 
 
@@ -23,31 +24,57 @@ def out(tmp_path: Path) -> Path:
 
 
 def test_table_and_exit_code(capsys: pytest.CaptureFixture[str], out: Path) -> None:
-    code, text, _ = run(capsys, "compare", BASE_ID, HEAD_ID, "-o", out)
+    code, text, _ = run(capsys, "compare", BASE_ID, HEAD_ID, "-o", out, *QUIET)
     assert code == 1
     assert "regression" in text
     assert "+30.0 %" in text
-    assert run(capsys, "compare", BASE_ID, BASE_ID, "-o", out)[0] == 0
-    assert run(capsys, "compare", BASE_ID, HEAD_ID, "-o", out, "--threshold", "step_time=50%")[0] == 0
+    assert run(capsys, "compare", BASE_ID, HEAD_ID, "-o", out, "--threshold", "step_time=50%", *QUIET)[0] == 0
     assert run(capsys, "compare", BASE_ID, HEAD_ID, "-o", out, "--fail-on", "correctness")[0] == 0
 
 
+def test_two_runs_alone_cannot_show_the_noise_between_runs(
+    capsys: pytest.CaptureFixture[str], out: Path
+) -> None:
+    code, text, _ = run(capsys, "compare", BASE_ID, HEAD_ID, "-o", out)
+    assert code == 3
+    assert "suspected" in text
+    assert "two runs cannot show the noise between runs" in text
+    for i in range(10):
+        write_run(
+            out / "example" / f"2025010{i}-000000-aaaa",
+            trial([step * (1 + 0.002 * (i % 3)) for step in EVEN]),
+        )
+    code, text, _ = run(capsys, "compare", BASE_ID, HEAD_ID, "-o", out)
+    assert (code, "regression" in text) == (1, True)
+
+
+def test_a_run_against_itself_or_against_nothing_is_a_mistake(
+    capsys: pytest.CaptureFixture[str], out: Path
+) -> None:
+    assert run(capsys, "compare", BASE_ID, BASE_ID, "-o", out)[0] == 2
+    assert run(capsys, "compare", "nope", "nope2", "-o", out)[0] == 2
+
+
 def test_json_is_one_document(capsys: pytest.CaptureFixture[str], out: Path) -> None:
-    code, text, errors = run(capsys, "compare", BASE_ID, HEAD_ID, "-o", out, "--json")
+    code, text, errors = run(capsys, "compare", BASE_ID, HEAD_ID, "-o", out, "--json", *QUIET)
     document = json.loads(text)
     assert document["exit_code"] == code == 1
     assert not errors
     code, text, _ = run(capsys, "compare", BASE_ID, "gone", "-o", out, "--json")
     document = json.loads(text)
-    assert document["exit_code"] == code == 5
+    assert document["exit_code"] == code == 2
     assert "gone" in document["error"]["message"]
 
 
 @pytest.mark.parametrize("name", ["markdown", "json", "csv", "junit", "bmf"])
 def test_formats_go_to_stdout_or_a_file(capsys: pytest.CaptureFixture[str], out: Path, name: str) -> None:
-    code, text, _ = run(capsys, "compare", BASE_ID, HEAD_ID, "-o", out, "--format", name)
+    code, text, _ = run(capsys, "compare", BASE_ID, HEAD_ID, *QUIET, "-o", out, "--format", name)
     path = out / "new" / "file"
-    assert code == run(capsys, "compare", BASE_ID, HEAD_ID, "-o", out, "--format", name, "--to", path)[0] == 1
+    assert (
+        code
+        == run(capsys, "compare", BASE_ID, HEAD_ID, *QUIET, "-o", out, "--format", name, "--to", path)[0]
+        == 1
+    )
     assert path.read_text() == text
 
 
@@ -77,8 +104,8 @@ def test_baselines_are_kept_and_found(capsys: pytest.CaptureFixture[str], out: P
     code, text, said = run(capsys, "compare", BASE_ID, "--save-baseline", "main", "-o", out)
     assert (code, text) == (0, "")
     assert str(out / "baselines" / "main.json") in said
-    assert run(capsys, "compare", "main", HEAD_ID, "-o", out)[0] == 1
-    code, _, _ = run(capsys, "compare", "main", BASE_ID, "--save-baseline", "next", "-o", out)
+    assert run(capsys, "compare", "main", HEAD_ID, "-o", out, *QUIET)[0] == 1
+    code, _, _ = run(capsys, "compare", HEAD_ID, BASE_ID, "--save-baseline", "next", "-o", out, *QUIET)
     assert code == 0
     kept = json.loads((out / "baselines" / "next.json").read_text())
     assert (kept["fingerprint"], kept["commit"], kept["run_ids"]) == ("f00d", "c0ffee", [BASE_ID])
@@ -94,7 +121,7 @@ def test_unlike_machines_exit_5_or_are_marked(capsys: pytest.CaptureFixture[str]
     code, _, said = run(capsys, "compare", BASE_ID, "last", "-o", out)
     assert code == 5
     assert "cpu: Example CPU, Other CPU" in said
-    code, text, _ = run(capsys, "compare", BASE_ID, "last", "-o", out, "--across")
+    code, text, _ = run(capsys, "compare", BASE_ID, "last", "-o", out, "--across", *QUIET)
     assert code == 0
     assert "UNLIKE MACHINES" in text
 
@@ -102,7 +129,7 @@ def test_unlike_machines_exit_5_or_are_marked(capsys: pytest.CaptureFixture[str]
 def test_a_torn_file_is_compared_with_a_warning(capsys: pytest.CaptureFixture[str], out: Path) -> None:
     path = out / "example" / HEAD_ID / "trials.jsonl"
     path.write_bytes(path.read_bytes()[:-40])
-    code, _, said = run(capsys, "compare", BASE_ID, HEAD_ID, "-o", out)
+    code, _, said = run(capsys, "compare", BASE_ID, HEAD_ID, "-o", out, *QUIET)
     assert code == 1
     assert "ends in the middle of a record" in said
 
@@ -149,6 +176,8 @@ def test_a_thousand_trials_of_full_size(capsys: pytest.CaptureFixture[str], tmp_
     ]
     for run_id in (BASE_ID, HEAD_ID):
         write_run(tmp_path / "example" / run_id, records)
-    code, text, _ = run(capsys, "compare", BASE_ID, HEAD_ID, "-o", tmp_path)
+    code, text, _ = run(
+        capsys, "compare", BASE_ID, HEAD_ID, "-o", tmp_path, *QUIET, "--fail-on", "regression"
+    )
     assert code == 0
     assert "1000 configurations" in text

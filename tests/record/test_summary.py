@@ -2,7 +2,7 @@
 
 import pytest
 
-from zbench.record.record import Correctness, Failure, Memory
+from zbench.record.record import Correctness, Failure, Memory, Record, Timing
 from zbench.record.summary import best, obstacles, summarize, varied_keys
 from zbench.spec.sweep import ObjectiveSpec
 
@@ -88,3 +88,17 @@ def test_constraint_on_the_verdict_is_named_once(make_record):
 def test_varied_keys_are_those_of_all_points(make_record):
     records = [make_record("a", axes={"x": 1}), make_record("b", axes={"x": 2, "y": 3})]
     assert varied_keys(summarize(records)) == ["x", "y"]
+
+
+def test_a_rate_is_the_work_over_the_representative_time() -> None:
+    """Seen: 59,293 tokens/s, a mean of two rates, beside a step of 46.6 ms, which makes 5,494."""
+    (found,) = summarize([timed(0.002, 0), timed(0.0912, 1)])
+    step, rate = found.number("median_step_s"), found.number("tokens_per_s")
+    assert step == pytest.approx(0.0466)
+    assert rate == pytest.approx(256 / 0.0466)
+    assert found.number("tflops") is None
+
+
+def timed(step_s: float, repeat: int) -> Record:
+    timing = Timing([step_s], step_s, 256 / step_s, 2 / step_s)
+    return Record("run", "trial", repeat, {}, {}, "ok", timing=timing)

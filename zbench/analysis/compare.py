@@ -1,87 +1,48 @@
-"""Compare two runs: every configuration of both, correctness first, then failures, then figures."""
+"""Compare two runs: every configuration of both, correctness first, then failures, then figures.
+
+The way from records to an exit code: `matching` says which trials belong together, `disturbance` which
+repeats count, `evidence` what they show, `decision` what may be claimed of it, `exact` and `outcomes` what
+needs no timing, `rows` which answer a configuration gets, `Comparison.exit_code` what all answers amount to.
+"""
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal, get_args
+from dataclasses import dataclass
+from typing import Literal
 
-from zbench.analysis import decision
-from zbench.analysis.decision import Decision, Evidence, Paired, Unpaired
-from zbench.analysis.exact import ExactChange, exact_changes
+from zbench.analysis import decision, disturbance
+from zbench.analysis.decision import Decision, Levels
+from zbench.analysis.evidence import Evidence, Paired, RunNoise, Unpaired
 from zbench.analysis.matching import Match, match_trials
 from zbench.analysis.paired import Blocks, Control
+from zbench.analysis.rows import ROW_ORDER as ROW_ORDER  # part of this module's interface
+from zbench.analysis.rows import Row as Row
+from zbench.analysis.rows import RowAnswer as RowAnswer
+from zbench.analysis.rows import is_incorrect, judged
+from zbench.analysis.settings import FAIL_ON as FAIL_ON
+from zbench.analysis.settings import PAIRED_THRESHOLDS as PAIRED_THRESHOLDS
+from zbench.analysis.settings import STORED_THRESHOLDS as STORED_THRESHOLDS
+from zbench.analysis.settings import FailOn as FailOn
+from zbench.analysis.settings import Settings as Settings
 from zbench.analysis.trials import RunResults, Source, step_logs
-from zbench.errors import ExitCode, IncomparableError
-from zbench.record.record import VERDICT_ORDER
+from zbench.errors import ExitCode, IncomparableError, UsageError
 from zbench.record.summary import ConfigSummary
 
-FailOn = Literal["regression", "inconclusive", "missing", "correctness"]
-FAIL_ON: tuple[FailOn, ...] = ("regression", "inconclusive", "missing", "correctness")
-RowAnswer = Literal["incorrect", "failed", "regression", "inconclusive", "unmeasured", "pass"]
-ROW_ORDER: tuple[RowAnswer, ...] = get_args(RowAnswer)
-STORED_THRESHOLDS: Mapping[str, float] = {
-    "step_time": 0.05,
-    "peak_device_bytes": 0.01,
-    "peak_host_bytes": 0.01,
-    "traffic_bytes": 0.01,
-    "traffic_calls": 0.01,
-}
-"""The accepted change of every compared metric, as a fraction; smaller is better for each."""
-
-PAIRED_THRESHOLDS: Mapping[str, float] = {**STORED_THRESHOLDS, "step_time": 0.02}
-"""Side by side the machine's noise between runs is gone, so a smaller slowdown can be told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How runs are compared. Thresholds are fractions; `run_noise` is the spread between runs, a fraction."""
-
-    alpha: float = 0.01
-    thresholds: Mapping[str, float] = field(default_factory=lambda: STORED_THRESHOLDS)
-    run_noise: float = 0.01
-    fail_on: frozenset[FailOn] = frozenset(FAIL_ON)
-    across: bool = False
-
-    def margin(self, metric: str) -> float:
-        """Return the threshold of a metric as a logarithm."""
-        return math.log1p(self.thresholds.get(metric, 0.0))
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One configuration in both runs. `step_time` is None where a side has no finished repeat.
-
-    `unmeasured` answers where neither side has one: both ran out of memory, say, and nothing changed.
-    """
-
-    match: Match
-    step_time: Decision | None
-    exact: tuple[ExactChange, ...]
-    answer: RowAnswer
-
-    @property
-    def base(self) -> ConfigSummary:
-        """Return the trial in the base run."""
-        return self.match.base
-
-    @property
-    def head(self) -> ConfigSummary:
-        """Return the trial in the head run."""
-        return self.match.head
-
-    @property
-    def verdict_lowered(self) -> bool:
-        """Say whether head is proved less than base was: a lower verdict, or none where base had one."""
-        return VERDICT_ORDER.index(self.head.verdict) < VERDICT_ORDER.index(self.base.verdict)
+_DOUBTS: tuple[Literal["suspected", "unchecked", "inconclusive"], ...] = (
+    "suspected",
+    "unchecked",
+    "inconclusive",
+)
+"""Answers that end with 3; naming `inconclusive` in `--fail-on` names them all."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairedData:
-    """What a paired measurement saw: its blocks, the fresh ones of alarmed trials, and the control."""
+    """What a paired measurement saw: its blocks and the control; `exact_only` where nothing was timed."""
 
     blocks: Blocks
-    confirming: Blocks
     control: Control
+    exact_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +84,12 @@ class Comparison:
         return sum(row.answer == answer for row in self.rows)
 
     @property
+    def warnings(self) -> list[str]:
+        """Return what disturbed the repeats of either side, in words."""
+        sides = (("base", [row.base for row in self.rows]), ("head", [row.head for row in self.rows]))
+        return [f"{name}: {text}" for name, side in sides for text in disturbance.all_warnings(side)]
+
+    @property
     def exit_code(self) -> ExitCode:
         """Return what the command exits with: correctness first, then failures, regressions, doubt."""
         fail_on = self.settings.fail_on
@@ -132,18 +99,27 @@ class Comparison:
             return ExitCode.TRIALS_FAILED
         if "regression" in fail_on and any(_regressed(row) for row in self.rows):
             return ExitCode.REGRESSION
-        if "inconclusive" in fail_on and self.count("inconclusive"):
+        if "inconclusive" in fail_on and any(self.count(doubt) for doubt in _DOUBTS):
+            return ExitCode.INCONCLUSIVE
+        if any(doubt in fail_on and self.count(doubt) for doubt in _DOUBTS):
             return ExitCode.INCONCLUSIVE
         return ExitCode.PASS
 
     def _added_incorrect(self) -> bool:
-        return any(_incorrect(trial) for trial in self.added)
+        return any(is_incorrect(trial) for trial in self.added)
 
 
-def compare_runs(base: RunResults, head: RunResults, settings: Settings) -> Comparison:
+def compare_runs(
+    base: RunResults,
+    head: RunResults,
+    settings: Settings,
+    noise: Mapping[str, RunNoise] | None = None,
+) -> Comparison:
     """Compare two stored runs, made at two times: unpaired, with the machine's noise between runs added.
 
-    IncomparableError where the machines are unlike (unless `settings.across`) or no configuration is in both.
+    noise: by base's trial id, what a history of runs says of the noise between runs; `settings.run_noise`
+    comes before it. IncomparableError where the machines are unlike (unless `settings.across`) or no
+    configuration is in both.
     """
     unlike = unlike_facts(base.source, head.source)
     if unlike and not settings.across:
@@ -151,73 +127,79 @@ def compare_runs(base: RunResults, head: RunResults, settings: Settings) -> Comp
             f"{base.source.name} and {head.source.name} were measured on unlike machines "
             f"({'; '.join(unlike)}); measure both on one machine, or insist with --across"
         )
-    return build(base, head, settings, unlike=unlike)
+    matches = match_trials(base.trials, head.trials).matches
+    family = {
+        match.base.trial_id: found
+        for match in matches
+        if (found := _stored_evidence(match, settings, noise or {})) is not None
+    }
+    decisions = decision.decide(family, Levels.single(settings.alpha))
+    for match in matches:
+        name, doubt = match.base.trial_id, disturbance.doubt(match.base, match.head)
+        if doubt and name in decisions:
+            decisions[name] = decision.doubted(decisions[name], doubt)
+    return build(base, head, settings, decisions, unlike=unlike)
+
+
+def require_two_runs(base: Source, head: Source) -> None:
+    """Raise UsageError for a run that is compared with itself: it would always pass."""
+    if base.run_ids and base.run_ids == head.run_ids:
+        raise UsageError(
+            f"{base.name} and {head.name} are the same run ({', '.join(base.run_ids)}); comparing a run with "
+            "itself shows nothing; name two runs, as `last~1 last`"
+        )
 
 
 def build(
     base: RunResults,
     head: RunResults,
     settings: Settings,
+    decisions: Mapping[str, Decision],
     *,
-    decisions: Mapping[str, Decision] | None = None,
     unlike: tuple[str, ...] = (),
     paired: PairedData | None = None,
 ) -> Comparison:
-    """Assemble a comparison; `decisions` of a paired measurement are by base trial id, else made here."""
+    """Assemble a comparison from the step-time decisions by base's trial id."""
     matching = match_trials(base.trials, head.trials)
     if not matching.matches:
         raise IncomparableError(_nothing_in_common(base, head))
-    if decisions is None:
-        decisions = decision.decide(_stored_family(matching.matches, settings), settings.alpha)
-    rows = tuple(_row(match, decisions.get(match.base.trial_id), settings) for match in matching.matches)
+    rows = tuple(judged(match, decisions.get(match.base.trial_id), settings) for match in matching.matches)
     return Comparison(
         base.source, head.source, settings, rows, matching.missing, matching.added, unlike, paired
     )
 
 
-def paired_family(differences: Blocks, settings: Settings) -> dict[str, tuple[Evidence, float]]:
+def paired_family(
+    differences: Blocks, settings: Settings, replicates: Blocks | None = None
+) -> dict[str, tuple[Evidence, float]]:
     """Return the step-time family of a paired measurement from block differences by base trial id."""
-    return {name: (Paired(values), settings.margin("step_time")) for name, values in differences.items()}
+    within = replicates or {}
+    return {
+        name: (Paired(values, within.get(name, ())), settings.margin("step_time"))
+        for name, values in differences.items()
+    }
 
 
-def _stored_family(matches: tuple[Match, ...], settings: Settings) -> dict[str, tuple[Evidence, float]]:
-    family: dict[str, tuple[Evidence, float]] = {}
-    for match in matches:
-        base, head = step_logs(match.base), step_logs(match.head)
-        if base and head:
-            evidence = Unpaired(base, head, math.log1p(settings.run_noise))
-            family[match.base.trial_id] = (evidence, settings.margin("step_time"))
-    return family
-
-
-def _row(match: Match, step_time: Decision | None, settings: Settings) -> Row:
-    exact = exact_changes(match.base, match.head, settings.thresholds)
-    row = Row(match, step_time, exact, "pass")
-    return Row(match, step_time, exact, _row_answer(row))
-
-
-def _row_answer(row: Row) -> RowAnswer:
-    if _incorrect(row.head):
-        return "incorrect"
-    if row.head.outcome != "ok" and row.base.outcome == "ok":
-        return "failed"
-    if _regressed(row):
-        return "regression"
-    if not row.base.ok and not row.head.ok:
-        return "unmeasured"
-    undecided = row.step_time is not None and row.step_time.answer == "inconclusive"
-    return (
-        "inconclusive" if undecided or (row.verdict_lowered and row.head.verdict == "unchecked") else "pass"
+def _stored_evidence(
+    match: Match, settings: Settings, noise: Mapping[str, RunNoise]
+) -> tuple[Evidence, float] | None:
+    """Return the step times of the undisturbed repeats (of all, where a side has too few) and the margin."""
+    doubtful = bool(disturbance.doubt(match.base, match.head))
+    base, head = (
+        step_logs(trial) if doubtful else step_logs(trial, disturbance.quiet(trial))
+        for trial in (match.base, match.head)
     )
-
-
-def _incorrect(trial: ConfigSummary) -> bool:
-    return trial.verdict in ("drifted", "wrong")
+    if not base or not head:
+        return None
+    known = noise.get(match.base.trial_id)
+    if settings.run_noise is not None:
+        known = RunNoise(math.log1p(settings.run_noise))
+    return Unpaired(base, head, known), settings.margin("step_time")
 
 
 def _regressed(row: Row) -> bool:
     slower = row.step_time is not None and row.step_time.answer == "regression"
-    return slower or any(change.answer == "regression" for change in row.exact)
+    return slower or bool(row.exact_regressions)
 
 
 def unlike_facts(base: Source, head: Source) -> tuple[str, ...]:

@@ -1,70 +1,49 @@
-"""Three answers for a family of comparisons: regression, pass or inconclusive.
+"""The answers for a family of comparisons: regression, pass, suspected or inconclusive.
 
 Errors are held where they hurt. An alarm from any comparison fails the build, so alarms share one `alpha` by
 Holm's method. A build passes only if every comparison passes, so each `pass` needs no correction (an
-intersection-union test). Whatever is neither is said to be inconclusive, with the number of processes that
-would settle it.
+intersection-union test). What is neither is inconclusive, with the number of processes that would settle it;
+where the samples differ for sure and by more than the margin, but noise that they cannot show may be the
+reason, it is `suspected`. "Faster" is claimed by the tests that claim "slower", with the sides exchanged.
 """
 
 import bisect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from scipy.special import stdtrit
 
 from zbench.analysis import statistics
+from zbench.analysis.evidence import Evidence
 from zbench.analysis.statistics import Estimate
 
-Answer = Literal["regression", "pass", "inconclusive"]
+Answer = Literal["regression", "suspected", "pass", "inconclusive"]
+Family = Mapping[str, tuple[Evidence, float]]
+"""Name -> its evidence and its margin (a logarithm)."""
 
 POWER = 0.8
 """`needed` is the number of processes that would settle the question with this probability."""
 
+DETECTED = 0.9
+"""`detectable` is the change that would have been called a regression with this probability."""
+
 _MOST_NEEDED = 1000
 
 
-class Evidence(Protocol):
-    """Samples of one comparison, as logarithms."""
-
-    def estimate(self) -> Estimate:
-        """Return the mean log-ratio and its error."""
-
-    def exact_p(self, margin: float) -> float:
-        """Return the p-value of the distribution-free test that the ratio is at most `margin`."""
-
-
 @dataclass(frozen=True, slots=True)
-class Paired:
-    """One `log(head / base)` a pair or block, measured side by side."""
+class Levels:
+    """One-sided error rates of one look at the data: of any alarm, of each pass, and of each exact test."""
 
-    differences: tuple[float, ...]
+    alarm: float
+    passing: float
+    exact: float
 
-    def estimate(self) -> Estimate:
-        """Return the mean difference with its t error."""
-        return statistics.paired_estimate(self.differences)
-
-    def exact_p(self, margin: float) -> float:
-        """Return the p-value of the sign-flip test."""
-        return statistics.sign_flip_p(self.differences, margin)
-
-
-@dataclass(frozen=True, slots=True)
-class Unpaired:
-    """Logarithms of two runs made at two times; `run_noise` is the machine's shift between runs."""
-
-    base: tuple[float, ...]
-    head: tuple[float, ...]
-    run_noise: float = 0.0
-
-    def estimate(self) -> Estimate:
-        """Return Welch's estimate."""
-        return statistics.unpaired_estimate(self.base, self.head, self.run_noise)
-
-    def exact_p(self, margin: float) -> float:
-        """Return the p-value of the rank test."""
-        return statistics.rank_sum_p(self.base, self.head, margin)
+    @classmethod
+    def single(cls, alpha: float) -> "Levels":
+        """Return the levels where the data is looked at once."""
+        return cls(alpha, alpha, alpha)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +51,9 @@ class Decision:
     """The answer for one comparison. `log_ratio`, `low`, `high` and `margin` are logarithms.
 
     `p_value` is adjusted for the family. `needed` is the number of processes a side (or blocks) that would
-    settle an inconclusive answer, None where no number would or none is needed.
+    settle an inconclusive answer, None where no number would or none is needed. `detectable` is the slowdown
+    (a logarithm) that would have been called nine times in ten at the measured noise, None if unknown.
+    `faster` is claimed like a regression, with the sides exchanged.
     """
 
     answer: Answer
@@ -86,6 +67,8 @@ class Decision:
     paired: bool
     needed: int | None = None
     reason: str = ""
+    faster: bool = False
+    detectable: float | None = None
 
     @property
     def change(self) -> float:
@@ -93,81 +76,128 @@ class Decision:
         return math.expm1(self.log_ratio)
 
     @property
-    def faster(self) -> bool:
-        """Say whether the whole interval lies below no change."""
-        return self.high < 0
+    def is_decided(self) -> bool:
+        """Say whether more samples could not change the answer."""
+        return self.answer in ("regression", "pass")
 
 
-def decide(family: Mapping[str, tuple[Evidence, float]], alpha: float) -> dict[str, Decision]:
+def decide(
+    family: Family, levels: Levels, before: Mapping[str, Decision] | None = None
+) -> dict[str, Decision]:
     """Decide every comparison of a family, each an (evidence, margin) under its name.
 
-    `alpha` is the one-sided error: of any false alarm in the family, and of each false pass.
+    before: the decisions of the look before; what was decided then stays, and an alarm of then counts in
+    Holm's method as the first step taken.
     """
-    estimates = {name: evidence.estimate() for name, (evidence, _) in family.items()}
-    p_values = {
-        name: _alarm_p(evidence, estimates[name], margin, alpha)
-        for name, (evidence, margin) in family.items()
-    }
-    adjusted = dict(zip(p_values, statistics.holm(list(p_values.values())), strict=True))
-    return {
-        name: _answer(estimates[name], margin, alpha, len(family), adjusted[name])
-        for name, (_, margin) in family.items()
-    }
+    settled = {name: found for name, found in (before or {}).items() if found.is_decided}
+    alarms = {name for name, found in settled.items() if found.answer == "regression"}
+    slower = _adjusted({n: 0.0 if n in alarms else _claim_p(e, m, levels) for n, (e, m) in family.items()})
+    faster = _adjusted({name: _claim_p(e.reversed(), m, levels) for name, (e, m) in family.items()})
+    apart = _adjusted({name: evidence.estimate().p_any() for name, (evidence, _) in family.items()})
+    found = dict(settled)
+    for name, (evidence, margin) in family.items():
+        if name not in settled:
+            claims = _Claims(slower[name], faster[name], apart[name])
+            found[name] = _answer(evidence, margin, levels, len(family), claims)
+    return {name: found[name] for name in family}
 
 
-def _alarm_p(evidence: Evidence, estimate: Estimate, margin: float, alpha: float) -> float:
-    """Return the larger p-value of both tests; the exact one is worth its time only where t alarms."""
+@dataclass(frozen=True, slots=True)
+class _Claims:
+    """Family-adjusted p-values of what could be said of one comparison."""
+
+    slower: float
+    faster: float
+    apart: float
+
+
+def _claim_p(evidence: Evidence, margin: float, levels: Levels) -> float:
+    """Return the p-value of "slower by more than the margin": 1 where the exact test does not agree."""
+    estimate = evidence.estimate()
     p = estimate.p_above(margin)
-    return p if p > alpha else max(p, evidence.exact_p(margin))
+    if p > levels.alarm:
+        return p
+    clear = evidence.clear_margin(levels.exact)
+    if clear:
+        return p if estimate.log_ratio > margin + clear else 1.0
+    return p if evidence.exact_p(margin) <= levels.exact else 1.0
 
 
-def _answer(estimate: Estimate, margin: float, alpha: float, comparisons: int, p_value: float) -> Decision:
-    low, high = estimate.interval(alpha)
+def _adjusted(p_values: Mapping[str, float]) -> dict[str, float]:
+    return dict(zip(p_values, statistics.holm(list(p_values.values())), strict=True))
+
+
+def _answer(evidence: Evidence, margin: float, levels: Levels, comparisons: int, claims: _Claims) -> Decision:
+    estimate = evidence.estimate()
+    low, high = estimate.interval(levels.passing)
     answer: Answer = "inconclusive"
-    if low > margin and p_value <= alpha:
+    if claims.slower <= levels.alarm:
         answer = "regression"
     elif high <= margin:
         answer = "pass"
+    elif estimate.log_ratio > margin and claims.apart <= levels.alarm:
+        answer = "suspected"
     needed, reason = None, ""
-    if answer == "inconclusive":
-        needed = needed_n(estimate, margin, alpha, comparisons)
-        reason = _why(estimate, alpha, comparisons, needed)
+    if answer in ("inconclusive", "suspected"):
+        needed = needed_n(estimate, margin, levels, comparisons)
+        reason = _why(estimate, levels, needed)
     return Decision(
-        answer, estimate.log_ratio, low, high, margin, p_value,
+        answer, estimate.log_ratio, low, high, margin, claims.slower,
         estimate.n_base, estimate.n_head, estimate.paired, needed, reason,
+        faster=answer == "pass" and claims.faster <= levels.alarm,
+        detectable=_detectable(estimate, margin, levels.alarm / comparisons),
     )  # fmt: skip
 
 
-def _why(estimate: Estimate, alpha: float, comparisons: int, needed: int | None) -> str:
+def doubted(decision: Decision, reason: str) -> Decision:
+    """Return the decision where the samples cannot be trusted: nothing is claimed of them, for `reason`."""
+    shown = decision.answer in ("regression", "suspected")
+    answer: Answer = "suspected" if shown else "inconclusive"
+    return replace(decision, answer=answer, faster=False, needed=None, reason=reason)
+
+
+def _detectable(estimate: Estimate, margin: float, level: float) -> float | None:
+    if estimate.degrees <= 0 or not math.isfinite(estimate.standard_error):
+        return None
+    quantiles = -float(stdtrit(estimate.degrees, level)) + float(stdtrit(estimate.degrees, DETECTED))
+    return margin + estimate.allowance + quantiles * estimate.standard_error
+
+
+def _why(estimate: Estimate, levels: Levels, needed: int | None) -> str:
     unit = "blocks" if estimate.paired else "processes a side"
     n = min(estimate.n_base, estimate.n_head)
-    if not statistics.can_reach(estimate, alpha, comparisons):
-        least = (statistics.minimal_pairs if estimate.paired else statistics.minimal_repeats)(
-            alpha, comparisons
+    if estimate.allowance:
+        return (
+            "two runs cannot show the noise between runs, so less than 50 % is not told apart; "
+            "10 earlier runs of the sweep here would show it, --run-noise states it, --paired needs neither"
         )
-        family = f"alpha {alpha:g} over {comparisons} comparisons"
-        return f"{n} {unit} cannot reach {family}; at least {least} are needed"
+    if not statistics.can_reach(estimate, levels.exact):
+        least = (statistics.minimal_pairs if estimate.paired else statistics.minimal_repeats)(levels.exact)
+        remedy = "" if estimate.paired else f": zbench sweep --resume RUN --repeats {max(least, needed or 0)}"
+        return f"{n} {unit} cannot reach alpha {levels.exact:g}; at least {least} are needed{remedy}"
     if needed is None and estimate.floor > estimate.standard_error / 2:
         return "the machine's noise between runs hides it; --paired would tell"
     if needed is None:
         return f"the effect lies too near the margin for any reasonable number of {unit}"
-    return f"about {needed} {unit} would decide"
+    remedy = "" if estimate.paired else f": zbench sweep --resume RUN --repeats {needed}"
+    return f"about {needed} {unit} would decide{remedy}"
 
 
-def needed_n(estimate: Estimate, margin: float, alpha: float, comparisons: int) -> int | None:
+def needed_n(estimate: Estimate, margin: float, levels: Levels, comparisons: int) -> int | None:
     """Return how many pairs, or processes a side, would decide with power 0.8 at this effect and spread.
 
     None where more than 1,000 would be needed, or where nothing is known of the spread.
     """
     n = min(estimate.n_base, estimate.n_head)
     if estimate.paired:
-        least, groups = statistics.minimal_pairs(alpha, comparisons), 1
+        least, groups = statistics.minimal_pairs(levels.exact), 1
     else:
-        least, groups = statistics.minimal_repeats(alpha, comparisons), 2
+        least, groups = statistics.minimal_repeats(levels.exact), 2
     if estimate.degrees <= 0 or n < 2:
         return least
-    distance = abs(estimate.log_ratio - margin)
-    level = alpha / comparisons if estimate.log_ratio > margin else alpha
+    above = estimate.log_ratio > margin
+    distance = abs(estimate.log_ratio - margin) - estimate.allowance
+    level = levels.exact / comparisons if above else levels.exact
     spread = (estimate.standard_error**2 - estimate.floor**2) * n
 
     def decides(wanted: int) -> bool:
@@ -178,32 +208,3 @@ def needed_n(estimate: Estimate, margin: float, alpha: float, comparisons: int) 
     counts = range(max(least, 3), _MOST_NEEDED + 1)
     found = bisect.bisect_left(counts, True, key=decides)  # more processes only narrow the interval
     return counts[found] if found < len(counts) else None
-
-
-def precise_enough(family: Sequence[Evidence], alpha: float, precision: float) -> bool:
-    """Say whether every half width is at most `precision` (a logarithm): the only reason to stop early.
-
-    It looks at the widths, never at where the intervals lie, so looking often raises no false alarm.
-    """
-    return all(evidence.estimate().half_width(alpha) <= precision for evidence in family)
-
-
-def confirmed(first: Mapping[str, Decision], fresh: Mapping[str, Decision]) -> dict[str, Decision]:
-    """Return the final decisions: an alarm stands only if fresh data of the alarmed rows raise it again.
-
-    `fresh` is decided from new samples alone, as a family of its own, for exactly the alarmed names.
-    """
-    final = dict(first)
-    for name, decision in first.items():
-        if decision.answer != "regression":
-            continue
-        again = fresh[name]
-        note = (
-            "confirmed on fresh data" if again.answer == "regression" else "alarm not confirmed on fresh data"
-        )
-        final[name] = replace(again, reason=f"{note}; first {decision.change:+.1%}" + _joined(again.reason))
-    return final
-
-
-def _joined(reason: str) -> str:
-    return f"; {reason}" if reason else ""

@@ -1,22 +1,30 @@
-"""Figures that need no test: allocator peaks and traffic are alike in every repeat, so any change is real."""
+"""Figures that need no test: bytes, calls and counts do not depend on the machine; any change is real."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary
 
 ExactAnswer = Literal["same", "lower", "higher", "regression", "varies", "estimated", "absent"]
 
-EXACT_METRICS = ("peak_device_bytes", "peak_host_bytes", "traffic_bytes", "traffic_calls")
+PEAKS = ("peak_device_bytes", "peak_host_bytes")
+TRAFFIC = ("traffic_bytes", "traffic_calls")
+COUNTS = ("allocations", "operators", "kernel_launches", "flops", "instructions")
+"""What a record counts of one step (`Record.counts`); absent in records of older versions."""
+
+EXACT_METRICS = (*PEAKS, *TRAFFIC, *COUNTS)
+_REMAINDER = "activations"  # what is left of the peak: the peak itself decides of it
 
 
 @dataclass(frozen=True, slots=True)
 class ExactChange:
     """One exact figure in base and head; smaller is better for all of them.
 
-    `regression` is higher by more than its threshold; `higher` is higher within it. `varies`: repeats
-    of one side differ, so the figure is not exact; `estimated`: it could not be counted. Neither is decided.
+    `regression`: head's smallest repeat lies above base's largest by more than the threshold; `higher` is
+    higher within it. `varies`: repeats differ and overlap, or differ within the threshold; `estimated`: it
+    could not be counted. Neither is decided.
     """
 
     metric: str
@@ -36,35 +44,105 @@ def exact_changes(
     base: ConfigSummary, head: ConfigSummary, thresholds: Mapping[str, float]
 ) -> tuple[ExactChange, ...]:
     """Return the change of every exact metric; a threshold is a fraction, 0 where none is given."""
-    counted = all(r.memory.exact for trial in (base, head) for r in trial.ok if r.memory is not None)
     return tuple(
-        _change(metric, base, head, counted, thresholds.get(metric, 0.0)) for metric in EXACT_METRICS
+        _change(metric, base, head, thresholds.get(metric, 0.0), lambda r, m=metric: _value(r, m))  # type: ignore[misc]
+        for metric in EXACT_METRICS
     )
+
+
+def exact_details(
+    base: ConfigSummary, head: ConfigSummary, thresholds: Mapping[str, float]
+) -> tuple[ExactChange, ...]:
+    """Return what changed behind the totals: `memory.<category>`, `traffic.<collective>.bytes` and `.calls`.
+
+    A category of persistent bytes that grew is a regression of its own, though the peak did not move. Of
+    collectives the totals decide: one may well replace another.
+    """
+    found = []
+    for name, read, threshold in _details(base, head, thresholds):
+        change = _change(name, base, head, threshold, read)
+        if change.answer not in ("same", "absent"):
+            found.append(change)
+    return tuple(found)
 
 
 def exact_values(trial: ConfigSummary, metric: str) -> list[int]:
     """Return an exact metric of each finished repeat that has it; traffic of one step, all collectives."""
-    if not metric.startswith("traffic_"):
-        return [int(value) for value in trial.values(metric)]
-    field = metric.removeprefix("traffic_")
-    timed = (record for record in trial.ok if record.timing is not None)
-    return [sum(getattr(one, field) for one in record.traffic.values()) for record in timed]
+    return _values(trial, lambda record: _value(record, metric))
+
+
+Reader = Callable[[Record], int | None]
+
+
+def _value(record: Record, metric: str) -> int | None:
+    if metric in PEAKS:
+        value = None if record.memory is None else getattr(record.memory, metric)
+        return None if value is None else int(value)
+    if metric in TRAFFIC:
+        field = metric.removeprefix("traffic_")
+        timed = record.timing is not None
+        return sum(getattr(one, field) for one in record.traffic.values()) if timed else None
+    return record.counts.get(metric)
+
+
+def _details(
+    base: ConfigSummary, head: ConfigSummary, thresholds: Mapping[str, float]
+) -> Iterator[tuple[str, Reader, float]]:
+    records = [*base.ok, *head.ok]
+    categories = dict.fromkeys(key for r in records if r.memory is not None for key in r.memory.by_category)
+    for category in categories:
+        if category != _REMAINDER:
+            yield f"memory.{category}", _category(category), thresholds.get("peak_device_bytes", 0.0)
+    kinds = dict.fromkeys(key for r in records for key in r.traffic)
+    for kind in kinds:
+        for field in ("bytes", "calls"):
+            yield f"traffic.{kind}.{field}", _collective(kind, field), float("inf")
+
+
+def _category(name: str) -> Reader:
+    def read(record: Record) -> int | None:
+        counted = record.memory is not None and record.memory.by_category
+        return record.memory.by_category.get(name, 0) if counted and record.memory is not None else None
+
+    return read
+
+
+def _collective(kind: str, field: str) -> Reader:
+    def read(record: Record) -> int | None:
+        if record.timing is None:
+            return None
+        return getattr(record.traffic[kind], field) if kind in record.traffic else 0
+
+    return read
+
+
+def _values(trial: ConfigSummary, read: Reader) -> list[int]:
+    return [value for record in trial.ok if (value := read(record)) is not None]
 
 
 def _change(
-    metric: str, base: ConfigSummary, head: ConfigSummary, counted: bool, threshold: float
+    metric: str, base: ConfigSummary, head: ConfigSummary, threshold: float, read: Reader
 ) -> ExactChange:
-    before, after = exact_values(base, metric), exact_values(head, metric)
-    exact = counted or metric.startswith("traffic_")
-    answer: ExactAnswer = _answer(before, after, exact, threshold) if before and after else "absent"
-    return ExactChange(metric, max(before, default=None), max(after, default=None), answer)
+    before, after = _values(base, read), _values(head, read)
+    largest = max(before, default=None), max(after, default=None)
+    if not before or not after:
+        return ExactChange(metric, *largest, "absent")
+    if _is_memory(metric) and not (_counted(base) and _counted(head)):
+        return ExactChange(metric, *largest, "estimated")
+    return ExactChange(metric, *largest, _answer(before, after, threshold))
 
 
-def _answer(base: list[int], head: list[int], exact: bool, threshold: float) -> ExactAnswer:
-    if not exact:
-        return "estimated"
+def _is_memory(metric: str) -> bool:
+    return metric in PEAKS or metric.startswith("memory.")
+
+
+def _counted(trial: ConfigSummary) -> bool:
+    return all(record.memory.exact for record in trial.ok if record.memory is not None)
+
+
+def _answer(base: list[int], head: list[int], threshold: float) -> ExactAnswer:
+    if min(head) > max(base) * (1 + threshold) and threshold != float("inf"):
+        return "regression"
     if len(set(base)) > 1 or len(set(head)) > 1:
         return "varies"
-    if head[0] > base[0] * (1 + threshold):
-        return "regression"
     return "same" if head[0] == base[0] else "higher" if head[0] > base[0] else "lower"

@@ -8,9 +8,17 @@ from itertools import count
 
 from zbench.analysis import compare, decision
 from zbench.analysis.compare import Comparison, Settings
-from zbench.analysis.decision import Decision, Paired
+from zbench.analysis.decision import Decision, Levels
 from zbench.analysis.matching import match_trials
-from zbench.analysis.paired import Blocks, Control, Order, Side, block_difference, block_orders, control
+from zbench.analysis.paired import (
+    Order,
+    Side,
+    block_difference,
+    block_orders,
+    block_replicates,
+    control,
+)
+from zbench.analysis.sequential import nominal_levels
 from zbench.analysis.statistics import MAX_EXACT_PAIRS, minimal_pairs
 from zbench.analysis.trials import RunResults, Source
 from zbench.errors import IncomparableError, UsageError
@@ -24,36 +32,52 @@ Sample = Mapping[str, float]
 """Trial id (base's) -> median step in seconds, of the trials that finished."""
 
 
+_LOOK_EVERY = 4
+"""Blocks from one look at the data to the next: each look costs the last one a little of its level."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long a paired measurement goes on. `precision` is a half width (a logarithm), to stop at.
+    """How long a paired measurement goes on: from `least` blocks on until all is decided, at most `most`.
 
-    confirms: whether alarmed trials are measured again before they count.
+    No blocks at all: one sample a side, for what needs no clock. precision: a half width (a logarithm) that
+    every interval must reach, too, before the measurement stops early; None where deciding is enough.
     """
 
-    least: int = 12
+    least: int = 8
     most: int = 24
-    precision: float = math.log1p(0.02)
+    precision: float | None = None
     seed: int = 0
-    confirms: bool = True
+
+    @property
+    def exact_only(self) -> bool:
+        """Say whether nothing is to be timed."""
+        return self.most == 0
+
+    def levels(self, alpha: float) -> dict[int, Levels]:
+        """Return the levels of each look by its number of blocks."""
+        looks = sorted({*range(self.least, self.most, _LOOK_EVERY), self.most})
+        return {n: Levels(x, x, alpha) for n, x in zip(looks, nominal_levels(looks, alpha), strict=True)}
 
 
-def check_plan(plan: Plan, comparisons: int, alpha: float) -> None:
+def check_plan(plan: Plan, alpha: float) -> None:
     """Raise UsageError for a plan that cannot answer: too few blocks for alpha, or too many."""
-    least = minimal_pairs(alpha, comparisons)
+    least = minimal_pairs(alpha)
     if plan.most < plan.least:
         raise UsageError(f"--blocks: expected MIN:MAX with MIN at most MAX, got {plan.least}:{plan.most}")
+    if plan.exact_only:
+        return
     if plan.least < least:
         raise UsageError(
-            f"--blocks: {plan.least} blocks cannot reach alpha {alpha:g} over {comparisons} comparisons, "
-            f"whatever they show; at least {least} are needed (or a larger --alpha)"
+            f"--blocks: {plan.least} blocks cannot reach alpha {alpha:g}, whatever they show; at least "
+            f"{least} are needed (or a larger --alpha; or 0, for exact figures and verdicts alone)"
         )
     if plan.most > MAX_EXACT_PAIRS:
         raise UsageError(f"--blocks: expected at most {MAX_EXACT_PAIRS} blocks, got {plan.most}")
 
 
 class PairedMeasurement:
-    """Takes samples of base and head by a plan, decides, and confirms an alarm once on fresh samples."""
+    """Takes samples of base and head by a plan, and decides on all of them every few blocks."""
 
     def __init__(
         self,
@@ -68,30 +92,23 @@ class PairedMeasurement:
         self._plan, self._settings, self._take, self._tell = plan, settings, take, tell
         self._records: dict[Side, list[Record]] = {"base": [], "head": []}
         self._base_ids: dict[str, str] = {}
+        self._differences: dict[str, tuple[float, ...]] = {}
+        self._replicates: dict[str, tuple[float, ...]] = {}
         self._repeat = count()
 
     def run(self) -> Comparison:
         """Measure and compare. IncomparableError where the sides have no configuration in common."""
+        if self._plan.exact_only:
+            self._sample("base")
+            self._pair_up()
+            return self._comparison({}, [], [])
         self._tell("control: base against itself")
         before = [self._sample("base") for _ in range(2)]
         self._pair_up()
-        orders = block_orders(self._plan.most, self._plan.seed)
-        first = self._blocks(orders, self._plan.least, "block")
-        decisions = self._decide(first)
-        alarmed = [name for name, found in decisions.items() if found.answer == "regression"]
-        fresh: Blocks = {}
-        if alarmed and self._plan.confirms:
-            self._tell(f"{len(alarmed)} alarms; measuring again to confirm them")
-            again = block_orders(len(max(first.values(), key=len)), self._plan.seed + 1)
-            measured = self._blocks(again, len(again), "confirming block")
-            fresh = {name: measured[name] for name in alarmed}
-            decisions = decision.confirmed(decisions, self._decide(fresh))
+        decisions = self._measure(block_orders(self._plan.most, self._plan.seed))
         self._tell("control: base against itself, again")
         after = [self._sample("base") for _ in range(2)]
-        checked = control(
-            *({name: [s[name] for s in side if name in s] for name in first} for side in (before, after))
-        )
-        return self._comparison(decisions, first, fresh, checked)
+        return self._comparison(decisions, before, after)
 
     def _pair_up(self) -> None:
         """Take one sample of head, and learn which of its trials is which of base's."""
@@ -102,21 +119,39 @@ class PairedMeasurement:
         if not self._base_ids:
             names = " and ".join(self._sources[side].name for side in ("base", "head"))
             raise IncomparableError(f"{names} ran no configuration in common")
+        self._differences = dict.fromkeys(self._base_ids.values(), ())
+        self._replicates = dict.fromkeys(self._base_ids.values(), ())
 
-    def _blocks(self, orders: Sequence[Order], least: int, what: str) -> Blocks:
-        found: dict[str, tuple[float, ...]] = dict.fromkeys(self._base_ids.values(), ())
+    def _measure(self, orders: Sequence[Order]) -> dict[str, Decision]:
+        """Take block after block until every comparison is decided (and precise, if that was asked for)."""
+        least, levels = self._plan.least, self._plan.levels(self._settings.alpha)
+        decisions: dict[str, Decision] = {}
         for number, order in enumerate(orders, start=1):
-            self._tell(f"{what} {number} of {least}{f' to {len(orders)}' if least < len(orders) else ''}")
-            samples = [self._sample(side) for side in order]
-            for name in found:
-                if all(name in sample for sample in samples):
-                    found[name] += (block_difference(order, [sample[name] for sample in samples]),)
-            evidence = [Paired(values) for values in found.values() if values]
-            if number >= least and decision.precise_enough(
-                evidence, self._settings.alpha, self._plan.precision
-            ):
-                break
-        return found
+            more = f" to {len(orders)}" if least < len(orders) else ""
+            self._tell(f"block {number} of {least}{more}")
+            self._add_block(order)
+            if number in levels:
+                decisions = decision.decide(self._family(), levels[number], decisions)
+                if all(one.is_decided for one in decisions.values()) and self._precise():
+                    break
+        return decisions
+
+    def _add_block(self, order: Order) -> None:
+        samples = [self._sample(side) for side in order]
+        for name in self._differences:
+            if all(name in sample for sample in samples):
+                seconds = [sample[name] for sample in samples]
+                self._differences[name] += (block_difference(order, seconds),)
+                self._replicates[name] += block_replicates(order, seconds)
+
+    def _family(self) -> decision.Family:
+        measured = {name: values for name, values in self._differences.items() if values}
+        return compare.paired_family(measured, self._settings, self._replicates)
+
+    def _precise(self) -> bool:
+        wanted = self._plan.precision
+        widths = (e.estimate().half_width(self._settings.alpha) for e, _ in self._family().values())
+        return wanted is None or all(width <= wanted for width in widths)
 
     def _sample(self, side: Side) -> Sample:
         repeat = next(self._repeat)
@@ -129,13 +164,17 @@ class PairedMeasurement:
                 seconds.setdefault(name, []).append(record.timing.median_step_s)
         return {name: statistics.median(values) for name, values in seconds.items()}
 
-    def _decide(self, blocks: Blocks) -> dict[str, Decision]:
-        measured = {name: values for name, values in blocks.items() if values}
-        return decision.decide(compare.paired_family(measured, self._settings), self._settings.alpha)
-
     def _comparison(
-        self, decisions: dict[str, Decision], first: Blocks, fresh: Blocks, checked: Control
+        self, decisions: Mapping[str, Decision], before: Sequence[Sample], after: Sequence[Sample]
     ) -> Comparison:
+        """Judge all that was seen; a control that moved takes every answer about time back."""
+        checked = control(
+            *({name: [s[name] for s in side if name in s] for name in decisions} for side in (before, after))
+        )
+        if checked.moved(self._settings.alpha):
+            moved = f"{math.expm1(checked.drift):+.0%}"
+            why = f"the control vetoes it: base against itself moved by {moved} from start to end"
+            decisions = {name: decision.doubted(found, why) for name, found in decisions.items()}
         sides = [RunResults.of(self._sources[side], self._records[side]) for side in ("base", "head")]
-        data = compare.PairedData(first, fresh, checked)
-        return compare.build(sides[0], sides[1], self._settings, decisions=decisions, paired=data)
+        data = compare.PairedData(dict(self._differences), checked, self._plan.exact_only)
+        return compare.build(sides[0], sides[1], self._settings, decisions, paired=data)

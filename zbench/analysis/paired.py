@@ -15,10 +15,14 @@ from typing import Literal
 
 Side = Literal["base", "head"]
 Order = tuple[Side, Side, Side, Side]
+SIDES: tuple[Side, Side] = ("base", "head")
 BASE_FIRST: Order = ("base", "head", "head", "base")
 HEAD_FIRST: Order = ("head", "base", "base", "head")
 Blocks = Mapping[str, tuple[float, ...]]
 """Trial id -> the difference of logarithms of each block."""
+
+_HARMLESS = math.log(1.25)
+"""A machine that moves by less than this between start and end is not worth a veto: blocks cancel it."""
 
 
 def block_orders(blocks: int, seed: int) -> list[Order]:
@@ -35,16 +39,34 @@ def block_difference(order: Order, seconds: Sequence[float]) -> float:
     return statistics.fmean(head) - statistics.fmean(base)
 
 
+def block_replicates(order: Order, seconds: Sequence[float]) -> tuple[float, float]:
+    """Return log(second) - log(first) of base's two processes in a block, and of head's."""
+    logs = [math.log(value) for value in seconds]
+    base, head = ([log for s, log in zip(order, logs, strict=True) if s == side] for side in SIDES)
+    return base[1] - base[0], head[1] - head[0]
+
+
 @dataclass(frozen=True, slots=True)
 class Control:
     """Base against itself, before and after: what the machine does where nothing differs.
 
     `noise` is the standard deviation of one process's log step time, back to back; `drift` the log-ratio of
-    after to before. Both are averages over the configurations.
+    after to before. Both are averages over the configurations. `degrees` are those of the noise.
     """
 
     noise: float
     drift: float
+    degrees: int = 0
+
+    def moved(self, alpha: float) -> bool:
+        """Say whether base against itself moved by more than its noise explains, and by more than 25 %."""
+        if not math.isfinite(self.drift) or abs(self.drift) <= _HARMLESS or not self.degrees:
+            return False
+        from scipy.special import stdtrit
+
+        configurations = self.degrees / 2
+        error = self.noise / math.sqrt(configurations)  # two means of two samples a configuration
+        return abs(self.drift) > -float(stdtrit(self.degrees, alpha / 2)) * error
 
 
 def control(before: Mapping[str, Sequence[float]], after: Mapping[str, Sequence[float]]) -> Control:
@@ -52,8 +74,9 @@ def control(before: Mapping[str, Sequence[float]], after: Mapping[str, Sequence[
     spreads, drifts = [], []
     for name in before.keys() & after.keys():
         first, last = ([math.log(value) for value in side[name]] for side in (before, after))
-        spreads += [statistics.variance(first), statistics.variance(last)]
-        drifts.append(statistics.fmean(last) - statistics.fmean(first))
+        if min(len(first), len(last)) > 1:
+            spreads += [statistics.variance(first), statistics.variance(last)]
+            drifts.append(statistics.fmean(last) - statistics.fmean(first))
     if not spreads:
         return Control(math.nan, math.nan)
-    return Control(math.sqrt(statistics.fmean(spreads)), statistics.fmean(drifts))
+    return Control(math.sqrt(statistics.fmean(spreads)), statistics.fmean(drifts), len(spreads))

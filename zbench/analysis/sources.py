@@ -22,8 +22,8 @@ _MOST_BYTES = 1 << 60
 def load_results(name: str, output_dir: Path) -> RunResults:
     """Return the results of `name`: a path, a baseline's name, a run id, a sweep's name or `last`.
 
-    Raises UsageError for what is damaged, empty, absurd or ambiguous, IncomparableError for what is
-    not there.
+    Raises UsageError for what is damaged, empty, absurd, ambiguous or not there, IncomparableError for a
+    directory whose runs come from unlike machines.
     """
     if not name or "\0" in name or len(name) > _LONGEST_PATH:
         raise UsageError(f"expected a path, a baseline, a run id or `last`, got {name[:40]!r}")
@@ -95,7 +95,7 @@ def _named_run(name: str, output_dir: Path) -> Path:
     except UsageError as error:
         if any(name in (run.name, f"{run.parent.name}/{run.name}") for run in store.find_runs(output_dir)):
             raise  # it names several runs
-        raise IncomparableError(f"{error}; no file, directory or baseline has this name either") from None
+        raise UsageError(f"{error}; no file, directory or baseline has this name either") from None
 
 
 def _from_file(name: str, path: Path) -> RunResults:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import cast, get_args
 
-from zbench.analysis.compare import PAIRED_THRESHOLDS, STORED_THRESHOLDS, FailOn
+from zbench.analysis.settings import PAIRED_THRESHOLDS, STORED_THRESHOLDS, FailOn
 from zbench.errors import UsageError
 from zbench.spec.suggest import nearest
 

@@ -36,6 +36,7 @@ class RunResults:
         return cls(source, tuple(summarize(records)))
 
 
-def step_logs(trial: ConfigSummary) -> tuple[float, ...]:
-    """Return the natural logarithm of the median step of each finished repeat (seconds)."""
-    return tuple(math.log(seconds) for seconds in trial.values("median_step_s"))
+def step_logs(trial: ConfigSummary, records: Iterable[Record] | None = None) -> tuple[float, ...]:
+    """Return the natural logarithm of the median step of each finished repeat (seconds), or of `records`."""
+    chosen = trial.ok if records is None else records
+    return tuple(math.log(r.timing.median_step_s) for r in chosen if r.timing is not None)

@@ -89,7 +89,8 @@ class Tally:
 
 def alarms(blocks: Blocks) -> int:
     """Return how many comparisons of a family are decided as regressions, before any confirmation."""
-    decisions = decision.decide(compare.paired_family(blocks, SETTINGS), SETTINGS.alpha)
+    levels = decision.Levels.single(SETTINGS.alpha)
+    decisions = decision.decide(compare.paired_family(blocks, SETTINGS), levels)
     return sum(found.answer == "regression" for found in decisions.values())
 
 
@@ -209,7 +210,7 @@ def main() -> None:
     for number in range(given.families + given.power_families):
         is_alike = number < given.families
         print(f"family {number + 1} of {given.families + given.power_families}", file=sys.stderr)
-        plan = Plan(BLOCKS, BLOCKS, seed=number, confirms=is_alike)
+        plan = Plan(BLOCKS, BLOCKS, seed=number)
         wanted = tuple(islice(stages, given.configurations))
         found = family(wanted, DEFAULT_TARGETS if is_alike else SLOWED, plan)
         (alike if is_alike else slowed).add(found)

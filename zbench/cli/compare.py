@@ -44,12 +44,18 @@ Threshold = Annotated[
 ]
 Alpha = Annotated[float, typer.Option(help="Chance of any false alarm in the comparison, one-sided.")]
 RunNoise = Annotated[
-    str, typer.Option(metavar="PERCENT", help="How far this machine shifts between runs; doctor --aa tells.")
+    str | None,
+    typer.Option(
+        metavar="PERCENT",
+        help="How far this machine shifts between runs. [default: what 10 earlier runs show]",
+    ),
 ]
 FailOnOption = Annotated[
     str,
     typer.Option(
-        "--fail-on", metavar="LIST", help="Of regression,inconclusive,missing,correctness; or none."
+        "--fail-on",
+        metavar="LIST",
+        help="Of regression,suspected,unchecked,inconclusive,missing,correctness; or none.",
     ),
 ]
 Across = Annotated[
@@ -69,14 +75,18 @@ Sweep = Annotated[
 ]
 Blocks = Annotated[
     str | None,
-    typer.Option(metavar="MIN:MAX", rich_help_panel=_PAIRED, help="Blocks of four runs. [default: 12:24]"),
+    typer.Option(
+        metavar="MIN:MAX",
+        rich_help_panel=_PAIRED,
+        help="Blocks of four runs; 0: exact figures only. [default: 8:24]",
+    ),
 ]
 Precision = Annotated[
     str | None,
     typer.Option(
         metavar="PERCENT",
         rich_help_panel=_PAIRED,
-        help="Stop early only once every interval's half width is this. [default: the step-time margin]",
+        help="Measure on, though all is decided, until every interval's half width is this.",
     ),
 ]
 
@@ -89,8 +99,8 @@ def command(
     all_formats: AllFormats = None,
     thresholds: Threshold = [],  # noqa: B006 - Typer reads the default, nobody changes it
     alpha: Alpha = 0.01,
-    run_noise: RunNoise = "1%",
-    fail_on: FailOnOption = "regression,inconclusive,missing,correctness",
+    run_noise: RunNoise = None,
+    fail_on: FailOnOption = "regression,suspected,unchecked,inconclusive,missing,correctness",
     across: Across = False,
     save_baseline: SaveBaseline = None,
     paired: PairedFlag = False,
@@ -105,7 +115,11 @@ def command(
     verbose: Verbose = False,
     no_color: NoColor = False,
 ) -> None:
-    """Compare two runs, or with --paired two revisions: regression, pass or inconclusive.
+    """Compare two runs, or with --paired two revisions: regression, suspected, pass or inconclusive.
+
+    zbench compare last~1 last
+
+    zbench compare HEAD~1 HEAD --paired --sweep sweeps/quickstart.yaml
 
     Exit status: 0 pass, 1 regression, 2 bad input, 3 inconclusive, 4 incorrect results in HEAD,
     5 incomparable or no baseline, 6 trials missing or failed in HEAD.
@@ -128,7 +142,7 @@ def command(
 
 
 def _settings(
-    thresholds: list[str], alpha: float, run_noise: str, fail_on: str, *, across: bool, paired: bool
+    thresholds: list[str], alpha: float, run_noise: str | None, fail_on: str, *, across: bool, paired: bool
 ) -> "Settings":
     from zbench.analysis import thresholds as read
     from zbench.analysis.compare import Settings
@@ -136,7 +150,7 @@ def _settings(
     return Settings(
         read.check_alpha(alpha),
         read.parse_thresholds(thresholds, paired=paired),
-        read.parse_percent(run_noise, "--run-noise"),
+        None if run_noise is None else read.parse_percent(run_noise, "--run-noise"),
         read.parse_fail_on(fail_on),
         across,
     )
@@ -163,7 +177,8 @@ def _compare_stored(
 ) -> "Comparison | None":
     """Compare two stored results; None where only a baseline was to be kept."""
     from zbench.analysis import sources
-    from zbench.analysis.compare import compare_runs
+    from zbench.analysis.compare import compare_runs, require_two_runs
+    from zbench.analysis.run_noise import noise_between_runs
 
     if head is None and save_baseline is None:
         raise UsageError("expected BASE and HEAD; one alone can only be kept, with --save-baseline NAME")
@@ -171,7 +186,11 @@ def _compare_stored(
     for results in loaded:
         if results.source.path and sources.is_torn(Path(results.source.path)):
             console.warn(f"{results.source.path} ends in the middle of a record, which is left out")
-    comparison = compare_runs(loaded[0], loaded[1], settings) if len(loaded) == 2 else None
+    comparison = None
+    if len(loaded) == 2:
+        require_two_runs(loaded[0].source, loaded[1].source)
+        noise = noise_between_runs(loaded[0], loaded[1], output_dir) if settings.run_noise is None else None
+        comparison = compare_runs(loaded[0], loaded[1], settings, noise)
     if save_baseline is not None:
         console.note(
             f"baseline {save_baseline}: {sources.save_baseline(save_baseline, loaded[-1], output_dir)}"

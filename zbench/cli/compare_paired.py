@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from zbench.analysis.compare import Comparison, Settings
     from zbench.analysis.measurement import Plan
 
-_LEAST_BLOCKS = 12
+_LEAST_BLOCKS, _MOST_BLOCKS = 8, 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,9 @@ def measure(request: PairedRequest, settings: "Settings") -> "Comparison":
     from zbench.record.record import Record
 
     file, head = _checked(request)
-    plan = _plan(request, settings)
-    check_plan(plan, _comparisons(file, request.overrides), settings.alpha)
+    plan = _plan(request)
+    check_plan(plan, settings.alpha)
+    _require_trials(file, request.overrides)
     versions: dict[Side, Version] = {
         "base": version_of(request.base, console.note),
         "head": version_of(head, console.note),
@@ -67,33 +68,32 @@ def _checked(request: PairedRequest) -> tuple[Path, str]:
     return request.sweep, request.head
 
 
-def _comparisons(file: Path, overrides: tuple[str, ...]) -> int:
-    """Return how many configurations the sweep has, reading it as this version does."""
+def _require_trials(file: Path, overrides: tuple[str, ...]) -> None:
+    """Raise UsageError for a sweep that has nothing to run, reading it as this version does."""
     from zbench.spec.expand import expand
     from zbench.spec.load import load_sweep
 
-    trials = len(expand(load_sweep(file, list(overrides))).trials)
-    if not trials:
+    if not expand(load_sweep(file, list(overrides))).trials:
         raise UsageError(f"{file} has no configuration that can run; nothing to compare")
-    return trials
 
 
-def _plan(request: PairedRequest, settings: "Settings") -> "Plan":
+def _plan(request: PairedRequest) -> "Plan":
     from zbench.analysis.measurement import Plan
     from zbench.analysis.thresholds import parse_percent
 
     least, most = _blocks(request.blocks)
-    margin = settings.thresholds["step_time"]
-    wanted = margin if request.precision is None else parse_percent(request.precision, "--precision")
-    return Plan(least, most, math.log1p(wanted), request.seed or 0)
+    wanted = None if request.precision is None else parse_percent(request.precision, "--precision")
+    return Plan(least, most, None if wanted is None else math.log1p(wanted), request.seed or 0)
 
 
 def _blocks(text: str | None) -> tuple[int, int]:
-    """Return the least and the most blocks from `12:24` or `12`, which is both."""
+    """Return the least and the most blocks from `8:24` or `12`, which is both; 0 is none."""
     if text is None:
-        return _LEAST_BLOCKS, 2 * _LEAST_BLOCKS
+        return _LEAST_BLOCKS, _MOST_BLOCKS
     least, colon, most = text.partition(":")
     words = [least, most if colon else least]
-    if not all(word.isascii() and word.isdigit() and int(word) > 0 for word in words):
-        raise UsageError(f"--blocks: expected a number of blocks or MIN:MAX, such as 12:24, got {text!r}")
+    if not all(word.isascii() and word.isdigit() for word in words) or (int(words[0]) == 0) != (
+        int(words[1]) == 0
+    ):
+        raise UsageError(f"--blocks: expected a number of blocks or MIN:MAX, such as 8:24, got {text!r}")
     return int(words[0]), int(words[1])

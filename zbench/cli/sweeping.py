@@ -102,11 +102,16 @@ def perform(request: Request, *, detailed: bool = False, slurm: SlurmOptions | N
 
 
 def exit_code(records: Sequence[Record]) -> ExitCode:
-    """Return what records mean for the command's status: wrong results weigh more than trials that failed."""
+    """Return what records mean for the command's status: wrong results weigh more than trials that failed.
+
+    Least weighs a trial that ended well, but whose full verdict could not be had.
+    """
     if is_incorrect(records):
         return ExitCode.CORRECTNESS
     if any(_failed(record) for record in records):
         return ExitCode.TRIALS_FAILED
+    if any(summary.is_unjudged for summary in summarize(records)):
+        return ExitCode.INCONCLUSIVE
     return ExitCode.PASS
 
 

@@ -69,7 +69,10 @@ class Correctness:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One repeat of one trial, finished or failed."""
+    """One repeat of one trial, finished or failed.
+
+    counts: what rank 0 does in one step, for which no clock is needed: allocations, operators, flops, ...
+    """
 
     run_id: str
     trial_id: str
@@ -81,6 +84,7 @@ class Record:
     timing: Timing | None = None
     memory: Memory | None = None
     traffic: dict[str, Traffic] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
     correctness: Correctness = Correctness(verdict="unchecked")
     warnings: list[str] = field(default_factory=list)
     schema_version: int = SCHEMA_VERSION

@@ -11,6 +11,7 @@ from zbench.spec.metrics import METRICS, Goal, Metric, metric_named
 from zbench.spec.sweep import ObjectiveSpec
 
 CORRECT: frozenset[VerdictName] = frozenset({"identical", "equivalent"})
+_RATES = ("1/s", "TFLOP/s")
 _WORST_LAST: tuple[Outcome, ...] = ("ok", "invalid", "timeout", "oom", "crashed")
 
 
@@ -46,6 +47,12 @@ class ConfigSummary:
         return min((r.correctness.verdict for r in self.ok), key=VERDICT_ORDER.index, default="unchecked")
 
     @property
+    def is_unjudged(self) -> bool:
+        """Say whether a full verdict was asked for, and there is none: a NaN loss, a failed reference."""
+        mode = (self.config.get("verify") or {}).get("mode")
+        return bool(self.ok) and mode == "full" and self.verdict == "unchecked"
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """Each distinct warning of any repeat, once."""
         return tuple(dict.fromkeys(warning for record in self.records for warning in record.warnings))
@@ -53,7 +60,8 @@ class ConfigSummary:
     def metric(self, name: str) -> float | str | None:
         """Return a metric of `zbench.spec.metrics` over the repeats that ended well, None where none has it.
 
-        Rates and times are the median over repeats; bytes and differences the largest; the verdict the worst.
+        Times are the median over repeats, rates the work over that time (so that the two agree); bytes and
+        differences the largest; the verdict the worst.
         """
         metric = metric_named(name)
         if metric.unit == "verdict":
@@ -61,7 +69,19 @@ class ConfigSummary:
         values = self.values(name)
         if not values:
             return None
+        if metric.unit in _RATES:
+            return self._rate(name)
         return max(values) if metric.unit in ("bytes", "ratio") else statistics.median(values)
+
+    def _rate(self, name: str) -> float:
+        """Return the work of one step over the median step time.
+
+        A mean of rates would be another figure: two repeats of 10 and 100 ms do 18 steps a second, not 55.
+        """
+        timed = [record for record in self.ok if _read(metric_named(name), record) is not None]
+        steps = [record.timing.median_step_s for record in timed if record.timing is not None]
+        work = [_read(metric_named(name), record) * step for record, step in zip(timed, steps, strict=True)]
+        return float(statistics.median(work) / statistics.median(steps))
 
     def number(self, name: str) -> float | None:
         """Return `metric(name)` of a metric that is a number."""

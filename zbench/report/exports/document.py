@@ -37,6 +37,7 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "worst": comparison.worst.base.trial_id if comparison.worst else None,
         "best": comparison.best.base.trial_id if comparison.best else None,
         "paired": _paired(comparison.paired) if comparison.paired else None,
+        "warnings": comparison.warnings,
         "exit_code": int(comparison.exit_code),
     }
 
@@ -44,7 +45,8 @@ def document(comparison: Comparison) -> dict[str, Any]:
 def _paired(data: PairedData) -> dict[str, Any]:
     return {
         "block_log_ratios": {name: list(values) for name, values in data.blocks.items()},
-        "confirming_log_ratios": {name: list(values) for name, values in data.confirming.items()},
+        "confirming_log_ratios": {},  # nothing is measured again any more: a sequential test keeps all data
+        "exact_only": data.exact_only,
         "control_noise": data.control.noise if math.isfinite(data.control.noise) else None,
         "control_drift": data.control.drift if math.isfinite(data.control.drift) else None,
     }
@@ -69,6 +71,7 @@ def _row(row: Row) -> dict[str, Any]:
         "head": _figures(row.head),
         "step_time": _decision(row.step_time) if row.step_time else None,
         "exact": [_exact(change) for change in row.exact],
+        "exact_details": [_exact(change) for change in row.details],
         "note": row.match.note,
     }
 
@@ -95,6 +98,8 @@ def _decision(decision: Decision) -> dict[str, Any]:
         "paired": decision.paired,
         "needed": decision.needed,
         "reason": decision.reason,
+        "faster": decision.faster,
+        "detectable": None if decision.detectable is None else _fraction(decision.detectable),
     }
 
 

@@ -12,6 +12,8 @@ _KINDS = {
     "incorrect": "failure",
     "regression": "failure",
     "failed": "error",
+    "suspected": "skipped",
+    "unchecked": "skipped",
     "inconclusive": "skipped",
     "unmeasured": "skipped",
 }
@@ -28,7 +30,8 @@ def render(comparison: Comparison) -> str:
     for row in comparison.rows:
         case = _case(suite, label(row.base), row.head.number("median_step_s"))
         kind = _KINDS.get(row.answer)
-        if row.answer == "inconclusive" and "inconclusive" in comparison.settings.fail_on:
+        doubts = {row.answer, "inconclusive"} & comparison.settings.fail_on
+        if kind == "skipped" and row.answer != "unmeasured" and doubts:
             kind = "failure"
         if kind is not None:
             ET.SubElement(case, kind, message=_clean(_message(row)), type=row.answer)

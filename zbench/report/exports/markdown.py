@@ -11,6 +11,8 @@ _SIGNS = {
     "incorrect": "❌",
     "failed": "❌",
     "regression": "❌",
+    "suspected": "⚠️",
+    "unchecked": "❓",
     "inconclusive": "❓",
     "unmeasured": "➖",
     "pass": "✅",

@@ -13,6 +13,8 @@ _STYLES = {
     "incorrect": "bold red",
     "failed": "red",
     "regression": "red",
+    "suspected": "bold yellow",
+    "unchecked": "yellow",
     "inconclusive": "yellow",
     "unmeasured": "dim",
     "pass": "green",

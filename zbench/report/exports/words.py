@@ -16,7 +16,13 @@ _EXACT_NAMES = {
     "peak_host_bytes": "peak host memory",
     "traffic_bytes": "traffic",
     "traffic_calls": "collective calls",
+    "allocations": "allocations a step",
+    "operators": "operators a step",
+    "kernel_launches": "kernel launches a step",
+    "flops": "floating-point operations a step",
+    "instructions": "instructions retired a step",
 }
+_IN_BYTES = ("_bytes", ".bytes")
 
 
 def percent(fraction: float) -> str:
@@ -43,7 +49,7 @@ def arrow(before: str, after: str) -> str:
 
 def exact_value(change: ExactChange) -> str:
     """Return an exact figure before and after, with its change where there is one."""
-    form = str if change.metric == "traffic_calls" else format_bytes
+    form = format_bytes if change.metric.endswith(_IN_BYTES) or change.metric.startswith("memory.") else str
     if change.base is None or change.head is None:
         return "-"
     before, after = form(change.base), form(change.head)
@@ -81,18 +87,29 @@ def reasons(row: Row) -> list[str]:
         said.append(f"head is {row.head.verdict}: it computes another training step than the reference")
     elif row.head.outcome != "ok":
         said.append(f"head ended in {row.head.outcome}: {failure_message(row.head) or 'no message'}")
+    elif row.answer == "failed":
+        said.append(f"head fails more often than base ({_failures(row)})")
+    if row.answer == "unchecked" and not row.verdict_lowered:
+        said.append("a full verdict was asked for and nothing could be judged")
     if row.verdict_lowered and row.answer != "incorrect":
         said.append(f"verdict fell from {row.base.verdict} to {row.head.verdict}")
     if row.step_time is not None and row.step_time.reason:
         said.append(f"step time: {row.step_time.reason}")
     said += [
-        f"{_EXACT_NAMES[change.metric]}: {exact_value(change)}"
-        for change in row.exact
+        f"{_EXACT_NAMES.get(change.metric, change.metric)}: {exact_value(change)}"
+        for change in (*row.exact, *row.details)
         if change.answer == "regression" or (change.answer in ("higher", "lower") and _unseen(change, row))
     ]
     if row.match.note:
         said.append(row.match.note)
     return said
+
+
+def _failures(row: Row) -> str:
+    sides = (("base", row.base), ("head", row.head))
+    return ", ".join(
+        f"{name} {len(side.records) - len(side.ok)} of {len(side.records)}" for name, side in sides
+    )
 
 
 def _unseen(change: ExactChange, row: Row) -> bool:
@@ -129,7 +146,19 @@ def summary(comparison: Comparison) -> list[str]:
         said.append(f"only in head: {', '.join(label(trial) for trial in comparison.added)}")
     if comparison.unlike:
         said.append(f"UNLIKE MACHINES, compared because --across insisted: {'; '.join(comparison.unlike)}")
-    return [*said, method(comparison)]
+    if comparison.warnings:
+        said.append(f"warnings: {'; '.join(comparison.warnings)}")
+    return [*said, *_would_have_seen(comparison), method(comparison)]
+
+
+def _would_have_seen(comparison: Comparison) -> list[str]:
+    """Return what slowdown this very measurement could have detected."""
+    found = [one.detectable for _, one in comparison.timed if one.detectable is not None]
+    if not found:
+        return []
+    least, most = percent(expm1(min(found))), percent(expm1(max(found)))
+    span = most if least == most else f"{least} to {most}"
+    return [f"at this noise a slowdown would have been called nine times in ten from {span} on"]
 
 
 def method(comparison: Comparison) -> str:
@@ -138,16 +167,21 @@ def method(comparison: Comparison) -> str:
     level = f"{100 * (1 - 2 * settings.alpha):g} % intervals"
     margin = f"margin {100 * settings.thresholds['step_time']:g} %"
     family = f"alpha {settings.alpha:g} over the family (Holm)"
+    if comparison.paired is not None and comparison.paired.exact_only:
+        return "one sample a side: verdicts and exact figures alone, nothing was timed"
     if comparison.paired is not None:
         checked = comparison.paired.control
         return (
-            f"paired blocks on this machine, {level}, {margin}, {family}; control: base against "
+            f"paired blocks on this machine, {level}, {margin}, {family}; looked at after every block, alpha "
+            f"spent over the looks (O'Brien-Fleming); control: base against "
             f"itself varied by {100 * checked.noise:.1f} % a process and moved by "
             f"{percent(checked.drift)} from start to end"
         )
+    noise = "as far as earlier runs show it"
+    if settings.run_noise is not None:
+        noise = f"of {100 * settings.run_noise:g} %, as --run-noise states"
     return (
-        f"two stored runs (unpaired), {level} that allow "
-        f"{100 * settings.run_noise:g} % of noise between runs, {margin}, {family}; "
+        f"two stored runs (unpaired), {level} that allow for noise between runs {noise}, {margin}, {family}; "
         "--paired decides with less doubt"
     )
 
