@@ -30,7 +30,7 @@ MAY_IMPORT = {  # room -> the rooms below it
     "worker": {"spec", "record", "engine", "peers", "workloads", "measure", "verify"},
     "launch": {"spec", "record", "worker"},
     "analysis": {"spec", "record"},
-    "bench": {"spec", "record", "engine", "measure", "launch", "analysis", "worker"},
+    "bench": {"spec", "record", "engine", "peers", "workloads", "measure", "launch", "analysis", "worker"},
     "tune": {"spec", "record", "launch", "analysis", "worker"},
     "report": {"spec", "record", "analysis", "launch"},
     "cli": {"spec", "record", "launch", "analysis", "tune", "report", "bench", "worker"},

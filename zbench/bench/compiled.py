@@ -19,7 +19,6 @@ from typing import Any
 
 from zbench.bench import results
 from zbench.bench.turns import WORLD, Contender, Figures, Run, take_turns
-from zbench.measure.shim import library_path
 
 EAGER, COMPILED, DDP, PLAIN = "zbench-1", "zbench-1-inductor", "ddp-inductor", "alone-inductor"
 CONTENDERS = (EAGER, COMPILED, DDP, "ddp", PLAIN, "alone")
@@ -58,8 +57,7 @@ def running(
 ) -> Iterator[Contender]:
     """Yield a contender whose compiled code is cached under `cache`."""
     run = Run(program, {"TORCHINDUCTOR_CACHE_DIR": cache})
-    shim = str(library_path() or "")
-    with closing(Contender(mode, sys.executable, shim, size=shape.numbers, run=run)) as contender:
+    with closing(Contender(mode, sys.executable, size=shape.numbers, run=run)) as contender:
         yield contender
 
 

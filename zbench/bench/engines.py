@@ -1,9 +1,11 @@
-"""The engine beside its peers: the same GPT step in interleaved turns; ratios of medians, peaks a rank.
+"""The engine beside its peers: the same GPT step in interleaved turns; ratios of medians, peaks per rank.
 
     python -m zbench.bench.engines [--deepspeed-python PYTHON] [--rounds N] [--out FILE]
 
 Every contender is a process group of its own (2 gloo ranks, 1 thread each) that lives as long as its set is
-measured. Peak bytes are those torch's CPU allocator had handed out at once during the measured steps.
+measured. `zbench sweep`'s own builders make it (`zbench.peers`, `zbench.engine`) and its clock times it: all
+ranks begin together, the slowest rank's time counts. Peak bytes are the most that torch's CPU allocator had
+handed out at once during the measured steps.
 """
 
 import argparse
@@ -15,7 +17,6 @@ from pathlib import Path
 
 from zbench.bench import results
 from zbench.bench.turns import LAYERS, WIDTH, WORLD, Contender, Figures, say, take_turns
-from zbench.measure.shim import library_path
 
 SETS = (
     ("alone", "ddp", "zero_redundancy", "zbench-0", "zbench-1", "zbench-2"),
@@ -45,13 +46,12 @@ def measure(
     modes: list[str], pythons: dict[str, str], *, rounds: int, size: tuple[int, int]
 ) -> dict[str, Figures]:
     """Return the figures of contenders that take turns."""
-    shim = str(library_path() or "")
     figures = {mode: Figures() for mode in modes}
     with contextlib.ExitStack() as stack:
         contenders: dict[str, Contender] = {}
         for mode in modes:  # one by one: some compile parts of themselves when they start
             say(f"start {mode}")
-            started = Contender(mode, pythons[mode.split("-")[0]], shim, size=size)
+            started = Contender(mode, pythons[mode.split("-")[0]], size=size)
             contenders[mode] = stack.enter_context(contextlib.closing(started))
             started.go(3)
         take_turns(contenders, figures, rounds)
@@ -61,7 +61,7 @@ def measure(
 def table(sets: dict[int, dict[str, Figures]]) -> str:
     """Return the bars and the figures behind them as Markdown."""
     lines = [
-        "| ours | against | ratio of medians | bar | peak bytes a rank, ours / theirs |",
+        "| ours | against | ratio of medians | bar | peak bytes per rank, ours / theirs |",
         "|---|---|---|---|---|",
     ]
     for index, ours, rivals, bar in BARS:
@@ -75,7 +75,7 @@ def table(sets: dict[int, dict[str, Figures]]) -> str:
         lines.append(f"| {ours} | {theirs} | {ratio:.3f} | {bar:.2f} | {memory:.3f} |")
     lines += [
         "",
-        "| set | contender | median step, ms | peak MiB a rank | peak RSS MiB |",
+        "| set | contender | median step, ms | peak MiB per rank | peak RSS MiB |",
         "|---|---|---|---|---|",
     ]
     for index, found in sets.items():
@@ -90,7 +90,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--deepspeed-python", help="interpreter that has DeepSpeed; left out without it")
+    parser.add_argument(
+        "--deepspeed-python", help="interpreter that has DeepSpeed and zbench (pip install -e . deepspeed)"
+    )
     parser.add_argument("--rounds", type=int, default=8, help="turns of two steps for each contender")
     parser.add_argument("--sets", type=int, nargs="*", default=[1, 2, 3], help="which sets to measure")
     parser.add_argument("--out", type=Path, help="file to write, without its ending (.json and .md)")

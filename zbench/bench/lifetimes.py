@@ -12,7 +12,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from zbench.bench.contender import VOCABULARY
 from zbench.measure.shim import SHIM, WHY_NOT  # before torch
 
 # isort: split
@@ -20,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from zbench.bench.toy_gpt import Gpt, batch
+from zbench.bench.training import random_tokens, seeded_gpt
 from zbench.engine import Engine, Instruments, build_engine
 from zbench.engine.adam import AdamBackend, AdamTask
 from zbench.engine.compiled.sink import CompiledGradients
@@ -51,7 +50,7 @@ class HungryAdam:
         self.inner.chunk_square_sums(grads, out)
 
 
-def build(layers: int, width: int, *, held: bool) -> tuple[Engine, HungryAdam]:
+def build(layers: int, width: int, length: int, *, held: bool) -> tuple[Engine, HungryAdam]:
     """Return the engine and its Adam."""
     adams: list[HungryAdam] = []
 
@@ -62,7 +61,8 @@ def build(layers: int, width: int, *, held: bool) -> tuple[Engine, HungryAdam]:
     spec = EngineSpec.model_validate(
         {"zero_stage": 1, "compile": "inductor", "reduce_bucket_size": 5_000_000}
     )
-    engine = build_engine(Gpt(layers, width, VOCABULARY), spec, instruments=Instruments(wrap_adam=wrap))
+    model = seeded_gpt(layers, width, length=length)
+    engine = build_engine(model, spec, instruments=Instruments(wrap_adam=wrap))
     adam = adams[-1]
     adam.engine = engine
     if held:
@@ -73,19 +73,19 @@ def build(layers: int, width: int, *, held: bool) -> tuple[Engine, HungryAdam]:
     return engine, adam
 
 
-def main(mode: str, _: str, layers: int, width: int, micro_batch: int, length: int) -> None:
+def main(mode: str, layers: int, width: int, micro_batch: int, length: int) -> None:
     """Serve `go N` until standard input ends."""
     assert SHIM is not None, WHY_NOT
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    torch.manual_seed(0)
-    engine, adam = build(layers, width, held=mode == "held")
+    engine, adam = build(layers, width, length, held=mode == "held")
+    data = random_tokens(micro_batch, length=length)
     for line in sys.stdin:
         for step in range(int(line.split()[1])):
             SHIM.zbench_memory_reset_peak()
-            engine.backward(engine.model(*batch(step, micro_batch, length, VOCABULARY)))
+            engine.backward(engine.model(*data.micro_batch(step)))
             engine.step()
         answer = {
             "peak_bytes": SHIM.zbench_memory_peak_bytes(),
@@ -96,4 +96,4 @@ def main(mode: str, _: str, layers: int, width: int, micro_batch: int, length: i
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))
+    main(sys.argv[1], *map(int, sys.argv[2:]))

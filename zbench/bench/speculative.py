@@ -19,7 +19,8 @@ from pathlib import Path
 
 import torch
 
-from zbench.bench import results, toy_gpt
+from zbench.bench import results
+from zbench.bench.training import random_tokens, seeded_gpt
 from zbench.bench.turns import Contender, Figures, take_turns
 from zbench.engine import Engine, build_engine
 from zbench.spec.engine import EngineSpec
@@ -28,7 +29,7 @@ LIMITS = {"off": 0.0, "not triggered": 1e9, "always triggered": 1e-3}
 SCHEDULES = ("after_backward", "speculative")
 BARS = {"off": 0.15, "not triggered": 0.15}  # exposed, speculative / after_backward
 WHOLE_STEP_BAR = 1.10  # always triggered, whole step
-BATCH, LENGTH, WARMUP = 2, 128, 2
+BATCH, VOCABULARY, WARMUP = 2, 1024, 2
 
 OURS, THEIRS = "zbench-3-offload-speculative", "deepspeed-3-offload"
 PEERS = {  # name: mode, compute threads
@@ -53,12 +54,12 @@ def make_engine(limit: float, schedule: str, layers: int, width: int) -> Engine:
         "gradient_clipping": limit,
         "reduce_bucket_size": 1_000_000,
     }
-    return build_engine(toy_gpt.make(layers, width), EngineSpec.model_validate(spec))
+    return build_engine(seeded_gpt(layers, width, vocabulary=VOCABULARY), EngineSpec.model_validate(spec))
 
 
 def one_step(engine: Engine, step: int, into: Times) -> None:
     """Train one step and note the seconds of its phases."""
-    ids, targets = toy_gpt.batch(step, BATCH, LENGTH, 1024)
+    ids, targets = random_tokens(BATCH, vocabulary=VOCABULARY).micro_batch(step)
     marks = [time.perf_counter()]
     loss = engine.model(ids, targets)
     marks.append(time.perf_counter())
@@ -96,7 +97,7 @@ def measure_peers(deepspeed_python: str, rounds: int) -> dict[str, list[float]]:
         contenders: dict[str, Contender] = {}
         for name, (mode, threads) in PEERS.items():
             python = deepspeed_python if mode == THEIRS else sys.executable
-            started = Contender(mode, python, "", world=1, threads=threads)
+            started = Contender(mode, python, world=1, threads=threads)
             contenders[name] = stack.enter_context(closing(started))
             started.go(3)
         take_turns(contenders, figures, rounds)
@@ -140,7 +141,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--deepspeed-python", help="interpreter that has DeepSpeed; left out without it")
+    parser.add_argument(
+        "--deepspeed-python", help="interpreter that has DeepSpeed and zbench (pip install -e . deepspeed)"
+    )
     parser.add_argument("--steps", type=int, default=40, help="measured steps of each engine")
     parser.add_argument("--rounds", type=int, default=12, help="turns of two steps for each peer")
     parser.add_argument("--layers", type=int, default=8)

@@ -11,7 +11,6 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 WORLD, LAYERS, WIDTH = 2, 6, 512
@@ -55,14 +54,12 @@ class Contender:
         self,
         mode: str,
         python: str,
-        shim: str,
         *,
         size: tuple[int, ...] = (LAYERS, WIDTH),
         world: int = WORLD,
         threads: int = 1,
         run: Run = _USUAL,
     ) -> None:
-        root = Path(__file__).resolve().parents[2]
         common = {
             **os.environ,
             "MASTER_ADDR": "127.0.0.1",
@@ -71,10 +68,9 @@ class Contender:
             "OMP_NUM_THREADS": str(threads),
             "THREADS": str(threads),
             "DS_ACCELERATOR": "cpu",
-            "PYTHONPATH": str(root) if mode.startswith("deepspeed") else os.environ.get("PYTHONPATH", ""),
             **run.environment,
         }
-        command = [python, "-m", run.program, mode, shim, *map(str, size)]
+        command = [python, "-m", run.program, mode, *map(str, size)]
         self.mode = mode
         self.log = tempfile.TemporaryFile(mode="w+")  # noqa: SIM115  (closed by `close`)
         self.ranks = [

@@ -1,0 +1,83 @@
+"""The engine, model and data of a contender, as the product builds them; imports torch.
+
+A mode is `alone` (no communication), `ddp`, `zero_redundancy`, `fsdp2`, `deepspeed-STAGE[-offload]`,
+`zbench-STAGE[-offload[-speculative]]`, or one that is compiled: `alone-inductor`, `ddp-inductor`,
+`zbench-1-inductor`.
+"""
+
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from zbench.engine.protocols import StepInfo
+from zbench.peers.stepping import TorchAdam, TorchEngine
+from zbench.spec.engine import EngineSpec
+from zbench.worker.engines import find_builder
+from zbench.workloads.data import SyntheticTokens
+from zbench.workloads.gpt import GPT
+
+CLIP, LEARNING_RATE, BUCKET, PREFETCH = 1.0, 1e-3, 5_000_000, 1_100_000
+VOCABULARY, LENGTH, BATCH = 8192, 128, 2
+_STAGES = {"alone": 0, "ddp": 0, "zero_redundancy": 1, "fsdp2": 3}
+
+
+def seeded_gpt(layers: int, width: int, *, vocabulary: int = VOCABULARY, length: int = LENGTH) -> GPT:
+    """Return a GPT with heads of 64; the same weights at every call."""
+    torch.manual_seed(0)
+    heads = max(width // 64, 1)
+    return GPT(layers=layers, width=width, heads=heads, vocabulary=vocabulary, sequence_length=length)
+
+
+def random_tokens(batch_size: int, *, vocabulary: int = VOCABULARY, length: int = LENGTH) -> SyntheticTokens:
+    """Return micro-batches of seeded random tokens."""
+    return SyntheticTokens(vocabulary=vocabulary, sequence_length=length, batch_size=batch_size)
+
+
+def spec_of(mode: str) -> EngineSpec:
+    """Return the configuration of a mode: the same clipping, learning rate and bucket sizes for all."""
+    name, *options = mode.split("-")
+    keys: dict[str, Any] = {
+        "engine": {"zbench": "builtin", "alone": "ddp"}.get(name, name),
+        "zero_stage": _STAGES[name] if name in _STAGES else int(options[0]),
+        "gradient_clipping": CLIP,
+        "reduce_bucket_size": BUCKET,
+        "allgather_bucket_size": BUCKET,
+        "optimizer": {"lr": LEARNING_RATE},
+    }
+    if "offload" in options:
+        keys["offload_optimizer"] = "cpu"
+        if "speculative" in options:
+            keys["offload_schedule"] = "speculative"
+        else:  # one weight ahead: state is offloaded to save memory
+            keys["prefetch_bucket_size"] = PREFETCH
+    if name == "zbench" and "inductor" in options:
+        keys["compile"] = "inductor"
+    return EngineSpec.model_validate(keys)
+
+
+class Steps(Protocol):
+    """What a contender needs of an engine."""
+
+    def backward(self, loss: Tensor, last: bool | None = None) -> None: ...
+    def step(self) -> StepInfo: ...
+
+
+def build(mode: str, model: nn.Module) -> Steps:
+    """Return the engine of a mode, by the builder that a sweep would use."""
+    spec, name = spec_of(mode), mode.split("-")[0]
+    if name == "alone":
+        adam = TorchAdam.of(model, spec)
+        named = dict(model.named_parameters())
+        engine: Steps = TorchEngine(model, named, adam.make(), spec, set_reducing=_never)
+    else:
+        engine = find_builder(spec.engine, Path())(model, spec)
+    if isinstance(engine, TorchEngine) and mode.endswith("-inductor"):
+        compiled = torch.compile(engine.module, backend="inductor")
+        engine.module = cast(nn.Module, compiled)  # around DDP, which splits its graphs at buckets
+    return engine
+
+
+def _never(reducing: bool) -> None:
+    """One process has nobody to reduce with."""
