@@ -1,0 +1,282 @@
+"""Measure the tests of one room by mutation: what share of seeded faults do they notice?
+
+    python tools/mutate.py verify spec --mutants 200 [--seed 0] [--tests tests/verify] [--json FILE]
+
+A fault changes one comparison, arithmetic operator, boolean or constant of one source file. Each is judged by
+the tests of its own room only (`tests/ROOM`, or the paths after `--tests`), stopped at the first failure. One
+warm process per room imports pytest and torch, then forks a child per fault, so a fault costs the import of
+the room's modules and its tests. Processes that tests start get the fault, too. Test files that name the
+mutated module run first.
+
+Exit code 1 if less than `--at-least` of the faults were noticed. Faults that change no behaviour are listed,
+with the reason, in tools/equivalent_mutants.txt as `PATH:SOURCE LINE -> CHANGE  # why`, and not counted.
+"""
+
+import argparse
+import ast
+import importlib.abc
+import importlib.util
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+EQUIVALENT = ROOT / "tools" / "equivalent_mutants.txt"
+COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is,
+}  # fmt: skip
+ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.FloorDiv, ast.Pow: ast.Mult, ast.LShift: ast.RShift, ast.RShift: ast.LShift,
+}  # fmt: skip
+HOOK = ROOT / "tools" / "mutation_hook"  # its sitecustomize gives a test's own processes the fault, too
+VARIABLE = "ZBENCH_MUTANT"
+NOTICED, SURVIVED, TIMEOUT = "noticed", "survived", "timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One fault: the `index`-th place of a file that can be changed. `line` is the source line, stripped."""
+
+    path: str
+    number: int
+    line: str
+    change: str
+    index: int
+
+    @property
+    def key(self) -> str:
+        """What names this fault in the list of equivalent ones, whatever its line number."""
+        return f"{self.path}:{self.line} -> {self.change}"
+
+
+class _Changer(ast.NodeTransformer):
+    """Visits every place that can be changed; changes the one with index `target`."""
+
+    def __init__(self, target: int | None = None) -> None:
+        self.target, self.places = target, list[tuple[int, str]]()
+
+    def _here(self, node: ast.expr | ast.stmt, change: str) -> bool:
+        self.places.append((node.lineno, change))
+        return len(self.places) - 1 == self.target
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        self.generic_visit(node)
+        for place, op in enumerate(node.ops):
+            other = COMPARISONS[type(op)]
+            if self._here(node, f"{type(op).__name__} to {other.__name__}"):
+                node.ops[place] = other()
+        return node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        other = ARITHMETIC.get(type(node.op))
+        if other and self._here(node, f"{type(node.op).__name__} to {other.__name__}"):
+            node.op = other()
+        return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        self.generic_visit(node)
+        other = ast.Or if isinstance(node.op, ast.And) else ast.And
+        if self._here(node, f"{type(node.op).__name__} to {other.__name__}"):
+            node.op = other()
+        return node
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.op, ast.Not) and self._here(node, "Not removed"):
+            return node.operand
+        return node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        value = node.value
+        if isinstance(value, bool):
+            if self._here(node, f"{value} to {not value}"):
+                return ast.copy_location(ast.Constant(not value), node)
+        elif isinstance(value, int | float) and self._here(node, f"{value} to {value + 1}"):
+            return ast.copy_location(ast.Constant(value + 1), node)
+        return node
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
+        if node.value is not None:  # annotations decide nothing at run time
+            node.value = self.visit(node.value)
+        return node
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        return node
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        if ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            return node
+        self.generic_visit(node)
+        return node
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        return node
+
+
+def mutants_of(path: Path) -> Iterator[Mutant]:
+    """Yield every fault that a file can have, in order of its places."""
+    source = path.read_text()
+    changer, lines = _Changer(), source.splitlines()
+    changer.visit(ast.parse(source))
+    for index, (number, change) in enumerate(changer.places):
+        name = str(path.relative_to(ROOT))
+        yield Mutant(name, number, lines[number - 1].strip(), change, index)
+
+
+def mutated(path: str, index: int) -> ast.Module:
+    """Return the syntax tree of a file with one fault."""
+    tree = _Changer(index).visit(ast.parse((ROOT / path).read_text()))
+    return ast.fix_missing_locations(tree)
+
+
+def install(path: str, index: int) -> None:
+    """Have this process import a file with one fault."""
+    sys.meta_path.insert(0, _Finder(path, index))
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Imports one module from a mutated syntax tree, every other one as usual."""
+
+    def __init__(self, path: str, index: int) -> None:
+        parts = Path(path).with_suffix("").parts
+        self.name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        self._is_package = parts[-1] == "__init__"
+        self._path, self._tree = ROOT / path, mutated(path, index)
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> object:
+        if fullname != self.name:
+            return None
+        places = [str(self._path.parent)] if self._is_package else None
+        return importlib.util.spec_from_file_location(
+            fullname, self._path, loader=self, submodule_search_locations=places
+        )
+
+    def exec_module(self, module: object) -> None:
+        exec(compile(self._tree, str(self._path), "exec"), vars(module))
+
+
+def judge(mutant: Mutant | None, tests: Sequence[str], timeout: float) -> str:
+    """Return whether the tests notice a fault (or fail without one): run them in a fork of this process."""
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        _silence()
+        os.environ[VARIABLE] = f"{mutant.path}:{mutant.index}" if mutant else ""
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(HOOK), os.environ.get("PYTHONPATH", "")])
+        os._exit(_run_tests(mutant, tests))
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return SURVIVED if os.waitstatus_to_exitcode(status) == 0 else NOTICED
+        time.sleep(0.02)
+    os.killpg(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return TIMEOUT
+
+
+def _silence() -> None:
+    null = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+
+
+def _run_tests(mutant: Mutant | None, tests: Sequence[str]) -> int:
+    import pytest
+
+    if mutant is not None:
+        install(mutant.path, mutant.index)
+    plain = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--no-header", "--tb=no"]
+    return int(pytest.main([*plain, *tests]))
+
+
+def ordered(tests: Sequence[str], mutant: Mutant) -> list[str]:
+    """Return test files, those that import the mutated module before all others."""
+    module = mutant.path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+    files: list[Path] = []
+    for test in tests:
+        place = ROOT / test
+        files += sorted(place.rglob("test_*.py")) if place.is_dir() else [place]
+    return sorted((str(f) for f in files), key=lambda f: module not in Path(f).read_text())
+
+
+def sources(room: str) -> list[Path]:
+    """Return the files of a room, or the one file that is named."""
+    place = ROOT / "zbench" / room
+    return sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
+
+
+def equivalent() -> set[str]:
+    """Return the keys of faults that are known to change no behaviour."""
+    lines = EQUIVALENT.read_text().splitlines() if EQUIVALENT.exists() else []
+    return {line.split("  #")[0].strip() for line in lines if line and not line.startswith("#")}
+
+
+def measure(
+    room: str, tests: Sequence[str], count: int, seed: int, timeout: float
+) -> dict[str, list[Mutant]]:
+    """Return a sample of a room's faults by what became of them."""
+    everything = [m for path in sources(room) for m in mutants_of(path)]
+    known = equivalent()
+    candidates = [m for m in everything if m.key not in known]
+    sample = random.Random(f"{room}/{seed}").sample(candidates, min(count, len(candidates)))
+    if judge(None, list(tests), 10 * timeout) != SURVIVED:
+        sys.exit(f"{room}: {' '.join(tests)} fail without a fault; mend them first")
+    found: dict[str, list[Mutant]] = {NOTICED: [], SURVIVED: [], TIMEOUT: []}
+    for number, mutant in enumerate(sample, 1):
+        outcome = judge(mutant, ordered(tests, mutant), timeout)
+        found[outcome].append(mutant)
+        if outcome != NOTICED:
+            print(f"{outcome}: {mutant.path}:{mutant.number}: {mutant.change}: {mutant.line}", flush=True)
+        print(f"{room}: {number}/{len(sample)}", end="\r", file=sys.stderr, flush=True)
+    return found
+
+
+def main() -> int:
+    """Measure the rooms that are named, one after the other."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rooms", nargs="+", help="a folder of zbench/, or a file: spec, verify/verdict.py")
+    parser.add_argument("--tests", nargs="+", help="tests that judge; default: tests/ROOM")
+    parser.add_argument("--mutants", type=int, default=200, help="faults in the sample of each room")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--timeout", type=float, default=60.0, help="seconds for one fault; a hang is noticed"
+    )
+    parser.add_argument("--at-least", type=float, default=0.92, help="share that must be noticed")
+    parser.add_argument("--json", type=Path, help="file to write every fault and its outcome to")
+    given = parser.parse_args()
+    sys.path[:0] = [str(ROOT)]
+    os.chdir(ROOT)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    import hypothesis  # noqa: F401
+    import numpy  # noqa: F401
+    import pytest  # noqa: F401
+    import torch  # noqa: F401
+
+    total = caught = 0
+    document = {}
+    for room in given.rooms:
+        tests = given.tests or [f"tests/{room.split('/')[0]}"]
+        found = measure(room, tests, given.mutants, given.seed, given.timeout)
+        seen, all_of_them = len(found[NOTICED]) + len(found[TIMEOUT]), sum(map(len, found.values()))
+        print(f"{room}: {seen} of {all_of_them} noticed, {len(found[TIMEOUT])} of them by hanging")
+        total, caught = total + all_of_them, caught + seen
+        document[room] = {outcome: [asdict(m) for m in mutants] for outcome, mutants in found.items()}
+    if given.json:
+        given.json.write_text(json.dumps(document, indent=1) + "\n")
+    return 0 if caught >= given.at_least * total else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
