@@ -40,6 +40,12 @@ class SpecError(UsageError):
         self.message, self.file, self.line, self.key = message, file, line, key
 
 
+class RanksDisagreeError(ZbenchError):
+    """Ranks of one training run do not do the same thing; the engine stops before any weight changes."""
+
+    exit_code = ExitCode.TRIALS_FAILED
+
+
 class IncomparableError(ZbenchError):
     """Two results cannot be compared: unlike machines, other sweeps, or no baseline."""
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from zbench.engine import Instruments, build_engine
 from zbench.engine.adam import AdamBackend, AdamTask
-from zbench.engine.protocols import Collectives, Work
+from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.spec.engine import EngineSpec
 
 LAYERS, WIDTH = 6, 64
@@ -55,13 +55,13 @@ class NotedCollectives:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:
+    def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
         self._seen.events.append(("reduce", send.numel()))
-        return Noted(self._inner.reduce_scatter(send, out), self._seen, ("reduced", send.numel()))
+        return Noted(self._inner.reduce_scatter(send, out, tag), self._seen, ("reduced", send.numel()))
 
-    def all_gather(self, flat: Tensor) -> Work:
+    def all_gather(self, flat: Tensor, tag: Tag) -> Work:
         self._seen.events.append(("gather", flat.numel()))
-        return self._inner.all_gather(flat)
+        return self._inner.all_gather(flat, tag)
 
 
 class NotedAdam:

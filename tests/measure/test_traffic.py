@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from zbench.engine.protocols import Work
+from zbench.engine.protocols import Tag, Work
 from zbench.measure.clock import PhaseClock
 from zbench.measure.traffic import CountingCollectives
 from zbench.record.record import Traffic
@@ -20,6 +20,9 @@ class FakeWork:
         return self.waited > 0
 
 
+TAG = Tag("a test")
+
+
 class FakeCollectives:
     """Notes what it was asked, as rank 1 of `world_size`."""
 
@@ -33,13 +36,13 @@ class FakeCollectives:
         self.asked.append(what)
         return self.work
 
-    def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:
+    def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
         return self._note("reduce_scatter", send, out)
 
-    def all_gather(self, flat: Tensor) -> Work:
+    def all_gather(self, flat: Tensor, tag: Tag) -> Work:
         return self._note("all_gather", flat)
 
-    def all_gather_small(self, values: Tensor) -> Tensor:
+    def all_gather_small(self, values: Tensor, tag: Tag) -> Tensor:
         self._note("all_gather_small", values)
         return values.expand(self.world_size, *values.shape)
 
@@ -52,10 +55,10 @@ class FakeCollectives:
 
 def test_each_kind_counts_what_this_rank_hands_in() -> None:
     counting = CountingCollectives(FakeCollectives(4), PhaseClock())
-    counting.reduce_scatter(torch.zeros(400, dtype=torch.bfloat16), torch.zeros(100))
-    counting.reduce_scatter(torch.zeros(40), torch.zeros(10))
-    counting.all_gather(torch.zeros(800))
-    counting.all_gather_small(torch.zeros(3, dtype=torch.float64))
+    counting.reduce_scatter(torch.zeros(400, dtype=torch.bfloat16), torch.zeros(100), TAG)
+    counting.reduce_scatter(torch.zeros(40), torch.zeros(10), TAG)
+    counting.all_gather(torch.zeros(800), TAG)
+    counting.all_gather_small(torch.zeros(3, dtype=torch.float64), TAG)
     counting.broadcast(torch.zeros(7), 1)
     counting.broadcast(torch.zeros(7), 0)
     counting.barrier()
@@ -71,8 +74,8 @@ def test_each_kind_counts_what_this_rank_hands_in() -> None:
 
 def test_a_world_of_one_rank_sends_nothing() -> None:
     counting = CountingCollectives(FakeCollectives(1), PhaseClock())
-    counting.reduce_scatter(torch.zeros(4), torch.zeros(4))
-    counting.all_gather(torch.zeros(4))
+    counting.reduce_scatter(torch.zeros(4), torch.zeros(4), TAG)
+    counting.all_gather(torch.zeros(4), TAG)
     assert counting.take() == {}
 
 
@@ -80,12 +83,12 @@ def test_calls_and_results_pass_through_unchanged() -> None:
     inner = FakeCollectives(2)
     counting = CountingCollectives(inner, PhaseClock())
     send, out = torch.zeros(4), torch.zeros(2)
-    work = counting.reduce_scatter(send, out)
+    work = counting.reduce_scatter(send, out, TAG)
     assert inner.asked[0][1] is send
     assert inner.asked[0][2] is out
     work.wait()
     assert inner.work.waited == 1
-    assert counting.all_gather_small(torch.ones(3)).shape == (2, 3)
+    assert counting.all_gather_small(torch.ones(3), TAG).shape == (2, 3)
     assert (counting.rank, counting.world_size, counting.extra) == (1, 2, "of its own")
 
 
@@ -93,8 +96,8 @@ def test_launching_and_waiting_are_charged_to_reduce_and_gather() -> None:
     clock = PhaseClock()
     counting = CountingCollectives(FakeCollectives(2), clock)
     with clock.phase("backward"):
-        counting.reduce_scatter(torch.zeros(4), torch.zeros(2)).wait()
-        counting.all_gather(torch.zeros(4)).wait()
+        counting.reduce_scatter(torch.zeros(4), torch.zeros(2), TAG).wait()
+        counting.all_gather(torch.zeros(4), TAG).wait()
     phases = clock.take()
     assert phases["reduce"] > 0
     assert phases["gather"] > 0

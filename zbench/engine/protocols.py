@@ -1,7 +1,8 @@
 """What the engine offers and what it asks of its parts. Everything here is an interface; no state."""
 
+import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from torch import Tensor
@@ -46,25 +47,37 @@ class Work(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """What a collective is for, in words that are the same on every rank; `code` is their checksum."""
+
+    what: str
+    code: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "code", zlib.crc32(self.what.encode()))
+
+
 class Collectives(Protocol):
     """The only operations the engine asks of a process group; every reduction sums in rank order.
 
     Shapes: W is the world size. `send` holds W equal parts, part r meant for rank r; parts begin at 64-byte
-    boundaries. All ranks call the same operations in the same order.
+    boundaries. All ranks call the same operations with the same tags in the same order; RanksDisagreeError
+    where they do not.
     """
 
     rank: int
     world_size: int
 
-    def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:
+    def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
         """out[i] = sum over ranks r, in rank order, of rank r's send[rank * n + i], added in out's dtype."""
         ...
 
-    def all_gather(self, flat: Tensor) -> Work:
+    def all_gather(self, flat: Tensor, tag: Tag) -> Work:
         """Fill `flat` [W * n] in place; this rank's part already stands at [rank * n, (rank + 1) * n)."""
         ...
 
-    def all_gather_small(self, values: Tensor) -> Tensor:
+    def all_gather_small(self, values: Tensor, tag: Tag) -> Tensor:
         """Return [W, *values.shape]: bookkeeping such as norm partials; synchronous."""
         ...
 

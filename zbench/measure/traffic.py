@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import Tensor
 
-from zbench.engine.protocols import Collectives, Work
+from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.measure.clock import PhaseClock
 from zbench.record.record import Traffic
 
@@ -28,20 +28,20 @@ class CountingCollectives:
             self._inner, name
         )  # what an implementation offers beyond the protocol moves no payload
 
-    def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:
+    def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
         self._note("reduce_scatter", send.nbytes)
         with self._clock.phase("reduce"):
-            return _TimedWork(self._inner.reduce_scatter(send, out), self._clock, "reduce")
+            return _TimedWork(self._inner.reduce_scatter(send, out, tag), self._clock, "reduce")
 
-    def all_gather(self, flat: Tensor) -> Work:
+    def all_gather(self, flat: Tensor, tag: Tag) -> Work:
         self._note("all_gather", flat.nbytes // self.world_size)
         with self._clock.phase("gather"):
-            return _TimedWork(self._inner.all_gather(flat), self._clock, "gather")
+            return _TimedWork(self._inner.all_gather(flat, tag), self._clock, "gather")
 
-    def all_gather_small(self, values: Tensor) -> Tensor:
+    def all_gather_small(self, values: Tensor, tag: Tag) -> Tensor:
         self._note("all_gather_small", values.nbytes)
         with self._clock.phase("reduce"):
-            return self._inner.all_gather_small(values)
+            return self._inner.all_gather_small(values, tag)
 
     def broadcast(self, tensor: Tensor, source: int) -> Work:
         self._note("broadcast", tensor.nbytes if source == self.rank else 0)

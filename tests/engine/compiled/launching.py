@@ -9,7 +9,7 @@ from torch import Tensor
 from tests.engine.compiled.cases import BASE, make
 from tests.engine.compiled.lifetimes import build, gradients_of
 from zbench.engine import Instruments, build_engine
-from zbench.engine.protocols import Collectives, Work
+from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.spec.engine import EngineSpec
 
 
@@ -25,9 +25,9 @@ class Recorder:
     def __post_init__(self) -> None:
         self.rank, self.world_size = self.inner.rank, self.inner.world_size
 
-    def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:
+    def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
         self.sizes.append(send.numel())
-        return self.inner.reduce_scatter(send, out)
+        return self.inner.reduce_scatter(send, out, tag)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)

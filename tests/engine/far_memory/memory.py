@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.engine.far_memory.copies import Copies, LateCopy
-from zbench.engine.protocols import Collectives
+from zbench.engine.protocols import Collectives, Tag
 
 
 class FarMemory:
@@ -59,15 +59,15 @@ class FarCollectives:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def reduce_scatter(self, send: Tensor, out: Tensor) -> Several:
+    def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Several:
         received = torch.empty_like(out)
-        work = self._inner.reduce_scatter(send.clone(), received)
+        work = self._inner.reduce_scatter(send.clone(), received, tag)
         shared = send.untyped_storage()._cdata == out.untyped_storage()._cdata  # sent and received in place
         return self._late("reduce-scatter", work.wait, None if shared else send, [(out, received)])
 
-    def all_gather(self, flat: Tensor) -> Several:
+    def all_gather(self, flat: Tensor, tag: Tag) -> Several:
         gathered, rank = flat.clone(), self._inner.rank
-        work = self._inner.all_gather(gathered)
+        work = self._inner.all_gather(gathered, tag)
         parts = [t.chunk(self._inner.world_size) for t in (flat, gathered)]
         pairs = [pair for k, pair in enumerate(zip(*parts, strict=True)) if k != rank]
         return self._late("all-gather", work.wait, parts[0][rank], pairs)

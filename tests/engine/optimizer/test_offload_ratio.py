@@ -9,6 +9,7 @@ from torch import Tensor
 from zbench.engine.memory.kinds import PinnedHostMemory
 from zbench.engine.optimizer.offload_costs import measure_offload_costs
 from zbench.engine.optimizer.offload_ratio import SEEN, FixedRatio, MeasuredRatio, largest_hidden
+from zbench.engine.protocols import Tag
 from zbench.engine.transport.single import SingleProcessCollectives
 
 
@@ -41,7 +42,7 @@ class Two(SingleProcessCollectives):
     def __init__(self, other: list[float]) -> None:
         self.other = torch.tensor(other, dtype=torch.float64)
 
-    def all_gather_small(self, values: Tensor) -> Tensor:
+    def all_gather_small(self, values: Tensor, tag: Tag) -> Tensor:
         return torch.stack([values, self.other])
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tests.engine.speculative.running import layers, loss, schedule_of, when_backward_passes
 from zbench.engine import Instruments, build_engine
-from zbench.engine.protocols import Collectives, Work
+from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.transport.works import Done
 from zbench.spec.engine import EngineSpec
 
@@ -21,8 +21,8 @@ class Instant:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:
-        self._inner.reduce_scatter(send, out).wait()
+    def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
+        self._inner.reduce_scatter(send, out, tag).wait()
         return Done()
 
 

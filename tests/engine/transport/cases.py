@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from tests.engine.cases import train
 from tests.engine.plain import Trajectory
+from zbench.engine.protocols import Tag
 from zbench.engine.transport import choose, cross_memory, remote_memory
 from zbench.engine.transport.choose import choose_collectives
 from zbench.engine.transport.gloo import GlooCollectives
@@ -20,6 +21,7 @@ from zbench.engine.transport.probe import probe_peers
 from zbench.measure.shim import SHIM, WHY_NOT
 
 CPU = torch.device("cpu")
+TAG = Tag("a test")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -50,16 +52,16 @@ def same_bits(group: dist.ProcessGroup, lengths: list[int]) -> list[str]:
                     expected = expected + part
                 outs = [torch.empty(length) for _ in range(2)]
                 for way, out in zip((sockets, reading), outs, strict=True):
-                    way.reduce_scatter(send, out).wait()
+                    way.reduce_scatter(send, out, TAG).wait()
                     wrong += [f"reduce {dtype} {length} {type(way)}"] * (not torch.equal(out, expected))
                 flat = torch.zeros(length * world, dtype=dtype)
                 flat.chunk(world)[rank].copy_(send.chunk(world)[rank])
-                reading.all_gather(flat).wait()
+                reading.all_gather(flat, TAG).wait()
                 whole = torch.cat([_send(r, length, world, dtype).chunk(world)[r] for r in range(world)])
                 wrong += [f"gather {dtype} {length}"] * (not torch.equal(flat, whole))
                 if dtype == torch.float32:
                     mine = send.chunk(world)[rank]
-                    reading.reduce_scatter(send, mine).wait()
+                    reading.reduce_scatter(send, mine, TAG).wait()
                     wrong += [f"in place {length}"] * (not torch.equal(mine, expected))
     sockets.close()
     reading.close()
@@ -78,7 +80,7 @@ def many_in_flight(group: dist.ProcessGroup, length: int, count: int) -> bool:
         works = []
         for k, (send, out, flat) in enumerate(zip(bucket_buffers, outs, flats, strict=True)):
             flat.chunk(world)[rank].fill_(rank + 10 * k)
-            works += [comm.reduce_scatter(send, out), comm.all_gather(flat)]
+            works += [comm.reduce_scatter(send, out, TAG), comm.all_gather(flat, TAG)]
         for k, (send, out, flat) in enumerate(zip(bucket_buffers, outs, flats, strict=True)):
             works[2 * k].wait()
             works[2 * k + 1].wait()
@@ -110,7 +112,7 @@ def threads_left(group: dist.ProcessGroup, *, closed: bool) -> list[str]:
     """Return the names of this room's threads that live on after collectives were used and let go."""
     comm = make(group)
     flat = torch.zeros(1 << 18)
-    comm.all_gather(flat).wait()
+    comm.all_gather(flat, TAG).wait()
     if closed:
         comm.close()
     del comm
@@ -136,11 +138,11 @@ def one_fails_to_read(group: dist.ProcessGroup, failing: int) -> tuple[str, floa
     reading: Callable[..., None] = refuse if rank == failing else remote_memory.read_memory
     with mock.patch.object(cross_memory, "read_memory", reading):
         try:
-            comm.reduce_scatter(send, out).wait()
+            comm.reduce_scatter(send, out, TAG).wait()
             heard = "nothing"
         except (OSError, RuntimeError) as error:
             heard = str(error)
-    comm.reduce_scatter(send, out).wait()
+    comm.reduce_scatter(send, out, TAG).wait()
     comm.close()
     return heard, float(out[0])
 
@@ -151,7 +153,7 @@ def interrupted(group: dist.ProcessGroup) -> tuple[str, bool]:
     send, out = torch.ones(3 << 15), torch.zeros((3 << 15) // dist.get_world_size(group))
     if rank:
         time.sleep(0.3)
-    work = comm.reduce_scatter(send, out)
+    work = comm.reduce_scatter(send, out, TAG)
     if rank == 0:
         threading.Timer(0.1, os.kill, (os.getpid(), 2)).start()
     try:
@@ -173,7 +175,7 @@ def extra_bytes(group: dist.ProcessGroup, length: int, *, in_place: bool) -> tup
     gc.collect()  # what other cases left
     before = SHIM.zbench_memory_live_bytes()
     SHIM.zbench_memory_reset_peak()
-    comm.reduce_scatter(send, out).wait()
+    comm.reduce_scatter(send, out, TAG).wait()
     extra, left = (at() - before for at in (SHIM.zbench_memory_peak_bytes, SHIM.zbench_memory_live_bytes))
     comm.close()
     return extra, left
@@ -184,11 +186,11 @@ def outlive(group: dist.ProcessGroup, victim: int) -> str:
     comm, rank = make(group), dist.get_rank(group)
     send = torch.ones(3 << 15)
     out = torch.empty(send.numel() // comm.world_size)
-    comm.reduce_scatter(send, out).wait()
+    comm.reduce_scatter(send, out, TAG).wait()
     if rank == victim:
         os._exit(9)
     try:
-        comm.reduce_scatter(send, out).wait()
+        comm.reduce_scatter(send, out, TAG).wait()
         return "nothing"
     except OSError as error:
         return str(error)

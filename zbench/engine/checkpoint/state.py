@@ -19,8 +19,10 @@ from zbench.engine.parameters.frozen import Frozen
 from zbench.engine.parameters.replicated import Parameters, ParamInfo, write_segments
 from zbench.engine.partition import Segment
 from zbench.engine.policies import LossScaling
-from zbench.engine.protocols import Collectives
+from zbench.engine.protocols import Collectives, Tag
 from zbench.errors import UsageError
+
+_STATE = Tag("the optimizer's state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +177,7 @@ class EngineState:
 
     def _whole(self, local: Tensor) -> dict[str, Tensor]:
         """Return name -> whole tensor, from every rank's `local` [shard.length]."""
-        flat = local if self.shard.whole else self._flat(self.collectives.all_gather_small(local))
+        flat = local if self.shard.whole else self._flat(self.collectives.all_gather_small(local, _STATE))
         spans = self.shard.layout.spans
         return {
             t.name: flat[spans[t.index].start : spans[t.index].stop].view(t.parameter.shape).clone()

@@ -12,7 +12,9 @@ from torch import Tensor
 from zbench.engine.adam import NORM_CHUNK, AdamBackend
 from zbench.engine.memory.buffers import PartitionedBuffer
 from zbench.engine.partition import Layout, ShardLayout
-from zbench.engine.protocols import Collectives
+from zbench.engine.protocols import Collectives, Tag
+
+_SUMMARY = Tag("the step's norm and flags")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class Summarizer:
         """Return the summary; the same on every rank."""
         flags = torch.tensor(contributed, dtype=torch.float64)
         sums = flags.new_empty(0) if self._square_sums is None else self._square_sums()
-        gathered = self.collectives.all_gather_small(torch.cat([sums, flags]))
+        gathered = self.collectives.all_gather_small(torch.cat([sums, flags]), _SUMMARY)
         active = (gathered[:, sums.numel() :] != 0).any(dim=0).tolist()
         if self._order is None:
             return Summary(None, active)

@@ -14,7 +14,7 @@ from zbench.engine.gradients.offloaded_sums import OffloadedSums
 from zbench.engine.memory.buffers import FlatBuffer, MemoryLayout
 from zbench.engine.memory.kinds import Copy, Memory
 from zbench.engine.partition import Bucket, Extent, ShardLayout
-from zbench.engine.protocols import Collectives, Work
+from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.transport.scratch import ScratchPool
 from zbench.engine.transport.sums import accumulate
 from zbench.engine.transport.works import All
@@ -143,6 +143,9 @@ class TransientReducedGradientBuffer(ReducedGradientBuffer):
         self._free()
 
 
+_SUMS = Tag("the reduced gradients")
+
+
 class WholeReducedGradientBuffer(ReducedGradientBuffer):
     """Keeps the whole flat gradient: this rank's parts are reduced into it, the last backward gathers the
     others'.
@@ -182,7 +185,7 @@ class WholeReducedGradientBuffer(ReducedGradientBuffer):
         self._gathers.clear()
 
     def _gather(self, blocks: Sequence[Extent]) -> None:
-        self._gathers += [self._comm.all_gather(self.sums.run(b.start, b.length)) for b in blocks]
+        self._gathers += [self._comm.all_gather(self.sums.run(b.start, b.length), _SUMS) for b in blocks]
 
     def _place(self, bucket: Bucket) -> Tensor:
         (block,) = bucket.blocks

@@ -10,7 +10,7 @@ from torch import Tensor
 from zbench.engine.gradients.bucket_buffers import BucketBuffers
 from zbench.engine.gradients.reduced_buffers import ReducedGradientBuffer
 from zbench.engine.partition import Bucket, Portion
-from zbench.engine.protocols import Collectives, Work
+from zbench.engine.protocols import Collectives, Tag, Work
 
 
 class BucketReducer:
@@ -39,6 +39,7 @@ class BucketReducer:
         self.in_flight, self.polls = in_flight, polls
         self.on_reduced: Callable[[Bucket, Work | None], None] | None = None
         self._expected = [0] * len(self.buckets)
+        self._tags = [Tag(f"the gradients of bucket {bucket.index}") for bucket in self.buckets]
         for portion in (p for of_one in self.portions for p in of_one):
             self._expected[portion.bucket] += 1
         self._bucket_buffers: BucketBuffers | None = None
@@ -111,7 +112,8 @@ class BucketReducer:
         self._land(self.in_flight - bucket.length)
         target = self.reduced_gradients.target(bucket)
         part = target[: bucket.length // self.collectives.world_size]
-        work = self.collectives.reduce_scatter(self._bucket_buffers.ready(bucket.index), part)
+        send, tag = self._bucket_buffers.ready(bucket.index), self._tags[bucket.index]
+        work = self.collectives.reduce_scatter(send, part, tag)
         self._running.append((bucket, work, target))
         if self.in_flight == 0:
             self._land(0)

@@ -9,10 +9,13 @@ from typing import Protocol
 
 import torch
 
-from zbench.engine.protocols import Collectives
+from zbench.engine.protocols import Collectives, Tag
 
 STEPS = 64  # `auto` decides in so many steps: noise in a measurement rarely changes what is chosen
 SEEN = 3  # steps whose backwards are timed; the first backward, a warm-up, is left out
+
+
+_COSTS = Tag("the measured costs of offloading")
 
 
 def largest_hidden(copy: float, update: float, backward: float) -> float:
@@ -81,7 +84,7 @@ class MeasuredRatio:
         copy, update = self._costs()
         backward = statistics.median(self._backwards[1:] or [math.inf])
         mine = torch.tensor([-copy, -update, backward], dtype=torch.float64)
-        copy, update, backward = collectives.all_gather_small(mine).amin(dim=0).tolist()
+        copy, update, backward = collectives.all_gather_small(mine, _COSTS).amin(dim=0).tolist()
         self.value = largest_hidden(-copy, -update, backward)
         return self.value != 1.0
 

@@ -21,10 +21,11 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from zbench.engine.parameters.hooks import WatchedParameters
-from zbench.engine.protocols import Collectives
+from zbench.engine.protocols import Collectives, Tag
 from zbench.engine.transport.choose import choose_collectives
 
 _PART = "_zbench_part"
+_PARTS = Tag("the parts of a parameter that was created sharded")
 
 
 @contextmanager
@@ -53,7 +54,7 @@ def whole_values(parameter: Tensor, collectives: Collectives) -> Tensor:
     if not is_part(parameter):
         return parameter.detach()
     part: Tensor = getattr(parameter, _PART)
-    gathered = collectives.all_gather_small(part).to(part.device)
+    gathered = collectives.all_gather_small(part, _PARTS).to(part.device)
     return gathered.reshape(-1)[: parameter.numel()].view(parameter.shape)
 
 

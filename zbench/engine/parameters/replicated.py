@@ -11,7 +11,7 @@ from torch import Tensor
 
 from zbench.engine.memory.kinds import Copy, Memory, transfer
 from zbench.engine.partition import Extent, Segment, ShardLayout
-from zbench.engine.protocols import Collectives, Work
+from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.transport.works import All
 
 
@@ -105,6 +105,9 @@ class Parameters(ABC):
         return self.buffers[dtype_group][at : at + length]
 
 
+_UPDATED = Tag("the weights after a step")
+
+
 class ReplicatedParameters(Parameters):
     """Whole parameters on every rank; after the update each rank's parts are gathered in place, block by
     block.
@@ -137,7 +140,7 @@ class ReplicatedParameters(Parameters):
             if self.shard.local(block).stop > local_stop:
                 return
             self._arrive()
-            self._works.append(self.collectives.all_gather(self._block_view(block)))
+            self._works.append(self.collectives.all_gather(self._block_view(block), _UPDATED))
             self._published += 1
 
     def _block_view(self, block: Extent) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 from zbench.engine.memory.kinds import Copy, Memory
 from zbench.engine.parameters.replicated import Parameters, ParamInfo
 from zbench.engine.partition import Extent, Segment, ShardLayout
-from zbench.engine.protocols import Collectives, Work
+from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.transport.works import All
 
 
@@ -35,6 +35,7 @@ class ShardedGroup:
     blocks: tuple[Extent, ...]
     members: list[tuple[ParamInfo, int]] = field(default_factory=list)
     resident: bool = False
+    tag: Tag = field(default_factory=lambda: Tag("weights"))
     full: Tensor | None = None
     unsharding: Work | None = None
     in_use: bool = False
@@ -80,6 +81,7 @@ class ShardedParameters(Parameters):
         for group, planned in zip(self.groups, self.shard.layout.groups, strict=True):
             starts = [spans[i].start - group.extent.start for i in planned.parameters]
             group.members = [(param_infos[i], at) for i, at in zip(planned.parameters, starts, strict=True)]
+            group.tag = Tag("the weights " + ", ".join(p.name for p, _ in group.members))
             self.reshard(group)
         self.settle()
 
@@ -112,7 +114,7 @@ class ShardedParameters(Parameters):
             self._leaving.append(copy)
             copy.wait()
             begin = block.start - group.extent.start
-            works.append(self.collectives.all_gather(group.full[begin : begin + block.length]))
+            works.append(self.collectives.all_gather(group.full[begin : begin + block.length], group.tag))
         group.unsharding = All(works)
 
     def release(self) -> None:

@@ -1,12 +1,16 @@
 """What all collectives over a process group share."""
 
+import weakref
 from abc import ABC, abstractmethod
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore
 
-from zbench.engine.protocols import Work
+from zbench.engine.protocols import Tag, Work
+from zbench.engine.transport.agreement import GATHERS, REDUCTIONS, Agreement, Attended, Call, Watch
 from zbench.engine.transport.scratch import ScratchPool
 
 
@@ -17,15 +21,31 @@ class GroupCollectives(ABC):
         self.group, self.device = group, device
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
         self.scratch = ScratchPool(device)
+        store = group.get_group_store()
+        # The same number on every rank: all make their engines together.
+        self.store = PrefixStore(f"zbench/{store.add(f'zbench/{self.rank}', 1)}", store)
+        self.agreement = Agreement(self.rank, self.world_size, self.store, partial(_end, weakref.ref(self)))
+        self._watch = Watch(self.agreement)
+
+    def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
+        call = self.agreement.note(REDUCTIONS, tag, send.nbytes)
+        return Attended(self._reduce_scatter(send, out, call), call, self.agreement)
+
+    def all_gather(self, flat: Tensor, tag: Tag) -> Work:
+        call = self.agreement.note(GATHERS, tag, flat.nbytes)
+        return Attended(self._all_gather(flat, call), call, self.agreement)
 
     @abstractmethod
-    def all_gather(self, flat: Tensor) -> Work: ...
+    def _reduce_scatter(self, send: Tensor, out: Tensor, call: Call) -> Work: ...
 
-    def all_gather_small(self, values: Tensor) -> Tensor:
+    @abstractmethod
+    def _all_gather(self, flat: Tensor, call: Call) -> Work: ...
+
+    def all_gather_small(self, values: Tensor, tag: Tag) -> Tensor:
         gathered = torch.empty((self.world_size, *values.shape), dtype=values.dtype, device=self.device)
         gathered[self.rank] = values
         if values.numel():
-            self.all_gather(gathered.view(-1)).wait()
+            self.all_gather(gathered.view(-1), tag).wait()
         return gathered.cpu()
 
     def broadcast(self, tensor: Tensor, source: int) -> Work:
@@ -38,8 +58,17 @@ class GroupCollectives(ABC):
         """Return what its receive buffers hold now."""
         return {"buckets": self.scratch.bytes}
 
-    def close(self) -> None:  # noqa: B027 - most have nothing to let go of
+    def end(self) -> None:  # noqa: B027 - a backend that serves others, too, ends them by its own deadline
+        """Disconnect this rank: whoever waits for it hears of it."""
+
+    def close(self) -> None:
         """Let go of what was made for this engine alone."""
+        self._watch.close()
+
+
+def _end(comm: "weakref.ref[GroupCollectives]") -> None:
+    if (alive := comm()) is not None:
+        alive.end()
 
 
 def launched(work: dist.Work | None) -> Work:

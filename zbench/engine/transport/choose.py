@@ -20,7 +20,7 @@ def choose_collectives(group: dist.ProcessGroup | None, device: torch.device) ->
     assert group is not None
     if dist.get_world_size(group) == 1:
         return SingleProcessCollectives()
-    if dist.get_backend(group) != "gloo":
+    if group._get_backend(device).name() != "gloo":  # a group may have another backend for another device
         return ProcessGroupCollectives(group, device)
     found = probe_peers(group) if device.type == "cpu" else None
     return GlooCollectives(group, device) if found is None else CrossMemoryCollectives(group, device, found)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from zbench.engine import adam
 from zbench.engine.protocols import Work
+from zbench.engine.transport.agreement import Call, OtherCallError
 from zbench.engine.transport.base import GroupCollectives
 from zbench.engine.transport.probe import PeerProcesses
 from zbench.engine.transport.remote_memory import read_memory
@@ -35,20 +36,36 @@ class CrossMemoryCollectives(GroupCollectives):
         self._others = [r for r in range(self.world_size) if r != self.rank]
         self._threads = WorkerThread("reductions"), WorkerThread("gathers")
 
-    def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:
-        return self._submit(0, send, partial(self._reduce, send, out))
+    def _reduce_scatter(self, send: Tensor, out: Tensor, call: Call) -> Work:
+        return self._submit(0, send, partial(self._reduce, send, out), call)
 
-    def all_gather(self, flat: Tensor) -> Work:
-        return self._submit(1, flat, partial(self._gather, flat))
+    def _all_gather(self, flat: Tensor, call: Call) -> Work:
+        return self._submit(1, flat, partial(self._gather, flat), call)
+
+    def end(self) -> None:
+        for channel in self._channels:
+            channel.end()
 
     def close(self) -> None:
+        super().close()
         for index, channel in zip(self._threads, self._channels, strict=True):
             index.close()
             channel.close()
 
-    def _submit(self, index: int, shared: Tensor, read: Callable[[Sequence[int]], None]) -> Work:
-        """Have a line tell where `shared` is, `read` from what the others told, and tell that it has."""
-        return self._threads[index].submit(partial(_run_collective, self._channels[index], shared, read))
+    def _submit(self, index: int, shared: Tensor, read: Callable[[Sequence[int]], None], call: Call) -> Work:
+        """Have a thread tell where `shared` is, `read` from what the others told, and tell that it has."""
+        tell = partial(self._tell, self._channels[index], call)
+        return self._threads[index].submit(partial(_run_collective, tell, shared, read))
+
+    def _tell(self, channel: PeerSockets, call: Call, value: int) -> list[int]:
+        """Return every rank's value in this call."""
+        try:
+            told = channel.exchange((call.number, call.code, value))
+            for number, code, _ in told:
+                call.check(number, code)
+        except (OSError, OtherCallError) as error:
+            raise self.agreement.failed(call, error) from error
+        return [heard for _, _, heard in told]
 
     def _reduce(self, send: Tensor, out: Tensor, addresses: Sequence[int]) -> None:
         """Add this rank's part of all `send`s, piece by piece.
@@ -77,14 +94,16 @@ class CrossMemoryCollectives(GroupCollectives):
             read_memory(self.pids[rank], addresses[rank] + rank * parts[rank].nbytes, parts[rank])
 
 
-def _run_collective(channel: PeerSockets, shared: Tensor, read: Callable[[Sequence[int]], None]) -> None:
-    addresses = channel.exchange(shared.data_ptr())
+def _run_collective(
+    tell: Callable[[int], list[int]], shared: Tensor, read: Callable[[Sequence[int]], None]
+) -> None:
+    addresses = tell(shared.data_ptr())
     error: Exception | None = None
     try:
         read(addresses)
     except Exception as raised:
         error = raised
-    answers = channel.exchange(int(error is None))
+    answers = tell(int(error is None))
     if error is not None:
         raise error
     if _FAILED in answers:

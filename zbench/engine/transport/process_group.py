@@ -4,6 +4,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from zbench.engine.protocols import Work
+from zbench.engine.transport.agreement import Call
 from zbench.engine.transport.base import GroupCollectives, launched
 from zbench.engine.transport.sums import sum_in_rank_order
 from zbench.engine.transport.works import Then
@@ -12,7 +13,7 @@ from zbench.engine.transport.works import Then
 class ProcessGroupCollectives(GroupCollectives):
     """The backend's own all-gather, and reduce-scatter (own order of sums) in one dtype."""
 
-    def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:
+    def _reduce_scatter(self, send: Tensor, out: Tensor, call: Call) -> Work:
         if send.dtype == out.dtype:
             return launched(dist.reduce_scatter_tensor(out, send, group=self.group, async_op=True))
         buffer = self.scratch.take(send.numel(), send.dtype)
@@ -25,6 +26,6 @@ class ProcessGroupCollectives(GroupCollectives):
 
         return Then(launched(work), finish)
 
-    def all_gather(self, flat: Tensor) -> Work:
+    def _all_gather(self, flat: Tensor, call: Call) -> Work:
         part = flat.chunk(self.world_size)[self.rank]
         return launched(dist.all_gather_into_tensor(flat, part, group=self.group, async_op=True))

@@ -2,7 +2,8 @@
 
 from torch import Tensor
 
-from zbench.engine.protocols import Work
+from zbench.engine.protocols import Tag, Work
+from zbench.engine.transport.agreement import Agreement
 from zbench.engine.transport.works import Done
 
 
@@ -11,15 +12,18 @@ class SingleProcessCollectives:
 
     rank, world_size = 0, 1
 
-    def reduce_scatter(self, send: Tensor, out: Tensor) -> Work:
+    def __init__(self) -> None:
+        self.agreement = Agreement(0, 1)
+
+    def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
         if send.data_ptr() != out.data_ptr():
             out.copy_(send)
         return Done()
 
-    def all_gather(self, flat: Tensor) -> Work:
+    def all_gather(self, flat: Tensor, tag: Tag) -> Work:
         return Done()
 
-    def all_gather_small(self, values: Tensor) -> Tensor:
+    def all_gather_small(self, values: Tensor, tag: Tag) -> Tensor:
         return values.cpu().unsqueeze(0)
 
     def broadcast(self, tensor: Tensor, source: int) -> Work:

@@ -4,8 +4,11 @@ import secrets
 import socket
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 
-_NUMBER = struct.Struct("q")
+Message = tuple[int, int, int]
+"""The number and the code of a collective call, and what is told in it."""
+_MESSAGE = struct.Struct("qqq")
 _HELLO = struct.Struct("qq")  # who connects, and for which channel
 
 
@@ -20,20 +23,26 @@ class PeerSockets:
         """`peer` leads to another rank."""
         self._peers[rank] = peer
 
-    def exchange(self, number: int) -> list[int]:
-        """Return every rank's number; nobody goes on before all have told. OSError if one has gone."""
-        received = [number] * self.world_size
+    def exchange(self, message: Message) -> list[Message]:
+        """Return every rank's message; nobody goes on before all have sent. OSError if one has gone."""
+        received = [message] * self.world_size
         try:
             for peer in self._peers.values():
-                peer.send(_NUMBER.pack(number))
+                peer.send(_MESSAGE.pack(*message))
             for rank, peer in self._peers.items():
-                if not (answer := peer.recv(_NUMBER.size)):
+                if not (answer := peer.recv(_MESSAGE.size)):
                     raise ConnectionResetError(f"rank {rank} has gone in the middle of a collective")
-                (received[rank],) = _NUMBER.unpack(answer)
+                received[rank] = _MESSAGE.unpack(answer)
         except BaseException:
             self.close()
             raise
         return received
+
+    def end(self) -> None:
+        """Let whoever waits here hear that nothing more will come."""
+        for peer in self._peers.values():
+            with suppress(OSError):
+                peer.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Disconnect; whoever waits for this rank hears of it."""

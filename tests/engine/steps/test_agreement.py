@@ -1,0 +1,46 @@
+"""Ranks that do not make the same collective calls stop with one error; no shard is swapped."""
+
+import pytest
+
+from tests.engine.ranks import RankPool
+
+CASES = "tests.engine.steps.agreeing:"
+WAYS = ["memory", "sockets"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("inner", [32, 48], ids=["same-size", "other-size"])
+@pytest.mark.parametrize("world", [2, 3])
+def test_experts_in_another_order_stop_every_rank_and_no_weight_changes(
+    ranks: RankPool, way: str, inner: int, world: int
+) -> None:
+    for said, same in ranks.run(world, CASES + "other_order", way, inner, {}):
+        first, again = said.split(" | ")
+        assert first.startswith("RanksDisagreeError")
+        assert again == first
+        assert "rank 0 gathers the weights experts.0" in first
+        assert f"rank {world - 1} gathers the weights experts.1" in first
+        assert "same order" in first, "the remedy"
+        assert same, "the step must not be taken"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_one_rank_that_reads_a_weight_alone_stops_every_rank(ranks: RankPool, way: str) -> None:
+    for said in ranks.run(2, CASES + "one_reads", way):
+        assert said.startswith("RanksDisagreeError"), said
+        assert "rank 0 gathers the weights experts.1.0" in said
+        assert "rank 1 gathers the weights first" in said
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_where_ranks_wait_for_one_another_the_deadline_says_in_which_calls(ranks: RankPool, way: str) -> None:
+    for said in ranks.run(2, CASES + "one_stops", way):
+        assert said.startswith("RanksDisagreeError"), said
+        assert "rank 0 reduces the gradients of bucket" in said
+        assert "rank 1 gathers the step's norm and flags" in said
+
+
+@pytest.mark.parametrize("backend", ["gloo", "cpu:gloo", "cpu:gloo,cuda:gloo"])
+def test_collectives_are_those_of_the_backend_that_serves_the_device(ranks: RankPool, backend: str) -> None:
+    for said in ranks.run(4, CASES + "backend_of", backend):
+        assert said.endswith("CrossMemoryCollectives"), said

@@ -1,0 +1,224 @@
+"""Whether all ranks make the same collective calls, and the error that names both sides when they do not.
+
+Every call has a `Tag`. Ranks of one host exchange (number, code) with each call, as sockets do in a header of
+16 bytes; behind a backend that can carry no header (NCCL) ranks compare a rolling hash of their calls once a
+step. The words of the error go through the process group's store: after a disagreement no collective works.
+"""
+
+import json
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+from threading import Event, Lock, Thread
+
+from torch._C._distributed_c10d import Store
+
+from zbench.engine.protocols import Tag, Work
+from zbench.errors import RanksDisagreeError
+
+REDUCTIONS, GATHERS = "reduces", "gathers"
+CHANNELS = (REDUCTIONS, GATHERS)
+_REMEDY = "make every rank call the same modules, and read the same weights, in the same order"
+PATIENCE = 5.0
+"""Seconds after which a rank that waits says for what."""
+_SECONDS_TO_HEAR = 5.0
+_REMEMBERED = 256  # calls of each channel that can be named
+_MASK = (1 << 48) - 1  # a float64 holds it exactly
+
+
+class OtherCallError(RuntimeError):
+    """Another rank is in another call; `Agreement.failed` says in which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One collective call of this rank: its number within its channel, and what it is for."""
+
+    channel: str
+    number: int
+    code: int
+    what: str
+
+    def check(self, number: int, code: int) -> None:
+        """Raise OtherCallError unless the rank that sent this is in the same call."""
+        if (number, code) != (self.number, self.code):
+            raise OtherCallError
+
+    def __str__(self) -> str:
+        return f"{self.channel} {self.what} (call {self.number})"
+
+
+class Board:
+    """Where each rank writes a text for the others; `store` is None in a world of one rank."""
+
+    def __init__(self, rank: int, world_size: int, store: Store | None) -> None:
+        self._rank, self._world_size, self._store = rank, world_size, store
+
+    def write(self, topic: str, text: str) -> None:
+        """Let the others read `text`."""
+        if self._store is not None:
+            self._store.set(f"{topic}/{self._rank}", text)
+
+    def read(self, topic: str, seconds: float) -> dict[int, str]:
+        """Return the texts by rank, of those who wrote theirs within `seconds`."""
+        texts: dict[int, str] = {}
+        deadline = time.monotonic() + seconds
+        while self._store is not None:
+            for rank in set(range(self._world_size)) - texts.keys():
+                if self._store.check([f"{topic}/{rank}"]):
+                    texts[rank] = self._store.get(f"{topic}/{rank}").decode()
+            if len(texts) == self._world_size or time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
+        return dict(sorted(texts.items()))
+
+
+class Agreement:
+    """The calls of this rank, and the error of ranks that make others.
+
+    `look` finds ranks that wait for one another for ever: each waits for a call that another, which waits
+    itself, has not made.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        world_size: int,
+        store: Store | None = None,
+        end: Callable[[], None] = lambda: None,
+    ) -> None:
+        """end: disconnects this rank, so that others who wait for it hear of it."""
+        self._rank, self._end = rank, end
+        self._board = Board(rank, world_size, store)
+        self._count = dict.fromkeys(CHANNELS, 0)
+        self._hash = dict.fromkeys(CHANNELS, 0)
+        self._latest = {channel: deque[Call](maxlen=_REMEMBERED) for channel in CHANNELS}
+        self._meetings = 0
+        self._ended: Exception | None = None
+        self._lock = Lock()
+        self.waiting: tuple[Call, float] | None = None
+
+    def note(self, channel: str, tag: Tag, size: int) -> Call:
+        """Count a call of `channel` that moves `size` bytes, and return it."""
+        self.check_going_on()
+        number = self._count[channel] = self._count[channel] + 1
+        call = Call(channel, number, (tag.code * 31 + size) & 0xFFFFFFFF, tag.what)
+        self._hash[channel] = (self._hash[channel] * 1000003 + call.code) & _MASK
+        self._latest[channel].append(call)
+        return call
+
+    def check_going_on(self) -> None:
+        """Raise the error with which an earlier call has failed for good, if one has."""
+        if self._ended is not None:
+            raise self._ended
+
+    def digest(self) -> list[float]:
+        """Return what all ranks have in common if they made the same calls."""
+        return [float(self._hash[channel]) for channel in CHANNELS]
+
+    def failed(self, call: Call, error: Exception) -> Exception:
+        """Return the error of a call that did not go through: in the words of all ranks, if theirs differ.
+
+        Later calls fail with the same error.
+        """
+        with self._lock:
+            if self._ended is None:
+                self._board.write("ended", str(call))
+                self._end()
+                texts = self._board.read("ended", _SECONDS_TO_HEAR)
+                self._ended = _disagreement(texts) if len(set(texts.values())) > 1 else error
+            return self._ended
+
+    def look(self, patience: float) -> bool:
+        """Whether this rank has waited for longer than `patience` seconds, and will for ever; end it then."""
+        if (waiting := self.waiting) is None or time.monotonic() - waiting[1] < patience:
+            return False
+        call = waiting[0]
+        self._board.write("waiting", json.dumps([call.channel, call.number, self._count]))
+        posts = {rank: json.loads(text) for rank, text in self._board.read("waiting", 0.0).items()}
+        if not _waits_for_itself(self._rank, posts):
+            return False
+        self.failed(call, OtherCallError("ranks wait for one another"))
+        return True
+
+    def differing(self) -> RanksDisagreeError:
+        """Return the error of ranks whose digests differ, with the first calls that do. All ranks call it."""
+        mine = [str(call) for channel in CHANNELS for call in self._latest[channel]]
+        lines = {rank: text.split("\n") for rank, text in self.meet("\n".join(mine)).items()}
+        rows = zip_longest(*lines.values(), fillvalue="no further call")
+        first = next((row for row in rows if len(set(row)) > 1), ("a call that is no longer known",))
+        return _disagreement(dict(zip(lines, first, strict=False)))
+
+    def meet(self, text: str) -> dict[int, str]:
+        """Return every rank's text; all ranks call it, after they have heard of something amiss."""
+        self._meetings += 1
+        topic = f"meeting/{self._meetings}"
+        self._board.write(topic, text)
+        return self._board.read(topic, _SECONDS_TO_HEAR)
+
+
+@dataclass(slots=True)
+class Attended:
+    """A work that others can see this rank wait for."""
+
+    work: Work
+    call: Call
+    agreement: Agreement
+
+    def wait(self) -> None:
+        """Return when its result may be read."""
+        self.agreement.check_going_on()
+        self.agreement.waiting = self.call, time.monotonic()
+        try:
+            self.work.wait()
+        finally:
+            self.agreement.waiting = None
+
+    def is_completed(self) -> bool:
+        return self.work.is_completed()
+
+
+class Watch:
+    """A thread that calls `look` while this rank waits; until `close`, or until the agreement is gone."""
+
+    def __init__(self, agreement: Agreement) -> None:
+        self._stop = Event()
+        arguments = weakref.ref(agreement), self._stop
+        Thread(target=_watch, args=arguments, name="zbench agreement", daemon=True).start()
+
+    def close(self) -> None:
+        """Let the thread end."""
+        self._stop.set()
+
+    __del__ = close
+
+
+def _watch(found: "weakref.ref[Agreement]", stop: Event) -> None:
+    while not stop.wait(PATIENCE / 5):
+        agreement = found()
+        if agreement is None or agreement.look(PATIENCE):
+            return
+        del agreement
+
+
+def _waits_for_itself(rank: int, posts: Mapping[int, tuple[str, int, Mapping[str, int]]]) -> bool:
+    """Whether `rank` waits for a rank that waits ... for `rank`: for calls that those have not made."""
+
+    def awaited(waiting: int) -> set[int]:
+        channel, number, _ = posts[waiting]
+        return {other for other, (_, _, count) in posts.items() if count[channel] < number}
+
+    reached: set[int] = set()
+    ahead = {rank} & posts.keys()
+    while ahead:
+        ahead = {other for waiting in ahead for other in awaited(waiting)} - reached
+        reached |= ahead
+    return rank in reached
+
+
+def _disagreement(texts: Mapping[int, str]) -> RanksDisagreeError:
+    calls = ", ".join(f"rank {rank} {text}" for rank, text in texts.items())
+    return RanksDisagreeError(f"expected the same collective calls on every rank, got {calls}; {_REMEDY}")
