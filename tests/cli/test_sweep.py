@@ -19,7 +19,7 @@ def test_sweep_prints_one_row_a_configuration_and_the_best(zbench, sweep_file):
     said = zbench("sweep", sweep_file)
     assert said.code == 0
     rows = [line.split() for line in said.out.splitlines()]
-    assert rows[0][:2] == ["zero_stage", "outcome"]
+    assert rows[0][:3] == ["trial", "zero_stage", "outcome"]
     assert sum("identical" in row for row in rows[1:3]) == 2
     assert said.out.count("* best zero_stage=") == 1
     assert "[4/4]" in said.err

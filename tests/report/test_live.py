@@ -4,10 +4,10 @@ import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from zbench.launch.events import Notice, ReferenceStarted, StepDone, SweepStarted, TrialFinished, TrialStarted
 from zbench.report.live import LiveView, PlainView, QuietView, view
+from zbench.report.screen import Screen
 from zbench.spec.trial import TrialSpec
 
 from .test_table import FASTEST, failed, record, without_styles
@@ -30,7 +30,7 @@ def tell(show) -> None:
 
 def told(make, *, width: int, terminal: bool) -> str:
     out = io.StringIO()
-    tell(make(Console(file=out, width=width, force_terminal=terminal, no_color=True), FASTEST))
+    tell(make(Screen(file=out, width=width, force_terminal=terminal, no_color=True), FASTEST))
     return without_styles(out.getvalue())
 
 
@@ -54,9 +54,9 @@ def test_terminal_shows_rows_and_a_bar_with_best_and_failures(width, row):
 
 
 def test_view_suits_the_stream():
-    terminal, pipe = Console(force_terminal=True), Console(file=io.StringIO())
+    terminal, pipe = Screen(force_terminal=True), Screen(file=io.StringIO())
     assert isinstance(view(terminal, FASTEST, quiet=False), LiveView)
     assert isinstance(view(pipe, FASTEST, quiet=False), PlainView)
     assert isinstance(view(terminal, FASTEST, quiet=True), QuietView)
-    dumb = Console(force_terminal=True, _environ={"TERM": "dumb"})
+    dumb = Screen(force_terminal=True, _environ={"TERM": "dumb"})
     assert isinstance(view(dumb, FASTEST, quiet=False), PlainView)

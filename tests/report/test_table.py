@@ -5,9 +5,9 @@ import re
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
 from zbench.record.record import Correctness, Failure, Memory, Record, Timing
+from zbench.report.screen import Screen
 from zbench.report.table import print_results
 from zbench.report.text import axes_text, clock_text, distinct_texts, rate_text, ratio_text, value_text
 from zbench.spec.sweep import ObjectiveSpec
@@ -36,7 +36,7 @@ def failed(stage: int, outcome: str, message: str, log: str | None = None) -> Re
 
 def printed(records, *, width: int = 200, terminal: bool = False) -> list[str]:
     out = io.StringIO()
-    print_results(Console(file=out, width=width, force_terminal=terminal, no_color=True), records, FASTEST)
+    print_results(Screen(file=out, width=width, force_terminal=terminal, no_color=True), records, FASTEST)
     return [line.rstrip() for line in without_styles(out.getvalue()).splitlines()]
 
 
@@ -48,11 +48,12 @@ def without_styles(text: str) -> str:
 def test_best_is_first_and_marked_and_figures_are_those_of_the_records():
     lines = printed([record(0, 900.0), record(1, 1000.0), record(1, 1100.0, repeat=1)])
     assert lines[0].split() == [
-        "zero_stage", "reduce_bucket_size", "outcome", "tokens/s", "spread", "median", "step", "peak", "mem",
-        "verdict", "error", "ratio",
+        "trial", "zero_stage", "reduce_bucket_size", "outcome", "tokens/s", "spread", "median", "step",
+        "peak", "mem", "verdict", "error", "ratio",
     ]  # fmt: skip
     assert lines[1].split() == [
         "*",
+        "id1",
         "1",
         "5M",
         "ok",
@@ -65,15 +66,28 @@ def test_best_is_first_and_marked_and_figures_are_those_of_the_records():
         "identical",
         "1.04",
     ]
-    assert lines[2].split() == ["0", "5M", "ok", "900", "-", "71.1", "ms", "20", "MiB", "identical", "1.04"]
+    assert lines[2].split() == [
+        "id0",
+        "0",
+        "5M",
+        "ok",
+        "900",
+        "-",
+        "71.1",
+        "ms",
+        "20",
+        "MiB",
+        "identical",
+        "1.04",
+    ]
     assert lines[3] == "* best zero_stage=1 reduce_bucket_size=5M: 1,048 tokens/s, identical"
 
 
 def test_faster_but_wrong_row_is_not_best_and_is_explained():
     wrong = Correctness("wrong", 5000.0, worst_parameter="blocks.0.weight", first_differing_step=2)
     lines = printed([record(0, 900.0), record(1, 1000.0, correctness=wrong)])
-    assert lines[1].split()[0] == "1"
-    assert lines[2].split()[0] == "*"
+    assert lines[1].split()[:2] == ["id1", "1"]
+    assert lines[2].split()[:3] == ["*", "id0", "0"]
     assert lines[-1] == (
         "wrong zero_stage=1 reduce_bucket_size=5M: error ratio 5e+03, "
         "worst parameter blocks.0.weight, differs from step 2 on"
@@ -84,10 +98,7 @@ def test_failures_come_last_with_reason_and_log():
     lines = printed(
         [failed(3, "invalid", "cannot be"), failed(2, "oom", "no room", "logs/x"), record(0, 900.0)]
     )
-    assert [line.split()[-8] if line.startswith("*") else line.split()[0] for line in lines[2:4]] == [
-        "2",
-        "3",
-    ]
+    assert [line.split()[0] for line in lines[2:4]] == ["id2", "id3"]
     assert "oom zero_stage=2 reduce_bucket_size=5M: no room (log: logs/x)" in lines
     assert "invalid zero_stage=3 reduce_bucket_size=5M: cannot be" in lines
 
@@ -104,13 +115,19 @@ def test_where_there_is_no_best_it_says_why(records, words):
     assert any(line.startswith(words) for line in printed(records))
 
 
-@pytest.mark.parametrize("width", [60, 80, 100, 120, 200])
-def test_no_line_is_wider_than_the_terminal_and_the_verdict_is_always_there(width):
+@pytest.mark.parametrize("width", [20, 40, 50, 60, 80, 100, 120, 200])
+def test_every_figure_is_shown_or_named_as_left_out_at_any_width(width):
     records = [record(stage, 1e5 + stage, memory=Memory(3 << 30, 2 << 30, 1)) for stage in range(4)]
     lines = printed(records, width=width, terminal=True)
+    said = " ".join(" ".join(lines).split())
     assert max(map(len, lines)) <= width
-    assert sum("identical" in line for line in lines) >= 4
-    assert any("ratio" in line for line in lines) == (width >= 80)
+    for figure in ("100,003", "3 GiB", "identical"):
+        assert said.count(figure) >= 4 if figure != "100,003" else figure in said
+    assert sum(line.startswith("*") for line in lines) >= 1
+    for name, figure in (("host mem", "2 GiB"), ("median step", "640 us"), ("error ratio", "1.04")):
+        left_out = "no room for" in said and name in said.split("no room for")[1]
+        assert (said.count(figure) >= 4) != left_out, name
+    assert ("zbench show --verbose" in said) == ("no room for" in said)
 
 
 def test_warnings_are_counted_by_kind():
@@ -146,7 +163,7 @@ def test_a_trial_that_a_search_ended_is_pruned_and_did_not_time_out():
     records = [record(0, 900.0), failed(1, "timeout", "no end within 60 s")]
     slow = record(2, 1.0, timing=None, memory=None, outcome="timeout", error=replace(pruned, kind="pruned"))
     lines = printed([*records, slow])
-    assert [line.split()[2] for line in lines[2:4]] == ["timeout", "pruned"]
+    assert [line.split()[3] for line in lines[2:4]] == ["timeout", "pruned"]
     assert lines[-2].startswith("timeout zero_stage=1")
     assert lines[-1].startswith("pruned zero_stage=2")
 
@@ -162,5 +179,5 @@ def test_axes_that_are_mappings_have_short_labels_that_stay_distinct():
     ]
     for terminal in (True, False):
         lines = printed(records, width=120, terminal=terminal)
-        assert all(len(line) < 110 for line in lines)
+        assert all(len(line) < 120 for line in lines)
         assert not any('"' in line for line in lines)

@@ -221,7 +221,7 @@ def _deliver(
     else:
         render, _ = registry.TEXT_FORMATS[output_format]
         console.state.document_printed = output_format == "json"
-        console.result(render(comparison))
+        console.data(render(comparison))
 
 
 def _print_table(comparison: "Comparison", to: Path | None, *, every_row: bool) -> None:
@@ -232,8 +232,8 @@ def _print_table(comparison: "Comparison", to: Path | None, *, every_row: bool) 
         return
     import io
 
-    from rich.console import Console
+    from zbench.report.screen import Screen
 
     text = io.StringIO()
-    table.print_table(comparison, Console(file=text, width=160), every_row=True)
+    table.print_table(comparison, Screen(file=text, width=160), every_row=True)
     registry.write({to.name: text.getvalue()}, to.parent)

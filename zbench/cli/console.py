@@ -1,4 +1,4 @@
-"""Where a command's words go: results to stdout, the rest to stderr; colour only where it is wanted."""
+"""Where a command prints: results to stdout, the rest to stderr; colour only where it is wanted."""
 
 import json
 import os
@@ -6,8 +6,12 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from zbench.report.printable import printable_lines
+
 if TYPE_CHECKING:
-    from rich.console import Console
+    from zbench.report.screen import Screen
+
+_PIPE_WIDTH = 160
 
 
 @dataclass(slots=True)
@@ -31,8 +35,13 @@ def reset() -> None:
 
 
 def result(text: str) -> None:
-    """Print a part of the result on stdout, as it is."""
-    print(text)
+    """Print a part of the result on stdout."""
+    print(printable_lines(text))
+
+
+def data(text: str) -> None:
+    """Print a machine's format (JSON, YAML, CSV, XML) on stdout: unchanged, unless it goes to a terminal."""
+    print(printable_lines(text) if is_terminal(sys.stdout) else text)
 
 
 def document(value: dict[str, Any]) -> None:
@@ -49,12 +58,17 @@ def note(text: str) -> None:
 
 def warn(text: str) -> None:
     """Tell what the user should know though the command goes on, on stderr."""
-    _say(f"{_painted('warning:', '33')} {text}")
+    _say(text, f"{_painted('warning:', '33')} ")
 
 
 def error(text: str) -> None:
     """Tell why the command ends, on stderr."""
-    _say(f"{_painted('error:', '1;31')} {text}")
+    _say(text, f"{_painted('error:', '1;31')} ")
+
+
+def trace(text: str) -> None:
+    """Print a traceback on stderr, for -v."""
+    _say(text)
 
 
 def colored(stream: Any) -> bool:
@@ -68,25 +82,19 @@ def is_terminal(stream: Any) -> bool:
     return bool(stream.isatty())
 
 
-def rich_console(*, stderr: bool = False, width: int | None = None) -> "Console":
-    """Return a Rich console on stdout (or stderr) that honours the colour flags; wide when nobody watches."""
-    from rich.console import Console
-
-    class PipeConsole(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # Rich would exit with 1, which here means a regression
+def rich_console(*, stderr: bool = False, width: int | None = None) -> "Screen":
+    """Return a screen on stdout (or stderr) that honours the colour flags; wide when it is no terminal."""
+    from zbench.report.screen import Screen
 
     stream = sys.stderr if stderr else sys.stdout
     if width is None and not is_terminal(stream):
-        width = int(os.environ.get("COLUMNS", "160"))
-    return PipeConsole(
-        stderr=stderr, no_color=not colored(stream), highlight=False, width=width, soft_wrap=False
-    )
+        width = int(os.environ.get("COLUMNS", _PIPE_WIDTH))
+    return Screen(stderr=stderr, no_color=not colored(stream), width=width)
 
 
 def _painted(text: str, code: str) -> str:
     return f"\x1b[{code}m{text}\x1b[0m" if colored(sys.stderr) else text
 
 
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+def _say(text: str, mark: str = "") -> None:
+    print(f"{mark}{printable_lines(text)}", file=sys.stderr, flush=True)

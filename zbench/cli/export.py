@@ -8,17 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zbench.cli import console
-from zbench.cli.options import NoColor, OutputFile, Overrides, Quiet, Verbose
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, NoColor, OutputDir, OutputFile, Overrides, Quiet, Verbose
 from zbench.errors import UsageError
 
 if TYPE_CHECKING:
     from zbench.spec.trial import TrialSpec
 
-Source = Annotated[Path, typer.Argument(metavar="SWEEP_OR_RUN", help="A sweep file or a run's directory.")]
-TrialId = Annotated[
-    str | None, typer.Option("--trial", metavar="ID", help="Which trial, as `plan` and `show` name it.")
+Source = Annotated[
+    str,
+    typer.Argument(metavar="SWEEP_OR_RUN", help="A sweep file, or a run: its path, its id, or `last`."),
 ]
-DeepSpeed = Annotated[bool, typer.Option("--deepspeed", help="As DeepSpeed's JSON, the one format yet.")]
+TrialId = Annotated[
+    str | None,
+    typer.Option("--trial", metavar="ID", help="Which trial: the start of its id, or `best` (of a run)."),
+]
+DeepSpeed = Annotated[bool, typer.Option("--deepspeed", help="As DeepSpeed JSON, the only format so far.")]
+_MOST_LISTED = 20
 
 
 def command(
@@ -27,6 +32,7 @@ def command(
     deepspeed: DeepSpeed = True,
     output: OutputFile = None,
     overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     quiet: Quiet = False,
     verbose: Verbose = False,
     no_color: NoColor = False,
@@ -35,13 +41,20 @@ def command(
     from zbench.cli.output import write_new
     from zbench.spec.deepspeed import to_deepspeed
 
-    candidates = _run_trials(source) if source.is_dir() else _sweep_trials(source, overrides)
+    if Path(source).is_file():
+        candidates = _sweep_trials(Path(source), overrides)
+    else:
+        from zbench.record.store import resolve_run
+
+        run = resolve_run(source, output_dir)
+        candidates = _run_trials(run)
+        trial = _best_of(run) if trial == "best" else trial
     translated = to_deepspeed(_chosen(candidates, trial))
     for note in translated.notes:
         console.warn(note)
     text = json.dumps(translated.document, indent=2)
     if output is None:
-        console.result(text)
+        console.data(text)
     else:
         write_new(output, text + "\n")
 
@@ -53,16 +66,41 @@ def _sweep_trials(source: Path, overrides: list[str]) -> "list[TrialSpec]":
     return expand(load_sweep(source, overrides, inputs=False)).trials
 
 
-def _run_trials(source: Path) -> "list[TrialSpec]":
+def _run_trials(run: Path) -> "list[TrialSpec]":
+    """Return each configuration of a run; UsageError for a record whose configuration is incomplete."""
+    from pydantic import ValidationError
+
     from zbench.record.store import load_records
     from zbench.spec.trial import TrialSpec
 
-    found = {
-        record.trial_id: TrialSpec.model_validate({**record.config, "axes": record.axes})
-        for record in load_records(source)
-        if record.outcome != "invalid"
-    }
+    found = {}
+    for record in load_records(run):
+        if record.outcome == "invalid" or record.trial_id in found:
+            continue
+        try:
+            found[record.trial_id] = TrialSpec.model_validate({**record.config, "axes": record.axes})
+        except ValidationError as error:
+            problem = error.errors()[0]
+            key = ".".join(str(part) for part in problem["loc"])
+            raise UsageError(
+                f"{run}: the configuration of trial {record.trial_id} cannot be read: {key}: "
+                f"{problem['msg']}; run it again with this version of zbench"
+            ) from None
     return list(found.values())
+
+
+def _best_of(run: Path) -> str:
+    from zbench.record.store import load_records
+    from zbench.record.summary import best, summarize
+    from zbench.spec.load import load_sweep
+
+    objective = load_sweep(run / "spec.yaml", environ={}, inputs=False).objective
+    winner = best(summarize(load_records(run)), objective)
+    if winner is None:
+        raise UsageError(
+            f"{run} has no best trial: none is correct and within the constraints; choose with --trial ID"
+        )
+    return winner.trial_id
 
 
 def _chosen(candidates: "Sequence[TrialSpec]", wanted: str | None) -> "TrialSpec":
@@ -72,4 +110,4 @@ def _chosen(candidates: "Sequence[TrialSpec]", wanted: str | None) -> "TrialSpec
         return matches[0]
     lines = [f"{trial.trial_id}  {json.dumps(trial.axes)}" for trial in matches or candidates]
     found = f"no trial {wanted!r}" if not matches else f"{len(matches)} trials match"
-    raise UsageError("\n  ".join([f"{found}; choose one with --trial ID:", *lines[:20]]))
+    raise UsageError("\n  ".join([f"{found}; choose one with --trial ID:", *lines[:_MOST_LISTED]]))

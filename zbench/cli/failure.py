@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import sys
 import tempfile
 import traceback
@@ -11,7 +10,7 @@ from typing import Any
 
 import typer
 
-from zbench.cli import console
+from zbench.cli import console, streams
 from zbench.errors import ExitCode, ZbenchError
 
 _TRIAL_COMMANDS = {"sweep", "run", "tune"}
@@ -25,12 +24,17 @@ def shown_to_the_user(arguments: Sequence[str]) -> Iterator[None]:
         yield
     except typer.Exit as request:
         sys.exit(request.exit_code)
+    except streams.OutputError as error:
+        console.error(str(error))
+        streams.discard_stdout()
+        sys.exit(int(error.exit_code))
     except ZbenchError as error:
         _fail(arguments, type(error).__name__, str(error), error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         _fail(arguments, "Interrupted", "interrupted", ExitCode.INTERRUPTED)
     except BrokenPipeError:
-        _leave_without_flushing()
+        streams.discard_stdout()
+        sys.exit(_BROKEN_PIPE)
     except Exception as error:
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             _fail_usage(arguments, error)
@@ -56,7 +60,7 @@ def _fail_usage(arguments: Sequence[str], error: Any) -> None:
 def _fail_internal(arguments: Sequence[str], error: Exception) -> None:
     text = "".join(traceback.format_exception(error))
     if console.state.verbose or {"-v", "--verbose"} & set(arguments):
-        print(text, file=sys.stderr)
+        console.trace(text)
         where = ""
     else:
         with tempfile.NamedTemporaryFile(
@@ -75,12 +79,5 @@ def _print_document(arguments: Sequence[str], kind: str, message: str, code: int
     if arguments and arguments[0] in _TRIAL_COMMANDS:
         document |= {"run_id": None, "run_dir": None, "trials": [], "best": None}
     document |= {"exit_code": int(code), "error": {"kind": kind, "message": message}}
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, streams.OutputError):
         print(json.dumps(document), flush=True)
-
-
-def _leave_without_flushing() -> None:
-    """Exit as a program killed by SIGPIPE does: the reader is gone, so there is nobody to tell."""
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(_BROKEN_PIPE)

@@ -1,11 +1,16 @@
 """`zbench list`: the runs below a results directory."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zbench.cli import console
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, Json, NoColor, OutputDir, Quiet, Verbose
 from zbench.errors import ZbenchError
+
+if TYPE_CHECKING:
+    from zbench.report.grid import Column
+
+_ID_LENGTH = 8
 
 
 def command(
@@ -28,7 +33,7 @@ def command(
 
 
 def _row(path: Path) -> dict[str, Any]:
-    """Return what is worth knowing of a run; a run that cannot be read is listed with the reason."""
+    """Return the facts of a run; a run that cannot be read is listed with the reason."""
     from zbench.record.store import load_environment, load_records
     from zbench.record.summary import best, summarize
     from zbench.report.text import outcome_text
@@ -59,24 +64,51 @@ def _row(path: Path) -> dict[str, Any]:
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
+    from rich.text import Text
 
-    from zbench.report.text import axes_text, rate_text
+    from zbench.report.grid import Grid, GridRow
+    from zbench.report.printable import printable
+    from zbench.report.screen import plain
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for name in ("run", "sweep", "started"):
-        table.add_column(name, no_wrap=True)
-    for name in ("trials", "failed", "incorrect", "tokens/s"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("best")
+    screen = console.rich_console()
+    readable = [GridRow([plain(text) for text in _cells(row)]) for row in rows if not row["problem"]]
+    table, left_out = Grid(_columns(), readable).fitted(screen)
+    if readable:
+        screen.print(table)
+    if left_out:
+        screen.print(Text(f"no room for {', '.join(left_out)}: widen the terminal, or use --json", "dim"))
     for row in rows:
         if row["problem"]:
-            table.add_row(row["run_id"], row["sweep"], "", "", "", "", "", row["problem"])
-            continue
-        counts = (str(row["configurations"]), str(row["failed"]), str(row["incorrect"]))
-        best = axes_text(row["best_axes"]) if row["best"] else "-"
-        started = str(row["started"] or "")[:16].replace("T", " ")
-        table.add_row(
-            row["run_id"], row["sweep"], started, *counts, rate_text(row["best_tokens_per_s"]), best
-        )
-    console.rich_console().print(table)
+            said = printable(f"{row['sweep']}/{row['run_id']} cannot be read: {row['problem']}")
+            screen.print(Text(said), soft_wrap=True)
+
+
+def _columns() -> "list[Column]":
+    from zbench.report.grid import Column
+
+    return [
+        Column("run", "left"),
+        Column("sweep", "left"),
+        Column("started", "left", optional=3),
+        Column("trials"),
+        Column("failed", optional=1),
+        Column("incorrect", optional=2),
+        Column("tokens/s"),
+        Column("best trial", "left"),
+        Column("configuration", "left", optional=4),
+    ]
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    from zbench.report.text import axes_text, rate_text
+
+    has_best = row["best"] is not None
+    return [
+        str(row["run_id"]),
+        str(row["sweep"]),
+        str(row["started"] or "")[:16].replace("T", " "),
+        *(str(row[key]) for key in ("configurations", "failed", "incorrect")),
+        rate_text(row["best_tokens_per_s"]),
+        str(row["best"])[:_ID_LENGTH] if has_best else "-",
+        axes_text(row["best_axes"]) if has_best else "-",
+    ]

@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from zbench import __version__
-from zbench.cli import console, failure
+from zbench.cli import console, failure, streams
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "sweep": ("zbench.cli.sweep:command", "Run every configuration of a sweep file and judge each one."),
@@ -105,8 +105,13 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its documented status."""
     args = sys.argv[1:] if arguments is None else arguments
     console.reset()
-    with failure.shown_to_the_user(args):
-        app(args=args, prog_name="zbench")
+    with streams.guarded(), failure.shown_to_the_user(args):
+        streams.require_stdout()
+        try:
+            app(args=args, prog_name="zbench")
+        except typer.Exit:
+            sys.stdout.flush()
+            raise
         sys.stdout.flush()
     sys.exit(0)
 

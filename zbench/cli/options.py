@@ -71,5 +71,5 @@ def settings(overrides: list[str], **flags: object) -> list[str]:
 
 OutputFile = Annotated[
     Path | None,
-    typer.Option("-o", "--output", metavar="FILE", help="Write here instead of to stdout; never overwrites."),
+    typer.Option("--output", metavar="FILE", help="Write here instead of to stdout; never overwrites."),
 ]

@@ -38,7 +38,7 @@ def decode_line(line: bytes, place: str = "record") -> Record:
     """Return the Record of one JSON line; UsageError naming `place` if it is damaged."""
     try:
         value = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):  # RecursionError: nested too deeply
         raise UsageError(f"{place}: damaged line, not JSON; remove the line to go on without it") from None
     return decode(value, place)
 

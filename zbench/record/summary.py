@@ -1,5 +1,6 @@
 """From records to one summary a configuration, and the best of them. Pure functions."""
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -128,14 +129,14 @@ def obstacles(summary: ConfigSummary, objective: ObjectiveSpec) -> list[str]:
 def best(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> ConfigSummary | None:
     """Return the feasible and correct configuration that is best by the first goal; None if there is none."""
     goal = objective.goals[0]
-    able = [s for s in summaries if s.number(goal.metric) is not None and not obstacles(s, objective)]
+    able = [s for s in summaries if math.isfinite(cost(s, goal)) and not obstacles(s, objective)]
     return min(able, key=lambda s: cost(s, goal), default=None)
 
 
 def cost(summary: ConfigSummary, goal: Goal) -> float:
-    """Return the goal's metric so that less is better; infinite where there is no such figure."""
+    """Return the goal's metric so that less is better; infinite where there is no finite figure."""
     value = summary.number(goal.metric)
-    if value is None:
+    if value is None or not math.isfinite(value):
         return float("inf")
     return -value if goal.direction == "maximize" else value
 

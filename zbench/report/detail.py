@@ -1,42 +1,44 @@
-"""Everything that is known of one configuration, in words and figures."""
+"""Everything that was measured of one configuration."""
 
 import statistics
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rich.console import Console
 from rich.text import Text
 
 from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary
-from zbench.report.notes import log_path
+from zbench.report.notes import failure_text, log_path
+from zbench.report.printable import printable, printable_lines
+from zbench.report.screen import Screen
 from zbench.report.text import OUTCOME_STYLE, VERDICT_STYLE, axes_text, outcome_text, plural, rate_text
 from zbench.units import format_bytes, format_seconds
 
 _LABEL_WIDTH = 18
 
 
-def print_configuration(console: Console, summary: ConfigSummary, run_dir: Path | None = None) -> None:
+def print_configuration(screen: Screen, summary: ConfigSummary, run_dir: Path | None = None) -> None:
     """Print one configuration: outcome, timing and its phases, memory, traffic, correctness, warnings."""
-    head = Text.assemble((summary.trial_id, "bold"), f"  {axes_text(summary.axes)}")
-    console.print(head, soft_wrap=True)
+    head = Text.assemble((printable(summary.trial_id), "bold"), f"  {axes_text(summary.axes)}")
+    screen.print(head, soft_wrap=True)
     for label, value in _lines(summary, run_dir):
-        console.print(Text.assemble((f"  {label:{_LABEL_WIDTH}}", "dim"), value), soft_wrap=True)
+        name = (f"  {printable(label):{_LABEL_WIDTH}}", "dim")
+        screen.print(Text.assemble(name, value), soft_wrap=True)
 
 
 def _lines(summary: ConfigSummary, run_dir: Path | None) -> Iterator[tuple[str, Text | str]]:
     yield "outcome", Text(outcome_text(summary), OUTCOME_STYLE[outcome_text(summary)])
-    if summary.error is not None:
-        yield "error", summary.error.message
-        if summary.error.log:
-            yield "log", log_path(summary.error.log, run_dir)
+    if summary.outcome != "ok":
+        yield "error", failure_text(summary)
+    if summary.error is not None and summary.error.log:
+        yield "log", log_path(summary.error.log, run_dir)
     if summary.ok:
         yield from _timing(summary)
         yield from _memory(summary.ok)
         yield from _traffic(summary.ok[-1])
         yield from _correctness(summary)
     for warning in summary.warnings:
-        yield "warning", Text(warning, "yellow")
+        yield "warning", Text(printable_lines(warning), "yellow")
 
 
 def _timing(summary: ConfigSummary) -> Iterator[tuple[str, str]]:
@@ -77,7 +79,7 @@ def _memory(records: Iterable[Record]) -> Iterator[tuple[str, str]]:
 
 def _traffic(record: Record) -> Iterator[tuple[str, str]]:
     for name, traffic in record.traffic.items():
-        yield name, f"{plural(traffic.calls, 'call')}, {format_bytes(traffic.bytes)} a step"
+        yield name, f"{plural(traffic.calls, 'call')}, {format_bytes(traffic.bytes)} per step"
 
 
 def _correctness(summary: ConfigSummary) -> Iterator[tuple[str, Text | str]]:
@@ -94,4 +96,4 @@ def _correctness(summary: ConfigSummary) -> Iterator[tuple[str, Text | str]]:
     )
     for label, value in figures:
         if value is not None:
-            yield label, f"{value:.4g}" if isinstance(value, float) else str(value)
+            yield label, f"{value:.4g}" if isinstance(value, float) else printable(str(value))

@@ -1,19 +1,23 @@
-"""What configurations and failures are called, safe to print wherever they came from."""
+"""The names of configurations, and the messages of failures, as one printable line."""
+
+from collections.abc import Sequence
 
 from zbench.record.summary import ConfigSummary
+from zbench.report.printable import printable
 from zbench.report.text import axes_text, values_text
 
 _LONGEST_SHORT = 30
+_SHORTEST_ID = 6
 
 
 def label(trial: ConfigSummary) -> str:
     """Return the axes as `key=value` words, or the trial id where nothing varies."""
-    return printable(axes_text(trial.axes) if trial.axes else trial.trial_id)
+    return axes_text(trial.axes) if trial.axes else printable(trial.trial_id)
 
 
 def short_label(trial: ConfigSummary) -> str:
     """Return the axes' values alone, cut off where a narrow screen has no room for more."""
-    text = printable(values_text(trial.axes)) if trial.axes else trial.trial_id
+    text = values_text(trial.axes) if trial.axes else printable(trial.trial_id)
     return text if len(text) <= _LONGEST_SHORT else f"{text[: _LONGEST_SHORT - 1]}…"
 
 
@@ -23,6 +27,12 @@ def failure_message(trial: ConfigSummary) -> str:
     return printable(message.split("\n")[0])
 
 
-def printable(text: str) -> str:
-    """Return text from a file without control characters, which could move a terminal's cursor."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+def short_ids(trials: Sequence[ConfigSummary]) -> list[str]:
+    """Return the start of each trial's id, as long as all need to be told apart; `--trial` takes it."""
+    ids = [printable(trial.trial_id) for trial in trials]
+    longest = max(map(len, ids), default=0)
+    for length in range(_SHORTEST_ID, longest):
+        short = [text[:length] for text in ids]
+        if len(set(short)) == len(set(ids)):
+            return short
+    return ids

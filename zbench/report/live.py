@@ -1,10 +1,10 @@
-"""What a sweep shows while it runs: one row a finished trial, and on a terminal a bar with the time left."""
+"""The output of a sweep under way: one line per finished repeat and, on a terminal, a progress bar."""
 
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -21,6 +21,8 @@ from zbench.launch.events import (
 )
 from zbench.record.record import Record
 from zbench.record.summary import best, point, summarize
+from zbench.report.printable import printable, printable_lines
+from zbench.report.screen import Screen
 from zbench.report.text import (
     OUTCOME_STYLE,
     VERDICT_STYLE,
@@ -36,6 +38,7 @@ from zbench.spec.sweep import ObjectiveSpec
 
 FAILED = ("oom", "timeout", "crashed")
 _ROOM_FOR_KEYS = 110
+_WIDEST_BAR, _BESIDE_THE_BAR = 24, 32
 
 
 class Progressed:
@@ -81,7 +84,7 @@ def record_line(record: Record, axes: Sequence[str] = ()) -> Text:
     text = Text.assemble((f"{outcome_text(record):8}", OUTCOME_STYLE[outcome_text(record)]), where)
     text.append(f" #{record.repeat + 1}", "dim")
     if record.outcome != "ok":
-        return text.append(f"  {record.error.message if record.error else ''}")
+        return text.append(f"  {printable_lines(record.error.message) if record.error else ''}")
     if record.timing is not None:
         text.append(f"  {rate_text(record.timing.tokens_per_s)} tokens/s")
     if record.memory is not None:
@@ -92,7 +95,7 @@ def record_line(record: Record, axes: Sequence[str] = ()) -> Text:
 class PlainView:
     """One line a finished repeat, for logs and pipes."""
 
-    def __init__(self, console: Console, objective: ObjectiveSpec) -> None:
+    def __init__(self, console: Screen, objective: ObjectiveSpec) -> None:
         self._console = console
         self._state = Progressed(objective)
 
@@ -103,7 +106,7 @@ class PlainView:
             case SweepStarted():
                 self._say(_opening(event))
             case Notice():
-                self._say(f"note: {event.text}")
+                self._say(f"note: {printable(event.text)}")
             case TrialFinished():
                 total = self._state.done + self._state.left
                 count = f"[{self._state.done:>{len(str(total))}}/{total}] "
@@ -123,8 +126,8 @@ class PlainView:
 class LiveView:
     """The same lines, above a bar that shows what runs now, the time left, the best so far and failures."""
 
-    def __init__(self, console: Console, objective: ObjectiveSpec) -> None:
-        self._state = Progressed(objective)
+    def __init__(self, console: Screen, objective: ObjectiveSpec) -> None:
+        self._state, self._width = Progressed(objective), console.width
         self._has_room = console.width >= _ROOM_FOR_KEYS
         self._axes: tuple[str, ...] = ()
         self._now = self._step = ""
@@ -138,18 +141,17 @@ class LiveView:
                 self._say(_opening(event))
                 if not self._has_room and event.axes:
                     self._axes = event.axes
-                    self._say(Text(f"axes: {' · '.join(event.axes)}", "dim"))
+                    self._say(Text(f"axes: {' · '.join(map(printable, event.axes))}", "dim"))
                 self._now, self._step = "importing torch, once for all trials", ""
             case Notice():
-                self._say(Text(f"note: {event.text}", "dim"))
+                self._say(Text(f"note: {printable(event.text)}", "dim"))
             case ReferenceStarted():
                 self._now, self._step = "computing the reference in plain PyTorch", ""
             case TrialStarted():
                 self._now, self._step = f"{axes_text(event.trial.axes)} #{event.repeat + 1}", ""
             case StepDone():
-                self._step = " {phase} {step}/{steps}".format_map(
-                    {"phase": "", "step": "", "steps": ""} | event.line
-                )
+                phase, step, steps = (event.line.get(key, "") for key in ("phase", "step", "steps"))
+                self._step = printable(f" {phase} {step}/{steps}")
             case TrialFinished():
                 self._say(record_line(event.record, self._axes))
 
@@ -163,7 +165,7 @@ class LiveView:
         self._live.stop()
 
     def _say(self, line: Text | str) -> None:
-        self._live.console.print(line, no_wrap=True, overflow="ellipsis")
+        self._live.console.print(line)
 
     def _render(self) -> Group:
         state = self._state
@@ -172,7 +174,9 @@ class LiveView:
         failed = Text(f"{state.failed} failed", "red") if state.failed else Text("")
         count = f"{state.done}/{total}"
         left = f"{clock_text(state.seconds_left)} left"
-        head.add_row(ProgressBar(total=max(1, total), completed=state.done, width=24), count, left, failed)
+        width = min(_WIDEST_BAR, max(1, self._width - _BESIDE_THE_BAR))
+        bar = ProgressBar(total=max(1, total), completed=state.done, width=width)
+        head.add_row(bar, count, left, failed)
         lines = [Text(f"{self._now}{self._step}"), Text(state.best_text, "dim")]
         for line in lines:
             line.no_wrap, line.overflow = True, "ellipsis"
@@ -192,7 +196,7 @@ class QuietView:
         return None
 
 
-def view(console: Console, objective: ObjectiveSpec, *, quiet: bool) -> "LiveView | PlainView | QuietView":
+def view(console: Screen, objective: ObjectiveSpec, *, quiet: bool) -> "LiveView | PlainView | QuietView":
     """Return what suits the stream: nothing with -q, a live view on a terminal, plain lines otherwise."""
     if quiet:
         return QuietView()
@@ -205,4 +209,4 @@ def _opening(event: SweepStarted) -> str:
     counts = (
         f"{plural(event.configurations, 'configuration')}, {plural(event.repeats, 'repeat')} to run{kept}"
     )
-    return f"{counts}: {event.run_dir}"
+    return f"{counts}: {printable(str(event.run_dir))}"

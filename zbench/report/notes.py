@@ -1,4 +1,4 @@
-"""What a table cannot say: the best in a sentence, why configurations failed or differ, warnings."""
+"""The notes below a table: the best configuration, why others failed or differ, and warnings."""
 
 import os
 import re
@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.text import Text
 
 from zbench.record.summary import ConfigSummary, obstacles
+from zbench.report.printable import printable, printable_lines
 from zbench.report.text import (
     OUTCOME_STYLE,
     VERDICT_STYLE,
@@ -45,7 +46,7 @@ def difference_text(summary: ConfigSummary) -> str:
     """Return by how much, where and since when a configuration differs from the reference."""
     worst = max(summary.ok, key=lambda record: record.correctness.error_ratio or 0).correctness
     parts = [f"error ratio {ratio_text(worst.error_ratio)}"] if worst.error_ratio is not None else []
-    parts += [f"worst parameter {worst.worst_parameter}"] if worst.worst_parameter else []
+    parts += [f"worst parameter {printable(worst.worst_parameter)}"] if worst.worst_parameter else []
     if worst.first_differing_step is not None:
         parts.append(f"differs from step {worst.first_differing_step} on")
     return ", ".join(parts)
@@ -67,7 +68,7 @@ def warning_lines(summaries: Iterable[ConfigSummary]) -> list[str]:
     for kind, of_each in kinds.items():
         texts = set.union(*of_each)
         text = texts.pop() if len(texts) == 1 else kind
-        found.append(f"{text} ({plural(len(of_each), 'configuration')})")
+        found.append(f"{printable(text)} ({plural(len(of_each), 'configuration')})")
     return found
 
 
@@ -92,21 +93,28 @@ def _best_line(
 
 
 def log_path(log: str, run_dir: Path | None) -> str:
-    """Return where a log is, as it can be opened from here."""
-    return log if run_dir is None else os.path.relpath(run_dir / log)
+    """Return the path of a log relative to the working directory."""
+    return printable(log if run_dir is None else os.path.relpath(run_dir / log))
 
 
 def _failure_lines(summaries: Iterable[ConfigSummary], run_dir: Path | None) -> list[Text]:
     """Return one line for each distinct reason (whichever rank gave it), with the first log."""
     by_reason: dict[tuple[str, str], list[ConfigSummary]] = {}
     for summary in summaries:
-        message = summary.error.message if summary.error is not None else ""
-        by_reason.setdefault((outcome_text(summary), _RANK.sub("", message)), []).append(summary)
+        by_reason.setdefault((outcome_text(summary), _RANK.sub("", failure_text(summary))), []).append(
+            summary
+        )
     found = []
     for (outcome, _), (first, *others) in by_reason.items():
-        assert first.error is not None, "a failed record says why"
         more = f" and {len(others)} more" if others else ""
-        log = f" (log: {log_path(first.error.log, run_dir)})" if first.error.log else ""
-        text = f" {axes_text(first.axes)}{more}: {first.error.message}{log}"
+        log = first.error.log if first.error is not None else None
+        where = f" (log: {log_path(log, run_dir)})" if log else ""
+        text = f" {axes_text(first.axes)}{more}: {failure_text(first)}{where}"
         found.append(Text.assemble((outcome, OUTCOME_STYLE[outcome]), text))
     return found
+
+
+def failure_text(summary: ConfigSummary) -> str:
+    """Return the whole message of a failed configuration, also where its record has none."""
+    message = summary.error.message.strip() if summary.error is not None else ""
+    return printable_lines(message) or "no message was recorded"

@@ -1,61 +1,70 @@
-"""What a search found, in words under its table."""
+"""The findings of a search, printed below its table."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from rich.console import Console
 from rich.text import Text
 
 from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary, summarize
-from zbench.report.text import axes_text
+from zbench.report.printable import printable
+from zbench.report.screen import Screen
+from zbench.report.text import axes_text, plural
 
 _MOST_LINES = 5
+_NO_BEST = "no best"
 
 
-def print_search(console: Console, document: Mapping[str, Any], records: Sequence[Record]) -> None:
-    """Print why the search stopped, how the best held up, the front, and what mattered.
+Line = tuple[str, str]
+"""A heading, empty where the line belongs to the one above, and its text."""
+
+
+def print_search(screen: Screen, document: Mapping[str, Any], records: Sequence[Record]) -> None:
+    """Print why the search stopped, how the best compares, the Pareto front, and each axis's importance.
 
     document: what `search.json` holds.
     """
     by_id = {summary.trial_id: summary for summary in summarize(records)}
-    for line in _lines(document, by_id):
-        console.print(Text.from_markup(line), soft_wrap=True)
+    for heading, text in _lines(document, by_id):
+        style = "bold red" if heading == _NO_BEST else "bold"
+        start = (f"{heading} ", style) if heading else "  "
+        screen.print(Text.assemble(start, printable(text)), soft_wrap=True)
 
 
-def _lines(document: Mapping[str, Any], by_id: Mapping[str, ConfigSummary]) -> Iterator[str]:
-    yield f"[bold]stopped[/] {document['stopped']}"
+def _lines(document: Mapping[str, Any], by_id: Mapping[str, ConfigSummary]) -> Iterator[Line]:
+    yield "stopped", str(document["stopped"])
     yield from _verdict(document, by_id)
     front = [by_id[key] for key in document["pareto"] if key in by_id]
     if front:
-        yield f"[bold]Pareto front[/] {len(front)} configurations that nothing beats in every objective:"
-        yield from (f"  {axes_text(summary.axes)}" for summary in front)
+        count = plural(len(front), "configuration")
+        yield "Pareto front", f"{count} that no other beats in every objective:"
+        yield from (("", axes_text(summary.axes)) for summary in front)
     if document["importance"]:
         shares = [f"{key} {share:.0%}" for key, share in document["importance"].items()]
-        yield f"[bold]what mattered[/] {', '.join(shares)}"
+        yield "what mattered", ", ".join(shares)
     yield from _untried(document)
     for path in document["elsewhere"]:
-        yield f"[bold]other machines[/] their results are in {path}; unlike machines are not ranked together"
+        yield "other machines", f"their results are in {path}; unlike machines are not ranked together"
 
 
-def _verdict(document: Mapping[str, Any], by_id: Mapping[str, ConfigSummary]) -> Iterator[str]:
+def _verdict(document: Mapping[str, Any], by_id: Mapping[str, ConfigSummary]) -> Iterator[Line]:
     miss = document["nearest_miss"]
     if document["best"] is None:
-        yield "[bold red]no best[/] no configuration is both feasible and correct"
+        yield _NO_BEST, "no configuration is both feasible and correct"
         if miss is not None:
-            yield f"  nearest: {axes_text(miss['axes'])}, but {'; '.join(miss['obstacles'])}"
+            yield "", f"nearest: {axes_text(miss['axes'])}, but {'; '.join(miss['obstacles'])}"
         return
     other = by_id.get(document["runner_up"])
     if other is None or document["lead"] is None:
         return
     sure = "in every repeat" if document["clear"] else "their repeats overlap, so either may be faster"
-    yield f"[bold]measured again[/] {document['lead']:+.1%} against {axes_text(other.axes)} ({sure})"
+    yield "measured again", f"{document['lead']:+.1%} against {axes_text(other.axes)} ({sure})"
 
 
-def _untried(document: Mapping[str, Any]) -> Iterator[str]:
-    hopeless = document["hopeless"]
-    if not hopeless:
+def _untried(document: Mapping[str, Any]) -> Iterator[Line]:
+    ruled_out = document["hopeless"]
+    if not ruled_out:
         return
-    yield f"[bold]not tried[/] {len(hopeless)} points that the memory model rules out, such as:"
-    for entry in hopeless[:_MOST_LINES]:
-        yield f"  {axes_text(entry['point'])}: {entry['reason']}"
+    yield "not tried", f"{plural(len(ruled_out), 'point')} that the memory model rules out, such as:"
+    for entry in ruled_out[:_MOST_LINES]:
+        yield "", f"{axes_text(entry['point'])}: {entry['reason']}"

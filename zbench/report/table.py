@@ -1,18 +1,19 @@
-"""The table of a run: one row a configuration, best first, each with its verdict."""
+"""The table of a run: one row per configuration, best first, each with its verdict."""
 
+import os
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
 from rich.text import Text
 
 from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary, best, cost, point, summarize, varied_keys
+from zbench.report.grid import Column, Grid, GridRow
+from zbench.report.labels import short_ids
 from zbench.report.notes import notes
+from zbench.report.printable import printable
+from zbench.report.screen import Screen
 from zbench.report.text import (
     OUTCOME_STYLE,
     VERDICT_STYLE,
@@ -28,28 +29,23 @@ from zbench.report.text import (
 from zbench.spec.sweep import ObjectiveSpec
 
 _OUTCOME_ORDER = ("ok", "oom", "timeout", "crashed", "invalid")
-_DROPPED_FIRST = ("host mem", "median step", "error ratio", "spread")
-"""What a narrow terminal does without, in this order; `show --verbose` has it all."""
-
 _WIDEST_VALUE = 14
 _WIDEST_PLAIN = 32
-_UNBOUNDED = 10_000
 
-_COLUMNS: dict[str, Callable[[ConfigSummary], Text | str]] = {
-    "outcome": lambda s: Text(outcome_text(s), OUTCOME_STYLE[outcome_text(s)]),
-    "tokens/s": lambda s: rate_text(s.number("tokens_per_s")),
-    "spread": lambda s: spread_text(s.spread("tokens_per_s")),
-    "median step": lambda s: seconds_text(s.number("median_step_s")),
-    "peak mem": lambda s: bytes_text(s.number("peak_device_bytes")),
-    "host mem": lambda s: bytes_text(s.number("peak_host_bytes")),
-    "verdict": lambda s: Text(s.verdict if s.ok else "-", VERDICT_STYLE[s.verdict]),
-    "error ratio": lambda s: ratio_text(s.number("error_ratio")),
+_FIGURES: dict[Column, Callable[[ConfigSummary], Text | str]] = {
+    Column("outcome", "left", optional=1): lambda s: Text(outcome_text(s), OUTCOME_STYLE[outcome_text(s)]),
+    Column("tokens/s"): lambda s: rate_text(s.number("tokens_per_s")),
+    Column("spread", optional=2): lambda s: spread_text(s.spread("tokens_per_s")),
+    Column("median step", optional=5): lambda s: seconds_text(s.number("median_step_s")),
+    Column("peak mem"): lambda s: bytes_text(s.number("peak_device_bytes")),
+    Column("host mem", optional=4): lambda s: bytes_text(s.number("peak_host_bytes")),
+    Column("verdict", "left"): lambda s: _verdict(s),
+    Column("error ratio", optional=3): lambda s: ratio_text(s.number("error_ratio")),
 }
-_LEFT = ("outcome", "verdict")
 
 
 def print_results(
-    console: Console, records: Iterable[Record], objective: ObjectiveSpec, run_dir: Path | None = None
+    screen: Screen, records: Iterable[Record], objective: ObjectiveSpec, run_dir: Path | None = None
 ) -> None:
     """Print the table of all configurations, the best marked, and notes on those that failed or differ.
 
@@ -57,12 +53,15 @@ def print_results(
     """
     summaries = ranked(summarize(records), objective)
     winner = best(summaries, objective)
-    if console.is_terminal:
-        console.print(_fitted(console, summaries, winner))
-    else:
-        console.print(results_table(summaries, winner, _useful(summaries), plain=True))
+    wrapped = not screen.is_terminal
+    table, left_out = results_grid(summaries, winner, narrow=screen.is_terminal).fitted(screen)
+    screen.print(table)
+    if left_out:
+        run = f" {shlex.quote(os.path.relpath(run_dir))}" if run_dir is not None else ""
+        hint = f"no room for {', '.join(left_out)}: widen the terminal, or `zbench show{run} --verbose`"
+        screen.print(Text(printable(hint), "dim"))
     for line in notes(summaries, objective, winner, run_dir):
-        console.print(line, soft_wrap=not console.is_terminal)
+        screen.print(line, soft_wrap=wrapped)
 
 
 def ranked(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> list[ConfigSummary]:
@@ -71,47 +70,35 @@ def ranked(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> list
     return sorted(summaries, key=lambda s: (_OUTCOME_ORDER.index(s.outcome), cost(s, goal)))
 
 
-def results_table(
-    summaries: Sequence[ConfigSummary], winner: ConfigSummary | None, columns: Sequence[str], *, plain: bool
-) -> Table:
-    """Return the table with these columns after the axes; plain: no lines and one-line headers, for pipes."""
+def results_grid(summaries: Sequence[ConfigSummary], winner: ConfigSummary | None, *, narrow: bool) -> Grid:
+    """Return trial, axes and figures of each configuration; narrow: long axis values are cut shorter."""
     keys = varied_keys(summaries)
-    table = Table(
-        box=None if plain else box.SIMPLE_HEAD, header_style="bold", padding=(0, 2 if plain else 1, 0, 0)
-    )
-    table.add_column("", no_wrap=True)
-    for key in keys:
-        header = key if plain else key.replace("_", "\n").replace(".", "\n")
-        table.add_column(header, justify="right", no_wrap=True, overflow="ellipsis")
-    for column in columns:
-        justify: Any = "left" if column in _LEFT else "right"
-        table.add_column(column if plain else column.replace(" ", "\n"), justify=justify, no_wrap=True)
     points = [point(summary, keys) for summary in summaries]
-    width = _WIDEST_PLAIN if plain else _WIDEST_VALUE
+    width = _WIDEST_VALUE if narrow else _WIDEST_PLAIN
     texts = {key: distinct_texts((values[key] for values in points), width) for key in keys}
-    for summary, values in zip(summaries, points, strict=True):
+    names = short_ids(summaries)
+    figures = {column: figure for column, figure in _FIGURES.items() if _says_anything(column, summaries)}
+    rows = []
+    for summary, values, name in zip(summaries, points, names, strict=True):
         is_best = winner is not None and summary.trial_id == winner.trial_id
-        axes = [texts[key][value_text(value)] for key, value in values.items()]
-        cells = [_COLUMNS[column](summary) for column in columns]
-        table.add_row("*" if is_best else "", *axes, *cells, style="bold" if is_best else "")
-    return table
+        axes = [Text(texts[key][value_text(value)]) for key, value in values.items()]
+        cells = [Text(name, "dim"), *axes, *(_cell(figure(summary)) for figure in figures.values())]
+        rows.append(GridRow(cells, "*" if is_best else "", "bold" if is_best else ""))
+    columns = [Column("trial", "left"), *(Column(printable(key)) for key in keys), *figures]
+    return Grid(columns, rows)
 
 
-def _fitted(console: Console, summaries: Sequence[ConfigSummary], winner: ConfigSummary | None) -> Table:
-    """Return the table with as many columns as the terminal has room for."""
-    columns = _useful(summaries)
-    for dropped in (None, *_DROPPED_FIRST):
-        columns = [column for column in columns if column != dropped]
-        table = results_table(summaries, winner, columns, plain=False)
-        if (
-            Measurement.get(console, console.options.update(max_width=_UNBOUNDED), table).maximum
-            <= console.width
-        ):
-            break
-    return table
+def _says_anything(column: Column, summaries: Sequence[ConfigSummary]) -> bool:
+    """Whether the column is worth its room: host memory only where some is used."""
+    return column.name != "host mem" or any(any(s.values("peak_host_bytes")) for s in summaries)
 
 
-def _useful(summaries: Sequence[ConfigSummary]) -> list[str]:
-    """Return the columns that say anything: host memory only where some is used."""
-    on_host = any(any(summary.values("peak_host_bytes")) for summary in summaries)
-    return [column for column in _COLUMNS if column != "host mem" or on_host]
+def _cell(value: Text | str) -> Text:
+    return value if isinstance(value, Text) else Text(value)
+
+
+def _verdict(summary: ConfigSummary) -> Text:
+    """Return the verdict; the outcome where that is worse, because a narrow table has no column for it."""
+    if summary.outcome == "ok" or summary.verdict in ("drifted", "wrong"):
+        return Text(summary.verdict, VERDICT_STYLE[summary.verdict])
+    return Text(outcome_text(summary), OUTCOME_STYLE[outcome_text(summary)])

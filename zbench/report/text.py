@@ -1,11 +1,13 @@
 """Figures and points as people read them."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary
+from zbench.report.printable import printable
 from zbench.units import format_bytes, format_seconds
 
 VERDICT_STYLE = {
@@ -33,7 +35,10 @@ def outcome_text(one: Record | ConfigSummary) -> str:
 
 def axes_text(axes: dict[str, Any]) -> str:
     """Return a point as `zero_stage=1 reduce_bucket_size=5M`."""
-    return " ".join(f"{key}={value_text(value)}" for key, value in axes.items()) or "(the one configuration)"
+    return (
+        " ".join(f"{printable(key)}={value_text(value)}" for key, value in axes.items())
+        or "(the one configuration)"
+    )
 
 
 def values_text(axes: dict[str, Any]) -> str:
@@ -48,8 +53,8 @@ def value_text(value: Any) -> str:
             if value % unit == 0:
                 return f"{value // unit}{letter}"
     if isinstance(value, dict) and value:
-        return ",".join(f"{key}:{value_text(inner)}" for key, inner in _leaves(value))
-    return value if isinstance(value, str) else json.dumps(value)
+        return ",".join(f"{printable(key)}:{value_text(inner)}" for key, inner in _leaves(value))
+    return printable(value) if isinstance(value, str) else json.dumps(value)
 
 
 def _leaves(value: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -102,7 +107,7 @@ def ratio_text(value: float | None) -> str:
 
 def clock_text(seconds: float | None) -> str:
     """Return a time left, as `1:05` or `2:00:00`; `-:--` where it is not known."""
-    if seconds is None:
+    if seconds is None or not math.isfinite(seconds):
         return "-:--"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

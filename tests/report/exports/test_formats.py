@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from analysis.synthetic import record, results, trial
-from rich.console import Console
 
 from zbench.analysis.compare import Comparison, Settings, compare_runs
 from zbench.record.record import Record
 from zbench.report.exports import bmf, document, gha, junit, markdown, registry, table, words
 from zbench.report.exports import csv as csv_format
+from zbench.report.screen import Screen
 
 EVEN = [0.1, 0.101, 0.099, 0.1, 0.1005, 0.0995]
 HOSTILE = "<script>alert(1)</script>|`x`\n[a](http://e.example)@all ]]>&\x1b[31m\x00=1+1"
@@ -77,7 +77,7 @@ def test_json_of_a_single_process_has_no_infinite_bounds() -> None:
 
 def test_table_shows_the_worst_first_with_reasons() -> None:
     text = io.StringIO()
-    table.print_table(comparison(), Console(file=text, width=200))
+    table.print_table(comparison(), Screen(file=text, width=200))
     lines = text.getvalue().splitlines()
     answers = [line.split()[1] for line in lines[2:7]]
     assert answers == ["incorrect", "failed", "regression", "inconclusive", "pass"]
@@ -92,8 +92,8 @@ def test_a_long_table_hides_only_rows_that_pass() -> None:
     many = [item for i in range(100) for item in trial(EVEN, axes={"i": i})]
     found = compare_runs(results(many), results(many, "head"), Settings(run_noise=0.01))
     text, everything = io.StringIO(), io.StringIO()
-    table.print_table(found, Console(file=text, width=200))
-    table.print_table(found, Console(file=everything, width=200), every_row=True)
+    table.print_table(found, Screen(file=text, width=200))
+    table.print_table(found, Screen(file=everything, width=200), every_row=True)
     assert "40 more configurations that pass are not shown" in text.getvalue()
     assert everything.getvalue().count("i=") >= 100 > text.getvalue().count("i=")
 

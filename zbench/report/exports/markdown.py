@@ -4,7 +4,7 @@ import re
 
 from zbench.analysis.compare import ROW_ORDER, Comparison, Row
 from zbench.report.exports import words
-from zbench.report.labels import printable
+from zbench.report.printable import printable
 
 MARKER = "<!-- zbench-compare -->"
 _SIGNS = {

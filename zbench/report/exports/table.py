@@ -1,13 +1,12 @@
 """The comparison as a table for a terminal, the worst rows first."""
 
-from rich.console import Console, Group
-from rich.markup import escape
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from zbench.analysis.compare import ROW_ORDER, Comparison, Row
 from zbench.report.exports import words
-from zbench.report.labels import printable
+from zbench.report.screen import Screen, plain
 
 _STYLES = {
     "incorrect": "bold red",
@@ -22,7 +21,7 @@ _STYLES = {
 _MOST_PASSING = 60
 
 
-def print_table(comparison: Comparison, console: Console, *, every_row: bool = False) -> None:
+def print_table(comparison: Comparison, console: Screen, *, every_row: bool = False) -> None:
     """Print rows, reasons and summary; of many passing rows only the first unless `every_row`."""
     rows = sorted(comparison.rows, key=lambda row: ROW_ORDER.index(row.answer))
     passing = [row for row in rows if row.answer == "pass"]
@@ -37,7 +36,7 @@ def print_table(comparison: Comparison, console: Console, *, every_row: bool = F
 
 
 def _table(comparison: Comparison, rows: list[Row]) -> Table:
-    title = f"{escape(printable(comparison.base.name))} -> {escape(printable(comparison.head.name))}"
+    title = plain(f"{comparison.base.name} -> {comparison.head.name}", "italic")
     table = Table(*words.HEADINGS, title=title, title_justify="left", box=None, pad_edge=False)
     for row in rows:
         table.add_row(

@@ -12,7 +12,8 @@ from zbench.report.html.chart import Picture, rows_note
 from zbench.report.html.content import Report
 from zbench.report.html.markup import Markup, join, tag
 from zbench.report.html.rows import Name
-from zbench.report.labels import failure_message, label, printable
+from zbench.report.labels import failure_message, label
+from zbench.report.printable import printable
 from zbench.report.text import (
     bytes_text,
     outcome_text,

@@ -1,0 +1,94 @@
+"""Every command that prints records, over records whose every text is an attack on the terminal."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from analysis.synthetic import BASE_ID, HEAD_ID, record, write_run
+
+from tests.cli.calling import run
+from zbench.record.record import Failure, Record
+
+HOSTILE = "[/red]*.[bw]*\x1b]0;owned\x07\x1b[2J\u202e\x9b31m:skull:\r"
+RAW = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]")
+
+
+def hostile() -> list[Record]:
+    good = record(axes={HOSTILE: HOSTILE, "second": {HOSTILE: [HOSTILE]}})
+    assert good.timing is not None
+    assert good.memory is not None
+    good = replace(
+        good,
+        trial_id=HOSTILE,
+        timing=replace(good.timing, phases={HOSTILE: 0.1}),
+        memory=replace(good.memory, by_category={HOSTILE: 1000}),
+        traffic={HOSTILE: good.traffic["all_reduce"]},
+        correctness=replace(good.correctness, verdict="drifted", worst_parameter=HOSTILE),
+        warnings=[HOSTILE, f"{HOSTILE}: more"],
+    )
+    failed = record(axes={HOSTILE: "other"}, outcome="crashed")
+    failed = replace(failed, trial_id="failed", error=Failure(HOSTILE, HOSTILE, HOSTILE))
+    silent = replace(failed, trial_id="silent", error=None, config={}, axes={})
+    return [good, failed, silent]
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    machine = {"cpu": HOSTILE, "cores": 2}
+    for name in (BASE_ID, HEAD_ID):
+        path = write_run(tmp_path / "example" / name, hostile(), machine=machine, started=HOSTILE)
+    (path / "search.json").write_text(json.dumps({"importance": {HOSTILE: 1.0}}))
+    broken = write_run(tmp_path / "broken" / "0", hostile())
+    (broken / "spec.yaml").write_text(f'schema_version: 1\nname: "{"x" * 9}"\n"[/red]\\e[2J": 1\n')
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("show last", 0),
+        ("show last --verbose", 0),
+        ("show last --trial failed", 0),
+        ("show last --trial silent", 0),
+        ("show last --trial nope", 2),
+        ("show {name}", 2),
+        ("list", 0),
+        ("report {head}", 0),
+        ("compare {base} {head}", 4),
+        ("compare {base} {head} --format markdown", 4),
+        ("compare {base} {head} --format junit", 4),
+        ("history", 0),
+        ("history --match nope", 2),
+        ("export {head}", 2),
+        ("export {head} --trial best", 2),
+        ("plan {name}.yaml", 2),
+        ("{name}", 2),
+    ],
+)
+def test_no_command_lets_a_control_character_or_markup_through(
+    capsys: pytest.CaptureFixture[str], out: Path, words: str, expected: int
+) -> None:
+    paths = {"base": out / "example" / BASE_ID, "head": out / "example" / HEAD_ID, "name": HOSTILE}
+    arguments = [word.format(**paths) for word in words.split()]
+    code, said, err = run(capsys, *arguments, *([] if arguments[0] in ("plan", HOSTILE) else ["-o", out]))
+    assert code == expected, err
+    assert not RAW.findall(said + err)
+    assert "internal error" not in err
+
+
+def test_json_holds_the_texts_as_they_are(capsys: pytest.CaptureFixture[str], out: Path) -> None:
+    code, said, _ = run(capsys, "show", "last", "--json", "-o", out)
+    assert code == 0
+    trials = json.loads(said)["trials"]
+    assert trials[0]["trial_id"] == HOSTILE
+    assert not RAW.findall(said)
+
+
+def test_a_line_nested_too_deeply_is_a_damaged_line(capsys: pytest.CaptureFixture[str], out: Path) -> None:
+    trials = out / "example" / HEAD_ID / "trials.jsonl"
+    trials.write_text("[" * 100_000 + "\n" + trials.read_text())
+    code, _, err = run(capsys, "show", str(trials.parent))
+    assert code == 2
+    assert "trials.jsonl:1: damaged line" in err

@@ -1,0 +1,99 @@
+"""Whatever stdout, stderr and the environment are, a command ends with a message and a documented code."""
+
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from analysis.synthetic import HEAD_ID, trial, write_run
+
+from zbench.cli.streams import OutputError, Stream, encodable
+
+NAME = "größe\U0001f642"
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    records = trial([0.1, 0.11], axes={"zero_stage": 1, "name": NAME})
+    write_run(tmp_path / "results" / "example" / HEAD_ID, records)
+    return tmp_path
+
+
+def shell(cwd: Path, command: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """Run `zbench COMMAND` by a shell, redirections included."""
+    return subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m zbench.cli.main {command}"],
+        cwd=cwd, env=os.environ | environment, capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shows"),
+    [("ascii", b"gr\\xf6\\xdfe\\U0001f642"), ("latin-1", "größe\\U0001f642".encode("latin-1")),
+     ("utf-8", NAME.encode()), ("utf-8:surrogateescape", NAME.encode())],
+)  # fmt: skip
+def test_any_encoding_shows_every_name(results, encoding, shows):
+    done = shell(results, "show", PYTHONIOENCODING=encoding)
+    assert (done.returncode, b"Traceback" in done.stderr) == (0, False)
+    assert shows in done.stdout
+    assert b"*" in done.stdout
+
+
+@pytest.mark.parametrize("size", ["abc", "", "²", "-1", "0", "1e3", "9" * 400])
+def test_an_absurd_terminal_size_is_ignored(results, size):
+    done = shell(results, "list", COLUMNS=size, LINES=size, TERMINAL_WIDTH=size)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert HEAD_ID.encode() in done.stdout
+    assert shell(results, "show --help", COLUMNS=size, TERMINAL_WIDTH=size).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "command", ["show", "list", "list --json", "schema", "report", "--help", "--version"]
+)
+@pytest.mark.parametrize(("where", "says"), [("/dev/full", b"No space left"), ("&-", b"stdout is closed")])
+def test_a_result_that_cannot_be_written_is_said_once(results, command, where, says):
+    done = shell(results, f"{command} >{where}")
+    assert done.returncode == 2
+    assert done.stderr.count(b"error:") == 1
+    assert says in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert b"Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("where", ["/dev/full", "&-"])
+def test_messages_that_nobody_can_read_change_nothing(results, where):
+    assert shell(results, f"show 2>{where}").stdout == shell(results, "show").stdout
+    assert shell(results, f"show nope 2>{where}").returncode == 2
+
+
+def test_a_closed_stdout_gives_its_number_to_no_file(results):
+    done = shell(results, "report --html page.html >&- 2>&-")
+    assert done.returncode == 2
+    assert not (results / "page.html").exists()
+
+
+def test_bytes_that_are_no_text_can_be_arguments(results):
+    done = shell(results, "show $'\\xff\\x1b[2J'")
+    assert done.returncode == 2
+    assert b"\\udcff\\x1b[2J" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"),
+    [("ascii", "~ . x \\u6a21 \\udc80"), ("latin-1", "± . × \\u6a21 \\udc80"), (None, "± … × 模 \\udc80")],
+)
+def test_what_an_encoding_lacks_is_spelled_out(encoding, shown):
+    assert encodable("± … × 模 \udc80", encoding) == shown
+
+
+class Broken(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+
+def test_only_a_lost_result_is_an_error():
+    with pytest.raises(OutputError, match="No space left"):
+        Stream(Broken(), strict=True).write("result")
+    assert Stream(Broken(), strict=False).write("note") == 4

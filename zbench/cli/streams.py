@@ -1,0 +1,131 @@
+"""The output streams of a command: the one place where text is encoded and a failed write is noticed.
+
+`guarded` puts a `Stream` in the place of `sys.stdout` and `sys.stderr` while a command runs. Characters that
+the terminal's encoding lacks are written as a near ASCII spelling or as an escape (`\\u2605`), so no encoding
+and no name in a file can end a command.
+"""
+
+import codecs
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any, TextIO, cast
+
+from zbench.errors import ExitCode, ZbenchError
+
+_NEAREST = dict(zip("±·…×→★—–“”‘’▁▂▃▄▅▆▇█", "~-.x>*--\"\"''.:-=+*#%", strict=True))
+_SIZES = ("COLUMNS", "LINES", "TERMINAL_WIDTH")
+_STANDARD = (0, 1, 2)
+
+
+class OutputError(ZbenchError):
+    """The result could not be written to stdout."""
+
+    exit_code = ExitCode.USAGE
+
+
+class Stream:
+    """A text stream in front of another one. strict: a failed write raises OutputError; else it is let go."""
+
+    def __init__(self, inner: TextIO, *, strict: bool) -> None:
+        self._inner, self._strict = inner, strict
+
+    def write(self, text: str) -> int:
+        """Write text; what the encoding lacks is replaced."""
+        with self._noticed():
+            self._inner.write(encodable(text, self._inner.encoding))
+        return len(text)
+
+    def flush(self) -> None:
+        """Hand over what is buffered."""
+        with self._noticed():
+            self._inner.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    @contextlib.contextmanager
+    def _noticed(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            if self._strict:
+                reason = error.strerror or str(error)
+                raise OutputError(
+                    f"cannot write the result to stdout: {reason}; records of finished trials are kept, see "
+                    "`zbench list`"
+                ) from None
+
+
+def encodable(text: str, encoding: str | None) -> str:
+    """Return text that this encoding can hold."""
+    name = encoding or "utf-8"
+    try:
+        text.encode(name)
+    except UnicodeEncodeError:
+        return text.encode(name, "zbench.nearest").decode(name)
+    return text
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[None]:
+    """Guard stdout and stderr for the body; a missing stderr takes everything, a missing stdout nothing."""
+    _hold_standard_descriptors()
+    _forget_absurd_sizes()
+    before = sys.stdout, sys.stderr
+    with contextlib.ExitStack() as stack:
+        sink = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
+        out, err = (stream if stream is not None else sink for stream in before)
+        sys.stdout = cast(TextIO, Stream(out, strict=True))
+        sys.stderr = cast(TextIO, Stream(err, strict=False))
+        try:
+            if before[0] is None:
+                sys.stdout = None
+            yield
+        finally:
+            sys.stdout, sys.stderr = before
+
+
+def require_stdout() -> None:
+    """Raise OutputError before anything is measured where stdout is closed."""
+    if sys.stdout is None:
+        raise OutputError("stdout is closed, so there is no place for the result; redirect it to /dev/null")
+
+
+def discard_stdout() -> None:
+    """Let the rest of stdout vanish, so that nothing is left to be flushed when the process ends."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _hold_standard_descriptors() -> None:
+    """Open /dev/null where a standard stream is closed: else a result file gets its descriptor number."""
+    for number in _STANDARD:
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+
+
+def _forget_absurd_sizes() -> None:
+    """Drop terminal sizes from the environment that are no positive number: libraries would fail on them."""
+    for name in _SIZES:
+        value = os.environ.get(name)
+        if value is not None and not (value.isascii() and value.isdigit() and 0 < int(value[:9]) < 10**6):
+            del os.environ[name]
+
+
+def _nearest(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError), "registered for encoding only"
+    lost = error.object[error.start : error.end]
+    return "".join(_NEAREST.get(char) or _escaped(char) for char in lost), error.end
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape").decode("ascii")
+
+
+codecs.register_error("zbench.nearest", _nearest)
