@@ -41,9 +41,9 @@ def test_markdown_on_stdout_and_json(capsys: pytest.CaptureFixture[str], out: Pa
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["gone"], 5, "no run 'gone'"),
+        (["gone"], 2, "no run 'gone'"),
         (["{base}", "--html", "{out}/example/{base}/trials.jsonl/x.html"], 2, "cannot write into"),
-        (["{base}", "--baseline", "gone"], 5, "no run 'gone'"),
+        (["{base}", "--baseline", "gone"], 2, "no run 'gone'"),
         (["{out}/failed/f", "--plots", "{out}/p"], 2, "nothing to draw"),
         (["{out}/damaged/d", "--html", "{out}/x.html"], 2, "search.json"),
     ],

@@ -123,7 +123,7 @@ objectives = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(records, max_size=4), objectives, st.sampled_from([1, 20, 80, 200]), st.booleans())
 def test_any_record_can_be_rendered(found, objective, width, terminal):
     out = io.StringIO()

@@ -82,7 +82,8 @@ class ConfigSummary:
         timed = [record for record in self.ok if _read(metric_named(name), record) is not None]
         steps = [record.timing.median_step_s for record in timed if record.timing is not None]
         work = [_read(metric_named(name), record) * step for record, step in zip(timed, steps, strict=True)]
-        return float(statistics.median(work) / statistics.median(steps))
+        seconds = statistics.median(steps)
+        return float(statistics.median(work) / seconds) if seconds else math.nan
 
     def number(self, name: str) -> float | None:
         """Return `metric(name)` of a metric that is a number."""
