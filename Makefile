@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+WORKERS ?= 2 # processes that share the test files
 NATIVE_SOURCES := $(shell find csrc -type f)
 
 .PHONY: demo test lint format soak sanitize neon bench clean
@@ -10,7 +11,7 @@ demo: $(VENV)/.installed
 	$(BIN)/zbench sweep sweeps/quickstart.yaml
 
 test: $(VENV)/.installed-test
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

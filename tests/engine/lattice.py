@@ -1,7 +1,5 @@
 """The lattice of configurations, and the check that one of them leaves the bits of plain PyTorch."""
 
-import random
-from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -64,17 +62,6 @@ CHOICES: dict[str, list[dict[str, Any]]] = {
         },
     ],
 }
-
-
-def points(row: dict[str, Any], seed: int, count: int) -> Iterator[dict[str, Any]]:
-    """Yield points of the lattice in which every value of every choice comes up; the same ones every time."""
-    draw = random.Random(seed)
-    columns = [draw.sample(values * count, count) for values in CHOICES.values()]
-    for values in zip(*columns, strict=True):
-        point: dict[str, Any] = dict(row)
-        for value in values:
-            point |= value
-        yield point
 
 
 def row_id(row: dict[str, Any]) -> str:

@@ -2,13 +2,20 @@
 
 import importlib
 import multiprocessing as mp
+import os
 import tempfile
 import traceback
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
+
+_PRELOAD = [
+    "zbench.measure.shim",  # before torch, so that cases can count allocated bytes
+    *("torch", "torch.distributed", "torch._dynamo", "torch._inductor.compile_fx", "zbench.engine"),
+]
+"""Imported once, by the process that all ranks are forked from."""
 
 
 class RankError(AssertionError):
@@ -20,11 +27,13 @@ class RankPool:
 
     def __init__(self, size: int, timeout: float = 120.0) -> None:
         self.size, self.timeout = size, timeout
-        self._processes: list[SpawnProcess] = []
+        self._processes: list[ForkServerProcess] = []
         self._pipes: list[Connection] = []
 
     def _start(self) -> None:
-        context = mp.get_context("spawn")
+        context = mp.get_context("forkserver")
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a process that forks may not have more
+        context.set_forkserver_preload(_PRELOAD)
         self._folder = tempfile.TemporaryDirectory()
         store = Path(self._folder.name) / "store"
         for rank in range(self.size):
@@ -66,8 +75,7 @@ class RankPool:
 
 
 def _serve(pipe: Connection, rank: int, size: int, store: str) -> None:
-    import zbench.measure.shim  # noqa: F401  # before torch, so that cases can count allocated bytes
-    import torch  # isort: skip
+    import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
