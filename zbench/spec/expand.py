@@ -9,6 +9,8 @@ from pydantic import ValidationError
 
 from zbench.errors import SpecError
 from zbench.spec.axes import Axis, Point, included, matching, resolve_axes
+from zbench.spec.batch import KEY as BATCH_KEY
+from zbench.spec.batch import with_accumulation
 from zbench.spec.combinations import conflict
 from zbench.spec.keys import Path, assign, short_name, value_at
 from zbench.spec.problems import Problem, ProblemsError
@@ -179,6 +181,10 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _trial(config: dict[str, Any], axes: dict[str, Any]) -> TrialSpec | InvalidTrial:
+    try:
+        config = with_accumulation(config)
+    except ValueError as error:
+        return InvalidTrial(axes, config, str(error), config_id(config), BATCH_KEY)
     try:
         trial = TrialSpec.model_validate({**config, "axes": axes})
     except ValidationError as error:

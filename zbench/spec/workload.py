@@ -1,39 +1,77 @@
 """WorkloadSpec: which model is trained on which data. Identical on every engine and stage."""
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from zbench.spec.base import ElementCount, SpecModel
 
 
-class DataSpec(SpecModel):
-    """Where tokens come from: exactly one of `text` and `synthetic`."""
+class _Grown(SpecModel):
+    """A model with keys that came later: where they are not set they are not written, so that the identity of
+    every older trial stays what it was."""
+
+    _later: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = handler(self)
+        return {key: value for key, value in written.items() if value is not None or key not in self._later}
+
+
+class DataSpec(_Grown):
+    """Where micro-batches come from: exactly one of `text`, `synthetic` and `dataset`."""
+
+    _later = ("dataset",)
 
     text: str | None = Field(
         None, min_length=1, description="A file whose bytes are the tokens; relative to the sweep file."
     )
     synthetic: bool = Field(False, description="Seeded random tokens.")
+    dataset: str | None = Field(
+        None,
+        min_length=1,
+        description="`module:callable` that returns your torch Dataset or DataLoader.",
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if (self.text is not None) == self.synthetic:
-            found = "both" if self.synthetic else "neither"
-            raise ValueError(f"expected either `text: PATH` or `synthetic: true`, got {found}; keep one")
+        given = [self.text is not None, self.synthetic, self.dataset is not None]
+        if sum(given) != 1:
+            found = {0: "neither", 2: "both"}.get(sum(given), "all")
+            other = ", `dataset: MODULE:CALLABLE`" if self.dataset is not None else ""
+            raise ValueError(
+                f"expected either `text: PATH` or `synthetic: true`{other}, got {found}; keep one"
+            )
         return self
 
 
-class WorkloadSpec(SpecModel):
+class WorkloadSpec(_Grown):
     """The model, its data and the size of one micro-batch on one rank."""
 
-    model: str = Field("gpt", min_length=1, description="`gpt`, `mlp`, or your own as `module:callable`.")
+    _later = ("loss", "global_batch_size")
+
+    model: str = Field(
+        "gpt",
+        min_length=1,
+        description="`gpt`, `mlp`, `hf:NAME_OR_PATH` (transformers), or your own as `module:callable`.",
+    )
     preset: str | None = Field(None, description="A named size of `gpt`: nano, micro, tiny, ... xl.")
     options: dict[str, Any] = Field(
         {}, description="Sizes that override the preset, or arguments of your model."
     )
+    loss: str | None = Field(
+        None,
+        min_length=1,
+        description="`module:callable(model, batch)` that returns the scalar loss, where `forward` does not.",
+    )
     data: DataSpec = Field(DataSpec(synthetic=True), description="Where tokens come from.")
     sequence_length: ElementCount = Field(128, description="Tokens in one sequence.")
     micro_batch_size: ElementCount = Field(2, description="Sequences in one micro-batch on one rank.")
+    global_batch_size: ElementCount | None = Field(
+        None,
+        description="Sequences in one optimizer step over all ranks; gradient accumulation follows from it.",
+    )
     backwards_per_step: int = Field(
         1, ge=1, description="Backward calls in one step where the engine does not count micro-batches."
     )

@@ -1,0 +1,74 @@
+"""Constant work per step: accumulation follows the micro-batch, and older trials keep their identity."""
+
+from typing import Any
+
+import pytest
+
+from zbench.spec.expand import InvalidTrial, expand
+from zbench.spec.load import sweep_from_mapping
+from zbench.spec.trial import TrialSpec
+
+
+def trials(**changes: Any) -> list[TrialSpec]:
+    return expanded(**changes).trials
+
+
+def expanded(workload: dict[str, Any], **changes: Any) -> Any:
+    data = {
+        "name": "x",
+        "workload": {"global_batch_size": 16, **workload},
+        "run": {"world_size": 2},
+    } | changes
+    return expand(sweep_from_mapping(data, environ={}))
+
+
+def test_accumulation_follows_the_micro_batch() -> None:
+    found = trials(workload={}, axes={"micro_batch_size": [1, 2, 4, 8]})
+    assert [t.engine.gradient_accumulation_steps for t in found] == [8, 4, 2, 1]
+
+
+@pytest.mark.parametrize("mode", ["multi_backward", "unmanaged"])
+def test_where_the_engine_does_not_count_the_caller_does(mode: str) -> None:
+    (found,) = trials(workload={"micro_batch_size": 4}, engine={"accumulation_mode": mode})
+    assert (found.engine.gradient_accumulation_steps, found.workload.backwards_per_step) == (1, 2)
+
+
+def test_what_does_not_fit_is_invalid_and_the_rest_runs() -> None:
+    found = expanded(workload={}, axes={"micro_batch_size": [3, 4]})
+    assert [t.workload.micro_batch_size for t in found.trials] == [4]
+    (bad,) = found.invalid
+    assert isinstance(bad, InvalidTrial)
+    assert "16 is no multiple of micro_batch_size x world_size (3 x 2 = 6)" in bad.reason
+
+
+def test_another_number_of_steps_is_refused() -> None:
+    axes = {"gradient_accumulation_steps": [1, 2, 4]}
+    found = expanded(workload={"micro_batch_size": 2}, axes=axes)
+    assert {t.engine.gradient_accumulation_steps for t in found.trials} == {4}
+    (bad,) = found.invalid
+    assert "takes gradient_accumulation_steps: 4, got 2; leave" in bad.reason
+
+
+def test_keys_that_are_not_set_are_not_written() -> None:
+    """A trial that sets none of the keys that came later has the identity that it always had."""
+    plain = TrialSpec.model_validate({"workload": {}, "run": {}, "engine": {}})
+    assert plain.trial_id == "bb3eb05fc1c1"
+    assert not {"loss", "global_batch_size"} & set(plain.config()["workload"])
+    assert "dataset" not in plain.config()["workload"]["data"]
+    told = plain.model_copy(update={"workload": plain.workload.model_copy(update={"loss": "mine:loss"})})
+    assert told.trial_id != plain.trial_id
+    assert TrialSpec.model_validate(told.config()).workload.loss == "mine:loss"
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        ({}, "neither"),
+        ({"text": "a", "synthetic": True}, "both"),
+        ({"dataset": "m:f", "synthetic": True}, "both"),
+        ({"dataset": "m:f", "synthetic": True, "text": "a"}, "all"),
+    ],
+)
+def test_data_has_one_source(data: dict[str, Any], found: str) -> None:
+    with pytest.raises(Exception, match=f"got {found}; keep one"):
+        trials(workload={"data": data})
