@@ -42,6 +42,13 @@ def parse_duration(value: object) -> float:
     return float(_scaled(value, _SECONDS, "120s or 20min"))
 
 
+def parse_share(value: object) -> float:
+    """Return a fraction from `5%` or 0.05; ValueError for anything else."""
+    if isinstance(value, str) and value.strip().endswith("%"):
+        return float(_scaled(value.strip()[:-1], {"": 1}, "5% or 0.05")) / 100
+    return float(_scaled(value, {"": 1}, "5% or 0.05"))
+
+
 def format_bytes(count: float) -> str:
     """Return bytes in binary units with three significant digits, such as `1.46 GiB`."""
     size = float(count)

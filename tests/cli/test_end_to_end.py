@@ -40,7 +40,7 @@ def test_every_configuration_is_identical_to_plain_pytorch(real):
     outcomes = {r["trial_id"]: (r["outcome"], r["correctness"]["verdict"]) for r in document["trials"]}
     assert sorted(outcomes.values()) == [("invalid", "unchecked"), *[("ok", "identical")] * 3]
     assert said.code == 0
-    best = next(r for r in document["trials"] if r["trial_id"] == document["best"])
+    best = next(r for r in document["trials"] if r["trial_id"] == document["recommended"])
     assert best["timing"]["tokens_per_s"] == max(
         r["timing"]["tokens_per_s"] for r in document["trials"] if r["timing"]
     )
@@ -58,7 +58,7 @@ def test_engine_that_trains_something_else_is_found_and_never_the_best(real):
     broken = found["broken:build"]["correctness"]
     assert broken["verdict"] in ("drifted", "wrong")
     assert broken["worst_parameter"]
-    assert document["best"] == found["builtin"]["trial_id"]
+    assert document["recommended"] == found["builtin"]["trial_id"]
     shown = real("show")
     assert f"{broken['verdict']} engine=broken:build: error ratio" in shown.out
 

@@ -51,7 +51,7 @@ def test_show_repeats_the_table_of_a_run(zbench, sweep_file):
 
 def test_show_one_configuration_by_the_start_of_its_id(zbench, sweep_file):
     document = json.loads(zbench("sweep", sweep_file, "--json").out)
-    trial_id = document["best"]
+    trial_id = document["recommended"]
     shown = zbench("show", "--trial", trial_id[:6]).out
     assert shown.startswith(trial_id)
     said = zbench("show", "--trial", "zzz")
@@ -69,7 +69,7 @@ def test_list_names_each_run_with_its_best(zbench, sweep_file):
     zbench("sweep", sweep_file)
     zbench("sweep", sweep_file, "--set", 'workload.options={"do": "crash"}')
     rows = json.loads(zbench("list", "--json").out)["runs"]
-    assert [(row["configurations"], row["failed"], row["best"] is None) for row in rows] == [
+    assert [(row["configurations"], row["failed"], row["recommended"] is None) for row in rows] == [
         (2, 0, False),
         (2, 2, True),
     ]

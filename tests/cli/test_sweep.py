@@ -21,7 +21,7 @@ def test_sweep_prints_one_row_a_configuration_and_the_best(zbench, sweep_file):
     rows = [line.split() for line in said.out.splitlines()]
     assert rows[0][:3] == ["trial", "zero_stage", "outcome"]
     assert sum("identical" in row for row in rows[1:3]) == 2
-    assert said.out.count("* best zero_stage=") == 1
+    assert said.out.count("≈ best: one of 2") == 1
     assert "[4/4]" in said.err
     assert "results in" in said.err
 
@@ -33,7 +33,7 @@ def test_json_is_one_document_with_every_record(zbench, sweep_file):
     assert document["run_dir"] == str(run)
     assert document["run_id"] == run.name
     assert len(document["trials"]) == 4
-    assert document["best"] in {record["trial_id"] for record in document["trials"]}
+    assert document["recommended"] in {record["trial_id"] for record in document["trials"]}
     assert document["exit_code"] == said.code == 0
     assert said.err == ""
 
@@ -54,7 +54,7 @@ def test_exit_code_says_what_became_of_the_trials(zbench, sweep_file, what, code
     assert word in said.out
     document = json.loads(zbench("sweep", sweep_file, *options(**what), "--json").out)
     assert document["exit_code"] == code
-    assert (document["best"] is None) == (code != 0)
+    assert (document["recommended"] is None) == (code != 0)
 
 
 def test_failed_trial_is_explained_below_the_table(zbench, sweep_file):

@@ -108,7 +108,7 @@ def undisturbed(tmp_path_factory) -> tuple[list[tuple], str | None, float]:
     began = time.monotonic()
     document = sweep.finish()
     assert document["exit_code"] == 0
-    return report(document), document["best"], time.monotonic() - began
+    return report(document), document["recommended"], time.monotonic() - began
 
 
 def survive(tmp_path: Path, moments: int, seed: int, undisturbed) -> set[str]:
@@ -130,7 +130,7 @@ def survive(tmp_path: Path, moments: int, seed: int, undisturbed) -> set[str]:
         assert sweep.lines()[: len(kept)] == kept
         assert len(sweep.lines()) == len(set(sweep.lines())) == POINTS * REPEATS
         assert report(document) == expected
-        assert document["best"] == best
+        assert document["recommended"] == best
         until(sweep.nothing_runs, "everything ends with the sweep")
     return killed
 
@@ -157,7 +157,7 @@ def test_one_sweep_killed_again_and_again_is_finished_in_the_end(tmp_path, undis
         until(sweep.nothing_runs, "everything ends with its launcher")
     document = sweep.finish()
     assert report(document) == expected
-    assert document["best"] == best
+    assert document["recommended"] == best
     assert len(sweep.lines()) == POINTS * REPEATS
 
 

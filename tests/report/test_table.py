@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from zbench.record.record import Correctness, Failure, Memory, Record, Timing
+from zbench.record.summary import summarize
 from zbench.report.screen import Screen
-from zbench.report.table import print_results
+from zbench.report.table import print_results, ranked
 from zbench.report.text import axes_text, clock_text, distinct_texts, rate_text, ratio_text, value_text
 from zbench.spec.sweep import ObjectiveSpec
 
@@ -46,48 +47,39 @@ def without_styles(text: str) -> str:
 
 
 def test_best_is_first_and_marked_and_figures_are_those_of_the_records():
-    lines = printed([record(0, 900.0), record(1, 1000.0), record(1, 1100.0, repeat=1)])
+    rates = {0: (600.0, 602.0, 598.0), 1: (1000.0, 1100.0, 1048.0)}
+    lines = printed([record(s, rate, repeat=n) for s in rates for n, rate in enumerate(rates[s])])
     assert lines[0].split() == [
         "trial", "zero_stage", "reduce_bucket_size", "outcome", "tokens/s", "spread", "median", "step",
-        "peak", "mem", "verdict", "error", "ratio",
+        "peak", "mem", "verdict", "error", "ratio", "behind",
     ]  # fmt: skip
     assert lines[1].split() == [
-        "*",
-        "id1",
-        "1",
-        "5M",
-        "ok",
-        "1,048",
-        "±4.8%",
-        "61.1",
-        "ms",
-        "20",
-        "MiB",
-        "identical",
-        "1.04",
-    ]
+        "*", "id1", "1", "5M", "ok", "1,048", "±4.8%", "61.1", "ms", "20", "MiB", "identical", "1.04",
+    ]  # fmt: skip
     assert lines[2].split() == [
-        "id0",
-        "0",
-        "5M",
-        "ok",
-        "900",
-        "-",
-        "71.1",
-        "ms",
-        "20",
-        "MiB",
-        "identical",
-        "1.04",
-    ]
+        "id0", "0", "5M", "ok", "600", "±0.3%", "107", "ms", "20", "MiB", "identical", "1.04", ">34.2%",
+    ]  # fmt: skip
     assert lines[3] == "* best zero_stage=1 reduce_bucket_size=5M: 1,048 tokens/s, identical"
+
+
+def test_equals_lead_together_and_one_is_recommended():
+    lines = printed([record(0, 900.0), record(1, 1000.0)])
+    assert [line.split()[0] for line in lines[1:3]] == ["≈", "≈"]
+    assert lines[3] == "≈ best: one of 2 that cannot be told apart"
+    assert lines[4].startswith("  recommended for its memory: zero_stage=1")
+
+
+def test_a_row_over_the_memory_limit_is_never_first():
+    limit = ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes": "<= 10Mi"})
+    over, under = record(0, 9000.0), record(1, 100.0, memory=Memory(1 << 20, 0, 0))
+    assert [s.axes["zero_stage"] for s in ranked(summarize([over, under]), limit)] == [1, 0]
 
 
 def test_faster_but_wrong_row_is_not_best_and_is_explained():
     wrong = Correctness("wrong", 5000.0, worst_parameter="blocks.0.weight", first_differing_step=2)
     lines = printed([record(0, 900.0), record(1, 1000.0, correctness=wrong)])
-    assert lines[1].split()[:2] == ["id1", "1"]
-    assert lines[2].split()[:3] == ["*", "id0", "0"]
+    assert lines[1].split()[:3] == ["*", "id0", "0"]
+    assert lines[2].split()[:2] == ["id1", "1"]
     assert lines[-1] == (
         "wrong zero_stage=1 reduce_bucket_size=5M: error ratio 5e+03, "
         "worst parameter blocks.0.weight, differs from step 2 on"
@@ -123,7 +115,7 @@ def test_every_figure_is_shown_or_named_as_left_out_at_any_width(width):
     assert max(map(len, lines)) <= width
     for figure in ("100,003", "3 GiB", "identical"):
         assert said.count(figure) >= 4 if figure != "100,003" else figure in said
-    assert sum(line.startswith("*") for line in lines) >= 1
+    assert sum(line.startswith("≈") for line in lines) >= 1
     for name, figure in (("host mem", "2 GiB"), ("median step", "640 us"), ("error ratio", "1.04")):
         left_out = "no room for" in said and name in said.split("no room for")[1]
         assert (said.count(figure) >= 4) != left_out, name

@@ -89,7 +89,7 @@ def test_a_worker_that_is_killed_in_a_trial_loses_nothing(url: str, tmp_path: Pa
     assert set(ran.values()) == {1}
     assert lost in ran, "another worker ran it"
     assert {r["correctness"]["verdict"] for r in document["trials"]} == {"identical"}
-    assert document["best"] in ran
+    assert document["recommended"] in ran
     finished = [
         record.trial_id
         for home in homes[1:]

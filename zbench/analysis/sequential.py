@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
 _WIDEST = 8.5  # standard errors: the normal distribution beyond them is below rounding
-_POINTS = 801
+_POINTS = 601
 
 
 def spent(alpha: float, share: float) -> float:
@@ -38,13 +38,13 @@ def _levels(looks: tuple[int, ...], alpha: float) -> tuple[float, ...]:
     """Solve for one boundary after another, carrying the density of the sum among those not yet stopped."""
     most = looks[-1]
     budget = [spent(alpha, look / most) for look in looks]
-    grid = np.linspace(-_WIDEST, _WIDEST, _POINTS) * math.sqrt(most)
+    grid = _grid(most)
     step = float(grid[1] - grid[0])
     found: list[float] = []
     density: NDArray[np.float64] | None = None
     for i, look in enumerate(looks):
         since = look - (looks[i - 1] if i else 0)
-        density = _spread(density, grid, since, step)
+        density = _spread(density, most, since)
         wanted = budget[i] - (budget[i - 1] if i else 0.0)
         boundary = _boundary(density, grid, wanted, step)
         found.append(float(ndtr(-boundary / math.sqrt(look))))
@@ -52,15 +52,37 @@ def _levels(looks: tuple[int, ...], alpha: float) -> tuple[float, ...]:
     return tuple(found)
 
 
-def _spread(
-    density: NDArray[np.float64] | None, grid: NDArray[np.float64], blocks: int, step: float
-) -> NDArray[np.float64]:
-    """Return the density of the sum after `blocks` more standard normal terms."""
-    if density is None:
-        return np.asarray(np.exp(-(grid**2) / (2 * blocks)) / math.sqrt(2 * math.pi * blocks))
+def chance_of_crossing(looks: Sequence[int], level: float) -> float:
+    """Return the probability of passing the one-sided `level` at any of the looks, where nothing differs."""
+    grid = _grid(looks[-1])
+    step = float(grid[1] - grid[0])
+    density: NDArray[np.float64] | None = None
+    for before, look in zip((0, *looks), looks, strict=False):
+        density = _spread(density, looks[-1], look - before)
+        density = np.where(grid < -float(ndtri(level)) * math.sqrt(look), density, 0.0)
+    assert density is not None
+    return 1 - float(density.sum()) * step
+
+
+def _grid(most: int) -> NDArray[np.float64]:
+    """Return the sums at which densities are held; `most` is the variance of the last one."""
+    return np.asarray(np.linspace(-_WIDEST, _WIDEST, _POINTS) * math.sqrt(most))
+
+
+@cache
+def _kernel(most: int, blocks: int) -> NDArray[np.float64]:
+    """Return the density of `blocks` standard normal terms between all points of the grid, times its step."""
+    grid = _grid(most)
     distance = grid[:, None] - grid[None, :]
     kernel = np.exp(-(distance**2) / (2 * blocks)) / math.sqrt(2 * math.pi * blocks)
-    return np.asarray(kernel @ density * step)
+    return np.asarray(kernel * (grid[1] - grid[0]))
+
+
+def _spread(density: NDArray[np.float64] | None, most: int, blocks: int) -> NDArray[np.float64]:
+    """Return the density of the sum after `blocks` more standard normal terms."""
+    if density is None:
+        return np.asarray(np.exp(-(_grid(most) ** 2) / (2 * blocks)) / math.sqrt(2 * math.pi * blocks))
+    return np.asarray(_kernel(most, blocks) @ density)
 
 
 def _boundary(density: NDArray[np.float64], grid: NDArray[np.float64], wanted: float, step: float) -> float:

@@ -90,17 +90,22 @@ def _run_trials(run: Path) -> "list[TrialSpec]":
 
 
 def _best_of(run: Path) -> str:
+    """Return the best of a run or, where several cannot be told apart, the recommended one, and say so."""
+    from zbench.analysis.ranking import rank
     from zbench.record.store import load_records
-    from zbench.record.summary import best, summarize
+    from zbench.record.summary import summarize
     from zbench.spec.load import load_sweep
 
     objective = load_sweep(run / "spec.yaml", environ={}, inputs=False).objective
-    winner = best(summarize(load_records(run)), objective)
-    if winner is None:
+    ranking = rank(summarize(load_records(run)), objective)
+    if ranking.recommended is None:
         raise UsageError(
             f"{run} has no best trial: none is correct and within the constraints; choose with --trial ID"
         )
-    return winner.trial_id
+    if ranking.best is None:
+        count = len(ranking.indistinguishable)
+        console.note(f"{ranking.recommended}: recommended among {count} that cannot be told apart in speed")
+    return ranking.recommended
 
 
 def _chosen(candidates: "Sequence[TrialSpec]", wanted: str | None) -> "TrialSpec":

@@ -34,8 +34,9 @@ def command(
 
 def _row(path: Path) -> dict[str, Any]:
     """Return the facts of a run; a run that cannot be read is listed with the reason."""
+    from zbench.analysis.ranking import rank
     from zbench.record.store import load_environment, load_records
-    from zbench.record.summary import best, summarize
+    from zbench.record.summary import summarize
     from zbench.report.text import outcome_text
     from zbench.spec.load import load_sweep
 
@@ -48,7 +49,8 @@ def _row(path: Path) -> dict[str, Any]:
     try:
         environment = load_environment(path)
         summaries = summarize(load_records(path))
-        winner = best(summaries, load_sweep(path / "spec.yaml", environ={}, inputs=False).objective)
+        ranking = rank(summaries, load_sweep(path / "spec.yaml", environ={}, inputs=False).objective)
+        winner = next((s for s in summaries if s.trial_id == ranking.recommended), None)
     except ZbenchError as error:
         return row | {"problem": str(error)}
     return row | {
@@ -57,7 +59,9 @@ def _row(path: Path) -> dict[str, Any]:
         "configurations": len(summaries),
         "failed": sum(outcome_text(summary) in ("oom", "timeout", "crashed") for summary in summaries),
         "incorrect": sum(summary.verdict in ("drifted", "wrong") for summary in summaries),
-        "best": winner.trial_id if winner else None,
+        "best": ranking.best,
+        "indistinguishable": list(ranking.indistinguishable),
+        "recommended": ranking.recommended,
         "best_axes": winner.axes if winner else None,
         "best_tokens_per_s": winner.number("tokens_per_s") if winner else None,
     }
@@ -102,13 +106,14 @@ def _columns() -> "list[Column]":
 def _cells(row: dict[str, Any]) -> list[str]:
     from zbench.report.text import axes_text, rate_text
 
-    has_best = row["best"] is not None
+    has_best = row["recommended"] is not None
+    mark = "≈" if row["best"] is None else ""
     return [
         str(row["run_id"]),
         str(row["sweep"]),
         str(row["started"] or "")[:16].replace("T", " "),
         *(str(row[key]) for key in ("configurations", "failed", "incorrect")),
         rate_text(row["best_tokens_per_s"]),
-        str(row["best"])[:_ID_LENGTH] if has_best else "-",
+        f"{mark}{str(row['recommended'])[:_ID_LENGTH]}" if has_best else "-",
         axes_text(row["best_axes"]) if has_best else "-",
     ]

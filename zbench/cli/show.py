@@ -9,6 +9,7 @@ from zbench.cli.options import DEFAULT_OUTPUT_DIR, Json, NoColor, OutputDir, Qui
 from zbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from zbench.analysis.ranking import Ranking
     from zbench.record.summary import ConfigSummary
 
 
@@ -27,9 +28,10 @@ def command(
     no_color: NoColor = False,
 ) -> None:
     """Show the results of one run as a table, or one of its configurations in full."""
+    from zbench.analysis.ranking import rank
     from zbench.cli.sweeping import exit_code
     from zbench.record.store import load_records, resolve_run
-    from zbench.record.summary import best, summarize
+    from zbench.record.summary import summarize
     from zbench.report.detail import print_configuration
     from zbench.report.table import print_results
     from zbench.spec.load import load_sweep
@@ -40,8 +42,7 @@ def command(
     summaries = summarize(records)
     chosen = summaries if trial is None else [_named(summaries, trial)]
     if as_json:
-        winner = best(summaries, objective)
-        console.document(_document(path, chosen, winner.trial_id if winner else None, exit_code(records)))
+        console.document(_document(path, chosen, rank(summaries, objective), exit_code(records)))
         return
     console.note(f"{path}")
     if not records:
@@ -61,7 +62,7 @@ def _named(summaries: "list[ConfigSummary]", start: str) -> "ConfigSummary":
     return found[0]
 
 
-def _document(path: Any, chosen: "list[ConfigSummary]", best: str | None, status: int) -> dict[str, Any]:
+def _document(path: Any, chosen: "list[ConfigSummary]", ranking: "Ranking", status: int) -> dict[str, Any]:
     from zbench.record.lines import jsonable
 
     return {
@@ -69,6 +70,6 @@ def _document(path: Any, chosen: "list[ConfigSummary]", best: str | None, status
         "run_id": path.name,
         "run_dir": str(path),
         "trials": [jsonable(record) for summary in chosen for record in summary.records],
-        "best": best,
+        **ranking.document(),
         "exit_code": int(status),
     }

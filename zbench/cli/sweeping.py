@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from zbench.analysis.ranking import rank
+from zbench.analysis.separation import contenders
 from zbench.cli import console
 from zbench.cli.conclusion import (
     Conclusion,
@@ -23,7 +25,7 @@ from zbench.launch.slurm import SlurmOptions
 from zbench.launch.sweep import SweepPlan, SweepRun
 from zbench.record.record import Record
 from zbench.record.store import load_environment, resolve_run
-from zbench.record.summary import best, summarize
+from zbench.record.summary import summarize
 from zbench.report.detail import print_configuration
 from zbench.report.live import view
 from zbench.report.table import print_results
@@ -79,7 +81,13 @@ def perform(request: Request, *, detailed: bool = False, slurm: SlurmOptions | N
     """Run the sweep, print its table (or all figures) or document, and return the exit code."""
     expansion = expand(request.sweep)
     require_room((trial.run.world_size for trial in expansion.trials), slurm)
-    plan = SweepPlan(expansion, seed=request.sweep.run.seed, imply_oom=request.sweep.search.imply_oom)
+    sweep = request.sweep
+    plan = SweepPlan(
+        expansion,
+        seed=sweep.run.seed,
+        imply_oom=sweep.search.imply_oom,
+        contenders=lambda records: contenders(records, sweep.objective),
+    )
     failure: Interruption | None = None
     with open_directory(request, facts(request, sys.argv[1:])) as directory:
 
@@ -124,8 +132,7 @@ def _print(conclusion: Conclusion, detailed: bool) -> None:
     """Print the results of a run, also of one that was cut short."""
     request, path, records = conclusion.request, conclusion.path, conclusion.records
     if console.state.json:
-        winner = best(summarize(records), request.sweep.objective)
-        console.document(conclusion.document(winner.trial_id if winner else None))
+        console.document(conclusion.document(**rank(summarize(records), request.sweep.objective).document()))
     elif detailed:
         for summary in summarize(records):
             print_configuration(console.rich_console(), summary, path)

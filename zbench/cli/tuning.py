@@ -122,7 +122,11 @@ def _print(conclusion: Conclusion, found: dict[str, Any] | None) -> None:
     """Print the results of a search, also of one that was cut short."""
     records, objective = list(conclusion.records), conclusion.request.sweep.objective
     if console.state.json:
-        console.document(conclusion.document(found["best"] if found else None, search=found))
+        from zbench.analysis.ranking import rank
+        from zbench.record.summary import summarize
+
+        leaders = rank(summarize(records), objective).document()
+        console.document(conclusion.document(**leaders, search=found))
     elif records:
         print_results(console.rich_console(), records, objective, conclusion.path)
         if found is not None:

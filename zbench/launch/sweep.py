@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,16 +28,23 @@ from zbench.spec.expand import Expansion, InvalidTrial
 from zbench.spec.trial import TrialSpec
 
 
+def _nobody(_: Sequence[Record]) -> Collection[str]:
+    """Return no configuration: none needs a repeat beyond those that were asked for."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
     """What to run: the points, and the seed of their order.
 
     imply_oom: record a point as `oom` without running it where it needs more than one that ran out of memory.
+    contenders: by all records at the end of a round, who needs another repeat (`run.separate`).
     """
 
     expansion: Expansion
     seed: int = 0
     imply_oom: bool = True
+    contenders: Callable[[Sequence[Record]], Collection[str]] = _nobody
 
 
 class SweepRun:
@@ -58,6 +65,7 @@ class SweepRun:
         self._tell = on_event
         self._by_trial: dict[str, list[Record]] = {}
         self._implied = ImpliedOom()
+        self._contenders: Collection[str] = ()
         for record in directory.records():
             self._remember(record)
 
@@ -88,6 +96,7 @@ class SweepRun:
     def _missing(self) -> Iterator[tuple[TrialSpec, int]]:
         """Yield what is to run next, round by round; what a round showed decides who is in the next."""
         round_number = 0
+        self._contenders = self._plan.contenders(self._directory.records())
         while any(self._wants(trial) > round_number for trial in self._plan.expansion.trials):
             for trial in shuffled(
                 self._plan.expansion.trials, seed=self._plan.seed, round_number=round_number
@@ -96,6 +105,7 @@ class SweepRun:
                 if not done and self._wants(trial) > round_number:
                     yield trial, round_number
             round_number += 1
+            self._contenders = self._plan.contenders(self._directory.records())
 
     def _wants(self, trial: TrialSpec) -> int:
         """Return how many repeats a configuration should have, by what is known now. A failure ends it."""
@@ -106,7 +116,7 @@ class SweepRun:
             return trial.run.repeats
         medians = [record.timing.median_step_s for record in records if record.timing is not None]
         more = needs_another(medians, precision=trial.run.precision, max_repeats=trial.run.max_repeats)
-        return len(records) + more
+        return len(records) + (more or trial.trial_id in self._contenders)
 
     def _left(self) -> int:
         return sum(

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from rich.text import Text
 
+from zbench.analysis.ranking import Ranking
+from zbench.analysis.separation import open_question
 from zbench.record.summary import ConfigSummary, obstacles
 from zbench.report.printable import printable, printable_lines
 from zbench.report.text import (
@@ -27,11 +29,13 @@ _RANK = re.compile(r"\brank \d+\b")
 def notes(
     summaries: Sequence[ConfigSummary],
     objective: ObjectiveSpec,
-    winner: ConfigSummary | None,
+    ranking: Ranking,
     run_dir: Path | None = None,
 ) -> list[Text]:
     """Return the lines below the table. run_dir: where the logs are that they name."""
-    found = [_best_line(summaries, objective, winner)]
+    found = _best_lines(summaries, objective, ranking)
+    left_open = open_question(summaries, ranking)
+    found += [Text(left_open)] if left_open else []
     for summary in summaries:
         if summary.verdict in ("drifted", "wrong"):
             word = (summary.verdict, VERDICT_STYLE[summary.verdict])
@@ -72,24 +76,31 @@ def warning_lines(summaries: Iterable[ConfigSummary]) -> list[str]:
     return found
 
 
-def _best_line(
-    summaries: Sequence[ConfigSummary], objective: ObjectiveSpec, winner: ConfigSummary | None
-) -> Text:
-    if winner is not None:
-        goal = objective.goals[0]
-        figure = METRICS[goal.metric].format(winner.metric(goal.metric))
-        if goal.metric == "tokens_per_s":
-            figure = f"{rate_text(winner.number(goal.metric))} tokens/s"
-        return Text.assemble(
-            ("* best", "bold green"), f" {axes_text(winner.axes)}: {figure}, {winner.verdict}"
-        )
+def _best_lines(summaries: Sequence[ConfigSummary], objective: ObjectiveSpec, ranking: Ranking) -> list[Text]:
+    chosen = next((s for s in summaries if s.trial_id == ranking.recommended), None)
+    if chosen is not None:
+        said = f"{axes_text(chosen.axes)}: {_figure(chosen, objective)}, {chosen.verdict}"
+        if ranking.best is not None:
+            return [Text.assemble(("* best", "bold green"), f" {said}")]
+        near = f" (equal within {ranking.equal_within:.1%})" if ranking.equal_within is not None else ""
+        count = len(ranking.indistinguishable)
+        leaders = f": one of {count} that cannot be told apart{near}"
+        chosen_for = "  recommended for its memory: "
+        return [Text.assemble(("≈ best", "bold green"), leaders), Text(f"{chosen_for}{said}")]
     if not any(summary.ok for summary in summaries):
-        return Text("no best: no configuration ended well")
+        return [Text("no best: no configuration ended well")]
     reasons = dict.fromkeys(reason for s in summaries if s.ok for reason in obstacles(s, objective))
     if list(reasons) == ["unchecked"]:
-        return Text("no best: nothing was verified, and only a correct configuration can be the best")
+        return [Text("no best: nothing was verified, and only a correct configuration can be the best")]
     why = "; ".join(list(reasons)[:3])
-    return Text(f"no best: no configuration is both correct and within the constraints ({why})")
+    return [Text(f"no best: no configuration is both correct and within the constraints ({why})")]
+
+
+def _figure(summary: ConfigSummary, objective: ObjectiveSpec) -> str:
+    goal = objective.goals[0]
+    if goal.metric == "tokens_per_s":
+        return f"{rate_text(summary.number(goal.metric))} tokens/s"
+    return METRICS[goal.metric].format(summary.metric(goal.metric))
 
 
 def log_path(log: str, run_dir: Path | None) -> str:

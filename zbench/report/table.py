@@ -7,8 +7,9 @@ from pathlib import Path
 
 from rich.text import Text
 
+from zbench.analysis.ranking import Ranking, rank
 from zbench.record.record import Record
-from zbench.record.summary import ConfigSummary, best, cost, point, summarize, varied_keys
+from zbench.record.summary import ConfigSummary, cost, obstacles, point, summarize, varied_keys
 from zbench.report.grid import Column, Grid, GridRow
 from zbench.report.labels import short_ids
 from zbench.report.notes import notes
@@ -42,6 +43,7 @@ _FIGURES: dict[Column, Callable[[ConfigSummary], Text | str]] = {
     Column("verdict", "left"): lambda s: _verdict(s),
     Column("error ratio", optional=3): lambda s: ratio_text(s.number("error_ratio")),
 }
+_BEHIND = Column("behind", optional=6)
 
 
 def print_results(
@@ -52,25 +54,32 @@ def print_results(
     run_dir: where the logs are that the notes name.
     """
     summaries = ranked(summarize(records), objective)
-    winner = best(summaries, objective)
+    ranking = rank(summaries, objective)
     wrapped = not screen.is_terminal
-    table, left_out = results_grid(summaries, winner, narrow=screen.is_terminal).fitted(screen)
+    table, left_out = results_grid(summaries, ranking, narrow=screen.is_terminal).fitted(screen)
     screen.print(table)
     if left_out:
         run = f" {shlex.quote(os.path.relpath(run_dir))}" if run_dir is not None else ""
         hint = f"no room for {', '.join(left_out)}: widen the terminal, or `zbench show{run} --verbose`"
         screen.print(Text(printable(hint), "dim"))
-    for line in notes(summaries, objective, winner, run_dir):
+    for line in notes(summaries, objective, ranking, run_dir):
         screen.print(line, soft_wrap=wrapped)
 
 
 def ranked(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> list[ConfigSummary]:
-    """Return the configurations in the order of the first goal, those that did not end well last."""
+    """Return the configurations in the order of the first goal.
+
+    Those that are outside a constraint or not proved correct come after all that could be the best, those
+    that did not end well last.
+    """
     goal = objective.goals[0]
-    return sorted(summaries, key=lambda s: (_OUTCOME_ORDER.index(s.outcome), cost(s, goal)))
+    return sorted(
+        summaries,
+        key=lambda s: (_OUTCOME_ORDER.index(s.outcome), bool(obstacles(s, objective)), cost(s, goal)),
+    )
 
 
-def results_grid(summaries: Sequence[ConfigSummary], winner: ConfigSummary | None, *, narrow: bool) -> Grid:
+def results_grid(summaries: Sequence[ConfigSummary], ranking: Ranking, *, narrow: bool) -> Grid:
     """Return trial, axes and figures of each configuration; narrow: long axis values are cut shorter."""
     keys = varied_keys(summaries)
     points = [point(summary, keys) for summary in summaries]
@@ -80,12 +89,20 @@ def results_grid(summaries: Sequence[ConfigSummary], winner: ConfigSummary | Non
     figures = {column: figure for column, figure in _FIGURES.items() if _says_anything(column, summaries)}
     rows = []
     for summary, values, name in zip(summaries, points, names, strict=True):
-        is_best = winner is not None and summary.trial_id == winner.trial_id
+        mark, behind = ranking.mark(summary.trial_id), _behind(ranking, summary)
         axes = [Text(texts[key][value_text(value)]) for key, value in values.items()]
         cells = [Text(name, "dim"), *axes, *(_cell(figure(summary)) for figure in figures.values())]
-        rows.append(GridRow(cells, "*" if is_best else "", "bold" if is_best else ""))
+        cells += [Text(behind)] if any(ranking.worse_by.values()) else []
+        rows.append(GridRow(cells, mark, "bold" if mark else ""))
     columns = [Column("trial", "left"), *(Column(printable(key)) for key in keys), *figures]
+    columns += [_BEHIND] if any(ranking.worse_by.values()) else []
     return Grid(columns, rows)
+
+
+def _behind(ranking: Ranking, summary: ConfigSummary) -> str:
+    """Return by how much, at least, a configuration is worse than the best; nothing if unknown."""
+    worse = ranking.worse_by.get(summary.trial_id, 0.0)
+    return f">{worse:.1%}" if worse > 0 else ""
 
 
 def _says_anything(column: Column, summaries: Sequence[ConfigSummary]) -> bool:

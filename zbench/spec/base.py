@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
-from zbench.units import parse_bytes, parse_count, parse_duration
+from zbench.units import parse_bytes, parse_count, parse_duration, parse_share
 
 
 class SpecModel(BaseModel):
@@ -32,4 +32,5 @@ ElementCount = Annotated[int, BeforeValidator(parse_count), Field(ge=1), _writte
 ElementThreshold = Annotated[int, BeforeValidator(parse_count), Field(ge=0), _written("10_000", minimum=0)]
 ByteCount = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1), _written("2Gi", minimum=1)]
 Seconds = Annotated[float, BeforeValidator(parse_duration), Field(gt=0), _written("120s", above=0)]
+Share = Annotated[float, BeforeValidator(parse_share), _written("5%", above=0)]
 NotBoolean = BeforeValidator(_not_boolean)

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from zbench.spec.base import ByteCount, Seconds, SpecModel
+from zbench.spec.base import ByteCount, Seconds, Share, SpecModel
 
 
 class RunSpec(SpecModel):
@@ -23,7 +23,15 @@ class RunSpec(SpecModel):
         lt=1,
         description="Repeat until the step time's 95 % interval is within this share of it, such as 0.02.",
     )
-    max_repeats: int = Field(20, ge=1, description="Where `precision` stops asking for more repeats.")
+    separate: Share | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Repeat until the leaders are told apart, or are equal within this share, such as `5%`.",
+    )
+    max_repeats: int = Field(
+        20, ge=1, description="Where `precision` and `separate` stop asking for more repeats."
+    )
     seed: int = Field(0, ge=0, description="Seed of the model's weights, the data and the trial order.")
     threads_per_rank: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto", description="Compute threads of a rank; `auto` shares the machine's cores among the ranks."

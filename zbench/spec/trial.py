@@ -12,7 +12,7 @@ from zbench.spec.engine import EngineSpec
 from zbench.spec.run import RunSpec, VerifySpec
 from zbench.spec.workload import WorkloadSpec
 
-NOT_IDENTITY = frozenset({"repeats", "precision", "max_repeats", "timeout", "memory_limit"})
+NOT_IDENTITY = frozenset({"repeats", "precision", "separate", "max_repeats", "timeout", "memory_limit"})
 """Keys of `run` that shape no result."""
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from zbench.analysis.compare import Comparison
+from zbench.analysis.ranking import rank
 from zbench.analysis.trials import RunResults
 from zbench.errors import UsageError
-from zbench.record.summary import best
 from zbench.report.html.content import Report
 from zbench.report.table import ranked
 from zbench.spec.load import load_sweep
@@ -20,9 +20,9 @@ def report_of(results: RunResults, comparison: Comparison | None = None) -> Repo
     path = Path(results.source.path)
     objective = _objective(path)
     ordered = ranked(results.trials, objective)
-    return Report(
-        results.source, ordered, objective, best(ordered, objective), comparison, importance_in(path)
-    )
+    ranking = rank(ordered, objective)
+    winner = next((summary for summary in ordered if summary.trial_id == ranking.recommended), None)
+    return Report(results.source, ordered, objective, winner, comparison, importance_in(path), ranking)
 
 
 def _objective(path: Path) -> ObjectiveSpec:

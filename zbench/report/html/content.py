@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zbench.analysis.compare import Comparison
+from zbench.analysis.ranking import Ranking
 from zbench.analysis.trials import Source
 from zbench.record.summary import ConfigSummary
 from zbench.report.html import intervals, rows, scatter
@@ -23,7 +24,10 @@ _MEMORY_NAMES = {"peak_device_bytes": "peak device memory", "peak_host_bytes": "
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything a report is made of; `summaries` are in the order of the table, the best first."""
+    """Everything a report is made of; `summaries` are in the order of the table, the best first.
+
+    winner: the best or, where several cannot be told apart, the recommended one of them.
+    """
 
     source: Source
     summaries: Sequence[ConfigSummary]
@@ -31,6 +35,7 @@ class Report:
     winner: ConfigSummary | None = None
     comparison: Comparison | None = None
     importance: Mapping[str, float] = field(default_factory=dict)
+    ranking: Ranking = field(default_factory=Ranking)
 
     @property
     def finished(self) -> list[ConfigSummary]:

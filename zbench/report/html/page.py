@@ -47,6 +47,14 @@ def render(report: Report) -> str:
     return "<!doctype html>\n" + tag("html", head, tag("body", main), lang="en") + "\n"
 
 
+def _best(report: Report, winner: ConfigSummary | None) -> str:
+    if winner is None:
+        return "none is both correct and within the constraints"
+    equals = len(report.ranking.indistinguishable)
+    more = f" (recommended for its memory: one of {equals} that cannot be told apart)" if equals > 1 else ""
+    return f"{label(winner)}{more}"
+
+
 def _header(report: Report) -> Markup:
     source, winner = report.source, report.winner
     counts = {
@@ -54,7 +62,7 @@ def _header(report: Report) -> Markup:
     }
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     facts: dict[str, str | None] = {
-        "Best configuration": label(winner) if winner else "none is both correct and within the constraints",
+        "Best configuration": _best(report, winner),
         "Throughput": f"{rate_text(winner.number('tokens_per_s'))} tokens/s" if winner else None,
         "Configurations": f"{len(report.summaries)}, {len(report.finished)} of them measured",
         "Verdicts": verdicts or "none",
@@ -176,16 +184,17 @@ def _comparison_cells(cells: Sequence[str], answer: str) -> list[Markup]:
 def _table(report: Report) -> Markup:
     keys = ("configuration", *_COLUMNS)
     head = tag("tr", *(_heading(key) for key in keys))
-    rows = [tag("tr", *_cells(summary, summary is report.winner)) for summary in report.summaries]
+    rows = [tag("tr", *_cells(s, report.ranking.mark(s.trial_id))) for s in report.summaries]
     caption = tag("caption", f"{plural(len(rows), 'configuration')}, the best first; spread is over repeats")
     table = tag("table", caption, tag("thead", head), tag("tbody", *rows))
     heading = tag("h2", "Configurations", id="configurations")
     return tag("section", heading, _scroll(table, "Configurations"), aria_labelledby="configurations")
 
 
-def _cells(summary: ConfigSummary, is_best: bool) -> list[Markup]:
+def _cells(summary: ConfigSummary, mark: str) -> list[Markup]:
     verdict = summary.verdict if summary.ok else outcome_text(summary)
-    name = join("★ ", tag("strong", label(summary))) if is_best else label(summary)
+    sign = {"*": "★ ", "≈": "≈ "}.get(mark)
+    name = join(sign, tag("strong", label(summary))) if sign else label(summary)
     style_class = summary.verdict if summary.ok else "failed"
     return [
         tag("td", name),

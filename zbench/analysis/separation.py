@@ -1,0 +1,54 @@
+"""Repeat until the leaders of a sweep are apart, or equal within a share (`run.separate`). Pure."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from zbench.analysis.looks import FIRST_LOOK
+from zbench.analysis.ranking import Ranking, rank
+from zbench.record.record import Record
+from zbench.record.summary import ConfigSummary, summarize
+from zbench.spec.sweep import ObjectiveSpec
+
+
+def contenders(records: Sequence[Record], objective: ObjectiveSpec) -> frozenset[str]:
+    """Return the configurations that need another repeat before the question is answered: none when it is.
+
+    Before the first look that is everyone who has no failure; later the leaders, up to `max_repeats` each.
+    """
+    summaries = [summary for summary in summarize(records) if summary.outcome == "ok"]
+    if not summaries or _asked(summaries[0]) is None:
+        return frozenset()
+    early = frozenset(s.trial_id for s in summaries if len(s.records) < FIRST_LOOK)
+    if early:
+        return early
+    ranking = rank(summaries, objective)
+    if is_answered(ranking, _asked(summaries[0])):
+        return frozenset()
+    most = int(summaries[0].config["run"].get("max_repeats") or FIRST_LOOK)
+    leaders = set(ranking.indistinguishable)
+    return frozenset(s.trial_id for s in summaries if s.trial_id in leaders and len(s.records) < most)
+
+
+def is_answered(ranking: Ranking, wanted: float | None) -> bool:
+    """Say whether one leads alone, or all leaders are equal within `wanted`."""
+    if wanted is None or len(ranking.indistinguishable) <= 1:
+        return True
+    return ranking.equal_within is not None and ranking.equal_within <= wanted
+
+
+def open_question(summaries: Sequence[ConfigSummary], ranking: Ranking) -> str | None:
+    """Return what `run.separate` could not settle within `max_repeats`, in words; None where all is told."""
+    asked = next((_asked(s) for s in summaries if s.trial_id == ranking.recommended), None)
+    if is_answered(ranking, asked) or asked is None:
+        return None
+    near = "an unknown share" if ranking.equal_within is None else f"up to {ranking.equal_within:.1%}"
+    return (
+        f"left open: the {len(ranking.indistinguishable)} leaders may differ by {near}, more than the "
+        f"{asked:.1%} of run.separate; raise run.max_repeats and continue with --resume"
+    )
+
+
+def _asked(summary: ConfigSummary) -> float | None:
+    run: dict[str, Any] = summary.config.get("run") or {}
+    value = run.get("separate")
+    return float(value) if value is not None else None
