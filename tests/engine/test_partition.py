@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zbench.engine.gradients.norm import canonical_order
-from zbench.engine.partition import CHUNK, GatherGroup, Layout, ShardLayout, plan_layout, round_up
+from zbench.engine.partition import CHUNK, GatherGroup, Layout, plan_layout, round_up
+from zbench.engine.shard_layout import ShardedLayout, WholeLayout
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def test_buckets_are_launched_in_the_order_in_which_backward_completes_them(case
 @given(cases())
 def test_a_send_buffer_holds_each_owners_part_in_the_order_of_its_shard(case: Case) -> None:
     layout, flat = case.layout, numbered(case)
-    shards = [ShardLayout(layout, rank) for rank in range(layout.world_size)]
+    shards = [ShardedLayout(layout, rank) for rank in range(layout.world_size)]
     bucket_buffers = [np.full(bucket.length, -1) for bucket in layout.buckets]
     for index, (span, size) in enumerate(zip(layout.spans, case.sizes, strict=True)):
         covered = 0
@@ -112,7 +113,7 @@ def test_a_send_buffer_holds_each_owners_part_in_the_order_of_its_shard(case: Ca
             assert (send[start:stop] == -1).all()
             send[start:stop] = 0
         for rank, part in enumerate(send.reshape(layout.world_size, -1)):
-            owned = [shards[rank].piece(block) for block in bucket.blocks]
+            owned = [shards[rank].part(block) for block in bucket.blocks]
             assert (part == np.concatenate([flat[p.start : p.stop] for p in owned])).all()
 
 
@@ -121,7 +122,7 @@ def test_shards_own_every_element_once(case: Case, whole: bool) -> None:
     layout, flat = case.layout, numbered(case)
     seen = np.zeros_like(flat)
     for rank in range(layout.world_size):
-        shard = ShardLayout(layout, rank, whole=whole)
+        shard = (WholeLayout if whole else ShardedLayout)(layout, rank)
         assert shard.length == layout.length // (1 if whole else layout.world_size)
         at = 0
         for s in shard.segments:
@@ -143,7 +144,7 @@ def test_canonical_order_undoes_the_sharding(case: Case) -> None:
     gathered = [
         chunks[p.start // CHUNK : p.stop // CHUNK]
         for rank in range(layout.world_size)
-        for p in (ShardLayout(layout, rank).piece(block) for block in layout.blocks)
+        for p in (ShardedLayout(layout, rank).part(block) for block in layout.blocks)
     ]
     ordered = np.concatenate([np.empty(0, dtype=np.int64), *gathered])[canonical_order(layout)]
     expected = [np.arange(s.start // CHUNK, s.padded_stop // CHUNK) for s in layout.spans]

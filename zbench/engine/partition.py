@@ -12,7 +12,6 @@ first, then those for rank 1, and so on.
 """
 
 import math
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -230,56 +229,3 @@ def _in_launch_order(layout: Layout, buckets: Sequence[Bucket]) -> tuple[Bucket,
     last = {b.index: min(layout.parameters_in(b), default=0) for b in buckets}
     ordered = sorted(buckets, key=lambda b: (-last[b.index], b.start))
     return tuple(replace(b, index=k) for k, b in enumerate(ordered))
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A run of one parameter (its padding to CHUNK included) that this rank's optimizer updates."""
-
-    parameter: int
-    dtype_group: int
-    flat: int
-    local: int
-    length: int
-
-
-class ShardLayout:
-    """What of the layout one rank owns: its part of every block, or (`whole`) everything."""
-
-    def __init__(self, layout: Layout, rank: int, *, whole: bool = False) -> None:
-        self.layout, self.rank, self.whole = layout, rank, whole
-        self.scale = 1 if whole else layout.world_size
-        self.length = layout.length // self.scale
-        self.segments = tuple(self._segments())
-
-    def local(self, extent: Extent) -> Extent:
-        """Return the run of the local index space that belongs to a run of whole blocks."""
-        return Extent(extent.start // self.scale, extent.length // self.scale)
-
-    def piece(self, block: Extent) -> Extent:
-        """Return the run of the flat layout that this rank owns of a block."""
-        if self.whole:
-            return block
-        size = block.length // self.layout.world_size
-        return Extent(block.start + self.rank * size, size)
-
-    def _segments(self) -> Iterator[Segment]:
-        order = sorted(
-            (i for i, s in enumerate(self.layout.spans) if s.numel), key=lambda i: self.layout.spans[i].start
-        )
-        starts = [self.layout.spans[i].start for i in order]
-        for block in self.layout.blocks:
-            piece, local = self.piece(block), self.local(block)
-            for i in order[
-                max(bisect_right(starts, piece.start) - 1, 0) : bisect_right(starts, piece.stop - 1)
-            ]:
-                span = self.layout.spans[i]
-                start, stop = max(span.start, piece.start), min(span.padded_stop, piece.stop)
-                if start < stop:
-                    yield Segment(
-                        i,
-                        self.layout.dtype_group_of[i],
-                        start,
-                        local.start + start - piece.start,
-                        stop - start,
-                    )

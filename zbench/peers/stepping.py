@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor
 
 from zbench.engine.assembly import settings
 from zbench.engine.assembly.discovery import make_groups
+from zbench.engine.assembly.stages import reduces_at_boundary
 from zbench.engine.policies import AccumulationPolicy
 from zbench.engine.protocols import StepInfo
 from zbench.spec.engine import EngineSpec
@@ -44,7 +45,7 @@ class Boundary:
 
     def __init__(self, spec: EngineSpec) -> None:
         self._counting: AccumulationPolicy = settings.accumulation(spec)
-        self._always = not settings.reduces_at_boundary(spec) or spec.accumulation_mode != "micro_steps"
+        self._always = not reduces_at_boundary(spec) or spec.accumulation_mode != "micro_steps"
 
     @property
     def reduces_next(self) -> bool:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from zbench.engine.memory.kinds import PinnedHostMemory
+from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.optimizer.offload_costs import measure_offload_costs
 from zbench.engine.optimizer.offload_ratio import SEEN, FixedRatio, MeasuredRatio, largest_hidden
 from zbench.engine.protocols import Tag
@@ -102,5 +102,11 @@ def test_a_fixed_share_never_changes() -> None:
 
 @pytest.mark.parametrize("moments", [torch.float32, torch.bfloat16])
 def test_costs_grow_with_the_number_of_elements(moments: torch.dtype) -> None:
-    arguments: Any = (PinnedHostMemory(torch.device("cpu")), torch.device("cpu"), torch.bfloat16, moments, 1)
+    arguments: Any = (
+        DeviceMemory(torch.device("cpu"), "host_"),
+        torch.device("cpu"),
+        torch.bfloat16,
+        moments,
+        1,
+    )
     assert all(cost > 0 for cost in measure_offload_costs(1000, *arguments))

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from zbench.engine.memory.buffers import memory_layout_of
-from zbench.engine.memory.kinds import DeviceMemory, PinnedHostMemory
+from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.optimizer.offload_split import split_layout
-from zbench.engine.partition import Extent, GatherGroup, Layout, ShardLayout, plan_layout
+from zbench.engine.partition import Extent, GatherGroup, Layout, plan_layout
+from zbench.engine.shard_layout import ShardedLayout
 
 CPU = torch.device("cpu")
 
@@ -54,8 +55,8 @@ def _starts(of: Layout) -> set[int]:
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_every_element_has_one_place(world_size: int, share: float) -> None:
     cut, offloaded = split_layout(layout(world_size, 3000), share)
-    shard = ShardLayout(cut, world_size - 1)
-    near, host = DeviceMemory(CPU), PinnedHostMemory(CPU)
+    shard = ShardedLayout(cut, world_size - 1)
+    near, host = DeviceMemory(CPU), DeviceMemory(CPU, "host_")
     buffer = memory_layout_of(shard, offloaded, near, host).zeros(torch.float32)
     assert sum(flat.nbytes for flat in buffer.flats) == 4 * shard.length
     for k, s in enumerate(shard.segments):
@@ -69,8 +70,8 @@ def test_every_element_has_one_place(world_size: int, share: float) -> None:
 
 def test_a_section_has_its_own_part_of_a_placement() -> None:
     cut, offloaded = split_layout(layout(1, 3000), 0.5)
-    shard = ShardLayout(cut, 0)
-    whole = memory_layout_of(shard, offloaded, DeviceMemory(CPU), PinnedHostMemory(CPU))
+    shard = ShardedLayout(cut, 0)
+    whole = memory_layout_of(shard, offloaded, DeviceMemory(CPU), DeviceMemory(CPU, "host_"))
     second = cut.dtype_group_extent(1)
     part = whole.within(second)
     assert sum(e.length for _, extents in part.parts for e in extents) == second.length

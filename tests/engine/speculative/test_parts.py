@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from zbench.engine.memory.kinds import DeviceMemory
-from zbench.engine.partition import Extent, GatherGroup, ShardLayout, plan_layout
+from zbench.engine.partition import Extent, GatherGroup, plan_layout
+from zbench.engine.shard_layout import ShardedLayout
 from zbench.engine.speculative.rollback import DoubleBuffer, RollbackTarget
 from zbench.engine.speculative.subgroups import cut
 from zbench.engine.speculative.threads import MOST, Machine, choose, this_machine
@@ -28,7 +29,7 @@ def test_subgroups_cover_every_segment_once_within_its_bucket(
         bucket_size=bucket,
     )
     for rank in range(world_size):
-        shard = ShardLayout(layout, rank)
+        shard = ShardedLayout(layout, rank)
         groups = cut(shard, layout.buckets, size)
         assert len(groups) == len(layout.buckets)
         assert [g.index for of in groups for g in of] == list(range(sum(map(len, groups))))

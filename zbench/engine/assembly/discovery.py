@@ -3,9 +3,7 @@ gradients.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import groupby
 from typing import Any
 
 import torch
@@ -14,7 +12,6 @@ from torch import Tensor, nn
 from zbench.engine.optimizer.shard_optimizer import ParamGroup
 from zbench.engine.parameters.deferred import is_part
 from zbench.engine.parameters.replicated import ParamInfo
-from zbench.engine.partition import GatherGroup
 from zbench.engine.protocols import Collectives, Work
 from zbench.engine.transport.works import Then
 from zbench.errors import UsageError
@@ -115,69 +112,3 @@ def _broadcast(tensor: Tensor, collectives: Collectives) -> Work:
         tensor.copy_(copy)
 
     return Then(collectives.broadcast(copy, 0), back)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupPlan:
-    """How parameters are grouped in the flat layout; `resident` are those that stage 3 keeps whole."""
-
-    dtypes: list[torch.dtype]
-    groups: list[GatherGroup]
-    resident: frozenset[int] = frozenset()
-
-
-def replicated_groups(
-    param_infos: Sequence[ParamInfo], dtype: torch.dtype, alignment: int, standalone_threshold: float
-) -> GroupPlan:
-    """Group replicated parameters: one group per dtype, in backward order.
-
-    A parameter of at least `standalone_threshold` elements whose size is a multiple of `alignment` has a
-    group of its own, so its gradient can be reduced without a copy.
-    """
-    dtypes, dtype_groups = _dtype_groups(param_infos, dtype)
-    numel = [t.parameter.numel() for t in param_infos]
-    groups: list[GatherGroup] = []
-    for dtype_group, members in enumerate(dtype_groups):
-        alone = [i for i in members if numel[i] >= standalone_threshold and numel[i] % alignment == 0]
-        groups += [GatherGroup((i,), dtype_group) for i in alone]
-        groups += _unless_empty(tuple(i for i in members if i not in set(alone)), dtype_group)
-    return GroupPlan(dtypes, groups)
-
-
-def module_groups(
-    model: nn.Module, param_infos: Sequence[ParamInfo], dtype: torch.dtype, threshold: int
-) -> GroupPlan:
-    """Group parameters by the module that owns them, and those of at most `threshold` elements in one
-    region.
-    """
-    owner: dict[int, int] = {}
-    for number, module in enumerate(model.modules()):
-        for p in module.parameters(recurse=False):
-            owner.setdefault(id(p), number)
-    dtypes, dtype_groups = _dtype_groups(param_infos, dtype)
-    groups: list[GatherGroup] = []
-    resident: set[int] = set()
-    for dtype_group, members in enumerate(dtype_groups):
-        large = [i for i in members if param_infos[i].parameter.numel() > threshold]
-        by_owner = groupby(large, key=lambda i: owner[id(param_infos[i].parameter)])
-        groups += [GatherGroup(tuple(of_one), dtype_group) for _, of_one in by_owner]
-        small = _unless_empty(tuple(i for i in members if i not in set(large)), dtype_group)
-        resident |= {len(groups)} if small else set()
-        groups += small
-    return GroupPlan(dtypes, groups, frozenset(resident))
-
-
-def _unless_empty(members: tuple[int, ...], dtype_group: int) -> list[GatherGroup]:
-    return [GatherGroup(members, dtype_group)] if members else []
-
-
-def _dtype_groups(
-    param_infos: Sequence[ParamInfo], dtype: torch.dtype
-) -> tuple[list[torch.dtype], list[list[int]]]:
-    """Return the dtypes that parameters are stored in, and the parameters of each in backward order."""
-    stored = {
-        t.index: dtype if t.parameter.dtype == torch.float32 else t.parameter.dtype for t in param_infos
-    }
-    backward_order = [t.index for t in reversed(param_infos)]
-    dtypes = list(dict.fromkeys(stored[i] for i in backward_order))
-    return dtypes, [[i for i in backward_order if stored[i] == d] for d in dtypes]

@@ -63,22 +63,13 @@ def overrides(spec: EngineSpec) -> dict[str, ParamGroup]:
     return {p: group.model_dump(exclude_none=True) for p, group in spec.param_groups.items()}
 
 
-def reduces_at_boundary(spec: EngineSpec) -> bool:
-    """Whether gradients are reduced once a step; a step of one backward has no other time."""
-    if spec.accumulation_mode == "micro_steps" and spec.gradient_accumulation_steps == 1:
-        return True
-    if spec.reduce_at == "auto":
-        return spec.zero_stage < 2
-    return spec.reduce_at == "boundary"
-
-
 def share(spec: EngineSpec, memories: Memories, parameters: int, world_size: int) -> OffloadRatio:
     """Return what decides which share of the optimizer state, of so many parameters, lives on the host."""
     if spec.offload_optimizer == "none":
         return FixedRatio(0.0)
     if spec.offload_ratio != "auto":
         return FixedRatio(spec.offload_ratio)
-    threads, device = torch.get_num_threads(), memories.near.device
+    threads, device = torch.get_num_threads(), memories.local.device
     if spec.offload_schedule == "speculative":
         threads, _ = threads_for(spec.optimizer_threads, device, alone=world_size == 1)
     dtype, moments = DTYPES[spec.dtype], DTYPES[spec.optimizer.moments_dtype]

@@ -6,7 +6,7 @@ moments' dtype, of the parameter's shape; `step.NAME` its updates so far (int64)
 and `group.N` (float64: lr, beta1, beta2, eps, weight decay).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,9 +17,9 @@ from zbench.engine.memory.buffers import PartitionedBuffer
 from zbench.engine.optimizer.shard_optimizer import MOMENTS, ShardOptimizer
 from zbench.engine.parameters.frozen import Frozen
 from zbench.engine.parameters.replicated import Parameters, ParamInfo, write_segments
-from zbench.engine.partition import Segment
 from zbench.engine.policies import LossScaling
 from zbench.engine.protocols import Collectives, Tag
+from zbench.engine.shard_layout import Segment
 from zbench.errors import UsageError
 
 _STATE = Tag("the optimizer's state")
@@ -93,8 +93,7 @@ class EngineState:
     def local(self) -> LocalState:
         """Return this rank's part of the state; where every rank holds all of it, rank 0's."""
         pieces: dict[str, Tensor] = {}
-        mine = () if self.shard.whole and self.collectives.rank else self.shard.segments
-        for s in mine:
+        for s in self.shard.segments_to_save:
             span, name = self.shard.layout.spans[s.parameter], self.param_infos[s.parameter].name
             start = s.flat - span.start
             length = min(s.length, span.numel - start)
@@ -177,20 +176,12 @@ class EngineState:
 
     def _whole(self, local: Tensor) -> dict[str, Tensor]:
         """Return name -> whole tensor, from every rank's `local` [shard.length]."""
-        flat = local if self.shard.whole else self._flat(self.collectives.all_gather_small(local, _STATE))
+        flat = self.shard.assemble(local, lambda part: self.collectives.all_gather_small(part, _STATE))
         spans = self.shard.layout.spans
         return {
             t.name: flat[spans[t.index].start : spans[t.index].stop].view(t.parameter.shape).clone()
             for t in self.param_infos
         }
-
-    def _flat(self, gathered: Tensor) -> Tensor:
-        def parts() -> Iterator[Tensor]:
-            for block in self.shard.layout.blocks:
-                local = self.shard.local(block)
-                yield gathered[:, local.start : local.stop].reshape(-1)
-
-        return torch.cat([gathered.new_empty(0), *parts()])
 
 
 def _of_kind(state: Mapping[str, Tensor], kind: str, param_info: ParamInfo) -> Tensor | None:

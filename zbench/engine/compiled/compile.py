@@ -9,11 +9,10 @@ from zbench.engine.compiled.backend import compile_in_place, undo_compile
 from zbench.engine.compiled.registry import StepRegistry
 from zbench.engine.compiled.sink import CompiledGradients, ReductionMemory
 from zbench.engine.compiled.step_buffers import step_buffers
-from zbench.engine.compiled.targets import StepReducedGradientBuffer
 from zbench.engine.gradients.config import ReductionConfig
+from zbench.engine.gradients.reduced_buffers import StepReducedGradientBuffer
 from zbench.engine.gradients.reducer import BucketReducer
 from zbench.engine.parameters.replicated import ParamInfo
-from zbench.engine.transport.single import SingleProcessCollectives
 
 
 def compile_model(
@@ -24,7 +23,7 @@ def compile_model(
     `model(...)` stays the caller's way to run it. lowering: `aot_eager` or `inductor`.
     """
     layout = config.shard.layout
-    targets = StepReducedGradientBuffer(config.shard, config.memory_layout, config.device)
+    reduced_gradients = StepReducedGradientBuffer(config)
     dtype_policy = config.dtype_policy
     once, several = step_buffers(
         layout,
@@ -33,10 +32,9 @@ def compile_model(
         kept=dtype_policy.accumulation,
         cast=dtype_policy.communication is not None,
     )
-    scratch = [] if isinstance(config.transport, SingleProcessCollectives) else [config.transport.scratch]
-    reducer = BucketReducer(config.collectives, targets, in_flight=config.in_flight)
+    reducer = BucketReducer(config.collectives, reduced_gradients, in_flight=config.in_flight)
     registry = StepRegistry([t.parameter for t in param_infos])
-    memory = ReductionMemory(once, several, scratch, targets)
+    memory = ReductionMemory(once, several, config.transport, reduced_gradients)
     gradients = CompiledGradients(reducer, registry, memory, partial(undo_compile, model))
     compile_in_place(model, lowering, registry, gradients)
-    return targets, gradients
+    return reduced_gradients, gradients

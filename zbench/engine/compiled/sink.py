@@ -1,45 +1,46 @@
 """Gradients that come from compiled backward graphs and from hooks, several contributions a parameter."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from torch import Tensor
 
 from zbench.engine.compiled.ops import set_current
 from zbench.engine.compiled.registry import StepRegistry
 from zbench.engine.compiled.step_buffers import StepBucketBuffers, ZeroCopyStepBucketBuffers
-from zbench.engine.compiled.targets import StepReducedGradientBuffer
+from zbench.engine.gradients.reduced_buffers import ReducedGradientBuffer
 from zbench.engine.gradients.reducer import BucketReducer
 from zbench.engine.gradients.sinks import ReplicatedGradients
 from zbench.engine.policies import AccumulationBoundary
-from zbench.engine.transport.scratch import ScratchPool
+from zbench.engine.transport.choose import Transport
 from zbench.errors import UsageError
 
 
 class ReductionMemory:
-    """All memory that a step's reductions take: buffers to send, the collectives' scratch and the targets."""
+    """All memory of a step's reductions: bucket buffers, the collectives' scratch, reduced gradients."""
 
     def __init__(
         self,
         once: ZeroCopyStepBucketBuffers,
         several: StepBucketBuffers,
-        scratch: Sequence[ScratchPool],
-        targets: StepReducedGradientBuffer,
+        transport: Transport,
+        reduced_gradients: ReducedGradientBuffer,
     ) -> None:
         """once, several: what a step with one backward writes to, and one with more."""
-        self.once, self.several, self.targets = once, several, targets
-        self._scratch = scratch
+        self.once, self.several = once, several
+        self._transport, self._reduced_gradients = transport, reduced_gradients
 
     def release_buckets(self) -> None:
         """Free every buffer that is not in use."""
-        for pool in (self.once.pool, self.several.pool, *self._scratch):
-            pool.drop()
+        self.once.pool.drop()
+        self.several.pool.drop()
+        self._transport.release_scratch()
 
     def release(self) -> None:
         """Free everything; nothing may be in flight."""
         self.once.drop()
         self.several.drop()
         self.release_buckets()
-        self.targets.drop()
+        self._reduced_gradients.release()
 
 
 class CompiledGradients(ReplicatedGradients):

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 
 from zbench.engine.memory.buffers import MemoryLayout
-from zbench.engine.partition import ShardLayout
 from zbench.engine.protocols import Collectives
+from zbench.engine.shard_layout import ShardLayout
 from zbench.engine.transport.choose import Transport
 
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from zbench.engine.adam import NORM_CHUNK, AdamBackend
 from zbench.engine.memory.buffers import PartitionedBuffer
-from zbench.engine.partition import Layout, ShardLayout
+from zbench.engine.partition import Layout
 from zbench.engine.protocols import Collectives, Tag
+from zbench.engine.shard_layout import ShardLayout
 
 _SUMMARY = Tag("the step's norm and flags")
 
@@ -52,24 +53,17 @@ class Summarizer:
 
 
 class ChunkSums:
-    """Takes the chunk sums of this rank's part of the gradient, wherever its runs are."""
+    """Computes the chunk sums of this rank's part of the gradient, in every memory that holds some of it."""
 
-    def __init__(
-        self, shard: ShardLayout, rank: int, gradients: PartitionedBuffer, backend: AdamBackend
-    ) -> None:
-        self.backend, self._gradients = backend, gradients
-        parts = ShardLayout(shard.layout, rank)
-        self._chunks = parts.length // NORM_CHUNK
-        self._pieces = [parts.piece(block) for block in shard.layout.blocks] if shard.whole else None
+    def __init__(self, shard: ShardLayout, gradients: PartitionedBuffer, backend: AdamBackend) -> None:
+        self.backend, self._gradients, self._parts = backend, gradients, shard.parts
+        self._chunks = sum(part.length for part in self._parts) // NORM_CHUNK
 
     def take(self) -> Tensor:
-        """Return them, in local order."""
+        """Return the sums of squares [chunks] float64 of this rank's part, in local order."""
         out = torch.zeros(self._chunks, dtype=torch.float64)
-        if self._pieces is None:
-            views = [run for _, run in self._gradients.runs() if run.numel()]
-        else:
-            views = [self._gradients.run(p.start, p.length) for p in self._pieces]
-        sizes = [v.numel() // NORM_CHUNK for v in views]
+        views = [view for part in self._parts for view in self._gradients.views(part)]
+        sizes = [view.numel() // NORM_CHUNK for view in views]
         chunk_square_sums(self.backend, views, out.split(sizes))  # type: ignore[no-untyped-call]
         return out
 

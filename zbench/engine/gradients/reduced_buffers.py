@@ -1,43 +1,42 @@
-"""Where the rank sums of gradients land: this rank's shard, or the whole flat gradient (stage 0).
+"""Reduced-gradient buffers: they hold the rank sums of gradients from the reduction to the optimizer step.
 
-`sums` [shard.length] holds them in local order once `settle` has returned. A later backward of the same step
-is added to what stands there.
+`sums` [shard.length] float32 holds them in local order once `settle` has returned. Each later backward of the
+same step is added to it.
 """
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from zbench.engine.gradients.offloaded_sums import OffloadedSums
+from zbench.engine.gradients.config import ReductionConfig
+from zbench.engine.gradients.sum_writers import SumWriter, sum_writer
 from zbench.engine.memory.buffers import FlatBuffer, MemoryLayout
-from zbench.engine.memory.kinds import Copy, Memory
-from zbench.engine.partition import Bucket, Extent, ShardLayout
-from zbench.engine.protocols import Collectives, Tag, Work
+from zbench.engine.partition import Bucket, Extent
+from zbench.engine.protocols import Tag, Work
 from zbench.engine.transport.scratch import ScratchPool
 from zbench.engine.transport.sums import accumulate
 from zbench.engine.transport.works import All
 
-_LEAVING_AT_ONCE = 2  # copies out of scratch memory
-
 
 class ReducedGradientBuffer:
-    """Holds this rank's part of every sum in the memories of `memory_layout`; each bucket lies in one memory.
-    Sums of several backwards are rounded to `kept`.
+    """Holds what this rank keeps of every sum, in the memories of `config.memory_layout`.
 
-    Per backward: `begin`, then `target` and `landed` for each bucket, then `settle`.
+    Each bucket lies in one memory. Sums of several backwards are rounded to the accumulation dtype. Per
+    backward: `begin`, then `target` and `store` for each bucket, then `settle`; per step: `release`.
     """
 
-    def __init__(
-        self, shard: ShardLayout, memory_layout: MemoryLayout, device: torch.device, kept: torch.dtype
-    ) -> None:
-        self.shard, self.device, self.kept = shard, device, kept
-        self.sums = memory_layout.zeros(torch.float32)
-        self._scratch = ScratchPool(device)
+    buckets_in_flight: ClassVar[int] = 2
+
+    def __init__(self, config: ReductionConfig) -> None:
+        self.shard, self._accumulation_dtype = config.shard, config.dtype_policy.accumulation
+        self.sums = self._memory_layout(config).zeros(torch.float32)
+        self._scratch = ScratchPool(config.device)
+        memories = dict.fromkeys(flat.memory for flat in self.sums.flats)
+        self._writers = {m: sum_writer(m, config.device, self._scratch, self._add) for m in memories}
         self._first = True
-        self._offloaded: dict[Memory, OffloadedSums] = {}
-        self._leaving: deque[tuple[Copy, Tensor]] = deque()
 
     def begin(self, *, first: bool, last: bool) -> None:
         """Start a backward that reduces: the `first` of a step overwrites, later ones add."""
@@ -45,123 +44,110 @@ class ReducedGradientBuffer:
 
     def target(self, bucket: Bucket) -> Tensor:
         """Return a float32 tensor whose first bucket.length / world_size elements the reduction writes."""
-        place = self._place(bucket)
-        if self._first and self._is_local(bucket):
-            return place
-        return self._scratch.take(place.numel(), torch.float32)
+        return self._writer(bucket).target(self._place(bucket), first=self._first)
 
-    def landed(self, bucket: Bucket, target: Tensor) -> Work | None:
-        """Take over a finished reduction; return what to wait for if the sums are still on their way into
+    def store(self, bucket: Bucket, target: Tensor) -> Work | None:
+        """Take over a finished reduction from `target`; return what to wait for, if its sums are not in
         `sums`.
         """
-        place = self._place(bucket)
-        sums = target[: place.numel()]
-        if not self._is_local(bucket):
-            return self._offload(sums, place, self._flat(bucket).memory, target)
-        if not self._first:
-            self._add(place, sums)
-            self._scratch.give(target)
-        return None
+        return self._writer(bucket).write(target, self._place(bucket), first=self._first)
 
     def settle(self) -> None:
-        """Return when every sum stands in `sums`."""
-        for offloaded in self._offloaded.values():
-            offloaded.settle()
-        self._let_go(keep=0)
+        """Return when every sum is in `sums`."""
+        for writer in self._writers.values():
+            writer.settle()
+
+    def release(self) -> None:
+        """Release the step's gradient memory, where it is not kept: the step was taken or discarded."""
 
     def close(self) -> None:
-        """End what runs beside backward."""
-        for offloaded in self._offloaded.values():
-            offloaded.close()
-
-    def drop(self) -> None:
-        """The update has read the sums, or the step is forgotten."""
-
-    def _free(self) -> None:
-        """Free the memory under `sums` and all its views, and that of sums that were on their way."""
-        for flat in self.sums.flats:
-            flat.release()
-        self._scratch.drop()
+        """End what runs in the background."""
+        for writer in self._writers.values():
+            writer.close()
 
     def bytes_by_category(self) -> dict[str, int]:
         """Return what it holds now."""
         held = Counter(self.sums.bytes_by_category("gradients"))
-        for offloaded in self._offloaded.values():
-            held.update(offloaded.bytes_by_category())
+        for writer in self._writers.values():
+            held.update(writer.bytes_by_category())
         return {**held, "buckets": self._scratch.bytes}
 
+    def _memory_layout(self, config: ReductionConfig) -> MemoryLayout:
+        return config.memory_layout
+
+    def _local(self, bucket: Bucket) -> Extent:
+        return self.shard.local(Extent(bucket.start, bucket.length))
+
     def _flat(self, bucket: Bucket) -> FlatBuffer:
-        local = self.shard.local(Extent(bucket.start, bucket.length))
+        local = self._local(bucket)
         return self.sums.flat(local.start, local.length)
 
-    def _is_local(self, bucket: Bucket) -> bool:
-        return self._flat(bucket).memory.device.type == self.device.type
+    def _writer(self, bucket: Bucket) -> SumWriter:
+        return self._writers[self._flat(bucket).memory]
 
     def _place(self, bucket: Bucket) -> Tensor:
-        local = self.shard.local(Extent(bucket.start, bucket.length))
+        local = self._local(bucket)
         return self.sums.run(local.start, local.length)
 
-    def _offload(self, sums: Tensor, place: Tensor, memory: Memory, target: Tensor) -> Work:
-        self._let_go(keep=_LEAVING_AT_ONCE - 1)
-        if memory not in self._offloaded:
-            self._offloaded[memory] = OffloadedSums(memory, self._add)
-        work, copy = self._offloaded[memory].bring(sums, place, first=self._first)
-        self._leaving.append((copy, target))
-        return work
-
     def _add(self, place: Tensor, sums: Tensor) -> None:
-        total = place.to(self.kept)
+        total = place.to(self._accumulation_dtype)
         accumulate(total, sums)
         if total is not place:
             place.copy_(total)
 
-    def _let_go(self, keep: int) -> None:
-        """Take back the scratch memory that copies have left, until no more than `keep` are under way."""
-        while len(self._leaving) > keep:
-            copy, scratch = self._leaving.popleft()
-            copy.release()
-            self._scratch.give(scratch)
+    def _free(self) -> None:
+        """Free the memory under `sums` and all its views, and the scratch buffers."""
+        for flat in self.sums.flats:
+            flat.release()
+        self._scratch.drop()
 
 
 class TransientReducedGradientBuffer(ReducedGradientBuffer):
-    """Has memory for a bucket's sums from its first reduction to the update only, so none while activations
-    are at their height.
+    """Allocates memory for each bucket's sums at its first reduction and frees it after the optimizer step,
+    so it holds none at the peak of activation memory.
     """
 
-    def __init__(
-        self, shard: ShardLayout, memory_layout: MemoryLayout, device: torch.device, kept: torch.dtype
-    ) -> None:
-        local = (shard.local(Extent(b.start, b.length)) for b in shard.layout.buckets)
-        super().__init__(shard, memory_layout.cut(local), device, kept)
-        self.drop()
+    def __init__(self, config: ReductionConfig) -> None:
+        super().__init__(config)
+        self.release()
 
     def target(self, bucket: Bucket) -> Tensor:
-        self._flat(bucket).bind()
+        self._flat(bucket).allocate()
         return super().target(bucket)
 
-    def drop(self) -> None:
+    def release(self) -> None:
         self._free()
+
+    def _memory_layout(self, config: ReductionConfig) -> MemoryLayout:
+        return config.memory_layout.cut(self._local(bucket) for bucket in config.shard.layout.buckets)
+
+
+class StepReducedGradientBuffer(TransientReducedGradientBuffer):
+    """Allocates and frees the memory of all buckets at once, at the step's first reduction."""
+
+    def begin(self, *, first: bool, last: bool) -> None:
+        for flat in self.sums.flats:
+            if flat.allocate():
+                flat.buffers[0].zero_()
+        super().begin(first=first, last=last)
+
+    def _memory_layout(self, config: ReductionConfig) -> MemoryLayout:
+        return config.memory_layout
 
 
 _SUMS = Tag("the reduced gradients")
 
 
 class WholeReducedGradientBuffer(ReducedGradientBuffer):
-    """Keeps the whole flat gradient: this rank's parts are reduced into it, the last backward gathers the
-    others'.
+    """Keeps the whole flat gradient: this rank's parts are reduced into it, and the last backward gathers the
+    other ranks' parts.
     """
 
-    def __init__(
-        self,
-        shard: ShardLayout,
-        memory_layout: MemoryLayout,
-        device: torch.device,
-        kept: torch.dtype,
-        comm: Collectives,
-    ) -> None:
-        super().__init__(shard, memory_layout, device, kept)
-        self._parts = ShardLayout(shard.layout, comm.rank)
-        self._comm = comm
+    buckets_in_flight = 1  # fewer, because they come on top of the whole gradient
+
+    def __init__(self, config: ReductionConfig) -> None:
+        super().__init__(config)
+        self._collectives = config.collectives
         self._last = False
         self._gathers: list[Work] = []
 
@@ -169,8 +155,8 @@ class WholeReducedGradientBuffer(ReducedGradientBuffer):
         super().begin(first=first, last=last)
         self._last = last
 
-    def landed(self, bucket: Bucket, target: Tensor) -> Work | None:
-        super().landed(bucket, target)
+    def store(self, bucket: Bucket, target: Tensor) -> Work | None:
+        super().store(bucket, target)
         if self._last:
             super().settle()
             self._gather(bucket.blocks)
@@ -185,9 +171,10 @@ class WholeReducedGradientBuffer(ReducedGradientBuffer):
         self._gathers.clear()
 
     def _gather(self, blocks: Sequence[Extent]) -> None:
-        self._gathers += [self._comm.all_gather(self.sums.run(b.start, b.length), _SUMS) for b in blocks]
+        views = [self.sums.run(b.start, b.length) for b in blocks]
+        self._gathers += [self._collectives.all_gather(view, _SUMS) for view in views]
 
     def _place(self, bucket: Bucket) -> Tensor:
         (block,) = bucket.blocks
-        piece = self._parts.piece(block)
-        return self.sums.run(piece.start, piece.length)
+        part = self.shard.part(block)
+        return self.sums.run(part.start, part.length)

@@ -74,7 +74,7 @@ class BucketReducer:
             self._missing[portion.bucket] -= 1
             self._launch_full()
             while self.polls and self._running and self._running[0][1].is_completed():
-                self._land_oldest()
+                self._complete_oldest()
 
     def finish(self, missing: Iterable[int]) -> None:
         """End the backward: parameters in `missing` count as zero; reduce what is left and wait for all of
@@ -86,7 +86,7 @@ class BucketReducer:
                 self._clear(self._bucket_buffers, portion)
         self._missing = [0] * len(self.buckets)
         self._launch_full()
-        self._land(0)
+        self._complete_down_to(0)
         self._bucket_buffers = None
 
     def abandon(self) -> None:
@@ -94,7 +94,7 @@ class BucketReducer:
         buckets.
         """
         if self._bucket_buffers is not None:
-            self._land(0)
+            self._complete_down_to(0)
             for bucket in self.buckets[self._next :]:
                 self._bucket_buffers.discard(bucket.index)
             self._bucket_buffers = None
@@ -109,29 +109,29 @@ class BucketReducer:
         assert self._bucket_buffers is not None
         for portion in self._zeros.pop(bucket.index, ()):
             self._clear(self._bucket_buffers, portion)
-        self._land(self.in_flight - bucket.length)
+        self._complete_down_to(self.in_flight - bucket.length)
         target = self.reduced_gradients.target(bucket)
         part = target[: bucket.length // self.collectives.world_size]
         send, tag = self._bucket_buffers.ready(bucket.index), self._tags[bucket.index]
         work = self.collectives.reduce_scatter(send, part, tag)
         self._running.append((bucket, work, target))
         if self.in_flight == 0:
-            self._land(0)
+            self._complete_down_to(0)
 
     @staticmethod
     def _clear(bucket_buffers: BucketBuffers, portion: Portion) -> None:
         bucket_buffers.open(portion.bucket)[portion.target : portion.target + portion.length].zero_()
 
-    def _land(self, keep: int) -> None:
+    def _complete_down_to(self, keep: int) -> None:
         """Wait for the oldest until no more than `keep` elements are in flight."""
         while self._running and sum(bucket.length for bucket, _, _ in self._running) > keep:
-            self._land_oldest()
+            self._complete_oldest()
 
-    def _land_oldest(self) -> None:
+    def _complete_oldest(self) -> None:
         assert self._bucket_buffers is not None
         bucket, work, target = self._running.popleft()
         work.wait()
         self._bucket_buffers.close(bucket.index)
-        arrival = self.reduced_gradients.landed(bucket, target)
+        arrival = self.reduced_gradients.store(bucket, target)
         if self._last and self.on_reduced is not None:
             self.on_reduced(bucket, arrival)

@@ -12,10 +12,12 @@ agrees across ranks. The gradient is copied before `accept` returns, or kept unc
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Sequence
+from typing import Self
 
 from torch import Tensor
 
 from zbench.engine.gradients.bucket_buffers import BucketBuffers
+from zbench.engine.gradients.buffer_factory import BucketBufferFactory
 from zbench.engine.gradients.reducer import BucketReducer
 from zbench.engine.parameters.replicated import ParamInfo
 from zbench.engine.partition import Portion
@@ -37,6 +39,13 @@ class Gradients(ABC):
         self.contributed = [False] * len(self.portions)
         self._arrived = [False] * len(self.portions)
         self._open = False
+
+    @classmethod
+    @abstractmethod
+    def build(
+        cls, reducer: BucketReducer, param_infos: Sequence[ParamInfo], factory: BucketBufferFactory
+    ) -> Self:
+        """Return gradients that are written to buffers of `factory`."""
 
     @abstractmethod
     def begin(self, this: AccumulationBoundary, loss: Tensor) -> None:
@@ -72,7 +81,7 @@ class Gradients(ABC):
     def clear(self) -> None:
         """Forget the step's gradients: the update has read them, or they were dropped."""
         self.contributed = [False] * len(self.portions)
-        self.reducer.reduced_gradients.drop()
+        self.reducer.reduced_gradients.release()
 
     def close(self) -> None:
         """End what runs beside backward, and let go of whatever is registered elsewhere."""
@@ -125,6 +134,12 @@ class ShardedGradients(Gradients):
         super().__init__(reducer, param_infos)
         self._bucket_buffers = bucket_buffers
 
+    @classmethod
+    def build(
+        cls, reducer: BucketReducer, param_infos: Sequence[ParamInfo], factory: BucketBufferFactory
+    ) -> Self:
+        return cls(reducer, param_infos, factory.direct(accumulates=True))
+
     def begin(self, this: AccumulationBoundary, loss: Tensor) -> None:
         self._start()
         self.reducer.begin(self._bucket_buffers, first=this.first, last=bool(this.last))
@@ -164,6 +179,13 @@ class ReplicatedGradients(Gradients):
         self._waits = False
         self._reduced = False
         self._waiting: dict[int, Tensor] = {}
+
+    @classmethod
+    def build(
+        cls, reducer: BucketReducer, param_infos: Sequence[ParamInfo], factory: BucketBufferFactory
+    ) -> Self:
+        once, several = factory.direct(accumulates=False), factory.accumulating()
+        return cls(reducer, param_infos, once=once, several=several)
 
     def begin(self, this: AccumulationBoundary, loss: Tensor) -> None:
         self._start()

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from zbench.engine.memory.kinds import Memory
 from zbench.engine.memory.pages import prefer_huge_pages
-from zbench.engine.partition import Extent, ShardLayout
+from zbench.engine.partition import Extent
+from zbench.engine.shard_layout import ShardLayout
 
 
 class FlatBuffer:
@@ -31,7 +32,7 @@ class FlatBuffer:
         """Bytes of the buffer's memory."""
         return self.buffers[0].untyped_storage().nbytes()
 
-    def bind(self) -> bool:
+    def allocate(self) -> bool:
         """Give the buffer and all its views memory, not initialised; return whether they had none."""
         missing = self.nbytes < self.buffers[0].nbytes
         if missing:
@@ -78,6 +79,13 @@ class PartitionedBuffer:
         """Yield the longest runs that lie together, in local order."""
         for extent, flat in self._parts:
             yield extent, flat.run(extent.start, extent.length)
+
+    def views(self, extent: Extent) -> Iterator[Tensor]:
+        """Yield the views that make up a run of the index space, in local order."""
+        for held, flat in self._parts:
+            common = _overlap(held, extent)
+            if common.length > 0:
+                yield flat.run(common.start, common.length)
 
     def cpu(self) -> Tensor:
         """Return all of it, [length], in CPU memory: a copy unless it lies there in one piece."""

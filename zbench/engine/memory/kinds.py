@@ -167,7 +167,7 @@ class PinnedHostMemory:
 class Memories:
     """What the engine may keep buffers in: the model's own device, and the host beside it."""
 
-    near: Memory
+    local: Memory
     host: Memory
 
     @classmethod

@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
-from zbench.engine.memory.buffers import FlatBuffer, MemoryLayout
-from zbench.engine.memory.kinds import Copy, Memory
+from zbench.engine.memory.buffers import FlatBuffer
+from zbench.engine.memory.kinds import Copy
 from zbench.engine.parameters.replicated import Parameters
-from zbench.engine.partition import Extent, Segment, ShardLayout
+from zbench.engine.partition import Extent
+from zbench.engine.shard_layout import Segment
 
 
 class MasterWeights(Protocol):
@@ -110,36 +110,6 @@ class StagedMasters(SeparateMasters):
 
     def bytes_by_category(self) -> dict[str, int]:
         return {**super().bytes_by_category(), f"{self._flat.memory.prefix}buckets": self._staged.nbytes}
-
-
-def make_masters(
-    shard: ShardLayout,
-    memory_layout: MemoryLayout,
-    parameters: Parameters,
-    dtypes: Sequence[torch.dtype],
-    stored: Memory,
-) -> list[MasterWeights]:
-    """Return the master weights of each dtype group, whose parameters of dtypes[k] are kept in `stored`."""
-    found: list[MasterWeights] = []
-    for dtype_group, dtype in enumerate(dtypes):
-        part = memory_layout.within(shard.local(shard.layout.dtype_group_extent(dtype_group)))
-        kinds = [
-            (extents, _in_memory(memory, extents, parameters, dtype, stored))
-            for memory, extents in part.parts
-        ]
-        found.append(kinds[0][1] if len(kinds) == 1 else PartitionedMasters(kinds))
-    return found
-
-
-def _in_memory(
-    memory: Memory, extents: Sequence[Extent], parameters: Parameters, dtype: torch.dtype, stored: Memory
-) -> MasterWeights:
-    if dtype == torch.float32 and memory == stored:
-        return ParametersAsMasters(parameters)
-    flat = FlatBuffer(memory, extents, torch.float32)
-    if memory.device.type == stored.device.type:
-        return SeparateMasters(parameters, flat)
-    return StagedMasters(parameters, flat, FlatBuffer(memory, extents, dtype))
 
 
 class PartitionedMasters:

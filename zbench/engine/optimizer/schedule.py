@@ -5,7 +5,9 @@ must leave the same bits as this one.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
 
 from zbench.engine.adam import AdamBackend
 from zbench.engine.optimizer.shard_optimizer import ShardOptimizer
@@ -32,6 +34,10 @@ class Schedule(ABC):
         """
 
     @abstractmethod
+    def square_sums(self) -> Tensor:
+        """Return the sums of squares of this rank's part of the gradient, per chunk, in local order."""
+
+    @abstractmethod
     def commit(self) -> None:
         """Take the step that was prepared."""
 
@@ -53,13 +59,23 @@ class AfterBackward(Schedule):
     one's update.
     """
 
-    def __init__(self, optimizer: ShardOptimizer, backend: AdamBackend, parameters: Parameters) -> None:
+    def __init__(
+        self,
+        optimizer: ShardOptimizer,
+        backend: AdamBackend,
+        parameters: Parameters,
+        square_sums: Callable[[], Tensor],
+    ) -> None:
         self.optimizer, self.backend, self.parameters = optimizer, backend, parameters
+        self._square_sums = square_sums
         self._prepared: tuple[float, Sequence[bool]] = 1.0, ()
 
     def prepare(self, scale: float, active: Sequence[bool]) -> bool:
         self._prepared = scale, active
         return False
+
+    def square_sums(self) -> Tensor:
+        return self._square_sums()
 
     def commit(self) -> None:
         scale, active = self._prepared

@@ -19,7 +19,7 @@ from torch import Tensor
 from zbench.engine.adam import AdamBackend, AdamTask, Hyper, Slot
 from zbench.engine.memory.buffers import MemoryLayout, PartitionedBuffer
 from zbench.engine.optimizer.masters import MasterWeights
-from zbench.engine.partition import Segment, ShardLayout
+from zbench.engine.shard_layout import Segment, ShardLayout
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 ParamGroup = dict[str, Any]

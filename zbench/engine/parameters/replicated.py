@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from zbench.engine.memory.kinds import Copy, Memory, transfer
-from zbench.engine.partition import Extent, Segment, ShardLayout
+from zbench.engine.partition import Extent
 from zbench.engine.protocols import Collectives, Tag, Work
+from zbench.engine.shard_layout import Segment, ShardLayout
 from zbench.engine.transport.works import All
 
 
@@ -119,7 +120,7 @@ class ReplicatedParameters(Parameters):
         layout = shard.layout
         super().__init__(shard, dtypes, memory, [layout.dtype_group_extent(k) for k in range(len(dtypes))])
         self.collectives = collectives
-        self._blocks: list[Extent] = [] if shard.whole else list(layout.blocks)
+        self._blocks = shard.blocks_to_gather
         self._published = 0
         self._works: list[Work] = []
 

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from zbench.engine.memory.kinds import Copy, Memory
 from zbench.engine.parameters.replicated import Parameters, ParamInfo
-from zbench.engine.partition import Extent, Segment, ShardLayout
+from zbench.engine.partition import Extent
 from zbench.engine.protocols import Collectives, Tag, Work
+from zbench.engine.shard_layout import Segment, ShardLayout
 from zbench.engine.transport.works import All
 
 
@@ -107,9 +108,9 @@ class ShardedParameters(Parameters):
         self._leaving = [copy for copy in self._leaving if not copy.is_completed()]
         works = []
         for block in group.blocks:
-            piece, local = self.shard.piece(block), self.shard.local(block)
-            at = piece.start - group.extent.start
-            mine = group.full[at : at + piece.length]
+            part, local = self.shard.part(block), self.shard.local(block)
+            at = part.start - group.extent.start
+            mine = group.full[at : at + part.length]
             copy = self.memory.copy_out(self._stored(group.dtype_group, local.start, local.length), mine)
             self._leaving.append(copy)
             copy.wait()

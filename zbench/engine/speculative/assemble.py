@@ -6,13 +6,20 @@ from itertools import accumulate
 from typing import Literal
 
 import torch
-from torch.nn import Parameter
+from torch import Tensor
 
 from zbench.engine.adam import NORM_CHUNK, AdamBackend
+from zbench.engine.memory.buffers import FlatBuffer
 from zbench.engine.optimizer.shard_optimizer import ShardOptimizer
 from zbench.engine.parameters.replicated import Parameters, ParamInfo
-from zbench.engine.parameters.sharded import ShardedParameters
-from zbench.engine.speculative.rollback import SHARE, DoubleBuffer, Journal, Rollback, RollbackTarget
+from zbench.engine.speculative.rollback import (
+    SHARE,
+    DoubleBuffer,
+    Journal,
+    Rollback,
+    RollbackTarget,
+    storage_of,
+)
 from zbench.engine.speculative.schedule import Speculative, StepAssumptions
 from zbench.engine.speculative.subgroups import Subgroup, cut
 from zbench.engine.speculative.threads import threads_for
@@ -22,11 +29,14 @@ from zbench.engine.speculative.worker import UpdateWorker
 
 @dataclass(frozen=True, slots=True)
 class SpeculationSettings:
-    """What may be set. sub_group_size: elements that one update covers at most."""
+    """sub_group_size: the most elements per update. offloaded_buckets: so many buckets, the first to be
+    reduced, have their optimizer state in CPU memory.
+    """
 
     sub_group_size: int
     threads: int | Literal["auto"]
     rollback: Literal["double_buffer", "journal"]
+    offloaded_buckets: int
 
 
 def speculate(
@@ -37,20 +47,24 @@ def speculate(
     assumptions: StepAssumptions,
     settings: SpeculationSettings,
 ) -> Speculative:
-    """Return the speculative schedule of an optimizer whose state lives in CPU memory, or some of it.
+    """Return the speculative schedule of an optimizer whose state is in CPU memory, or some of it.
 
     Its worker threads run until `close`.
     """
     shard = optimizer.shard
     subgroups = cut(shard, shard.layout.buckets, settings.sub_group_size)
     squares = torch.zeros(shard.length // NORM_CHUNK, dtype=torch.float64) if assumptions.norm else None
-    held, moving = _held(optimizer, parameters, param_infos)
-    ahead = [g for of_bucket in subgroups for g in of_bucket if _on_host(optimizer, g)]
-    rollback: Rollback = DoubleBuffer(held, moving)
+    ahead = [g for of_bucket in subgroups[: settings.offloaded_buckets] for g in of_bucket]
     if settings.rollback == "journal":
         ahead = _first(ahead, SHARE)
-        runs = optimizer.runs([s for g in ahead for s in g.segments])
-        rollback = Journal(held, (view for run in runs for view in written_by(run)))
+    runs = optimizer.runs([s for g in ahead for s in g.segments])
+    written = [view for run in runs for view in written_by(run)]
+    targets = _targets(optimizer, parameters, written)
+    rollback: Rollback = (
+        Journal(targets, written)
+        if settings.rollback == "journal"
+        else DoubleBuffer(targets, [t.parameter for t in param_infos])
+    )
     late = {g.index for of_bucket in subgroups for g in of_bucket} - {g.index for g in ahead}
     updates = Updates(optimizer, rollback, squares)
     device = param_infos[0].parameter.device if param_infos else torch.device("cpu")
@@ -59,9 +73,19 @@ def speculate(
     return Speculative(updates, worker, parameters, backend, subgroups, late, assumptions)
 
 
-def _on_host(optimizer: ShardOptimizer, subgroup: Subgroup) -> bool:
-    first = subgroup.segments[0]
-    return bool(optimizer.gradients.flat(first.local, first.length).memory.prefix)
+def _targets(
+    optimizer: ShardOptimizer, parameters: Parameters, written: Sequence[Tensor]
+) -> list[RollbackTarget]:
+    """Return the holders of the buffers of which an update ahead writes some of the views `written`."""
+    holders: list[FlatBuffer | Parameters] = [flat for m in optimizer.masters for flat in m.flats]
+    holders += [flat for buffer in optimizer.moments.buffers for flat in buffer.flats]
+    holders.append(parameters)
+    storages = {storage_of(view) for view in written}
+    return [
+        RollbackTarget(holder, f"{holder.memory.prefix}speculative")
+        for holder in holders
+        if any(storage_of(buffer) in storages for buffer in holder.buffers)
+    ]
 
 
 def _first(subgroups: Sequence[Subgroup], share: float) -> list[Subgroup]:
@@ -69,19 +93,6 @@ def _first(subgroups: Sequence[Subgroup], share: float) -> list[Subgroup]:
     sizes = [sum(s.length for s in g.segments) for g in subgroups]
     reached = accumulate(sizes)
     return [g for g, total in zip(subgroups, reached, strict=True) if total <= share * sum(sizes)]
-
-
-def _held(
-    optimizer: ShardOptimizer, parameters: Parameters, param_infos: Sequence[ParamInfo]
-) -> tuple[list[RollbackTarget], list[Parameter]]:
-    """Return what an update ahead may write, and the model's parameters that are views of it."""
-    flats = [flat for masters in optimizer.masters for flat in masters.flats]
-    flats += [flat for buffer in optimizer.moments.buffers for flat in buffer.flats]
-    held = [RollbackTarget(flat, "host_speculative") for flat in flats if flat.memory.prefix]
-    if not any(parameters.memory.device.type == h.holder.memory.device.type for h in held):
-        return held, []
-    held.append(RollbackTarget(parameters, f"{parameters.memory.prefix}speculative"))
-    return held, [] if isinstance(parameters, ShardedParameters) else [t.parameter for t in param_infos]
 
 
 class _SubgroupNames:

@@ -21,8 +21,9 @@ from zbench.engine.adam import NORM_CHUNK, AdamBackend
 from zbench.engine.gradients.norm import chunk_square_sums
 from zbench.engine.optimizer.schedule import Schedule
 from zbench.engine.parameters.replicated import Parameters
-from zbench.engine.partition import Bucket, Segment
+from zbench.engine.partition import Bucket
 from zbench.engine.protocols import Work
+from zbench.engine.shard_layout import Segment
 from zbench.engine.speculative.subgroups import Subgroup
 from zbench.engine.speculative.updates import Update, Updates
 from zbench.engine.speculative.worker import UpdateWorker

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from zbench.engine.adam import NORM_CHUNK
-from zbench.engine.partition import Bucket, Extent, Segment, ShardLayout
+from zbench.engine.partition import Bucket, Extent
+from zbench.engine.shard_layout import Segment, ShardLayout
 
 LARGEST = 1 << 19
 """Elements. An update of so many takes about half a millisecond: little is left over after backward, and the

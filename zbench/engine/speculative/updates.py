@@ -11,7 +11,7 @@ from zbench.engine.adam import NORM_CHUNK, AdamTask, Hyper, Slot
 from zbench.engine.adam.checks import check_hyper, check_tasks
 from zbench.engine.adam.plan import build_plan, is_simulated, native_hyper, task_tensors
 from zbench.engine.optimizer.shard_optimizer import ShardOptimizer, UpdateRun
-from zbench.engine.partition import Segment
+from zbench.engine.shard_layout import Segment
 from zbench.engine.speculative.rollback import Rollback
 from zbench.engine.speculative.subgroups import Subgroup
 

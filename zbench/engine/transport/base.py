@@ -58,6 +58,10 @@ class GroupCollectives(ABC):
         """Return what its receive buffers hold now."""
         return {"buckets": self.scratch.bytes}
 
+    def release_scratch(self) -> None:
+        """Free the receive buffers that are not in use."""
+        self.scratch.drop()
+
     def end(self) -> None:  # noqa: B027 - a backend that serves others, too, ends them by its own deadline
         """Disconnect this rank: whoever waits for it hears of it."""
 

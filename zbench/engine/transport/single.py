@@ -35,5 +35,8 @@ class SingleProcessCollectives:
     def bytes_by_category(self) -> dict[str, int]:
         return {}
 
+    def release_scratch(self) -> None:
+        return
+
     def close(self) -> None:
         return

@@ -1,0 +1,76 @@
+"""Builds the optimizer: master weights, moments and the Adam backend."""
+
+from collections.abc import Sequence
+
+import torch
+
+from zbench.engine.adam import AdamBackend, CudaAdam, MixedAdam, NativeAdam
+from zbench.engine.assembly.settings import DTYPES
+from zbench.engine.gradients.reduced_buffers import ReducedGradientBuffer
+from zbench.engine.memory.buffers import FlatBuffer, MemoryLayout
+from zbench.engine.memory.kinds import Memory
+from zbench.engine.optimizer.masters import (
+    MasterWeights,
+    ParametersAsMasters,
+    PartitionedMasters,
+    SeparateMasters,
+    StagedMasters,
+)
+from zbench.engine.optimizer.shard_optimizer import Moments, ParamGroup, ShardOptimizer
+from zbench.engine.parameters.replicated import Parameters, ParamInfo
+from zbench.engine.partition import Extent
+from zbench.spec.engine import EngineSpec
+
+
+def make_adam(device: torch.device, offload_ratio: float) -> AdamBackend:
+    """Return the backend that updates optimizer state of which `offload_ratio` is on the CPU."""
+    if device.type != "cuda" or offload_ratio == 1.0:
+        return NativeAdam()
+    return CudaAdam() if offload_ratio == 0.0 else MixedAdam({"cuda": CudaAdam(), "cpu": NativeAdam()})
+
+
+def make_optimizer(
+    spec: EngineSpec,
+    memory_layout: MemoryLayout,
+    parameters: Parameters,
+    reduced_gradients: ReducedGradientBuffer,
+    param_infos: Sequence[ParamInfo],
+    groups: Sequence[ParamGroup],
+) -> ShardOptimizer:
+    """Return the optimizer of what this rank keeps, its state in the memories of `memory_layout`."""
+    moments = Moments(
+        memory_layout,
+        DTYPES[spec.optimizer.moments_dtype],
+        amsgrad=any(group["amsgrad"] for group in groups),
+        stochastic=spec.optimizer.moments_rounding == "stochastic",
+    )
+    return ShardOptimizer(
+        parameters.shard,
+        make_masters(memory_layout, parameters),
+        moments,
+        reduced_gradients.sums,
+        groups,
+        [t.group for t in param_infos],
+        sub_group_size=spec.sub_group_size,
+    )
+
+
+def make_masters(memory_layout: MemoryLayout, parameters: Parameters) -> list[MasterWeights]:
+    """Return the master weights of each dtype group of `parameters`."""
+    shard, found = parameters.shard, list[MasterWeights]()
+    for dtype_group, dtype in enumerate(parameters.dtypes):
+        part = memory_layout.within(shard.local(shard.layout.dtype_group_extent(dtype_group)))
+        kinds = [(extents, _masters_in(memory, extents, parameters, dtype)) for memory, extents in part.parts]
+        found.append(kinds[0][1] if len(kinds) == 1 else PartitionedMasters(kinds))
+    return found
+
+
+def _masters_in(
+    memory: Memory, extents: Sequence[Extent], parameters: Parameters, dtype: torch.dtype
+) -> MasterWeights:
+    if dtype == torch.float32 and memory == parameters.memory:
+        return ParametersAsMasters(parameters)
+    flat = FlatBuffer(memory, extents, torch.float32)
+    if memory.device.type == parameters.memory.device.type:
+        return SeparateMasters(parameters, flat)
+    return StagedMasters(parameters, flat, FlatBuffer(memory, extents, dtype))

@@ -1,0 +1,57 @@
+"""Which bucket buffers a step writes its gradients to: they differ in what is copied and what is kept."""
+
+from functools import partial
+
+import torch
+
+from zbench.engine.gradients.bucket_buffers import (
+    BucketBuffers,
+    CastBucketBuffers,
+    InPlaceBucketBuffers,
+    PersistentBucketBuffers,
+    PooledBucketBuffers,
+    ZeroCopyBucketBuffers,
+)
+from zbench.engine.gradients.config import ReductionConfig
+from zbench.engine.memory.buffers import PartitionedBuffer
+
+
+class BucketBufferFactory:
+    """Makes bucket buffers for one way of reducing.
+
+    sums: the reduced-gradient buffer's, in which gradients can be written directly where that saves a copy.
+    """
+
+    def __init__(self, config: ReductionConfig, sums: PartitionedBuffer) -> None:
+        self._config, self._sums = config, sums
+        self._layout, self._dtypes = config.shard.layout, config.dtype_policy
+        self._pooled = PooledBucketBuffers(self._layout, self._dtypes.communication_dtypes, config.device)
+        self._alone = config.collectives.world_size == 1
+        self._writable = all(flat.memory.device.type == config.device.type for flat in sums.flats)
+
+    def direct(self, *, accumulates: bool) -> BucketBuffers:
+        """Return the buffers of a backward whose gradients are reduced at its end.
+
+        accumulates: `sums` already holds those of earlier backwards, so gradients need another place.
+        """
+        sent = self._dtypes.communication_dtypes
+        if self._alone:  # nothing is sent
+            return InPlaceBucketBuffers(self._layout, self._sums) if self._writable else self._pooled
+        in_place = not accumulates and self._config.shard.keeps_all and set(sent) <= {torch.float32}
+        inner: BucketBuffers = self._pooled
+        if in_place and self._writable:
+            inner = InPlaceBucketBuffers(self._layout, self._sums)
+        return ZeroCopyBucketBuffers(self._layout, inner, sent)
+
+    def accumulating(self) -> BucketBuffers:
+        """Return the buffers in which the gradients of several backwards are summed before they are sent."""
+        dtypes = self._dtypes
+        exact = dtypes.accumulation == torch.float32 and dtypes.communication in (None, torch.float32)
+        if exact and self._config.shard.keeps_all and self._writable:
+            return InPlaceBucketBuffers(self._layout, self._sums)
+        make = partial(
+            torch.zeros, self._layout.length, dtype=dtypes.accumulation, device=self._config.device
+        )
+        if dtypes.communication in (None, dtypes.accumulation):
+            return PersistentBucketBuffers(self._layout, make)
+        return CastBucketBuffers(self._layout, make, self._pooled)

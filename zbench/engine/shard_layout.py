@@ -1,0 +1,152 @@
+"""The part of the flat layout that each rank keeps: its shard, or (ZeRO stage 0) everything."""
+
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from zbench.engine.partition import Extent, Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of one parameter (its padding to CHUNK included) that this rank's optimizer updates."""
+
+    parameter: int
+    dtype_group: int
+    flat: int
+    local: int
+    length: int
+
+
+class ShardLayout(ABC):
+    """The part of the flat layout that one rank keeps, laid out in a local index space [length]."""
+
+    one_block_per_bucket = False
+
+    def __init__(self, layout: Layout, rank: int, scale: int) -> None:
+        self.layout, self.rank, self._scale = layout, rank, scale
+        self.length = layout.length // scale
+        self.segments = tuple(self._segments())
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether this rank keeps the whole flat layout."""
+        return self.length == self.layout.length
+
+    def local(self, extent: Extent) -> Extent:
+        """Return the run of the local index space that belongs to a run of whole blocks."""
+        return Extent(extent.start // self._scale, extent.length // self._scale)
+
+    def part(self, block: Extent) -> Extent:
+        """Return the run of the flat layout that this rank reduces and gathers of a block."""
+        size = block.length // self.layout.world_size
+        return Extent(block.start + self.rank * size, size)
+
+    @abstractmethod
+    def kept(self, block: Extent) -> Extent:
+        """Return the run of the flat layout that this rank keeps of a block."""
+
+    @property
+    @abstractmethod
+    def parts(self) -> Sequence[Extent]:
+        """This rank's part of every block in local order, as runs of the local index space."""
+
+    @property
+    @abstractmethod
+    def blocks_to_gather(self) -> Sequence[Extent]:
+        """The blocks whose other parts this rank needs after an optimizer step."""
+
+    @property
+    @abstractmethod
+    def segments_to_save(self) -> Sequence[Segment]:
+        """The segments that this rank writes to a sharded checkpoint; together the ranks write every one."""
+
+    @abstractmethod
+    def assemble(self, local: Tensor, gather: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the flat tensor [layout.length] from every rank's `local` [length].
+
+        gather: returns all ranks' tensors [world_size, length]; a collective.
+        """
+
+    def _segments(self) -> Iterator[Segment]:
+        order = sorted(
+            (i for i, s in enumerate(self.layout.spans) if s.numel), key=lambda i: self.layout.spans[i].start
+        )
+        starts = [self.layout.spans[i].start for i in order]
+        for block in self.layout.blocks:
+            kept, local = self.kept(block), self.local(block)
+            for i in order[
+                max(bisect_right(starts, kept.start) - 1, 0) : bisect_right(starts, kept.stop - 1)
+            ]:
+                span = self.layout.spans[i]
+                start, stop = max(span.start, kept.start), min(span.padded_stop, kept.stop)
+                if start < stop:
+                    yield Segment(
+                        i,
+                        self.layout.dtype_group_of[i],
+                        start,
+                        local.start + start - kept.start,
+                        stop - start,
+                    )
+
+
+class ShardedLayout(ShardLayout):
+    """Keeps this rank's part of every block: 1 / world_size of the flat layout."""
+
+    def __init__(self, layout: Layout, rank: int) -> None:
+        super().__init__(layout, rank, layout.world_size)
+
+    def kept(self, block: Extent) -> Extent:
+        return self.part(block)
+
+    @property
+    def parts(self) -> Sequence[Extent]:
+        return (Extent(0, self.length),)
+
+    @property
+    def blocks_to_gather(self) -> Sequence[Extent]:
+        return self.layout.blocks
+
+    @property
+    def segments_to_save(self) -> Sequence[Segment]:
+        return self.segments
+
+    def assemble(self, local: Tensor, gather: Callable[[Tensor], Tensor]) -> Tensor:
+        gathered = gather(local)
+        extents = (self.local(block) for block in self.layout.blocks)
+        return torch.cat(
+            [gathered.new_empty(0), *(gathered[:, e.start : e.stop].reshape(-1) for e in extents)]
+        )
+
+
+class WholeLayout(ShardLayout):
+    """Keeps everything, the same on every rank. Each bucket is one block, so that it can be gathered in
+    place.
+    """
+
+    one_block_per_bucket = True
+
+    def __init__(self, layout: Layout, rank: int) -> None:
+        super().__init__(layout, rank, 1)
+
+    def kept(self, block: Extent) -> Extent:
+        return block
+
+    @property
+    def parts(self) -> Sequence[Extent]:
+        return [self.part(block) for block in self.layout.blocks]
+
+    @property
+    def blocks_to_gather(self) -> Sequence[Extent]:
+        return ()
+
+    @property
+    def segments_to_save(self) -> Sequence[Segment]:
+        return () if self.rank else self.segments
+
+    def assemble(self, local: Tensor, gather: Callable[[Tensor], Tensor]) -> Tensor:
+        return local
