@@ -18,7 +18,7 @@ run: {world_size: 2, threads_per_rank: 1, warmup_steps: 1, steps: 3}
 engine: {gradient_accumulation_steps: 2}
 axes: {zero_stage: [2]}
 """
-HONEST, BUG = "first=this.first", "first=True"
+HONEST, BUG = "first=boundary.first", "first=True"
 BREAKS = f'''
 """Imported by every interpreter that finds it: one module's source is changed as it is imported."""
 import importlib.machinery, importlib.util, sys

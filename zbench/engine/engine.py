@@ -103,14 +103,14 @@ class Engine:
         An exception leaves the engine as it was after the previous step: gradients of this step are
         forgotten.
         """
-        this = self._policies.accumulation.next(last)
+        boundary = self._policies.accumulation.next(last)
         scale = self._policies.scaling.scale
         loss = loss if scale == 1.0 else loss * scale
-        if this.first:
+        if boundary.first:
             self._renew()
         core = self._core
-        core.schedule.begin(last=bool(this.last))
-        core.gradients.begin(this, loss)
+        core.schedule.begin(last=bool(boundary.last))
+        core.gradients.begin(boundary, loss)
         try:
             with self._policies.share.watching():
                 loss.backward()  # type: ignore[no-untyped-call]

@@ -1,14 +1,13 @@
-"""Where every element lives: parameters, blocks, buckets and shards of the flat layout, as pure integers.
+"""The flat layout: where every element of every parameter is, as pure integers.
 
-All trainable parameters are laid end to end in one index space, the flat layout, in the order in which
-backward produces their gradients. Every parameter begins at a multiple of CHUNK elements; the gaps stay
-zero.
+All trained parameters are laid end to end in one index space, the flat layout, in the order in which backward
+produces their gradients. Every parameter begins at a multiple of CHUNK elements; the gaps stay zero.
 
-The flat layout is cut in *regions* (parameters that are stored and gathered together), a region in
-*blocks*, and a block in `world_size` equal parts: part r belongs to rank r. So a block is gathered in
-place, and a rank's parts of consecutive blocks stand side by side in its *local* index space. A *bucket* is
-a run of consecutive blocks that is reduced at once; in its send buffer all parts meant for rank 0 come
-first, then those for rank 1, and so on.
+The flat layout is cut into gather groups (parameters that are stored and gathered together), a group into
+*blocks*, and a block into `world_size` equal parts; part r belongs to rank r. So a block is gathered in
+place, and a rank's parts of consecutive blocks are adjacent in its *local* index space. A *bucket* is a run
+of consecutive blocks that is reduced at once; its buffer holds all parts of rank 0 first, then those of rank
+1, and so on.
 """
 
 import math
@@ -43,7 +42,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class GatherGroup:
-    """Parameters (indices, in flat order) that are stored together; `dtype group` numbers their dtype."""
+    """Parameters (indices, in flat order) that are stored and gathered together, and the number of their
+    dtype group.
+    """
 
     parameters: tuple[int, ...]
     dtype_group: int = 0
@@ -63,7 +64,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Consecutive blocks of one dtype group that are reduced at once. `index` is the order of launching."""
+    """Consecutive blocks of one dtype group that are reduced at once. `index` is the launch order."""
 
     index: int
     dtype_group: int
@@ -84,7 +85,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """A run of one parameter's gradient, and where it goes in a bucket's send buffer."""
+    """A run of one parameter's gradient, and its place in a bucket buffer."""
 
     bucket: int
     source: int
@@ -94,7 +95,9 @@ class Portion:
 
 @dataclass(frozen=True)
 class Layout:
-    """The flat layout of one model at one world size. `spans[i]` is parameter i's (registration order)."""
+    """The flat layout of one model at one world size. `spans[i]` is that of parameter i in registration
+    order.
+    """
 
     world_size: int
     spans: tuple[Span, ...]
@@ -114,7 +117,7 @@ class Layout:
         return self.group_extents[-1].stop if self.group_extents else 0
 
     def dtype_group_extent(self, dtype_group: int) -> Extent:
-        """Return the run of the flat layout that holds every region of one dtype group."""
+        """Return the run of the flat layout that holds all gather groups of one dtype group."""
         found = [
             e for e, r in zip(self.group_extents, self.groups, strict=True) if r.dtype_group == dtype_group
         ]
@@ -128,7 +131,7 @@ class Layout:
                 yield from _merge(self._portions_in(span, bucket))
 
     def gaps(self, bucket: Bucket) -> list[tuple[int, int]]:
-        """Return the runs (start, stop) of a bucket's send buffer that no parameter fills."""
+        """Return the runs (start, stop) of a bucket buffer that no parameter fills."""
         filled = sorted(
             (p.target, p.target + p.length)
             for i in self.parameters_in(bucket)
@@ -142,7 +145,7 @@ class Layout:
         return gaps
 
     def parameters_in(self, bucket: Bucket) -> list[int]:
-        """Return the parameters of which some element lies in the bucket."""
+        """Return the parameters that have elements in the bucket."""
         return [
             i for i, s in enumerate(self.spans) if s.numel and s.start < bucket.stop and bucket.start < s.stop
         ]
@@ -182,11 +185,11 @@ def plan_layout(
     bucket_size: int,
     standalone_threshold: float = math.inf,
 ) -> Layout:
-    """Lay parameters of `sizes` elements (registration order) out by region; sizes of blocks and buckets
-    are at most.
+    """Lay out parameters of `sizes` elements (registration order) by gather group.
 
-    A block holds at least CHUNK elements for every rank, however small `block_size` is; a bucket at least
-    one block. Groups of one dtype group must be consecutive.
+    block_size and bucket_size are upper limits in elements, but a block holds at least CHUNK elements per
+    rank and a bucket at least one block. Groups of one dtype group must be consecutive. standalone_threshold:
+    blocks of at least so many elements are buckets of their own.
     """
     alignment = world_size * CHUNK
     limit = max(block_size // alignment, 1) * alignment

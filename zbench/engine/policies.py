@@ -1,4 +1,4 @@
-"""AccumulationPolicy, gradient clipping and loss scaling: choices that do not depend on the ZeRO stage."""
+"""Gradient accumulation, clipping and loss scaling: policies that do not depend on the ZeRO stage."""
 
 import math
 import signal
@@ -15,14 +15,14 @@ from zbench.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class AccumulationBoundary:
-    """One backward of a step. `last` is None where only `step()` will tell."""
+    """Where one backward is in its step. `last` is None where only `step()` will tell."""
 
     first: bool
     last: bool | None
 
 
 class AccumulationPolicy(ABC):
-    """Counts the backwards of a step. `divisor` is what the sum over them is divided by."""
+    """Counts the backwards of a step. `divisor`: what the sum of their gradients is divided by."""
 
     divisor = 1
 
@@ -31,10 +31,10 @@ class AccumulationPolicy(ABC):
 
     @abstractmethod
     def next(self, last: bool | None) -> AccumulationBoundary:
-        """Return what the backward that is about to start is; UsageError if there can be none."""
+        """Return where the backward that is about to start is in the step; UsageError if it may not start."""
 
     def done(self) -> None:
-        """That backward has ended well."""
+        """Count a backward that has succeeded."""
         self.count += 1
 
     def reset(self) -> None:
@@ -130,11 +130,11 @@ def gradient_scale(*, world_size: int, accumulation: int, loss_scale: float, cli
 
 
 class Clip(Protocol):
-    """Yields the clipping factor of a step."""
+    """Computes the clipping factor of a step."""
 
     @property
     def needs_norm(self) -> bool:
-        """Whether `coefficient` looks at the norm."""
+        """Whether `coefficient` depends on the norm."""
         ...
 
     def coefficient(self, norm: float) -> float:
@@ -164,14 +164,16 @@ class ClipByGlobalNorm:
 
 
 class LossScaling(Protocol):
-    """`scale` multiplies the loss; `judge` tells after each step whether its gradients may be used."""
+    """`scale` multiplies the loss; `judge` decides after each backward pass whether the gradients may be
+    used.
+    """
 
     scale: float
     needs_norm: bool
     good_steps: int
 
     def resume(self, scale: float, good_steps: int) -> None:
-        """Go on from a saved state."""
+        """Continue from a saved state."""
         ...
 
     def judge(self, square_sum: float | None) -> bool:
@@ -218,7 +220,7 @@ class DynamicScaling:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Hold back SIGINT until the block has ended, in the main thread, where Python delivers it."""
+    """Hold SIGINT back until the block has ended, in the main thread, where Python delivers it."""
     handler = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield

@@ -1,4 +1,4 @@
-"""The part of the flat layout that each rank keeps: its shard, or (ZeRO stage 0) everything."""
+"""What each rank keeps of the flat layout: its shard, or everything."""
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
@@ -13,7 +13,7 @@ from zbench.engine.partition import Extent, Layout
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A run of one parameter (its padding to CHUNK included) that this rank's optimizer updates."""
+    """A run of one parameter (with its padding to CHUNK) that this rank's optimizer updates."""
 
     parameter: int
     dtype_group: int
@@ -23,7 +23,7 @@ class Segment:
 
 
 class ShardLayout(ABC):
-    """The part of the flat layout that one rank keeps, laid out in a local index space [length]."""
+    """What one rank keeps of the flat layout, in a local index space [length]."""
 
     one_block_per_bucket = False
 
@@ -38,7 +38,7 @@ class ShardLayout(ABC):
         return self.length == self.layout.length
 
     def local(self, extent: Extent) -> Extent:
-        """Return the run of the local index space that belongs to a run of whole blocks."""
+        """Return the run of the local index space for a run of whole blocks."""
         return Extent(extent.start // self._scale, extent.length // self._scale)
 
     def part(self, block: Extent) -> Extent:
@@ -53,12 +53,12 @@ class ShardLayout(ABC):
     @property
     @abstractmethod
     def parts(self) -> Sequence[Extent]:
-        """This rank's part of every block in local order, as runs of the local index space."""
+        """This rank's part of every block, in local order, as runs of the local index space."""
 
     @property
     @abstractmethod
     def blocks_to_gather(self) -> Sequence[Extent]:
-        """The blocks whose other parts this rank needs after an optimizer step."""
+        """The blocks of which this rank needs the other ranks' parts after an optimizer step."""
 
     @property
     @abstractmethod

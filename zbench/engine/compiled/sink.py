@@ -64,11 +64,11 @@ class CompiledGradients(ReplicatedGradients):
         self._partial: dict[int, Tensor] = {}
         self._absent: frozenset[int] = frozenset()
 
-    def begin(self, this: AccumulationBoundary, loss: Tensor) -> None:
+    def begin(self, boundary: AccumulationBoundary, loss: Tensor) -> None:
         """Start a backward, and learn from the autograd graph of its loss what it will bring."""
         self._registry.expect(loss)
         self._absent = frozenset(self._registry.absent())
-        super().begin(this, loss)
+        super().begin(boundary, loss)
 
     def _foreseen(self) -> frozenset[int]:
         return self._absent

@@ -1,4 +1,4 @@
-"""Buffers that gradients are written to and sent from, one view a bucket."""
+"""Bucket buffers: the memory that gradients are written to and reduced from, one view per bucket."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from zbench.engine.transport.scratch import ScratchPool
 
 
 class BucketBuffers(ABC):
-    """Per bucket: `open` as often as wanted, then `ready` and `close` once, or `discard`."""
+    """Per bucket: `open` as often as needed, then `ready` and `close` once, or `discard`."""
 
     def __init__(self, layout: Layout) -> None:
         self.buckets = layout.buckets
@@ -26,26 +26,26 @@ class BucketBuffers(ABC):
         """Return what it holds now."""
 
     def zero_copy(self, bucket: int, gradient: Tensor) -> bool:
-        """Whether `gradient`, which is all of the bucket, is sent from where it is; else write it to
-        `open`.
+        """Return whether `gradient`, which is the whole bucket, is reduced from its own memory; if not, write
+        it to `open`.
         """
         return False
 
     def ready(self, bucket: int) -> Tensor:
-        """Return the buffer to send, in the dtype of communication."""
+        """Return the buffer to reduce, in the communication dtype."""
         return self.open(bucket)
 
     def close(self, bucket: int) -> None:
-        """The buffer has been sent."""
+        """Reuse the buffer: it has been sent."""
         return
 
     def discard(self, bucket: int) -> None:
-        """Forget what may have been written to a bucket that will not be sent."""
+        """Drop what was written to a bucket that will not be sent."""
         return
 
 
 class PooledBucketBuffers(BucketBuffers):
-    """Buffers that exist from a bucket's first gradient to the end of its reduction."""
+    """Takes a buffer from a pool at a bucket's first gradient and returns it after the reduction."""
 
     def __init__(self, layout: Layout, dtypes: Sequence[torch.dtype], device: torch.device) -> None:
         super().__init__(layout)
@@ -74,7 +74,7 @@ class PooledBucketBuffers(BucketBuffers):
 
 
 class PersistentBucketBuffers(BucketBuffers):
-    """One flat buffer in bucket order, made when first needed and kept; sent as it is."""
+    """One flat buffer in bucket order, allocated when it is first needed and kept; it is sent as it is."""
 
     def __init__(self, layout: Layout, make: Callable[[], Tensor]) -> None:
         super().__init__(layout)
@@ -92,7 +92,7 @@ class PersistentBucketBuffers(BucketBuffers):
 
 
 class InPlaceBucketBuffers(BucketBuffers):
-    """The reduced-gradient buffer buffer itself: what is sent and what is received share one memory."""
+    """The reduced-gradient buffer itself: a reduction reads and writes the same memory."""
 
     def __init__(self, layout: Layout, reduced_gradients: PartitionedBuffer) -> None:
         super().__init__(layout)
@@ -107,7 +107,7 @@ class InPlaceBucketBuffers(BucketBuffers):
 
 
 class CastBucketBuffers(PersistentBucketBuffers):
-    """A resident buffer whose buckets are sent in another dtype, through a pool."""
+    """A persistent buffer whose buckets are cast to the communication dtype in pooled buffers."""
 
     def __init__(self, layout: Layout, make: Callable[[], Tensor], pooled: PooledBucketBuffers) -> None:
         super().__init__(layout, make)

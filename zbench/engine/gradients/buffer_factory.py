@@ -1,4 +1,6 @@
-"""Which bucket buffers a step writes its gradients to: they differ in what is copied and what is kept."""
+"""Chooses the bucket buffers that a step writes its gradients to; the kinds differ in what they copy and
+keep.
+"""
 
 from functools import partial
 
@@ -17,9 +19,9 @@ from zbench.engine.memory.buffers import PartitionedBuffer
 
 
 class BucketBufferFactory:
-    """Makes bucket buffers for one way of reducing.
+    """Makes the bucket buffers of one engine.
 
-    sums: the reduced-gradient buffer's, in which gradients can be written directly where that saves a copy.
+    sums: those of the reduced-gradient buffer; gradients are written there directly where that saves a copy.
     """
 
     def __init__(self, config: ReductionConfig, sums: PartitionedBuffer) -> None:
@@ -32,7 +34,7 @@ class BucketBufferFactory:
     def direct(self, *, accumulates: bool) -> BucketBuffers:
         """Return the buffers of a backward whose gradients are reduced at its end.
 
-        accumulates: `sums` already holds those of earlier backwards, so gradients need another place.
+        accumulates: the sums of earlier backwards are in `sums` already, so gradients need other memory.
         """
         sent = self._dtypes.communication_dtypes
         if self._alone:  # nothing is sent

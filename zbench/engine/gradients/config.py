@@ -1,4 +1,4 @@
-"""The way of gradients, as data: what every kind of gradients is assembled from."""
+"""How gradients are reduced, as data that every part of the reduction is built from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What all ranks must know of a step before the update: the global norm, and which parameters received a
+"""What all ranks must know before the optimizer step: the global norm, and which parameters received a
 gradient.
 """
 
@@ -20,8 +20,8 @@ _SUMMARY = Tag("the step's norm and flags")
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """`square_sum` of the summed gradients in canonical order (None if not asked for), and `active`
-    parameters.
+    """square_sum: of the summed gradients, in canonical order; None if no norm is needed. active: which
+    parameters received a gradient on any rank.
     """
 
     square_sum: float | None
@@ -29,9 +29,10 @@ class Summary:
 
 
 class Summarizer:
-    """Gathers the chunk sums of every rank's part of the gradient, and the flags, in one collective.
+    """Gathers every rank's chunk sums and flags in one collective.
 
-    square_sums: this rank's, [layout.length / world size / NORM_CHUNK] float64; None if no norm is wanted.
+    square_sums: returns this rank's chunk sums, [layout.length / world_size / NORM_CHUNK] float64; None if no
+    norm is needed.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class Summarizer:
         self._order = None if square_sums is None else torch.from_numpy(canonical_order(layout))
 
     def gather(self, contributed: Sequence[bool]) -> Summary:
-        """Return the summary; the same on every rank."""
+        """Return the summary, which is the same on every rank."""
         flags = torch.tensor(contributed, dtype=torch.float64)
         sums = flags.new_empty(0) if self._square_sums is None else self._square_sums()
         gathered = self.collectives.all_gather_small(torch.cat([sums, flags]), _SUMMARY)
@@ -75,7 +76,7 @@ def sum_in_order(chunk_sums: Tensor) -> float:
 
 
 def chunk_square_sums(backend: AdamBackend, gradients: Sequence[Tensor], out: Sequence[Tensor]) -> None:
-    """Write the chunk sums of `gradients`, wherever they are, to `out` in CPU memory."""
+    """Write the chunk sums of `gradients`, on any device, to `out` in CPU memory."""
     there = [
         o if g.device == o.device else torch.zeros_like(o, device=g.device)
         for g, o in zip(gradients, out, strict=True)
@@ -87,7 +88,7 @@ def chunk_square_sums(backend: AdamBackend, gradients: Sequence[Tensor], out: Se
 
 
 def canonical_order(layout: Layout) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """Return where, in [rank, local chunk] order, each chunk of registration order stands."""
+    """Return the position in [rank, local chunk] order of each chunk in registration order."""
     place = np.empty(layout.length // NORM_CHUNK, dtype=np.int64)
     local_chunks = place.size // layout.world_size
     for block in layout.blocks:

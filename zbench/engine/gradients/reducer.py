@@ -1,6 +1,4 @@
-"""Buckets in flight: each is reduced as soon as it is full, in the same order on all ranks, a few at a
-time.
-"""
+"""Reduces full buckets asynchronously, a few at a time, in the same order on all ranks."""
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable
@@ -58,8 +56,8 @@ class BucketReducer:
         self.reduced_gradients.begin(first=first, last=last)
 
     def skip(self, absent: Iterable[int], *, zeros: Collection[int]) -> None:
-        """The backward that just began brings nothing for the parameters `absent`, so no bucket waits for it;
-        those in `zeros` have no gradient from earlier backwards either, and count as zero.
+        """Expect no gradient for the parameters `absent` in this backward. Those in `zeros` have none from
+        earlier backwards either: they count as zero.
         """
         for index in absent:
             for portion in self.portions[index]:
@@ -69,7 +67,7 @@ class BucketReducer:
         self._launch_full()
 
     def filled(self, portion: Portion) -> None:
-        """One portion of the current backward's gradients has been written."""
+        """Note that one portion of the current backward's gradients has been written."""
         if self._bucket_buffers is not None:
             self._missing[portion.bucket] -= 1
             self._launch_full()
@@ -77,7 +75,7 @@ class BucketReducer:
                 self._complete_oldest()
 
     def finish(self, missing: Iterable[int]) -> None:
-        """End the backward: parameters in `missing` count as zero; reduce what is left and wait for all of
+        """End the backward: reduce what is left, with zeros for the parameters `missing`, and wait for all of
         it.
         """
         assert self._bucket_buffers is not None
@@ -90,8 +88,8 @@ class BucketReducer:
         self._bucket_buffers = None
 
     def abandon(self) -> None:
-        """Complete what is in flight and forget the backward; its peers must have launched the same
-        buckets.
+        """Wait for what is in flight and discard the backward; all ranks must have launched the
+        same buckets.
         """
         if self._bucket_buffers is not None:
             self._complete_down_to(0)
@@ -123,7 +121,7 @@ class BucketReducer:
         bucket_buffers.open(portion.bucket)[portion.target : portion.target + portion.length].zero_()
 
     def _complete_down_to(self, keep: int) -> None:
-        """Wait for the oldest until no more than `keep` elements are in flight."""
+        """Complete the oldest reductions until at most `keep` elements are in flight."""
         while self._running and sum(bucket.length for bucket, _, _ in self._running) > keep:
             self._complete_oldest()
 

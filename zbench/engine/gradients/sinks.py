@@ -1,12 +1,12 @@
-"""What becomes of a gradient between autograd and the optimizer.
+"""Gradients between autograd and the optimizer.
 
-`ReplicatedGradients` reduces at the boundary: earlier backwards are added up on each rank, in a full flat
-buffer that exists only if there are any. `ShardedGradients` reduces every backward and adds up shards of
-sums.
+`ReplicatedGradients` accumulates the gradients of earlier backwards on each rank, in a full flat buffer that
+exists only if there are any, and reduces at the accumulation boundary. `ShardedGradients` reduces in every
+backward and accumulates this rank's shard of the sums.
 
-Both are a *gradient sink*: `accept(index, gradient)` may be called by an autograd hook or by an operator
-inside a compiled graph, once per parameter and backward, between `begin` and `finish`, in any order that
-agrees across ranks. The gradient is copied before `accept` returns, or kept unchanged until it has been sent.
+Both are a *gradient sink*: an autograd hook, or an operator inside a compiled graph, calls `accept(index,
+gradient)` once per parameter and backward, between `begin` and `finish`, in an order that is the same on all
+ranks. The gradient is copied before `accept` returns, or kept unchanged until it has been sent.
 """
 
 from abc import ABC, abstractmethod
@@ -29,9 +29,8 @@ from zbench.errors import UsageError
 class Gradients(ABC):
     """Per backward: `begin`, `accept`..., `finish` (or `abandon`); per step: `settle`, then `clear`.
 
-    `contributed` tells which parameters received a gradient on this rank since the step began. All write
-    gradients to send buffers, portion by portion. param_infos: those of them that are frozen when a backward
-    begins are not waited for.
+    `contributed` says which parameters received a gradient on this rank since the step began. param_infos:
+    parameters that are frozen when a backward begins are not waited for.
     """
 
     def __init__(self, reducer: BucketReducer, param_infos: Sequence[ParamInfo]) -> None:
@@ -48,8 +47,8 @@ class Gradients(ABC):
         """Return gradients that are written to buffers of `factory`."""
 
     @abstractmethod
-    def begin(self, this: AccumulationBoundary, loss: Tensor) -> None:
-        """Start the backward of `loss`, scaled; its graph tells an implementation which gradients will
+    def begin(self, boundary: AccumulationBoundary, loss: Tensor) -> None:
+        """Start the backward of `loss` (scaled), from whose graph a subclass may read which gradients will
         come.
         """
 
@@ -59,32 +58,30 @@ class Gradients(ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """End a backward; what it should have reduced is reduced."""
+        """End a backward, and reduce what must be reduced in it."""
 
     @abstractmethod
     def bytes_by_category(self) -> dict[str, int]:
         """Return what it holds now."""
 
     def settle(self) -> None:
-        """Return when the step's sums stand in the reduced-gradient buffer buffer."""
+        """Return when the step's sums are in the reduced-gradient buffer."""
         self.reducer.reduced_gradients.settle()
 
     def abandon(self) -> None:
-        """Forget the whole step, in the middle of a backward or after it; collectives in flight are
-        completed.
-        """
+        """Discard the step, during a backward or after it; collectives in flight are completed."""
         self._open = False
         self.reducer.abandon()
         self.reducer.reduced_gradients.settle()
         self.clear()
 
     def clear(self) -> None:
-        """Forget the step's gradients: the update has read them, or they were dropped."""
+        """Release the step's gradient memory: the optimizer has read it, or the step was discarded."""
         self.contributed = [False] * len(self.portions)
         self.reducer.reduced_gradients.release()
 
     def close(self) -> None:
-        """End what runs beside backward, and let go of whatever is registered elsewhere."""
+        """End background threads and undo what is registered outside the engine."""
         self.reducer.reduced_gradients.close()
 
     def _start(self) -> None:
@@ -92,7 +89,7 @@ class Gradients(ABC):
         self._open = True
 
     def _foreseen(self) -> Collection[int]:
-        """Return the parameters that a backward that begins now will not bring: frozen since the engine was
+        """Return the parameters that will get no gradient in this backward: frozen since the engine was
         built.
         """
         return [t.index for t in self._param_infos if not t.parameter.requires_grad]
@@ -126,7 +123,7 @@ class Gradients(ABC):
 
 
 class ShardedGradients(Gradients):
-    """Reduces at each backward; sums of earlier backwards wait in the reduced-gradient buffer, sharded."""
+    """Reduces in each backward; the sums of earlier backwards are in the reduced-gradient buffer."""
 
     def __init__(
         self, reducer: BucketReducer, param_infos: Sequence[ParamInfo], bucket_buffers: BucketBuffers
@@ -140,9 +137,9 @@ class ShardedGradients(Gradients):
     ) -> Self:
         return cls(reducer, param_infos, factory.direct(accumulates=True))
 
-    def begin(self, this: AccumulationBoundary, loss: Tensor) -> None:
+    def begin(self, boundary: AccumulationBoundary, loss: Tensor) -> None:
         self._start()
-        self.reducer.begin(self._bucket_buffers, first=this.first, last=bool(this.last))
+        self.reducer.begin(self._bucket_buffers, first=boundary.first, last=bool(boundary.last))
         absent = self._foreseen()
         self.reducer.skip(absent, zeros=absent)
 
@@ -159,9 +156,10 @@ class ShardedGradients(Gradients):
 
 
 class ReplicatedGradients(Gradients):
-    """Reduces at the boundary. A step of one backward writes to `once`, one of several adds up in `several`.
+    """Reduces at the accumulation boundary.
 
-    Where nobody knows yet whether another backward follows, gradients stay as autograd made them.
+    once: bucket buffers of a step with one backward. several: those in which more backwards are accumulated.
+    Where it is not known yet whether another backward follows, gradients stay in autograd's memory.
     """
 
     def __init__(
@@ -187,14 +185,14 @@ class ReplicatedGradients(Gradients):
         once, several = factory.direct(accumulates=False), factory.accumulating()
         return cls(reducer, param_infos, once=once, several=several)
 
-    def begin(self, this: AccumulationBoundary, loss: Tensor) -> None:
+    def begin(self, boundary: AccumulationBoundary, loss: Tensor) -> None:
         self._start()
-        self._last, self._reduced = this.last, False
-        self._waits = this.first and this.last is None
-        self._bucket_buffers = self._once if this.first and this.last is not False else self._several
-        if not this.first:
+        self._last, self._reduced = boundary.last, False
+        self._waits = boundary.first and boundary.last is None
+        self._bucket_buffers = self._once if boundary.first and boundary.last is not False else self._several
+        if not boundary.first:
             self._write_waiting()
-        if this.last:
+        if boundary.last:
             self.reducer.begin(self._bucket_buffers, first=True, last=True)
             absent = self._foreseen()
             self.reducer.skip(absent, zeros={i for i in absent if not self.contributed[i]})

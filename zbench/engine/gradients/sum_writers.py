@@ -1,4 +1,4 @@
-"""How reduced sums get into the memory where they are kept: written there directly, or copied from scratch
+"""How reduced sums get into the memory that keeps them: written there directly, or copied from scratch
 memory.
 """
 

@@ -1,4 +1,4 @@
-"""Buffers over the local index space that lie in one memory, or partly in one and partly in another."""
+"""Buffers over the local index space, in one memory or partitioned over two."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -15,7 +15,9 @@ from zbench.engine.shard_layout import ShardLayout
 
 
 class FlatBuffer:
-    """What of the local index space lies in one memory, packed in one buffer (the only one of `buffers`)."""
+    """Holds runs (`extents`) of the local index space in one memory, packed in one tensor, the only one of
+    `buffers`.
+    """
 
     def __init__(self, memory: Memory, extents: Sequence[Extent], dtype: torch.dtype) -> None:
         self.memory, self.extents = memory, extents
@@ -33,7 +35,9 @@ class FlatBuffer:
         return self.buffers[0].untyped_storage().nbytes()
 
     def allocate(self) -> bool:
-        """Give the buffer and all its views memory, not initialised; return whether they had none."""
+        """Allocate memory for the buffer and all its views, not initialised; return False where they have it
+        already.
+        """
         missing = self.nbytes < self.buffers[0].nbytes
         if missing:
             self.buffers[0].untyped_storage().resize_(self.buffers[0].nbytes)
@@ -41,11 +45,13 @@ class FlatBuffer:
         return missing
 
     def release(self) -> None:
-        """Free the memory under the buffer and all its views, which keep their shapes."""
+        """Free the memory of the buffer and of all its views, which keep their shapes."""
         self.buffers[0].untyped_storage().resize_(0)
 
     def place(self, start: int, length: int) -> int | None:
-        """Return where in the buffer a run of the index space begins, or None where it is not all here."""
+        """Return the offset in the buffer of a run of the index space, or None where not all of it
+        is here.
+        """
         k = bisect_right(self._starts, start) - 1
         if k < 0 or start + length > self.extents[k].stop:
             return None
@@ -59,7 +65,7 @@ class FlatBuffer:
 
 
 class PartitionedBuffer:
-    """One value for every local index, in one Flat a memory."""
+    """One value per local index, in one FlatBuffer per memory."""
 
     def __init__(self, flats: Sequence[FlatBuffer], length: int) -> None:
         self.flats, self.length = flats, length
@@ -68,7 +74,7 @@ class PartitionedBuffer:
         self._starts = [extent.start for extent, _ in self._parts]
 
     def flat(self, start: int, length: int) -> FlatBuffer:
-        """Return the part that holds a run of the index space; no run may lie in two."""
+        """Return the buffer that holds a run of the index space; no run may cross from one to another."""
         return self._parts[bisect_right(self._starts, start) - 1][1]
 
     def run(self, start: int, length: int) -> Tensor:
@@ -76,7 +82,7 @@ class PartitionedBuffer:
         return self.flat(start, length).run(start, length)
 
     def runs(self) -> Iterator[tuple[Extent, Tensor]]:
-        """Yield the longest runs that lie together, in local order."""
+        """Yield the longest contiguous runs, in local order."""
         for extent, flat in self._parts:
             yield extent, flat.run(extent.start, extent.length)
 
@@ -88,7 +94,7 @@ class PartitionedBuffer:
                 yield flat.run(common.start, common.length)
 
     def cpu(self) -> Tensor:
-        """Return all of it, [length], in CPU memory: a copy unless it lies there in one piece."""
+        """Return all of it, [length], in CPU memory: a copy unless it is one contiguous CPU buffer."""
         runs = list(self.runs())
         return runs[0][1].cpu() if len(runs) == 1 else torch.cat([run.cpu() for _, run in runs])
 
@@ -102,37 +108,37 @@ class PartitionedBuffer:
 
 @dataclass(frozen=True)
 class MemoryLayout:
-    """Which runs of the local index space live in which memory. `parts` are disjoint and cover `length`."""
+    """Which runs of the local index space are in which memory. `parts` are disjoint and cover `length`."""
 
     parts: Sequence[tuple[Memory, Sequence[Extent]]]
     length: int
 
     @classmethod
     def of(cls, parts: Iterable[tuple[Memory, Iterable[Extent]]], length: int) -> "MemoryLayout":
-        """Return the placement, with neighbouring runs joined and empty parts left out (but for one)."""
+        """Return the layout with neighbouring runs joined, and without empty parts (but for one)."""
         joined = [(memory, _joined(extents)) for memory, extents in parts]
         return cls([part for part in joined if part[1]] or [(joined[0][0], [Extent(0, 0)])], length)
 
     def within(self, extent: Extent) -> "MemoryLayout":
-        """Return the placement of one run of the index space."""
+        """Return the layout of one run of the index space."""
         cut = [(memory, [_overlap(e, extent) for e in extents]) for memory, extents in self.parts]
         return MemoryLayout.of(
             ((memory, [e for e in found if e.length > 0]) for memory, found in cut), extent.length
         )
 
     def cut(self, extents: Iterable[Extent]) -> "MemoryLayout":
-        """Return the same placement with a part of its own for each of `extents`, which cover `length`."""
+        """Return the same layout with a part of its own for each of `extents`, which cover `length`."""
         return MemoryLayout([part for extent in extents for part in self.within(extent).parts], self.length)
 
     def zeros(self, dtype: torch.dtype) -> PartitionedBuffer:
-        """Return zeroed buffers of it all."""
+        """Return a zeroed buffer with this layout."""
         return PartitionedBuffer(
             [FlatBuffer(memory, extents, dtype) for memory, extents in self.parts], self.length
         )
 
 
 def memory_layout_of(shard: ShardLayout, offloaded: int, near: Memory, host: Memory) -> MemoryLayout:
-    """Return the placement of a shard whose first `offloaded` buckets are the host's."""
+    """Return the layout of a shard whose first `offloaded` buckets are in host memory."""
     local = [shard.local(Extent(b.start, b.length)) for b in shard.layout.buckets]
     return MemoryLayout.of([(near, local[offloaded:]), (host, local[:offloaded])], shard.length)
 

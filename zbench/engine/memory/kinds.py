@@ -1,4 +1,4 @@
-"""Where a flat buffer lives. A memory is chosen once; nothing downstream asks which one it is."""
+"""The memories that hold flat buffers, and copies between them."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,12 +23,12 @@ class Memory(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Where buffers are; a computation on a device of this type writes to them directly."""
+        """The device of its buffers; computations on a device of this type write to them directly."""
         ...
 
     @property
     def prefix(self) -> str:
-        """Prefix of the memory categories of what lives here: empty on the device, `host_` offloaded."""
+        """Prefix of its memory categories: empty for the model's device, `host_` for offloaded state."""
         ...
 
     def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
@@ -53,7 +53,7 @@ class Memory(Protocol):
 
 
 class Copied(Done):
-    """A copy that has been made, or that later work on both memories is ordered behind."""
+    """A copy that is done, or that later work on both memories is ordered behind."""
 
     def release(self) -> None:
         """Return at once."""
@@ -86,7 +86,7 @@ class DeviceMemory:
 
 class _CopyEvent:
     """A copy between the device and the host. The device's streams wait for it without the host; the host
-    waits until the device has got there.
+    waits until the device has reached it.
     """
 
     def __init__(self, event: torch.cuda.Event, device: torch.device) -> None:
@@ -119,8 +119,8 @@ class _CopyToDevice(_CopyEvent):
 
 
 class PinnedHostMemory:
-    """CPU memory beside the device's: page-locked where there is an accelerator, ordinary (yet apart) on
-    the CPU.
+    """CPU memory for offloaded state: page-locked beside an accelerator; ordinary memory, but separate, on a
+    CPU.
     """
 
     prefix = "host_"
@@ -141,7 +141,7 @@ class PinnedHostMemory:
         return 1 << (nbytes - 1).bit_length() if self.pinned and nbytes else nbytes
 
     def copy_in(self, source: Tensor, target: Tensor) -> Copy:
-        """On a stream of its own, so that copies run beside the computation."""
+        """Copy on a stream of its own, so that copies run beside the computation."""
         if self.stream is None:
             target.copy_(source)
             return Copied()
@@ -154,7 +154,7 @@ class PinnedHostMemory:
         return _CopyToHost(event, source.device)
 
     def copy_out(self, source: Tensor, target: Tensor) -> Copy:
-        """On the current stream: what is launched there after it needs no other order."""
+        """Copy on the current stream, so what is launched there later needs no other order."""
         target.copy_(source, non_blocking=True)
         if self.stream is None:
             return Copied()
@@ -165,7 +165,7 @@ class PinnedHostMemory:
 
 @dataclass(frozen=True, slots=True)
 class Memories:
-    """What the engine may keep buffers in: the model's own device, and the host beside it."""
+    """What the engine may keep buffers in: the model's own device, and the host."""
 
     local: Memory
     host: Memory

@@ -1,4 +1,4 @@
-"""Buffers in a memory beside the model's device, used again: page-locked memory is slow to allocate."""
+"""Staging buffers in host memory that are used again, because page-locked memory is slow to allocate."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from zbench.engine.transport.scratch import ScratchPool
 
 
 class StagingPool(ScratchPool):
-    """Buffers of one memory, not initialised."""
+    """Uninitialised buffers of one memory."""
 
     def __init__(self, memory: Memory) -> None:
         super().__init__(memory.device)

@@ -1,14 +1,14 @@
-"""Building a model that would not fit: parameters are cut to this rank's part as soon as their module is
-complete.
+"""Sharded initialization, for models that do not fit on one rank: a module's parameters are sharded when it
+is complete.
 
     with sharded_init(process_group):
         model = Gpt(...)
     engine = build_engine(model, spec, process_group)
 
-A submodule is complete when it is registered with its parent, so only the parameters of one module (and
-those of the outermost itself) are whole at a time; `nn.Sequential(*layers)` makes all layers before it
-registers the first, `nn.ModuleList(layer for ...)` does not. Random numbers are drawn in the usual order:
-the values are those of an ordinary construction. Code that reads or writes finished parameters as attributes
+A submodule is complete when it is registered with its parent, so only the parameters of one module (and those
+of the outermost itself) are whole at a time. `nn.Sequential(*layers)` makes all layers before it registers
+the first; `nn.ModuleList(layer for ...)` does not. Random numbers are drawn in the usual order, so the values
+are those of an ordinary construction. Code that accesses the parameters of a complete module as attributes
 (`module.weight`) gets them whole, one at a time.
 """
 
@@ -30,7 +30,7 @@ _PARTS = Tag("the parts of a parameter that was created sharded")
 
 @contextmanager
 def sharded_init(process_group: dist.ProcessGroup | None = None) -> Iterator[None]:
-    """Keep 1 / world size of every parameter that is created inside, until `build_engine` takes the model
+    """Keep 1 / world_size of every parameter that is created inside, until `build_engine` takes the model
     over.
     """
     collectives = choose_collectives(process_group, torch.device("cpu"))
@@ -45,12 +45,12 @@ def sharded_init(process_group: dist.ProcessGroup | None = None) -> Iterator[Non
 
 
 def is_part(parameter: Tensor) -> bool:
-    """Whether a parameter was built in parts, so that it holds a placeholder."""
+    """Return whether a parameter was created under `sharded_init`, so that its data is a placeholder."""
     return hasattr(parameter, _PART)
 
 
 def whole_values(parameter: Tensor, collectives: Collectives) -> Tensor:
-    """Return a parameter's values; a collective if it was built in parts."""
+    """Return a parameter's whole values; a collective if it was created under `sharded_init`."""
     if not is_part(parameter):
         return parameter.detach()
     part: Tensor = getattr(parameter, _PART)
@@ -59,14 +59,14 @@ def whole_values(parameter: Tensor, collectives: Collectives) -> Tensor:
 
 
 def forget_parts(model: nn.Module) -> None:
-    """Let go of the parts: their values have been taken over."""
+    """Free the shards of `sharded_init`: the engine has copied them."""
     for parameter in model.parameters():
         if is_part(parameter):
             delattr(parameter, _PART)
 
 
 class _InitSharder:
-    """Cuts the parameters of registered modules; the one that was read last is whole."""
+    """Shards the parameters of registered modules; the parameter that was accessed last is whole."""
 
     def __init__(self, collectives: Collectives) -> None:
         self._collectives = collectives
@@ -74,7 +74,7 @@ class _InitSharder:
         self._watched: list[nn.Module] = []
 
     def registered(self, parent: nn.Module, name: str, child: nn.Module | None) -> None:
-        """A module is complete: cut what it owns."""
+        """Shard the parameters of a module that is complete."""
         for module in child.modules() if child is not None else ():
             if isinstance(module._parameters, WatchedParameters):
                 continue
@@ -85,7 +85,7 @@ class _InitSharder:
             self._watched.append(module)
 
     def finish(self) -> None:
-        """Cut what is whole; leave the modules as they were."""
+        """Shard what is still whole, and stop watching the modules."""
         self._recut()
         for module in self._watched:
             module._parameters = dict(module._parameters)

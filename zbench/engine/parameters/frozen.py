@@ -1,4 +1,4 @@
-"""Parameters that are not trained: whole in the model, or (stage 3) sharded and gathered like the others."""
+"""Parameters that are not trained: whole in the model, or sharded and gathered like trained ones."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
@@ -12,21 +12,23 @@ from zbench.engine.parameters.sharded import ShardedParameters
 
 
 class Frozen(Protocol):
-    """Read and written whole, by name; the same calls on every rank."""
+    """The values of frozen parameters by name, read and written whole; all ranks make the same calls."""
 
     def values(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield name and whole value, in the parameter's dtype; valid until the next one."""
+        """Yield each name and whole value in the parameter's dtype; a value is valid until the next is
+        yielded.
+        """
         ...
 
     def load(self, values: Mapping[str, Tensor]) -> None:
-        """Take over the values that are there."""
+        """Copy the given values; parameters without one keep theirs."""
         ...
 
     def bytes_by_category(self) -> dict[str, int]: ...
 
 
 class FrozenInPlace:
-    """Whole on every rank."""
+    """Frozen parameters that every rank holds whole."""
 
     def __init__(self, members: Sequence[ParamInfo]) -> None:
         self.members = members
@@ -45,7 +47,7 @@ class FrozenInPlace:
 
 
 class FrozenShards:
-    """In a sharded store of their own, without gradients, masters or moments."""
+    """Frozen parameters in a sharded store of their own, without gradients or optimizer state."""
 
     def __init__(self, members: Sequence[ParamInfo], store: ShardedParameters, gatherer: Gatherer) -> None:
         self.members, self.store, self.gatherer = members, store, gatherer

@@ -1,4 +1,6 @@
-"""When units are gathered and released: at first use, ahead of use in the recorded order, and after it."""
+"""When parameter groups are unsharded and resharded: at first use, ahead of use in the recorded order, after
+use.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,9 +12,9 @@ from zbench.engine.parameters.sharded import ShardedGroup, ShardedParameters
 
 
 class GatherOrder:
-    """The order in which units were used last time, as a prediction for this time.
+    """The order in which groups were used last time, as a prediction for this time.
 
-    It is followed as long as it holds; from the first difference on it is recorded anew.
+    It is followed while it holds; from the first difference on it is recorded again.
     """
 
     def __init__(self) -> None:
@@ -20,11 +22,11 @@ class GatherOrder:
         self.position = 0
 
     def restart(self) -> None:
-        """A forward begins."""
+        """Begin a forward."""
         self.position = 0
 
     def record(self, group: ShardedGroup) -> None:
-        """`group` is used now."""
+        """Note that `group` is used now."""
         if self.position < len(self.order) and self.order[self.position] is not group:
             del self.order[self.position :]
         if self.position == len(self.order):
@@ -32,7 +34,7 @@ class GatherOrder:
         self.position += 1
 
     def ahead(self, elements: int) -> list[ShardedGroup]:
-        """Return the units expected next, as many as have no more than `elements` together."""
+        """Return the groups that are expected next, as many as have at most `elements` together."""
         found: list[ShardedGroup] = []
         for group in self.order[self.position :]:
             elements -= 0 if group in found else group.numel
@@ -43,8 +45,8 @@ class GatherOrder:
 
 
 class Gatherer:
-    """Holds units while they are used. Up to `window` elements of what comes next are gathered ahead, or
-    kept.
+    """Keeps groups unsharded while they are used; prefetches, or keeps, up to `window` elements of those used
+    next.
     """
 
     def __init__(self, stores: Sequence[ShardedParameters], *, window: int) -> None:
@@ -55,12 +57,12 @@ class Gatherer:
         self._trace = self._traces[True]
 
     def begin_forward(self) -> None:
-        """The model's forward begins; with gradients or without are different orders."""
+        """Begin a forward of the model; forwards with and without gradients have orders of their own."""
         self._trace = self._traces[torch.is_grad_enabled()]
         self._trace.restart()
 
     def use(self, group: ShardedGroup) -> None:
-        """Return when the unit is whole; it stays so until `release`."""
+        """Return when the group is unsharded; it stays so until `release`."""
         if group.in_use:
             return
         if group.full is None:
@@ -73,20 +75,20 @@ class Gatherer:
                 following.store.unshard(following)
 
     def release(self, group: ShardedGroup) -> None:
-        """The unit is out of use: let go of it, unless it comes again at once."""
+        """Reshard a group that is out of use, unless it is used again at once."""
         group.in_use = False
         if group not in self._trace.ahead(self.window):
             group.store.reshard(group)
 
     def release_all(self) -> None:
-        """Let go of everything, at the end of a backward or after an exception."""
+        """Reshard every group, at the end of a backward or after an exception."""
         for group in self.groups:
             if group.full is not None:
                 group.store.reshard(group)
 
     @contextmanager
     def reading(self, parameter: torch.nn.Parameter) -> Iterator[None]:
-        """Hold the whole value of one parameter, outside of any forward or backward."""
+        """Unshard one parameter outside of any forward or backward."""
         group = self.group_of.get(id(parameter))
         if group is None or group.full is not None:
             yield
@@ -97,7 +99,9 @@ class Gatherer:
         group.store.reshard(group)
 
     def pack(self, tensor: Tensor) -> object:
-        """Return what autograd keeps in place of `tensor`: a reference to its unit if it is a view of one."""
+        """Return what autograd saves in place of `tensor`: a reference if it is a view of an
+        unsharded group.
+        """
         for store in self.stores:
             group = store.group_viewed_by(tensor)
             if group is not None and not group.resident:
@@ -107,7 +111,7 @@ class Gatherer:
         )  # a node that keeps its own output is never freed
 
     def unpack(self, kept: object) -> Tensor:
-        """Return the tensor that was packed; its unit is released when backward has asked for all of them."""
+        """Return the tensor that was packed; its group is released when backward has unpacked all of them."""
         if isinstance(kept, Tensor):
             return kept
         assert isinstance(kept, SavedView)
@@ -121,7 +125,7 @@ class Gatherer:
 
 
 class SavedView:
-    """A view of a unit's whole values, to be made again in backward. Counts as outstanding until then."""
+    """A view of an unsharded group, to be made again in backward. It counts as outstanding until then."""
 
     __slots__ = ("group", "offset", "pending", "size", "stride")
 
@@ -131,7 +135,7 @@ class SavedView:
         group.outstanding += 1
 
     def settle(self) -> None:
-        """Count it as asked for."""
+        """Stop counting it as outstanding."""
         self.group.outstanding -= self.pending
         self.pending = False
 

@@ -1,4 +1,4 @@
-"""The only file that registers autograd or module hooks."""
+"""All hooks on modules and on autograd, but for the one that `sharded_init` registers."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -13,8 +13,8 @@ from zbench.engine.parameters.sharded import ShardedGroup
 
 
 class GradientHooks:
-    """Hands every gradient to `accept(index, gradient)` as autograd completes it, and leaves `p.grad`
-    empty.
+    """Passes every gradient to `accept(index, gradient)` when autograd has completed it, and leaves `p.grad`
+    None.
     """
 
     def __init__(self, param_infos: Sequence[ParamInfo], accept: Callable[[int, Tensor], None]) -> None:
@@ -30,7 +30,7 @@ class GradientHooks:
             self._accept(index, gradient)
 
     def after_backward(self) -> None:
-        """A backward has ended, well or not."""
+        """Clean up after a backward, whether it succeeded or not."""
 
     def remove(self) -> None:
         """Unregister every hook."""
@@ -39,7 +39,7 @@ class GradientHooks:
 
 
 class WatchedParameters(dict[str, nn.Parameter | None]):
-    """A module's parameters; `touch` hears of every one that is read as an attribute, in forward or from
+    """A module's parameters; calls `touch` for each one that is read as an attribute, in forward or from
     outside.
     """
 
@@ -57,11 +57,11 @@ class WatchedParameters(dict[str, nn.Parameter | None]):
 
 
 class GatherHooks(GradientHooks):
-    """Also has units gathered when a module runs or a parameter is read, and again when backward needs them.
+    """Also unshards groups when a module runs or a parameter is read, and again when backward needs them.
 
-    A unit that is read while none of its modules runs (a tied weight, a functional use) is kept to the end
-    of the model's forward. What autograd saves of a unit is replaced by a reference, so backward gathers no
-    more than it uses: an embedding's weight, or a bias, is not gathered again.
+    A group that is read while none of its modules runs (a tied weight, a functional use) is kept to the end
+    of the model's forward. What autograd saves of a group is replaced by a reference, so backward gathers
+    only what it uses: the weight of an embedding, or a bias, is not gathered again.
     """
 
     def __init__(

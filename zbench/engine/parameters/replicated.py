@@ -1,5 +1,5 @@
-"""Replicated parameters: every rank holds all of them, in one flat buffer a dtype, and `p.data` is a view
-of it.
+"""Replicated parameters: every rank holds all of them in one flat buffer per dtype; `p.data` is a
+view of it.
 """
 
 from abc import ABC, abstractmethod
@@ -18,7 +18,11 @@ from zbench.engine.transport.works import All
 
 @dataclass(frozen=True, slots=True)
 class ParamInfo:
-    """One parameter that is trained. `index` counts in registration order; `group` is its optimizer group."""
+    """One parameter, trained or frozen.
+
+    index: its place in registration order among the trained ones (or among the frozen ones). group: its
+    optimizer group; -1 for a frozen one.
+    """
 
     index: int
     name: str
@@ -32,9 +36,9 @@ def write_segments(
     value: Callable[[ParamInfo], Tensor | None],
     place: Callable[[Segment], Tensor],
 ) -> None:
-    """Write this rank's part of `value(member)`, a whole tensor, to `place(segment)`; None leaves it alone.
+    """Write this rank's part of `value(member)`, a whole tensor, to `place(segment)`; None is skipped.
 
-    `value` is called once a member, in the same order on every rank: it may be collective.
+    `value` is called once per member, in the same order on every rank, so it may be a collective.
     """
     segments = {member.index: [] for member in members}  # type: dict[int, list[Segment]]
     for s in shard.segments:
@@ -50,8 +54,10 @@ def write_segments(
 
 
 class Parameters(ABC):
-    """The model's parameters, as the optimizer sees them: owned segments to write, and a way to publish
-    them. `buffers`: their memory on this rank, one in `memory` for each dtype group's run of the index space.
+    """The model's parameters as the optimizer sees them: segments of this rank to write, and a way to publish
+    them.
+
+    `buffers`: their memory on this rank, one per dtype group, in `memory`.
     """
 
     def __init__(
@@ -67,15 +73,15 @@ class Parameters(ABC):
 
     @abstractmethod
     def owned(self, segment: Segment) -> Tensor:
-        """Return the stored values [segment.length] of what this rank owns, in the parameter's dtype."""
+        """Return the stored values [segment.length] of a segment of this rank, in the parameter's dtype."""
 
     @abstractmethod
     def adopt(self, param_infos: Sequence[ParamInfo]) -> None:
-        """Make the model's parameters views of the values stored here; their old values are let go."""
+        """Make the model's parameters views of what is stored here, and free their old values."""
 
     @abstractmethod
     def settle(self) -> None:
-        """Publish the rest; return when the next forward may begin."""
+        """Publish what is left; return when the next forward may begin."""
 
     def receive(self, segment: Segment, values: Tensor, at: Memory) -> Copy:
         """Start copying new values of what this rank owns from another memory."""
@@ -84,7 +90,9 @@ class Parameters(ABC):
         return copy
 
     def publish(self, local_stop: int) -> None:
-        """Segments below `local_stop` (local order) have new values: start to make them known to all."""
+        """Start to send updated values to the other ranks: segments below `local_stop` (local order) are
+        final.
+        """
         return
 
     def release(self) -> None:
@@ -110,7 +118,7 @@ _UPDATED = Tag("the weights after a step")
 
 
 class ReplicatedParameters(Parameters):
-    """Whole parameters on every rank; after the update each rank's parts are gathered in place, block by
+    """Whole parameters on every rank; after the optimizer step each rank's parts are all-gathered in place by
     block.
     """
 

@@ -1,10 +1,9 @@
-"""Sharded parameters (stage 3): each rank keeps its parts; a unit's whole values exist only while they are
-used.
+"""Sharded parameters: each rank stores its part; whole values exist only while they are used.
 
-A *unit* is what is gathered at once: one region of the layout, the parameters of one module. Its parts are
-copied into a fresh buffer, gathered there in place, and `p.data` of its parameters become views of it; at
-release they become placeholders of the same shape. Nothing is ever freed under a tensor that still refers
-to it.
+A parameter group (usually the parameters of one module) is unsharded at once: this rank's part is copied into
+a new buffer, which is all-gathered in place, and `p.data` of the group's parameters become views of it. When
+the group is resharded they become placeholders of the same shape. No memory is freed while a tensor refers to
+it.
 """
 
 from collections import Counter
@@ -24,10 +23,10 @@ from zbench.engine.transport.works import All
 
 @dataclass(eq=False, slots=True)
 class ShardedGroup:
-    """Parameters that are gathered together, and what of them is here now.
+    """One parameter group, and its state.
 
-    `in_use`: in use, and not to be released. `outstanding`: tensors that backward will ask for. `resident`:
-    small parameters that are gathered after every step and stay.
+    in_use: it must stay unsharded. outstanding: how many saved tensors backward has not asked for yet.
+    resident: small parameters, unsharded after every step and kept so.
     """
 
     store: "ShardedParameters"
@@ -48,7 +47,7 @@ class ShardedGroup:
 
 
 class ShardedParameters(Parameters):
-    """Parts of all parameters in `memory`, in the parameters' dtypes, and the operations on units."""
+    """This rank's parts of all parameters in `memory`, and the operations on their groups."""
 
     def __init__(
         self,
@@ -90,7 +89,7 @@ class ShardedParameters(Parameters):
         return self._stored(segment.dtype_group, segment.local, segment.length)
 
     def settle(self) -> None:
-        """Let go of values from before the update; gather those that stay."""
+        """Reshard what was gathered before the optimizer step; unshard resident groups again."""
         self._arrive()
         for group in self.groups:
             if group.members:
@@ -102,7 +101,7 @@ class ShardedParameters(Parameters):
                 self.wait_for_unshard(group)
 
     def unshard(self, group: ShardedGroup) -> None:
-        """Start to gather a unit that is not here."""
+        """Start to all-gather a group."""
         group.full = torch.empty(group.numel, dtype=self.dtypes[group.dtype_group], device=self.device)
         self._by_storage[group.full.untyped_storage()._cdata] = group
         self._leaving = [copy for copy in self._leaving if not copy.is_completed()]
@@ -124,7 +123,7 @@ class ShardedParameters(Parameters):
         self._leaving.clear()
 
     def wait_for_unshard(self, group: ShardedGroup) -> None:
-        """Wait for a gather that was started; the parameters are whole then."""
+        """Return when a gather that was started is done; the parameters are whole then."""
         if group.unsharding is None:
             return
         group.unsharding.wait()
@@ -135,7 +134,7 @@ class ShardedParameters(Parameters):
             p.data = group.full[at : at + p.numel()].view(p.shape)
 
     def reshard(self, group: ShardedGroup) -> None:
-        """Let go of a unit's whole values."""
+        """Free a group's whole values."""
         if group.unsharding is not None:
             group.unsharding.wait()
             group.unsharding = None
@@ -148,7 +147,7 @@ class ShardedParameters(Parameters):
             param_info.parameter.data = nowhere.expand(param_info.parameter.shape)
 
     def group_viewed_by(self, tensor: Tensor) -> ShardedGroup | None:
-        """Return the unit whose whole values `tensor` is a view of, if there is one."""
+        """Return the group of whose whole values `tensor` is a view, or None."""
         return self._by_storage.get(tensor.untyped_storage()._cdata)
 
     def bytes_by_category(self) -> dict[str, int]:

@@ -1,1 +1,1 @@
-"""How bytes move between ranks: the only room that knows gloo from NCCL."""
+"""Collectives: the only folder that distinguishes gloo from NCCL."""

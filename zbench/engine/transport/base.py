@@ -15,7 +15,7 @@ from zbench.engine.transport.scratch import ScratchPool
 
 
 class GroupCollectives(ABC):
-    """Collectives of one process group, with receive buffers that are kept."""
+    """Collectives over one process group, with receive buffers that are kept between calls."""
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         self.group, self.device = group, device
@@ -63,10 +63,10 @@ class GroupCollectives(ABC):
         self.scratch.drop()
 
     def end(self) -> None:  # noqa: B027 - a backend that serves others, too, ends them by its own deadline
-        """Disconnect this rank: whoever waits for it hears of it."""
+        """Disconnect this rank, so that ranks that wait for it get an error."""
 
     def close(self) -> None:
-        """Let go of what was made for this engine alone."""
+        """Release what was made for this engine alone."""
         self._watch.close()
 
 
@@ -76,6 +76,6 @@ def _end(comm: "weakref.ref[GroupCollectives]") -> None:
 
 
 def launched(work: dist.Work | None) -> Work:
-    """Return `work`, which torch leaves out only for a rank outside the group."""
+    """Return `work`, which torch returns as None only on a rank outside the group."""
     assert work is not None, "the process group does not contain this rank"
     return work

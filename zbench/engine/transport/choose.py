@@ -1,4 +1,4 @@
-"""Which collectives a process group gets."""
+"""Chooses the collectives for a process group."""
 
 import torch
 import torch.distributed as dist

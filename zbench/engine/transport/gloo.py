@@ -22,7 +22,8 @@ from zbench.engine.transport.works import All, Then
 
 
 class GlooCollectives(GroupCollectives):
-    """Every rank sends each part to its owner, which adds them in rank order, or its own part to all.
+    """Every rank sends each part to its owner, which adds them in rank order; a gather sends its own part to
+    all.
 
     Reductions and gathers have a process group each, so they need no order relative to one another.
     """
@@ -38,7 +39,7 @@ class GlooCollectives(GroupCollectives):
         return dist.ProcessGroupGloo(store, self.rank, self.world_size, self._timeout)
 
     def _reduce_scatter(self, send: Tensor, out: Tensor, call: Call) -> Work:
-        """Needs memory for the other ranks' parts only; this rank's own is read from `send`."""
+        """Allocates memory for the other ranks' parts only; this rank's own is read from `send`."""
         parts, others = list(send.chunk(self.world_size)), self.world_size - 1
         length = parts[0].numel()
         buffer = self.scratch.take(others * length, send.dtype)
@@ -68,8 +69,10 @@ class GlooCollectives(GroupCollectives):
     def _exchange(
         self, group: dist.ProcessGroupGloo, send: Sequence[Tensor], receive: Sequence[Tensor], call: Call
     ) -> Work:
-        """Send send[r] to every other rank r, receive receive[r] from it; all at once, in an order that
-        spreads. What is sent in another call has another slot, so that it cannot be received here.
+        """Send send[r] to every other rank r and receive receive[r] from it, in an order that spreads the
+        load.
+
+        Messages of another call have another tag, so they cannot be received here.
         """
         world, mine = self.world_size, torch.tensor([call.number, call.code])
         slot = 1 + ((call.number & 7) << 28 | call.code & 0xFFFFFFF)

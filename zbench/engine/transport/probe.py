@@ -1,4 +1,4 @@
-"""Ranks find out whether they are neighbours: whether each can read every other's memory."""
+"""Probes whether each rank can read every other rank's memory."""
 
 import sys
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from zbench.engine.transport.sockets import PeerListener, PeerSockets
 
 @dataclass(frozen=True, slots=True)
 class PeerProcesses:
-    """The process of every rank, and two channels between them."""
+    """The process id of every rank, and two sets of sockets between them."""
 
     pids: list[int]
     channels: list[PeerSockets]
 
 
 def probe_peers(group: dist.ProcessGroup) -> PeerProcesses | None:
-    """Return the neighbourhood if all ranks of `group` can read one another, else None; the same on all
+    """Return the peers if all ranks of `group` can read one another's memory, else None; the same on all
     ranks.
     """
     rank, world = dist.get_rank(group), dist.get_world_size(group)

@@ -1,4 +1,4 @@
-"""NCCL and other backends that do each operation well themselves."""
+"""The collectives of NCCL and of other backends that need no composition."""
 
 import torch.distributed as dist
 from torch import Tensor
@@ -11,7 +11,9 @@ from zbench.engine.transport.works import Then
 
 
 class ProcessGroupCollectives(GroupCollectives):
-    """The backend's own all-gather, and reduce-scatter (own order of sums) in one dtype."""
+    """The backend's own all-gather, and its own reduce-scatter where the dtype does not change (its order of
+    sums).
+    """
 
     def _reduce_scatter(self, send: Tensor, out: Tensor, call: Call) -> Work:
         if send.dtype == out.dtype:

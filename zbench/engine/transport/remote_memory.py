@@ -1,4 +1,4 @@
-"""Another process's memory, read by Linux's `process_vm_readv`, and whether this process may."""
+"""Reads another process's memory with Linux's `process_vm_readv`, and probes whether it may."""
 
 import ctypes
 import os
@@ -42,7 +42,7 @@ def read_memory(pid: int, address: int, into: Tensor) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MemoryProbe:
-    """A few random bytes in the memory of a process, by which others find out whether they can read it."""
+    """Random bytes in the memory of a process, with which other processes test whether they can read it."""
 
     host: str
     pid: int
@@ -50,7 +50,9 @@ class MemoryProbe:
     value: bytes
 
     def readable(self) -> bool:
-        """Try it: a process id may mean another process in another container of the same host."""
+        """Return whether this process reads the right bytes; in another container the pid may be another
+        process.
+        """
         found = torch.zeros(len(self.value), dtype=torch.uint8)
         try:
             if self.host == _host():
@@ -61,7 +63,7 @@ class MemoryProbe:
 
 
 def publish_probe() -> tuple[MemoryProbe, Tensor]:
-    """Return a sample of this process's memory, there as long as the tensor is."""
+    """Return a probe of this process's memory; it is valid as long as the tensor exists."""
     _allow_siblings_to_read()
     value = secrets.token_bytes(16)
     kept = torch.tensor(list(value), dtype=torch.uint8)
@@ -69,7 +71,7 @@ def publish_probe() -> tuple[MemoryProbe, Tensor]:
 
 
 def _host() -> str:
-    """Return what only processes on one running kernel have in common."""
+    """Return what only processes under one running kernel share."""
     return _BOOT.read_text() if sys.platform == "linux" and _BOOT.exists() else secrets.token_hex()
 
 

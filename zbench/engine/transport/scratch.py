@@ -1,4 +1,4 @@
-"""Buffers that are used again and again."""
+"""Scratch buffers that are used again and again."""
 
 from dataclasses import dataclass, field
 
@@ -8,14 +8,14 @@ from torch import Tensor
 
 @dataclass(slots=True)
 class ScratchPool:
-    """Receive buffers, kept between uses; `bytes` is what it holds now, in use or not."""
+    """Buffers that are kept between uses. `bytes`: what it holds now, in use or not."""
 
     device: torch.device
     bytes: int = 0
     _free: list[Tensor] = field(default_factory=list)
 
     def take(self, numel: int, dtype: torch.dtype) -> Tensor:
-        """Return an uninitialised buffer of at least `numel` elements: the smallest kept one, else a new
+        """Return an uninitialised buffer of at least `numel` elements: the smallest that fits, else a new
         one.
         """
         fitting = [t for t in self._free if t.dtype == dtype and t.numel() >= numel]
@@ -28,11 +28,11 @@ class ScratchPool:
         return best
 
     def give(self, buffer: Tensor) -> None:
-        """Take back what `take` returned; it must be used no more."""
+        """Return a buffer of `take` to the pool; the caller must not use it any more."""
         self._free.append(buffer)
 
     def drop(self) -> None:
-        """Let go of every buffer that is not in use."""
+        """Free every buffer that is not in use."""
         self.bytes -= sum(map(self._occupied, self._free))
         self._free.clear()
 

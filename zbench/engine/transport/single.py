@@ -1,4 +1,4 @@
-"""A world of one rank."""
+"""Collectives in a world of one rank."""
 
 from torch import Tensor
 
@@ -8,7 +8,7 @@ from zbench.engine.transport.works import Done
 
 
 class SingleProcessCollectives:
-    """Nothing to send."""
+    """Every result is this rank's own values."""
 
     rank, world_size = 0, 1
 

@@ -1,4 +1,4 @@
-"""Connections between ranks of one host, over which they tell one another where they are in a collective."""
+"""Sockets between the ranks of one host, for the steps of a cross-memory collective."""
 
 import secrets
 import socket
@@ -13,18 +13,20 @@ _HELLO = struct.Struct("qq")  # who connects, and for which channel
 
 
 class PeerSockets:
-    """A connection to every other rank. A channel that failed once stays broken: numbers may be under way."""
+    """A socket to every other rank. After one failure they are all closed: messages may be lost."""
 
     def __init__(self, rank: int, world_size: int) -> None:
         self.rank, self.world_size = rank, world_size
         self._peers: dict[int, socket.socket] = {}
 
     def join(self, rank: int, peer: socket.socket) -> None:
-        """`peer` leads to another rank."""
+        """Use `peer` for another rank."""
         self._peers[rank] = peer
 
     def exchange(self, message: Message) -> list[Message]:
-        """Return every rank's message; nobody goes on before all have sent. OSError if one has gone."""
+        """Return every rank's message; no rank returns before all have sent theirs. OSError if one
+        is gone.
+        """
         received = [message] * self.world_size
         try:
             for peer in self._peers.values():
@@ -39,13 +41,13 @@ class PeerSockets:
         return received
 
     def end(self) -> None:
-        """Let whoever waits here hear that nothing more will come."""
+        """Shut the sockets down, so that ranks that wait for this one get an error."""
         for peer in self._peers.values():
             with suppress(OSError):
                 peer.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Disconnect; whoever waits for this rank hears of it."""
+        """Disconnect; ranks that wait for this one get an error."""
         for peer in self._peers.values():
             peer.close()
 
@@ -53,7 +55,7 @@ class PeerSockets:
 
 
 class PeerListener:
-    """Where the other ranks of this host connect; `name` is theirs to know."""
+    """Listens for the other ranks of this host; `name` is the address that they connect to."""
 
     def __init__(self, rank: int, world_size: int, timeout: float) -> None:
         self.channels = [PeerSockets(rank, world_size) for _ in range(2)]
@@ -64,7 +66,7 @@ class PeerListener:
         self._listener.listen(len(self.channels) * world_size)
 
     def connect(self, names: Sequence[bytes]) -> None:
-        """Connect to every lower rank; OSError where there is no way."""
+        """Connect to every lower rank; OSError where that fails."""
         for rank, name in enumerate(names[: self._rank]):
             for number, channel in enumerate(self.channels):
                 peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -74,7 +76,7 @@ class PeerListener:
                 peer.send(_HELLO.pack(self._rank, number))
 
     def accept(self, count: int) -> None:
-        """Accept the `count` higher ranks, all of which have knocked."""
+        """Accept the `count` higher ranks, which have all connected."""
         for _ in range(count * len(self.channels)):
             peer, _ = self._listener.accept()
             peer.settimeout(self._timeout)
@@ -82,5 +84,5 @@ class PeerListener:
             self.channels[number].join(rank, peer)
 
     def close(self) -> None:
-        """Nobody is expected any more."""
+        """Stop listening."""
         self._listener.close()

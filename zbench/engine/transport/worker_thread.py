@@ -1,4 +1,4 @@
-"""A thread that does collective tasks in the order in which they were given."""
+"""A worker thread that runs collectives in the order of submission."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,14 +11,14 @@ _SECONDS_TO_END = 10.0
 
 @dataclass(slots=True)
 class QueuedWork:
-    """A work that a thread does."""
+    """A function that a worker thread runs."""
 
     run: Callable[[], object] | None
     error: BaseException | None = None
     _done: Event = field(default_factory=Event)
 
     def do(self) -> None:
-        """Do it; called once."""
+        """Run it, once."""
         assert self.run is not None
         try:
             self.run()
@@ -28,8 +28,8 @@ class QueuedWork:
         self._done.set()
 
     def wait(self) -> None:
-        """Return when it is done; raise what it raised. An interrupt is raised then, too: till then the
-        thread and its peers use the memory.
+        """Return when it is done, or raise its error. An interrupt is raised only then: until then the thread
+        and other ranks use the memory.
         """
         try:
             self._done.wait()
@@ -44,7 +44,7 @@ class QueuedWork:
 
 
 class WorkerThread:
-    """Sleeps while there is nothing to do; lives until `close`, or until nobody knows it any more."""
+    """Sleeps while its queue is empty; ends at `close`, or when nothing refers to it any more."""
 
     def __init__(self, name: str) -> None:
         self._tasks: SimpleQueue[QueuedWork | None] = SimpleQueue()
@@ -52,13 +52,15 @@ class WorkerThread:
         self._thread.start()
 
     def submit(self, run: Callable[[], object]) -> QueuedWork:
-        """Have the thread call `run` after everything that was submitted before."""
+        """Queue `run` behind everything that was submitted before."""
         task = QueuedWork(run)
         self._tasks.put(task)
         return task
 
     def close(self) -> None:
-        """Let the thread end when it has done what it was given; a peer that is gone cannot hold it up."""
+        """End the thread after what is queued; wait for it for a limited time, because another rank may be
+        gone.
+        """
         self._tasks.put(None)
         self._thread.join(_SECONDS_TO_END)
 

@@ -1,4 +1,4 @@
-"""Works in flight, put together from others."""
+"""Works in flight, composed of others."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from zbench.engine.protocols import Work
 
 
 class Done:
-    """The work of a collective that has nothing left to do."""
+    """A work with nothing left to do."""
 
     def wait(self) -> None:
         """Return at once."""
@@ -33,7 +33,7 @@ class All:
 
 @dataclass(slots=True)
 class Then:
-    """A work, and what must follow before its result may be read."""
+    """A work, and a function to call before its result may be read."""
 
     work: Work
     finish: Callable[[], None]
