@@ -101,6 +101,12 @@ def _leave_a_process(job: RankJob) -> None:
     Path(job.run_dir, "orphan.pid").write_text(str(child.pid))
 
 
+def _leave_a_process_and_wait(job: RankJob) -> None:
+    if not Path(job.run_dir, "orphan.pid").exists():
+        _leave_a_process(job)
+        _report_pid(job)
+
+
 def _report_pid(job: RankJob) -> None:
     Path(job.run_dir, f"rank{job.rank}.pid").write_text(str(os.getpid()))
     time.sleep(600)
@@ -152,5 +158,6 @@ ACTIONS = {
     "exit": _exit_quietly,
     "allocate": _allocate,
     "orphan": _leave_a_process,
+    "orphan_and_wait": _leave_a_process_and_wait,
     "wait": _report_pid,
 }

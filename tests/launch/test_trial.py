@@ -122,6 +122,39 @@ def test_killed_server_takes_its_ranks_along_and_is_replaced(runner, trial, noti
     assert notices == ["the trial server was killed from outside; running it again"]
 
 
+@pytest.mark.parametrize("victim", ["server", "guard"])
+def test_process_in_a_session_of_its_own_does_not_outlive_a_killed_server(runner, trial, victim):
+    server = psutil.Process(runner.executor.server_pid)
+    target = server.pid if victim == "server" else server.ppid()
+
+    def kill() -> None:
+        text_of(runner.run_dir / "rank1.pid")
+        os.kill(target, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    record = runner.run(trial(do="orphan_and_wait", rank=1))
+    killer.join()
+    assert record.outcome == "ok"
+    orphan = int((runner.run_dir / "orphan.pid").read_text())
+    until(lambda: gone(orphan), "the process that a rank started in its own session ends")
+
+
+def test_stopped_server_is_replaced_and_the_repeat_watched_anew(runner, trial, notices):
+    stopped = []
+
+    def watch(line):
+        if not stopped:
+            stopped.append(runner.executor.server_pid)
+            os.kill(stopped[0], signal.SIGSTOP)
+        return "seen again" if runner.executor.server_pid not in stopped else None
+
+    record = runner.run(trial(do="step_on", world_size=1, timeout=1.5), watch=watch)
+    assert record.error.message == "seen again"
+    assert notices == ["the trial server was killed from outside; running it again"]
+    until(lambda: gone(stopped[0]), "the stopped server ends")
+
+
 def test_reference_is_computed_once_for_all_trials_that_share_it(runner, trial):
     for stage in (0, 1):
         assert runner.run(trial(stage=stage)).correctness.verdict == "identical"
@@ -180,7 +213,9 @@ def test_one_shot_form_starts_and_ends_its_own_server(tmp_path, trial, monkeypat
 
 def test_interruption_ends_the_trial_and_its_processes(runner, trial):
     main = threading.main_thread().ident
-    others = [child for child in psutil.Process().children() if child.pid != runner.executor.server_pid]
+    server = psutil.Process(runner.executor.server_pid)
+    guard = server.ppid()
+    others = [child for child in psutil.Process().children() if child.pid != guard]
 
     def interrupt() -> None:
         text_of(runner.run_dir / "rank1.pid")

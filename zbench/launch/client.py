@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import connection
@@ -29,6 +30,7 @@ _ROOT = Path(__file__).parents[2]
 _INSTALLED = _ROOT.name in ("site-packages", "dist-packages")
 _START_SECONDS = 120.0
 _END_SECONDS = 10.0
+_POLL_SECONDS = 0.01
 
 
 class ServerLostError(Exception):
@@ -75,7 +77,7 @@ class WarmServer:
     @property
     def pid(self) -> int:
         """The server's process id."""
-        return self._process.pid
+        return self.wait_until_ready().pid
 
     def wait_until_ready(self) -> Ready:
         """Return when everything is imported; ZbenchError with the server's last words if it cannot start."""
@@ -96,6 +98,8 @@ class WarmServer:
         self.wait_until_ready()
         self._send(StartGroup(target, tuple(ranks)))
         message = self._receive(_END_SECONDS)
+        if message is None:  # it is stopped
+            self._lost()
         assert isinstance(message, Started)
         self._group = message.pids[0]
         return message.pids
@@ -124,7 +128,7 @@ class WarmServer:
             on_event(event)
 
     def close(self) -> None:
-        """End the server and whatever it started; it ends its group itself, once it is listening."""
+        """End the server and whatever it started. It ends its group itself once it has imported all."""
         self._connection.close()
         if self.ready is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -149,13 +153,25 @@ class WarmServer:
         raise ServerLostError
 
     def _kill_all(self) -> None:
-        """Kill the server and, in case the kernel has not yet, the group whose parent it was."""
-        server = self._process.pid if self._process.poll() is None else None
-        for process_group in filter(None, (server, self._group)):
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process_group, signal.SIGKILL)
+        """Have the guard kill the server and all that it left; kill what does not end."""
+        self._process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
+        if self._process.returncode is None or self._process.returncode < 0:  # the guard hangs or was killed
+            self._kill_session()
         self._group = None
         self._process.wait()
+
+    def _kill_session(self) -> None:
+        """Give a server without its guard the time to end all that it started, then kill what is left."""
+        give_up = time.monotonic() + _END_SECONDS
+        with suppress(ProcessLookupError, PermissionError):
+            while self._process.returncode is not None and time.monotonic() < give_up:
+                os.killpg(self._process.pid, 0)
+                time.sleep(_POLL_SECONDS)
+        for process_group in filter(None, (self._process.pid, self._group)):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(process_group, signal.SIGKILL)
 
     def _last_words(self) -> str:
         self._errors.seek(0)

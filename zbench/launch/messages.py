@@ -42,6 +42,7 @@ class Ready:
 
     seconds: float
     problems: tuple[str, ...]
+    pid: int
 
 
 @dataclass(frozen=True, slots=True)

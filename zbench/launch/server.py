@@ -1,13 +1,13 @@
 """The warm server: imports torch once, then forks the ranks of one trial after another.
 
-It is a process of its own session, started by `client.WarmServer` as `python -m zbench.launch.server FD`. It
-runs one group at a time. It is the reaper of every process below it, so nothing that a trial starts can
-outlive the trial; it ends when its launcher does (the socket closes), and the kernel ends the ranks when it
-is killed.
+`client.WarmServer` starts it as `python -m zbench.launch.server FD ...`, in a session of its own. Two
+processes: the guard, which only waits, and its child, the server. Both are subreapers: a process that a trial
+starts, in whatever session, becomes the server's child when its parent ends, and the guard's if the server
+is killed. So nothing outlives the trial. The server ends when the launcher does (the socket closes), and when
+the guard does; the kernel kills the ranks when the server ends.
 """
 
 import contextlib
-import ctypes
 import gc
 import os
 import shutil
@@ -17,21 +17,17 @@ import sys
 import time
 from multiprocessing import connection
 
-import psutil
-
 from zbench.launch import preload
 from zbench.launch.child import STACKS_SIGNAL, become_rank
+from zbench.launch.guard import become_subreaper, end_children, guard
 from zbench.launch.messages import DumpStacks, EndGroup, Exited, GroupGone, Ready, Started, StartGroup
-
-_PR_SET_CHILD_SUBREAPER = 36
-_ORPHAN_POLL_SECONDS = 0.005
 
 
 class Server:
-    """One end of the connection and at most one living group."""
+    """One end of the connection and at most one living group. guard: a pipe that closes with the guard."""
 
-    def __init__(self, launcher: "connection.Connection[object, object]", scratch: str) -> None:
-        self._launcher = launcher
+    def __init__(self, launcher: "connection.Connection[object, object]", guard: int, scratch: str) -> None:
+        self._launcher, self._guard = launcher, guard
         self._scratch = scratch
         self._ranks: dict[int, int] = {}
         self._group: int | None = None
@@ -44,11 +40,15 @@ class Server:
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
 
     def serve(self, ready: Ready) -> None:
-        """Say that all is imported, and answer until the launcher is gone; then leave nothing behind."""
+        """Report that all is imported, and obey until launcher or guard is gone; then leave nothing."""
         try:
             self._launcher.send(ready)
             while True:
-                waiting = connection.wait([self._launcher, self._woken])
+                waiting = connection.wait([self._launcher, self._woken, self._guard])
+                if self._guard in waiting:  # the launcher will replace this server
+                    self._kill()
+                    self._end_orphans()
+                    return
                 if self._woken in waiting:
                     self._drain_wakeups()
                     self._reap()
@@ -107,16 +107,7 @@ class Server:
 
     def _end_orphans(self) -> None:
         """Kill and reap whatever the ranks started and left; this process is its parent now."""
-        while True:
-            try:
-                pid, _, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            self._cpu_seconds += usage.ru_utime + usage.ru_stime
-            if pid == 0:
-                for orphan in psutil.Process().children():
-                    orphan.kill()
-                time.sleep(_ORPHAN_POLL_SECONDS)
+        self._cpu_seconds += end_children()
 
     def _drain_wakeups(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -131,16 +122,23 @@ def _join_group(pid: int, group: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Load, say so, serve. Arguments: the socket's file descriptor, the scratch directory, the modules."""
-    started = time.monotonic()
+    """Load, report, serve. Arguments: the socket's file descriptor, the scratch directory, the modules."""
+    started, launcher_pid = time.monotonic(), os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    become_subreaper()
+    guard_alive, held_by_guard = os.pipe()
+    server = os.fork()
+    if server:
+        os.close(int(arguments[0]))
+        sys.exit(guard(server, launcher_pid, arguments[1]))
+    os.close(held_by_guard)
+    become_subreaper()
     launcher: connection.Connection[object, object] = connection.Connection(int(arguments[0]))
     problems = preload.load(tuple(arguments[2:]))
-    server = Server(launcher, arguments[1])
+    serving = Server(launcher, guard_alive, arguments[1])
     gc.collect()
     gc.freeze()  # so that no collection in a child touches, and so copies, the shared pages
-    server.serve(Ready(time.monotonic() - started, tuple(problems)))
+    serving.serve(Ready(time.monotonic() - started, tuple(problems), os.getpid()))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,48 @@
+"""The guard of a warm server: ends what is left when the server ends, however it ends."""
+
+import ctypes
+import os
+import shutil
+import signal
+import time
+
+import psutil
+
+_PR_SET_CHILD_SUBREAPER = 36
+_POLL_SECONDS = 0.005
+
+
+def become_subreaper() -> None:
+    """Have the kernel make this process the parent of every orphan below it (prctl(2))."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def guard(server: int, launcher: int, scratch: str) -> int:
+    """Wait for the server's end, kill everything that it left, and return its exit status.
+
+    SIGTERM kills the server first. The scratch directory goes, too, if the launcher is gone.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(server, signal.SIGKILL))
+    ended = os.waitid(
+        os.P_PID, server, os.WEXITED | os.WNOWAIT
+    )  # its number stays taken while SIGTERM may come
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    end_children()
+    if os.getppid() != launcher:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return ended.si_status if ended is not None and ended.si_code == os.CLD_EXITED else 1
+
+
+def end_children() -> float:
+    """Kill and reap every child, and the children that they leave to this process; return their CPU time."""
+    cpu_seconds = 0.0
+    while True:
+        try:
+            pid, _, usage = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return cpu_seconds
+        cpu_seconds += usage.ru_utime + usage.ru_stime
+        if pid == 0:
+            for child in psutil.Process().children():
+                child.kill()
+            time.sleep(_POLL_SECONDS)
