@@ -46,14 +46,14 @@ class KillableSweep:
             )
         )
 
-    def start(self) -> subprocess.Popen[str]:
+    def start(self, stderr: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         """Start the sweep, or continue it if a run directory is there."""
         again = ["--resume", "last"] if find_runs(self.results) else []
         return subprocess.Popen(
             [sys.executable, str(DRIVER), "sweep", str(self.file), *again, "-o", str(self.results), "--json"],
             env=os.environ | {MARK: self.mark, "TMPDIR": str(self.scratch)},
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=stderr,
             text=True,
             start_new_session=True,
         )
@@ -161,12 +161,19 @@ def test_one_sweep_killed_again_and_again_is_finished_in_the_end(tmp_path, undis
     assert len(sweep.lines()) == POINTS * REPEATS
 
 
-def test_terminated_launcher_leaves_nothing_running(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_terminated_launcher_concludes_as_after_ctrl_c(tmp_path, number):
     sweep = KillableSweep(tmp_path)
-    launcher = sweep.start()
+    launcher = sweep.start(stderr=subprocess.PIPE)
     until(lambda: bool(find_runs(sweep.results)) and bool(sweep.lines()), "a repeat ends")
-    launcher.terminate()
-    launcher.communicate(timeout=60)
+    launcher.send_signal(number)
+    out, err = launcher.communicate(timeout=60)
+    assert launcher.returncode == 130
+    document = json.loads(out)
+    assert document["exit_code"] == 130
+    assert len(document["trials"]) == len(sweep.lines())
+    assert f"ended by {number.name}; " in err
+    assert f"--resume {find_runs(sweep.results)[0]}" in err
     until(sweep.nothing_runs, "everything ends with its launcher")
     assert list(sweep.scratch.iterdir()) == []
 

@@ -176,3 +176,17 @@ def test_directory_that_is_no_run_is_refused(tmp_path):
         RunDirectory.open(tmp_path)
     with pytest.raises(UsageError, match="is not a run directory"):
         load_records(tmp_path)
+
+
+def test_record_whose_append_was_interrupted_counts(run, make_record, monkeypatch):
+    """Ctrl-C and SIGTERM can come between the write and what follows it."""
+
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(store.os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run.append(make_record())
+    monkeypatch.undo()
+    assert not run.discard_if_empty()
+    assert run.records() == [make_record()]

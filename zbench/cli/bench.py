@@ -14,7 +14,7 @@ import typer
 from zbench import __version__
 from zbench.bench import adam_report
 from zbench.cli import console
-from zbench.cli.options import Json, NoColor, Quiet, Verbose
+from zbench.cli.options import common_flags
 from zbench.errors import UsageError
 from zbench.record.environment import machine_facts
 from zbench.units import parse_count
@@ -42,6 +42,7 @@ def _group() -> None:
 
 
 @app.command()
+@common_flags()
 def adam(
     sizes: Annotated[str, typer.Option(help="Parameters, such as 1k,1M,32M.")] = SIZES,
     threads: Annotated[str, typer.Option(help="Thread counts, such as 1,2. [default: 1 and all]")] = "",
@@ -60,10 +61,6 @@ def adam(
         Path | None,
         typer.Option(metavar="FILE", help="Write FILE.json and FILE.md, such as results/benchmarks/adam."),
     ] = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    no_color: NoColor = False,
 ) -> None:
     """Time the Adam update: zbench, torch fused and foreach, DeepSpeed, and the memory bound, in turns."""
     if device not in ("cpu", "cuda"):
@@ -88,7 +85,7 @@ def adam(
     if out is not None:
         out.with_suffix(".json").write_text(json.dumps(document) + "\n", encoding="utf-8")
         out.with_suffix(".md").write_text(adam_report.markdown(document), encoding="utf-8")
-    if as_json:
+    if console.state.json:
         console.document(document)
     else:
         _print(document)

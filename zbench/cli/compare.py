@@ -6,16 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zbench.cli import console
-from zbench.cli.options import (
-    DEFAULT_OUTPUT_DIR,
-    Json,
-    NoColor,
-    OutputDir,
-    Overrides,
-    Quiet,
-    Seed,
-    Verbose,
-)
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, Seed, common_flags
 from zbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -91,6 +82,7 @@ Precision = Annotated[
 ]
 
 
+@common_flags()
 def command(
     base: Base,
     head: Head = None,
@@ -110,10 +102,6 @@ def command(
     overrides: Overrides = [],  # noqa: B006
     seed: Seed = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    no_color: NoColor = False,
 ) -> None:
     """Compare two runs, or with --paired two revisions: regression, suspected, pass or inconclusive.
 
@@ -124,7 +112,7 @@ def command(
     Exit status: 0 pass, 1 regression, 2 bad input, 3 inconclusive, 4 incorrect results in HEAD,
     5 incomparable or no baseline, 6 trials missing or failed in HEAD.
     """
-    output_format = _checked_format("json" if as_json else output_format)
+    output_format = _checked_format("json" if console.state.json else output_format)
     settings = _settings(thresholds, alpha, run_noise, fail_on, across=across, paired=paired)
     if paired:
         from zbench.cli.compare_paired import PairedRequest, measure
@@ -137,7 +125,7 @@ def command(
         )
         comparison = _compare_stored(base, head, settings, output_dir, save_baseline)
     if comparison is not None:
-        _deliver(comparison, output_format, to, all_formats, every_row=verbose)
+        _deliver(comparison, output_format, to, all_formats, every_row=console.state.verbose)
         raise typer.Exit(int(comparison.exit_code))
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, Json, NoColor, OutputDir, Quiet, Seed, Verbose
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Seed, common_flags
 from zbench.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ _MARKS = {
 }
 
 
+@common_flags()
 def command(
     aa: Annotated[
         bool, typer.Option("--aa", help="Compare this version with itself instead: noise, margin to use.")
@@ -33,10 +34,6 @@ def command(
     ] = None,
     seed: Seed = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    no_color: NoColor = False,
 ) -> None:
     """Say what this machine can run: versions, CPU, kernels, engines, memory bandwidth, and a two-rank trial.
 
@@ -51,10 +48,10 @@ def command(
     checks = []
     for check in examine(output_dir):
         checks.append(check)
-        if not as_json:
+        if not console.state.json:
             _print(check)
     code = ExitCode.TRIALS_FAILED if any(check.status == "fail" for check in checks) else ExitCode.PASS
-    if as_json:
+    if console.state.json:
         rows = [check.to_json() for check in checks]
         console.document({"schema_version": 1, "checks": rows, "exit_code": int(code)})
     raise typer.Exit(code)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, NoColor, OutputDir, OutputFile, Overrides, Quiet, Verbose
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, OutputFile, Overrides, common_flags
 from zbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ DeepSpeed = Annotated[bool, typer.Option("--deepspeed", help="As DeepSpeed JSON,
 _MOST_LISTED = 20
 
 
+@common_flags(json=False)
 def command(
     source: Source,
     trial: TrialId = None,
@@ -33,9 +34,6 @@ def command(
     output: OutputFile = None,
     overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    no_color: NoColor = False,
 ) -> None:
     """Write a trial's configuration as DeepSpeed JSON; keys that do not map are named on stderr."""
     from zbench.cli.output import write_new

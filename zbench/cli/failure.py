@@ -30,8 +30,8 @@ def shown_to_the_user(arguments: Sequence[str]) -> Iterator[None]:
         sys.exit(int(error.exit_code))
     except ZbenchError as error:
         _fail(arguments, type(error).__name__, str(error), error.exit_code)
-    except (KeyboardInterrupt, typer.Abort):
-        _fail(arguments, "Interrupted", "interrupted", ExitCode.INTERRUPTED)
+    except (KeyboardInterrupt, typer.Abort) as error:
+        _fail(arguments, "Interrupted", str(error) or "interrupted", ExitCode.INTERRUPTED)
     except BrokenPipeError:
         streams.discard_stdout()
         sys.exit(_BROKEN_PIPE)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, Json, NoColor, OutputDir, Quiet, Verbose
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags
 from zbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from zbench.analysis.trials import RunResults
 
 
+@common_flags()
 def command(
     directory: Annotated[
         Path | None, typer.Argument(metavar="[DIR]", help="Results to look through. [default: -o's]")
@@ -36,10 +37,6 @@ def command(
     alpha: Annotated[float, typer.Option(help="Chance of seeing a change where there is none.")] = 0.01,
     plots: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the picture here, as SVG.")] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    no_color: NoColor = False,
 ) -> None:
     """Show each configuration over the runs of a directory, and blame the commits where it changed."""
     from zbench.analysis.history import history
@@ -58,7 +55,7 @@ def command(
         raise UsageError(f"no configuration in {place} has {match!r} in its name and a {metric}")
     if plots is not None:
         _draw(found, metric, plots)
-    if as_json:
+    if console.state.json:
         rows = [_series(one) for one in found]
         console.document({"schema_version": 1, "metric": metric, "series": rows, "exit_code": 0})
     else:

@@ -6,18 +6,15 @@ from typing import Annotated
 import typer
 
 from zbench.cli import console
-from zbench.cli.options import Json, NoColor, OutputFile, Quiet, Verbose
+from zbench.cli.options import OutputFile, common_flags
 
 DeepSpeedFile = Annotated[Path, typer.Argument(metavar="FILE", help="DeepSpeed's JSON configuration.")]
 
 
+@common_flags()
 def command(
     file: DeepSpeedFile,
     output: OutputFile = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    no_color: NoColor = False,
 ) -> None:
     """Make a sweep file from a DeepSpeed JSON configuration; keys that do not map are named on stderr."""
     from zbench.cli.output import write_new
@@ -35,7 +32,7 @@ def command(
     text = dump_yaml(document)
     if output is not None:
         write_new(output, text)
-    if as_json:
+    if console.state.json:
         console.document({"schema_version": 1, "sweep": document, "notes": translated.notes, "exit_code": 0})
     elif output is None:
         console.result(text.rstrip("\n"))

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, Json, NoColor, OutputDir, Quiet, Verbose
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags
 from zbench.errors import ZbenchError
 
 if TYPE_CHECKING:
@@ -13,18 +13,15 @@ if TYPE_CHECKING:
 _ID_LENGTH = 8
 
 
+@common_flags()
 def command(
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    no_color: NoColor = False,
 ) -> None:
     """List the runs in a results directory, oldest first."""
     from zbench.record.store import find_runs
 
     rows = [_row(path) for path in find_runs(output_dir)]
-    if as_json:
+    if console.state.json:
         console.document({"schema_version": 1, "runs": rows, "exit_code": 0})
     elif rows:
         _print(rows)

@@ -1,11 +1,12 @@
 """The `zbench` command: a table of commands, each imported only when it is called.
 
 The convention for a command module: `zbench/cli/<name>.py` defines a function `command` with Typer
-annotations (its docstring is the help text, its option types come from `zbench.cli.options`). A group such as
-`bench` defines `app: typer.Typer` instead. A command prints its result with `zbench.cli.console` (stdout: the
-result only; stderr: progress and warnings), raises `zbench.errors.ZbenchError` for what the user can mend,
-and ends with another status than 0 by `raise typer.Exit(ExitCode...)`. Errors are shown once, for all
-commands, by `failure`: with `--json` as a document on stdout too.
+annotations (its docstring is the help text, its option types come from `zbench.cli.options`), decorated with
+`common_flags`. A group such as `bench` defines `app: typer.Typer` instead. A command prints its result with
+`zbench.cli.console` (stdout: the result only; stderr: progress and warnings), raises
+`zbench.errors.ZbenchError` for what the user can fix, and ends with another status than 0 by
+`raise typer.Exit(ExitCode...)`. Errors are shown once, for all commands, by `failure`: with `--json` as a
+document on stdout too. SIGTERM and SIGHUP are handled as Ctrl-C is, by `signals`.
 """
 
 import importlib
@@ -17,7 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from zbench import __version__
-from zbench.cli import console, failure, streams
+from zbench.cli import console, failure, signals, streams
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "sweep": ("zbench.cli.sweep:command", "Run every configuration of a sweep file and judge each one."),
@@ -105,7 +106,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its documented status."""
     args = sys.argv[1:] if arguments is None else arguments
     console.reset()
-    with streams.guarded(), failure.shown_to_the_user(args):
+    with signals.as_interruption(), streams.guarded(), failure.shown_to_the_user(args):
         streams.require_stdout()
         try:
             app(args=args, prog_name="zbench")

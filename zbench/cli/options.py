@@ -1,8 +1,10 @@
 """The flags that mean the same in every command, as Typer types."""
 
+import functools
+import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -39,21 +41,6 @@ Seed = Annotated[
     typer.Option(min=0, help="Seed of the model, the data and the order of trials."),
 ]
 Repeats = Annotated[int | None, typer.Option(min=1, help="How often each configuration is measured.")]
-Json = Annotated[
-    bool, typer.Option("--json", callback=_remember("json"), help="Print one JSON document on stdout.")
-]
-Quiet = Annotated[
-    bool,
-    typer.Option(
-        "-q", "--quiet", callback=_remember("quiet"), help="No progress; warnings and results only."
-    ),
-]
-Verbose = Annotated[
-    bool, typer.Option("-v", "--verbose", callback=_remember("verbose"), help="Say more; show tracebacks.")
-]
-NoColor = Annotated[
-    bool, typer.Option("--no-color", callback=_remember("no_color"), help="No colour (also: NO_COLOR=1).")
-]
 Slurm = Annotated[
     list[str],
     typer.Option(
@@ -73,3 +60,44 @@ OutputFile = Annotated[
     Path | None,
     typer.Option("--output", metavar="FILE", help="Write here instead of to stdout; never overwrites."),
 ]
+
+_Json = Annotated[
+    bool, typer.Option("--json", callback=_remember("json"), help="Print one JSON document on stdout.")
+]
+_Quiet = Annotated[
+    bool,
+    typer.Option(
+        "-q", "--quiet", callback=_remember("quiet"), help="No progress; warnings and results only."
+    ),
+]
+_Verbose = Annotated[
+    bool, typer.Option("-v", "--verbose", callback=_remember("verbose"), help="Say more; show tracebacks.")
+]
+_NoColor = Annotated[
+    bool, typer.Option("--no-color", callback=_remember("no_color"), help="No colour (also: NO_COLOR=1).")
+]
+
+
+def common_flags(*, json: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that adds -q, -v, --no-color and (with `json`) --json to a command's options.
+
+    Their values are in `console.state`; the command itself does not take them.
+    """
+    kinds: dict[str, Any] = {"as_json": _Json} if json else {}
+    kinds |= {"quiet": _Quiet, "verbose": _Verbose, "no_color": _NoColor}
+
+    def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            command(**{name: value for name, value in given.items() if name not in kinds})
+
+        added = [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
+            for name, kind in kinds.items()
+        ]
+        own = inspect.signature(command)
+        vars(called)["__signature__"] = own.replace(parameters=[*own.parameters.values(), *added])
+        called.__annotations__ = {**command.__annotations__, **kinds}
+        return called
+
+    return with_flags

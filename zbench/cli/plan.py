@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from zbench.cli import console
-from zbench.cli.options import Json, NoColor, Overrides, Quiet, SweepFile, Verbose
+from zbench.cli.options import Overrides, SweepFile, common_flags
 
 if TYPE_CHECKING:
     from zbench.spec.axes import Axis
@@ -15,21 +15,18 @@ if TYPE_CHECKING:
     from zbench.spec.trial import TrialSpec
 
 
+@common_flags()
 def command(
     file: SweepFile,
     overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
-    as_json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    no_color: NoColor = False,
 ) -> None:
     """Print the trials of a sweep file without running them, and the invalid ones with reasons."""
     from zbench.spec.load import load_sweep
 
-    print_plan(load_sweep(file, overrides), as_json=as_json)
+    print_plan(load_sweep(file, overrides))
 
 
-def print_plan(sweep: "SweepSpec", *, as_json: bool) -> None:
+def print_plan(sweep: "SweepSpec") -> None:
     """Print what a sweep would run: one document, a table on a terminal, or plain lines."""
     from zbench.spec.axes import resolve_axes
     from zbench.spec.expand import expand
@@ -37,7 +34,7 @@ def print_plan(sweep: "SweepSpec", *, as_json: bool) -> None:
     axes = resolve_axes(sweep)
     drawn = any(axis.range is not None for axis in axes)
     expansion = None if drawn else expand(sweep)
-    if as_json:
+    if console.state.json:
         console.document(_document(sweep, axes, expansion))
     elif expansion is None:
         _print_space(sweep, axes)

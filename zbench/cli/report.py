@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, Json, NoColor, OutputDir, Quiet, Verbose
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags
 from zbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from zbench.analysis.trials import RunResults
 
 
+@common_flags()
 def command(
     run: Annotated[
         str, typer.Argument(metavar="RUN", help="A run, results file, directory or baseline, or `last`.")
@@ -27,10 +28,6 @@ def command(
     ] = None,
     across: Annotated[bool, typer.Option("--across", help="Compare unlike machines all the same.")] = False,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    no_color: NoColor = False,
 ) -> None:
     """Write a report of a run: --html for a page, --plots for pictures, else Markdown on stdout."""
     from zbench.analysis.sources import load_results
@@ -49,7 +46,7 @@ def command(
         if not pictures:
             raise UsageError(f"{run} has nothing to draw: no configuration was measured")
         written += registry.write({f"{name}.svg": found.file() for name, found in pictures.items()}, plots)
-    if as_json:
+    if console.state.json:
         console.document({"schema_version": 1, "written": [str(path) for path in written], "exit_code": 0})
     elif written:
         for path in written:

@@ -8,19 +8,17 @@ import typer
 from zbench.cli import console
 from zbench.cli.options import (
     DEFAULT_OUTPUT_DIR,
-    Json,
-    NoColor,
     OutputDir,
     Overrides,
-    Quiet,
     Repeats,
     Seed,
     Timeout,
-    Verbose,
+    common_flags,
     settings,
 )
 
 
+@common_flags()
 def command(
     file: Annotated[
         Path | None,
@@ -34,10 +32,6 @@ def command(
     repeats: Repeats = None,
     timeout: Timeout = None,
     seed: Seed = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    no_color: NoColor = False,
 ) -> None:
     """Run one configuration and show everything that was measured.
 
@@ -51,7 +45,7 @@ def command(
     if dry_run:
         from zbench.spec.dump import dump_sweep, sweep_document
 
-        if as_json:
+        if console.state.json:
             console.document({"schema_version": 1, "sweep": sweep_document(request.sweep), "exit_code": 0})
         else:
             console.result(dump_sweep(request.sweep).rstrip())

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, Json, NoColor, OutputDir, Quiet, Verbose
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags
 from zbench.errors import UsageError
 
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from zbench.record.summary import ConfigSummary
 
 
+@common_flags()
 def command(
     run: Annotated[
         str, typer.Argument(metavar="RUN", help="A run's path, its id, a sweep's name, or `last`.")
@@ -22,10 +23,6 @@ def command(
         typer.Option(metavar="ID", help="Show this configuration in full (the start of its id will do)."),
     ] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    no_color: NoColor = False,
 ) -> None:
     """Show the results of one run as a table, or one of its configurations in full."""
     from zbench.analysis.ranking import rank
@@ -41,13 +38,13 @@ def command(
     objective = load_sweep(path / "spec.yaml", environ={}, inputs=False).objective
     summaries = summarize(records)
     chosen = summaries if trial is None else [_named(summaries, trial)]
-    if as_json:
+    if console.state.json:
         console.document(_document(path, chosen, rank(summaries, objective), exit_code(records)))
         return
     console.note(f"{path}")
     if not records:
         console.result("no repeat has ended yet")
-    elif trial is None and not verbose:
+    elif trial is None and not console.state.verbose:
         print_results(console.rich_console(), records, objective, path)
     else:
         for summary in chosen:

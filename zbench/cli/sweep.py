@@ -7,21 +7,19 @@ import typer
 
 from zbench.cli.options import (
     DEFAULT_OUTPUT_DIR,
-    Json,
-    NoColor,
     OutputDir,
     Overrides,
-    Quiet,
     Repeats,
     Seed,
     Slurm,
     Timeout,
-    Verbose,
+    common_flags,
     settings,
 )
 from zbench.errors import UsageError
 
 
+@common_flags()
 def command(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="Sweep file: YAML, TOML or JSON.")
@@ -43,10 +41,6 @@ def command(
     repeats: Repeats = None,
     timeout: Timeout = None,
     seed: Seed = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    no_color: NoColor = False,
 ) -> None:
     """Run every configuration of a sweep file, and judge each one against plain PyTorch."""
     from zbench.cli import search_flags, sweeping
@@ -62,7 +56,7 @@ def command(
     if dry_run:
         from zbench.cli.plan import print_plan
 
-        print_plan(request.sweep, as_json=as_json)
+        print_plan(request.sweep)
         return
     jobs = search_flags.slurm_options(slurm)
     if request.sweep.search.method == "grid":

@@ -7,16 +7,13 @@ import typer
 
 from zbench.cli.options import (
     DEFAULT_OUTPUT_DIR,
-    Json,
-    NoColor,
     OutputDir,
     Overrides,
-    Quiet,
     Repeats,
     Seed,
     Slurm,
     Timeout,
-    Verbose,
+    common_flags,
     settings,
 )
 from zbench.errors import UsageError
@@ -32,6 +29,7 @@ Storage = Annotated[
 ]
 
 
+@common_flags()
 def command(
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="Sweep file: YAML, TOML or JSON.")
@@ -73,10 +71,6 @@ def command(
     repeats: Repeats = None,
     timeout: Timeout = None,
     seed: Seed = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    no_color: NoColor = False,
 ) -> None:
     """Search for the best configuration that fits and is correct, and measure it again before saying so.
 
@@ -96,7 +90,7 @@ def command(
     if dry_run:
         from zbench.cli.plan import print_plan
 
-        print_plan(request.sweep, as_json=as_json)
+        print_plan(request.sweep)
         return
     jobs = search_flags.slurm_options(slurm)
     raise typer.Exit(tuning.perform_search(request, storage=storage, study=study, slurm=jobs))

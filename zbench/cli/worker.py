@@ -5,11 +5,12 @@ from typing import Annotated
 
 import typer
 
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, Json, NoColor, OutputDir, Quiet, Slurm, Verbose
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Slurm, common_flags
 from zbench.cli.tune import Storage
 from zbench.errors import UsageError
 
 
+@common_flags()
 def command(
     storage: Storage = None,
     study: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the study.")] = None,
@@ -19,10 +20,6 @@ def command(
     ] = None,
     slurm: Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
-    as_json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    no_color: NoColor = False,
 ) -> None:
     """Pull trials of a study that `zbench tune FILE --storage URL` began, until there are none left.
 

@@ -48,7 +48,8 @@ class RunDirectory:
         """Lock an existing directory and repair the tail that a kill may have left."""
         self.path = path
         self._lock = DirectoryLock(path)
-        self._records = {(r.trial_id, r.repeat): r for r in _repaired(path / TRIALS)}
+        self._records = _by_repeat(_repaired(path / TRIALS))
+        self._is_writing = False  # still true after `append` was interrupted: the file tells what is in it
 
     @classmethod
     def create(
@@ -97,6 +98,9 @@ class RunDirectory:
 
     def records(self) -> list[Record]:
         """Return every record, in the order they were written."""
+        if self._is_writing:
+            self._records = _by_repeat(lines.read(self.path / TRIALS))
+            self._is_writing = False
         return list(self._records.values())
 
     def holds(self, trial_id: str, repeat: int) -> bool:
@@ -105,7 +109,7 @@ class RunDirectory:
 
     def append(self, record: Record) -> None:
         """Add a record; once this returns it survives a crash of the machine. StorageError if it cannot."""
-        path = self.path / TRIALS
+        path, self._is_writing = self.path / TRIALS, True
         with _storage(path), path.open("ab", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
             try:
@@ -117,10 +121,11 @@ class RunDirectory:
                 file.truncate(size)  # half a line must not run into the next one
                 raise
         self._records[record.trial_id, record.repeat] = record
+        self._is_writing = False
 
     def has_run(self) -> bool:
         """Whether any repeat has ended; invalid points never began."""
-        return any(record.outcome != "invalid" for record in self._records.values())
+        return any(record.outcome != "invalid" for record in self.records())
 
     def discard_if_empty(self) -> bool:
         """Remove the directory if no repeat has ended; return whether it is gone."""
@@ -199,6 +204,10 @@ def new_run_id() -> str:
     now = time.time()
     stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
     return f"{stamp}-{int(now % 1 * 1000):03d}{secrets.token_hex(1)}"
+
+
+def _by_repeat(records: list[Record]) -> dict[tuple[str, int], Record]:
+    return {(record.trial_id, record.repeat): record for record in records}
 
 
 def _repaired(path: Path) -> list[Record]:
