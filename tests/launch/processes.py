@@ -9,7 +9,7 @@ import psutil
 MARK = "ZBENCH_TEST_MARK"
 
 
-def until(true: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+def until(true: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
     """Return as soon as `true()`; AssertionError saying `what` never came about."""
     give_up = time.monotonic() + seconds
     while not true():
