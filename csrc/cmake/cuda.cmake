@@ -15,7 +15,15 @@ if(NOT CMAKE_CUDA_COMPILER)
 endif()
 
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-  set(CMAKE_CUDA_ARCHITECTURES 80-real 90)  # with PTX, which later ones translate; each takes seconds to compile
+  # Code for each takes most of a minute to compile. Without a GPU to build for: PTX, which the driver translates for
+  # any GPU from compute capability 7.5 on when it first loads it. A wheel for many names them:
+  # -C cmake.define.CMAKE_CUDA_ARCHITECTURES="75-real;80-real;90;100-real;120"
+  execute_process(COMMAND nvidia-smi -L OUTPUT_QUIET ERROR_QUIET RESULT_VARIABLE zbench_no_gpu)
+  if(zbench_no_gpu)
+    set(CMAKE_CUDA_ARCHITECTURES 75-virtual)
+  else()
+    set(CMAKE_CUDA_ARCHITECTURES native)
+  endif()
 endif()
 enable_language(CUDA)
 set(CMAKE_CUDA_STANDARD 17)

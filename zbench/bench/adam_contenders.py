@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from zbench import _native
-from zbench.engine.adam import AdamBackend, AdamTask, CpuAdam, CudaAdam, Hyper, NativeAdam, Slot
+from zbench.engine.adam import AdamBackend, AdamTask, CpuAdam, Hyper, NativeAdam, Slot, cuda_adam
 from zbench.engine.adam.plan import DTYPE_CODES, build_plan
 
 HYPER = Hyper(lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.01)
@@ -33,7 +33,7 @@ class Place:
     @property
     def backend(self) -> AdamBackend:
         """zbench's update there."""
-        return CudaAdam() if self.device.type == "cuda" else NativeAdam(self.threads)
+        return cuda_adam() if self.device.type == "cuda" else NativeAdam(self.threads)
 
 
 @dataclass(slots=True)

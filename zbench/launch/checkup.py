@@ -182,7 +182,8 @@ def _facts_checks(facts: dict[str, Any]) -> Iterator[Check]:
             "native kernels", "ok", f"{native['isa']} in use; available: {', '.join(native['available'])}"
         )
     cuda = native["cuda_problem"]
-    yield Check("cuda kernels", "info" if cuda else "ok", cuda or "usable")
+    fallback = f"{cuda}; a CUDA device uses torch's own fused AdamW"
+    yield Check("cuda kernels", "info" if cuda else "ok", fallback if cuda else "usable")
     devices = ", ".join(f"{d['name']} ({format_bytes(d['memory_bytes'])})" for d in facts["cuda"])
     yield Check("cuda devices", "ok" if devices else "info", devices or "none; trials run on the CPU")
     shim = facts["memory_shim"]

@@ -67,11 +67,16 @@ def bits(tensor: Tensor) -> Tensor:
     return tensor.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
 
 
+def written(task: AdamTask) -> list[Tensor]:
+    """Return everything that the task writes."""
+    slot = task.into or task.slot
+    tensors = (slot.param, slot.exp_avg, slot.exp_avg_sq, slot.max_exp_avg_sq, task.param_out)
+    return [tensor for tensor in tensors if tensor is not None]
+
+
 def results(task: AdamTask) -> list[Tensor]:
     """Return the bits of everything that the task writes."""
-    slot = task.into or task.slot
-    written = (slot.param, slot.exp_avg, slot.exp_avg_sq, slot.max_exp_avg_sq, task.param_out)
-    return [bits(tensor) for tensor in written if tensor is not None]
+    return [bits(tensor) for tensor in written(task)]
 
 
 def part(task: AdamTask, begin: int, end: int) -> AdamTask:

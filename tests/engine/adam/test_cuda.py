@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from tests.engine.adam.cases import FLOATS, Case, bits, results
+from tests.engine.adam.host_kernels import COMPILER, HostKernels
 from zbench.engine.adam import (
     AdamBackend,
     AdamTask,
@@ -27,6 +28,7 @@ HYPERS = (
 )
 PLACES = [
     "cpu",
+    pytest.param("host", marks=pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")),
     pytest.param(
         "cuda",
         marks=[
@@ -38,7 +40,12 @@ PLACES = [
 
 
 def backend_on(place: str) -> AdamBackend:
-    return CudaAdam() if place == "cuda" else ReferenceAdam()
+    """Return the CUDA kernels, the same compiled for the host, or plain torch on the CPU."""
+    return {"cuda": CudaAdam, "host": HostKernels, "cpu": ReferenceAdam}[place]()
+
+
+def device(place: str) -> str:
+    return "cuda" if place == "cuda" else "cpu"
 
 
 def moved(task: AdamTask, place: str) -> AdamTask:
@@ -48,7 +55,7 @@ def moved(task: AdamTask, place: str) -> AdamTask:
         if tensor is None:
             return None
         offset = tensor.storage_offset()
-        home = torch.empty(offset + tensor.numel(), dtype=tensor.dtype, device=place)
+        home = torch.empty(offset + tensor.numel(), dtype=tensor.dtype, device=device(place))
         home[offset:].copy_(tensor)
         return home[offset:]
 
@@ -92,7 +99,10 @@ def cases(grads: torch.dtype, moments: torch.dtype) -> list[Case]:
 def test_one_call_returns_the_cpus_bits(place: str, grads: torch.dtype, moments: torch.dtype) -> None:
     ours = [case.task() for case in cases(grads, moments)]
     theirs = [moved(task, place) for task in ours]
-    count, their_count = torch.zeros(1, dtype=torch.int64), torch.zeros(1, dtype=torch.int64, device=place)
+    count, their_count = (
+        torch.zeros(1, dtype=torch.int64),
+        torch.zeros(1, dtype=torch.int64, device=device(place)),
+    )
     NativeAdam().update(ours, grad_scale=0.37, nonfinite=count)
     backend_on(place).update(theirs, grad_scale=0.37, nonfinite=their_count)
     for index, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
@@ -108,10 +118,10 @@ def test_chunk_sums_are_the_cpus(place: str, dtype: torch.dtype) -> None:
     grads.append(torch.randn(70_000).to(dtype)[3:])
     sums, their_sums = (
         [torch.zeros(-(-grad.numel() // 256), dtype=torch.float64, device=where) for grad in grads]
-        for where in ("cpu", place)
+        for where in ("cpu", device(place))
     )
     NativeAdam().chunk_square_sums(grads, sums)
-    backend_on(place).chunk_square_sums([grad.to(place) for grad in grads], their_sums)
+    backend_on(place).chunk_square_sums([grad.to(device(place)) for grad in grads], their_sums)
     for left, right in zip(sums, their_sums, strict=True):
         assert torch.equal(left.isfinite(), right.cpu().isfinite())
         finite = left.isfinite()

@@ -73,9 +73,10 @@ def _train(case: Case, rank: int, build: Callable[[Any], Engine]) -> Trajectory:
     for step in range(case.steps):
         if step == case.resume:
             state = engine.state_dict()
-            engine.close()
-            model = models.make(case.model)
-            engine = build(model)
+            if case.seed % 2:
+                engine.close()
+                model = models.make(case.model)
+                engine = build(model)
             engine.load_state_dict(state)
         changes.CHANGES[case.change](step, model, engine.param_groups)
         for micro in range(case.backwards):

@@ -3,6 +3,8 @@
 A copy has two stages, each of which happens only when somebody waits for it or when the seed says so: the
 source is read, then the target is written. Until the source is read, nobody may write it; until the target is
 written, it holds NaN and nobody may write it either. What breaks this is reported as a fault.
+
+As on a device, to wait for a copy to the device tells the host nothing: its source is free after `release`.
 """
 
 import random
@@ -21,6 +23,7 @@ class LateCopy:
         self, copies: "Copies", what: str, target: Tensor, source: Tensor | None, finish: Callable[[], Tensor]
     ) -> None:
         self._copies, self.what = copies, what
+        self.to_device = False
         self._target, self._source, self._finish = target, source, finish
         self._before = None if source is None else source.clone()
         self.read, self.done = threading.Event(), threading.Event()
@@ -39,7 +42,7 @@ class LateCopy:
     def is_completed(self) -> bool:
         """Whether the copy is done; being asked is an occasion to complete some."""
         self._copies.nudge()
-        return self.done.is_set()
+        return self.done.is_set() and self.read.is_set()
 
     def read_source(self) -> None:
         """First stage; on the copying thread."""
@@ -77,7 +80,13 @@ class Copies:
         self._thread.start()
 
     def start(
-        self, what: str, source: Tensor | None, target: Tensor, finish: Callable[[], Tensor] | None = None
+        self,
+        what: str,
+        source: Tensor | None,
+        target: Tensor,
+        finish: Callable[[], Tensor] | None = None,
+        *,
+        to_device: bool = False,
     ) -> LateCopy:
         """Start to copy `source`, or what `finish` yields, to `target`, whose values are lost at once."""
         with self._changed:
@@ -85,6 +94,7 @@ class Copies:
             name = f"{what} {self.started}"
             values = source.clone() if finish is None and source is not None else None
             copy = LateCopy(self, name, target, source, finish or (lambda: values))  # type: ignore[arg-type, return-value]
+            copy.to_device = to_device
             self._pending.insert(self._draw.randrange(len(self._pending) + 1), copy)
         self.nudge()
         return copy
@@ -114,6 +124,7 @@ class Copies:
         """Complete everything; return the faults."""
         for copy in list(self._pending):
             copy.wait()
+            copy.release()
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -127,11 +138,12 @@ class Copies:
                 if self._closed:
                     return
                 copy, stage = self._wanted.pop(0) if self._wanted else (self._chosen.pop(0), None)
-            if not copy.read.is_set():
+            if not copy.read.is_set() and not (copy.to_device and stage is copy.done):
                 copy.read_source()
-            if stage is not copy.read and not copy.done.is_set():
+            if not copy.done.is_set() and stage is not copy.read:
                 copy.write_target()
-                with self._changed:
+            with self._changed:
+                if copy.done.is_set() and copy.read.is_set() and copy in self._pending:
                     self._pending.remove(copy)
 
 

@@ -33,7 +33,7 @@ class FarMemory:
         return self._copies.start("copy to the host", source, target)
 
     def copy_out(self, source: Tensor, target: Tensor) -> LateCopy:
-        return self._copies.start("copy to the device", source, target)
+        return self._copies.start("copy to the device", source, target, to_device=True)
 
 
 @dataclass

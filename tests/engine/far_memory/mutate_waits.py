@@ -1,10 +1,10 @@
-"""Removes each wait of the engine in turn and runs the far-memory tests: each removal must make one fail.
+"""Removes each wait of the engine in turn and runs far-memory schedules: each removal must make one fail.
 
-    python -m tests.engine.far_memory.mutate_waits             # every wait; some ten minutes on two cores
+    python -m tests.engine.far_memory.mutate_waits             # every wait; some twenty minutes on two cores
     python -m tests.engine.far_memory.mutate_waits masters     # those in files whose path contains the word
 
 The working tree is not touched: an import hook removes the statement in the test processes. A wait that no
-test misses is listed as `survived` unless EXCUSED says why none can, and ends the run with exit code 1.
+schedule misses is listed as `survived` unless EXCUSED says why none can, and ends the run with exit code 1.
 """
 
 import argparse
@@ -29,6 +29,8 @@ NOT_WAITS = {
     "self.settle()": "counts a saved tensor",
     "kept.settle()": "counts a saved tensor",
 }
+SCHEDULES = 10 * 16
+NOTICED = 9  # exit code
 ONLY_A_DEVICE = "only a GPU runs it: a copy's event, or the order of two streams"
 EXCUSED: dict[tuple[str, str], str] = {}
 
@@ -100,8 +102,8 @@ def _waits(node: ast.AST) -> bool:
     return any(isinstance(a, ast.Attribute) and a.attr == "wait" for a in arguments)
 
 
-def noticed(site: Site, tests: list[str]) -> bool:
-    """Whether the tests fail without this wait; a hang counts."""
+def noticed(site: Site) -> bool:
+    """Whether a schedule fails without this wait; a hang counts."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "sitecustomize.py").write_text(HOOK)
         environment = {
@@ -109,36 +111,41 @@ def noticed(site: Site, tests: list[str]) -> bool:
             "ZBENCH_MUTATE": f"{ROOT},{site.module},{site.line}",
             "PYTHONPATH": os.pathsep.join([folder, str(ROOT)]),
         }
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-x",
-            "-q",
-            "--no-header",
-            "-p",
-            "no:cacheprovider",
-            *tests,
-        ]
+        command = [sys.executable, "-m", "tests.engine.far_memory.mutate_waits", "--schedules"]
         try:
-            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=300)
+            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=600)
         except subprocess.TimeoutExpired:
             return True
-    if done.returncode not in (0, 1):
-        raise RuntimeError(f"{site}: pytest ended with {done.returncode}: {done.stdout.decode()[-2000:]}")
-    return done.returncode == 1
+    if done.returncode not in (0, NOTICED):
+        raise RuntimeError(f"{site}: ended with {done.returncode}: {done.stderr.decode()[-2000:]}")
+    return done.returncode == NOTICED
+
+
+def run_schedules() -> int:
+    """Run schedules until one fails."""
+    import torch
+
+    from tests.engine.far_memory.lattice import ROWS, check, drawn
+    from tests.engine.ranks import RankPool
+
+    torch.set_num_threads(1)
+    pool = RankPool(3, timeout=60.0)
+    try:
+        for begin in range(0, SCHEDULES, len(ROWS)):
+            check(pool, [drawn(seed) for seed in range(begin, begin + len(ROWS))])
+    except Exception:
+        return NOTICED
+    finally:
+        pool.close()
+    return 0
 
 
 def verdict(site: Site) -> str:
     """Return what became of the wait."""
-    folder = str(Path(__file__).parent.relative_to(ROOT))
-    if noticed(site, [folder]):
+    if noticed(site):
         return "caught"
-    if noticed(site, [folder, "-m", "soak", "-k", "[0] or [50] or [100]"]):
-        return "caught by more schedules"
-    if (reason := EXCUSED.get((site.name, site.text))) is not None:
-        return f"kept: {reason}"
-    return "survived"
+    reason = EXCUSED.get((site.name, site.text))
+    return "survived" if reason is None else f"kept: {reason}"
 
 
 def main() -> int:
@@ -147,10 +154,13 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("word", nargs="?", default="", help="only files whose path contains this")
-    word = parser.parse_args().word
+    parser.add_argument("--schedules", action="store_true", help="run the schedules on the engine as it is")
+    arguments = parser.parse_args()
+    if arguments.schedules:
+        return run_schedules()
     survived = 0
     for site in sites():
-        if word in site.name:
+        if arguments.word in site.name:
             what = verdict(site)
             survived += what == "survived"
             print(f"{site.name}:{site.line}  {site.text}  {what}", flush=True)

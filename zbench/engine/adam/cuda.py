@@ -10,9 +10,10 @@ from torch import Tensor
 
 from zbench import _native
 from zbench.engine.adam.checks import check_grad_scale, check_nonfinite, check_norm_tensors
-from zbench.engine.adam.contract import AdamTask
+from zbench.engine.adam.contract import AdamBackend, AdamTask
 from zbench.engine.adam.plan import DTYPE_CODES, is_simulated, task_tensors
 from zbench.engine.adam.plan_cache import PlanCache
+from zbench.engine.adam.torch_fused import TorchFusedAdam
 
 
 @functools.cache
@@ -44,12 +45,17 @@ def _check(library: ctypes.CDLL, error: int) -> None:
 
 
 def cuda_unavailable_reason() -> str | None:
-    """Return why CudaAdam cannot be used here, or None if it can."""
+    """Return why the CUDA kernels cannot be used here, or None if they can."""
     try:
         _library()
     except (RuntimeError, OSError) as error:
         return str(error)
     return None
+
+
+def cuda_adam() -> AdamBackend:
+    """Return what updates tensors on a CUDA device here: the CUDA kernels, or else torch's own fused Adam."""
+    return CudaAdam() if cuda_unavailable_reason() is None else TorchFusedAdam()
 
 
 class CudaAdam:
@@ -78,9 +84,10 @@ class CudaAdam:
             counter = None if nonfinite is None else nonfinite.data_ptr()
             for dtypes, blocks, count, rows in plan.device_rows(grad_scale=grad_scale):
                 table = _on_device(rows, device)
-                error = self._library.zbench_cuda_update(
-                    device.index, table.data_ptr(), count, blocks, *dtypes, counter, stream
-                )
+                with torch.cuda.device(device):
+                    error = self._library.zbench_cuda_update(
+                        device.index, table.data_ptr(), count, blocks, *dtypes, counter, stream
+                    )
                 _check(self._library, error)
 
     def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
@@ -98,9 +105,10 @@ class CudaAdam:
         )
         for (dtype,), blocks, count, rows in launches:
             table = _on_device(rows, device)
-            error = self._library.zbench_cuda_square_sums(
-                device.index, table.data_ptr(), count, blocks, dtype, stream
-            )
+            with torch.cuda.device(device):
+                error = self._library.zbench_cuda_square_sums(
+                    device.index, table.data_ptr(), count, blocks, dtype, stream
+                )
             _check(self._library, error)
 
 

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from zbench.engine.adam.contract import AdamTask, Hyper, Slot
-from zbench.engine.adam.cuda import CudaAdam
+from zbench.engine.adam.cuda import cuda_adam
 from zbench.engine.adam.native import NativeAdam
 
 _NAMES = {"slot.": "", "hyper.beta1": "betas[0]", "hyper.beta2": "betas[1]", "hyper.": ""}
@@ -47,7 +47,7 @@ def adam_step_(
     slot = Slot(flat["param"], flat["exp_avg"], flat["exp_avg_sq"], flat.get("max_exp_avg_sq"))
     hyper = Hyper(lr, betas[0], betas[1], eps, weight_decay, bias_correction, decoupled)
     task = AdamTask(slot, flat["grad"], step, hyper, param_out=flat.get("param_out"))
-    backend = CudaAdam() if param.is_cuda else NativeAdam()
+    backend = cuda_adam() if param.is_cuda else NativeAdam()
     try:
         backend.update([task], grad_scale=grad_scale)
     except ValueError as error:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from zbench.engine.adam import AdamBackend, CudaAdam, MixedAdam, NativeAdam
+from zbench.engine.adam import AdamBackend, MixedAdam, NativeAdam, cuda_adam
 from zbench.engine.assembly.settings import DTYPES
 from zbench.engine.gradients.reduced_buffers import ReducedGradientBuffer
 from zbench.engine.memory.buffers import FlatBuffer, MemoryLayout
@@ -26,7 +26,7 @@ def make_adam(device: torch.device, offload_ratio: float) -> AdamBackend:
     """Return the backend that updates optimizer state of which `offload_ratio` is on the CPU."""
     if device.type != "cuda" or offload_ratio == 1.0:
         return NativeAdam()
-    return CudaAdam() if offload_ratio == 0.0 else MixedAdam({"cuda": CudaAdam(), "cpu": NativeAdam()})
+    return cuda_adam() if offload_ratio == 0.0 else MixedAdam({"cuda": cuda_adam(), "cpu": NativeAdam()})
 
 
 def make_optimizer(
