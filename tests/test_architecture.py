@@ -186,6 +186,15 @@ def test_the_eager_engine_stays_under_5500_lines() -> None:
     assert sum(code_lines(path) for path in files) < 5500
 
 
+STAGE_TABLE = "engine/assembly/stages.py"
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if room(path) == "engine"], ids=name_of)
+def test_only_the_stage_table_names_a_stage(path: Path) -> None:
+    named = [node.attr for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)]
+    assert "zero_stage" not in named or name_of(path) == STAGE_TABLE
+
+
 def engine_entry(path: Path) -> str:
     """Return the file or folder directly inside engine/ that `path` is or lies in."""
     return path.relative_to(PACKAGE / "engine").parts[0].removesuffix(".py")

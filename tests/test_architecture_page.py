@@ -1,0 +1,69 @@
+"""ARCHITECTURE.md is true: its example runs, and the functions on its two ways exist."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zbench.engine.assembly.stages import STAGES
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "ARCHITECTURE.md").read_text()
+WAYS = ["A gradient's way from hook to Adam", "`zero_stage`'s way from the sweep file to the table"]
+
+
+def steps(way: str) -> str:
+    """Return the numbered list under the title of a way."""
+    after = PAGE.split(f"**{way}**", 1)[1]
+    return "\n".join(re.findall(r"^\d+\. .*(?:\n   .*)*", after.split("\n**", 1)[0], flags=re.MULTILINE))
+
+
+def located(name: str) -> Path:
+    """Return the file or folder that the page calls `name`."""
+    found = [
+        folder / name for folder in (ROOT / "zbench", ROOT / "zbench" / "engine") if (folder / name).exists()
+    ]
+    assert found, f"ARCHITECTURE.md names {name}, which does not exist"
+    return found[0]
+
+
+def test_the_example_runs() -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    assert len(example.splitlines()) <= 14
+    seen: dict[str, Any] = {}
+    exec(example, seen)
+    assert seen["info"].grad_norm > 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_way_has_at_most_12_files(way: str) -> None:
+    files = set(re.findall(r"`([\w/]+(?:\.py|/))`", steps(way)))
+    assert 5 < len(files) <= 12, files
+    for name in files:
+        located(name)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_functions_on_a_way_exist(way: str) -> None:
+    named = re.findall(r"`([\w/]+(?:\.py|/))`: `([\w.]+)`", steps(way))
+    assert len(named) >= 5
+    for name, function in named:
+        place = located(name)
+        sources = [place] if place.is_file() else list(place.glob("*.py"))
+        wanted = function.rpartition(".")[2]
+        assert any(re.search(rf"(?:def |    ){wanted}\b", source.read_text()) for source in sources), (name, function)
+
+
+def test_the_table_is_the_stage_table() -> None:
+    rows = re.findall(r"^\| (\d) \| `(\w+)` \| `(\w+)` \| `(\w+)` \| `(\w+)` \|$", PAGE, flags=re.MULTILINE)
+    written = {int(number): types for number, *types in rows}
+    assert written == {
+        number: [
+            s.parameters.__name__,
+            s.gradients.__name__,
+            s.reduced_gradients.__name__,
+            s.optimizer_state.__name__,
+        ]
+        for number, s in STAGES.items()
+    }
