@@ -1,9 +1,10 @@
-"""Two versions of zbench to measure: git revisions, each installed into its own environment, or interpreters.
+"""Two versions of zbench to measure: git revisions, each in its own environment, or interpreters.
 
-An environment holds zbench alone; torch and the rest are those of the running interpreter, found through a
-path file. So two revisions differ in nothing else, and installing one takes seconds. Environments are kept
-under the user's cache by commit and reused. In a repository that is not zbench's own, what is installed is
-its project (a model of the user's, say), and zbench is the running one.
+An environment holds the revision's project alone; torch and the rest are those of the running interpreter
+(`own_packages`). So two revisions differ in nothing else, and installing one takes seconds. Environments are
+kept under the user's cache by commit and reused. In a repository that is not zbench's own, what is installed
+is its project (a model of the user's, say), and zbench is the running one; a revision without a project has
+nothing to install.
 """
 
 import hashlib
@@ -17,21 +18,27 @@ import tarfile
 import venv
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from zbench.errors import UsageError
+from zbench.launch import own_packages
 
-_SHARED = "zbench_shared_packages.pth"
 _LOG_LINES = 12
+_PROJECT_FILES = ("pyproject.toml", "setup.py")
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A zbench that can be run: what the user called it, its interpreter, and its commit if it has one."""
+    """A zbench that can be run: what the user called it, its interpreter and, of a revision, its commit.
+
+    repository: the working tree that the commit belongs to.
+    """
 
     name: str
     python: Path
     commit: str | None = None
+    repository: Path | None = None
 
 
 def version_of(text: str, tell: Callable[[str], None]) -> Version:
@@ -48,17 +55,18 @@ def version_of(text: str, tell: Callable[[str], None]) -> Version:
                 f"{text} is a file but no interpreter; expected a git revision, an environment or python"
             )
         return Version(text, path.absolute())
-    commit = resolve_commit(text)
-    return Version(text, _environment(text, commit, tell) / "bin" / "python", commit)
+    commit, repository = resolve_commit(text), top_level()
+    place = _environment(text, commit, repository, tell)
+    return Version(text, place / "bin" / "python", commit, repository)
 
 
 def resolve_commit(revision: str) -> str:
     """Return the full hash of a revision of the repository here; UsageError if there is none."""
     if not revision or revision.startswith("-"):
         raise UsageError(f"expected a git revision, an environment or an interpreter, got {revision!r}")
-    done = _git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    done = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if done.returncode != 0:
-        here = _git("rev-parse", "--git-dir").returncode == 0
+        here = git("rev-parse", "--git-dir").returncode == 0
         why = (
             "no such revision in this repository"
             if here
@@ -68,38 +76,53 @@ def resolve_commit(revision: str) -> str:
     return done.stdout.decode().strip()
 
 
+def top_level() -> Path:
+    """Return the root of the working tree here."""
+    return Path(git("rev-parse", "--show-toplevel").stdout.decode().strip()).resolve()
+
+
 def cache_directory() -> Path:
     """Return where environments of revisions are kept: `$XDG_CACHE_HOME/zbench/environments`."""
     base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "zbench" / "environments"
 
 
-def _environment(revision: str, commit: str, tell: Callable[[str], None]) -> Path:
+def extract(commit: str, target: Path, repository: Path) -> None:
+    """Write a commit's files into `target`; the repository itself is not touched."""
+    done = git("-C", str(repository), "archive", "--format=tar", commit)
+    if done.returncode != 0:
+        raise UsageError(f"git archive {commit[:12]} failed: {done.stderr.decode(errors='replace').strip()}")
+    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
+        archive.extractall(target, filter="data")
+
+
+def _environment(revision: str, commit: str, repository: Path, tell: Callable[[str], None]) -> Path:
     """Return the environment of a commit, built if it is not there yet."""
-    key = hashlib.sha256(f"{sys.executable} {sys.version} {_shared_paths()}".encode()).hexdigest()[:8]
+    depends = f"{sys.executable} {sys.version} {_shared_paths()} {repository} {own_packages.SOURCE}"
+    key = hashlib.sha256(depends.encode()).hexdigest()[:8]
     place = cache_directory() / f"{commit[:12]}-{key}"
     if not (place / "complete").is_file():
         tell(f"installing {revision} ({commit[:12]})")
         shutil.rmtree(place, ignore_errors=True)
-        _install(revision, commit, place)
+        _install(revision, commit, place, repository)
         (place / "complete").touch()
     return place
 
 
-def _install(revision: str, commit: str, place: Path) -> None:
-    """Build a commit's zbench into a new environment at `place`."""
+def _install(revision: str, commit: str, place: Path, repository: Path) -> None:
+    """Build a commit's project into a new environment at `place`."""
     source, log = place / "source", place.with_suffix(".log")
     try:
         venv.EnvBuilder(symlinks=True).create(place)
-        _extract(commit, source)
+        extract(commit, source, repository)
     except OSError as error:
         raise UsageError(f"cannot make an environment in {place}: {error.strerror or error}") from None
     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(place), "platbase": str(place)}))
     python = place / "bin" / "python"
-    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-cache-dir"]
-    _checked([*pip, "--disable-pip-version-check", str(source)], log, f"{revision} does not build")
+    if any((source / name).is_file() for name in _PROJECT_FILES):
+        _checked([*installer(python), str(source)], log, f"{revision} does not build")
     shutil.rmtree(source, ignore_errors=True)
-    (site / _SHARED).write_text("\n".join(_shared_paths()) + "\n")
+    own_packages.write(site, _shared_paths(), repository)
     inside = f" and m.__file__.startswith({str(site)!r})" if (site / "zbench").exists() else ""
     found = f"import sys, zbench.cli.main as m; sys.exit(not (m.__file__{inside}))"
     _checked(
@@ -110,13 +133,15 @@ def _install(revision: str, commit: str, place: Path) -> None:
     log.unlink(missing_ok=True)
 
 
-def _extract(commit: str, target: Path) -> None:
-    """Write a commit's files into `target`; the repository itself is not touched."""
-    done = _git("archive", "--format=tar", commit)
-    if done.returncode != 0:
-        raise UsageError(f"git archive {commit[:12]} failed: {done.stderr.decode(errors='replace').strip()}")
-    with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-        archive.extractall(target, filter="data")
+def installer(python: Path) -> list[str]:
+    """Return the command that installs a project for `python`: uv where it is found, else pip."""
+    uv = shutil.which("uv")
+    if uv is not None:
+        return [uv, "pip", "install", "--quiet", "--python", str(python), "--no-deps", "--no-cache"]
+    if find_spec("pip") is None:
+        raise UsageError("neither uv nor pip is there to install a revision with; install one of them")
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-cache-dir"]
+    return [*pip, "--disable-pip-version-check"]
 
 
 def _checked(command: list[str], log: Path, complaint: str) -> None:
@@ -139,7 +164,8 @@ def _shared_paths() -> list[str]:
     return sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 
 
-def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    """Run git here and return what came of it; UsageError where there is no git."""
     try:
         return subprocess.run(["git", *arguments], capture_output=True, check=False)
     except OSError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zbench.errors import ExitCode, TrialsFailedError, UsageError
+from zbench.launch.checkouts import Checkouts
 from zbench.launch.revisions import Version, clean_environment
 from zbench.record import lines
 from zbench.record.record import Record
@@ -18,11 +19,13 @@ _MOST_SAID = 500
 class Sampler:
     """Takes samples: each is a `zbench sweep FILE --json` of its own, with new processes for every trial.
 
+    Each revision runs its own checkout: its sweep file, and the model and data beside it.
+
     Only the public command line is used, so any two versions that have it can be compared.
     """
 
     def __init__(self, file: Path, settings: Sequence[str]) -> None:
-        self._file, self._settings = file.absolute(), (*settings, "run.repeats=1")
+        self._checkouts, self._settings = Checkouts(file), (*settings, "run.repeats=1")
 
     def take(self, version: Version) -> list[Record]:
         """Return one repeat of every trial; UsageError or TrialsFailedError where the version cannot.
@@ -39,10 +42,11 @@ class Sampler:
         return [lines.decode(record, place) for record in document["trials"]]
 
     def _sweep(self, version: Version) -> subprocess.CompletedProcess[bytes]:
+        file = self._checkouts.sweep_file(version)
         with tempfile.TemporaryDirectory(prefix="zbench-sample-") as scratch:
             words = [word for setting in self._settings for word in ("--set", setting)]
             # -P: a zbench directory in the working directory must not shadow the version's own
-            command = [str(version.python), "-P", "-m", "zbench.cli.main", "sweep", str(self._file)]
+            command = [str(version.python), "-P", "-m", "zbench.cli.main", "sweep", str(file)]
             command += ["--json", "--quiet", "--output-dir", scratch, *words]
             try:
                 return subprocess.run(
