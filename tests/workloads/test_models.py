@@ -98,7 +98,7 @@ def test_a_loss_that_is_no_scalar_is_refused() -> None:
         def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             return tokens.float()
 
-    with pytest.raises(ValueError, match=r"scalar loss, got a tensor of shape \(2, 16\)"):
+    with pytest.raises(UsageError, match=r"scalar loss, got a tensor of shape \(2, 16\)"):
         made.loss(Wrong(), made.batch(0, 0, 0))
 
 
@@ -110,7 +110,7 @@ def test_a_loss_that_is_no_scalar_is_refused() -> None:
         ({"model": "gpt", "options": {"width": 30, "heads": 4}}, "multiple of heads"),
         ({"model": "gpt", "options": {"layers": True}}, "whole number"),
         ({"model": "mlp", "options": {"hidden": 0}}, "at least 1"),
-        ({"model": "gtp"}, "expected gpt, mlp or module:callable"),
+        ({"model": "gtp"}, "expected gpt, mlp, hf:NAME_OR_PATH or module:callable"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(keys: dict[str, object], said: str) -> None:

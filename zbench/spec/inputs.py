@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zbench.errors import SpecError, UsageError
+from zbench.spec import shapes
 from zbench.spec.axes import matching, resolve_axes
 from zbench.spec.expand import InvalidTrial, all_points
 from zbench.spec.presets import gpt_shape, mlp_shape
@@ -75,11 +76,20 @@ def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str
             BUILT_IN_MODELS[name](workload.preset, workload.options)
         except UsageError as error:
             yield f"workload.{'preset' if 'preset' in str(error) else 'options'}", str(error)
+    elif name.startswith(shapes.PREFIX):
+        problem = shapes.mistake(name, base_dir)
+        if problem:
+            yield "workload.model", problem
     elif ":" not in name:
-        known = f"expected {', '.join(BUILT_IN_MODELS)}, or your own as module:callable"
+        known = f"expected {', '.join(BUILT_IN_MODELS)}, hf:NAME_OR_PATH, or your own as module:callable"
         yield "workload.model", f"unknown model {name!r}{nearest(name, BUILT_IN_MODELS)}; {known}"
     elif not _CALLABLE.fullmatch(name):
         yield "workload.model", f"expected module:callable, such as models:build, got {name!r}; correct it"
+    for key, given in (("workload.loss", workload.loss), ("workload.data.dataset", workload.data.dataset)):
+        if given is not None and name in BUILT_IN_MODELS:
+            yield key, f"{key.rsplit('.', 1)[-1]} is for a model of your own, not for {name}; leave it out"
+        elif given is not None and not _CALLABLE.fullmatch(given):
+            yield key, f"expected module:callable, such as training:{key.rsplit('.', 1)[-1]}, got {given!r}"
     if workload.data.text is not None:
         message = _text_mistake(base_dir / workload.data.text, workload.sequence_length)
         if message:

@@ -10,12 +10,12 @@ from torch import nn
 from zbench.errors import UsageError
 from zbench.spec.presets import gpt_shape, mlp_shape
 from zbench.spec.workload import WorkloadSpec
-from zbench.workloads.custom import ModelMadeBatches, model_factory
-from zbench.workloads.data import BYTE_VOCABULARY, SyntheticTokens, TextBytes
-from zbench.workloads.flops import counted_flops, gpt_flops, mlp_flops
+from zbench.workloads.data import token_data
+from zbench.workloads.flops import gpt_flops, mlp_flops
 from zbench.workloads.gpt import GPT
 from zbench.workloads.mlp import MLP
-from zbench.workloads.workload import Data, Workload
+from zbench.workloads.own import own_workload
+from zbench.workloads.workload import Workload
 
 _Model = tuple[Callable[[], nn.Module], int, float]
 """A factory, the vocabulary that its data must have, and the operations of one micro-batch."""
@@ -28,11 +28,16 @@ def build_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: 
     Raises UsageError for what cannot be built: unknown model, preset or option, missing or too short text.
     """
     if ":" in spec.model:
-        return _custom(spec, seed=seed, world_size=world_size, base_dir=base_dir)
+        return own_workload(spec, seed=seed, world_size=world_size, base_dir=base_dir)
     if spec.model not in _BUILTIN:
-        raise UsageError(f"workload.model: expected gpt, mlp or module:callable, got {spec.model!r}")
+        raise UsageError(
+            f"workload.model: expected gpt, mlp, hf:NAME_OR_PATH or module:callable, got {spec.model!r}"
+        )
+    for key, value in (("data.dataset", spec.data.dataset), ("loss", spec.loss)):
+        if value:
+            raise UsageError(f"workload.{key} is for a model of your own, not for {spec.model}; leave it out")
     factory, vocabulary, flops = _BUILTIN[spec.model](spec)
-    data = _tokens(spec, vocabulary, base_dir)
+    data = token_data(spec, vocabulary, base_dir)
     tokens = spec.micro_batch_size * spec.sequence_length
     return Workload(factory, data, seed, world_size, tokens, spec.micro_batch_size, flops)
 
@@ -61,37 +66,3 @@ def _mlp(spec: WorkloadSpec) -> _Model:
 
 
 _BUILTIN: dict[str, Callable[[WorkloadSpec], _Model]] = {"gpt": _gpt, "mlp": _mlp}
-
-
-def _tokens(spec: WorkloadSpec, vocabulary: int, base_dir: Path) -> Data:
-    if spec.data.text is None:
-        return SyntheticTokens(
-            vocabulary=vocabulary, sequence_length=spec.sequence_length, batch_size=spec.micro_batch_size
-        )
-    if vocabulary < BYTE_VOCABULARY:
-        raise UsageError(
-            f"workload.options.vocabulary: text needs {BYTE_VOCABULARY}, one for each byte, got {vocabulary}"
-        )
-    return TextBytes(
-        base_dir / spec.data.text, sequence_length=spec.sequence_length, batch_size=spec.micro_batch_size
-    )
-
-
-def _custom(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: Path) -> Workload:
-    for key, value in (("preset", spec.preset), ("activation_checkpointing", spec.activation_checkpointing)):
-        if value:
-            raise UsageError(
-                f"workload.{key} applies to the built-in models; {spec.model} takes workload.options"
-            )
-    factory = model_factory(spec.model, spec.options, base_dir)
-    make_batch = getattr(factory().to("meta"), "make_batch", None)  # it keeps its model, but no memory
-    data: Data
-    if make_batch is None:
-        data = _tokens(spec, BYTE_VOCABULARY, base_dir)
-    else:
-        data = ModelMadeBatches(
-            make_batch, batch_size=spec.micro_batch_size, sequence_length=spec.sequence_length
-        )
-    tokens = spec.micro_batch_size * spec.sequence_length
-    workload = Workload(factory, data, seed, world_size, tokens, spec.micro_batch_size)
-    return dataclasses.replace(workload, flops_per_micro_batch=counted_flops(workload))

@@ -1,9 +1,7 @@
 """The user's own model: `module:callable`, importable from the sweep's directory or the current one.
 
-What it must offer: `callable(**options) -> torch.nn.Module`, where the module's `forward(*batch)` returns a
-scalar loss. The batch is `(tokens, targets)`, each [B, T] int64, unless the module has a method
-`make_batch(generator, micro_batch_size, sequence_length) -> tuple of CPU tensors` that makes its own; the
-generator is a seeded torch.Generator and must be its only source of chance.
+`contract.CONTRACT` says what it must offer. The generator that `make_batch` gets is a seeded torch.Generator
+and must be its only source of chance.
 """
 
 import importlib

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from zbench.errors import UsageError
-from zbench.workloads.workload import Batch
+from zbench.spec.workload import WorkloadSpec
+from zbench.workloads.workload import Batch, Data
 
 BYTE_VOCABULARY = 256
 _SAMPLED_BLOCKS, _BLOCK = 64, 1 << 16
@@ -70,3 +71,18 @@ def _sampled_digest(contents: np.ndarray) -> str:
     for place in np.linspace(0, max(0, len(contents) - _BLOCK), _SAMPLED_BLOCKS, dtype=np.int64):
         digest.update(contents[place : place + _BLOCK].tobytes())
     return digest.hexdigest()
+
+
+def token_data(spec: WorkloadSpec, vocabulary: int, base_dir: Path) -> Data:
+    """Return the tokens that a workload names; UsageError where the vocabulary cannot hold a text's bytes."""
+    if spec.data.text is None:
+        return SyntheticTokens(
+            vocabulary=vocabulary, sequence_length=spec.sequence_length, batch_size=spec.micro_batch_size
+        )
+    if vocabulary < BYTE_VOCABULARY:
+        raise UsageError(
+            f"workload.options.vocabulary: text needs {BYTE_VOCABULARY}, one for each byte, got {vocabulary}"
+        )
+    return TextBytes(
+        base_dir / spec.data.text, sequence_length=spec.sequence_length, batch_size=spec.micro_batch_size
+    )

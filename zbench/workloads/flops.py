@@ -1,8 +1,10 @@
 """Floating-point operations of one micro-batch's forward and backward. A multiply-add counts as two."""
 
 import itertools
+from typing import Any
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
@@ -22,7 +24,7 @@ def gpt_flops(shape: GptShape, *, sequence_length: int, tokens: int) -> float:
     """
     weights = shape.layers * 12 * shape.width**2 + shape.vocabulary * shape.width
     attention = 2 * shape.layers * shape.width * sequence_length
-    return 2.0 * _FORWARD_AND_BACKWARD * tokens * (weights + attention)
+    return float(2.0 * _FORWARD_AND_BACKWARD * tokens * (weights + attention))
 
 
 def mlp_flops(shape: MlpShape, *, sequence_length: int, samples: int) -> float:
@@ -30,6 +32,22 @@ def mlp_flops(shape: MlpShape, *, sequence_length: int, samples: int) -> float:
     widths = [sequence_length, *[shape.hidden] * (shape.layers - 1), shape.vocabulary]
     products = [a * b for a, b in itertools.pairwise(widths)]
     return 2.0 * samples * (_FORWARD_AND_BACKWARD * sum(products) - products[0])
+
+
+def language_model_flops(model: nn.Module, *, sequence_length: int, tokens: int) -> float:
+    """Return what `gpt_flops` counts, for a transformers model: its matrices, and attention.
+
+    An embedding is looked up and not multiplied, unless it is the output projection, too.
+    """
+    head = model.get_output_embeddings()  # type: ignore[operator]
+    looked_up = {
+        id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding) and m.weight is not head.weight
+    }
+    weights = sum(p.numel() for p in model.parameters() if p.ndim > 1 and id(p) not in looked_up)
+    config: Any = model.config
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    attention = 2 * config.num_hidden_layers * config.num_attention_heads * width * sequence_length
+    return float(2.0 * _FORWARD_AND_BACKWARD * tokens * (weights + attention))
 
 
 def counted_flops(workload: Workload) -> float | None:

@@ -4,10 +4,12 @@ import hashlib
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+
+from zbench.workloads.contract import scalar_of
 
 Batch = tuple[Tensor, ...]
 
@@ -34,7 +36,8 @@ class Workload:
 
     tokens_per_micro_batch, samples_per_micro_batch: on one rank. flops_per_micro_batch: floating-point
     operations of one forward and backward of the model's mathematics (a multiply-add is two), recomputation
-    not counted; None where they could not be counted.
+    not counted; None where they could not be counted. compute_loss: how the model is called, if not with the
+    batch as its arguments.
     """
 
     factory: Callable[[], nn.Module]
@@ -44,6 +47,7 @@ class Workload:
     tokens_per_micro_batch: int
     samples_per_micro_batch: int
     flops_per_micro_batch: float | None = None
+    compute_loss: Callable[[nn.Module, Batch], Any] | None = None
 
     def make_model(self) -> nn.Module:
         """Return a new model on the CPU, seeded: the same bits at every call, in every process."""
@@ -64,13 +68,7 @@ class Workload:
         return derived_seed(self.seed, step, micro, rank)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the scalar loss: the model is called with the batch, floating inputs cast to the model's
-        dtype."""
+        """Return the scalar loss; floating inputs are cast to the model's dtype."""
         dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-        loss = model(*(x.to(dtype) if x.is_floating_point() else x for x in batch))
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            found = (
-                f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-            )
-            raise ValueError(f"expected the model's forward(*batch) to return a scalar loss, got {found}")
-        return loss
+        batch = tuple(x.to(dtype) if x.is_floating_point() else x for x in batch)
+        return scalar_of(self.compute_loss(model, batch) if self.compute_loss else model(*batch))

@@ -1,0 +1,218 @@
+"""A user's model as it is: its own loss, datasets, transformers; and the contract where it is not met."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from zbench.errors import UsageError
+from zbench.spec.workload import WorkloadSpec
+from zbench.workloads import Workload, build_workload
+
+MODULE = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(3, 1)
+    def forward(self, x):
+        return self.line(x)
+
+def loss(model, batch):
+    x, y = batch
+    return nn.functional.mse_loss(model(x), y)
+
+def dict_loss(model, batch):
+    return nn.functional.mse_loss(model(batch["x"]), batch["y"])
+
+class Named(Plain):
+    def forward(self, y, x):
+        return nn.functional.mse_loss(self.line(x), y)
+
+class Output(Plain):
+    def forward(self, x, y):
+        out = lambda: None
+        out.loss = nn.functional.mse_loss(self.line(x), y)
+        return out
+
+X = torch.arange(30.0).view(10, 3)
+Y = X.sum(1, keepdim=True)
+
+def pairs():
+    return TensorDataset(X, Y)
+
+def loader():
+    return DataLoader(pairs(), collate_fn=lambda found: [torch.stack(c) * 2 for c in zip(*found)])
+
+class Dicts(Dataset):
+    def __len__(self): return 10
+    def __getitem__(self, k): return {"x": X[k], "y": Y[k]}
+
+class Stream(IterableDataset):
+    def __iter__(self): return iter(X)
+
+class Words(Dicts):
+    def __getitem__(self, k): return {"x": "word"}
+
+def empty():
+    return TensorDataset(X[:0])
+"""
+
+
+@pytest.fixture
+def base_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "mine.py").write_text(MODULE)
+    monkeypatch.syspath_prepend("")  # restores sys.path afterwards
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    return tmp_path
+
+
+def load(base_dir: Path, model: str, dataset: str | None = None, **keys: object) -> Workload:
+    data = {"dataset": dataset} if dataset else {"synthetic": True}
+    spec = WorkloadSpec.model_validate({"model": model, "data": data, "micro_batch_size": 4, **keys})
+    return build_workload(spec, seed=0, world_size=1, base_dir=base_dir)
+
+
+@pytest.mark.parametrize(
+    ("model", "dataset", "keys"),
+    [
+        ("mine:Plain", "mine:pairs", {"loss": "mine:loss"}),
+        ("mine:Plain", "mine:loader", {"loss": "mine:loss"}),
+        ("mine:Plain", "mine:Dicts", {"loss": "mine:dict_loss"}),
+        ("mine:Named", "mine:Dicts", {}),
+        ("mine:Output", "mine:pairs", {}),
+    ],
+)
+def test_every_way_to_a_loss(base_dir: Path, model: str, dataset: str, keys: dict[str, str]) -> None:
+    made = load(base_dir, model, dataset, **keys)
+    net, batch = made.make_model(), made.batch(0, 0, 0)
+    loss = made.loss(net, batch)
+    assert torch.equal(loss, torch.nn.functional.mse_loss(net.line(batch[0]), batch[1]))
+    loss.backward()
+    assert batch[0].shape == (4, 3)
+    assert (made.tokens_per_micro_batch, made.samples_per_micro_batch) == (4, 4)
+
+
+def test_samples_follow_from_the_seed_and_a_loader_collates(base_dir: Path) -> None:
+    made = load(base_dir, "mine:Plain", "mine:loader", loss="mine:loss")
+    one, again, other = (made.data.micro_batch(seed) for seed in (1, 1, 2))
+    assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
+    assert not torch.equal(one[0], other[0])
+    assert bool((one[0] % 2 == 0).all()), "by its own collate_fn"
+
+
+def test_other_contents_have_another_fingerprint(base_dir: Path) -> None:
+    same = [load(base_dir, "mine:Plain", "mine:pairs", loss="mine:loss").data.fingerprint for _ in range(2)]
+    other = load(base_dir, "mine:Plain", "mine:Dicts", loss="mine:dict_loss").data.fingerprint
+    assert same[0] == same[1]
+    sys.modules["mine"].X.add_(1)
+    changed = load(base_dir, "mine:Plain", "mine:Dicts", loss="mine:dict_loss").data.fingerprint
+    assert changed != other
+
+
+@pytest.mark.parametrize(
+    ("model", "dataset", "keys", "said"),
+    [
+        ("mine:Plain", None, {}, r"Plain\.forward\(x\) does not take this micro-batch \(2 tensors\)"),
+        ("mine:Plain", "mine:Dicts", {}, r"does not take this micro-batch \(x, y\)"),
+        ("mine:Plain", "mine:Stream", {}, "of which no sample can be chosen"),
+        ("mine:Plain", "mine:Words", {}, "expected samples that collate to"),
+        ("mine:Plain", "mine:empty", {}, "returned an empty TensorDataset"),
+        ("mine:Plain", "mine:pairs", {"loss": "mine:X"}, "not callable"),
+        ("gpt", "mine:pairs", {}, "data.dataset is for a model of your own"),
+        ("gpt", None, {"loss": "mine:loss"}, "loss is for a model of your own"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    base_dir: Path, model: str, dataset: str | None, keys: dict[str, str], said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        load(base_dir, model, dataset, **keys)
+
+
+def test_the_contract_is_shown_where_it_is_not_met(base_dir: Path) -> None:
+    with pytest.raises(UsageError, match=r"loss = function\(model, batch\)"):
+        load(base_dir, "mine:Plain")
+    made = load(base_dir, "mine:Plain", "mine:pairs", loss="mine:loss")
+    unfit = dataclasses.replace(made, compute_loss=lambda model, batch: model(batch[0]))
+    said = r"expected a scalar loss, got a tensor of shape \(4, 1\)(.|\n)*make_batch"
+    with pytest.raises(UsageError, match=said):
+        unfit.loss(unfit.make_model(), unfit.batch(0, 0, 0))
+
+
+TINY = {"n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 64, "n_positions": 32}
+
+
+class TestTransformers:
+    """`hf:` models; transformers is imported once."""
+
+    @pytest.fixture(autouse=True)
+    def _transformers(self) -> None:
+        pytest.importorskip("transformers")
+
+    def test_a_bundled_shape_shrunk_by_options_trains(self, base_dir: Path) -> None:
+        made = load(base_dir, "hf:gpt2", options=TINY, sequence_length=8)
+        model, batch = made.make_model(), made.batch(0, 0, 0)
+        assert {p.dtype for p in model.parameters()} == {torch.float32}
+        assert int(batch[0].max()) < 64
+        loss = made.loss(model, batch)
+        loss.backward()
+        assert loss.ndim == 0
+        matrices, attention = 12 * 16**2 + 16 * 64, 2 * 16 * 8
+        assert made.flops_per_micro_batch == 6 * 4 * 8 * (matrices + attention)
+        assert torch.equal(model.lm_head.weight, made.make_model().lm_head.weight), "the same at every call"
+
+    def test_a_config_of_ones_own_in_a_folder(self, base_dir: Path) -> None:
+        (base_dir / "net").mkdir()
+        small = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "vocab_size": 50}
+        heads = {"num_attention_heads": 2, "num_key_value_heads": 1}
+        config = {"model_type": "llama", **small, **heads}
+        (base_dir / "net" / "config.json").write_text(json.dumps(config))
+        for name in ("hf:net", "hf:net/config.json"):
+            made = load(base_dir, name, sequence_length=8, activation_checkpointing=True)
+            model = made.make_model()
+            assert model.config.num_key_value_heads == 1
+            made.loss(model, made.batch(0, 0, 0)).backward()
+
+    def test_a_transformers_model_of_ones_own_is_taken_as_it_is(self, base_dir: Path) -> None:
+        (base_dir / "theirs.py").write_text(
+            "from transformers import GPT2Config, GPT2LMHeadModel\n"
+            "def make(**sizes): return GPT2LMHeadModel(GPT2Config(**sizes))\n"
+        )
+        made = load(base_dir, "theirs:make", options=TINY | {"vocab_size": 256}, sequence_length=8)
+        assert made.loss(made.make_model(), made.batch(0, 0, 0)).ndim == 0
+
+    @pytest.mark.parametrize(
+        ("model", "keys", "said"),
+        [
+            ("hf:gpt3", {}, "no such config.json or folder with one, and no bundled shape"),
+            ("hf:gpt2", {"options": {"n_layers": 2}}, "has no 'n_layers' \\(did you mean 'n_layer'"),
+            ("hf:gpt2", {"options": TINY, "sequence_length": 64}, "has 32 positions, got 64"),
+            ("hf:gpt2", {"preset": "nano"}, "preset applies to the built-in models"),
+        ],
+    )
+    def test_what_cannot_be_built_is_refused(
+        self, base_dir: Path, model: str, keys: dict[str, object], said: str
+    ) -> None:
+        with pytest.raises(UsageError, match=said):
+            load(base_dir, model, **keys)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"), [("gpt2", 124e6), ("Qwen/Qwen3-0.6B", 596e6), ("Qwen3-8B", 8.19e9),
+                             ("meta-llama/Meta-Llama-3-8B", 8.03e9), ("Llama-3-70B", 70.6e9)],
+)  # fmt: skip
+def test_bundled_shapes_have_the_sizes_of_their_models(base_dir: Path, name: str, parameters: float) -> None:
+    pytest.importorskip("transformers")
+    from zbench.workloads import hf
+
+    factory = hf.model_factory(hf.load_config(f"hf:{name}", {}, base_dir), activation_checkpointing=False)
+    with torch.device("meta"):
+        model = factory()
+    assert sum(p.numel() for p in model.parameters()) == pytest.approx(parameters, rel=0.01)

@@ -1,0 +1,89 @@
+"""Workloads whose model is not built in: `module:callable` and `hf:NAME_OR_PATH`."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from zbench.errors import UsageError
+from zbench.spec.shapes import PREFIX
+from zbench.spec.workload import WorkloadSpec
+from zbench.workloads import hf
+from zbench.workloads.custom import ModelMadeBatches, load_callable, model_factory
+from zbench.workloads.data import BYTE_VOCABULARY, token_data
+from zbench.workloads.dataset import DatasetBatches
+from zbench.workloads.flops import counted_flops, language_model_flops
+from zbench.workloads.losses import choose
+from zbench.workloads.workload import Batch, Data, Workload
+
+_LOSS = "expected module:callable, where callable(model, batch) returns the scalar loss"
+
+
+def own_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: Path) -> Workload:
+    """Return the workload of a model that is not built in; UsageError, with the contract, if it cannot be."""
+    factory, vocabulary = _model(spec, base_dir)
+    with torch.device("meta") if spec.model.startswith(PREFIX) else torch.device("cpu"):
+        model = factory().to("meta")  # its methods are asked for; it keeps no memory
+    data = _data(spec, model, vocabulary, base_dir)
+    names = getattr(data, "names", ())
+    loss = load_callable(spec.loss, base_dir, key="workload.loss", expected=_LOSS) if spec.loss else None
+    batch = data.micro_batch(0)
+    workload = Workload(
+        factory,
+        data,
+        seed,
+        world_size,
+        _tokens_in(batch, spec),
+        spec.micro_batch_size,
+        compute_loss=choose(model, batch, names, loss),
+    )
+    tokens = workload.tokens_per_micro_batch
+    if spec.model.startswith(PREFIX):  # its masks cannot be simulated, so nothing can be counted
+        flops = language_model_flops(model, sequence_length=spec.sequence_length, tokens=tokens)
+        return dataclasses.replace(workload, flops_per_micro_batch=flops)
+    return dataclasses.replace(workload, flops_per_micro_batch=counted_flops(workload))
+
+
+def _model(spec: WorkloadSpec, base_dir: Path) -> tuple[Callable[[], nn.Module], int]:
+    """Return the factory and the vocabulary of its tokens."""
+    if spec.preset:
+        raise UsageError(
+            f"workload.preset applies to the built-in models; {spec.model} takes workload.options"
+        )
+    if spec.model.startswith(PREFIX):
+        config = hf.load_config(spec.model, spec.options, base_dir)
+        longest = getattr(config, "max_position_embeddings", None)
+        if longest is not None and spec.sequence_length > longest:
+            raise UsageError(
+                f"workload.sequence_length: {spec.model} has {longest} positions, got {spec.sequence_length};"
+                " shorten it, or set options: {max_position_embeddings: ...}"
+            )
+        made = hf.model_factory(config, activation_checkpointing=spec.activation_checkpointing)
+        return made, int(config.vocab_size)
+    if spec.activation_checkpointing:
+        raise UsageError(
+            "workload.activation_checkpointing applies to the built-in models and to hf:;"
+            f" {spec.model} takes workload.options"
+        )
+    return model_factory(spec.model, spec.options, base_dir), BYTE_VOCABULARY
+
+
+def _data(spec: WorkloadSpec, model: nn.Module, vocabulary: int, base_dir: Path) -> Data:
+    if spec.data.dataset is not None:
+        return DatasetBatches(spec.data.dataset, base_dir, batch_size=spec.micro_batch_size)
+    make_batch = getattr(model, "make_batch", None)
+    if make_batch is None:
+        return token_data(spec, vocabulary, base_dir)
+    return ModelMadeBatches(
+        make_batch, batch_size=spec.micro_batch_size, sequence_length=spec.sequence_length
+    )
+
+
+def _tokens_in(batch: Batch, spec: WorkloadSpec) -> int:
+    """Return the tokens of a micro-batch: of a dataset, the elements of its first tensor of whole numbers."""
+    if spec.data.dataset is None:
+        return spec.micro_batch_size * spec.sequence_length
+    whole = [x for x in batch if not x.is_floating_point() and x.ndim > 1]
+    return whole[0].numel() if whole else spec.micro_batch_size
