@@ -52,7 +52,10 @@ def test_the_functions_on_a_way_exist(way: str) -> None:
         place = located(name)
         sources = [place] if place.is_file() else list(place.glob("*.py"))
         wanted = function.rpartition(".")[2]
-        assert any(re.search(rf"(?:def |    ){wanted}\b", source.read_text()) for source in sources), (name, function)
+        assert any(re.search(rf"(?:def |    ){wanted}\b", source.read_text()) for source in sources), (
+            name,
+            function,
+        )
 
 
 def test_the_table_is_the_stage_table() -> None:

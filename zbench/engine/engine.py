@@ -23,8 +23,9 @@ from zbench.engine.protocols import Collectives, HoldsBytes, StepInfo
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """What is built for one set of trainable parameters; built anew when that set grows, or its
-    state moves."""
+    """What is built for one set of trained parameters; it is rebuilt when that set grows, or when its state
+    moves.
+    """
 
     param_infos: Sequence[ParamInfo]
     parameters: Parameters
@@ -37,7 +38,7 @@ class Core:
     holders: Sequence[HoldsBytes]
 
     def close(self) -> None:
-        """Take every hook off the model."""
+        """Remove every hook from the model and end background work."""
         self.hooks.remove()
         self.schedule.close()
         self.gradients.close()
@@ -45,7 +46,7 @@ class Core:
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """Choices that outlive a rebuilt core."""
+    """Choices that a rebuilt core keeps."""
 
     accumulation: AccumulationPolicy
     clip: Clip
@@ -65,7 +66,9 @@ class Policies:
 
 
 class SchedulerOptimizer(torch.optim.Optimizer):
-    """The face that torch's schedulers expect: shared parameter groups, and somebody else's step."""
+    """The interface that torch's learning rate schedulers need: the engine's parameter groups and
+    its step.
+    """
 
     _opt_called = True  # schedulers watch `step` here and cannot see the engine's: they need not warn
 

@@ -1,4 +1,4 @@
-"""What the engine offers and what it asks of its parts. Everything here is an interface; no state."""
+"""What the engine offers, and what it needs of its parts: interfaces without state."""
 
 import zlib
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class StepInfo:
 
 
 class TrainingEngine(Protocol):
-    """The small protocol that the built-in engine and every peer adapter implement."""
+    """The protocol that the built-in engine and every peer adapter implement."""
 
     def backward(self, loss: Tensor, last: bool | None = None) -> None: ...
     def step(self) -> StepInfo: ...
@@ -32,7 +32,7 @@ class TrainingEngine(Protocol):
 
 
 class HoldsBytes(Protocol):
-    """Anything that keeps memory from call to call."""
+    """Anything that keeps memory between calls."""
 
     def bytes_by_category(self) -> dict[str, int]: ...
 
@@ -43,7 +43,7 @@ class Work(Protocol):
     def wait(self) -> object: ...
 
     def is_completed(self) -> bool:
-        """Whether `wait` is known to return at once; False where nobody can tell."""
+        """Return whether `wait` would return at once; False where that is unknown."""
         ...
 
 

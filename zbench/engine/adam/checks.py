@@ -1,4 +1,6 @@
-"""What an update refuses before it writes anything: messages name the argument, the want and the find."""
+"""What an update refuses before it writes anything; messages name the argument, what is expected and what is
+found.
+"""
 
 import math
 from collections.abc import Sequence
@@ -34,7 +36,9 @@ def check_hyper(hyper: Hyper) -> None:
 
 
 def check_grad_scale(grad_scale: float) -> None:
-    """Raise ValueError for a grad_scale that is no number. Zero, infinity and NaN are the caller's."""
+    """Raise ValueError for a grad_scale that is not a number. Zero, infinity and NaN are the caller's
+    business.
+    """
     if isinstance(grad_scale, bool) or not isinstance(grad_scale, int | float):
         raise ValueError(f"grad_scale: expected a number, got {grad_scale!r}")
 

@@ -1,4 +1,4 @@
-"""MixedAdam: tasks in CPU memory and tasks on an accelerator, each updated where it is."""
+"""MixedAdam: updates tasks in CPU memory and on an accelerator, each where it is."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Tasks as the native code takes them: a checked list of addresses, built once and run as often as wanted."""
+"""Tasks as the native code takes them: a checked list of addresses, built once and run as often as needed."""
 
 import sys
 from collections.abc import Iterable, Sequence

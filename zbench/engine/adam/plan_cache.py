@@ -30,7 +30,9 @@ class _Kept:
 
 
 class PlanCache:
-    """Lends the plan of tasks on one type of device; threads that share it get a plan each."""
+    """Lends the plan of tasks on one type of device; each thread that shares the cache gets a plan of its
+    own.
+    """
 
     def __init__(self, device_type: str) -> None:
         self._device_type = device_type

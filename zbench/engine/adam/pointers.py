@@ -1,4 +1,4 @@
-"""The addresses of an optimizer's tensors: looked up at each step, checked again only when they move."""
+"""The addresses of an optimizer's tensors: read at each step, checked again only when they have changed."""
 
 import itertools
 from operator import attrgetter

@@ -1,1 +1,1 @@
-"""From an EngineSpec to an Engine: every choice becomes an object here, once."""
+"""EngineSpec to Engine: the stage table, and every other choice, made once."""

@@ -43,7 +43,7 @@ STANDALONE_THRESHOLD = 1 << 17  # elements from which a copy costs the CPU more 
 
 @dataclass(frozen=True, slots=True)
 class Instruments:
-    """Wrappers around what the engine calls, so that it can be measured, or simulated, from outside."""
+    """Wrappers around what the engine calls, so that it can be measured or simulated from outside."""
 
     wrap_collectives: Callable[[Collectives], Collectives] = lambda inner: inner
     wrap_adam: Callable[[AdamBackend], AdamBackend] = lambda inner: inner

@@ -1,6 +1,4 @@
-"""Which parameters are trained, in which optimizer group, and in which order backward produces their
-gradients.
-"""
+"""Parameter discovery: which parameters are trained, and in which optimizer group."""
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -20,11 +18,10 @@ from zbench.errors import UsageError
 def make_groups(
     model: nn.Module, defaults: Mapping[str, Any], overrides: Mapping[str, Mapping[str, Any]]
 ) -> list[ParamGroup]:
-    """Return one group for each pattern (fnmatch on names, the first match wins) and one, first, for the
-    rest.
+    """Return the optimizer groups: first one for all unmatched parameters, then one per pattern (fnmatch on
+    names; the first match wins).
 
-    A pattern whose override says `frozen` freezes its parameters. UsageError for a pattern that matches
-    nothing.
+    A pattern with `frozen` freezes its parameters. UsageError for a pattern that matches nothing.
     """
     groups: list[ParamGroup] = [{**defaults, "params": []}]
     by_pattern = {pattern: {**defaults, **changes, "params": []} for pattern, changes in overrides.items()}
@@ -49,8 +46,8 @@ def make_groups(
 
 
 def collect(model: nn.Module, groups: Sequence[ParamGroup]) -> list[ParamInfo]:
-    """Return the parameters that require a gradient and have elements, in registration order; tied ones
-    once.
+    """Return the parameters that require a gradient and have elements, in registration order; tied
+    ones once.
     """
     group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
     found = [
@@ -74,7 +71,7 @@ def collect_frozen(model: nn.Module, param_infos: Sequence[ParamInfo]) -> list[P
 
 
 def prepare(model: nn.Module, dtype: torch.dtype, collectives: Collectives) -> None:
-    """Give every rank the values of rank 0, and what is not trained its dtype (float32 becomes `dtype`).
+    """Broadcast rank 0's values to every rank; cast what is not trained from float32 to `dtype`.
 
     UsageError for a parameter without memory for each of its elements.
     """
@@ -97,13 +94,15 @@ def prepare(model: nn.Module, dtype: torch.dtype, collectives: Collectives) -> N
 
 
 def _distinct(tensor: Tensor) -> Tensor:
-    """Return a view of what expand() repeats, once."""
+    """Return a view without what expand() repeats."""
     repeated = (n > 1 and stride == 0 for n, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return tensor[tuple(slice(1) if r else slice(None) for r in repeated)]
 
 
 def _broadcast(tensor: Tensor, collectives: Collectives) -> Work:
-    """Start to copy rank 0's values; backends send memory as it lies, so what has gaps goes by a copy."""
+    """Start to copy rank 0's values; tensors with gaps are copied first, because backends send contiguous
+    memory.
+    """
     if torch.empty_like(tensor, device="meta").stride() == tensor.stride():
         return collectives.broadcast(tensor, 0)
     copy = tensor.contiguous()

@@ -1,4 +1,4 @@
-"""The choices of an EngineSpec that need no layout: each becomes its object here, for `build`."""
+"""EngineSpec keys that need no layout, each as the object that implements it."""
 
 from functools import partial
 
@@ -28,7 +28,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def accumulation(spec: EngineSpec) -> AccumulationPolicy:
-    """Return what counts the backwards of a step; UsageError for a count that nobody counts."""
+    """Return the accumulation policy; UsageError for a step count that the mode does not count."""
     if spec.accumulation_mode == "micro_steps":
         return MicroSteps(spec.gradient_accumulation_steps)
     if spec.gradient_accumulation_steps != 1:
@@ -64,7 +64,7 @@ def overrides(spec: EngineSpec) -> dict[str, ParamGroup]:
 
 
 def share(spec: EngineSpec, memories: Memories, parameters: int, world_size: int) -> OffloadRatio:
-    """Return what decides which share of the optimizer state, of so many parameters, lives on the host."""
+    """Return what decides the share of the optimizer state, of so many parameters, that is offloaded."""
     if spec.offload_optimizer == "none":
         return FixedRatio(0.0)
     if spec.offload_ratio != "auto":

@@ -1,4 +1,4 @@
-"""What a resumed run needs, and the files it is kept in."""
+"""Checkpoints: what a resumed run needs, and its files."""
 
 from zbench.engine.checkpoint.files import load, save
 

@@ -1,10 +1,9 @@
-"""Checkpoints as safetensors files: one consolidated, or one a rank; either can be resumed at any world
-size and stage.
+"""Checkpoints as safetensors files, consolidated or sharded; either can be resumed at any world size and
+stage.
 
-A consolidated checkpoint is `state.safetensors`. A sharded one is `rank-R-of-W.safetensors` for every rank,
-whose keys `KIND.NAME@START` are runs of a flattened tensor, and `common.safetensors`: what is not sharded,
-and all shapes. Both hold the keys of `state`. A checkpoint appears under its name when it is complete, not
-before.
+A consolidated checkpoint is `state.safetensors`. A sharded one is `rank-R-of-W.safetensors` per rank, with
+keys `KIND.NAME@START` for runs of a flattened tensor, and `common.safetensors` with what is not sharded and
+all shapes. Both hold the keys of `state`. A checkpoint gets its name only when it is complete.
 """
 
 import json
@@ -27,7 +26,7 @@ from zbench.errors import UsageError
 
 
 class Saves(Protocol):
-    """What saving and loading ask of an engine."""
+    """What saving and loading need of an engine."""
 
     @property
     def collectives(self) -> Collectives: ...
@@ -37,7 +36,7 @@ class Saves(Protocol):
 
 
 def save(engine: Saves, path: str | Path, *, sharded: bool = False) -> None:
-    """Write a checkpoint directory; every rank calls it. UsageError if `path` is there already."""
+    """Write a checkpoint directory; every rank calls it. UsageError if `path` exists."""
     path, comm = Path(path), engine.collectives
     if path.exists():
         raise UsageError(f"{path}: expected a directory that is not there yet; choose another name")

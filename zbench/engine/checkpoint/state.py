@@ -27,7 +27,7 @@ _STATE = Tag("the optimizer's state")
 
 @dataclass(frozen=True, slots=True)
 class LocalState:
-    """One rank's part: runs of flattened tensors by `KEY@START`, what is not sharded, and parameters'
+    """One rank's part: runs of flattened tensors by `KEY@START`, what is not sharded, and the parameters'
     shapes.
     """
 
@@ -42,7 +42,7 @@ def set_masters(
     param_infos: Sequence[ParamInfo],
     value: Callable[[ParamInfo], Tensor],
 ) -> None:
-    """Set master weights to `value(trainable)`, whole tensors, and the parameters to match."""
+    """Set master weights to `value(param_info)`, whole tensors, and set the parameters accordingly."""
     optimizer.release()
     write_segments(optimizer.shard, param_infos, value, lambda s: optimizer.masters[s.dtype_group].of(s))
     for s in optimizer.shard.segments:
@@ -54,7 +54,7 @@ def set_masters(
 
 
 class EngineState:
-    """Reads and writes the state that a shard, its peers' shards and the model hold."""
+    """Reads and writes the state in this rank's shard, in the other ranks' shards and in the model."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class EngineState:
         return {**state, **self.small()}
 
     def local(self) -> LocalState:
-        """Return this rank's part of the state; where every rank holds all of it, rank 0's."""
+        """Return this rank's part of the state; state that every rank holds whole is in rank 0's part."""
         pieces: dict[str, Tensor] = {}
         for s in self.shard.segments_to_save:
             span, name = self.shard.layout.spans[s.parameter], self.param_infos[s.parameter].name
@@ -105,7 +105,7 @@ class EngineState:
         return LocalState(pieces, self.small(), shapes)
 
     def small(self) -> dict[str, Tensor]:
-        """Return what every rank holds whole."""
+        """Return the state that every rank holds whole."""
         o = self.optimizer
         groups = [(g["lr"], *g["betas"], g["eps"], g["weight_decay"]) for g in o.groups]
         return {

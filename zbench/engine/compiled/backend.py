@@ -25,10 +25,10 @@ class Sink(Protocol):
 
 
 class ReducingBackend:
-    """One model's backend.
+    """The backend of one model.
 
-    Compiled code lives as long as dynamo keeps it, so the backend refers weakly to what belongs to an engine;
-    that may also change under code that stays (`direct`), even between a forward and its backward.
+    Compiled code lives as long as dynamo keeps it, so the backend refers to objects of an engine weakly; they
+    may change under code that remains (`direct`), even between a forward and its backward.
     """
 
     def __init__(self, lowering: Lowering) -> None:

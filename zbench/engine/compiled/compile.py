@@ -1,4 +1,4 @@
-"""Puts compiled ZeRO-1 together: a model compiled in place, and the gradients that its graphs deliver."""
+"""Builds compiled ZeRO-1: a model that is compiled in place, and the gradients that its graphs deliver."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -18,9 +18,9 @@ from zbench.engine.parameters.replicated import ParamInfo
 def compile_model(
     model: nn.Module, param_infos: Sequence[ParamInfo], config: ReductionConfig, lowering: str
 ) -> tuple[StepReducedGradientBuffer, CompiledGradients]:
-    """Compile `model` in place; return where its gradients land, and what brings them there.
+    """Compile `model` in place; return its reduced-gradient buffer and its gradients.
 
-    `model(...)` stays the caller's way to run it. lowering: `aot_eager` or `inductor`.
+    `model(...)` remains the caller's way to run it. lowering: `aot_eager` or `inductor`.
     """
     layout = config.shard.layout
     reduced_gradients = StepReducedGradientBuffer(config)

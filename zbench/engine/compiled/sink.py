@@ -1,4 +1,4 @@
-"""Gradients that come from compiled backward graphs and from hooks, several contributions a parameter."""
+"""Gradients from compiled backward graphs and from hooks, with several contributions per parameter."""
 
 from collections.abc import Callable
 
@@ -36,7 +36,7 @@ class ReductionMemory:
         self._transport.release_scratch()
 
     def release(self) -> None:
-        """Free everything; nothing may be in flight."""
+        """Free everything; no collective may be in flight."""
         self.once.drop()
         self.several.drop()
         self.release_buckets()
@@ -44,10 +44,11 @@ class ReductionMemory:
 
 
 class CompiledGradients(ReplicatedGradients):
-    """Joins the contributions of one backward to one gradient a parameter, and reduces it when complete.
+    """Sums the contributions of one backward to one gradient per parameter, and reduces it when it is
+    complete.
 
-    All memory of the reduction is the step's: buckets go at the end of the boundary backward, targets when
-    the optimizer has read them, and both when a step is skipped or abandoned.
+    All memory of the reduction belongs to the step: bucket buffers are freed at the end of the boundary
+    backward, reduced gradients after the optimizer step, and both when a step is skipped or abandoned.
     """
 
     def __init__(

@@ -1,4 +1,6 @@
-"""Master weights of one dtype group: the float32 values that Adam updates, and how they become parameters."""
+"""Master weights of one dtype group: the float32 values that Adam updates, and how parameters get their
+copies.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,7 +16,9 @@ from zbench.engine.shard_layout import Segment
 
 
 class MasterWeights(Protocol):
-    """Float32 weights of the segments this rank owns in one dtype group. `flats`: the memory of their own."""
+    """Float32 weights of this rank's segments in one dtype group. `flats`: the buffers that belong to them
+    alone.
+    """
 
     flats: list[FlatBuffer]
 
@@ -23,24 +27,24 @@ class MasterWeights(Protocol):
         ...
 
     def out(self, run: Segment) -> Tensor | None:
-        """Return where Adam writes the copy in the parameter's dtype, or None where the master is the
+        """Return where Adam writes the copy in the parameter's dtype; None where the master weight is the
         parameter.
         """
         ...
 
     def deliver(self, run: Segment) -> None:
-        """Bring what Adam wrote to the parameters, where it could not write to them itself."""
+        """Copy what Adam wrote to the parameters, where it cannot write to them directly."""
         ...
 
     def release(self) -> None:
-        """Return when Adam may write: no copy reads what it writes to."""
+        """Return when Adam may write, because no copy reads its outputs any more."""
         ...
 
     def bytes_by_category(self) -> dict[str, int]: ...
 
 
 class ParametersAsMasters:
-    """Float32 parameters in the optimizer's own memory need no second copy."""
+    """Float32 parameters in the optimizer's own memory are their own master weights."""
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
@@ -63,7 +67,7 @@ class ParametersAsMasters:
 
 
 class SeparateMasters:
-    """A float32 copy in `flat`'s memory; Adam writes the parameters' copy in the same pass."""
+    """Float32 copies in the memory of `flat`; Adam writes the parameters in the same pass."""
 
     def __init__(self, parameters: Parameters, flat: FlatBuffer) -> None:
         self._parameters, self._flat = parameters, flat
@@ -86,8 +90,8 @@ class SeparateMasters:
 
 
 class StagedMasters(SeparateMasters):
-    """MasterWeights in a memory that is not the parameters': Adam writes to a staging buffer, which is copied
-    over.
+    """Master weights in another memory than the parameters: Adam writes a staging buffer, which is copied to
+    them.
     """
 
     def __init__(self, parameters: Parameters, flat: FlatBuffer, staged: FlatBuffer) -> None:
@@ -113,7 +117,7 @@ class StagedMasters(SeparateMasters):
 
 
 class PartitionedMasters:
-    """Each run is in the hands of one of several kinds."""
+    """Master weights of several kinds, each for some runs of the local index space."""
 
     def __init__(self, kinds: Sequence[tuple[Sequence[Extent], MasterWeights]]) -> None:
         self._kinds = kinds

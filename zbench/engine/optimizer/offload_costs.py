@@ -1,4 +1,4 @@
-"""What it costs to keep the state on the host, measured on a piece of it."""
+"""Measures what it costs to keep the optimizer state on the host, on a sample of it."""
 
 import statistics
 import time
@@ -21,8 +21,8 @@ def measure_offload_costs(
     moments: torch.dtype,
     threads: int,
 ) -> tuple[float, float]:
-    """Return the seconds of copying `elements` gradients to `memory` and parameters (`dtype`) back, and of
-    updating them with `threads` threads.
+    """Return two times in seconds: copying `elements` gradients to `memory` and parameters (`dtype`) back,
+    and updating them with `threads` threads.
     """
     size = max(min(PIECE, elements), 1)
     near, far = torch.zeros(size, device=device), memory.zeros(size, torch.float32)
@@ -39,7 +39,7 @@ def measure_offload_costs(
 
 
 def _seconds(work: Callable[[], None]) -> float:
-    """Return the median time of a piece of work, after a first go."""
+    """Return the median time of `work`, after one warm-up."""
     taken = []
     for _ in range(1 + REPEATS):
         begin = time.perf_counter()

@@ -1,4 +1,6 @@
-"""What share of the optimizer's state lives on the host: as asked, or as much as can be hidden."""
+"""Which share of the optimizer state is offloaded to the host: a given one, or as much as backward
+can hide.
+"""
 
 import math
 import statistics
@@ -19,11 +21,11 @@ _COSTS = Tag("the measured costs of offloading")
 
 
 def largest_hidden(copy: float, update: float, backward: float) -> float:
-    """Return the largest share of the state whose copies and updates fit under backward, all else being the
-    device's.
+    """Return the largest share of the state whose copies and updates fit under backward; the device keeps the
+    rest.
 
-    Seconds, for the whole state: of copying gradients there and parameters back, of the CPU's update, and of
-    one backward. Copies and updates overlap each other, so the slower of the two decides.
+    All times are in seconds: `copy` and `update` of the whole state, and one `backward`. Copies and updates
+    overlap, so the slower of the two decides.
     """
     needed = max(copy, update)
     if needed <= backward:
@@ -32,16 +34,18 @@ def largest_hidden(copy: float, update: float, backward: float) -> float:
 
 
 class OffloadRatio(Protocol):
-    """The share of the state on the host, `value`, which may change between steps."""
+    """The share of the state on the host, `value`; it may change between steps."""
 
     value: float
 
     def watching(self) -> AbstractContextManager[None]:
-        """Return what a backward is run in."""
+        """Return the context that a backward runs in."""
         ...
 
     def decide(self, collectives: Collectives, steps: int) -> bool:
-        """Whether `value` has changed; asked by all ranks before a first backward, after so many steps."""
+        """Return whether `value` has changed; all ranks ask before a step's first backward. steps: optimizer
+        steps so far.
+        """
         ...
 
 
@@ -59,11 +63,11 @@ class FixedRatio:
 
 
 class MeasuredRatio:
-    """Everything, until some steps have been timed; then `largest_hidden`, of the slowest rank's copies and
-    updates and the fastest one's backward. Ranks agree on when, too: all have taken as many steps.
+    """1 until some steps have been timed; then `largest_hidden` of the slowest rank's copies and updates and
+    the fastest rank's backward. Ranks decide after the same number of steps.
 
-    costs: returns the seconds of copying and of updating this rank's whole state. finish: returns when the
-    device has done what it was told.
+    costs: returns the seconds of copying and of updating this rank's whole state. finish: waits for the
+    device.
     """
 
     def __init__(self, costs: Callable[[], tuple[float, float]], finish: Callable[[], None]) -> None:

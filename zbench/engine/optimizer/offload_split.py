@@ -1,4 +1,4 @@
-"""Where the line between host and device runs through a layout."""
+"""Splits a layout into the buckets whose optimizer state is offloaded and those that the device keeps."""
 
 from dataclasses import replace
 
@@ -7,10 +7,11 @@ from zbench.engine.partition import Bucket, Extent, Layout
 
 
 def split_layout(layout: Layout, share: float) -> tuple[Layout, int]:
-    """Return a layout whose first buckets to be reduced hold `share` of all elements, and how many they are.
+    """Return a layout whose first buckets to be reduced hold `share` of all elements, and the number of these
+    buckets.
 
-    The bucket that the line runs through is cut in two; nothing else moves. The rest, whose gradients
-    backward produces last, is the device's.
+    The bucket at the boundary is cut in two; nothing else moves. The device keeps the rest, whose gradients
+    backward produces last.
     """
     alignment = layout.world_size * NORM_CHUNK
     wanted = round(share * layout.length / alignment) * alignment

@@ -1,7 +1,7 @@
-"""When the optimizer runs. `AfterBackward` is the plain schedule; others do the same Adam calls earlier.
+"""When the optimizer runs: after backward, or (other schedules) earlier with the same Adam calls and the same
+bits.
 
-A schedule hears of every bucket of a step's last backward through `reduced` (BucketReducer.on_reduced), and
-must leave the same bits as this one.
+A schedule gets every bucket of a step's last backward through `reduced` (BucketReducer.on_reduced).
 """
 
 from abc import ABC, abstractmethod
@@ -20,17 +20,19 @@ class Schedule(ABC):
     """Turns a step's reduced gradients into new parameters."""
 
     def begin(self, *, last: bool) -> None:
-        """A backward starts."""
+        """Start a backward."""
         return
 
     def reduced(self, bucket: Bucket, arrival: Work | None) -> None:
-        """A bucket's final sums have landed, or will have when `arrival` has been waited for."""
+        """Note that a bucket's final sums are reduced, or will be when `arrival` has been waited for."""
         return
 
     @abstractmethod
     def prepare(self, scale: float, active: Sequence[bool]) -> bool:
         """Prepare the step with gradients times `scale` for `active` parameters; return whether work was
-        rolled back. An exception leaves every bit as it was before the step.
+        rolled back.
+
+        An exception leaves every bit as it was before the step.
         """
 
     @abstractmethod
@@ -42,21 +44,23 @@ class Schedule(ABC):
         """Take the step that was prepared."""
 
     def drop(self) -> bool:
-        """Leave every bit as it was before the step; return whether work was rolled back."""
+        """Roll the step back, so that every bit is as before it; return whether there was work to
+        roll back.
+        """
         return False
 
     def bytes_by_category(self) -> dict[str, int]:
-        """Return what it holds beside the optimizer's state."""
+        """Return the bytes that it holds in addition to the optimizer state."""
         return {}
 
     def close(self) -> None:
-        """End what runs beside backward."""
+        """End background work."""
         return
 
 
 class AfterBackward(Schedule):
-    """Updates everything at `step()`, subgroup by subgroup; gathers of one subgroup run under the next
-    one's update.
+    """Updates everything at `step()`, subgroup by subgroup; all-gathers of one run during the update of the
+    next.
     """
 
     def __init__(

@@ -1,11 +1,9 @@
-"""This rank's share of Adam: moments, step counts, and the tasks that update its segments.
+"""This rank's part of Adam: moments, step counts, and the tasks that update its segments.
 
-Every parameter has its own step count, as in torch: one that received no gradient on any rank is left out
-of a step. A *run* joins neighbouring segments that share hyperparameters and step, so the usual step is a
-few long tasks.
-
-A schedule may call `task` for any runs in any order, in place or into other slots, and `commit` once the
-step counts.
+Every parameter has its own step count, as in torch: a parameter that got no gradient on any rank skips the
+step. A *run* joins neighbouring segments with the same hyperparameters and step, so a usual step is a few
+long tasks. A schedule may call `task` for any runs in any order, in place or into other slots, and calls
+`commit` when the step counts.
 """
 
 from collections import Counter
@@ -28,7 +26,7 @@ ParamGroup = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class UpdateRun:
-    """Neighbouring elements that one task updates, and the tensors it reads and writes."""
+    """Neighbouring elements that one task updates, and the tensors that it reads and writes."""
 
     segment: Segment
     group: int
@@ -39,7 +37,9 @@ class UpdateRun:
 
 
 class Moments:
-    """Adam's moments where `memory_layout` says; `stochastic` is how they are rounded to bfloat16."""
+    """Adam's moments in the memories of `memory_layout`. stochastic: round them to bfloat16
+    stochastically.
+    """
 
     def __init__(
         self, memory_layout: MemoryLayout, dtype: torch.dtype, *, amsgrad: bool, stochastic: bool
@@ -59,7 +59,7 @@ class Moments:
 
 
 class ShardOptimizer:
-    """Adam on the segments of one shard. `groups[g]` holds hyperparameters, read anew at every step."""
+    """Adam on the segments of one shard. `groups[g]`: hyperparameters, read again at every step."""
 
     def __init__(
         self,
@@ -82,8 +82,8 @@ class ShardOptimizer:
         self._planned: tuple[list[int], list[list[UpdateRun]]] | None = None
 
     def subgroups(self, active: Sequence[bool]) -> list[list[UpdateRun]]:
-        """Return the runs of parameters marked in `active`, in local order, at most sub_group_size elements
-        a group.
+        """Return the runs of the parameters in `active`, in local order, in subgroups of at most
+        sub_group_size elements.
         """
         key = [skipped if on else -1 for skipped, on in zip(self.skipped_steps, active, strict=True)]
         if self._planned is None or self._planned[0] != key:
@@ -91,15 +91,15 @@ class ShardOptimizer:
         return self._planned[1]
 
     def runs(self, segments: Sequence[Segment]) -> list[UpdateRun]:
-        """Return the runs of some segments, bound to the buffers of this moment."""
+        """Return the runs of some segments, bound to the present buffers."""
         return list(self._runs(segments, self.skipped_steps))
 
     def when(self, run: UpdateRun) -> tuple[int, Hyper]:
-        """Return the step and the hyperparameters of a run's next update, as of this moment."""
+        """Return the step and the present hyperparameters of a run's next update."""
         return self.count + 1 - run.skipped, self._hyper(run.group)
 
     def task(self, run: UpdateRun) -> AdamTask:
-        """Return the next update of one run, in place; hyperparameters are those of this moment."""
+        """Return the next update of one run, in place, with the present hyperparameters."""
         step, hyper = self.when(run)
         task = AdamTask(run.slot, run.grad, step, hyper, param_out=run.out)
         if self.stochastic:
@@ -111,7 +111,9 @@ class ShardOptimizer:
     def update(
         self, backend: AdamBackend, active: Sequence[bool], scale: float, publish: Callable[[int], None]
     ) -> None:
-        """Take one step: gradients times `scale`; `publish(local_stop)` hears how far the values are new."""
+        """Take one step with gradients times `scale`; call `publish(local_stop)` when all values below it are
+        updated.
+        """
         self.release()
         for runs in self.subgroups(active):
             backend.update([self.task(run) for run in runs], grad_scale=scale)
@@ -120,12 +122,12 @@ class ShardOptimizer:
         self.commit(active)
 
     def release(self) -> None:
-        """Return when updates may write: no copy of earlier values is under way."""
+        """Return when updates may write, because no copy reads earlier values any more."""
         for masters in self.masters:
             masters.release()
 
     def deliver(self, runs: Sequence[UpdateRun]) -> None:
-        """Bring updated values to the parameters where Adam could not write there."""
+        """Copy updated values to the parameters where Adam cannot write there."""
         for run in runs:
             self.masters[run.segment.dtype_group].deliver(run.segment)
 

@@ -1,4 +1,4 @@
-"""The speculative schedule: optimizer updates under the backward pass, validated after it."""
+"""The speculative schedule: optimizer updates during backward, validated after it."""
 
 from zbench.engine.speculative.assemble import SpeculationSettings, speculate
 from zbench.engine.speculative.schedule import Speculative, StepAssumptions

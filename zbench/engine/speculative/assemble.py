@@ -1,4 +1,4 @@
-"""From an optimizer to a schedule that runs it under the backward pass."""
+"""Builds the speculative schedule of an optimizer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -76,7 +76,9 @@ def speculate(
 def _targets(
     optimizer: ShardOptimizer, parameters: Parameters, written: Sequence[Tensor]
 ) -> list[RollbackTarget]:
-    """Return the holders of the buffers of which an update ahead writes some of the views `written`."""
+    """Return the holders of the buffers that speculative updates write; `written` are the views that they
+    write.
+    """
     holders: list[FlatBuffer | Parameters] = [flat for m in optimizer.masters for flat in m.flats]
     holders += [flat for buffer in optimizer.moments.buffers for flat in buffer.flats]
     holders.append(parameters)
@@ -89,21 +91,21 @@ def _targets(
 
 
 def _first(subgroups: Sequence[Subgroup], share: float) -> list[Subgroup]:
-    """Return the subgroups that come first, of at most `share` of all elements."""
+    """Return the first subgroups that have at most `share` of all elements together."""
     sizes = [sum(s.length for s in g.segments) for g in subgroups]
     reached = accumulate(sizes)
     return [g for g, total in zip(subgroups, reached, strict=True) if total <= share * sum(sizes)]
 
 
 class _SubgroupNames:
-    """What a message calls a subgroup."""
+    """The names of subgroups in messages."""
 
     def __init__(self, subgroups: Sequence[Sequence[Subgroup]], param_infos: Sequence[ParamInfo]) -> None:
         self._subgroups = {g.index: g for of_bucket in subgroups for g in of_bucket}
         self._names = [t.name for t in param_infos]
 
     def describe(self, index: int) -> str:
-        """Return its number and the parameters it begins and ends with."""
+        """Return a subgroup's number and its first and last parameter."""
         segments = self._subgroups[index].segments
         first, last = (self._names[segments[k].parameter] for k in (0, -1))
         return f"subgroup {index} ({first} to {last})"

@@ -16,7 +16,7 @@ from zbench.engine.memory.kinds import Memory
 
 
 class Holder(Protocol):
-    """Keeps flat buffers in `memory`, and looks them up anew whenever it is asked for a part of one."""
+    """Keeps flat buffers in `memory`, and looks them up again whenever it is asked for a part of one."""
 
     memory: Memory
     buffers: list[Tensor]
@@ -24,35 +24,35 @@ class Holder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RollbackTarget:
-    """What an update may write: a holder, and the memory category of what is kept of it a second time."""
+    """A holder whose buffers an update may write, and the memory category of their second copies."""
 
     holder: Holder
     category: str
 
 
 class Rollback(Protocol):
-    """Where updates ahead of the decision write, and how what they wrote becomes the state."""
+    """Where speculative updates write, and how their results become the state."""
 
     parity: int
     """Which memory is current: an update that was bound at the same parity can be used again."""
 
     def other(self, view: Tensor) -> Tensor:
-        """Return where the new values of `view` are written; `view` itself where nothing is kept twice."""
+        """Return where the new values of `view` are written; `view` itself if it has no second copy."""
         ...
 
     def keep(self, view: Tensor) -> None:
-        """No update of this step writes `view`: it has the same values after the commit."""
+        """Give `view`, which no update of this step writes, the same values after the commit."""
         ...
 
     def commit(self, written: Iterable[Tensor]) -> None:
-        """Make what was written the state; `written` are the views that updates have read."""
+        """Make what was written the state. written: the views that the updates have read."""
         ...
 
     def bytes_by_category(self) -> dict[str, int]: ...
 
 
 def storage_of(tensor: Tensor) -> int:
-    """Return what identifies a tensor's memory."""
+    """Return what identifies a tensor's storage."""
     return int(tensor.untyped_storage()._cdata)
 
 
@@ -65,7 +65,14 @@ def summed(parts: Iterable[tuple[str, Sequence[Tensor]]]) -> dict[str, int]:
 
 
 class DoubleBuffer:
-    """The second halves of what is `held`, and of `parameters` that view it."""
+    """A second half for every buffer of `held`; `parameters` that are views of them change halves at a
+    commit.
+
+    An update reads the current half and writes the other, so nothing that backward, a gather or a checkpoint
+    may read changes before the step is certain, and a rollback is to exchange nothing. Parameters beside the
+    master weights change halves by `p.data`, without a copy; those on an accelerator have one half, and their
+    new values wait in the staging buffer.
+    """
 
     def __init__(self, held: Sequence[RollbackTarget], parameters: Sequence[nn.Parameter]) -> None:
         self._doubled = [(h, _like(h.holder.memory, h.holder.buffers)) for h in held]
@@ -121,7 +128,11 @@ SHARE = 0.5
 
 
 class Journal:
-    """Room for new values of `views`, as far as they lie in what `held` holds."""
+    """Memory for new values of those `views` that are in buffers of `held`; a commit copies them.
+
+    It needs less memory than a double buffer, because it covers only some subgroups (the others are updated
+    in place after backward), and more traffic, because a commit copies.
+    """
 
     parity = 0
 

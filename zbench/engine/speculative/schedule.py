@@ -1,14 +1,15 @@
-"""SuperOffload: the optimizer under the backward pass (Lian et al., 2025, arXiv:2509.21271), exact.
+"""SuperOffload: optimizer updates during backward (Lian et al., 2025, arXiv:2509.21271), with exact results.
 
-While backward goes on, worker threads update each subgroup whose gradients have landed, as if the step will
-be taken and its norm be below the limit. They read the state and write elsewhere (`rollback`). After backward
-the step is one of three: the guess held (commit), gradients were clipped or a hyperparameter changed (update
-again from the untouched state, then commit), or an overflow or an exception (forget what was written). So a
-rollback restores bits by never having touched them. What lives on the device, or has no room in a journal, is
-*late*: updated in place once the step is certain.
+During backward, worker threads update each subgroup whose gradients are reduced, on the assumption that the
+step will be taken and its norm is below the limit. They read the state and write elsewhere (`rollback`).
+After backward there are three cases: the assumption held (commit); gradients are clipped or a hyperparameter
+has changed (update again from the untouched state, then commit); there is an overflow or an exception
+(discard what was written). So a rollback restores bits because it never wrote them. What is on the device, or
+has no place in a journal, is *late*: updated in place when the step is certain.
 
-A gradient is final when its bucket's last reduction of the step has landed: at the last backward. In
-`unmanaged` mode only `step()` knows that; there the updates run beside the remaining reductions and the norm.
+A gradient is final when its bucket's last reduction of the step is done, in the last backward. In `unmanaged`
+mode only `step()` knows which one that was; there the updates run during the remaining reductions and the
+norm.
 """
 
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -31,10 +32,10 @@ from zbench.engine.speculative.worker import UpdateWorker
 
 @dataclass(frozen=True, slots=True)
 class StepAssumptions:
-    """What may be known of a step while its backward runs.
+    """What is known of a step during its backward.
 
-    contributed: which parameters have received a gradient on this rank. scale: the factor of gradients if
-    they are not clipped. norm: whether the step will ask for the gradients' norm.
+    contributed: which parameters have received a gradient on this rank. scale: the factor of gradients that
+    are not clipped. norm: whether the step needs the norm.
     """
 
     contributed: Callable[[], Sequence[bool]]
@@ -43,8 +44,8 @@ class StepAssumptions:
 
 
 class Speculative(Schedule):
-    """Updates ahead of the decision. `subgroups[b]` are those of bucket b; `late` (indices) are updated after
-    it.
+    """Updates before the step is certain. `subgroups[b]`: those of bucket b; `late`: indices of those updated
+    after it.
     """
 
     def __init__(
@@ -144,7 +145,7 @@ class Speculative(Schedule):
         self.worker.close()
 
     def _collect(self) -> None:
-        """Wait for what runs ahead. After a failure nothing has: the step can be taken again."""
+        """Wait for the speculative updates. After a failure none counts, and the step can be taken again."""
         try:
             self.worker.collect()
         except BaseException:
@@ -169,7 +170,7 @@ class Speculative(Schedule):
                 yield from (s for s in subgroup.segments if s.local not in done)
 
     def _complete(self, subgroup: Subgroup, scale: float, active: Sequence[bool], *, again: bool) -> None:
-        """Have a subgroup's new values where a commit takes them from."""
+        """Write a subgroup's new values to where a commit takes them from."""
         ahead = None if again else self._ahead.get(subgroup.index)
         if ahead is not None:
             self._valid.append(ahead)
@@ -182,7 +183,7 @@ class Speculative(Schedule):
         self._keep_idle(subgroup, active)
 
     def _hold(self, subgroup: Subgroup, active: Sequence[bool]) -> None:
-        """Have a late subgroup ready to be updated in place after the commit."""
+        """Prepare a late subgroup to be updated in place after the commit."""
         there = [s for s in subgroup.segments if active[s.parameter]]
         self._alike.difference_update(s.local for s in there)
         self.updates.keep_masters(there)
@@ -198,7 +199,7 @@ class Speculative(Schedule):
         self.backend.update([optimizer.task(run) for run in optimizer.runs(segments)], grad_scale=scale)
 
     def _deliver(self, subgroup: Subgroup, segments: Sequence[Segment]) -> None:
-        """Bring new values to parameters elsewhere, and let gathers run under what comes after."""
+        """Copy new values to parameters in other memory, and start gathers that run during later updates."""
         for s in segments:
             self.updates.optimizer.masters[s.dtype_group].deliver(s)
         end = subgroup.segments[-1]

@@ -1,4 +1,4 @@
-"""What is updated at once: segments of one gradient bucket, in pieces small enough to overlap and share."""
+"""Subgroups: the segments of one bucket that are updated together, small enough to overlap and to share."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,14 +14,16 @@ cost of handing it to a worker (some ten microseconds) does not show."""
 
 @dataclass(frozen=True, slots=True)
 class Subgroup:
-    """Segments (local order) that one update covers; `index` counts them over all buckets."""
+    """Segments (local order) that one update covers; `index` counts subgroups over all buckets."""
 
     index: int
     segments: tuple[Segment, ...]
 
 
 def cut(shard: ShardLayout, buckets: Sequence[Bucket], size: int) -> list[list[Subgroup]]:
-    """Return the subgroups of each bucket, by bucket index, of at most `size` (and LARGEST) elements each."""
+    """Return the subgroups of each bucket, by bucket index, of at most `size` (and at most LARGEST) elements
+    each.
+    """
     alignment = max(min(size, LARGEST) // NORM_CHUNK, 1) * NORM_CHUNK
     found: list[list[Subgroup]] = []
     count = 0

@@ -1,4 +1,6 @@
-"""How many threads update, and on which processors: backward keeps its own, and memory stays near."""
+"""How many optimizer threads there are and where they run: backward keeps its processors, and memory is
+local.
+"""
 
 import ctypes
 import os
@@ -17,7 +19,9 @@ _DEVICES = Path("/sys/bus/pci/devices")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """allowed: the processors this process may use. nodes: the processors of each NUMA node. online: all."""
+    """allowed: the processors of this process. nodes: the processors of each NUMA node. online: all
+    processors.
+    """
 
     allowed: tuple[int, ...]
     nodes: tuple[tuple[int, ...], ...]
@@ -27,11 +31,11 @@ class Machine:
 def choose(
     wanted: int | Literal["auto"], *, computing: int, machine: Machine, near: int, alone: bool
 ) -> tuple[int, tuple[int, ...]]:
-    """Return the number of optimizer threads and the processors to pin them to (none: the system decides).
+    """Return the number of optimizer threads and the processors to pin them to (none: the scheduler decides).
 
-    computing: threads that backward keeps busy. `auto` takes what they leave of the node `near`, at least
-    one. Threads are pinned only where each has a processor that backward does not need, and where nobody else
-    pins to the same ones: in a process that is `alone` or has been given processors of its own.
+    computing: threads that backward keeps busy. `auto` takes the other processors of the node `near`, and at
+    least one. Threads are pinned only if each has a processor that backward does not need and no other
+    process pins to it: the process is `alone`, or it has been given processors of its own.
     """
     local = [p for p in machine.allowed if p in machine.nodes[near]] if near < len(machine.nodes) else []
     spare = len(machine.allowed) - computing
@@ -44,7 +48,7 @@ def choose(
 
 
 def this_machine() -> Machine:
-    """Return what this process may use now."""
+    """Return the processors that this process may use now."""
     allowed = tuple(sorted(os.sched_getaffinity(0)))
     folders = sorted(_NODES.glob("node[0-9]*"), key=lambda f: int(f.name.removeprefix("node")))
     nodes = tuple(tuple(_parsed((folder / "cpulist").read_text())) for folder in folders) or (allowed,)
@@ -54,7 +58,9 @@ def this_machine() -> Machine:
 def threads_for(
     wanted: int | Literal["auto"], device: torch.device, *, alone: bool
 ) -> tuple[int, tuple[int, ...]]:
-    """Return `choose` for a model on `device`: near the GPU, or the thread that touches memory first."""
+    """Return `choose` for a model on `device`: near the GPU, or near the present thread, which touches memory
+    first.
+    """
     machine = this_machine()
     computing = torch.get_num_threads()
     if device.type == "cuda":  # only forward's and autograd's threads, which launch

@@ -1,4 +1,6 @@
-"""One subgroup's update, from the state to where new values wait: bound to memory once, used again."""
+"""The update of one subgroup from the state to where new values wait; it is bound to memory once and used
+again.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -20,7 +22,7 @@ Stamp = tuple[int, Hyper]
 
 
 class Update:
-    """Adam on `segments`; `plan` is None where tensors are simulated."""
+    """Adam on `segments`; `plan` is None for fake tensors."""
 
     def __init__(self, subgroup: int, segments: tuple[Segment, ...], runs: Sequence[UpdateRun]) -> None:
         self.subgroup, self.segments, self.runs = subgroup, segments, runs
@@ -29,7 +31,9 @@ class Update:
         self.stamps: list[Stamp] = []
 
     def bind(self, tasks: Sequence[AdamTask], squares: Sequence[Tensor]) -> None:
-        """Take the memory to work on; each task's chunk sums go to the beginning of its `squares`, if any."""
+        """Bind the update to memory; each task's chunk sums go to the beginning of its `squares`, if there
+        are any.
+        """
         check_tasks(tasks, "cpu")
         if not is_simulated(tensor for task in tasks for tensor in task_tensors(task)):
             self.plan = build_plan(tasks)
@@ -38,7 +42,7 @@ class Update:
         self.stamps = [(task.step, task.hyper) for task in tasks]
 
     def stamp(self, stamps: list[Stamp]) -> None:
-        """Set the steps and hyperparameters of the next update; ValueError if one cannot be."""
+        """Set the steps and hyperparameters of the next update; ValueError if one is invalid."""
         if stamps == self.stamps:
             return
         for _, hyper in stamps:
@@ -53,9 +57,9 @@ class Update:
 
 
 class Updates:
-    """Makes updates, and keeps the latest of each subgroup and parity: most steps ask for the same ones.
+    """Makes updates and keeps the latest of each subgroup and parity, because most steps need the same ones.
 
-    squares [shard.length / NORM_CHUNK] float64, where wanted, receives the chunk sums of every update.
+    squares [shard.length / NORM_CHUNK] float64, if given, receives the chunk sums of every update.
     """
 
     def __init__(self, optimizer: ShardOptimizer, rollback: Rollback, squares: Tensor | None) -> None:
@@ -63,7 +67,7 @@ class Updates:
         self._kept: dict[tuple[int, int], tuple[list[int], Update]] = {}
 
     def of(self, subgroup: Subgroup, segments: tuple[Segment, ...]) -> Update:
-        """Return the next update of some of a subgroup's segments, with this moment's hyperparameters."""
+        """Return the next update of some of a subgroup's segments, with the present hyperparameters."""
         place = (self.rollback.parity, subgroup.index)
         skipped_steps = [self.optimizer.skipped_steps[s.parameter] for s in segments]
         kept = self._kept.get(place)
@@ -80,23 +84,25 @@ class Updates:
         return update
 
     def current(self, update: Update) -> bool:
-        """Whether an update that was made earlier in this step has the hyperparameters of this moment."""
+        """Return whether an update that was made earlier in this step still has the present
+        hyperparameters.
+        """
         return update.stamps == [self.optimizer.when(run) for run in update.runs]
 
     def keep(self, segments: Sequence[Segment]) -> None:
-        """See to it that these segments, which are not updated in this step, keep their values."""
+        """Make these segments, which this step does not update, keep their values at the commit."""
         for run in self.optimizer.runs(segments):
             for view in written_by(run):
                 self.rollback.keep(view)
 
     def keep_masters(self, segments: Sequence[Segment]) -> None:
-        """See to it that these segments, which are updated in place after the commit, can be."""
+        """Prepare these segments to be updated in place after the commit."""
         for run in self.optimizer.runs(segments):
             check_hyper(self.optimizer.when(run)[1])
             self.rollback.keep(run.slot.param)
 
     def commit(self, updates: Sequence[Update]) -> None:
-        """Make what these updates wrote the state."""
+        """Make the results of these updates the state."""
         self.rollback.commit(v for update in updates for run in update.runs for v in written_by(run))
 
     @property
@@ -122,6 +128,6 @@ class Updates:
 
 
 def written_by(run: UpdateRun) -> list[Tensor]:
-    """Return what an update of a run writes anew: its slot, and the copy in the parameter's dtype."""
+    """Return what an update of a run writes: its slot, and the copy in the parameter's dtype."""
     views = [run.slot.param, run.slot.exp_avg, run.slot.exp_avg_sq, run.slot.max_exp_avg_sq, run.out]
     return [view for view in views if view is not None]

@@ -1,4 +1,4 @@
-"""The worker: native threads that update while backward goes on, and what is done when one goes wrong."""
+"""The update worker: native threads that update during backward, and the handling of their failures."""
 
 import queue
 import threading
@@ -17,7 +17,7 @@ from zbench.engine.speculative.updates import Update
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """When one subgroup's update ran, in nanoseconds of time.monotonic_ns()."""
+    """When the update of one subgroup ran, in nanoseconds of time.monotonic_ns()."""
 
     subgroup: int
     start_ns: int
@@ -37,15 +37,15 @@ class _Pending:
 
 
 def patience(elements: int) -> float:
-    """Return the seconds after which an update that is next in line counts as stuck; they grow with its size.
+    """Return the seconds after which the next update counts as stuck; they grow with its size.
 
-    One microsecond an element is a thousand times what an update takes.
+    One microsecond per element is a thousand times what an update takes.
     """
     return 30.0 + 1e-6 * elements
 
 
 class UpdateWorker:
-    """Runs updates in order of submission. `describe(subgroup)` names one in messages."""
+    """Runs updates in order of submission. describe: names a subgroup in messages."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class UpdateWorker:
         """When the updates of the latest step ran, those of a replay included."""
 
     def submit(self, update: Update, scale: float, arrival: Work | None = None) -> None:
-        """Queue an update of gradients times `scale`, to begin when `arrival`, if given, has come."""
+        """Queue an update of gradients times `scale`, which begins when `arrival`, if given, is done."""
         if update.plan is None:
             return
         gate = None
@@ -74,10 +74,10 @@ class UpdateWorker:
         self._pending.append(_Pending(ticket, update, scale, gate))
 
     def collect(self) -> None:
-        """Return when every update is done; the caller takes its share from the end of the queue.
+        """Return when every update is done; the calling thread takes updates from the end of the queue.
 
-        UpdateFailed or UpdateTimeout say which update, and where it stands. Then, as after an interrupt,
-        `drop` is to be called.
+        UpdateFailed and UpdateTimeout say which update failed, and where it was. After them, as after an
+        interrupt, `drop` must be called.
         """
         pending = self._pending
         while pending and pending[-1].arrived and self._executor.cancel(pending[-1].ticket):
@@ -87,7 +87,7 @@ class UpdateWorker:
             self._wait(pending[0])
 
     def drop(self) -> None:
-        """Forget every update; returns when none runs. What they wrote is meaningless."""
+        """Discard every update; return when none runs. What they wrote is invalid."""
         for waited in self._pending:
             with suppress(ValueError):  # an interrupt came just after it was forgotten
                 self._executor.cancel(waited.ticket)
@@ -96,9 +96,9 @@ class UpdateWorker:
                 self._wait(self._pending[0])
 
     def close(self) -> None:
-        """End every thread; updates that have not begun never will. May be called again.
+        """End every thread; updates that have not begun are never run. May be called again.
 
-        UpdateTimeout if what they wait for never comes.
+        UpdateTimeout if what they wait for does not come.
         """
         self._executor.close()
         self._pending.clear()
