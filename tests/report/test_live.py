@@ -44,7 +44,13 @@ def test_plain_lines_say_what_ended_and_how_long_is_left():
 
 
 @pytest.mark.parametrize(
-    ("width", "row"), [(80, "1 · 5M #1"), (120, "zero_stage=1 reduce_bucket_size=5M #1")]
+    ("width", "row"),
+    [
+        (40, "1 · 5M #1"),
+        (109, "1 · 5M #1"),
+        (110, "zero_stage=1 reduce_bucket_size=5M #1"),
+        (120, "zero_stage=1 reduce_bucket_size=5M #1"),
+    ],
 )
 def test_terminal_shows_rows_and_a_bar_with_best_and_failures(width, row):
     text = told(LiveView, width=width, terminal=True)

@@ -22,7 +22,7 @@ from zbench.analysis.critical import one_sided_dunnett
 from zbench.analysis.defaults import changed_keys
 from zbench.analysis.looks import level_of_looks
 from zbench.record.record import Record
-from zbench.record.summary import ConfigSummary, obstacles
+from zbench.record.summary import ConfigSummary, cost, obstacles
 from zbench.spec.metrics import Goal, metric_named
 from zbench.spec.sweep import ObjectiveSpec
 
@@ -69,7 +69,7 @@ def rank(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec, alpha: fl
     a sweep that repeats until its leaders are apart (`run.separate`).
     """
     goal = objective.goals[0]
-    able = [s for s in summaries if s.number(goal.metric) is not None and not obstacles(s, objective)]
+    able = [s for s in summaries if math.isfinite(cost(s, goal)) and not obstacles(s, objective)]
     if not able:
         return Ranking()
     level = alpha if alpha is not None else level_of_looks(able[0].config, ALPHA)

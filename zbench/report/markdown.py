@@ -3,11 +3,12 @@
 from zbench.record.summary import ConfigSummary
 from zbench.report.exports.markdown import escape
 from zbench.report.html.content import Report
-from zbench.report.labels import label
+from zbench.report.labels import label, short_ids
 from zbench.report.text import bytes_text, outcome_text, rate_text, ratio_text, seconds_text, spread_text
 
 _HEADINGS = (
     "configuration",
+    "trial",
     "tokens/s",
     "spread",
     "median step",
@@ -25,8 +26,8 @@ def render(report: Report) -> str:
         "| " + " | ".join(_HEADINGS) + " |",
         "| --- |" + " ---: |" * (len(_HEADINGS) - 1),
         *(
-            "| " + " | ".join(_cells(summary, summary is report.winner)) + " |"
-            for summary in report.summaries
+            "| " + " | ".join(_cells(summary, name, summary is report.winner)) + " |"
+            for summary, name in zip(report.summaries, short_ids(report.summaries), strict=True)
         ),
         "",
     ]
@@ -36,10 +37,11 @@ def render(report: Report) -> str:
     )
 
 
-def _cells(summary: ConfigSummary, is_best: bool) -> list[str]:
+def _cells(summary: ConfigSummary, trial: str, is_best: bool) -> list[str]:
     name = escape(label(summary))
     return [
         f"**{name}**" if is_best else name,
+        escape(trial),
         rate_text(summary.number("tokens_per_s")),
         spread_text(summary.spread("tokens_per_s")),
         seconds_text(summary.number("median_step_s")),

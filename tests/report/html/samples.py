@@ -5,14 +5,17 @@ from dataclasses import replace
 from analysis.synthetic import record, results, trial
 
 from zbench.analysis.compare import Settings, compare_runs
+from zbench.analysis.ranking import rank
 from zbench.record.record import Record
 from zbench.report.html.build import report_of
 from zbench.report.html.content import Report
+from zbench.spec.sweep import ObjectiveSpec
 
 HOSTILE = (
     "</text></svg></style><script>document.title='owned'</script>"
     "<img src=x onerror=\"document.title='owned'\">"
 )
+LIMIT = 9_500_000  # bytes; the first configuration, the fastest, needs more
 STEPS = [0.1, 0.103, 0.098, 0.1, 0.101, 0.099]
 
 
@@ -23,14 +26,25 @@ def full(rows: int = 4) -> Report:
     for stage in range(rows):
         axes = {"zero_stage": stage, "offload_optimizer": "none", "reduce_bucket_size": 25_000_000}
         steps = [step * (1 + 0.1 * stage) for step in STEPS]
-        records += trial(
-            steps, axes=axes, verdict=verdicts[stage % 4], peak=10_000_000 - 900_000 * (stage % 9)
-        )
+        peak = 10_000_000 - 900_000 * (stage % 9)
+        records += map(offloaded, trial(steps, axes=axes, verdict=verdicts[stage % 4], peak=peak))
     base = [replace(item, correctness=records[0].correctness) for item in records]
     head = [*records, record(axes={"zero_stage": 99, "offload_optimizer": "cpu"}, outcome="oom")]
     run = results(head, "head", commit="c0ffee", started="2026-01-01T00:00:00+0000", run_ids=("r1",))
     comparison = compare_runs(results(base, "base"), run, Settings())
-    return replace(report_of(run, comparison), importance={"zero_stage": 0.7, "reduce_bucket_size": 0.3})
+    report = report_of(run, comparison)
+    objective = ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes": f"<= {LIMIT}"})
+    ranking = rank(report.summaries, objective)
+    winner = next((s for s in report.summaries if s.trial_id == ranking.recommended), None)
+    shares = {"zero_stage": 0.7, "reduce_bucket_size": 0.3}
+    return replace(report, importance=shares, objective=objective, winner=winner, ranking=ranking)
+
+
+def offloaded(record: Record) -> Record:
+    """Return the record with some of its bytes on the host."""
+    assert record.memory is not None
+    parts = {**record.memory.by_category, "moments": 500_000, "host_moments": 3_000_000}
+    return replace(record, memory=replace(record.memory, by_category=parts))
 
 
 def hostile() -> Report:

@@ -1,73 +1,72 @@
-"""Scales and ticks are right, marks lie where the values say, colours can be told apart and read."""
+"""Marks lie where the values say, every row can be hovered over, colours can be told apart and read."""
 
-import math
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from zbench.report.html import content, scatter, style
-from zbench.report.html.chart import Scale, binary_ticks
-from zbench.report.html.scatter import Point, front_of, throughput_against_memory
+from zbench.report.html import axes, charts, content, style
+from zbench.report.html.front import Point, fastest, front_of
 
-from .samples import full, hostile
+from .samples import LIMIT, full, hostile
 
-values = st.floats(1e-9, 1e15)
+SVG = "{http://www.w3.org/2000/svg}"
+LINK = "{http://www.w3.org/1999/xlink}href"
 
 
-@given(st.lists(values, min_size=1, max_size=8))
-def test_ticks_are_few_round_and_inside(samples: list[float]) -> None:
-    scale = Scale.around(samples)
-    for ticks in (scale.ticks(), binary_ticks(scale)):
-        assert len(ticks) <= 7
-        assert all(
-            scale.low - 1e-6 * abs(scale.low) <= tick <= scale.high * (1 + 1e-6) + 1e-6 for tick in ticks
-        )
-    assert 0 <= scale.share(min(samples)) <= scale.share(max(samples)) <= 1
+def hovered(picture: str) -> list[tuple[str, ET.Element]]:
+    """Return each hover text of a picture with the group that it belongs to."""
+    groups = [(group.find(f"{SVG}title"), group) for group in ET.fromstring(picture).iter(f"{SVG}g")]
+    return [(title.text or "", group) for title, group in groups if title is not None]
 
 
-def test_round_ticks() -> None:
-    assert Scale(0, 10).ticks() == [0, 2, 4, 6, 8, 10]
-    assert Scale(0.081, 0.119).ticks() == pytest.approx([0.09, 0.1, 0.11])
-    assert binary_ticks(Scale(0, 300 * 2**20)) == [0, 64 * 2**20, 128 * 2**20, 192 * 2**20, 256 * 2**20]
+def place(group: ET.Element) -> tuple[float, float]:
+    """Return where a group's marker lies."""
+    use = next(group.iter(f"{SVG}use"))
+    return float(use.attrib["x"]), float(use.attrib["y"])
 
 
-@pytest.mark.parametrize("bad", [math.inf, math.nan])
-def test_values_that_are_not_finite_are_left_out_of_the_scale(bad: float) -> None:
-    assert Scale.around([1.0, 2.0, bad]) == Scale.around([1.0, 2.0])
+@pytest.mark.parametrize(
+    ("values", "unit"),
+    [([3e9], "GiB"), ([5e6, 1.0], "MiB"), ([2000], "KiB"), ([7], "B"), ([], "B"), ([float("inf")], "B")],
+)
+def test_bytes_are_drawn_in_a_unit_that_reads_well(values: list[float], unit: str) -> None:
+    assert axes.byte_unit(values).name == unit
 
 
-def test_front_is_what_nothing_correct_beats() -> None:
+@pytest.mark.parametrize(("values", "unit"), [([2.0], "s"), ([0.5, 0.1], "ms"), ([1e-5], "us"), ([], "us")])
+def test_times_are_drawn_in_a_unit_that_reads_well(values: list[float], unit: str) -> None:
+    assert axes.second_unit(values).name == unit
+
+
+def test_front_is_what_nothing_feasible_beats() -> None:
     small = Point("small", 10, 100, "identical")
     fast = Point("fast", 20, 200, "equivalent")
     beaten = Point("beaten", 25, 150, "identical")
-    wrong = Point("wrong", 5, 500, "wrong")
-    assert front_of([beaten, fast, wrong, small]) == [small, fast]
+    wrong = Point("wrong", 5, 500, "wrong", ("wrong",))
+    large = Point("large", 90, 900, "identical", ("peak_device_bytes <= 50 B (has 90 B)",))
+    assert front_of([beaten, fast, wrong, large, small]) == [small, fast]
     assert front_of([wrong]) == []
+    assert fastest([beaten, fast, wrong, large, small]) == fast
+    assert fastest([wrong, large]) is None
 
 
 def test_marks_lie_where_the_values_say() -> None:
     points = [
         Point("a", 1e6, 100, "identical"),
-        Point("b", 2e6, 200, "wrong"),
-        Point("c", 3e6, 150, "drifted"),
+        Point("b", 2e6, 200, "wrong", ("wrong",)),
+        Point("c", 3e6, 150, "drifted", ("drifted",)),
     ]
-    picture = ET.fromstring(throughput_against_memory(points, "memory").file())
-    marks = {}
-    for holder in picture.iter("{http://www.w3.org/2000/svg}svg"):
-        path = holder.find("{http://www.w3.org/2000/svg}path")
-        if path is not None:
-            marks[path.attrib["class"]] = float(holder.attrib["x"].rstrip("%")), float(holder.attrib["y"])
-    (ax, ay), (bx, by), (cx, cy) = marks["identical"], marks["wrong"], marks["drifted"]
+    found = hovered(charts.throughput_against_memory(points, "memory", None).file())
+    (ax, ay), (bx, by), (cx, cy) = (place(group) for _, group in sorted(found, key=lambda pair: pair[0]))
     assert bx - ax == pytest.approx(cx - bx, abs=0.02)
-    assert ay > cy > by, "more tokens a second are higher up"
+    assert ay > cy > by, "more tokens/s are higher up"
     assert (ay - by) == pytest.approx(2 * (ay - cy), abs=0.02)
 
 
 def test_verdicts_differ_in_shape_too() -> None:
-    assert len({scatter.shape(verdict).split(' d="')[1].split('"')[0] for verdict in scatter._SHAPES}) == 5
+    assert len(set(charts._MARKERS.values())) == len(style.VERDICTS) == 5
 
 
 def test_every_picture_is_a_file_that_says_what_it_shows() -> None:
@@ -81,29 +80,89 @@ def test_every_picture_is_a_file_that_says_what_it_shows() -> None:
         assert words[f"{name}-title"] == picture.title
         assert words[f"{name}-desc"] == picture.description
         assert "prefers-color-scheme: dark" in picture.file()
+        assert [text.text for text in root.iter(f"{SVG}text")], "text is text, not outlines"
+
+
+def test_drawing_twice_gives_the_same_file() -> None:
+    picture = content.pictures(full())["memory"]
+    assert picture.file() == picture.file()
+
+
+def test_hovering_shows_the_configuration_and_its_figures() -> None:
+    pictures = content.pictures(full())
+    for name in ("throughput-memory", "step-times", "memory", "phases"):
+        texts = [text for text, _ in hovered(pictures[name].inline().split("</svg>")[0] + "</svg>")]
+        assert len(texts) == 4, name
+        first = next(text for text in texts if "zero_stage=0" in text)
+        assert "10,000 tokens/s, 100 ms per step" in first
+        assert "device 9.54 MiB, host 19.1 MiB" in first
+        assert "cannot be the best: peak_device_bytes <= 9.06 MiB (has 9.54 MiB)" in first
+
+
+def test_a_configuration_over_the_limit_is_not_called_the_fastest() -> None:
+    report = full()
+    assert max(point.tokens_per_s for point in content.points(report)) == 10_000
+    picture = content.pictures(report)["throughput-memory"]
+    assert "zero_stage=1" in picture.description
+    assert "zero_stage=0" not in picture.description
+
+
+@pytest.mark.parametrize("name", ["throughput-memory", "memory"])
+def test_the_limit_is_drawn_or_said_to_be_far_away(name: str) -> None:
+    def texts(limit: float | None) -> list[str]:
+        report = full()
+        bounds = {} if limit is None else {"peak_device_bytes": f"<= {limit:.0f}"}
+        changed = replace(report, objective=report.objective.model_copy(update={"subject_to": bounds}))
+        root = ET.fromstring(content.pictures(changed)[name].file())
+        return [(text.text or "").strip() for text in root.iter(f"{SVG}text") if "limit" in (text.text or "")]
+
+    assert texts(LIMIT) == ["limit 9.06 MiB"]
+    assert texts(1e12) == ["limit 931 GiB, beyond this chart"]
+    assert texts(None) == []
 
 
 def test_hostile_text_stays_text_in_files() -> None:
     for picture in content.pictures(hostile()).values():
-        names = {element.tag.split("}")[1] for element in ET.fromstring(picture.file()).iter()}
-        assert not names & {"script", "img", "image", "foreignObject", "a", "use"}
+        root = ET.fromstring(picture.file())
+        names = {element.tag.split("}")[1] for element in root.iter()}
+        assert not names & {"script", "img", "image", "foreignObject", "a"}
+        assert all(element.attrib.get(LINK, "#").startswith("#") for element in root.iter())
 
 
-def test_stacks_add_up_to_the_whole() -> None:
-    report = full(2)
-    picture = ET.fromstring(content.pictures(report)["memory"].file())
-    widths = [
-        float(bar.attrib["width"].rstrip("%"))
-        for bar in picture.iter("{http://www.w3.org/2000/svg}rect")
-        if "part" in bar.attrib.get("class", "")
-    ]
-    assert sum(widths[:2]) == pytest.approx(100, abs=0.01), "the largest configuration fills the width"
-    assert widths[0] == pytest.approx(2 * widths[1], rel=1e-3)
+def test_dollar_signs_are_no_formula() -> None:
+    picture = charts.importance({r"$\frac{1}$": 1.0, "$": 0.5})
+    texts = [text.text for text in ET.fromstring(picture.file()).iter(f"{SVG}text")]
+    assert r"$\frac{1}$" in texts
+
+
+def test_device_and_host_memory_are_bars_of_their_own() -> None:
+    (first, *_) = content.memory_rows(full().finished)
+    assert content._device(first.parts) == {"parameters": 5e6, "gradients": 2.5e6, "moments": 5e5}
+    assert content._host(first.parts) == {"moments": 3e6}
+    root = ET.fromstring(content.pictures(full(1))["memory"].file())
+    texts = [text.text for text in root.iter(f"{SVG}text")]
+    assert "7.63 MiB + 2.86 MiB host" in texts
+    heights = {edges[1] for edges in bars(root)}
+    assert len(heights) == 2
+    widths = sorted(right - left for (left, right), _ in bars(root))
+    assert widths == pytest.approx([widths[0] * size / 5e5 for size in (5e5, 2.5e6, 3e6, 5e6)], rel=0.01)
+
+
+def bars(root: ET.Element) -> list[tuple[tuple[float, float], float]]:
+    """Return (left, right) and top of every bar of a stacked chart."""
+    colours = [style.LIGHT[role] for role in style.SERIES]
+    found = []
+    for path in root.iter(f"{SVG}path"):
+        is_bar = any(f"fill: {colour}; " in path.attrib.get("style", "") for colour in colours)
+        numbers = [float(number) for number in re.findall(r"-?[0-9.]+", path.attrib["d"])]
+        if is_bar and len(numbers) == 8 and numbers[1] > 60:  # below title and legend
+            found.append(((min(numbers[::2]), max(numbers[::2])), round(min(numbers[1::2]))))
+    return found
 
 
 def test_charts_of_many_rows_draw_some_and_say_so() -> None:
     pictures = content.pictures(full(60))
-    assert pictures["step-times"].file().count('class="median"') == content.MOST_ROWS
+    assert len(hovered(pictures["step-times"].file())) == content.MOST_ROWS
 
 
 def luminance(colour: str) -> float:
@@ -120,10 +179,15 @@ def contrast(one: str, other: str) -> float:
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_text_and_verdicts_are_readable(mode: str) -> None:
     """WCAG AA: 4.5 for text (verdict words too), 3 for marks; series are also named beside their colours."""
-    light, dark = style.COLOURS.split("@media")
-    colours = dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", dark if mode == "dark" else light))
-    for name in ("ink", "muted", "good", "fine", "warn", "bad"):
+    colours = style.DARK if mode == "dark" else style.LIGHT
+    for name in ("ink", "muted", "good", "fine", "warn", "bad", "accent"):
         for ground in ("card", "page"):
             assert contrast(colours[name], colours[ground]) >= 4.5, (name, ground)
     assert contrast(colours["none"], colours["card"]) >= 3
     assert len({colours[name] for name in style.SERIES}) == len(style.SERIES)
+
+
+def test_each_colour_has_one_dark_counterpart() -> None:
+    """A picture's colours are replaced by value, so no two roles may share a light colour."""
+    assert style.LIGHT.keys() == style.DARK.keys()
+    assert len(set(style.LIGHT.values())) == len(style.LIGHT)

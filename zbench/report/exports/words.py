@@ -7,10 +7,13 @@ from zbench.analysis.compare import ROW_ORDER, Comparison, Row, RowAnswer
 from zbench.analysis.decision import Decision
 from zbench.analysis.exact import ExactChange
 from zbench.report.labels import failure_message, label
+from zbench.report.printable import printable
 from zbench.report.text import outcome_text, rate_text, seconds_text
 from zbench.units import format_bytes
 
-HEADINGS = ("configuration", "answer", "step time", "change", "tokens/s", "peak memory", "traffic", "verdict")
+HEADINGS = ("configuration", "answer", "step time", "change", "tokens/s", "peak memory", "traffic", "verdict",
+            "trial")  # fmt: skip
+_ID_LENGTH = 8
 _EXACT_NAMES = {
     "peak_device_bytes": "peak device memory",
     "peak_host_bytes": "peak host memory",
@@ -77,6 +80,7 @@ def cells(row: Row) -> tuple[str, ...]:
         exact_value(peak),
         exact_value(by_name["traffic_bytes"]),
         arrow(_verdict(row, "base"), _verdict(row, "head")),
+        printable(row.head.trial_id)[:_ID_LENGTH],
     )
 
 

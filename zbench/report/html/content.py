@@ -7,16 +7,22 @@ from dataclasses import dataclass, field
 from zbench.analysis.compare import Comparison
 from zbench.analysis.ranking import Ranking
 from zbench.analysis.trials import Source
-from zbench.record.summary import ConfigSummary
-from zbench.report.html import intervals, rows, scatter
-from zbench.report.html.chart import Picture
-from zbench.report.html.rows import Name
-from zbench.report.html.scatter import Point
+from zbench.record.summary import ConfigSummary, obstacles
+from zbench.report.html import charts, intervals
+from zbench.report.html.charts import Row, Stack
+from zbench.report.html.drawing import Picture
+from zbench.report.html.front import Point
 from zbench.report.labels import label, short_label
+from zbench.report.printable import printable
+from zbench.report.text import bytes_text, outcome_text, rate_text, seconds_text
 from zbench.spec.sweep import ObjectiveSpec
 
 MOST_ROWS = 40
-"""Charts draw this many configurations; the table has all."""
+"""Charts with a row per configuration draw this many; the table has all."""
+
+MOST_POINTS = 200
+HOST = "host_"
+"""Prefix of the memory categories of offloaded host memory."""
 
 _MEMORY_NAMES = {"peak_device_bytes": "peak device memory", "peak_host_bytes": "peak host memory",
                  "peak_rss_bytes": "peak resident set"}  # fmt: skip
@@ -47,6 +53,23 @@ class Report:
         """Return the peak by which configurations compare: of the device, else of the host or process."""
         return next((name for name in _MEMORY_NAMES if any(s.values(name) for s in self.finished)), None)
 
+    def limit(self, metric: str | None) -> float | None:
+        """Return the largest value of a metric that the objective allows, None where it sets no limit."""
+        bounds = [
+            float(constraint.bound)
+            for constraint in self.objective.constraints
+            if constraint.metric == metric and constraint.operator in ("<=", "<")
+        ]
+        return min(bounds, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """A configuration's parts by name: bytes by category, or seconds by phase."""
+
+    summary: ConfigSummary
+    parts: Mapping[str, float]
+
 
 def points(report: Report) -> list[Point]:
     """Return the configurations of the scatter chart."""
@@ -57,7 +80,16 @@ def points(report: Report) -> list[Point]:
     for summary in report.finished:
         peak, rate = summary.number(metric), summary.number("tokens_per_s")
         if peak is not None and rate is not None:
-            found.append(Point(label(summary), peak, rate, summary.verdict))
+            found.append(
+                Point(
+                    label(summary),
+                    peak,
+                    rate,
+                    summary.verdict,
+                    tuple(obstacles(summary, report.objective)),
+                    hover_text(summary, report.objective),
+                )
+            )
     return found
 
 
@@ -65,23 +97,29 @@ def pictures(report: Report) -> dict[str, Picture]:
     """Return every picture that the records have something for, by name, in the page's order."""
     drawn = report.finished[:MOST_ROWS]
     found: list[Picture] = []
-    scattered = points(report)
+    scattered = points(report)[:MOST_POINTS]
     if scattered:
-        name = _MEMORY_NAMES[report.memory_metric or "peak_device_bytes"]
-        found.append(scatter.throughput_against_memory(scattered, name))
+        metric = report.memory_metric or "peak_device_bytes"
+        name, limit = _MEMORY_NAMES[metric], report.limit(metric)
+        found.append(charts.throughput_against_memory(scattered, name, limit))
     compared = report.comparison.timed if report.comparison else []
     if report.comparison is not None and compared:
         found.append(intervals.changes(report.comparison, compared[:MOST_ROWS]))
     if drawn:
-        found.append(rows.step_times([(name_of(summary), steps(summary)) for summary in drawn]))
-    categories = memory_rows(drawn)
-    if categories:
-        found.append(rows.memory(categories, part_names(parts for _, parts in categories)))
-    phases = phase_rows(drawn)
+        rows = [row_of(summary, report.objective) for summary in drawn]
+        found.append(charts.step_times([(r, steps(s)) for r, s in zip(rows, drawn, strict=True)]))
+    stacks = [
+        Stack(row_of(found.summary, report.objective), _device(found.parts), _host(found.parts))
+        for found in memory_rows(drawn)
+    ]
+    if stacks:
+        parts = part_names([*(s.parts for s in stacks), *(s.second or {} for s in stacks)])
+        found.append(charts.memory(stacks, parts, report.limit("peak_device_bytes")))
+    phases = [Stack(row_of(found.summary, report.objective), found.parts) for found in phase_rows(drawn)]
     if phases:
-        found.append(rows.phases(phases, part_names(parts for _, parts in phases)))
+        found.append(charts.phases(phases, part_names(s.parts for s in phases)))
     if report.importance:
-        found.append(rows.importance(report.importance))
+        found.append(charts.importance(report.importance))
     return {picture.name: picture for picture in found}
 
 
@@ -91,18 +129,18 @@ def steps(summary: ConfigSummary) -> list[float]:
     return [seconds for timing in timings for seconds in timing.step_seconds or [timing.median_step_s]]
 
 
-def memory_rows(summaries: Iterable[ConfigSummary]) -> list[tuple[Name, dict[str, float]]]:
+def memory_rows(summaries: Iterable[ConfigSummary]) -> list[Breakdown]:
     """Return bytes by category at the peak, the largest over repeats, of those that counted them."""
     found = []
     for summary in summaries:
         parts = [record.memory.by_category for record in summary.ok if record.memory is not None]
         merged = {name: max(part.get(name, 0) for part in parts) for name in part_names(parts)}
         if sum(merged.values()) > 0:
-            found.append((name_of(summary), {name: float(size) for name, size in merged.items()}))
+            found.append(Breakdown(summary, {name: float(size) for name, size in merged.items()}))
     return found
 
 
-def phase_rows(summaries: Iterable[ConfigSummary]) -> list[tuple[Name, dict[str, float]]]:
+def phase_rows(summaries: Iterable[ConfigSummary]) -> list[Breakdown]:
     """Return seconds by phase of a step, the median over repeats."""
     found = []
     for summary in summaries:
@@ -111,15 +149,39 @@ def phase_rows(summaries: Iterable[ConfigSummary]) -> list[tuple[Name, dict[str,
             name: statistics.median(part.get(name, 0.0) for part in parts) for name in part_names(parts)
         }
         if sum(merged.values()) > 0:
-            found.append((name_of(summary), merged))
+            found.append(Breakdown(summary, merged))
     return found
 
 
-def name_of(summary: ConfigSummary) -> Name:
-    """Return what a configuration's row is called."""
-    return Name(label(summary), short_label(summary))
+def row_of(summary: ConfigSummary, objective: ObjectiveSpec) -> Row:
+    """Return the labels and the hover text of a configuration's row."""
+    return Row(label(summary), short_label(summary), hover_text(summary, objective))
+
+
+def hover_text(summary: ConfigSummary, objective: ObjectiveSpec) -> str:
+    """Return a configuration as it is shown on hover: trial, axes, figures, verdict, what rules it out."""
+    lines = [
+        f"trial {printable(summary.trial_id)}",
+        *label(summary).split(" "),
+        f"{rate_text(summary.number('tokens_per_s'))} tokens/s, "
+        f"{seconds_text(summary.number('median_step_s'))} per step",
+        f"device {bytes_text(summary.number('peak_device_bytes'))}, "
+        f"host {bytes_text(summary.number('peak_host_bytes'))}",
+        summary.verdict if summary.ok else outcome_text(summary),
+        *(f"cannot be the best: {reason}" for reason in obstacles(summary, objective)),
+    ]
+    return "\n".join(lines)
 
 
 def part_names(parts: Iterable[Mapping[str, float]]) -> list[str]:
     """Return all names of parts in order of first appearance."""
     return list(dict.fromkeys(name for part in parts for name in part))
+
+
+def _device(parts: Mapping[str, float]) -> dict[str, float]:
+    return {name: size for name, size in parts.items() if not name.startswith(HOST)}
+
+
+def _host(parts: Mapping[str, float]) -> dict[str, float]:
+    """Return the host's categories under the device's names, so that the same thing has the same colour."""
+    return {name.removeprefix(HOST): size for name, size in parts.items() if name.startswith(HOST)}

@@ -1,18 +1,19 @@
-"""The page: facts, pictures with the figures behind them, the table of configurations, failures, method."""
+"""The page: what `page.html.j2` shows of a report, as plain values. Jinja escapes every one of them."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from zbench import __version__
 from zbench.record.record import VERDICT_ORDER
-from zbench.record.summary import ConfigSummary, varied_keys
+from zbench.record.summary import ConfigSummary, obstacles, varied_keys
 from zbench.report.exports import words
-from zbench.report.html import content, scatter, style
-from zbench.report.html.chart import Picture, rows_note
-from zbench.report.html.content import Report
-from zbench.report.html.markup import Markup, join, tag
-from zbench.report.html.rows import Name
-from zbench.report.labels import failure_message, label
+from zbench.report.html import content, front, style
+from zbench.report.html.content import Breakdown, Report
+from zbench.report.html.drawing import Picture
+from zbench.report.labels import failure_message, label, short_ids
 from zbench.report.printable import printable
 from zbench.report.text import (
     bytes_text,
@@ -24,225 +25,193 @@ from zbench.report.text import (
     spread_text,
 )
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-"""The page may load nothing and run nothing, whatever its text says."""
+if TYPE_CHECKING:
+    from jinja2 import Template
 
-_COLUMNS = ("tokens/s", "spread", "median step", "peak device", "peak host", "verdict", "error ratio")
+_FOLDER = Path(__file__).parent
+_ID_LENGTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """A table of texts.
+
+    badge: the column whose cells are a verdict or an answer. marks: what stands before each row, if anything.
+    """
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    badge: int | None = None
+    marks: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A picture with its description, the figures behind it, and lines of text below."""
+
+    picture: Picture
+    note: str
+    figures: Data | None = None
+    table: Data | None = None
+    listed: str = ""
+    lines: Sequence[str] = ()
+    ordered: bool = False
 
 
 def render(report: Report) -> str:
     """Return the whole page as HTML; it needs no network and no script."""
-    title = f"{report.source.sweep or 'results'} · zbench"
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        tag("title", title),
-        tag("style", Markup(style.COLOURS + style.PAGE + style.MARKS)),
+    return _template().render(
+        title=printable(report.source.sweep or report.source.name),
+        facts=_facts(report),
+        sections=list(_sections(report)),
+        table=_table(report),
+        failures=_failures(report),
+        version=__version__,
+        colours=style.variables(),
+        drawing=style.drawing_sheet(),
+        sheet=(_FOLDER / "page.css").read_text(encoding="utf-8"),
+        roles=style.VERDICTS | style.ANSWERS,
+        keys=" · ".join(map(printable, varied_keys(report.summaries))) or "trial",
     )
-    main = tag(
-        "main", _header(report), *_sections(report), _table(report), _failures(report), _footer(report)
-    )
-    return "<!doctype html>\n" + tag("html", head, tag("body", main), lang="en") + "\n"
+
+
+@cache
+def _template() -> "Template":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    loader = FileSystemLoader(_FOLDER)
+    return Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+    ).get_template("page.html.j2")
+
+
+def _facts(report: Report) -> list[tuple[str, str, bool]]:
+    """Return name and value of the facts at the top, and whether each needs the whole width."""
+    source, winner = report.source, report.winner
+    counts = {
+        verdict: sum(s.verdict == verdict for s in report.finished) for verdict in reversed(VERDICT_ORDER)
+    }
+    limit = report.limit("peak_device_bytes")
+    facts = {
+        "Best configuration": _best(report, winner),
+        "Throughput": f"{rate_text(winner.number('tokens_per_s'))} tokens/s" if winner else "",
+        "Memory": _memory_of(winner) if winner else "",
+        "Device memory limit": bytes_text(limit) if limit is not None else "",
+        "Configurations": f"{len(report.summaries)}, {len(report.finished)} of them measured",
+        "Verdicts": ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count) or "none",
+        "Machine": _machine(source.facts),
+        "Run": ", ".join(source.run_ids) or source.name,
+        "Commit": source.commit or "",
+        "Started": source.started or "",
+    }
+    return [(name, printable(value), name == "Best configuration") for name, value in facts.items() if value]
 
 
 def _best(report: Report, winner: ConfigSummary | None) -> str:
     if winner is None:
         return "none is both correct and within the constraints"
     equals = len(report.ranking.indistinguishable)
-    more = f" (recommended for its memory: one of {equals} that cannot be told apart)" if equals > 1 else ""
-    return f"{label(winner)}{more}"
+    more = f"; recommended for its memory, one of {equals} that cannot be told apart" if equals > 1 else ""
+    return f"{label(winner)} (trial {winner.trial_id[:_ID_LENGTH]}{more})"
 
 
-def _header(report: Report) -> Markup:
-    source, winner = report.source, report.winner
-    counts = {
-        verdict: sum(s.verdict == verdict for s in report.finished) for verdict in reversed(VERDICT_ORDER)
-    }
-    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-    facts: dict[str, str | None] = {
-        "Best configuration": _best(report, winner),
-        "Throughput": f"{rate_text(winner.number('tokens_per_s'))} tokens/s" if winner else None,
-        "Configurations": f"{len(report.summaries)}, {len(report.finished)} of them measured",
-        "Verdicts": verdicts or "none",
-        "Machine": _machine(source.facts),
-        "Run": ", ".join(source.run_ids) or source.name,
-        "Commit": source.commit,
-        "Started": source.started,
-    }
-    entries = [
-        tag(
-            "div",
-            tag("dt", key),
-            tag("dd", printable(value)),
-            class_="wide" if key == "Best configuration" else None,
-        )
-        for key, value in facts.items()
-        if value
-    ]
-    return tag("header", tag("h1", source.sweep or source.name), tag("dl", *entries, class_="facts"))
+def _memory_of(summary: ConfigSummary) -> str:
+    host = summary.number("peak_host_bytes")
+    device = f"{bytes_text(summary.number('peak_device_bytes'))} device"
+    return f"{device}, {bytes_text(host)} host" if host else device
 
 
 def _machine(facts: Mapping[str, Any]) -> str:
     named = [facts.get("cpu"), *(facts.get("gpus") or [])]
-    cores = facts.get("cores")
-    torch = facts.get("torch")
-    words = [
+    cores, torch = facts.get("cores"), facts.get("torch")
+    parts = [
         *(str(name) for name in named if name),
         f"{cores} cores" if cores else "",
         f"torch {torch}" if torch else "",
     ]
-    return ", ".join(word for word in words if word)
+    return ", ".join(part for part in parts if part)
 
 
-def _sections(report: Report) -> Iterable[Markup]:
+def _sections(report: Report) -> list[Section]:
     pictures = content.pictures(report)
     drawn = report.finished[: content.MOST_ROWS]
-    note = rows_note(len(drawn), len(report.finished))
-    keys = " · ".join(varied_keys(report.summaries)) or "trial"
-    extras = {
-        "throughput-memory": lambda: _scatter_words(report),
-        "changes": lambda: _comparison_table(report),
-        "step-times": lambda: Markup(""),
-        "memory": lambda: _parts(content.memory_rows(drawn), bytes_text, "Memory by category"),
-        "phases": lambda: _parts(content.phase_rows(drawn), seconds_text, "Phases of a step"),
-        "importance": lambda: _importance_table(report),
+    shown, total = len(drawn), len(report.finished)
+    some = "" if shown == total else f" The first {shown} of {total} configurations are drawn."
+    make: dict[str, Callable[[Picture], Section]] = {
+        "throughput-memory": lambda picture: _scatter(report, picture),
+        "changes": lambda picture: _comparison(report, picture, some),
+        "step-times": lambda picture: Section(picture, some),
+        "memory": lambda picture: Section(
+            picture,
+            some,
+            _parts(content.memory_rows(drawn), bytes_text, "Bytes by category (host_: offloaded)"),
+        ),
+        "phases": lambda picture: Section(
+            picture, some, _parts(content.phase_rows(drawn), seconds_text, "Phases of a step")
+        ),
+        "importance": lambda picture: Section(picture, "", _importance(report)),
     }
-    for name, picture in pictures.items():
-        by_row = name not in ("throughput-memory", "importance")
-        words = tag("p", f"Rows are named by {keys}.", class_="narrow muted") if by_row else Markup("")
-        yield _section(picture, note if by_row else "", join(words, extras[name]()))
+    return [make[name](picture) for name, picture in pictures.items()]
 
 
-def _section(picture: Picture, note: str, extra: Markup) -> Markup:
-    words = tag("figcaption", picture.description + note)
-    heading = tag("h2", picture.title, id=f"{picture.name}-heading")
-    figure = tag("figure", words, tag("div", picture.inline(), class_="picture"))
-    return tag("section", heading, figure, _legend(picture), extra, aria_labelledby=f"{picture.name}-heading")
-
-
-def _scatter_words(report: Report) -> Markup:
-    found = content.points(report)
-    shown = [
-        verdict for verdict in reversed(VERDICT_ORDER) if any(point.verdict == verdict for point in found)
+def _scatter(report: Report, picture: Picture) -> Section:
+    best = [
+        f"{point.label}: {rate_text(point.tokens_per_s)} tokens/s, {bytes_text(point.peak_bytes)}"
+        for point in front.front_of(content.points(report))
     ]
-    legend = [tag("li", scatter.shape(verdict), " ", verdict) for verdict in shown]
-    front = [
-        tag("li", f"{point.label}: {rate_text(point.tokens_per_s)} tokens/s, {bytes_text(point.peak_bytes)}")
-        for point in scatter.front_of(found)
-    ]
-    told = tag("p", "On the dashed line nothing is both faster and smaller:", class_="muted")
-    return (
-        join(tag("ul", *legend, class_="legend"), told, tag("ol", *front, class_="front"))
-        if front
-        else Markup("")
-    )
+    told = "No configuration is both faster and smaller than one on the dashed line:" if best else ""
+    return Section(picture, "", listed=told, lines=best, ordered=True)
 
 
-def _parts(rows: Sequence[tuple[Name, Mapping[str, float]]], form: Any, caption: str) -> Markup:
-    names = content.part_names(parts for _, parts in rows)
-    lines = [[called.full, *(form(parts.get(name)) for name in names)] for called, parts in rows]
-    return _data(caption, ["configuration", *names], lines)
-
-
-def _legend(picture: Picture) -> Markup:
-    entries = [
-        tag("li", tag("span", class_=f"key {kind}", aria_hidden="true"), name)
-        for kind, name in picture.legend
-    ]
-    return tag("ul", *entries, class_="legend") if entries else Markup("")
-
-
-def _importance_table(report: Report) -> Markup:
-    lines = [[axis, f"{share:.1%}"] for axis, share in report.importance.items()]
-    return _data("Share of the objective's variation", ["axis", "share"], lines)
-
-
-def _comparison_table(report: Report) -> Markup:
+def _comparison(report: Report, picture: Picture, note: str) -> Section:
     comparison = report.comparison
     assert comparison is not None, "only a report with a comparison has this section"
-    rows = [tag("tr", *_comparison_cells(words.cells(row), row.answer)) for row in comparison.rows]
-    head = tag("tr", *(_heading(name) for name in words.HEADINGS))
-    table = tag(
-        "table", tag("caption", words.summary(comparison)[0]), tag("thead", head), tag("tbody", *rows)
-    )
-    reasons = [tag("li", reason) for reason, _ in words.grouped_reasons(comparison.rows)]
-    said = [tag("li", line) for line in words.summary(comparison)[1:]]
-    return join(_scroll(table, "Comparison"), tag("ul", *reasons, *said, class_="plain"))
+    first, *rest = words.summary(comparison)
+    rows = [words.cells(row) for row in comparison.rows]
+    table = Data(first, words.HEADINGS, rows, badge=1)
+    reasons = [reason for reason, _ in words.grouped_reasons(comparison.rows)]
+    return Section(picture, note, table=table, lines=[*reasons, *rest])
 
 
-def _comparison_cells(cells: Sequence[str], answer: str) -> list[Markup]:
-    name, found, *others = cells
-    return [
-        tag("td", name),
-        tag("td", _badge(found, answer), class_="word"),
-        *(tag("td", cell) for cell in others),
-    ]
+def _parts(rows: Sequence[Breakdown], form: Callable[[float | None], str], caption: str) -> Data:
+    names = content.part_names(found.parts for found in rows)
+    lines = [[label(found.summary), *(form(found.parts.get(name)) for name in names)] for found in rows]
+    return Data(caption, ["configuration", *map(printable, names)], lines)
 
 
-def _table(report: Report) -> Markup:
-    keys = ("configuration", *_COLUMNS)
-    head = tag("tr", *(_heading(key) for key in keys))
-    rows = [tag("tr", *_cells(s, report.ranking.mark(s.trial_id))) for s in report.summaries]
-    caption = tag("caption", f"{plural(len(rows), 'configuration')}, the best first; spread is over repeats")
-    table = tag("table", caption, tag("thead", head), tag("tbody", *rows))
-    heading = tag("h2", "Configurations", id="configurations")
-    return tag("section", heading, _scroll(table, "Configurations"), aria_labelledby="configurations")
+def _importance(report: Report) -> Data:
+    lines = [[printable(axis), f"{share:.1%}"] for axis, share in report.importance.items()]
+    return Data("Share of the objective's variation", ["axis", "share"], lines)
 
 
-def _cells(summary: ConfigSummary, mark: str) -> list[Markup]:
-    verdict = summary.verdict if summary.ok else outcome_text(summary)
-    sign = {"*": "★ ", "≈": "≈ "}.get(mark)
-    name = join(sign, tag("strong", label(summary))) if sign else label(summary)
-    style_class = summary.verdict if summary.ok else "failed"
-    return [
-        tag("td", name),
-        tag("td", rate_text(summary.number("tokens_per_s"))),
-        tag("td", spread_text(summary.spread("tokens_per_s"))),
-        tag("td", seconds_text(summary.number("median_step_s"))),
-        tag("td", bytes_text(summary.number("peak_device_bytes"))),
-        tag("td", bytes_text(summary.number("peak_host_bytes"))),
-        tag("td", _badge(verdict, style_class), class_="word"),
-        tag("td", ratio_text(summary.number("error_ratio"))),
-    ]
+def _table(report: Report) -> Data:
+    summaries = report.summaries
+    limit = report.limit("peak_device_bytes")
+    rows = []
+    for summary, name in zip(summaries, short_ids(summaries), strict=True):
+        peak = summary.number("peak_device_bytes")
+        over = " > limit" if limit is not None and peak is not None and peak > limit else ""
+        rows.append([
+            label(summary), name,
+            rate_text(summary.number("tokens_per_s")), spread_text(summary.spread("tokens_per_s")),
+            seconds_text(summary.number("median_step_s")), bytes_text(peak) + over,
+            bytes_text(summary.number("peak_host_bytes")),
+            summary.verdict if summary.ok else outcome_text(summary),
+            ratio_text(summary.number("error_ratio")),
+        ])  # fmt: skip
+    columns = ("configuration", "trial", "tokens/s", "spread", "median step", "peak device", "peak host",
+               "verdict", "error ratio")  # fmt: skip
+    caption = f"{plural(len(rows), 'configuration')}, the best first; spread is over repeats"
+    signs = {"*": "★ ", "≈": "≈ "}
+    marks = [signs.get(report.ranking.mark(summary.trial_id), "") for summary in summaries]
+    return Data(caption, columns, rows, badge=7, marks=marks)
 
 
-def _failures(report: Report) -> Markup:
+def _failures(report: Report) -> list[str]:
     failed = [summary for summary in report.summaries if summary.outcome != "ok"]
-    if not failed:
-        return Markup("")
-    lines = [
-        tag("li", f"{outcome_text(s)}: {label(s)}: {failure_message(s) or 'no message'}") for s in failed
+    ruled_out = [s for s in report.summaries if s.outcome == "ok" and obstacles(s, report.objective)]
+    return [
+        *(f"{outcome_text(s)}: {label(s)}: {failure_message(s) or 'no message'}" for s in failed),
+        *(f"not the best: {label(s)}: {'; '.join(obstacles(s, report.objective))}" for s in ruled_out),
     ]
-    return tag("section", tag("h2", "What did not finish"), tag("ul", *lines, class_="plain"))
-
-
-def _footer(report: Report) -> Markup:
-    method = (
-        f"Made by zbench {__version__}. Every configuration ran in processes of its own; its verdict "
-        "compares the parameters after the timed steps with plain PyTorch's: identical bits, or an error "
-        "ratio against a float64 run of at most 4 (equivalent), above (drifted), or above 100 (wrong)."
-    )
-    return tag("footer", tag("p", method, class_="muted"))
-
-
-def _data(caption: str, columns: Sequence[str], lines: Sequence[Sequence[str]]) -> Markup:
-    """Return the figures behind a picture as a table that opens on demand."""
-    head = tag("tr", *(tag("th", column, scope="col") for column in columns))
-    rows = [tag("tr", *(tag("td", cell) for cell in line)) for line in lines]
-    table = tag("table", tag("caption", caption), tag("thead", head), tag("tbody", *rows))
-    return tag("details", tag("summary", "The figures as a table"), _scroll(table, caption))
-
-
-def _scroll(table: Markup, name: str) -> Markup:
-    """Return a table that scrolls sideways on a narrow screen, by keyboard too."""
-    return tag("div", table, class_="scroll", role="region", aria_label=name, tabindex="0")
-
-
-def _heading(name: str) -> Markup:
-    return tag("th", name, scope="col", class_="word" if name in ("answer", "verdict") else None)
-
-
-def _badge(word: str, kind: str) -> Markup:
-    return tag("span", word, class_=f"badge {kind}")

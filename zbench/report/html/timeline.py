@@ -1,97 +1,72 @@
-"""The history of configurations: a row each, a dot a run, a line a level, a mark where the level changed."""
+"""The history of configurations: a row each, a dot per run, a line per level, a mark per change of level."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 from zbench.analysis.history import Series
 from zbench.report.exports import words
-from zbench.report.html.chart import Picture, Scale
-from zbench.report.html.markup import Markup, join, tag
+from zbench.report.html import style
+from zbench.report.html.drawing import Canvas, Picture
 from zbench.report.labels import label, short_label
+from zbench.report.printable import printable
+from zbench.report.text import plural
 from zbench.spec.metrics import METRICS
 
-_ROW, _TOP, _HEIGHT = 120, 28, 64
+_ROW = 120
+_TOP, _HEIGHT = 0.27, 0.5  # shares of a row
 _SHORT_COMMIT = 9
 
 
 def timeline(series: Sequence[Series], metric: str) -> Picture:
     """Return the picture; each row has its own scale, from its lowest value to its highest."""
-    rows = [
-        tag("g", *_row(one, metric), transform=f"translate(0 {index * _ROW})")
-        for index, one in enumerate(series)
-    ]
+
+    def paint(canvas: Canvas) -> None:
+        for index, one in enumerate(series):
+            _row(canvas, index, one, metric)
+        canvas.axes.set_xlim(-0.02, 1.02)
+        canvas.axes.set_ylim(len(series), 0)
+        canvas.axes.axis("off")
+
     changed = sum(len(one.changes) for one in series)
     runs = max((len(one.visits) for one in series), default=0)
-    description = f"{len(series)} series of up to {runs} runs; their level changed {changed} times."
-    return Picture("history", f"History of {metric}", description, _ROW * len(series), join(*rows))
+    said = "its level" if len(series) == 1 else "their levels"
+    counts = f"{plural(len(series), 'configuration')} over {plural(runs, 'run')}"
+    description = f"{counts}; {said} changed {plural(changed, 'time')}."
+    return Picture("history", f"History of {metric}", description, _ROW * len(series), paint)
 
 
-def _row(series: Series, metric: str) -> list[Markup]:
-    across = Scale(0, max(len(series.visits) - 1, 1))
-    up = Scale.around(series.values, room=0.1)
-    form = METRICS[metric].format
-    dots = [
-        tag(
-            "circle",
-            tag("title", f"{visit.run_id} {commit_text(visit.commit)}: {form(visit.value)}"),
-            cx=across.percent(index),
-            cy=_y(up, visit.value),
-            r=3,
-            class_="dot",
-        )
-        for index, visit in enumerate(series.visits)
-    ]
-    links = [
-        _line(across, up, (i, first), (i + 1, second), "grid")
-        for i, (first, second) in enumerate(pairwise(series.values))
-    ]
-    levels = [
-        _line(across, up, (start, middle), (stop - 1, middle), "median")
-        for start, stop, middle in series.levels()
-    ]
-    return [*_heading(series, form(series.values[-1])), *links, *levels, *dots, *_changes(series, across)]
+def _row(canvas: Canvas, index: int, series: Series, metric: str) -> None:
+    axes, form = canvas.axes, METRICS[metric].format
+    low, high = min(series.values), max(series.values)
+    last = max(len(series.visits) - 1, 1)
 
+    def height(value: float) -> float:
+        share = (value - low) / (high - low) if high > low else 0.5
+        return index + _TOP + _HEIGHT * (1 - share)
 
-def _heading(series: Series, latest: str) -> list[Markup]:
-    return [
-        tag("text", label(series.trial), x=0, y=13, class_="ink full"),
-        tag("text", short_label(series.trial), x=0, y=13, class_="ink short"),
-        tag("text", f"now {latest}", x="100%", y=13, text_anchor="end"),
-    ]
-
-
-def _changes(series: Series, across: Scale) -> list[Markup]:
-    marks = []
+    name = short_label(series.trial) if canvas.narrow else label(series.trial)
+    axes.text(0, index + 0.12, name, color=style.LIGHT["ink"], va="center")
+    now = f"now {form(series.values[-1])}"
+    axes.text(1, index + 0.12, now, color=style.LIGHT["muted"], va="center", ha="right")
+    across = [place / last for place in range(len(series.visits))]
+    axes.plot(across, [height(v) for v in series.values], color=style.LIGHT["line"], linewidth=1)
+    for start, stop, middle in series.levels():
+        ends = [start / last, (stop - 1) / last]
+        axes.plot(ends, [height(middle)] * 2, color=style.LIGHT["s1"], linewidth=3)
+    for x, visit in zip(across, series.visits, strict=True):
+        (dot,) = axes.plot(x, height(visit.value), "o", markersize=6, color=style.LIGHT["ink"], alpha=0.6)
+        canvas.hover(dot, f"{printable(visit.run_id)} {commit_text(visit.commit)}: {form(visit.value)}")
     for change in series.changes:
-        at = change.index - 0.5
-        x, late = across.percent(at), across.share(at) > 0.7
+        x = (change.index - 0.5) / last
+        top, bottom = index + _TOP - 0.03, index + _TOP + _HEIGHT + 0.03
+        axes.plot([x, x], [top, bottom], color=style.LIGHT["bad"], linewidth=1.5, linestyle=(0, (5, 3)))
         told = f"{words.percent(change.change)} {commit_text(change.commit)}".strip()
-        marks += [
-            tag("line", x1=x, x2=x, y1=_TOP - 4, y2=_TOP + _HEIGHT + 4, class_="margin"),
-            tag("text", told, x=x, y=_TOP + _HEIGHT + 16, text_anchor="end" if late else "start"),
-        ]
-    return marks
-
-
-def _line(across: Scale, up: Scale, start: tuple[int, float], end: tuple[int, float], kind: str) -> Markup:
-    (i, first), (j, second) = start, end
-    return tag(
-        "line",
-        x1=across.percent(i),
-        x2=across.percent(j),
-        y1=_y(up, first),
-        y2=_y(up, second),
-        class_=kind,
-    )
-
-
-def _y(up: Scale, value: float) -> float:
-    return _TOP + _HEIGHT * (1 - up.share(value))
+        side = "right" if x > 0.6 else "left"
+        axes.text(x, bottom + 0.1, told, color=style.LIGHT["muted"], ha=side, va="center")
 
 
 def commit_text(commit: str | None) -> str:
-    """Return a commit as people write it; `+` says that the tree was changed."""
+    """Return a commit's short hash; `+` says that the tree was changed."""
     if commit is None:
         return ""
-    bare = commit.removesuffix("+changes")
-    return bare[:_SHORT_COMMIT] + ("+" if bare != commit else "")
+    bare = printable(commit.removesuffix("+changes"))
+    return bare[:_SHORT_COMMIT] + ("+" if commit.endswith("+changes") else "")

@@ -1,0 +1,170 @@
+"""Pictures drawn by matplotlib as SVG: text stays text, values appear on hover, colours follow the theme.
+
+A picture is drawn twice, for wide and for narrow screens, and the style sheet shows one of them. matplotlib
+is imported when the first picture is drawn.
+"""
+
+import logging
+import re
+import warnings
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+from zbench.report.html import style
+from zbench.report.printable import printable
+
+if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+WIDE, NARROW = 960, 380
+"""Widths of the two drawings, in pixels."""
+
+_SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+_FONT = 12
+_POINTS_PER_INCH = 72
+_TITLE, _LEGEND, _EDGE = 40, 26, 14
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_SETTINGS: dict[str, Any] = {
+    "svg.fonttype": "none",  # text as <text>: it can be selected, searched and read aloud
+    "text.parse_math": False,  # a `$` in a name is a dollar sign
+    "axes.unicode_minus": False,
+    "font.family": ["DejaVu Sans"],  # comes with matplotlib; the style sheet then asks for the system's font
+    "font.size": _FONT,
+}
+
+Legend = Sequence[tuple[str, str]]
+"""Colour role (see `style`) and name of each series."""
+
+
+@dataclass(slots=True)
+class Canvas:
+    """What a chart is painted on: axes in a figure, and the texts that appear on hover."""
+
+    figure: "Figure"
+    axes: "Axes"
+    narrow: bool
+    hovers: dict[str, str] = field(default_factory=dict)
+
+    def hover(self, artist: "Artist", text: str) -> None:
+        """Show this text when the pointer is on the artist."""
+        gid = f"hover{len(self.hovers)}"
+        artist.set_gid(gid)
+        self.hovers[gid] = text
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A chart: its name, title and description (one sentence), its height in pixels, and who paints it."""
+
+    name: str
+    title: str
+    description: str
+    height: float
+    paint: Callable[[Canvas], None]
+    legend: Legend = ()
+
+    def inline(self) -> str:
+        """Return the SVG elements for the page: one for wide and one for narrow screens."""
+        wide, narrow = (self._drawn(width, f"{self.name}-{width}", file=False) for width in (WIDE, NARROW))
+        return wide + narrow
+
+    def file(self) -> str:
+        """Return a file of its own with title and legend; it turns dark where the viewer knows how."""
+        return '<?xml version="1.0" encoding="utf-8"?>\n' + self._drawn(WIDE, self.name, file=True)
+
+    def _drawn(self, width: int, prefix: str, *, file: bool) -> str:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+
+        top = (_TITLE + (_LEGEND if self.legend else 0)) if file else 0
+        height = self.height + top
+        settings: Any = _SETTINGS | {"svg.hashsalt": prefix}
+        with rc_context(settings), _quietly():
+            size = (width / _POINTS_PER_INCH, height / _POINTS_PER_INCH)
+            figure = Figure(size, dpi=_POINTS_PER_INCH, facecolor=style.LIGHT["card"] if file else "none")
+            area = (_EDGE / width, 0.0, 1 - 2 * _EDGE / width, self.height / height)
+            axes = figure.add_axes(area, facecolor="none")
+            canvas = Canvas(figure, axes, narrow=width == NARROW)
+            self.paint(canvas)
+            if file:
+                self._head(figure, width, height)
+            text = StringIO()
+            figure.savefig(text, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+        root = ET.fromstring(_NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text.getvalue()))
+        self._finish(root, canvas.hovers, prefix, width, file=file)
+        ET.register_namespace("", _SVG)
+        ET.register_namespace("xlink", _LINK)
+        return ET.tostring(root, encoding="unicode")
+
+    def _head(self, figure: "Figure", width: int, height: float) -> None:
+        """Write the title and the legend above the chart."""
+        from matplotlib.patches import Patch
+
+        left = _EDGE / width
+        figure.text(
+            left, 1 - 24 / height, self.title, size=_FONT + 2, weight="bold", color=style.LIGHT["ink"]
+        )
+        if self.legend:
+            marks = [Patch(color=style.LIGHT[role], label=printable(name)) for role, name in self.legend]
+            figure.legend(
+                handles=marks, loc="upper left", bbox_to_anchor=(left, 1 - (_TITLE - 8) / height), ncols=8,
+                frameon=False, borderpad=0, borderaxespad=0, labelcolor=style.LIGHT["muted"], handlelength=1,
+            )  # fmt: skip
+
+    def _finish(
+        self, root: ET.Element, hovers: dict[str, str], prefix: str, width: int, *, file: bool
+    ) -> None:
+        """Name the picture for screen readers, add hover texts, make ids unique, and hand colours to CSS."""
+        for parent in list(root.iter()):
+            for child in list(parent):
+                if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
+                    parent.remove(child)
+        _rename(root, hovers, prefix)
+        names = (("title", self.title), ("desc", self.description))
+        for place, (tag, text) in enumerate(names):
+            element = ET.Element(f"{{{_SVG}}}{tag}", {"id": f"{prefix}-{tag}"})
+            element.text = _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", printable(text))
+            root.insert(place, element)
+        root.attrib |= {"role": "img", "aria-labelledby": f"{prefix}-title {prefix}-desc"}
+        root.attrib["stroke-linejoin"] = "round"
+        if file:
+            sheet = ET.Element(f"{{{_SVG}}}style")
+            sheet.text = style.drawing_sheet()
+            root.insert(2, sheet)
+        else:
+            root.attrib["class"] = "narrow" if width == NARROW else "wide"
+            root.attrib.pop("width")
+            root.attrib.pop("height")
+
+
+def _rename(root: ET.Element, hovers: dict[str, str], prefix: str) -> None:
+    """Insert hover texts, drop ids that nothing refers to, and give the others the picture's prefix."""
+    link = f"{{{_LINK}}}href"
+    refers = [element.attrib.get(link, "") for element in root.iter()]
+    refers += [element.attrib.get("clip-path", "") for element in root.iter()]
+    used = {text.strip("url()").removeprefix("#") for text in refers}
+    for element in root.iter():
+        own = element.attrib.pop("id", None)
+        if own in hovers:
+            title = ET.Element(f"{{{_SVG}}}title")
+            title.text = _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", hovers[own])
+            element.insert(0, title)
+        elif own is not None and own in used:
+            element.attrib["id"] = f"{prefix}-{own}"
+        for key in (link, "clip-path"):
+            if key in element.attrib:
+                element.attrib[key] = element.attrib[key].replace("#", f"#{prefix}-")
+
+
+class _quietly(warnings.catch_warnings):  # noqa: N801 - used as a statement
+    """Silence what matplotlib says about characters that its own font lacks: the viewer's font draws them."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        warnings.simplefilter("ignore")
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)
