@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rich.table import Table
 from rich.text import Text
 
+from zbench.analysis.ranking import rank
 from zbench.record.record import Correctness, Failure, Memory, Record, Timing, Traffic
 from zbench.record.summary import best, summarize
 from zbench.report.detail import print_configuration
@@ -145,3 +146,5 @@ def test_what_is_not_finite_is_never_the_best(rate):
     for objective in (FASTEST, ObjectiveSpec(minimize=["median_step_s"])):
         assert best(summarize([absurd, fine]), objective).trial_id == fine.trial_id
         assert best(summarize([absurd]), objective) is None
+        assert rank(summarize([absurd, fine]), objective).recommended == fine.trial_id
+        assert rank(summarize([absurd]), objective).recommended is None
