@@ -179,11 +179,11 @@ def code_lines(path: Path) -> int:
     return len(lines)
 
 
-def test_the_eager_engine_stays_under_5500_lines() -> None:
+def test_the_eager_engine_stays_under_6000_lines() -> None:
     # 4,500 for a step that goes well; the rest refuses what would go wrong (ranks that disagree, released
     # weights, half-taken steps), which no configuration can do without.
     files = [path for path in FILES if room(path) == "engine" and engine_entry(path) not in NOT_EAGER]
-    assert sum(code_lines(path) for path in files) < 5500
+    assert sum(code_lines(path) for path in files) < 6000
 
 
 STAGE_TABLE = "engine/assembly/stages.py"

@@ -2,7 +2,8 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,19 +16,20 @@ from zbench.engine.gradients.sinks import Gradients
 from zbench.engine.optimizer.offload_ratio import OffloadRatio
 from zbench.engine.optimizer.schedule import Schedule
 from zbench.engine.optimizer.shard_optimizer import ParamGroup, ShardOptimizer
+from zbench.engine.parameters.access import Access, parameters_of
 from zbench.engine.parameters.hooks import GradientHooks
 from zbench.engine.parameters.replicated import Parameters, ParamInfo
 from zbench.engine.policies import AccumulationPolicy, Clip, LossScaling, gradient_scale, uninterrupted
 from zbench.engine.protocols import Collectives, HoldsBytes, StepInfo
+from zbench.errors import UsageError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Core:
     """What is built for one set of trained parameters; it is rebuilt when that set grows, or when its state
     moves.
     """
 
-    param_infos: Sequence[ParamInfo]
     parameters: Parameters
     gradients: Gradients
     optimizer: ShardOptimizer
@@ -35,7 +37,29 @@ class Core:
     schedule: Schedule
     hooks: GradientHooks
     state: EngineState
+    access: Access
     holders: Sequence[HoldsBytes]
+
+    @property
+    def param_infos(self) -> Sequence[ParamInfo]:
+        """The parameters that are trained, or have been; the others are `state.frozen`."""
+        return self.state.param_infos
+
+    @cached_property
+    def known(self) -> frozenset[int]:
+        """The ids of all parameters that it was built with."""
+        return frozenset(id(t.parameter) for t in (*self.param_infos, *self.state.frozen.members))
+
+    def unfrozen(self) -> bool:
+        """Whether a parameter that has never been trained requires a gradient now."""
+        with torch._C.DisableTorchFunctionSubclass():  # released parameters answer slowly otherwise
+            members = self.state.frozen.members
+            return any(t.parameter.requires_grad and t.parameter.numel() for t in members)
+
+    def leave(self) -> None:
+        """Make the model's parameters ordinary ones again, or say why they cannot be."""
+        self.parameters.leave()
+        self.state.frozen.leave()
 
     def close(self) -> None:
         """Remove every hook from the model and end background work."""
@@ -91,13 +115,13 @@ class Engine:
     def __init__(
         self,
         model: nn.Module,
-        build_core: Callable[[], Core],
+        build_core: Callable[[Core | None], Core],
         policies: Policies,
         param_groups: list[ParamGroup],
     ) -> None:
         self.model, self.param_groups = model, param_groups
         self._build_core, self._policies = build_core, policies
-        self._core = build_core()
+        self._core = build_core(None)
 
     def backward(self, loss: Tensor, last: bool | None = None) -> None:
         """Compute and add up gradients of `loss` (a scalar); `last` marks a step's last backward in
@@ -112,6 +136,7 @@ class Engine:
         if boundary.first:
             self._renew()
         core = self._core
+        core.access.absorb()
         core.schedule.begin(last=bool(boundary.last))
         core.gradients.begin(boundary, loss)
         try:
@@ -133,6 +158,7 @@ class Engine:
         """
         policies, core = self._policies, self._core
         policies.accumulation.check_step()
+        core.access.absorb()
         core.gradients.settle()
         summary = core.summarizer.gather(core.gradients.contributed)
         loss_scale, norm = policies.scaling.scale, None
@@ -152,6 +178,7 @@ class Engine:
         with uninterrupted():
             if taken:
                 core.schedule.commit()
+                core.parameters.mark_updated(summary.active)
             core.gradients.clear()
             core.parameters.settle()
             policies.accumulation.reset()
@@ -164,26 +191,54 @@ class Engine:
 
     def _renew(self) -> None:
         """Rebuild the core when a parameter outside it has been unfrozen, or another share of the state is to
-        be offloaded; state is carried over by name.
+        be offloaded; values, moments and counts are carried over, one parameter at a time.
         """
-        known = {id(t.parameter) for t in self._core.param_infos}
-        transport = self._policies.share.decide(self.collectives, self._core.optimizer.count)
-        grown = any(id(p) not in known and p.requires_grad and p.numel() for p in self.model.parameters())
-        if not transport and not grown:
-            return
-        state = self._core.state.full()
-        frozen = {k.removeprefix("frozen."): v for k, v in state.items() if k.startswith("frozen.")}
-        state.update({f"param.{name}": value.float() for name, value in frozen.items()})
-        self._core.close()
-        self._core = self._build_core()
-        self._core.state.load(state)
+        self._check_members()
+        core = self._core
+        moved = self._policies.share.decide(self.collectives, core.optimizer.count)
+        if moved or core.unfrozen():
+            self._core = self._build_core(core)
+
+    def _check_members(self) -> None:
+        """Take over edits; raise UsageError for a parameter that was added to the model."""
+        core = self._core
+        if any(id(p) not in core.known for p in self.model.parameters()):
+            added = next(n for n, p in self.model.named_parameters() if id(p) not in core.known)
+            raise UsageError(
+                f"the parameter {added!r} was added to the model, or replaced, after build_engine; save a"
+                " checkpoint without it, close this engine and build another one on the changed model"
+            )
+        core.access.absorb()
+
+    def gathered(
+        self, what: nn.Module | nn.Parameter | Iterable[nn.Parameter], write: bool = False
+    ) -> AbstractContextManager[None]:
+        """Return a context in which the parameters meant are whole; all ranks enter and leave it alike.
+
+            with engine.gathered(model.head, write=True):
+                model.head.weight.data.mul_(0.5)  # rank 0's values count
+
+        With `write`, rank 0's values at the end reach every rank, master weights too; moments stay. If any
+        rank raises inside, nothing is written. UsageError for parameters of something else, and for a write
+        between a step's first backward and its end.
+        """
+        if write and self._policies.accumulation.count:
+            raise UsageError(
+                "gathered(write=True): expected no backward since the last step(); call it after step()"
+            )
+        self._check_members()
+        return self._core.access.open(parameters_of(self.model, what), write=write)
 
     def full_parameters(self) -> dict[str, Tensor]:
         """Return name -> the whole parameter (float32 master weights where trained), on every rank, as
         copies.
         """
+        self._check_members()
         state = self._core.state
-        values = {**state.full_masters(), **{n: v.float().clone() for n, v in state.frozen.values()}}
+        values = {
+            **state.full_masters(),
+            **{t.name: state.frozen.read(t).float() for t in state.frozen.members},
+        }
         return {name: values[name] for name, _ in self.model.named_parameters()}
 
     def first_moments(self) -> dict[str, Tensor]:
@@ -195,18 +250,22 @@ class Engine:
         """Return everything a resumed run needs, consolidated, the same on every rank; see `state` for the
         keys.
         """
+        self._check_members()
         return self._core.state.full()
 
     @torch.no_grad()
     def local_state(self) -> LocalState:
         """Return this rank's part of the same, for a sharded checkpoint."""
+        self._check_members()
         return self._core.state.local()
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Resume from `state_dict` of any world size or stage; UsageError if it does not fit the model."""
+        self._check_members()
         self._forget_step()
         self._core.state.load(state)
+        self._core.schedule.state_changed()
 
     @property
     def collectives(self) -> Collectives:
@@ -231,4 +290,5 @@ class Engine:
         At stage 3 they are not whole any more: take `full_parameters` before.
         """
         self._core.close()
+        self._core.leave()
         self._policies.close()

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from zbench.engine.adam import AdamBackend
 from zbench.engine.assembly import settings
@@ -33,7 +34,7 @@ from zbench.engine.parameters.deferred import forget_parts, whole_values
 from zbench.engine.parameters.replicated import Parameters, ParamInfo
 from zbench.engine.partition import GatherGroup, Layout, plan_layout
 from zbench.engine.protocols import Collectives, HoldsBytes
-from zbench.engine.shard_layout import ShardLayout
+from zbench.engine.shard_layout import Segment, ShardLayout
 from zbench.engine.speculative import SpeculationSettings, StepAssumptions, speculate
 from zbench.engine.transport.choose import Transport, choose_collectives
 from zbench.spec.engine import EngineSpec
@@ -94,13 +95,19 @@ class _CoreBuilder:
         self.model, self.spec, self.transport = model, spec, transport
         self.policies, self.instruments, self.groups = policies, instruments, groups
         self.stage, self.collectives = stage_of(spec), policies.collectives
+        self._trained: set[int] = set()
         self.memories, self.device = memories, memories.local.device
         self._standalone_threshold = STANDALONE_THRESHOLD if self.device.type == "cpu" else math.inf
         self._needs_norm = policies.clip.needs_norm or policies.scaling.needs_norm
 
-    def build(self) -> Core:
+    def build(self, old: Core | None) -> Core:
+        """Return a core with the values of the model, or with everything that `old`, which ends here, has."""
         comm, share = self.collectives, self.policies.share.value
-        param_infos, builder = collect(self.model, self.groups), self._parameter_builder()
+        param_infos, builder = collect(self.model, self.groups, self._trained), self._parameter_builder
+        self._trained |= {id(t.parameter) for t in param_infos}
+        if old is not None:
+            old.close()
+        value = partial(self._value, None if old is None else old.state)
         plan = builder.groups(param_infos)
         sizes = [t.parameter.numel() for t in param_infos]
         layout, offloaded = split_layout(self._layout(sizes, plan.groups), share)
@@ -113,19 +120,25 @@ class _CoreBuilder:
         adam = self.instruments.wrap_adam(make_adam(self.device, share))
         schedule = self._schedule(optimizer, adam, parameters, gradients, param_infos, offloaded)
         summarizer = Summarizer(layout, comm, schedule.square_sums if self._needs_norm else None)
-        set_masters(optimizer, parameters, param_infos, lambda t: whole_values(t.parameter, comm))
-        parameters.adopt(param_infos)
-        frozen, hooks = builder.attach(param_infos, collect_frozen(self.model, param_infos), gradients.accept)
+        set_masters(optimizer, parameters, param_infos, value)
+        frozen = collect_frozen(self.model, param_infos)
+        attached = builder.attach(param_infos, frozen, gradients.accept, value)
         forget_parts(self.model)
         scaling = self.policies.scaling
-        state = EngineState(self.model, param_infos, optimizer, parameters, comm, scaling, frozen)
+        state = EngineState(self.model, param_infos, optimizer, parameters, comm, scaling, attached.frozen)
+        if old is not None:
+            state.carry_over(old.state)
         gradients.reducer.on_reduced = schedule.reduced
+        parameters.on_edit = partial(_take_edit, schedule, optimizer)
         holders: list[HoldsBytes] = [parameters, *optimizer.masters, optimizer.moments]
-        holders += [reduced, gradients, schedule, frozen, self.transport]
-        return Core(
-            param_infos, parameters, gradients, optimizer, summarizer, schedule, hooks, state, holders
-        )
+        holders += [reduced, gradients, schedule, attached.frozen, self.transport]
+        hooks, access = attached.hooks, attached.access
+        return Core(parameters, gradients, optimizer, summarizer, schedule, hooks, state, access, holders)
 
+    def _value(self, old: EngineState | None, t: ParamInfo) -> Tensor:
+        return whole_values(t.parameter, self.collectives) if old is None else old.value(t.parameter)
+
+    @cached_property
     def _parameter_builder(self) -> ParameterBuilder:
         spec = self.spec
         chosen = ParameterSettings(
@@ -136,6 +149,7 @@ class _CoreBuilder:
             spec.param_persistence_threshold,
             spec.prefetch_bucket_size if spec.overlap_comm else 0,
             self._layout,
+            watched=spec.compile == "off",
         )
         return PARAMETER_BUILDERS[self.stage.parameters](self.model, chosen, self.collectives)
 
@@ -200,3 +214,8 @@ class _CoreBuilder:
         )
         chosen = SpeculationSettings(spec.sub_group_size, spec.optimizer_threads, spec.rollback, offloaded)
         return speculate(optimizer, adam, parameters, param_infos, assumptions, chosen)
+
+
+def _take_edit(schedule: Schedule, optimizer: ShardOptimizer, segment: Segment, values: Tensor) -> None:
+    schedule.state_changed()
+    optimizer.take_edit(segment, values)

@@ -1,6 +1,6 @@
 """Parameter discovery: which parameters are trained, and in which optimizer group."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from zbench.engine.optimizer.shard_optimizer import ParamGroup
 from zbench.engine.parameters.deferred import is_part
+from zbench.engine.parameters.released import is_released
 from zbench.engine.parameters.replicated import ParamInfo
 from zbench.engine.protocols import Collectives, Work
 from zbench.engine.transport.works import Then
@@ -45,15 +46,15 @@ def make_groups(
     return groups
 
 
-def collect(model: nn.Module, groups: Sequence[ParamGroup]) -> list[ParamInfo]:
-    """Return the parameters that require a gradient and have elements, in registration order; tied
-    ones once.
+def collect(model: nn.Module, groups: Sequence[ParamGroup], trained: Container[int] = ()) -> list[ParamInfo]:
+    """Return the parameters that require a gradient, or have been `trained` (ids) before, and have elements,
+    in registration order; tied ones once.
     """
     group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
     found = [
         (name, p)
         for name, p in model.named_parameters()
-        if p.requires_grad and p.numel() and id(p) in group_of
+        if (id(p) in trained or p.requires_grad) and p.numel() and id(p) in group_of
     ]
     for name, p in found:
         if p.dtype not in (torch.float32, torch.bfloat16, torch.float16):
@@ -78,7 +79,7 @@ def prepare(model: nn.Module, dtype: torch.dtype, collectives: Collectives) -> N
     works: list[Work] = []
     for name, parameter in model.named_parameters():
         if not is_part(parameter):
-            if _distinct(parameter).numel() < parameter.numel():
+            if is_released(parameter) or _distinct(parameter).numel() < parameter.numel():
                 raise UsageError(
                     f"expected memory for every element of {name!r}, got one place for several, as expand()"
                     " or close() of a stage-3 engine leaves it; give it values (p.data = values.clone()), or"
@@ -89,7 +90,7 @@ def prepare(model: nn.Module, dtype: torch.dtype, collectives: Collectives) -> N
     for work in works:
         work.wait()
     for tensor in [*(p for p in model.parameters() if not p.requires_grad), *model.buffers()]:
-        if tensor.dtype == torch.float32:
+        if tensor.dtype == torch.float32 and not is_part(tensor):
             tensor.data = tensor.data.to(dtype)
 
 

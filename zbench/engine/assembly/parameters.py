@@ -2,14 +2,17 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 from zbench.engine.adam import NORM_CHUNK
 from zbench.engine.memory.kinds import Memory
-from zbench.engine.parameters.deferred import whole_values
+from zbench.engine.parameters.access import Access
+from zbench.engine.parameters.deferred import make_whole
 from zbench.engine.parameters.frozen import Frozen, FrozenInPlace, FrozenShards
 from zbench.engine.parameters.gathering import Gatherer
 from zbench.engine.parameters.grouping import GroupPlan, module_groups, replicated_groups
@@ -22,6 +25,7 @@ from zbench.engine.shard_layout import ShardedLayout, ShardLayout
 
 Accept = Callable[[int, Tensor], None]
 """Takes the gradient of the parameter of that index."""
+Value = Callable[[ParamInfo], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,8 @@ class ParameterSettings:
     dtype: of parameters that the model has in float32. memory: of what is stored between steps.
     standalone_threshold: elements from which a replicated parameter has a group of its own.
     persistence_threshold: elements up to which a sharded parameter stays gathered. prefetch: elements that
-    are gathered ahead. layout: lays parameters of these sizes and groups out.
+    are gathered ahead. layout: lays parameters of these sizes and groups out. watched: whether replicated
+    parameters note that `p.data` was read; a compiler knows torch's own classes only.
     """
 
     dtype: torch.dtype
@@ -41,6 +46,16 @@ class ParameterSettings:
     persistence_threshold: int
     prefetch: int
     layout: Callable[[Sequence[int], Sequence[GatherGroup]], Layout]
+    watched: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """What a model with its parameters in place has: those not trained, hooks, and access from outside."""
+
+    frozen: Frozen
+    hooks: GradientHooks
+    access: Access
 
 
 class ParameterBuilder(ABC):
@@ -59,9 +74,12 @@ class ParameterBuilder(ABC):
 
     @abstractmethod
     def attach(
-        self, param_infos: Sequence[ParamInfo], frozen: Sequence[ParamInfo], accept: Accept
-    ) -> tuple[Frozen, GradientHooks]:
-        """Register the hooks on the model; return them and the parameters that are not trained."""
+        self, param_infos: Sequence[ParamInfo], frozen: Sequence[ParamInfo], accept: Accept, value: Value
+    ) -> Attached:
+        """Have the model use the stored parameters, and register the hooks on it.
+
+        value: returns the whole value of a frozen parameter; a collective.
+        """
 
 
 class ReplicatedBuilder(ParameterBuilder):
@@ -74,12 +92,20 @@ class ReplicatedBuilder(ParameterBuilder):
         )
 
     def store(self, shard: ShardLayout, plan: GroupPlan) -> ReplicatedParameters:
-        return ReplicatedParameters(shard, plan.dtypes, self.settings.memory, self.collectives)
+        settings = self.settings
+        self._stored = ReplicatedParameters(
+            shard, plan.dtypes, settings.memory, self.collectives, watched=settings.watched
+        )
+        return self._stored
 
     def attach(
-        self, param_infos: Sequence[ParamInfo], frozen: Sequence[ParamInfo], accept: Accept
-    ) -> tuple[Frozen, GradientHooks]:
-        return FrozenInPlace(frozen), GradientHooks(param_infos, accept)
+        self, param_infos: Sequence[ParamInfo], frozen: Sequence[ParamInfo], accept: Accept, value: Value
+    ) -> Attached:
+        for t in frozen:
+            make_whole(t.parameter, self.settings.dtype, self.collectives)
+        self._stored.adopt(param_infos)
+        access = Access(self.collectives, lambda _: nullcontext(), self._stored.absorb)
+        return Attached(FrozenInPlace(frozen), GradientHooks(param_infos, accept, self.model), access)
 
 
 class ShardedBuilder(ParameterBuilder):
@@ -97,22 +123,30 @@ class ShardedBuilder(ParameterBuilder):
         return self._store
 
     def attach(
-        self, param_infos: Sequence[ParamInfo], frozen: Sequence[ParamInfo], accept: Accept
-    ) -> tuple[Frozen, GradientHooks]:
-        trained, store = self._store, self._frozen_store(frozen)
-        gatherer = Gatherer([trained, store], window=self.settings.prefetch)
+        self, param_infos: Sequence[ParamInfo], frozen: Sequence[ParamInfo], accept: Accept, value: Value
+    ) -> Attached:
+        trained, store = self._store, self._frozen_store(frozen, value)
+        trained.adopt(param_infos)
+        store.adopt(frozen)
+        gatherer = self._gatherer
+        gatherer.adopt([trained, store])
+        access = Access(self.collectives, gatherer.holding, gatherer.absorb)
         hooks = GatherHooks(param_infos, accept, self.model, gatherer)
-        return FrozenShards(frozen, store, gatherer), hooks
+        return Attached(FrozenShards(frozen, store, gatherer), hooks, access)
 
-    def _frozen_store(self, frozen: Sequence[ParamInfo]) -> ShardedParameters:
+    @cached_property
+    def _gatherer(self) -> Gatherer:
+        """The same for every core: graphs of before a rebuild find their parameters through it."""
+        return Gatherer(window=self.settings.prefetch)
+
+    def _frozen_store(self, frozen: Sequence[ParamInfo], value: Value) -> ShardedParameters:
         plan, settings = self.groups(frozen), self.settings
         layout = settings.layout([t.parameter.numel() for t in frozen], plan.groups)
         shard = ShardedLayout(layout, self.collectives.rank)
         store = ShardedParameters(
             shard, plan.dtypes, settings.device, settings.memory, self.collectives, resident=plan.resident
         )
-        write_segments(shard, frozen, lambda t: whole_values(t.parameter, self.collectives), store.owned)
-        store.adopt(frozen)
+        write_segments(shard, frozen, value, store.owned)
         return store
 
 

@@ -6,13 +6,14 @@ moments' dtype, of the parameter's shape; `step.NAME` its updates so far (int64)
 and `group.N` (float64: lr, beta1, beta2, eps, weight decay).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from zbench.engine.checkpoint.consolidate import Consolidator
 from zbench.engine.memory.buffers import PartitionedBuffer
 from zbench.engine.optimizer.shard_optimizer import MOMENTS, ShardOptimizer
 from zbench.engine.parameters.frozen import Frozen
@@ -23,6 +24,8 @@ from zbench.engine.shard_layout import Segment
 from zbench.errors import UsageError
 
 _STATE = Tag("the optimizer's state")
+_TRAINED = ("param", "frozen")  # where a trained parameter's values are looked for
+_FROZEN = ("frozen", "param")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,16 @@ class LocalState:
     pieces: dict[str, Tensor]
     common: dict[str, Tensor]
     shapes: dict[str, list[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class StateEntry:
+    """One tensor of the state. `read` returns it whole, on every rank; it is a collective."""
+
+    key: str
+    dtype: torch.dtype
+    shape: torch.Size
+    read: Callable[[], Tensor]
 
 
 def set_masters(
@@ -53,6 +66,22 @@ def set_masters(
     parameters.settle()
 
 
+class _Renamed(Mapping[str, Tensor]):
+    """Some tensors of a state under other names, read when they are asked for."""
+
+    def __init__(self, state: Mapping[str, Tensor], keys: Mapping[str, str]) -> None:
+        self._state, self._keys = state, keys
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._state[self._keys[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._keys)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+
 class EngineState:
     """Reads and writes the state in this rank's shard, in the other ranks' shards and in the model."""
 
@@ -70,6 +99,8 @@ class EngineState:
         self.model, self.param_infos, self.optimizer = model, param_infos, optimizer
         self.parameters, self.collectives, self.scaling = parameters, collectives, scaling
         self.shard = optimizer.shard
+        self._trained = {id(t.parameter): t for t in param_infos}
+        self._consolidator = Consolidator(self.shard, collectives)
 
     def full_masters(self) -> dict[str, Tensor]:
         """Return name -> float32 master weights, whole, on every rank."""
@@ -83,12 +114,60 @@ class EngineState:
         local = self.optimizer.moments.get(kind)
         return {} if local is None else self._whole(local.cpu())
 
-    def full(self) -> dict[str, Tensor]:
-        """Return the whole state, the same on every rank."""
-        state = {f"param.{name}": value for name, value in self.full_masters().items()}
+    def entries(self) -> Iterator[StateEntry]:
+        """Yield the whole state; every rank reads the same entries in the same order, one at a time."""
+        for t in self.param_infos:
+            yield StateEntry(f"param.{t.name}", torch.float32, t.parameter.shape, partial(self.master, t))
         for kind in MOMENTS:
-            state.update({f"{kind}.{name}": value for name, value in self.full_moments(kind).items()})
-        return {**state, **self.small()}
+            if self.optimizer.moments.get(kind) is not None:
+                for t in self.param_infos:
+                    read = partial(self.moment, t, kind)
+                    yield StateEntry(
+                        f"{kind}.{t.name}", self.optimizer.moments.dtype, t.parameter.shape, read
+                    )
+        for key, value in self._numbers().items():
+            yield StateEntry(key, value.dtype, value.shape, partial(_itself, value))
+        for t in self.frozen.members:
+            yield StateEntry(
+                f"frozen.{t.name}", t.parameter.dtype, t.parameter.shape, partial(self.frozen.read, t)
+            )
+        for name, value in self.model.named_buffers():
+            yield StateEntry(f"buffer.{name}", value.dtype, value.shape, partial(_itself, value))
+
+    def full(self) -> dict[str, Tensor]:
+        """Return the whole state in CPU memory, the same on every rank."""
+        return {entry.key: entry.read().cpu() for entry in self.entries()}
+
+    def master(self, t: ParamInfo) -> Tensor:
+        """Return one parameter's whole master weights, float32, on every rank."""
+        return self._consolidator.whole(t.index, self._master, torch.float32).view(t.parameter.shape)
+
+    def moment(self, t: ParamInfo, kind: str) -> Tensor:
+        """Return one kind of moment of one parameter, whole, on every rank."""
+        buffer = self.optimizer.moments.get(kind)
+        assert buffer is not None
+        whole = self._consolidator.whole(t.index, _in(buffer), self.optimizer.moments.dtype)
+        return whole.view(t.parameter.shape)
+
+    def value(self, parameter: nn.Parameter) -> Tensor:
+        """Return a parameter's whole value, in float32 where it is trained, on every rank."""
+        if (t := self._trained.get(id(parameter))) is not None:
+            return self.master(t)
+        return self.frozen.read(next(t for t in self.frozen.members if t.parameter is parameter))
+
+    def carry_over(self, old: "EngineState") -> None:
+        """Take moments and counts of the parameters that another core has trained; the others begin anew."""
+        known = {t.index: was for t in self.param_infos if (was := old._trained.get(id(t.parameter)))}
+        for kind in MOMENTS:
+            buffer = self.optimizer.moments.get(kind)
+            if buffer is not None and old.optimizer.moments.get(kind) is not None:
+                write_segments(self.shard, self.param_infos, partial(_of_old, old, known, kind), _in(buffer))
+        mine, theirs = self.optimizer, old.optimizer
+        mine.count = theirs.count
+        mine.skipped_steps = [
+            theirs.skipped_steps[known[t.index].index] if t.index in known else theirs.count
+            for t in self.param_infos
+        ]
 
     def local(self) -> LocalState:
         """Return this rank's part of the state; state that every rank holds whole is in rank 0's part."""
@@ -102,10 +181,13 @@ class EngineState:
                 if (moment := self.optimizer.moments.get(kind)) is not None:
                     pieces[f"{kind}.{name}@{start}"] = moment.run(s.local, length).cpu().clone()
         shapes = {t.name: list(t.parameter.shape) for t in self.param_infos}
-        return LocalState(pieces, self.small(), shapes)
+        return LocalState(pieces, self._small(), shapes)
 
-    def small(self) -> dict[str, Tensor]:
-        """Return the state that every rank holds whole."""
+    def _small(self) -> dict[str, Tensor]:
+        kinds = ("param.", *(f"{kind}." for kind in MOMENTS))
+        return {e.key: e.read().cpu() for e in self.entries() if not e.key.startswith(kinds)}
+
+    def _numbers(self) -> dict[str, Tensor]:
         o = self.optimizer
         groups = [(g["lr"], *g["betas"], g["eps"], g["weight_decay"]) for g in o.groups]
         return {
@@ -115,15 +197,18 @@ class EngineState:
             ),
             **{f"group.{k}": torch.tensor(values, dtype=torch.float64) for k, values in enumerate(groups)},
             **{f"step.{t.name}": torch.tensor(o.count - o.skipped_steps[t.index]) for t in self.param_infos},
-            **{f"frozen.{name}": value.cpu().clone() for name, value in self.frozen.values()},
-            **{f"buffer.{name}": value.cpu().clone() for name, value in self.model.named_buffers()},
         }
 
+    @torch.no_grad()
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take over a whole state; UsageError names what is missing or does not fit, and nothing has
         changed then.
+
+        A parameter that is frozen here and was trained there gets the saved master weights, and the reverse;
+        what is trained only here begins without moments.
         """
-        self._check(state)
+        keys = self._check(state)
+        self.parameters.mark_updated([True] * len(self.param_infos))
         for kind in MOMENTS:
             local = self.optimizer.moments.get(kind)
             if local is not None:
@@ -131,7 +216,8 @@ class EngineState:
                     local.run(s.local, s.length).zero_()
                 moments = partial(_of_kind, state, kind)
                 write_segments(self.shard, self.param_infos, moments, _in(local))
-        set_masters(self.optimizer, self.parameters, self.param_infos, lambda t: state[f"param.{t.name}"])
+        set_masters(self.optimizer, self.parameters, self.param_infos, lambda t: state[keys[t.name]])
+        self.frozen.load(_Renamed(state, {t.name: keys[t.name] for t in self.frozen.members}))
         self._load_small(state)
 
     def _load_small(self, state: Mapping[str, Tensor]) -> None:
@@ -146,30 +232,35 @@ class EngineState:
             if f"group.{k}" in state:
                 lr, beta1, beta2, eps, decay = state[f"group.{k}"].tolist()
                 group.update(lr=lr, betas=(beta1, beta2), eps=eps, weight_decay=decay)
-        prefix = "frozen."
-        self.frozen.load({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
         for name, buffer in self.model.named_buffers():
             if f"buffer.{name}" in state:
                 buffer.copy_(state[f"buffer.{name}"])
 
-    def _check(self, state: Mapping[str, Tensor]) -> None:
-        wanted = {f"param.{t.name}": t.parameter.shape for t in self.param_infos}
-        known = {"param." + name for name, _ in self.model.named_parameters()}
-        for key, shape in wanted.items():
-            if key not in state:
-                raise UsageError(
-                    f"expected {key!r} in the state to load, but it is missing; was it another model's?"
-                )
-            if state[key].shape != shape:
-                raise UsageError(f"expected {key!r} of shape {list(shape)}, got {list(state[key].shape)}")
+    def _check(self, state: Mapping[str, Tensor]) -> dict[str, str]:
+        """Return the key that holds each parameter's values; UsageError if the state does not fit."""
+        found: dict[str, str] = {}
+        for members, kinds in ((self.param_infos, _TRAINED), (self.frozen.members, _FROZEN)):
+            for t in members:
+                key = next((f"{kind}.{t.name}" for kind in kinds if f"{kind}.{t.name}" in state), None)
+                if key is None:
+                    raise UsageError(
+                        f"expected '{kinds[0]}.{t.name}' in the state to load, but it is missing; was it"
+                        " another model's?"
+                    )
+                if state[key].shape != t.parameter.shape:
+                    shape, given = list(t.parameter.shape), list(state[key].shape)
+                    raise UsageError(f"expected {key!r} of shape {shape}, got {given}")
+                found[t.name] = key
         for key in state:
-            if key.startswith("param.") and key not in known:
+            kind, _, name = key.partition(".")
+            if kind in _TRAINED and name not in found:
                 raise UsageError(f"the state to load holds {key!r}, which this model does not have")
         for key in ("engine.steps", "engine.loss_scale"):
             if key not in state:
                 raise UsageError(
                     f"expected {key!r} in the state to load, but it is missing; was it made by state_dict()?"
                 )
+        return found
 
     def _master(self, s: Segment) -> Tensor:
         return self.optimizer.masters[s.dtype_group].of(s)
@@ -186,6 +277,14 @@ class EngineState:
 
 def _of_kind(state: Mapping[str, Tensor], kind: str, param_info: ParamInfo) -> Tensor | None:
     return state.get(f"{kind}.{param_info.name}")
+
+
+def _of_old(old: EngineState, known: Mapping[int, ParamInfo], kind: str, t: ParamInfo) -> Tensor | None:
+    return old.moment(known[t.index], kind) if t.index in known else None
+
+
+def _itself(value: Tensor) -> Tensor:
+    return value.detach().clone()
 
 
 def _in(local: PartitionedBuffer) -> Callable[[Segment], Tensor]:

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Self
 
+import torch
 from torch import Tensor
 
 from zbench.engine.gradients.bucket_buffers import BucketBuffers
@@ -92,7 +93,8 @@ class Gradients(ABC):
         """Return the parameters that will get no gradient in this backward: frozen since the engine was
         built.
         """
-        return [t.index for t in self._param_infos if not t.parameter.requires_grad]
+        with torch._C.DisableTorchFunctionSubclass():  # released parameters answer slowly otherwise
+            return [t.index for t in self._param_infos if not t.parameter.requires_grad]
 
     def _arrive(self, index: int) -> None:
         if not self._open:

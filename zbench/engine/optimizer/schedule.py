@@ -49,6 +49,10 @@ class Schedule(ABC):
         """
         return False
 
+    def state_changed(self) -> None:
+        """Masters or moments have been written from outside: what was computed from them is void."""
+        return
+
     def bytes_by_category(self) -> dict[str, int]:
         """Return the bytes that it holds in addition to the optimizer state."""
         return {}

@@ -44,7 +44,7 @@ class Moments:
     def __init__(
         self, memory_layout: MemoryLayout, dtype: torch.dtype, *, amsgrad: bool, stochastic: bool
     ) -> None:
-        self.stochastic = stochastic
+        self.stochastic, self.dtype = stochastic, dtype
         self.buffers = [memory_layout.zeros(dtype) for _ in MOMENTS[: 3 if amsgrad else 2]]
 
     def get(self, kind: str) -> PartitionedBuffer | None:
@@ -137,6 +137,14 @@ class ShardOptimizer:
         self.skipped_steps = [
             skipped if on else skipped + 1 for skipped, on in zip(self.skipped_steps, active, strict=True)
         ]
+
+    def take_edit(self, segment: Segment, values: Tensor) -> None:
+        """Have the masters follow parameter values [segment.length] that somebody has changed; where these
+        are still the masters' rounded values, the masters keep their precision.
+        """
+        masters = self.masters[segment.dtype_group].of(segment)
+        given = values.to(masters.device)
+        masters.copy_(torch.where(masters.to(given.dtype) == given, masters, given.float()))
 
     def _hyper(self, group: int) -> Hyper:
         g = self.groups[group]

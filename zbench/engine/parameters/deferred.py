@@ -21,11 +21,16 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from zbench.engine.parameters.hooks import WatchedParameters
+from zbench.engine.parameters.released import kinds_of, release, set_refusal, set_values
 from zbench.engine.protocols import Collectives, Tag
 from zbench.engine.transport.choose import choose_collectives
 
 _PART = "_zbench_part"
 _PARTS = Tag("the parts of a parameter that was created sharded")
+_REFUSAL = (
+    "the values of this parameter are not on this rank now: sharded_init keeps a part of them on every rank;"
+    " read it as an attribute of its module (module.weight), or inside engine.gathered() after build_engine"
+)
 
 
 @contextmanager
@@ -56,6 +61,14 @@ def whole_values(parameter: Tensor, collectives: Collectives) -> Tensor:
     part: Tensor = getattr(parameter, _PART)
     gathered = collectives.all_gather_small(part, _PARTS).to(part.device)
     return gathered.reshape(-1)[: parameter.numel()].view(parameter.shape)
+
+
+def make_whole(parameter: nn.Parameter, dtype: torch.dtype, collectives: Collectives) -> None:
+    """Give a parameter that was built in parts all its values, float32 ones in `dtype`."""
+    if is_part(parameter):
+        values = whole_values(parameter, collectives)
+        values = values.to(dtype) if values.dtype == torch.float32 else values.clone()
+        set_values(parameter, kinds_of(parameter).original, values)
 
 
 def forget_parts(model: nn.Module) -> None:
@@ -93,7 +106,7 @@ class _InitSharder:
     def _read(self, parameter: nn.Parameter) -> None:
         if parameter is not self._whole and is_part(parameter):
             self._recut()
-            parameter.data = whole_values(parameter, self._collectives)
+            set_values(parameter, kinds_of(parameter).original, whole_values(parameter, self._collectives))
             self._whole = parameter
 
     def _recut(self) -> None:
@@ -108,4 +121,6 @@ class _InitSharder:
         mine = flat[comm.rank * size : (comm.rank + 1) * size]
         part[: mine.numel()] = mine
         setattr(parameter, _PART, part)
-        parameter.data = flat.new_full((), torch.nan).expand(parameter.shape)
+        nowhere = flat.new_full((), torch.nan).expand(parameter.shape)
+        set_refusal(parameter, _REFUSAL)
+        release(parameter, kinds_of(parameter).released, nowhere)

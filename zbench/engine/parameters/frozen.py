@@ -1,6 +1,6 @@
-"""Parameters that are not trained: whole in the model, or sharded and gathered like trained ones."""
+"""Parameters that are not trained: whole in the model, or (stage 3) sharded and gathered like the others."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -12,29 +12,33 @@ from zbench.engine.parameters.sharded import ShardedParameters
 
 
 class Frozen(Protocol):
-    """The values of frozen parameters by name, read and written whole; all ranks make the same calls."""
+    """Read and written whole, by name; the same calls on every rank."""
 
-    def values(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield each name and whole value in the parameter's dtype; a value is valid until the next is
-        yielded.
-        """
+    members: Sequence[ParamInfo]
+
+    def read(self, member: ParamInfo) -> Tensor:
+        """Return a copy of the whole value, in the parameter's dtype."""
         ...
 
     def load(self, values: Mapping[str, Tensor]) -> None:
-        """Copy the given values; parameters without one keep theirs."""
+        """Take over the values that are there."""
+        ...
+
+    def leave(self) -> None:
+        """The engine is closed: the model's parameters are nobody's now."""
         ...
 
     def bytes_by_category(self) -> dict[str, int]: ...
 
 
 class FrozenInPlace:
-    """Frozen parameters that every rank holds whole."""
+    """Whole on every rank."""
 
     def __init__(self, members: Sequence[ParamInfo]) -> None:
         self.members = members
 
-    def values(self) -> Iterator[tuple[str, Tensor]]:
-        return ((t.name, t.parameter.detach()) for t in self.members)
+    def read(self, member: ParamInfo) -> Tensor:
+        return member.parameter.detach().clone()
 
     @torch.no_grad()
     def load(self, values: Mapping[str, Tensor]) -> None:
@@ -42,25 +46,30 @@ class FrozenInPlace:
             if t.name in values:
                 t.parameter.copy_(values[t.name])
 
+    def leave(self) -> None:
+        return
+
     def bytes_by_category(self) -> dict[str, int]:
         return {"parameters": sum(t.parameter.nbytes for t in self.members)}
 
 
 class FrozenShards:
-    """Frozen parameters in a sharded store of their own, without gradients or optimizer state."""
+    """In a sharded store of their own, without gradients, masters or moments."""
 
     def __init__(self, members: Sequence[ParamInfo], store: ShardedParameters, gatherer: Gatherer) -> None:
         self.members, self.store, self.gatherer = members, store, gatherer
 
-    def values(self) -> Iterator[tuple[str, Tensor]]:
-        for t in self.members:
-            with self.gatherer.reading(t.parameter):
-                yield t.name, t.parameter.detach()
+    def read(self, member: ParamInfo) -> Tensor:
+        with self.gatherer.reading(member.parameter):
+            return member.parameter.detach().clone()
 
     def load(self, values: Mapping[str, Tensor]) -> None:
         self.store.release()
         write_segments(self.store.shard, self.members, lambda t: values.get(t.name), self.store.owned)
         self.store.settle()
+
+    def leave(self) -> None:
+        self.store.leave()
 
     def bytes_by_category(self) -> dict[str, int]:
         return self.store.bytes_by_category()

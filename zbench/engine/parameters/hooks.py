@@ -1,45 +1,66 @@
-"""All hooks on modules and on autograd, but for the one that `sharded_init` registers."""
+"""What the engine hangs on a model: hooks on gradients and states, and forwards that gather."""
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
+from copy import deepcopy
+from functools import partial, update_wrapper
+from types import MethodType
+from typing import Any
 
 from torch import Tensor, nn
-from torch.autograd.graph import saved_tensors_hooks
 
 from zbench.engine.parameters.gathering import Gatherer
+from zbench.engine.parameters.released import is_released
 from zbench.engine.parameters.replicated import ParamInfo
-from zbench.engine.parameters.sharded import ShardedGroup
+from zbench.engine.parameters.state_hooks import StateHooks
 
 
 class GradientHooks:
-    """Passes every gradient to `accept(index, gradient)` when autograd has completed it, and leaves `p.grad`
-    None.
+    """Hands every gradient to `accept(index, gradient)` as autograd completes it, and leaves `p.grad`
+    empty.
     """
 
-    def __init__(self, param_infos: Sequence[ParamInfo], accept: Callable[[int, Tensor], None]) -> None:
+    def __init__(
+        self,
+        param_infos: Sequence[ParamInfo],
+        accept: Callable[[int, Tensor], None],
+        model: nn.Module,
+        gatherer: Gatherer | None = None,
+    ) -> None:
         self._accept = accept
-        self._handles = [
-            t.parameter.register_post_accumulate_grad_hook(partial(self._take, t.index))  # type: ignore[no-untyped-call]
-            for t in param_infos
-        ]
+        self._states = StateHooks(model.modules(), gatherer)
+        self._handles = [_hooked(t.parameter, partial(self._take, t.index)) for t in param_infos]
 
     def _take(self, index: int, parameter: nn.Parameter) -> None:
-        gradient, parameter.grad = parameter.grad, None
+        if is_released(parameter):  # its class answers slowly
+            kind, parameter.__class__ = type(parameter), nn.Parameter
+            gradient, parameter.grad = parameter.grad, None
+            parameter.__class__ = kind
+        else:
+            gradient, parameter.grad = parameter.grad, None
         if gradient is not None:
             self._accept(index, gradient)
 
     def after_backward(self) -> None:
-        """Clean up after a backward, whether it succeeded or not."""
+        """A backward has ended, well or not."""
 
     def remove(self) -> None:
         """Unregister every hook."""
+        self._states.remove()
         for handle in self._handles:
             handle.remove()
 
 
+def _hooked(parameter: nn.Parameter, hook: Callable[[nn.Parameter], None]) -> Any:
+    """Register a hook on a parameter's gradient; on one that is frozen now, too."""
+    required = parameter.requires_grad
+    parameter.requires_grad_(True)
+    handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+    parameter.requires_grad_(required)
+    return handle
+
+
 class WatchedParameters(dict[str, nn.Parameter | None]):
-    """A module's parameters; calls `touch` for each one that is read as an attribute, in forward or from
+    """A module's parameters; `touch` hears of every one that is read as an attribute, in forward or from
     outside.
     """
 
@@ -55,13 +76,77 @@ class WatchedParameters(dict[str, nn.Parameter | None]):
             self._touch(parameter)
         return parameter
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles are ordinary dicts: they belong to no engine."""
+        return dict, (dict(self),)
+
+    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
+        return self.__reduce__()
+
+
+class GatheredForward:
+    """The `forward` of a module: its groups stay gathered while it runs, whatever ends it.
+
+    A module without children has them gathered when it begins; another, when it reads them.
+    """
+
+    def __init__(self, module: nn.Module, number: int, gatherer: Gatherer) -> None:
+        self._inner = module.forward
+        self._was_set = "forward" in vars(module)
+        self._module, self._number, self._gatherer = module, number, gatherer
+        self._groups = gatherer.groups_of(module._parameters.values())
+        self._whole = not any(True for _ in module.children())
+        self.closed = False
+        update_wrapper(self, self._inner)
+        module.forward = self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.closed:
+            return self._inner(*args, **kwargs)
+        gatherer, groups = self._gatherer, self._groups
+        gatherer.enter(self._number)
+        for group in groups:
+            group.frames += 1
+        try:
+            if self._whole:
+                gatherer.hold(groups)
+            return self._inner(*args, **kwargs)
+        finally:
+            for group in groups:
+                group.frames -= 1
+                if not group.frames:
+                    gatherer.release(group)
+            gatherer.leave()
+
+    def remove(self) -> None:
+        """Give the module its own forward back; where somebody has wrapped this one, only call through."""
+        self.closed = True
+        if vars(self._module).get("forward") is self:
+            if self._was_set:
+                self._module.forward = self._inner
+            else:
+                del self._module.forward
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        copied = memo.get(id(self._module))
+        if self._was_set or copied is None:
+            return deepcopy(self._inner, memo)
+        return own_forward(copied)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return own_forward, (self._module,)
+
+
+def own_forward(module: nn.Module) -> MethodType:
+    """Return the forward of a module's class, bound to it: what copies and pickles of a module get."""
+    return MethodType(type(module).forward, module)
+
 
 class GatherHooks(GradientHooks):
-    """Also unshards groups when a module runs or a parameter is read, and again when backward needs them.
+    """Also has groups gathered when a module runs or a parameter is read, and again when backward needs them.
 
-    A group that is read while none of its modules runs (a tied weight, a functional use) is kept to the end
-    of the model's forward. What autograd saves of a group is replaced by a reference, so backward gathers
-    only what it uses: the weight of an embedding, or a bias, is not gathered again.
+    What autograd saves of a group is replaced by a reference, so backward gathers no more than it uses: an
+    embedding's weight, or a bias, is not gathered again.
     """
 
     def __init__(
@@ -71,66 +156,24 @@ class GatherHooks(GradientHooks):
         model: nn.Module,
         gatherer: Gatherer,
     ) -> None:
-        super().__init__(param_infos, accept)
+        super().__init__(param_infos, accept, model, gatherer)
         self._gatherer = gatherer
-        self._running: Counter[ShardedGroup] = Counter()
-        self._outside: set[ShardedGroup] = set()
-        self._saving: list[saved_tensors_hooks] = []
-        self._owners = [m for m in model.modules() if self._groups_of(m)]
+        modules = [(k, m) for k, m in enumerate(model.modules())]
+        self._owners = [m for _, m in modules if any(p is not None for p in m._parameters.values())]
         for module in self._owners:
-            module._parameters = WatchedParameters(module._parameters, self._touch)
-            groups = self._groups_of(module)
-            self._handles += [
-                module.register_forward_pre_hook(partial(self._enter, groups, not list(module.children()))),
-                module.register_forward_hook(partial(self._leave, groups), always_call=True),
-            ]
-        self._handles += [
-            model.register_forward_pre_hook(self._begin, prepend=True),
-            model.register_forward_hook(self._end, always_call=True),
+            module._parameters = WatchedParameters(module._parameters, gatherer.touch)
+        self._forwards = [
+            GatheredForward(m, k, gatherer)
+            for k, m in modules
+            if k == 0 or gatherer.groups_of(m._parameters.values())
         ]
 
-    def _groups_of(self, module: nn.Module) -> list[ShardedGroup]:
-        found = (self._gatherer.group_of.get(id(p)) for p in module._parameters.values())
-        return list(dict.fromkeys(group for group in found if group is not None))
-
-    def _touch(self, parameter: nn.Parameter) -> None:
-        group = self._gatherer.group_of.get(id(parameter))
-        if group is not None:
-            self._gatherer.use(group)
-            if not self._running[group]:
-                self._outside.add(group)
-
-    def _enter(self, groups: Sequence[ShardedGroup], leaf: bool, *_: object) -> None:
-        self._running.update(groups)
-        for group in groups if leaf else ():
-            self._gatherer.use(group)
-
-    def _leave(self, groups: Sequence[ShardedGroup], *_: object) -> None:
-        self._running.subtract(groups)
-        for group in groups:
-            if group not in self._outside:
-                self._gatherer.release(group)
-
-    def _begin(self, *_: object) -> None:
-        self._gatherer.begin_forward()
-        self._saving.append(saved_tensors_hooks(self._gatherer.pack, self._gatherer.unpack))
-        self._saving[-1].__enter__()
-
-    def _end(self, *_: object) -> None:
-        self._saving.pop().__exit__()
-        self._let_go_outside()
-
-    def _let_go_outside(self) -> None:
-        outside, self._outside = self._outside, set()
-        for group in outside:
-            self._gatherer.release(group)
-
     def after_backward(self) -> None:
-        self._outside.clear()
-        self._running.clear()
         self._gatherer.release_all()
 
     def remove(self) -> None:
         super().remove()
+        for forward in reversed(self._forwards):
+            forward.remove()
         for module in self._owners:
             module._parameters = dict(module._parameters)

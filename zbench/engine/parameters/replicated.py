@@ -1,5 +1,5 @@
-"""Replicated parameters: every rank holds all of them in one flat buffer per dtype; `p.data` is a
-view of it.
+"""Replicated parameters: every rank holds all of them, in one flat buffer a dtype, and `p.data` is a view
+of it.
 """
 
 from abc import ABC, abstractmethod
@@ -8,12 +8,15 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from zbench.engine.memory.kinds import Copy, Memory, transfer
+from zbench.engine.parameters.released import data_was_read, kinds_of, set_values
 from zbench.engine.partition import Extent
 from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.shard_layout import Segment, ShardLayout
 from zbench.engine.transport.works import All
+from zbench.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +39,9 @@ def write_segments(
     value: Callable[[ParamInfo], Tensor | None],
     place: Callable[[Segment], Tensor],
 ) -> None:
-    """Write this rank's part of `value(member)`, a whole tensor, to `place(segment)`; None is skipped.
+    """Write this rank's part of `value(member)`, a whole tensor, to `place(segment)`; None leaves it alone.
 
-    `value` is called once per member, in the same order on every rank, so it may be a collective.
+    `value` is called once a member, in the same order on every rank: it may be collective.
     """
     segments = {member.index: [] for member in members}  # type: dict[int, list[Segment]]
     for s in shard.segments:
@@ -57,7 +60,8 @@ class Parameters(ABC):
     """The model's parameters as the optimizer sees them: segments of this rank to write, and a way to publish
     them.
 
-    `buffers`: their memory on this rank, one per dtype group, in `memory`.
+    buffers: their memory on this rank, one per dtype group, in `memory`. on_edit: called with every segment
+    of this rank, and its values, that somebody else than the engine has changed.
     """
 
     def __init__(
@@ -70,24 +74,34 @@ class Parameters(ABC):
         self.shard, self.dtypes, self.memory, self.dtype_groups = shard, dtypes, memory, dtype_groups
         self.buffers = [memory.zeros(s.length, d) for s, d in zip(dtype_groups, dtypes, strict=True)]
         self._arriving: list[Copy] = []
+        self.on_edit: Callable[[Segment, Tensor], None] = lambda segment, values: None
+        self.param_infos: Sequence[ParamInfo] = ()
 
     @abstractmethod
     def owned(self, segment: Segment) -> Tensor:
-        """Return the stored values [segment.length] of a segment of this rank, in the parameter's dtype."""
+        """Return the stored values [segment.length] of what this rank owns, in the parameter's dtype."""
 
     @abstractmethod
     def adopt(self, param_infos: Sequence[ParamInfo]) -> None:
-        """Make the model's parameters views of what is stored here, and free their old values."""
+        """Make the model's parameters views of the values stored here; their old values are let go."""
 
     @abstractmethod
     def settle(self) -> None:
-        """Publish what is left; return when the next forward may begin."""
+        """Publish the rest; return when the next forward may begin."""
 
     def receive(self, segment: Segment, values: Tensor, at: Memory) -> Copy:
         """Start copying new values of what this rank owns from another memory."""
         copy = transfer(values, at, self.owned(segment), self.memory)
         self._arriving.append(copy)
         return copy
+
+    def mark_updated(self, which: Sequence[bool]) -> None:
+        """Have torch know that these parameters have new values: a graph that saved old ones is refused."""
+        increment_version([t.parameter for t in self.param_infos if which[t.index]])
+
+    @abstractmethod
+    def leave(self) -> None:
+        """The engine is closed: the model's parameters are nobody's now."""
 
     def publish(self, local_stop: int) -> None:
         """Start to send updated values to the other ranks: segments below `local_stop` (local order) are
@@ -118,27 +132,72 @@ _UPDATED = Tag("the weights after a step")
 
 
 class ReplicatedParameters(Parameters):
-    """Whole parameters on every rank; after the optimizer step each rank's parts are all-gathered in place by
+    """Whole parameters on every rank; after the update each rank's parts are gathered in place, block by
     block.
     """
 
     def __init__(
-        self, shard: ShardLayout, dtypes: Sequence[torch.dtype], memory: Memory, collectives: Collectives
+        self,
+        shard: ShardLayout,
+        dtypes: Sequence[torch.dtype],
+        memory: Memory,
+        collectives: Collectives,
+        *,
+        watched: bool = True,
     ) -> None:
         layout = shard.layout
         super().__init__(shard, dtypes, memory, [layout.dtype_group_extent(k) for k in range(len(dtypes))])
-        self.collectives = collectives
+        self.collectives, self._watched = collectives, watched
+        self._versions: list[int] = []
         self._blocks = shard.blocks_to_gather
         self._published = 0
         self._works: list[Work] = []
 
     def adopt(self, param_infos: Sequence[ParamInfo]) -> None:
-        layout = self.shard.layout
         for t in param_infos:
-            span = layout.spans[t.index]
-            t.parameter.data = self._stored(layout.dtype_group_of[t.index], span.start, span.numel).view(
-                t.parameter.shape
+            kinds = kinds_of(t.parameter)
+            set_values(t.parameter, kinds.whole if self._watched else kinds.original, self._view(t))
+            data_was_read(t.parameter)
+        self.param_infos = param_infos
+        self._expect_versions()
+
+    def _expect_versions(self) -> None:
+        self._versions = [t.parameter._version for t in self.param_infos]
+
+    def absorb(self) -> None:
+        """Report the parameters that somebody else has changed since the last step."""
+        edited = set()
+        for t, version in zip(self.param_infos, self._versions, strict=True):
+            if data_was_read(t.parameter) or t.parameter._version != version or self._replaced(t):
+                edited.add(t.index)
+        if edited:
+            self._expect_versions()
+            for s in self.shard.segments:
+                if s.parameter in edited:
+                    self.on_edit(s, self.owned(s))
+
+    def _replaced(self, t: ParamInfo) -> bool:
+        """Whether `p.data = values` gave an unwatched parameter other memory; its values are taken over."""
+        if self._watched or t.parameter.data_ptr() == self._view(t).data_ptr():
+            return False
+        given, mine = t.parameter.data, self._view(t)
+        if given.shape != mine.shape:
+            raise UsageError(
+                f"p.data = values: expected shape {list(mine.shape)} for {t.name!r}, got {list(given.shape)}"
             )
+        mine.copy_(given)
+        t.parameter.data = mine
+        return True
+
+    def leave(self) -> None:
+        for t in self.param_infos:
+            t.parameter.__class__ = kinds_of(t.parameter).original
+            data_was_read(t.parameter)
+
+    def _view(self, t: ParamInfo) -> Tensor:
+        span = self.shard.layout.spans[t.index]
+        stored = self._stored(self.shard.layout.dtype_group_of[t.index], span.start, span.numel)
+        return stored.view(t.parameter.shape)
 
     def owned(self, segment: Segment) -> Tensor:
         return self._stored(segment.dtype_group, segment.flat, segment.length)
@@ -162,3 +221,4 @@ class ReplicatedParameters(Parameters):
         All(self._works).wait()
         self._works.clear()
         self._published = 0
+        self._expect_versions()

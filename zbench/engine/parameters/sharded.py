@@ -2,52 +2,88 @@
 
 A parameter group (usually the parameters of one module) is unsharded at once: this rank's part is copied into
 a new buffer, which is all-gathered in place, and `p.data` of the group's parameters become views of it. When
-the group is resharded they become placeholders of the same shape. No memory is freed while a tensor refers to
-it.
+the group is resharded its parameters become `Released`. No memory is freed while a tensor refers to it.
 """
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from zbench.engine.memory.kinds import Copy, Memory
+from zbench.engine.parameters.released import Kinds, data_was_read, kinds_of, release, set_refusal, set_values
 from zbench.engine.parameters.replicated import Parameters, ParamInfo
 from zbench.engine.partition import Extent
 from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.shard_layout import Segment, ShardLayout
 from zbench.engine.transport.works import All
 
+_REFUSAL = (
+    "the values of {name!r} are not on this rank now: zero_stage 3 keeps them sharded while no module uses"
+    " them; read it inside `with engine.gathered(module_or_parameters):`, and change it with write=True"
+)
+_LEFT = (
+    "the values of {name!r} are gone: its stage-3 engine was closed; take engine.full_parameters() before"
+    " close(), and give it values (p.data = values.clone())"
+)
+
+
+@dataclass(eq=False, slots=True)
+class Member:
+    """One parameter of a group: where it begins in it, and what it holds while it is released."""
+
+    info: ParamInfo
+    start: int
+    shape: torch.Size
+    nowhere: Tensor
+    kinds: Kinds
+    version: int = 0
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.shape.numel()
+
 
 @dataclass(eq=False, slots=True)
 class ShardedGroup:
     """One parameter group, and its state.
 
-    in_use: it must stay unsharded. outstanding: how many saved tensors backward has not asked for yet.
-    resident: small parameters, unsharded after every step and kept so.
+    in_use: used since it was unsharded. frames: how many running modules and open contexts need it. exposed:
+    read where nothing replaces what autograd saves, so autograd may hold the parameters themselves.
+    outstanding: how many saved tensors backward has not asked for yet. resident: small parameters, unsharded
+    after every step and kept so.
     """
 
     store: "ShardedParameters"
     dtype_group: int
     extent: Extent
     blocks: tuple[Extent, ...]
-    members: list[tuple[ParamInfo, int]] = field(default_factory=list)
+    members: list[Member] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
     resident: bool = False
     tag: Tag = field(default_factory=lambda: Tag("weights"))
     full: Tensor | None = None
     unsharding: Work | None = None
     in_use: bool = False
+    exposed: bool = False
+    frames: int = 0
     outstanding: int = 0
 
     @property
     def numel(self) -> int:
         return self.extent.length
 
+    def member_at(self, offset: int) -> Member:
+        """Return the parameter that holds an element of the group's buffer."""
+        return self.members[bisect_right(self.starts, offset) - 1]
+
 
 class ShardedParameters(Parameters):
-    """This rank's parts of all parameters in `memory`, and the operations on their groups."""
+    """Parts of all parameters in `memory`, in the parameters' dtypes, and the operations on groups."""
 
     def __init__(
         self,
@@ -63,25 +99,33 @@ class ShardedParameters(Parameters):
         dtype_groups = [shard.local(layout.dtype_group_extent(k)) for k in range(len(dtypes))]
         super().__init__(shard, dtypes, memory, dtype_groups)
         self.device, self.collectives = device, collectives
-        self._by_storage: dict[int, ShardedGroup] = {}
+        self.by_storage: dict[int, ShardedGroup] = {}
         self._leaving: list[Copy] = []
         self.groups = [
             ShardedGroup(
                 self,
-                group.dtype_group,
+                planned.dtype_group,
                 extent,
                 tuple(b for b in layout.blocks if extent.start <= b.start < extent.stop),
                 resident=k in resident,
             )
-            for k, (group, extent) in enumerate(zip(layout.groups, layout.group_extents, strict=True))
+            for k, (planned, extent) in enumerate(zip(layout.groups, layout.group_extents, strict=True))
         ]
 
     def adopt(self, param_infos: Sequence[ParamInfo]) -> None:
-        spans = self.shard.layout.spans
+        self.param_infos = param_infos
         for group, planned in zip(self.groups, self.shard.layout.groups, strict=True):
-            starts = [spans[i].start - group.extent.start for i in planned.parameters]
-            group.members = [(param_infos[i], at) for i, at in zip(planned.parameters, starts, strict=True)]
-            group.tag = Tag("the weights " + ", ".join(p.name for p, _ in group.members))
+            dtype = self.dtypes[group.dtype_group]
+            missing = torch.nan if dtype.is_floating_point else 0
+            nowhere = torch.full((), missing, dtype=dtype, device=self.device)
+            for i in planned.parameters:
+                t, at = param_infos[i], self.shard.layout.spans[i].start - group.extent.start
+                shape, kinds = t.parameter.shape, kinds_of(t.parameter)
+                group.members.append(Member(t, at, shape, nowhere.expand(shape), kinds))
+                set_refusal(t.parameter, _REFUSAL.format(name=t.name))
+            group.tag = Tag("the weights " + ", ".join(m.info.name for m in group.members))
+            group.members.sort(key=lambda m: (m.start, m.stop))
+            group.starts = [m.start for m in group.members]
             self.reshard(group)
         self.settle()
 
@@ -89,21 +133,20 @@ class ShardedParameters(Parameters):
         return self._stored(segment.dtype_group, segment.local, segment.length)
 
     def settle(self) -> None:
-        """Reshard what was gathered before the optimizer step; unshard resident groups again."""
+        """Let go of values from before the update; gather those that stay."""
         self._arrive()
+        again = [group for group in self.groups if group.members and (group.resident or group.frames)]
         for group in self.groups:
-            if group.members:
-                self.reshard(group)
-                if group.resident:
-                    self.unshard(group)
-        for group in self.groups:
-            if group.resident and group.members:
-                self.wait_for_unshard(group)
+            self.reshard(group)
+        for group in again:
+            self.unshard(group)
+        for group in again:
+            self.wait_for_unshard(group)
 
     def unshard(self, group: ShardedGroup) -> None:
-        """Start to all-gather a group."""
+        """Start to gather a group that is not here."""
         group.full = torch.empty(group.numel, dtype=self.dtypes[group.dtype_group], device=self.device)
-        self._by_storage[group.full.untyped_storage()._cdata] = group
+        self.by_storage[group.full.untyped_storage()._cdata] = group
         self._leaving = [copy for copy in self._leaving if not copy.is_completed()]
         works = []
         for block in group.blocks:
@@ -123,32 +166,57 @@ class ShardedParameters(Parameters):
         self._leaving.clear()
 
     def wait_for_unshard(self, group: ShardedGroup) -> None:
-        """Return when a gather that was started is done; the parameters are whole then."""
+        """Wait for a gather that was started; the parameters are whole then."""
         if group.unsharding is None:
             return
         group.unsharding.wait()
         group.unsharding = None
         assert group.full is not None
-        for param_info, at in group.members:
-            p = param_info.parameter
-            p.data = group.full[at : at + p.numel()].view(p.shape)
+        for m in group.members:
+            parameter = m.info.parameter
+            set_values(parameter, m.kinds.whole, group.full[m.start : m.stop].view(m.shape))
+            m.version = parameter._version
 
     def reshard(self, group: ShardedGroup) -> None:
-        """Free a group's whole values."""
+        """Let go of a group's whole values; a graph that saved exposed parameters cannot be used any more."""
         if group.unsharding is not None:
             group.unsharding.wait()
             group.unsharding = None
         if group.full is not None:
-            del self._by_storage[group.full.untyped_storage()._cdata]
-        group.full, group.in_use = None, False
-        dtype = self.dtypes[group.dtype_group]
-        nowhere = torch.full((), torch.nan if dtype.is_floating_point else 0, dtype=dtype, device=self.device)
-        for param_info, _ in group.members:
-            param_info.parameter.data = nowhere.expand(param_info.parameter.shape)
+            del self.by_storage[group.full.untyped_storage()._cdata]
+        if group.exposed:
+            increment_version([m.info.parameter for m in group.members])
+        group.full, group.in_use, group.exposed = None, False, False
+        for m in group.members:
+            release(m.info.parameter, m.kinds.released, m.nowhere)
 
-    def group_viewed_by(self, tensor: Tensor) -> ShardedGroup | None:
-        """Return the group of whose whole values `tensor` is a view, or None."""
-        return self._by_storage.get(tensor.untyped_storage()._cdata)
+    def leave(self) -> None:
+        for m in (m for group in self.groups for m in group.members):
+            release(m.info.parameter, m.kinds.left, m.nowhere)
+            set_refusal(m.info.parameter, _LEFT.format(name=m.info.name))
+
+    def absorb(self, group: ShardedGroup) -> None:
+        """Keep this rank's parts of what somebody has changed in place in the group's whole values."""
+        for m in group.members:
+            p = m.info.parameter
+            read = data_was_read(p)
+            if p._version != m.version or (read and self._differs(group, m)):
+                m.version = p._version
+                self.release()
+                for s, values in self._parts_of(group, m):
+                    self.on_edit(s, values)
+                    self.owned(s).copy_(values)
+
+    def _differs(self, group: ShardedGroup, m: Member) -> bool:
+        parts = self._parts_of(group, m)
+        return any(not torch.equal(values, self.owned(s).to(self.device)) for s, values in parts)
+
+    def _parts_of(self, group: ShardedGroup, m: Member) -> Iterator[tuple[Segment, Tensor]]:
+        assert group.full is not None
+        for s in self.shard.segments:
+            if s.parameter == m.info.index:
+                at = s.flat - group.extent.start
+                yield s, group.full[at : at + s.length]
 
     def bytes_by_category(self) -> dict[str, int]:
         here = sum(group.full.nbytes for group in self.groups if group.full is not None)

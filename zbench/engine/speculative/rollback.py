@@ -13,6 +13,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from zbench.engine.memory.kinds import Memory
+from zbench.engine.parameters.released import memory_of, set_values
 
 
 class Holder(Protocol):
@@ -100,7 +101,7 @@ class DoubleBuffer:
             others[:] = current
         self.parity = 1 - self.parity
         for parameter, view in moved:
-            parameter.data = view
+            set_values(parameter, type(parameter), view)
 
     def bytes_by_category(self) -> dict[str, int]:
         return summed((h.category, others) for h, others in self._doubled)
@@ -108,9 +109,9 @@ class DoubleBuffer:
     def _moved(self) -> list[tuple[nn.Parameter, Tensor]]:
         if self.parity not in self._views:
             self._views[self.parity] = [
-                (p, _same_view(p.data, twin))
+                (p, _same_view(memory_of(p), twin))
                 for p in self._parameters
-                if (twin := self._twins.get(storage_of(p.data))) is not None
+                if (twin := self._twins.get(storage_of(memory_of(p)))) is not None
             ]
         return self._views[self.parity]
 

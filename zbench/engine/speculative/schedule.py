@@ -134,6 +134,10 @@ class Speculative(Schedule):
         self._ahead.clear()
         return dropped
 
+    def state_changed(self) -> None:
+        self.drop()
+        self._alike.clear()
+
     def bytes_by_category(self) -> dict[str, int]:
         held = self.updates.rollback.bytes_by_category()
         sums = self.updates.squares

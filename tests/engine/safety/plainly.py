@@ -1,0 +1,65 @@
+"""One rank trained by plain PyTorch, the reference of a single-rank engine; and how both are compared."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tests.engine.plain import padded
+from zbench.engine import Engine, build_engine
+from zbench.spec.engine import EngineSpec
+
+STAGES = [
+    {"zero_stage": 0},
+    {"zero_stage": 1},
+    {"zero_stage": 2, "offload_optimizer": "cpu"},
+    {"zero_stage": 3},
+    {"zero_stage": 3, "overlap_comm": False},
+    {"zero_stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu"},
+]
+SMALL = {"param_persistence_threshold": 0, "reduce_bucket_size": 900, "allgather_bucket_size": 700}
+
+
+def row_id(row: Mapping[str, Any]) -> str:
+    """Return a short name of a row."""
+    return "-".join(str(value) for value in row.values())
+
+
+def build(model: nn.Module, row: Mapping[str, Any], group: Any = None, **keys: Any) -> Engine:
+    """Return an engine whose every parameter is sharded where the stage shards."""
+    return build_engine(model, EngineSpec.model_validate({**SMALL, **row, **keys}), group)
+
+
+class Plain:
+    """A model trained by torch's fused AdamW on flat padded buffers: one rank, float32."""
+
+    def __init__(self, model: nn.Module, lr: float = 1e-3) -> None:
+        self.model = model
+        self.masters = {n: nn.Parameter(padded(p)) for n, p in model.named_parameters()}
+        self.optimizer = torch.optim.AdamW(self.masters.values(), lr=lr, weight_decay=0.01, fused=True)
+
+    def step(self) -> None:
+        """Update from the gradients that are there."""
+        named = dict(self.model.named_parameters())
+        for n, master in self.masters.items():
+            gradient = named[n].grad
+            master.data[: named[n].numel()] = named[n].detach().reshape(-1)  # edits count
+            master.grad = None if gradient is None else padded(gradient)
+            named[n].grad = None
+        self.optimizer.step()
+        with torch.no_grad():
+            for n, p in named.items():
+                if self.masters[n].grad is not None:
+                    p.copy_(self.masters[n][: p.numel()].view(p.shape))
+
+    def values(self) -> dict[str, Tensor]:
+        """Return the parameters."""
+        return {n: p.detach().clone() for n, p in self.model.named_parameters()}
+
+
+def assert_same(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """Both have the same names and bits."""
+    assert got.keys() == expected.keys()
+    differing = [n for n in expected if not torch.equal(got[n], expected[n])]
+    assert not differing, differing

@@ -1,0 +1,140 @@
+"""Freezing and unfreezing between steps leaves the bits of plain PyTorch, moments and counts included."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.engine.safety.plainly import STAGES, Plain, assert_same, build, row_id
+from zbench.engine import Engine, load, save
+
+AUTO = {"zero_stage": 1, "offload_optimizer": "cpu", "offload_ratio": "auto"}
+SPECULATIVE = {"zero_stage": 2, "offload_optimizer": "cpu", "offload_schedule": "speculative"}
+each_row = pytest.mark.parametrize("row", [*STAGES, AUTO, SPECULATIVE], ids=row_id)
+
+
+class Layers(nn.Sequential):
+    """Four layers; the frozen ones' weights are needed by backward."""
+
+    def __init__(self, trained: tuple[int, ...]) -> None:
+        torch.manual_seed(5)
+        sizes = (13, 24, 24, 24, 7)
+        super().__init__(*(nn.Linear(a, b) for a, b in pairwise(sizes)))
+        freeze(self, trained)
+
+
+def freeze(net: nn.Module, trained: tuple[int, ...]) -> None:
+    """Have exactly these layers trained."""
+    for k, layer in enumerate(net.children()):
+        layer.requires_grad_(k in trained)
+
+
+def batch(step: int) -> Tensor:
+    return torch.randn(5, 13, generator=torch.Generator().manual_seed(step))
+
+
+def step(engine: Engine, plain: Plain, number: int) -> None:
+    """Take the same step with both."""
+    engine.backward(engine.model(batch(number)).square().mean())
+    plain.model(batch(number)).square().mean().backward()
+    engine.step()
+    plain.step()
+
+
+def pair(row: dict[str, Any], trained: tuple[int, ...]) -> tuple[Engine, Plain]:
+    return build(Layers(trained), row), Plain(Layers(trained))
+
+
+PLANS = {
+    "a trained layer is frozen while another is unfrozen": [(2, 3), (2, 3), (0, 3), (0, 3)],
+    "gradual unfreezing": [(3,), (2, 3), (1, 2, 3), (0, 1, 2, 3)],
+    "frozen, and trained again with its moments": [(2, 3), (2, 3), (0, 3), (0, 3), (2, 3), (0, 1, 2, 3)],
+    "adapters, for long": [(1, 3)] * 6,
+}
+
+
+@each_row
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+def test_what_is_trained_may_change_between_steps(row: dict[str, Any], plan: list[tuple[int, ...]]) -> None:
+    engine, plain = pair(row, plan[0])
+    for number, trained in enumerate(plan):
+        freeze(engine.model, trained)
+        freeze(plain.model, trained)
+        step(engine, plain, number)
+        assert_same(engine.full_parameters(), plain.values())
+    engine.close()
+
+
+@each_row
+def test_a_loss_computed_before_a_layer_was_unfrozen_is_differentiated(row: dict[str, Any]) -> None:
+    engine, plain = pair(row, (3,))
+    step(engine, plain, 0)
+    losses = [net(batch(1)).square().mean() for net in (engine.model, plain.model)]
+    for net in (engine.model, plain.model):
+        freeze(net, (2, 3))
+    total = [
+        loss + net(batch(2)).square().mean()
+        for loss, net in zip(losses, (engine.model, plain.model), strict=True)
+    ]
+    engine.backward(total[0])
+    total[1].backward()
+    engine.step()
+    plain.step()
+    assert_same(engine.full_parameters(), plain.values())
+    engine.close()
+
+
+@each_row
+def test_a_frozen_layer_takes_the_values_that_a_checkpoint_trained(
+    row: dict[str, Any], tmp_path: Any
+) -> None:
+    engine, plain = pair(row, (0, 1, 2, 3))
+    for number in range(2):
+        step(engine, plain, number)
+    for form in (False, True):
+        save(engine, tmp_path / str(form), sharded=form)
+    engine.close()
+    for form in (False, True):
+        other = build(Layers((3,)), row)
+        load(other, tmp_path / str(form))
+        assert_same(other.full_parameters(), plain.values())
+        other.close()
+
+
+@each_row
+def test_a_trained_layer_takes_the_values_that_a_checkpoint_had_frozen(
+    row: dict[str, Any], tmp_path: Any
+) -> None:
+    engine, plain = pair(row, (3,))
+    step(engine, plain, 0)
+    save(engine, tmp_path / "frozen")
+    engine.close()
+    other = build(Layers((0, 1, 2, 3)), row)
+    load(other, tmp_path / "frozen")
+    assert_same(other.full_parameters(), plain.values())
+    freeze(plain.model, (0, 1, 2, 3))
+    step(other, plain, 1)
+    assert_same(other.full_parameters(), plain.values())
+    other.close()
+
+
+@each_row
+def test_a_gather_in_flight_does_not_reach_a_file(row: dict[str, Any], tmp_path: Any) -> None:
+    """An evaluation that ends early leaves what was gathered ahead."""
+    engine, plain = pair(row, (3,))
+    for number in range(2):
+        step(engine, plain, number)
+    with torch.no_grad():
+        engine.model(batch(0))  # records the order
+        engine.model[0](batch(0))
+        hidden = nn.Sequential(*list(engine.model.children())[:2])(batch(0))
+        assert bool(hidden.isfinite().all())
+    state = engine.state_dict()
+    assert all(bool(v.isfinite().all()) for v in state.values())
+    assert_same(
+        {n: state[f"frozen.{n}"] for n in ("0.weight", "1.bias")},
+        {n: plain.values()[n] for n in ("0.weight", "1.bias")},
+    )
+    engine.close()

@@ -1,0 +1,265 @@
+"""Ways to use a model that are not one forward, one backward: the bits of plain PyTorch, or refused."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import save_on_cpu
+from torch.nn import functional
+
+from tests.engine.safety.plainly import STAGES, Plain, assert_same, build, row_id
+from zbench.engine import Engine
+from zbench.errors import UsageError
+
+each_stage = pytest.mark.parametrize("row", STAGES, ids=row_id)
+sharded = pytest.mark.parametrize("row", [r for r in STAGES if r["zero_stage"] == 3], ids=row_id)
+Loss = Callable[["Net", Tensor], Tensor]
+
+
+class Net(nn.Module):
+    """Layers, a module that calls itself, and ways to use them outside of forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.first, self.again, self.last = nn.Linear(13, 40), Again(), nn.Linear(40, 7)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.again(torch.tanh(self.first(x)), 2))
+
+    def head(self, x: Tensor) -> Tensor:
+        """Return what forward returns, without being it."""
+        return self.last(self.again(torch.tanh(self.first(x)), 1))
+
+
+class Again(nn.Module):
+    """Holds its weight while it calls itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(40, 40) / 7)
+        self.inner = nn.Identity()
+
+    def forward(self, x: Tensor, depth: int) -> Tensor:
+        weight = self.weight
+        if depth:
+            x = self(x, depth - 1)
+        return torch.tanh(self.inner(x) @ weight)
+
+
+def by_forward(net: Net, x: Tensor) -> Tensor:
+    return net(x).square().mean()
+
+
+def by_another_method(net: Net, x: Tensor) -> Tensor:
+    return net.head(x).square().mean()
+
+
+def with_a_weight_read_before(net: Net, x: Tensor) -> Tensor:
+    penalty = net.first.weight.square().sum() + net.again.weight.abs().sum()
+    return net(x).square().mean() + 0.1 * penalty
+
+
+def with_a_weight_read_after(net: Net, x: Tensor) -> Tensor:
+    return net(x).square().mean() + 0.1 * net.first.weight.square().sum()
+
+
+def with_a_weight_and_an_evaluation(net: Net, x: Tensor) -> Tensor:
+    penalty = net.first.weight.square().sum()
+    with torch.no_grad():
+        net(x)
+    return net(x).square().mean() + 0.1 * penalty
+
+
+def by_a_functional_use(net: Net, x: Tensor) -> Tensor:
+    h = torch.tanh(functional.linear(x, net.first.weight, net.first.bias))
+    return functional.linear(net.again(h, 0), net.last.weight).square().mean()
+
+
+def twice(net: Net, x: Tensor) -> Tensor:
+    return (net(x) + net(2 * x)).square().mean()
+
+
+LOSSES = (by_forward, by_another_method, with_a_weight_read_before, with_a_weight_read_after, twice)
+LOSSES += (with_a_weight_and_an_evaluation, by_a_functional_use)
+
+
+def batch(step: int) -> Tensor:
+    return torch.randn(5, 13, generator=torch.Generator().manual_seed(step))
+
+
+def train(engine: Engine, plain: Plain, loss: Loss, steps: int = 3) -> None:
+    """Take the same steps with both."""
+    for step in range(steps):
+        engine.backward(loss(engine.model, batch(step)))  # type: ignore[arg-type]
+        loss(plain.model, batch(step)).backward()  # type: ignore[arg-type]
+        engine.step()
+        plain.step()
+
+
+def pair(row: dict[str, Any], **keys: Any) -> tuple[Engine, Plain]:
+    return build(Net(), row, **keys), Plain(Net())
+
+
+@each_stage
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda f: f.__name__)
+def test_a_loss_is_differentiated_however_it_is_computed(row: dict[str, Any], loss: Loss) -> None:
+    engine, plain = pair(row)
+    train(engine, plain, loss)
+    assert_same(engine.full_parameters(), plain.values())
+    engine.close()
+
+
+@each_stage
+def test_the_sum_over_all_parameters_is_differentiated_inside_gathered(row: dict[str, Any]) -> None:
+    engine, plain = pair(row)
+
+    def loss(net: nn.Module, x: Tensor) -> Tensor:
+        return net(x).square().mean() + sum(p.square().sum() for p in net.parameters())
+
+    for step in range(3):
+        if row["zero_stage"] == 3:
+            with pytest.raises(UsageError, match=r"'again.weight'|'first.weight'.*engine.gathered"):
+                loss(engine.model, batch(step))
+        with engine.gathered(engine.model):
+            total = loss(engine.model, batch(step))
+        engine.backward(total)
+        loss(plain.model, batch(step)).backward()
+        engine.step()
+        plain.step()
+    assert_same(engine.full_parameters(), plain.values())
+    engine.close()
+
+
+@each_stage
+def test_a_loss_of_before_the_update_cannot_be_differentiated_after_it(row: dict[str, Any]) -> None:
+    engine, plain = pair(row)
+    old = by_forward(engine.model, batch(7))  # type: ignore[arg-type]
+    train(engine, plain, by_forward, steps=1)
+    before = engine.full_parameters()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        engine.backward(old)
+    assert_same(engine.full_parameters(), before)
+    train(engine, plain, by_forward)
+    assert_same(engine.full_parameters(), plain.values())
+    engine.close()
+
+
+@each_stage
+def test_a_loss_of_before_the_update_with_a_weight_read_outside_cannot_be_used_either(
+    row: dict[str, Any],
+) -> None:
+    engine, plain = pair(row)
+    old = by_a_functional_use(engine.model, batch(7))  # type: ignore[arg-type]
+    train(engine, plain, by_forward, steps=1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        engine.backward(old)
+    engine.close()
+
+
+@each_stage
+def test_an_activation_changed_in_place_is_an_error_as_in_torch(row: dict[str, Any]) -> None:
+    engine, _ = pair(row)
+
+    class Bad(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            y = torch.tanh(x)
+            y.mul_(2)
+            return y
+
+    engine.model.again.inner = Bad()  # type: ignore[union-attr]
+    loss = by_forward(engine.model, batch(0))  # type: ignore[arg-type]
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        engine.backward(loss)
+    engine.close()
+
+
+@each_stage
+def test_outer_hooks_on_saved_tensors_are_honoured(row: dict[str, Any]) -> None:
+    engine, plain = pair(row)
+    packed: list[torch.Size] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        packed.append(tensor.shape)
+        return tensor
+
+    for step in range(2):
+        with save_on_cpu(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            loss = by_forward(engine.model, batch(step))  # type: ignore[arg-type]
+        engine.backward(loss)
+        by_forward(plain.model, batch(step)).backward()  # type: ignore[arg-type]
+        engine.step()
+        plain.step()
+    assert torch.Size([5, 40]) in packed
+    assert_same(engine.full_parameters(), plain.values())
+    engine.close()
+
+
+@each_stage
+def test_an_interrupt_in_forward_leaves_nothing_behind(row: dict[str, Any]) -> None:
+    engine, plain = pair(row)
+    train(engine, plain, by_forward, steps=1)
+
+    class Interrupts(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise KeyboardInterrupt
+
+    whole, engine.model.again.inner = engine.model.again.inner, Interrupts()  # type: ignore[union-attr]
+    with pytest.raises(KeyboardInterrupt):
+        engine.model(batch(0))
+    assert torch._C._autograd._top_saved_tensors_default_hooks(False) is None
+    engine.model.again.inner = whole  # type: ignore[union-attr]
+    train(engine, plain, by_forward)
+    assert_same(engine.full_parameters(), plain.values())
+    engine.close()
+
+
+@sharded
+def test_what_is_recorded_of_a_root_that_is_never_called_stays_bounded(row: dict[str, Any]) -> None:
+    engine, _ = pair(row)
+    net = engine.model
+    for _ in range(50):
+        with torch.no_grad():
+            net.head(batch(0))
+            net.first.weight.sum()
+    orders = engine._core.hooks._gatherer._traces.values()  # type: ignore[attr-defined]
+    assert 0 < sum(len(order.order) for order in orders) < 20
+    engine.close()
+
+
+@each_stage
+def test_a_module_added_after_build_is_refused_by_name(row: dict[str, Any]) -> None:
+    engine, plain = pair(row)
+    train(engine, plain, by_forward, steps=1)
+    engine.model.added = nn.Linear(3, 3)
+    for call in (engine.state_dict, engine.full_parameters):
+        with pytest.raises(UsageError, match=r"'added.weight' was added.*build another"):
+            call()
+    with pytest.raises(UsageError, match=r"'added.weight' was added.*build another"):
+        engine.backward(by_forward(engine.model, batch(0)))  # type: ignore[arg-type]
+    del engine.model.added
+    train(engine, plain, by_forward)
+    assert_same(engine.full_parameters(), plain.values())
+    engine.close()
+
+
+@each_stage
+def test_a_model_is_copied_whole_or_refuses(row: dict[str, Any]) -> None:
+    engine, plain = pair(row)
+    train(engine, plain, by_forward, steps=1)
+    if row["zero_stage"] == 3:
+        with pytest.raises(UsageError, match=r"engine\.gathered"):
+            deepcopy(engine.model)
+    with engine.gathered(engine.model):
+        copy = deepcopy(engine.model)
+    assert_same({n: p.detach() for n, p in copy.named_parameters()}, plain.values())
+    assert all(type(p) is nn.Parameter for p in copy.parameters())
+    assert torch.equal(copy(batch(1)), plain.model(batch(1)))
+    copy(batch(1)).sum().backward()
+    train(engine, plain, by_forward)
+    assert_same(engine.full_parameters(), plain.values())
+    engine.close()
+    assert copy.first.weight.grad is not None

@@ -1,0 +1,211 @@
+"""What a parameter is while its values are elsewhere: it can be described, and refuses everything else.
+
+A parameter changes its class, not its identity: it stays the same `nn.Parameter` object to optimizers, hooks
+and containers. While it is whole its class only watches `p.data`, the one alias that torch's version counter
+does not see. A released one answers questions about its shape, dtype, gradient and hooks through
+`__torch_function__`, where torch brings every other operation, and raises UsageError there.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import new_class
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from zbench.errors import UsageError
+
+_REFUSAL = "_zbench_refusal"
+_READ = "_zbench_data_was_read"
+_BASE: Any = torch._C.TensorBase
+
+_ATTRIBUTES = (
+    "shape dtype device layout ndim nbytes itemsize names name requires_grad grad grad_fn is_leaf"
+    " retains_grad output_nr _version _backward_hooks _post_accumulate_grad_hooks _grad _grad_fn _base"
+    " grad_dtype is_cpu is_cuda is_meta is_sparse is_sparse_csr is_quantized is_nested is_mkldnn is_mps"
+    " is_xpu is_xla is_mtia"
+)
+_SETTABLE = "requires_grad grad _backward_hooks _post_accumulate_grad_hooks grad_dtype"
+_METHODS = (
+    "size dim ndimension numel nelement element_size get_device is_floating_point is_complex is_signed"
+    " is_inference is_same_size has_names __len__ _is_view requires_grad_ register_hook retain_grad"
+    " register_post_accumulate_grad_hook new_empty new_zeros new_ones new_full new_tensor"
+)
+_FUNCTIONS = (
+    "numel is_floating_point is_complex is_signed is_same_size result_type empty_like zeros_like ones_like"
+    " full_like rand_like randn_like randint_like"
+)
+_STRIDED = frozenset({Tensor.stride, Tensor.is_contiguous, Tensor.storage_offset})
+
+
+def _of(owner: object, names: str, kind: str | None = None) -> set[Callable[..., Any]]:
+    found = [getattr(owner, name) for name in names.split() if hasattr(owner, name)]
+    return {getattr(each, kind) if kind else each for each in found}
+
+
+_DESCRIBE = frozenset(
+    _of(Tensor, _ATTRIBUTES, "__get__")
+    | _of(Tensor, _SETTABLE, "__set__")
+    | _of(Tensor, _METHODS)
+    | _of(torch, _FUNCTIONS)
+)
+
+
+class Whole(nn.Parameter):
+    """A parameter whose values are here. Notes when `p.data` is handed out or replaced."""
+
+    @property
+    def data(self) -> Tensor:
+        setattr(self, _READ, True)
+        values: Tensor = _BASE.data.__get__(self)
+        return values
+
+    @data.setter
+    def data(self, values: Tensor) -> None:
+        mine: Tensor = _BASE.data.__get__(self)
+        if values.shape != mine.shape or values.dtype != mine.dtype or values.device != mine.device:
+            raise UsageError(
+                f"p.data = values: expected {mine.dtype} of shape {list(mine.shape)} on {mine.device}, as"
+                f" the engine keeps it, got {values.dtype} of shape {list(values.shape)} on {values.device};"
+                " convert or move the model before build_engine"
+            )
+        mine.copy_(values)
+        setattr(self, _READ, True)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
+        if id(self) not in memo:
+            values = _BASE.data.__get__(self).clone(memory_format=torch.preserve_format)
+            memo[id(self)] = nn.Parameter(values, self.requires_grad)
+        copied: nn.Parameter = memo[id(self)]
+        return copied
+
+
+class Released(nn.Parameter):
+    """A parameter whose values are not here."""
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if func in _DESCRIBE:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        if func in (Tensor.__repr__, Tensor.__format__):
+            return _described(args[0])
+        if func in _STRIDED:
+            with torch._C.DisableTorchFunctionSubclass():
+                like = torch.empty(args[0].shape, dtype=args[0].dtype, device="meta")
+                return func(like, *args[1:], **(kwargs or {}))
+        return cls._refuse(func, args, kwargs or {})
+
+    @classmethod
+    def _refuse(cls, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        refuse(func, args, kwargs)
+
+
+class Left(Released):
+    """A parameter that a closed engine has left behind: `p.data = values` makes it an ordinary one again."""
+
+    @classmethod
+    def _refuse(cls, func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if func != _BASE.data.__set__:
+            refuse(func, args, kwargs)
+        parameter, values = args
+        parameter.__class__ = kinds_of(parameter).original
+        delattr(parameter, _REFUSAL)
+        parameter.data = values
+
+
+def refuse(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> NoReturn:
+    """Raise UsageError for an operation on a released parameter among its arguments."""
+    pending: list[Any] = [*args, *kwargs.values()]
+    text = "the values of this parameter are not on this rank now"
+    while pending:
+        value = pending.pop(0)
+        if isinstance(value, Released):
+            text = getattr(value, _REFUSAL, text)
+            break
+        pending += value if isinstance(value, list | tuple) else []
+    name = getattr(func, "__name__", str(func))
+    if name in ("__get__", "__set__"):
+        name = f"its attribute {getattr(getattr(func, '__self__', None), '__name__', '')!r}".rstrip()
+    raise UsageError(f"{text} (refused: {name})")
+
+
+def _described(parameter: nn.Parameter) -> str:
+    with torch._C.DisableTorchFunctionSubclass():
+        shape, dtype, grad = list(parameter.shape), parameter.dtype, parameter.requires_grad
+    return f"(values not on this rank now, shape={shape}, dtype={dtype}, requires_grad={grad})"
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """The classes that a parameter of the class `original` takes in turn."""
+
+    original: type[nn.Parameter]
+    whole: type[nn.Parameter]
+    released: type[nn.Parameter]
+    left: type[nn.Parameter]
+
+
+@cache
+def _kinds(original: type[nn.Parameter]) -> Kinds:
+    if original is nn.Parameter:
+        return Kinds(original, Whole, Released, Left)
+
+    def derived(kind: type[nn.Parameter]) -> type[nn.Parameter]:
+        name = f"{kind.__name__}{original.__name__}"
+        made = new_class(name, (kind, original), {}, lambda body: body.update(_zbench_original=original))
+        assert issubclass(made, nn.Parameter)
+        return made
+
+    return Kinds(original, derived(Whole), derived(Released), derived(Left))
+
+
+def kinds_of(parameter: nn.Parameter) -> Kinds:
+    """Return the classes of a parameter, whichever it has now."""
+    kind = type(parameter)
+    if kind in (Whole, Released, Left):
+        return _kinds(nn.Parameter)
+    return _kinds(getattr(kind, "_zbench_original", kind))
+
+
+def is_released(parameter: Tensor) -> bool:
+    """Whether the parameter's values are elsewhere."""
+    return isinstance(parameter, Released)
+
+
+def set_refusal(parameter: nn.Parameter, text: str) -> None:
+    """Say what a refused operation on this parameter tells its user."""
+    setattr(parameter, _REFUSAL, text)
+
+
+def set_values(parameter: nn.Parameter, kind: type[nn.Parameter], values: Tensor) -> None:
+    """Give the parameter the class `kind`, and `values` as its memory."""
+    parameter.__class__ = kind
+    _BASE.data.__set__(parameter, values)
+
+
+def memory_of(parameter: nn.Parameter) -> Tensor:
+    """Return the memory behind a parameter, whatever it holds; for the engine's own use."""
+    with torch._C.DisableTorchFunctionSubclass():
+        values: Tensor = _BASE.data.__get__(parameter)
+    return values
+
+
+def release(parameter: nn.Parameter, kind: type[nn.Parameter], nowhere: Tensor) -> None:
+    """Give the parameter the released class `kind`, and `nowhere`, of its shape, as its memory."""
+    parameter.__class__ = nn.Parameter
+    _BASE.data.__set__(parameter, nowhere)
+    parameter.__class__ = kind
+
+
+def data_was_read(parameter: nn.Parameter) -> bool:
+    """Return whether `p.data` has been handed out since the last call."""
+    return parameter.__dict__.pop(_READ, False) is True

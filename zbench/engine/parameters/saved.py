@@ -1,0 +1,74 @@
+"""What autograd keeps in place of the tensors that it saves while a region is open.
+
+torch checks that a saved tensor has not been changed in place since, but not where hooks keep it. So it is
+checked here, with torch's own message.
+"""
+
+from torch import Tensor
+
+from zbench.engine.parameters.sharded import Member, ShardedGroup
+
+
+def _check(tensor: Tensor, version: int) -> None:
+    if tensor._version != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation:"
+            f" [{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; expected version"
+            f" {version} instead. Hint: enable anomaly detection to find the operation that failed to compute"
+            " its gradient, with torch.autograd.set_detect_anomaly(True)."
+        )
+
+
+class Saved:
+    """A tensor that is kept as it is."""
+
+    __slots__ = ("_tensor", "_version")
+
+    def __init__(self, tensor: Tensor) -> None:
+        # a node that keeps its own output is never freed
+        self._tensor = tensor if tensor.is_leaf else tensor.detach()
+        self._version = tensor._version
+
+    def tensor(self) -> Tensor:
+        """Return it; RuntimeError if it has been changed."""
+        _check(self._tensor, self._version)
+        return self._tensor
+
+
+class SavedView:
+    """A view of a parameter in a group, to be made again in backward. Outstanding until it has been asked
+    for.
+    """
+
+    __slots__ = ("_counted", "_offset", "_pending", "_size", "_stride", "_version", "parameter")
+
+    def __init__(self, group: ShardedGroup, member: Member, tensor: Tensor) -> None:
+        self.parameter, self._version = member.info.parameter, tensor._version
+        self._size, self._stride = tensor.size(), tensor.stride()
+        self._offset = tensor.storage_offset() - member.start
+        self._counted, self._pending = group, True
+        group.outstanding += 1
+
+    @classmethod
+    def of(cls, group: ShardedGroup, tensor: Tensor) -> "SavedView | None":
+        """Return what stands for `tensor`; None where it sees the group's memory as something else than its
+        parameter's elements.
+        """
+        member = group.member_at(int(tensor.storage_offset()))
+        alike = tensor.dtype == group.store.dtypes[group.dtype_group] and not tensor.is_neg()
+        alike = alike and tensor._version == member.info.parameter._version  # not by way of p.data
+        return cls(group, member, tensor) if alike else None
+
+    def tensor(self, group: ShardedGroup, member: Member) -> Tensor:
+        """Return it from the group's whole values; RuntimeError if they have changed."""
+        self._settle()
+        _check(self.parameter, self._version)
+        assert group.full is not None
+        return group.full.as_strided(self._size, self._stride, member.start + self._offset)
+
+    def _settle(self) -> None:
+        self._counted.outstanding -= self._pending
+        self._pending = False
+
+    def __del__(self) -> None:
+        self._settle()
