@@ -68,7 +68,7 @@ def build(layers: int, width: int, length: int, *, held: bool) -> tuple[Engine, 
     if held:
         gradients = engine._core.gradients
         assert isinstance(gradients, CompiledGradients)
-        gradients.memory.release_buckets = lambda: None  # type: ignore[method-assign]
+        gradients.release_buckets = lambda: None  # type: ignore[method-assign]
         adam.beside.append(engine._core.optimizer.shard.length * 4)
     return engine, adam
 

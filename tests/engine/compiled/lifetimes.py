@@ -113,7 +113,7 @@ def update_peak(group: dist.ProcessGroup, *, held: bool, spec: dict[str, Any]) -
     engine, probe = build(group, model, **spec)
     partition = engine._core.optimizer.shard.length * 4
     if held:
-        gradients_of(engine).memory.release_buckets = lambda: None  # type: ignore[method-assign]
+        gradients_of(engine).release_buckets = lambda: None  # type: ignore[method-assign]
         probe.beside = [partition]
     buckets = 0
 

@@ -1,7 +1,9 @@
 """Tasks as the native code takes them: a checked list of addresses, built once and run as often as needed."""
 
+import itertools
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +13,7 @@ from zbench.engine.adam.contract import AdamTask, Hyper, Slot
 
 DTYPE_CODES: dict[torch.dtype | None, int] = {None: 0, torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
 _NO_SLOT = (0, 0, 0, 0)
+_T = TypeVar("_T")
 
 
 def task_tensors(task: AdamTask) -> Iterable[Tensor]:
@@ -46,6 +49,15 @@ def native_hyper(hyper: Hyper) -> "_native.Hyper":
         bias_correction=hyper.bias_correction,
         decoupled=hyper.decoupled,
     )
+
+
+def equal_runs(values: Iterable[_T]) -> Iterator[tuple[int, int, _T]]:
+    """Yield (begin, end, value) for each run of equal consecutive values."""
+    begin = 0
+    for value, run in itertools.groupby(values):
+        end = begin + sum(1 for _ in run)
+        yield begin, end, value
+        begin = end
 
 
 def build_plan(tasks: Sequence[AdamTask]) -> "_native.Plan":

@@ -3,7 +3,6 @@
 With 2,000 tasks, checking and building anew costs as much as the update itself.
 """
 
-import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from torch import Tensor
 from zbench import _native
 from zbench.engine.adam.checks import check_hyper, check_tasks
 from zbench.engine.adam.contract import AdamTask
-from zbench.engine.adam.plan import build_plan, is_simulated, native_hyper
+from zbench.engine.adam.plan import build_plan, equal_runs, is_simulated, native_hyper
 
 _DTYPE, _DEVICE = attrgetter("dtype"), attrgetter("device")
 
@@ -94,10 +93,8 @@ def _described(tensors: list[Tensor]) -> list[Any]:
 
 def _set_steps(plan: "_native.Plan", tasks: Sequence[AdamTask]) -> bool:
     """Give the plan the tasks' steps and hyperparameters; False where one of them is not valid."""
-    begin = 0
     rows = ((type(task.step), task.step, task.hyper) for task in tasks)  # the type: True equals 1
-    for (kind, step, hyper), run in itertools.groupby(rows):
-        end = begin + sum(1 for _ in run)
+    for begin, end, (kind, step, hyper) in equal_runs(rows):
         try:
             check_hyper(hyper)
         except ValueError:
@@ -105,5 +102,4 @@ def _set_steps(plan: "_native.Plan", tasks: Sequence[AdamTask]) -> bool:
         if kind is not int or not 1 <= step < 2**63:
             return False
         plan.set_steps(begin, end, step, native_hyper(hyper))
-        begin = end
     return True

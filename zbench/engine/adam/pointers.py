@@ -1,6 +1,5 @@
 """The addresses of an optimizer's tensors: read at each step, checked again only when they have changed."""
 
-import itertools
 from operator import attrgetter
 from typing import Any
 
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from zbench.engine.adam.checks import check_tasks
 from zbench.engine.adam.contract import AdamTask, Hyper, Slot
-from zbench.engine.adam.plan import build_plan, check_overlap, is_simulated, native_hyper
+from zbench.engine.adam.plan import build_plan, check_overlap, equal_runs, is_simulated, native_hyper
 
 _DTYPE = attrgetter("dtype")
 Entry = tuple[int, Tensor, dict[str, Any]]
@@ -50,11 +49,8 @@ class Pointers:
         """Update all entries: number k is at steps[k] and has the hyperparameters of its group."""
         if self._plan is None:
             return
-        begin = 0
-        for (group, step), run in itertools.groupby(zip(self._groups, steps, strict=True)):
-            end = begin + sum(1 for _ in run)
+        for begin, end, (group, step) in equal_runs(zip(self._groups, steps, strict=True)):
             self._plan.set_steps(begin, end, step, native_hyper(hypers[group]))
-            begin = end
         self._plan.run(grad_scale=grad_scale, threads=torch.get_num_threads())
 
 

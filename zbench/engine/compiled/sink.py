@@ -6,41 +6,12 @@ from torch import Tensor
 
 from zbench.engine.compiled.ops import set_current
 from zbench.engine.compiled.registry import StepRegistry
-from zbench.engine.compiled.step_buffers import StepBucketBuffers, ZeroCopyStepBucketBuffers
-from zbench.engine.gradients.reduced_buffers import ReducedGradientBuffer
+from zbench.engine.gradients.bucket_buffers import BucketBuffers
 from zbench.engine.gradients.reducer import BucketReducer
 from zbench.engine.gradients.sinks import ReplicatedGradients
 from zbench.engine.policies import AccumulationBoundary
 from zbench.engine.transport.choose import Transport
 from zbench.errors import UsageError
-
-
-class ReductionMemory:
-    """All memory of a step's reductions: bucket buffers, the collectives' scratch, reduced gradients."""
-
-    def __init__(
-        self,
-        once: ZeroCopyStepBucketBuffers,
-        several: StepBucketBuffers,
-        transport: Transport,
-        reduced_gradients: ReducedGradientBuffer,
-    ) -> None:
-        """once, several: what a step with one backward writes to, and one with more."""
-        self.once, self.several = once, several
-        self._transport, self._reduced_gradients = transport, reduced_gradients
-
-    def release_buckets(self) -> None:
-        """Free every buffer that is not in use."""
-        self.once.pool.drop()
-        self.several.pool.drop()
-        self._transport.release_scratch()
-
-    def release(self) -> None:
-        """Free everything; no collective may be in flight."""
-        self.once.drop()
-        self.several.drop()
-        self.release_buckets()
-        self._reduced_gradients.release()
 
 
 class CompiledGradients(ReplicatedGradients):
@@ -55,13 +26,14 @@ class CompiledGradients(ReplicatedGradients):
         self,
         reducer: BucketReducer,
         registry: StepRegistry,
-        memory: ReductionMemory,
+        buffers: tuple[BucketBuffers, BucketBuffers],
+        transport: Transport,
         uncompile: Callable[[], None],
     ) -> None:
-        """uncompile: makes the model run its own code again."""
-        super().__init__(reducer, (), once=memory.once, several=memory.several)
-        self._registry = registry
-        self.memory, self._uncompile = memory, uncompile
+        """buffers: those of a step with one backward, and with several. uncompile: undoes the compilation."""
+        once, several = buffers
+        super().__init__(reducer, (), once=once, several=several)
+        self._registry, self._transport, self._uncompile = registry, transport, uncompile
         self._partial: dict[int, Tensor] = {}
         self._absent: frozenset[int] = frozenset()
 
@@ -96,12 +68,12 @@ class CompiledGradients(ReplicatedGradients):
         while self._partial:
             super().accept(*self._partial.popitem())
         super().finish()
-        self.memory.release_buckets()
+        self.release_buckets()
 
     def settle(self) -> None:
         """Return when the step's sums stand in the targets."""
         super().settle()
-        self.memory.release_buckets()
+        self.release_buckets()
 
     def abandon(self) -> None:
         """Forget the step and free all it holds, in the middle of a backward or after it."""
@@ -113,15 +85,30 @@ class CompiledGradients(ReplicatedGradients):
         """Forget the step's gradients: the update has read them, or they were dropped."""
         super().clear()
         self._registry.forget()
-        self.memory.release()
+        self._release()
 
     def bytes_by_category(self) -> dict[str, int]:
         """Return what it holds now, the targets apart."""
-        partial = sum(gradient.nbytes for gradient in self._partial.values())
-        return {"buckets": self.memory.once.pool.bytes + self.memory.several.pool.bytes + partial}
+        held = sum(gradient.nbytes for gradient in self._partial.values())
+        for buffers in (self._once, self._several):
+            held += buffers.bytes_by_category()["buckets"]
+        return {"buckets": held}
 
     def close(self) -> None:
         """Make the model run its own code again, and free everything."""
         super().close()
         self._uncompile()
-        self.memory.release()
+        self._release()
+
+    def release_buckets(self) -> None:
+        """Free every buffer that is not in use."""
+        self._once.release_unused()
+        self._several.release_unused()
+        self._transport.release_scratch()
+
+    def _release(self) -> None:
+        """Free everything; no collective may be in flight."""
+        self._once.release()
+        self._several.release()
+        self.release_buckets()
+        self.reducer.reduced_gradients.release()

@@ -43,6 +43,14 @@ class BucketBuffers(ABC):
         """Drop what was written to a bucket that will not be sent."""
         return
 
+    def release_unused(self) -> None:
+        """Free the buffers that hold no gradients."""
+        return
+
+    def release(self) -> None:
+        """Free every buffer that is taken from a pool, also those that hold gradients."""
+        return
+
 
 class PooledBucketBuffers(BucketBuffers):
     """Takes a buffer from a pool at a bucket's first gradient and returns it after the reduction."""
@@ -68,6 +76,14 @@ class PooledBucketBuffers(BucketBuffers):
     def discard(self, bucket: int) -> None:
         if bucket in self._used:
             self.close(bucket)
+
+    def release_unused(self) -> None:
+        self.pool.drop()
+
+    def release(self) -> None:
+        for bucket in list(self._used):
+            self.close(bucket)
+        self.pool.drop()
 
     def bytes_by_category(self) -> dict[str, int]:
         return {"buckets": self.pool.bytes}
@@ -106,18 +122,40 @@ class InPlaceBucketBuffers(BucketBuffers):
         return {}
 
 
-class CastBucketBuffers(PersistentBucketBuffers):
-    """A persistent buffer whose buckets are cast to the communication dtype in pooled buffers."""
+class CastBucketBuffers(BucketBuffers):
+    """Gradients are written to `inner` and sent from `pooled`, in another dtype."""
 
-    def __init__(self, layout: Layout, make: Callable[[], Tensor], pooled: PooledBucketBuffers) -> None:
-        super().__init__(layout, make)
-        self._pooled = pooled
+    def __init__(self, layout: Layout, inner: BucketBuffers, pooled: BucketBuffers) -> None:
+        super().__init__(layout)
+        self._inner, self._pooled = inner, pooled
+
+    def open(self, bucket: int) -> Tensor:
+        return self._inner.open(bucket)
 
     def ready(self, bucket: int) -> Tensor:
-        return self._pooled.open(bucket).copy_(self.open(bucket))
+        sent = self._pooled.open(bucket).copy_(self._inner.open(bucket))
+        self._inner.close(bucket)
+        return sent
 
     def close(self, bucket: int) -> None:
         self._pooled.close(bucket)
+
+    def discard(self, bucket: int) -> None:
+        self._inner.discard(bucket)
+        self._pooled.discard(bucket)
+
+    def release_unused(self) -> None:
+        self._inner.release_unused()
+        self._pooled.release_unused()
+
+    def release(self) -> None:
+        self._inner.release()
+        self._pooled.release()
+
+    def bytes_by_category(self) -> dict[str, int]:
+        return (
+            self._inner.bytes_by_category()
+        )  # the pool is that of a step with one backward, and counted there
 
 
 class ZeroCopyBucketBuffers(BucketBuffers):
@@ -150,6 +188,13 @@ class ZeroCopyBucketBuffers(BucketBuffers):
     def discard(self, bucket: int) -> None:
         if self._zero_copied.pop(bucket, None) is None:
             self.inner.discard(bucket)
+
+    def release_unused(self) -> None:
+        self.inner.release_unused()
+
+    def release(self) -> None:
+        self._zero_copied.clear()
+        self.inner.release()
 
     def bytes_by_category(self) -> dict[str, int]:
         return self.inner.bytes_by_category()

@@ -54,6 +54,19 @@ class BucketBufferFactory:
         make = partial(
             torch.zeros, self._layout.length, dtype=dtypes.accumulation, device=self._config.device
         )
-        if dtypes.communication in (None, dtypes.accumulation):
-            return PersistentBucketBuffers(self._layout, make)
-        return CastBucketBuffers(self._layout, make, self._pooled)
+        return self._sent(PersistentBucketBuffers(self._layout, make))
+
+    def pooled(self) -> tuple[BucketBuffers, BucketBuffers]:
+        """Return what `direct` and `accumulating` return, but all from pools, which can be freed between
+        steps.
+        """
+        dtypes = self._dtypes
+        sums = [dtypes.accumulation] * len(dtypes.parameters)
+        accumulating = PooledBucketBuffers(self._layout, sums, self._config.device)
+        direct = ZeroCopyBucketBuffers(self._layout, self._pooled, dtypes.communication_dtypes)
+        return direct, self._sent(accumulating)
+
+    def _sent(self, accumulating: BucketBuffers) -> BucketBuffers:
+        if self._dtypes.communication in (None, self._dtypes.accumulation):
+            return accumulating
+        return CastBucketBuffers(self._layout, accumulating, self._pooled)

@@ -4,14 +4,13 @@ again.
 
 import dataclasses
 from collections.abc import Sequence
-from itertools import groupby
 
 from torch import Tensor
 
 from zbench import _native
 from zbench.engine.adam import NORM_CHUNK, AdamTask, Hyper, Slot
 from zbench.engine.adam.checks import check_hyper, check_tasks
-from zbench.engine.adam.plan import build_plan, is_simulated, native_hyper, task_tensors
+from zbench.engine.adam.plan import build_plan, equal_runs, is_simulated, native_hyper, task_tensors
 from zbench.engine.optimizer.shard_optimizer import ShardOptimizer, UpdateRun
 from zbench.engine.shard_layout import Segment
 from zbench.engine.speculative.rollback import Rollback
@@ -47,12 +46,9 @@ class Update:
             return
         for _, hyper in stamps:
             check_hyper(hyper)
-        begin = 0
-        for (step, hyper), same in groupby(stamps):
-            end = begin + len(list(same))
-            if self.plan is not None:
+        if self.plan is not None:
+            for begin, end, (step, hyper) in equal_runs(stamps):
                 self.plan.set_steps(begin, end, step, native_hyper(hyper))
-            begin = end
         self.stamps = stamps
 
 

@@ -1,11 +1,10 @@
 """The update worker: native threads that update during backward, and the handling of their failures."""
 
-import queue
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -13,6 +12,7 @@ from zbench import _native
 from zbench._native import Gate, UpdateFailed, UpdateTimeout
 from zbench.engine.protocols import Work
 from zbench.engine.speculative.updates import Update
+from zbench.engine.transport.worker_thread import WorkerThread
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class UpdateWorker:
         self._executor = _native.Executor(threads, list(affinity))
         self._describe, self._patience = describe, patience
         self._pending: list[_Pending] = []
-        self._arrivals: Arrivals | None = None
+        self._arrivals: WorkerThread | None = None
         self.timeline: list[Interval] = []
         """When the updates of the latest step ran, those of a replay included."""
 
@@ -68,8 +68,8 @@ class UpdateWorker:
         gate = None
         if arrival is not None:
             gate = Gate()
-            self._arrivals = self._arrivals or Arrivals()
-            self._arrivals.open_after(arrival, gate)
+            self._arrivals = self._arrivals or WorkerThread("arrivals")
+            self._arrivals.submit(partial(_open_after, arrival, gate))
         ticket = self._executor.submit(update.plan, scale, gate)
         self._pending.append(_Pending(ticket, update, scale, gate))
 
@@ -103,7 +103,8 @@ class UpdateWorker:
         self._executor.close()
         self._pending.clear()
         if self._arrivals is not None:
-            self._arrivals.close(self._patience(0))
+            if not self._arrivals.close(self._patience(0)):
+                raise UpdateTimeout("gradients that were on their way to the host have not arrived")
             self._arrivals = None
 
     def _run_here(self, taken: _Pending) -> None:
@@ -126,30 +127,10 @@ class UpdateWorker:
         self.timeline.append(Interval(waited.update.subgroup, start, end))
 
 
-class Arrivals:
-    """A thread that waits for copies in flight and lets in the updates of what they bring."""
-
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[Work, Gate] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._serve, name="zbench-arrivals", daemon=True)
-        self._thread.start()
-
-    def open_after(self, arrival: Work, gate: Gate) -> None:
-        """Open the gate once `arrival` has been waited for; fail it if that raises."""
-        self._queue.put((arrival, gate))
-
-    def close(self, patience: float) -> None:
-        """End the thread after what is queued; UpdateTimeout after `patience` seconds."""
-        self._queue.put(None)
-        self._thread.join(patience)
-        if self._thread.is_alive():
-            raise UpdateTimeout("gradients that were on their way to the host have not arrived")
-
-    def _serve(self) -> None:
-        while (item := self._queue.get()) is not None:
-            arrival, gate = item
-            try:
-                arrival.wait()
-                gate.open()
-            except BaseException as error:
-                gate.fail(f"its gradients did not arrive: {error!r}")
+def _open_after(arrival: Work, gate: Gate) -> None:
+    """Open the gate when `arrival` is done; fail it if that raises."""
+    try:
+        arrival.wait()
+        gate.open()
+    except BaseException as error:
+        gate.fail(f"its gradients did not arrive: {error!r}")

@@ -57,12 +57,14 @@ class WorkerThread:
         self._tasks.put(task)
         return task
 
-    def close(self) -> None:
-        """End the thread after what is queued; wait for it for a limited time, because another rank may be
-        gone.
+    def close(self, timeout: float = _SECONDS_TO_END) -> bool:
+        """End the thread after what is queued; return whether it has ended in `timeout` seconds.
+
+        It may not, because another rank may be gone.
         """
         self._tasks.put(None)
-        self._thread.join(_SECONDS_TO_END)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
 
     def __del__(self) -> None:
         with suppress(AttributeError):
