@@ -163,8 +163,8 @@ YAML = {
     ),
     "unknown model": (
         "workload:\n  model: gtp\n",
-        "sweep.yaml:2: workload.model: unknown model 'gtp' (did you mean 'gpt'?); expected gpt, mlp, or your own"
-        " as module:callable",
+        "sweep.yaml:2: workload.model: unknown model 'gtp' (did you mean 'gpt'?); expected gpt, mlp,"
+        " hf:NAME_OR_PATH, or your own as module:callable",
     ),
     "unknown engine": (
         "engine:\n  engine: dpp\n",

@@ -1,9 +1,9 @@
-"""`zbench export`: one configuration of a sweep or a run, as DeepSpeed JSON."""
+"""`zbench export`: one configuration of a sweep or a run, as another training stack takes it."""
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -22,7 +22,11 @@ TrialId = Annotated[
     str | None,
     typer.Option("--trial", metavar="ID", help="Which trial: the start of its id, or `best` (of a run)."),
 ]
-DeepSpeed = Annotated[bool, typer.Option("--deepspeed", help="As DeepSpeed JSON, the only format so far.")]
+Target = Annotated[
+    Literal["deepspeed", "accelerate", "fsdp2", "hf-trainer"],
+    typer.Option("--to", help="deepspeed and hf-trainer write JSON, accelerate YAML, fsdp2 Python."),
+]
+DeepSpeed = Annotated[bool, typer.Option("--deepspeed", hidden=True, help="The same as --to deepspeed.")]
 _MOST_LISTED = 20
 
 
@@ -30,14 +34,23 @@ _MOST_LISTED = 20
 def command(
     source: Source,
     trial: TrialId = None,
-    deepspeed: DeepSpeed = True,
+    to: Target = "deepspeed",
+    deepspeed: DeepSpeed = False,
     output: OutputFile = None,
     overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
-    """Write a trial's configuration as DeepSpeed JSON; keys that do not map are named on stderr."""
+    """Write a trial's configuration for DeepSpeed, accelerate, FSDP2 or the transformers Trainer.
+
+    Keys that do not map are named on stderr. What depends on the number of ranks is left to the target.
+
+    zbench export last --trial best --to deepspeed --output ds_config.json
+    """
     from zbench.cli.output import write_new
-    from zbench.spec.deepspeed import to_deepspeed
+    from zbench.spec.targets import TARGETS
+
+    if deepspeed and to != "deepspeed":
+        raise UsageError(f"expected --deepspeed or --to {to}, got both; keep --to {to}")
 
     if Path(source).is_file():
         candidates = _sweep_trials(Path(source), overrides)
@@ -47,14 +60,13 @@ def command(
         run = resolve_run(source, output_dir)
         candidates = _run_trials(run)
         trial = _best_of(run) if trial == "best" else trial
-    translated = to_deepspeed(_chosen(candidates, trial))
-    for note in translated.notes:
+    exported = TARGETS[to](_chosen(candidates, trial))
+    for note in exported.notes:
         console.warn(note)
-    text = json.dumps(translated.document, indent=2)
     if output is None:
-        console.data(text)
+        console.data(exported.text)
     else:
-        write_new(output, text + "\n")
+        write_new(output, exported.text + "\n")
 
 
 def _sweep_trials(source: Path, overrides: list[str]) -> "list[TrialSpec]":

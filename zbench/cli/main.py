@@ -31,7 +31,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("zbench.cli.compare:command", "Compare two runs, with statistics."),
     "history": ("zbench.cli.history:command", "Show how a configuration changed over runs."),
     "report": ("zbench.cli.report:command", "Write a report of one or several runs."),
-    "export": ("zbench.cli.export:command", "Write a trial's configuration as DeepSpeed JSON."),
+    "export": (
+        "zbench.cli.export:command",
+        "Write a trial's configuration for another training stack.",
+    ),
     "import": ("zbench.cli.import_:command", "Make a sweep file from a DeepSpeed JSON configuration."),
     "doctor": ("zbench.cli.doctor:command", "Say what this machine can run, and what is in the way."),
     "schema": ("zbench.cli.schema:command", "Print the JSON Schema of the sweep file."),

@@ -166,15 +166,16 @@ def _batch(given: Mapping[str, Any], document: dict[str, Any]) -> set[str]:
 
 
 def to_deepspeed(trial: TrialSpec) -> Translated:
-    """Return the DeepSpeed configuration that runs a trial, every value written out."""
+    """Return the DeepSpeed configuration that runs a trial, every value written out.
+
+    `train_batch_size` is left to DeepSpeed, which derives it from the number of ranks that it finds.
+    """
     config = trial.config()
     engine = trial.engine
     document: dict[str, Any] = {}
     for theirs, ours in _PLAIN.items():
         if _applies(theirs, engine):
             _put(document, theirs, value_at(config, tuple(ours.split("."))))
-    accumulated = trial.run.world_size * engine.gradient_accumulation_steps
-    document["train_batch_size"] = trial.workload.micro_batch_size * accumulated
     document["optimizer"]["type"] = "AdamW" if engine.optimizer.name == "adamw" else "Adam"
     if engine.optimizer.name == "adam":
         document["optimizer"]["params"]["adam_w_mode"] = False
@@ -192,7 +193,24 @@ def to_deepspeed(trial: TrialSpec) -> Translated:
         document["zero_optimization"]["offload_optimizer"]["super_offload"] = True
     if engine.compile != "off":
         document["compile"] = {"deepcompile": True}
-    return Translated(document, list(_export_notes(engine)))
+    return Translated(document, [*_export_notes(engine), *script_notes(trial)])
+
+
+def script_notes(trial: TrialSpec) -> Iterator[str]:
+    """Yield what a training script must do itself, because no configuration file says it."""
+    workload, engine = trial.workload, trial.engine
+    if workload.backwards_per_step > 1:
+        yield (
+            f"workload.backwards_per_step: {workload.backwards_per_step} backwards before each step are the"
+            " training script's to run; no configuration holds them"
+        )
+    if workload.global_batch_size is not None:
+        yield (
+            f"workload.global_batch_size: {workload.global_batch_size} holds at {trial.run.world_size} ranks;"
+            f" with others, change gradient_accumulation_steps ({engine.gradient_accumulation_steps})"
+        )
+    if workload.activation_checkpointing:
+        yield "workload.activation_checkpointing is the model's to switch on; left out"
 
 
 def _applies(key: str, engine: EngineSpec) -> bool:

@@ -1,0 +1,143 @@
+"""Exports are what their targets take: read by the targets' own parsers, and run where torch alone does."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zbench.spec.expand import expand
+from zbench.spec.sweep import SweepSpec
+from zbench.spec.targets import TARGETS, Exported
+from zbench.spec.trial import TrialSpec
+
+ENGINES: list[dict[str, Any]] = [
+    {},
+    {"zero_stage": 1, "gradient_clipping": 1.0, "dtype": "bfloat16"},
+    {"zero_stage": 2, "offload_optimizer": "cpu", "gradient_accumulation_steps": 4},
+    {"zero_stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu", "dtype": "float16"},
+    {"engine": "fsdp2", "zero_stage": 3, "gradient_clipping": 0.5},
+    {"zero_stage": 3, "reduce_at": "boundary", "param_groups": {"*.bias": {"weight_decay": 0.0}}},
+]
+each_engine = pytest.mark.parametrize(
+    "engine", ENGINES, ids=lambda e: "-".join(map(str, e.values())) or "default"
+)
+
+
+def trial(engine: dict[str, Any], **workload: Any) -> TrialSpec:
+    run = {"world_size": 2, "device": "cpu"}
+    return expand(SweepSpec.model_validate({"engine": engine, "workload": workload, "run": run})).trials[0]
+
+
+def exported(target: str, engine: dict[str, Any], **workload: Any) -> Exported:
+    return TARGETS[target](trial(engine, **workload))
+
+
+@each_engine
+@pytest.mark.parametrize("target", TARGETS)
+def test_no_export_depends_on_the_number_of_ranks(target: str, engine: dict[str, Any]) -> None:
+    two = trial(engine)
+    eight = two.model_copy(update={"run": two.run.model_copy(update={"world_size": 8})})
+    name = two.trial_id
+    assert TARGETS[target](eight).text.replace(eight.trial_id, name) == TARGETS[target](two).text
+
+
+@each_engine
+def test_accelerate_reads_its_file(tmp_path: Path, engine: dict[str, Any]) -> None:
+    config_args = pytest.importorskip("accelerate.commands.config.config_args")
+    file = tmp_path / "accelerate.yaml"
+    file.write_text(exported("accelerate", engine).text)
+    config = config_args.load_config_from_file(str(file))
+    assert config.mixed_precision == {"bfloat16": "bf16", "float16": "fp16"}.get(
+        engine.get("dtype", ""), "no"
+    )
+    kind = config.distributed_type.value
+    if engine.get("engine") == "fsdp2":
+        assert (kind, config.fsdp_config["fsdp_version"]) == ("FSDP", 2)
+    elif engine.get("zero_stage"):
+        assert (kind, config.deepspeed_config["zero_stage"]) == ("DEEPSPEED", engine["zero_stage"])
+        assert config.deepspeed_config["offload_optimizer_device"] == engine.get("offload_optimizer", "none")
+    else:
+        assert kind == "MULTI_CPU"
+
+
+@each_engine
+def test_the_trainer_reads_its_arguments(tmp_path: Path, engine: dict[str, Any]) -> None:
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
+    document = json.loads(exported("hf-trainer", engine, micro_batch_size=3).text)
+    config = document.pop("deepspeed", None)
+    assert (config is not None) == (engine.get("zero_stage", 0) > 0 and "engine" not in engine)
+    if config is not None:  # the Trainer refuses a contradiction
+        assert config["train_micro_batch_size_per_gpu"] == document["per_device_train_batch_size"] == 3
+        assert config["gradient_accumulation_steps"] == document["gradient_accumulation_steps"]
+        assert config["gradient_clipping"] == document["max_grad_norm"]
+        assert config["optimizer"]["params"]["lr"] == document["learning_rate"]
+    document |= {"output_dir": str(tmp_path), "bf16": False, "fp16": False}  # this machine may have neither
+    document.pop("fsdp", None)
+    file = tmp_path / "training_args.json"
+    file.write_text(json.dumps(document))
+    (arguments,) = transformers.HfArgumentParser(transformers.TrainingArguments).parse_json_file(str(file))
+    assert arguments.learning_rate == 1e-3
+    assert arguments.gradient_accumulation_steps == engine.get("gradient_accumulation_steps", 1)
+    assert arguments.max_grad_norm == engine.get("gradient_clipping", 0.0)
+
+
+@each_engine
+def test_deepspeeds_file_leaves_the_batch_to_it(engine: dict[str, Any]) -> None:
+    document = json.loads(exported("deepspeed", engine).text)
+    assert "train_batch_size" not in document
+    assert document["zero_optimization"]["stage"] == engine.get("zero_stage", 0)
+
+
+@each_engine
+def test_fsdp2_code_trains(tmp_path: Path, engine: dict[str, Any]) -> None:
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    found = exported("fsdp2", engine)
+    names: dict[str, Any] = {}
+    exec(found.text, names)
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    try:
+        model = nn.Sequential(nn.ModuleList([nn.Linear(4, 4)])[0], nn.Linear(4, 1))
+        before = [p.detach().clone() for p in model.parameters()]
+        if "CPUOffloadPolicy" in found.text:
+            pytest.skip("FSDP2 offloads from an accelerator only")
+        sharded = names["shard"](model, 1, "cpu")
+        optimizer = names["make_optimizer"](sharded)
+        steps = names["GRADIENT_ACCUMULATION_STEPS"]
+        names["step"](sharded, optimizer, (sharded(torch.ones(2, 4)).float().mean() for _ in range(steps)))
+        after = [p.full_tensor() for p in sharded.parameters()]
+        assert all(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("target", "engine", "named"),
+    [
+        ("accelerate", {"gradient_clipping": 1.0}, "engine.gradient_clipping"),
+        ("accelerate", {"zero_stage": 2, "reduce_bucket_size": 9}, "engine.reduce_bucket_size"),
+        ("accelerate", {"zero_stage": 1, "offload_optimizer": "cpu", "offload_schedule": "speculative"},
+         "engine.offload_schedule"),
+        ("fsdp2", {"zero_stage": 1}, "engine.zero_stage"),
+        ("fsdp2", {"zero_stage": 3, "offload_optimizer": "cpu"}, "engine.offload_optimizer"),
+        ("fsdp2", {"zero_stage": 3, "optimizer": {"bias_correction": False}},
+         "engine.optimizer.bias_correction"),
+        ("hf-trainer", {"optimizer": {"name": "adam"}}, "engine.optimizer.name"),
+        ("hf-trainer", {"param_groups": {"*.bias": {"lr": 0.1}}}, "engine.param_groups"),
+        ("hf-trainer", {"zero_stage": 1, "reduce_at": "each_backward"}, "engine.reduce_at"),
+        ("deepspeed", {"accumulation_mode": "unmanaged"}, "engine.accumulation_mode"),
+    ],
+)  # fmt: skip
+def test_what_does_not_map_is_named(target: str, engine: dict[str, Any], named: str) -> None:
+    notes = exported(target, engine).notes
+    assert any(note.startswith((f"{named}:", f"{named} ")) for note in notes), notes
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_backwards_per_step_never_vanishes(target: str) -> None:
+    notes = exported(target, {"accumulation_mode": "multi_backward"}, backwards_per_step=4).notes
+    assert any("4 backwards before each step" in note for note in notes)
