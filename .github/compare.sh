@@ -43,9 +43,10 @@ else
 there is nothing to compare with. (Check the repository out with fetch-depth: 0.)"
   fi
   # a revision that does not exist is a mistake, which zbench names; one without a project is a first run
-  git rev-parse --verify --quiet "$base^{commit}" >/dev/null && ! git cat-file -e "$base:pyproject.toml" 2>/dev/null &&
+  git rev-parse --verify --quiet "$base^{commit}" >/dev/null && git cat-file -e "$head:pyproject.toml" 2>/dev/null &&
+    ! git cat-file -e "$base:pyproject.toml" 2>/dev/null &&
     first_run "The base revision $base has no pyproject.toml to install, so there is nothing to compare with."
-  sides=("$base" "$head" --paired --sweep "$ZBENCH_SWEEP" --blocks "${ZBENCH_BLOCKS:-12:24}")
+  sides=("$base" "$head" --paired --sweep "$ZBENCH_SWEEP" --blocks "${ZBENCH_BLOCKS:-8:24}")
 fi
 
 { # progress is shown while it runs, and kept in case it is the only thing there is to say

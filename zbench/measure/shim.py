@@ -21,6 +21,7 @@ class Shim(Protocol):
 
     def zbench_memory_live_bytes(self) -> int: ...
     def zbench_memory_peak_bytes(self) -> int: ...
+    def zbench_memory_allocations(self) -> int: ...
     def zbench_memory_reset_peak(self) -> None: ...
 
 
@@ -42,7 +43,7 @@ def load() -> tuple[Shim | None, str | None]:
         library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         return None, f"cannot load {path.name}: {error}"
-    for name in ("zbench_memory_live_bytes", "zbench_memory_peak_bytes"):
+    for name in ("zbench_memory_live_bytes", "zbench_memory_peak_bytes", "zbench_memory_allocations"):
         getattr(library, name).restype = ctypes.c_int64
         getattr(library, name).argtypes = []
     library.zbench_memory_reset_peak.restype = None

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from zbench.engine.protocols import StepInfo, TrainingEngine
 from zbench.measure.clock import PhaseClock
+from zbench.measure.counts import StepCounts
 from zbench.measure.memory import StepMemory
 from zbench.measure.traffic import CountingCollectives
 from zbench.record.record import Traffic
@@ -27,6 +28,7 @@ class Instruments:
     clock: PhaseClock
     memory: StepMemory
     collectives: list[CountingCollectives]
+    counts: StepCounts
 
 
 @dataclass(slots=True)
@@ -103,11 +105,13 @@ def run_steps(
         batches = trainer.batches(step)
         _take(instruments)
         instruments.memory.begin()
+        instruments.counts.begin()
         begin = fence.ready()
         losses, info = trainer.step(batches)
         seconds = fence.slowest(begin)
         if step >= warmup:
             instruments.memory.end()
+            instruments.counts.end()
             samples.step_seconds.append(seconds)
             phases, traffic = _take(instruments)
             samples.phases.append(phases)

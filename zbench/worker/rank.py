@@ -10,6 +10,7 @@ import torch.distributed as dist
 from zbench.engine.assembly.build import Instruments as EngineInstruments
 from zbench.engine.protocols import Collectives, StepInfo, TrainingEngine
 from zbench.measure.clock import PhaseClock
+from zbench.measure.counts import StepCounts, count_operators
 from zbench.measure.memory import StepMemory, choose_meter, largest
 from zbench.measure.traffic import CountingCollectives
 from zbench.record.record import Correctness
@@ -43,7 +44,7 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     digest(torch.zeros(1, device=device))  # its constants must be there before memory is measured
     limit = process.MemoryLimit(trial.run.memory_limit)
     meter, warning = choose_meter(device)
-    instruments = Instruments(PhaseClock(), StepMemory(meter, device), [])
+    instruments = Instruments(PhaseClock(), StepMemory(meter, device), [], StepCounts(device))
     trainer, engine = _trainer(job, trial, workload, instruments, device)
     observer = Observer(engine, bits=trial.verify.mode != "off" and job.reference_path is not None)
     warmup, timed = trial.run.warmup_steps, trial.run.steps
@@ -64,6 +65,7 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     memory = largest(_from_all(instruments.memory.summary(engine.memory_by_category())))
     with limit.lifted():
         judgement = _judge(job, observer, workload)
+        counts = instruments.counts.smallest | _operators(trial, trainer, device)
     engine.close()
     warnings = ([warning] if warning else []) + judgement.warnings
     micros = accumulation(trial.engine, trial.workload).backwards
@@ -73,6 +75,7 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
         "timing": dataclasses.asdict(summarise(samples, workload, micros)),
         "memory": dataclasses.asdict(memory),
         "traffic": {kind: dataclasses.asdict(traffic) for kind, traffic in samples.traffic.items()},
+        "counts": counts,
         "correctness": dataclasses.asdict(judgement.correctness),
         "warnings": warnings,
     }
@@ -101,6 +104,17 @@ def _trainer(
         clock=instruments.clock,
     )
     return trainer, engine
+
+
+def _operators(trial: TrialSpec, trainer: Trainer, device: torch.device) -> dict[str, int]:
+    """Return the operators and FLOPs of one more step; none where a dispatch mode would change the step.
+
+    Under a dispatch mode a compiled model runs eagerly, and FSDP2 and DeepSpeed replace tensors by their own.
+    """
+    if trial.engine.compile != "off" or trial.engine.engine in ("fsdp2", "deepspeed"):
+        return {}
+    step = trial.run.warmup_steps + trial.run.steps
+    return count_operators(lambda: trainer.step(trainer.batches(step)), device)
 
 
 def _judge(job: RankJob, observer: Observer, workload: Workload) -> Judgement:

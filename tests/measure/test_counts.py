@@ -1,0 +1,61 @@
+"""One more copy, allocation or operator in a step is one more in its counts, whatever the machine does."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from zbench.measure.counts import StepCounts, count_operators, instruction_counter
+
+ROOT = Path(__file__).parents[2]
+CPU = torch.device("cpu")
+
+
+def step(extra: int = 0) -> torch.Tensor:
+    x = torch.ones(8, 8)
+    for _ in range(extra):
+        x = x.clone()
+    return x @ x
+
+
+def test_operators_and_flops_of_a_step() -> None:
+    plain, more = (count_operators(lambda extra=extra: step(extra), CPU) for extra in (0, 1))
+    assert more["operators"] == plain["operators"] + 1
+    assert plain["flops"] == more["flops"] == 2 * 8 * 8 * 8
+
+
+COUNTED = """
+import zbench.measure.shim  # before torch
+import torch
+from tests.measure.test_counts import CPU, step
+from zbench.measure.counts import StepCounts
+found = []
+for extra in (0, 1):
+    counts = StepCounts(CPU)
+    for also in (3, 0, 5):
+        counts.begin()
+        step(extra + also)
+        counts.end()
+    found.append(counts.smallest.get("allocations"))
+print(found)
+"""
+
+
+def test_the_smallest_number_of_allocations_counts() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTED], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    plain, more = json.loads(done.stdout)
+    assert more == plain + 1
+
+
+def test_instructions_are_counted_where_the_kernel_lets_them_be_read() -> None:
+    read = instruction_counter()
+    if read is None:
+        assert "instructions" not in StepCounts(CPU).smallest
+        return
+    before = read()
+    step(100)
+    assert read() > before

@@ -1,0 +1,126 @@
+"""How often a sweep names a best where there is none: six configurations that compute the same, really run.
+
+    python -m zbench.bench.ranking [--sweeps N] [--repeats R] --out FILE
+
+Each sweep measures the six in random order, round by round, as `zbench sweep` does, and ranks them
+(`zbench.analysis.ranking`). The six differ in `timeout` alone, which no trial notices. Step times are written
+after each sweep, so a measurement that was cut short goes on where it stopped; 100 sweeps of 3 repeats take
+about 25 minutes on a quiet machine. The load of the machine is counted and told.
+"""
+
+import argparse
+import json
+import random
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zbench.analysis.disturbance import disturbances
+from zbench.analysis.ranking import rank
+from zbench.launch.executor import Executor
+from zbench.launch.executors import make_executor
+from zbench.launch.trial import TrialRunner
+from zbench.record.record import Record
+from zbench.record.summary import summarize
+from zbench.spec.expand import expand
+from zbench.spec.load import sweep_from_mapping
+from zbench.spec.sweep import ObjectiveSpec
+from zbench.spec.trial import TrialSpec
+
+EQUALS = 6
+FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
+BAR = 0.05
+
+
+def trial() -> TrialSpec:
+    """Return the configuration that all six are."""
+    sweep = sweep_from_mapping(
+        {
+            "name": "equals",
+            "workload": {"model": "gpt", "preset": "nano", "sequence_length": 64, "micro_batch_size": 2},
+            "run": {"world_size": 1, "threads_per_rank": 1, "warmup_steps": 2, "steps": 8},
+            "verify": {"mode": "off"},
+        },
+        environ={},
+    )
+    (found,) = expand(sweep).trials
+    return found
+
+
+def one_sweep(runner: TrialRunner, repeats: int, number: int) -> list[Record]:
+    """Return the records of one sweep; verdicts are set, because all six are one known configuration."""
+    records, order = [], random.Random(number)
+    for repeat in range(repeats):
+        for name in order.sample(range(EQUALS), EQUALS):
+            record = runner.run(trial(), repeat=repeat)
+            judged = replace(record.correctness, verdict="identical")
+            records.append(replace(record, trial_id=f"equal{name}", axes={"equal": name}, correctness=judged))
+    return records
+
+
+def finding(records: Sequence[Record]) -> dict[str, Any]:
+    """Return what a sweep's ranking says, and by how much the apparent best leads."""
+    summaries = summarize(records)
+    ranking = rank(summaries, FASTEST)
+    rates = sorted((s.number("tokens_per_s") or 0.0 for s in summaries), reverse=True)
+    return {
+        "best": ranking.best,
+        "leaders": len(ranking.indistinguishable),
+        "apparent_lead": rates[0] / rates[1] - 1,
+        "spread": rates[0] / rates[-1] - 1,
+        "disturbed": sum(bool(disturbances(record)) for record in records),
+        "records": len(records),
+    }
+
+
+def table(found: Sequence[dict[str, Any]], repeats: int) -> str:
+    """Return what was found, as Markdown."""
+    named = sum(one["best"] is not None for one in found)
+    largest = max((one["spread"] for one in found), default=0.0)
+    disturbed = sum(one["disturbed"] for one in found)
+    records = sum(one["records"] for one in found)
+    return "\n".join(
+        [
+            f"| sweeps of {EQUALS} equal configurations, {repeats} repeats | a best was named | bar |",
+            "|---|---|---|",
+            f"| {len(found)} | {named} | {BAR * len(found):.0f} |",
+            "",
+            f"The apparently fastest was ahead of the slowest by up to {largest:.1%}. "
+            f"{disturbed} of {records} repeats warn that the machine was disturbed.",
+        ]
+    )
+
+
+def main() -> None:
+    """Measure, print the table, and keep what each sweep found."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sweeps", type=int, default=100)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--out", type=Path, required=True, help="file to write, without its ending")
+    given = parser.parse_args()
+    kept = given.out.with_suffix(".jsonl")
+    found = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    with tempfile.TemporaryDirectory(prefix="zbench-equals-") as scratch:
+        executor: Executor = make_executor(Path(scratch), Path(scratch), None)
+        with TrialRunner(executor, Path(scratch), rerun_disturbed=False) as runner:
+            runner.wait_until_ready()
+            for number in range(len(found), given.sweeps):
+                records = one_sweep(runner, given.repeats, number)
+                found.append(finding(records))
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                with kept.open("a") as file:
+                    file.write(json.dumps(found[-1]) + "\n")
+                    file.flush()
+                print(f"sweep {number + 1}: {found[-1]}", file=sys.stderr)
+    text = table(found, given.repeats)
+    given.out.with_suffix(".md").write_text(text + "\n")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
