@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2 # processes that share the test files
 NATIVE_SOURCES := $(shell find csrc -type f)
 
-.PHONY: demo test lint format soak sanitize neon bench clean
+.PHONY: demo test lint format soak docs sanitize neon bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/zbench sweep sweeps/quickstart.yaml
@@ -24,6 +24,11 @@ format: $(VENV)/.installed-test
 
 soak: $(VENV)/.installed-test
 	$(BIN)/pytest -m soak
+
+# The documentation site, into build/site; a broken link is an error.
+docs: $(VENV)/.installed-test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	$(BIN)/python -m mkdocs build --strict --quiet
 
 # The native core without Python under ASan, UBSan and TSan.
 sanitize:

@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What a command's exit status means; the same in every command."""
+    """What a command's exit status means; the same in every command. `EXIT_CODES` has the texts."""
 
     PASS = 0
     REGRESSION = 1
@@ -15,6 +15,19 @@ class ExitCode(IntEnum):
     TRIALS_FAILED = 6
     INTERNAL = 70
     INTERRUPTED = 130
+
+
+EXIT_CODES: dict[int, str] = {
+    ExitCode.PASS: "pass",
+    ExitCode.REGRESSION: "regression: slower or larger than the threshold allows",
+    ExitCode.USAGE: "bad input: a wrong flag, a missing or damaged file; or stdout cannot be written",
+    ExitCode.INCONCLUSIVE: "inconclusive: the measurements do not decide",
+    ExitCode.CORRECTNESS: "incorrect: a trial drifted or is wrong",
+    ExitCode.INCOMPARABLE: "incomparable results, or no baseline",
+    ExitCode.TRIALS_FAILED: "trials failed or are missing",
+    ExitCode.INTERNAL: "internal error: a defect of zbench",
+    ExitCode.INTERRUPTED: "interrupted; continue with --resume",
+}
 
 
 class ZbenchError(Exception):

@@ -167,7 +167,7 @@ def test_interrupted_sweep_keeps_what_is_finished_and_says_how_to_go_on(zbench, 
     assert document["exit_code"] == 130
     kept = len(document["trials"])
     assert 2 <= kept < 80
-    assert f"{kept} records are kept" in said.err
+    assert f"{kept} record{'' if kept == 1 else 's'} kept" in said.err
     command = said.err.strip().splitlines()[-1].split()
     assert command[0] == "zbench"
     resumed = json.loads(zbench(*command[1:], "--json", "-q").out)

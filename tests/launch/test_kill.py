@@ -197,7 +197,7 @@ def test_ctrl_c_on_a_terminal_keeps_what_is_finished_and_says_how_to_go_on(tmp_p
     until(lambda: terminal.poll() is not None, "the sweep ends")
     shown = terminal.stdout.read() if terminal.stdout else ""
     assert terminal.returncode == 130
-    assert "records are kept, continue with" in shown
+    assert " kept, continue with" in shown
     assert f"--resume {find_runs(sweep.results)[0]}" in shown
     until(sweep.nothing_runs, "everything ends with the sweep")
     kept = sweep.lines()

@@ -166,7 +166,12 @@ def test_runs_are_found_by_path_id_sweep_and_last(tmp_path, monkeypatch):
     assert resolve_run("20260102-000000-bbbb", tmp_path) == paths[1]
     assert resolve_run("one/20260101-000000-aaaa", tmp_path) == paths[0]
     assert resolve_run("one", tmp_path) == paths[1]
-    assert resolve_run("last", tmp_path) == paths[2]
+    assert resolve_run("last", tmp_path) == resolve_run("last~0", tmp_path) == paths[2]
+    assert [resolve_run(f"last~{age}", tmp_path) for age in (1, 2)] == [paths[1], paths[0]]
+    assert resolve_run("one~1", tmp_path) == paths[0]
+    for gone in ("last~3", "one~2", "last~x", "last~"):
+        with pytest.raises(UsageError, match="no run"):
+            resolve_run(gone, tmp_path)
     with pytest.raises(UsageError, match=r"no run 'three'.*the newest is two/20260103"):
         resolve_run("three", tmp_path)
 

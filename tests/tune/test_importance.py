@@ -25,7 +25,8 @@ def test_the_axis_that_moves_the_objective_leads() -> None:
 
 
 def test_too_few_or_equal_values_say_nothing() -> None:
-    assert importance(history(lambda p: p["zero_stage"], count=4), SPACE, "maximize") == {}
+    assert importance(history(lambda p: p["zero_stage"], count=11), SPACE, "maximize") == {}
+    assert importance(history(lambda p: p["zero_stage"], count=12), SPACE, "maximize")
     assert importance(history(lambda p: 1), SPACE, "maximize") == {}
     assert importance([], SPACE, "minimize") == {}
 
@@ -41,6 +42,6 @@ def test_conditional_axes_are_judged_where_they_act() -> None:
     space = Space(small_sweep(axes=axes, engine={"engine": "mine:build"}))
     seen = [
         Observation(point, Score((100.0 * point.get("offload_ratio", 0.0) + n,)))
-        for n, point in enumerate(space.points() or ())
+        for n, point in enumerate((space.points() or []) * 2)
     ]
     assert "offload_ratio" in importance(seen, space, "maximize")

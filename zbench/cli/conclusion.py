@@ -12,6 +12,7 @@ from zbench.errors import ExitCode, ZbenchError
 from zbench.record import environment, lines
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory
+from zbench.report.text import plural
 from zbench.spec.dump import sweep_document
 from zbench.spec.sweep import SweepSpec
 
@@ -64,7 +65,7 @@ class Conclusion:
     def say(self) -> None:
         """Say on stderr where the results are or, if the run was cut short, why and how to continue it."""
         if self.failure is not None:
-            console.error(f"{self._reason}; {len(self.records)} records are kept, continue with")
+            console.error(f"{self._reason}; {plural(len(self.records), 'record')} kept, continue with")
             console.note(f"  {self._resume}")
         elif not console.state.json:
             console.note(f"results in {self.path}")

@@ -19,6 +19,8 @@ from typer.core import TyperCommand, TyperGroup
 
 from zbench import __version__
 from zbench.cli import console, failure, signals, streams
+from zbench.cli.examples import epilog
+from zbench.errors import EXIT_CODES
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "sweep": ("zbench.cli.sweep:command", "Run every configuration of a sweep file and judge each one."),
@@ -52,7 +54,23 @@ def load_command(name: str) -> Any:
         target = app
     command = typer.main.get_command(target)
     command.name = name
+    for documented in (command, *getattr(command, "commands", {}).values()):
+        _without_flag_types(documented)
+        documented.epilog = epilog(name)
     return command
+
+
+def _without_flag_types(command: Any) -> None:
+    """Leave the type of flags out of a command's help: `--json`, not `--json <bool>`."""
+    every = command.get_params
+    command.get_params = lambda context: _plain_flags(every(context))
+
+
+def _plain_flags(params: list[Any]) -> list[Any]:
+    for param in params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    return params
 
 
 def _plain_typer() -> typer.Typer:
@@ -65,6 +83,10 @@ class LazyGroup(TyperGroup):
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.commands = {name: TyperCommand(name, help=text) for name, (_, text) in COMMANDS.items()}
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options of `zbench` itself."""
+        return _plain_flags(super().get_params(ctx))
 
     def main(self, args: Any = None, prog_name: str | None = None, *rest: Any, **more: Any) -> Any:
         """Run a command; every exception goes through to `failure`, which knows how commands end."""
@@ -93,6 +115,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="\n".join(
+        ["[bold]Exit codes[/bold]", *(f"{code:3}  {text}" for code, text in EXIT_CODES.items())]
+    ),
 )
 
 

@@ -24,6 +24,7 @@ from zbench.record.store import RunDirectory, storage_errors
 from zbench.report.live import view
 from zbench.report.search import print_search
 from zbench.report.table import print_results
+from zbench.report.text import plural
 from zbench.spec.sweep import SweepSpec
 
 if TYPE_CHECKING:  # Optuna is imported where a search begins, not with the command line
@@ -84,7 +85,8 @@ def work(
     if failure is not None:
         console.error(str(failure) or "interrupted")
     elif found is not None:
-        console.note(f"{found.stopped}; {len(records)} records of study {study} in {directory.path}")
+        count = plural(len(records), "record")
+        console.note(f"{found.stopped}; {count} of study {study} in {directory.path}")
     return code
 
 

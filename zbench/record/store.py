@@ -183,12 +183,18 @@ def find_runs(output_dir: Path) -> list[Path]:
 
 
 def resolve_run(run: str, output_dir: Path) -> Path:
-    """Return the run directory that `run` names: a path, a run id, a sweep's name (its newest) or `last`."""
+    """Return the run directory that `run` names: a path, a run id, a sweep's name (its newest) or `last`.
+
+    `last~1` is the run before the last one, `NAME~2` the last but two of a sweep.
+    """
     if (Path(run) / TRIALS).is_file():
         return Path(run)
     runs = find_runs(output_dir)
     named = [p for p in runs if run in (p.name, f"{p.parent.name}/{p.name}")]
-    newest = [p for p in runs if run in ("last", p.parent.name)][-1:]
+    name, back = run, 0
+    if (found := re.fullmatch(r"(.+)~(\d{1,9})", run, re.ASCII)) is not None:
+        name, back = found[1], int(found[2])
+    newest = [p for p in reversed(runs) if name in ("last", p.parent.name)][back : back + 1]
     match named or newest:
         case [path]:
             return path

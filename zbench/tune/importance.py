@@ -11,13 +11,14 @@ from zbench.spec.metrics import Direction
 from zbench.tune.history import Observation
 from zbench.tune.space import Space
 
-_FEWEST = 6
+_FEWEST, _FEWEST_PER_AXIS = 12, 4
 
 
 def importance(history: Iterable[Observation], space: Space, direction: Direction) -> dict[str, float]:
     """Return axis -> share of the variation of the first objective, the largest first; they add up to 1.
 
-    Only trials that finished count. Empty where they are too few, or all alike, to say anything.
+    Only trials that finished count. Empty where they are too few (fewer than 12, or than 4 per axis) or all
+    alike: a share estimated from them would be noise.
     """
     study = optuna.create_study(direction=direction, sampler=optuna.samplers.RandomSampler(seed=0))
     values = set()
@@ -28,7 +29,9 @@ def importance(history: Iterable[Observation], space: Space, direction: Directio
         values.add(seen.score.values[0])
         params, distributions = encoded
         study.add_trial(create_trial(params=params, distributions=distributions, value=seen.score.values[0]))
-    if len(study.get_trials(deepcopy=False)) < _FEWEST or len(values) < 2:
+    trials = study.get_trials(deepcopy=False)
+    axes = {name for trial in trials for name in trial.params}
+    if len(trials) < max(_FEWEST, _FEWEST_PER_AXIS * len(axes)) or len(values) < 2:
         return {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

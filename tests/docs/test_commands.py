@@ -1,0 +1,126 @@
+"""Every command of the documentation and of the help is one that works."""
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calling import run
+from zbench.cli import main as cli
+from zbench.cli.examples import EXAMPLES
+from zbench.launch import jobs
+
+ROOT = Path(__file__).parents[2]
+HEAVY = re.compile(r"zbench (doctor|bench|tune|compare .*--paired)")
+ELSEWHERE = re.compile("postgresql://|--slurm")
+"""These need a server or a cluster: what can be checked here is that the command line is well formed."""
+
+
+def commands() -> Iterator[str]:
+    """Yield every command of the help's examples, and of the documentation's shell blocks."""
+    for examples in EXAMPLES.values():
+        yield from (line for line, _ in examples)
+    for page in sorted((ROOT / "docs").glob("*.md")):
+        for block in re.findall(r"```sh\n(.*?)```", page.read_text(), flags=re.DOTALL):
+            yield from (line.split("  #")[0].strip() for line in block.splitlines() if line.strip())
+    for line in (ROOT / "README.md").read_text().splitlines():
+        if line.startswith("    zbench ") and "RUN_A" not in line and "..." not in line:
+            yield line.split("  #")[0].strip()
+
+
+QUICK_SWEEP = ["sweep", "sweeps/quickstart.yaml", "--repeats", "1", "-q"]
+EVERY = sorted(set(commands()))
+LIGHT = [line for line in EVERY if not HEAVY.match(line) and not ELSEWHERE.search(line)]
+
+
+def test_every_command_has_examples_of_itself() -> None:
+    assert set(EXAMPLES) == set(cli.COMMANDS), "add an example to zbench/cli/examples.py"
+    for name, examples in EXAMPLES.items():
+        assert examples
+        assert all(line.split()[:2] == ["zbench", name] for line, _ in examples)
+
+
+@pytest.mark.parametrize("line", EVERY)
+def test_command_line_is_well_formed(line: str) -> None:
+    program, name, *arguments = shlex.split(line)
+    assert program == "zbench"
+    command = cli.load_command(name)
+    inner = getattr(command, "commands", {})
+    if inner:
+        command, arguments = inner[arguments[0]], arguments[1:]
+    command.make_context(name, arguments)
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_help_shows_examples_and_no_type_of_a_flag(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, name, *(["adam"] if name == "bench" else []), "--help")
+    assert code == 0
+    assert "Examples" in out
+    assert EXAMPLES[name][0][0].split()[1] in out.split("Examples")[1]
+    assert "<bool>" not in out
+
+
+@pytest.fixture(scope="module")
+def with_a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with the shipped sweeps and two runs of the quickstart by fake workers."""
+    place = tmp_path_factory.mktemp("docs")
+    shutil.copytree(ROOT / "sweeps", place / "sweeps")
+    shutil.copy(ROOT / "README.md", place)
+    (place / "ds_config.json").write_text('{"zero_optimization": {"stage": 2}, "gradient_clipping": 1.0}')
+    with pytest.MonkeyPatch.context() as patch:
+        use_fake_workers(patch)
+        patch.chdir(place)
+        for words in (QUICK_SWEEP, ["compare", "last", "--save-baseline", "main", "-q"], QUICK_SWEEP):
+            with pytest.raises(SystemExit) as ended:
+                cli.main(words)
+            assert ended.value.code == 0
+    return place
+
+
+def use_fake_workers(patch: pytest.MonkeyPatch) -> None:
+    fakes = jobs.Targets("fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",))
+    patch.setattr(jobs, "DEFAULT_TARGETS", fakes)
+    paths = [str(ROOT / "tests" / "launch"), os.environ.get("PYTHONPATH", "")]
+    patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
+
+
+def ends_well(line: str, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(place, tmp_path / "here")
+    os.chdir(tmp_path / "here")
+    if line.startswith("zbench export"):
+        (tmp_path / "here" / "ds_config.json").unlink()
+    code, out, err = run(capsys, *shlex.split(line)[1:])
+    assert code in (0, 3), err  # 3: a comparison of two short runs does not decide
+    assert out.strip() or "results in" in err or "baseline" in err or "--output" in line
+
+
+@pytest.mark.parametrize("line", LIGHT)
+def test_command_works(
+    line: str,
+    with_a_run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use_fake_workers(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    ends_well(line, with_a_run, tmp_path, capsys)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("line", [line for line in EVERY if HEAVY.match(line) and not ELSEWHERE.search(line)])
+def test_heavy_command_works(
+    line: str,
+    with_a_run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    use_fake_workers(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    ends_well(line, with_a_run, tmp_path, capsys)

@@ -1,0 +1,79 @@
+"""Examples of every command, for its help and the documentation's page of commands; tests run them."""
+
+EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
+    "sweep": (
+        ("zbench sweep sweeps/quickstart.yaml", "measure and judge every configuration of the file"),
+        ("zbench sweep sweeps/quickstart.yaml --set reduce_bucket_size=1e6 --json", "change a key; JSON out"),
+        ("zbench sweep --resume last", "go on after Ctrl-C, a kill or a full disk"),
+    ),
+    "run": (
+        ("zbench run --set zero_stage=2 --set world_size=2", "one configuration of a small GPT"),
+        ("zbench run sweeps/quickstart.yaml --repeats 2", "the file's base configuration, without its axes"),
+    ),
+    "plan": (
+        ("zbench plan sweeps/stages.yaml", "what would run, and what cannot exist, with the reason"),
+        ("zbench plan sweeps/stages.yaml --set world_size=4 --json", "the same for four ranks, as JSON"),
+    ),
+    "tune": (
+        (
+            "zbench tune sweeps/tune.yaml --budget 40trials --memory 2Gi",
+            "the fastest that needs at most 2 GiB",
+        ),
+        (
+            "zbench tune sweeps/tune.yaml --method nsga2 --objective maximize:tokens_per_s"
+            " --objective minimize:peak_device_bytes",
+            "a Pareto front of speed and memory",
+        ),
+    ),
+    "worker": (
+        (
+            "zbench worker --storage postgresql://zbench@db.example/zbench --study tune",
+            "run trials of a shared study on this host",
+        ),
+    ),
+    "show": (
+        ("zbench show", "the table of the newest run"),
+        ("zbench show last --verbose", "everything measured, configuration by configuration"),
+        ("zbench show quickstart --json", "the records of the sweep's newest run"),
+    ),
+    "list": (("zbench list", "all runs below results/"), ("zbench list --json", "the same as JSON")),
+    "compare": (
+        ("zbench compare last --save-baseline main", "keep the newest run as baseline `main`"),
+        ("zbench compare main last", "is the newest run slower, bigger or wrong?"),
+        ("zbench compare last~1 last", "the newest run against the one before"),
+        (
+            "zbench compare HEAD~1 HEAD --paired --sweep sweeps/quickstart.yaml",
+            "measure two revisions side by side",
+        ),
+    ),
+    "history": (
+        ("zbench history", "each configuration's step time over all runs"),
+        ("zbench history --metric peak_device_bytes --plots plots", "its memory, as a picture too"),
+    ),
+    "report": (
+        ("zbench report last", "Markdown for an issue or a README"),
+        ("zbench report last --html report.html", "one page without scripts or network"),
+        ("zbench report last --baseline main --plots plots", "the charts as SVG, with a comparison"),
+    ),
+    "export": (
+        ("zbench export last --trial best", "the best configuration as DeepSpeed JSON"),
+        ("zbench export last --trial best --output ds_config.json", "the same into a file"),
+    ),
+    "import": (
+        ("zbench import ds_config.json --output sweep.yaml", "a sweep file from a DeepSpeed configuration"),
+    ),
+    "doctor": (
+        ("zbench doctor", "what this machine can run"),
+        ("zbench doctor --aa", "how small a slowdown this machine can show"),
+    ),
+    "schema": (("zbench schema", "every key of a sweep file, for editors and for reading"),),
+    "bench": (
+        ("zbench bench adam --sizes 1M --threads 1 --rounds 3", "the Adam update beside its memory bound"),
+    ),
+}
+
+
+def epilog(command: str) -> str:
+    """Return the examples as they stand below a command's help; empty for a command without any."""
+    lines = [f"{line}  [dim]# {what}[/dim]" for line, what in EXAMPLES.get(command, ())]
+    return "\n".join(["[bold]Examples[/bold]", *lines]) if lines else ""
