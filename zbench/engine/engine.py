@@ -1,6 +1,7 @@
 """Engine: one training step, from a loss to new parameters."""
 
 import math
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -13,14 +14,17 @@ from torch import Tensor, nn
 from zbench.engine.checkpoint.state import EngineState, LocalState
 from zbench.engine.gradients.norm import Summarizer
 from zbench.engine.gradients.sinks import Gradients
-from zbench.engine.optimizer.offload_ratio import OffloadRatio
 from zbench.engine.optimizer.schedule import Schedule
 from zbench.engine.optimizer.shard_optimizer import ParamGroup, ShardOptimizer
+from zbench.engine.optimizer.step_policies import Policies
+from zbench.engine.optimizer.torch_face import SchedulerOptimizer
 from zbench.engine.parameters.access import Access, parameters_of
 from zbench.engine.parameters.hooks import GradientHooks
+from zbench.engine.parameters.ownership import check_members, check_no_gradients, own
 from zbench.engine.parameters.replicated import Parameters, ParamInfo
-from zbench.engine.policies import AccumulationPolicy, Clip, LossScaling, gradient_scale, uninterrupted
+from zbench.engine.policies import Integrity, uninterrupted
 from zbench.engine.protocols import Collectives, HoldsBytes, StepInfo
+from zbench.engine.transport.agreement import Terms
 from zbench.errors import UsageError
 
 
@@ -68,43 +72,6 @@ class Core:
         self.gradients.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Policies:
-    """Choices that a rebuilt core keeps."""
-
-    accumulation: AccumulationPolicy
-    clip: Clip
-    scaling: LossScaling
-    share: OffloadRatio
-    collectives: Collectives
-    close: Callable[[], None]
-
-    def unclipped_scale(self) -> float:
-        """Return the factor that averages and unscales the gradients of a step that starts now."""
-        return self.scale(self.scaling.scale, 1.0)
-
-    def scale(self, loss_scale: float, clip: float) -> float:
-        """Return the one factor that averages, unscales and clips summed gradients."""
-        world, steps = self.collectives.world_size, self.accumulation.divisor
-        return gradient_scale(world_size=world, accumulation=steps, loss_scale=loss_scale, clip=clip)
-
-
-class SchedulerOptimizer(torch.optim.Optimizer):
-    """The interface that torch's learning rate schedulers need: the engine's parameter groups and
-    its step.
-    """
-
-    _opt_called = True  # schedulers watch `step` here and cannot see the engine's: they need not warn
-
-    def __init__(self, step: Callable[[], StepInfo], groups: list[ParamGroup]) -> None:
-        defaults = {key: value for key, value in groups[0].items() if key != "params"}
-        super().__init__([group for group in groups if group["params"]], defaults)
-        self.param_groups, self._step = groups, step
-
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        self._step()
-
-
 class Engine:
     """A ZeRO training engine (Rajbhandari et al., 2020, arXiv:1910.02054) around one model.
 
@@ -121,46 +88,67 @@ class Engine:
     ) -> None:
         self.model, self.param_groups = model, param_groups
         self._build_core, self._policies = build_core, policies
-        self._core = build_core(None)
+        self._integrity = Integrity()
+        self._cores = [build_core(None)]
+        weakref.finalize(self, _end, self._cores).atexit = False
+        own(model, self)
 
-    def backward(self, loss: Tensor, last: bool | None = None) -> None:
+    @property
+    def _core(self) -> Core:
+        return self._cores[0]
+
+    def backward(self, loss: Tensor, last: bool | None = None, *, retain_graph: bool = False) -> None:
         """Compute and add up gradients of `loss` (a scalar); `last` marks a step's last backward in
-        multi_backward.
+        multi_backward. retain_graph: keep the graph for another backward, as torch does.
 
         An exception leaves the engine as it was after the previous step: gradients of this step are
-        forgotten.
+        forgotten. So does an interrupt, which is raised when the backward has ended (a second one at once).
         """
+        self._integrity.check()
         boundary = self._policies.accumulation.next(last)
+        check_no_gradients((t.name, t.parameter) for t in self._core.param_infos)
         scale = self._policies.scaling.scale
         loss = loss if scale == 1.0 else loss * scale
         if boundary.first:
             self._renew()
         core = self._core
         core.access.absorb()
-        core.schedule.begin(last=bool(boundary.last))
-        core.gradients.begin(boundary, loss)
         try:
-            with self._policies.share.watching():
-                loss.backward()  # type: ignore[no-untyped-call]
-            core.gradients.finish()
-            core.hooks.after_backward()
+            with uninterrupted():
+                core.schedule.begin(last=bool(boundary.last))
+                core.gradients.begin(boundary, loss)
+                with self._policies.share.watching():
+                    loss.backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
+                core.gradients.finish()
+                core.hooks.after_backward()
+                self._policies.accumulation.done()
         except BaseException:
-            core.hooks.after_backward()
-            self._forget_step()
+            with uninterrupted(), self._integrity.whole("a backward that failed could not be undone"):
+                core.hooks.after_backward()
+                self._forget_step()
             raise
-        self._policies.accumulation.done()
 
-    def step(self) -> StepInfo:
+    def step(self, *, grad_norm: bool = False) -> StepInfo:
         """Update the parameters from the gradients since the last step; raise UsageError if they are not
-        complete.
+        complete. grad_norm: return the norm also where nothing is clipped.
 
-        Any other exception, an interrupt too, leaves every bit as it was: `step` may be called again.
+        Any other exception leaves every bit as it was on every rank: `step` may be called again. An interrupt
+        is raised when the step has been taken (a second one at once).
         """
+        self._integrity.check()
+        self._policies.accumulation.check_step()
+        with uninterrupted():
+            info = self._step(grad_norm)
+            if self._policies.share.decide(self.collectives, self._core.optimizer.count):
+                self._rebuild()
+        return info
+
+    def _step(self, grad_norm: bool) -> StepInfo:
         policies, core = self._policies, self._core
-        policies.accumulation.check_step()
         core.access.absorb()
         core.gradients.settle()
-        summary = core.summarizer.gather(core.gradients.contributed)
+        terms = Terms(core.optimizer.hyperparameters(), core.optimizer.refusal())
+        summary = core.summarizer.gather(core.gradients.contributed, terms, norm=grad_norm)
         loss_scale, norm = policies.scaling.scale, None
         if summary.square_sum is not None:
             norm = math.sqrt(summary.square_sum) * policies.scale(loss_scale, 1.0)
@@ -175,7 +163,7 @@ class Engine:
         except BaseException:
             policies.scaling.resume(*before)
             raise
-        with uninterrupted():
+        with self._integrity.whole("a step was broken off while weights were being updated"):
             if taken:
                 core.schedule.commit()
                 core.parameters.mark_updated(summary.active)
@@ -184,31 +172,34 @@ class Engine:
             policies.accumulation.reset()
         return StepInfo(norm, taken and coefficient != 1.0, not taken, rolled_back, loss_scale)
 
+    def zero_grad(self) -> None:
+        """Discard the gradients since the last step: the next backward begins a new one."""
+        self._integrity.check()
+        if self._policies.accumulation.count:
+            with uninterrupted():
+                self._forget_step()
+
     def _forget_step(self) -> None:
         self._core.gradients.abandon()
         self._core.schedule.drop()
         self._policies.accumulation.reset()
 
     def _renew(self) -> None:
-        """Rebuild the core when a parameter outside it has been unfrozen, or another share of the state is to
-        be offloaded; values, moments and counts are carried over, one parameter at a time.
-        """
+        """Rebuild the core when a parameter outside it has been unfrozen."""
         self._check_members()
-        core = self._core
-        moved = self._policies.share.decide(self.collectives, core.optimizer.count)
-        if moved or core.unfrozen():
-            self._core = self._build_core(core)
+        self._policies.share.begin(self._core.optimizer.count)
+        if self._core.unfrozen():
+            self._rebuild()
+
+    def _rebuild(self) -> None:
+        """Build a new core for what is trained and offloaded now; the state is carried over."""
+        with self._integrity.whole("the optimizer's state was being moved when an error occurred"):
+            self._cores[0] = self._build_core(self._core)
 
     def _check_members(self) -> None:
         """Take over edits; raise UsageError for a parameter that was added to the model."""
-        core = self._core
-        if any(id(p) not in core.known for p in self.model.parameters()):
-            added = next(n for n, p in self.model.named_parameters() if id(p) not in core.known)
-            raise UsageError(
-                f"the parameter {added!r} was added to the model, or replaced, after build_engine; save a"
-                " checkpoint without it, close this engine and build another one on the changed model"
-            )
-        core.access.absorb()
+        check_members(self.model, self._core.known)
+        self._core.access.absorb()
 
     def gathered(
         self, what: nn.Module | nn.Parameter | Iterable[nn.Parameter], write: bool = False
@@ -268,6 +259,11 @@ class Engine:
         self._core.schedule.state_changed()
 
     @property
+    def closed(self) -> bool:
+        """Whether the model is free for another engine."""
+        return not self._cores
+
+    @property
     def collectives(self) -> Collectives:
         """What the engine communicates through."""
         return self._policies.collectives
@@ -275,7 +271,7 @@ class Engine:
     @cached_property
     def optimizer(self) -> torch.optim.Optimizer:
         """A torch optimizer over `param_groups`, for learning rate schedulers; its step() is the engine's."""
-        return SchedulerOptimizer(self.step, self.param_groups)
+        return SchedulerOptimizer(self.step, self.zero_grad, self.param_groups)
 
     def memory_by_category(self) -> dict[str, int]:
         """Return the bytes held now, by category; those in offloaded host memory have the prefix `host_`."""
@@ -287,8 +283,17 @@ class Engine:
     def close(self) -> None:
         """Take the hooks off the model; it stays usable with the parameters as they are.
 
-        At stage 3 they are not whole any more: take `full_parameters` before.
+        At stage 3 they are not whole any more: take `full_parameters` before. A second call does nothing.
         """
-        self._core.close()
-        self._core.leave()
-        self._policies.close()
+        if self._cores:
+            _end(self._cores)
+            self._policies.close()
+            self._integrity.refusal = "this engine is closed; build another one"
+
+
+def _end(cores: list[Core]) -> None:
+    """Take an engine's hooks off its model, so that its memory is freed."""
+    while cores:
+        core = cores.pop()
+        core.close()
+        core.leave()

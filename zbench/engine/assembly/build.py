@@ -18,7 +18,7 @@ from zbench.engine.assembly.settings import DTYPES
 from zbench.engine.assembly.stages import gradients_type, reduced_gradients_type, stage_of
 from zbench.engine.checkpoint.state import EngineState, set_masters
 from zbench.engine.compiled.compile import compile_model
-from zbench.engine.engine import Core, Engine, Policies
+from zbench.engine.engine import Core, Engine
 from zbench.engine.gradients.buffer_factory import BucketBufferFactory
 from zbench.engine.gradients.config import DtypePolicy, ReductionConfig
 from zbench.engine.gradients.norm import ChunkSums, Summarizer
@@ -30,7 +30,9 @@ from zbench.engine.memory.kinds import Memories
 from zbench.engine.optimizer.offload_split import split_layout
 from zbench.engine.optimizer.schedule import AfterBackward, Schedule
 from zbench.engine.optimizer.shard_optimizer import ParamGroup, ShardOptimizer
+from zbench.engine.optimizer.step_policies import Policies
 from zbench.engine.parameters.deferred import forget_parts, whole_values
+from zbench.engine.parameters.ownership import check_unused
 from zbench.engine.parameters.replicated import Parameters, ParamInfo
 from zbench.engine.partition import GatherGroup, Layout, plan_layout
 from zbench.engine.protocols import Collectives, HoldsBytes
@@ -63,6 +65,7 @@ def build_engine(
     The model stays on its device. Its float32 parameters and buffers take `spec.dtype`; others keep theirs.
     Without torch.distributed the world is one rank. UsageError for what this engine cannot do.
     """
+    check_unused(model)
     instruments = instruments or Instruments()
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     memories = instruments.memories(device)
@@ -119,7 +122,8 @@ class _CoreBuilder:
         optimizer = make_optimizer(self.spec, memory_layout, parameters, reduced, param_infos, self.groups)
         adam = self.instruments.wrap_adam(make_adam(self.device, share))
         schedule = self._schedule(optimizer, adam, parameters, gradients, param_infos, offloaded)
-        summarizer = Summarizer(layout, comm, schedule.square_sums if self._needs_norm else None)
+        agreement, always = self.transport.agreement, self._needs_norm
+        summarizer = Summarizer(layout, comm, agreement, schedule.square_sums, always=always)
         set_masters(optimizer, parameters, param_infos, value)
         frozen = collect_frozen(self.model, param_infos)
         attached = builder.attach(param_infos, frozen, gradients.accept, value)

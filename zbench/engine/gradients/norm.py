@@ -4,6 +4,7 @@ gradient.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from zbench.engine.memory.buffers import PartitionedBuffer
 from zbench.engine.partition import Layout
 from zbench.engine.protocols import Collectives, Tag
 from zbench.engine.shard_layout import ShardLayout
+from zbench.engine.transport.agreement import Agreement, Terms
 
 _SUMMARY = Tag("the step's norm and flags")
 
@@ -29,28 +31,42 @@ class Summary:
 
 
 class Summarizer:
-    """Gathers every rank's chunk sums and flags in one collective.
+    """Gathers the chunk sums of every rank's part of the gradient, flags and terms, in one collective.
 
-    square_sums: returns this rank's chunk sums, [layout.length / world_size / NORM_CHUNK] float64; None if no
-    norm is needed.
+    square_sums: this rank's, [layout.length / world size / NORM_CHUNK] float64. always: whether each step
+    asks for the norm.
     """
 
     def __init__(
-        self, layout: Layout, collectives: Collectives, square_sums: Callable[[], Tensor] | None
+        self,
+        layout: Layout,
+        collectives: Collectives,
+        agreement: Agreement,
+        square_sums: Callable[[], Tensor],
+        *,
+        always: bool,
     ) -> None:
-        self.collectives = collectives
-        self._square_sums = square_sums
-        self._order = None if square_sums is None else torch.from_numpy(canonical_order(layout))
+        self.collectives, self._agreement = collectives, agreement
+        self._layout, self._square_sums, self._always = layout, square_sums, always
 
-    def gather(self, contributed: Sequence[bool]) -> Summary:
-        """Return the summary, which is the same on every rank."""
-        flags = torch.tensor(contributed, dtype=torch.float64)
-        sums = flags.new_empty(0) if self._square_sums is None else self._square_sums()
+    @cached_property
+    def _order(self) -> Tensor:
+        return torch.from_numpy(canonical_order(self._layout))
+
+    def gather(self, contributed: Sequence[bool], terms: Terms, *, norm: bool = False) -> Summary:
+        """Return the summary, the same on every rank; with its norm if `norm`, or always.
+
+        UsageError or RanksDisagreeError, on every rank, where the step cannot be taken.
+        """
+        numbers = terms.numbers(self._agreement)
+        flags = torch.tensor([*contributed, *numbers], dtype=torch.float64)
+        wanted = norm or self._always
+        sums = self._square_sums() if wanted else flags.new_empty(0)
         gathered = self.collectives.all_gather_small(torch.cat([sums, flags]), _SUMMARY)
-        active = (gathered[:, sums.numel() :] != 0).any(dim=0).tolist()
-        if self._order is None:
-            return Summary(None, active)
-        return Summary(sum_in_order(gathered[:, : sums.numel()].reshape(-1)[self._order]), active)
+        sums, flags, numbers_of = gathered.split([sums.numel(), len(contributed), len(numbers)], dim=1)  # type: ignore[no-untyped-call]
+        terms.check(numbers_of, self._agreement)
+        active = (flags != 0).any(dim=0).tolist()
+        return Summary(sum_in_order(sums.reshape(-1)[self._order]) if wanted else None, active)
 
 
 class ChunkSums:

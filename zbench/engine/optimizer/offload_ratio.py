@@ -42,10 +42,12 @@ class OffloadRatio(Protocol):
         """Return the context that a backward runs in."""
         ...
 
+    def begin(self, steps: int) -> None:
+        """The first backward of a step begins, after so many steps."""
+        ...
+
     def decide(self, collectives: Collectives, steps: int) -> bool:
-        """Return whether `value` has changed; all ranks ask before a step's first backward. steps: optimizer
-        steps so far.
-        """
+        """Return whether `value` has changed; all ranks ask at the end of a step, after so many steps."""
         ...
 
 
@@ -57,6 +59,9 @@ class FixedRatio:
 
     def watching(self) -> AbstractContextManager[None]:
         return nullcontext()
+
+    def begin(self, steps: int) -> None:
+        return
 
     def decide(self, collectives: Collectives, steps: int) -> bool:
         return False
@@ -80,9 +85,11 @@ class MeasuredRatio:
     def watching(self) -> AbstractContextManager[None]:
         return nullcontext() if self._decided else self._timed()
 
-    def decide(self, collectives: Collectives, steps: int) -> bool:
+    def begin(self, steps: int) -> None:
         self._since = steps if self._since is None else min(self._since, steps)
-        if self._decided or steps - self._since < SEEN:
+
+    def decide(self, collectives: Collectives, steps: int) -> bool:
+        if self._decided or self._since is None or steps - self._since < SEEN:
             return False
         self._decided = True
         copy, update = self._costs()

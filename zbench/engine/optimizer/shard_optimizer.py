@@ -15,11 +15,16 @@ import torch
 from torch import Tensor
 
 from zbench.engine.adam import AdamBackend, AdamTask, Hyper, Slot
+from zbench.engine.adam.checks import check_hyper
 from zbench.engine.memory.buffers import MemoryLayout, PartitionedBuffer
 from zbench.engine.optimizer.masters import MasterWeights
 from zbench.engine.shard_layout import Segment, ShardLayout
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+BUILD_ANEW = (
+    "name every group under param_groups in the specification (frozen: true for what is trained later), or"
+    " save a checkpoint, close this engine and build another one"
+)
 ParamGroup = dict[str, Any]
 """`params` and torch's AdamW hyperparameters under torch's names, plus `bias_correction` and `decoupled`."""
 
@@ -75,6 +80,7 @@ class ShardOptimizer:
         self.shard, self.masters, self.moments, self.gradients = shard, masters, moments, gradients
         self.groups, self.group_of = groups, group_of
         self.sub_group_size, self.stochastic = sub_group_size, moments.stochastic
+        self._built = self._fixed()
         self.count = 0
         self.skipped_steps = [0] * len(group_of)
         spans = shard.layout.spans
@@ -145,6 +151,25 @@ class ShardOptimizer:
         masters = self.masters[segment.dtype_group].of(segment)
         given = values.to(masters.device)
         masters.copy_(torch.where(masters.to(given.dtype) == given, masters, given.float()))
+
+    def hyperparameters(self) -> tuple[object, ...]:
+        """Return those of the next update, group by group."""
+        return tuple(tuple(value for key, value in g.items() if key != "params") for g in self.groups)
+
+    def refusal(self) -> str | None:
+        """Return why the next update cannot be taken, or None; asked before anything is updated."""
+        if self._fixed() != self._built:
+            return f"param_groups: expected the groups that the engine was built with; {BUILD_ANEW}"
+        for number in range(len(self.groups)):
+            try:
+                check_hyper(self._hyper(number))
+            except (ValueError, TypeError, KeyError) as error:
+                return f"param_groups[{number}]: {error!r}; set a valid value and call step() again"
+        return None
+
+    def _fixed(self) -> list[tuple[object, list[int]]]:
+        """Return what may not change in groups: their parameters, and which moments there are."""
+        return [(group["amsgrad"], list(map(id, group["params"]))) for group in self.groups]
 
     def _hyper(self, group: int) -> Hyper:
         g = self.groups[group]

@@ -88,9 +88,10 @@ class Speculative(Schedule):
     def square_sums(self) -> Tensor:
         """Return the chunk sums of this rank's gradients, [shard.length / NORM_CHUNK] float64."""
         self._collect()
-        sums = self.updates.squares
-        assert sums is not None, "made without room for sums"
-        gradients, missing = self.updates.optimizer.gradients, list(self._missing())
+        gradients, sums = self.updates.optimizer.gradients, self.updates.squares
+        missing = list(self._missing() if sums is not None else self._everything())
+        if sums is None:  # updates take none: no step needs the norm, but this one asks for it
+            sums = torch.zeros(self.updates.optimizer.shard.length // NORM_CHUNK, dtype=torch.float64)
         chunk_square_sums(
             self.backend,
             [gradients.run(s.local, s.length) for s in missing],
@@ -163,6 +164,9 @@ class Speculative(Schedule):
         update = self.updates.of(subgroup, segments)
         self.worker.submit(update, scale, arrival)
         return update
+
+    def _everything(self) -> Iterator[Segment]:
+        return (s for subgroup in self._all for s in subgroup.segments)
 
     def _missing(self) -> Iterator[Segment]:
         for subgroup in self._all:

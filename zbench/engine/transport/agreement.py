@@ -8,16 +8,18 @@ step. The words of the error go through the process group's store: after a disag
 import json
 import time
 import weakref
+import zlib
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from threading import Event, Lock, Thread
 
+from torch import Tensor
 from torch._C._distributed_c10d import Store
 
 from zbench.engine.protocols import Tag, Work
-from zbench.errors import RanksDisagreeError
+from zbench.errors import RanksDisagreeError, UsageError
 
 REDUCTIONS, GATHERS = "reduces", "gathers"
 CHANNELS = (REDUCTIONS, GATHERS)
@@ -217,6 +219,37 @@ def _waits_for_itself(rank: int, posts: Mapping[int, tuple[str, int, Mapping[str
         ahead = {other for waiting in ahead for other in awaited(waiting)} - reached
         reached |= ahead
     return rank in reached
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What every rank must have in common to take a step. `refusal`: why this rank cannot take it."""
+
+    hyperparameters: tuple[object, ...]
+    refusal: str | None
+
+    def numbers(self, agreement: Agreement) -> list[float]:
+        """Return what ranks compare."""
+        code = zlib.crc32(repr(self.hyperparameters).encode())
+        return [float(self.refusal is not None), float(code), *agreement.digest()]
+
+    def check(self, gathered: Tensor, agreement: Agreement) -> None:
+        """Raise the same error on every rank unless all ranks' numbers [W, n] agree and none refuses."""
+        if gathered[:, 0].any():
+            texts = agreement.meet(self.refusal or "")
+            told = [f"rank {rank}: {text}" for rank, text in texts.items() if text]
+            raise UsageError("the step is refused, nothing has changed; " + "; ".join(told))
+        differ = (gathered != gathered[0]).any(dim=0).tolist()
+        if differ[1]:
+            told = [
+                f"rank {rank}: {text}" for rank, text in agreement.meet(str(self.hyperparameters)).items()
+            ]
+            raise RanksDisagreeError(
+                "expected the same param_groups on every rank (lr, betas, eps, weight_decay, ...), got "
+                + "; ".join(told)
+            )
+        if any(differ):
+            raise agreement.differing()
 
 
 def _disagreement(texts: Mapping[int, str]) -> RanksDisagreeError:

@@ -1,0 +1,102 @@
+"""A step is taken whole on every rank, or refused before anything has changed."""
+
+from typing import Any
+
+import pytest
+
+from tests.engine.ranks import RankPool
+
+CASES = "tests.engine.steps.cases:"
+ROWS: list[dict[str, Any]] = [
+    {"zero_stage": 0},
+    {"zero_stage": 1, "offload_optimizer": "cpu"},
+    {"zero_stage": 2, "offload_optimizer": "cpu", "offload_schedule": "speculative"},
+    {"zero_stage": 3},
+]
+each_row = pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{r['zero_stage']}-{len(r)}")
+
+
+@each_row
+@pytest.mark.parametrize("on", [-1, 1], ids=["everywhere", "on-one-rank"])
+def test_an_invalid_group_is_refused_on_every_rank_before_any_update(
+    ranks: RankPool, row: dict[str, Any], on: int
+) -> None:
+    for said, unchanged, repaired in ranks.run(2, CASES + "invalid_group", row, on):
+        assert said.startswith("UsageError")
+        assert "rank 1: param_groups[1]" in said
+        assert "lr" in said
+        assert unchanged
+        assert repaired, "with a valid lr the same step can be taken"
+
+
+@each_row
+def test_ranks_with_other_hyperparameters_stop_and_name_them(ranks: RankPool, row: dict[str, Any]) -> None:
+    for said, unchanged in ranks.run(2, CASES + "other_lr", row):
+        assert said.startswith("RanksDisagreeError")
+        assert "rank 0: ((0.1," in said
+        assert "rank 1: ((0.2," in said
+        assert unchanged
+
+
+@each_row
+@pytest.mark.parametrize("through", ["engine", "optimizer"])
+def test_zero_grad_discards_the_step_that_has_begun(
+    ranks: RankPool, row: dict[str, Any], through: str
+) -> None:
+    spec = row | {"accumulation_mode": "unmanaged"}
+    assert all(ranks.run(2, CASES + "discarded", spec, through))
+
+
+@each_row
+def test_a_retained_graph_can_be_differentiated_again(ranks: RankPool, row: dict[str, Any]) -> None:
+    assert all(ranks.run(2, CASES + "retained", row))
+
+
+@each_row
+def test_the_norm_is_there_without_clipping_if_a_step_asks(ranks: RankPool, row: dict[str, Any]) -> None:
+    for asked, unasked, torchs in ranks.run(2, CASES + "norms", row):
+        assert asked == pytest.approx(torchs, rel=1e-5)
+        assert unasked is None
+
+
+@each_row
+def test_a_gradient_from_outside_is_refused_and_not_added(ranks: RankPool, row: dict[str, Any]) -> None:
+    for first, second, undisturbed in ranks.run(2, CASES + "left_over", row):
+        for said in (first, second):
+            assert said.startswith("UsageError")
+            assert "zero_grad()" in said
+        assert undisturbed
+
+
+@each_row
+def test_parameter_groups_added_after_the_build_are_refused(ranks: RankPool, row: dict[str, Any]) -> None:
+    for said in ranks.run(2, CASES + "groups_added", row):
+        assert all(text.startswith("UsageError") and "param_groups" in text for text in said), said
+
+
+@each_row
+def test_an_old_engine_cannot_touch_its_successor(ranks: RankPool, row: dict[str, Any]) -> None:
+    for said, trains in ranks.run(2, CASES + "closing", row):
+        assert all(text.startswith("UsageError") for text in said), said
+        assert "close()" in said[0]
+        assert trains
+
+
+@each_row
+def test_a_dropped_engine_leaves_its_memory_and_its_model(ranks: RankPool, row: dict[str, Any]) -> None:
+    assert ranks.run(2, CASES + "dropped", row) == [(True, True)] * 2
+
+
+@each_row
+@pytest.mark.parametrize("where", ["backward", "step"])
+def test_an_interrupt_leaves_the_state_before_or_after(
+    ranks: RankPool, row: dict[str, Any], where: str
+) -> None:
+    assert ranks.run(2, CASES + "interrupted", row, where) == [("KeyboardInterrupt", True)] * 2
+
+
+@each_row
+def test_a_step_that_was_broken_off_leaves_no_usable_engine(ranks: RankPool, row: dict[str, Any]) -> None:
+    for first, *later in ranks.run(2, CASES + "broken_off", row):
+        assert first == "MemoryError: in the middle"
+        assert all(text.startswith("UsageError") and "checkpoint" in text for text in later), later
