@@ -12,6 +12,8 @@ from tests.engine.ranks import RankPool
 WHOLE = 4 * LAYERS * WIDTH * WIDTH
 """Bytes of the model, and of its gradients."""
 PART = WHOLE // 2
+TERMS = 4
+"""Numbers that ranks compare at each step: a refusal, the hyperparameters, two hashes of calls."""
 SLACK = 4096
 """Bytes of bookkeeping that are in no category."""
 SINGLE: list[dict[str, Any]] = [
@@ -56,7 +58,7 @@ def test_a_single_backward_is_copied_once_and_needs_no_accumulator(ranks: RankPo
         gathered = (
             (LAYERS - 1) * PART // LAYERS if row["zero_stage"] == 3 else 0
         )  # for backward, all layers but the first
-        told = 8 * LAYERS  # which parameters received a gradient
+        told = 8 * (LAYERS + TERMS)  # which parameters received a gradient, and what ranks compare
         assert result["copies"]["copy_"] == WHOLE + gathered + told, (
             "every gradient goes into a bucket, and that is all"
         )

@@ -113,6 +113,7 @@ class Engine:
             self._renew()
         core = self._core
         core.access.absorb()
+        core.hooks.begin(only=boundary.first and boundary.last is not False)
         try:
             with uninterrupted():
                 core.schedule.begin(last=bool(boundary.last))

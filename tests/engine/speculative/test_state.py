@@ -108,7 +108,7 @@ def test_a_journal_holds_no_more_than_half_of_a_second_half() -> None:
 def test_a_ratio_found_by_measurement_changes_no_bit(
     monkeypatch: pytest.MonkeyPatch, schedule: str, stage: int
 ) -> None:
-    """The state moves to the device in the fourth step; the times are real, the conclusion is the test's."""
+    """The state moves to the device after the third step; times are real, the conclusion is the test's."""
     monkeypatch.setattr(
         "zbench.engine.optimizer.offload_ratio.largest_hidden", lambda *times: 0.5 * all(times)
     )
@@ -117,9 +117,9 @@ def test_a_ratio_found_by_measurement_changes_no_bit(
         steps(fixed, 0, 6)
         expected = bits(fixed)
     with engine(layers(), offload_ratio="auto", **options) as measured:
-        steps(measured, 0, 3)
+        steps(measured, 0, 2)
         assert "moments" not in measured.memory_by_category()
-        steps(measured, 3, 6)
+        steps(measured, 2, 6)
         held = measured.memory_by_category()
         assert held["moments"] == held["host_moments"]
         assert_same(bits(measured), expected)
@@ -149,8 +149,8 @@ def test_ranks_move_the_same_share_whatever_each_has_measured(
 ) -> None:
     shares = ranks.run(2, "tests.engine.speculative.measured:agree", stage, schedule)
     assert shares[0] == shares[1]
-    assert shares[0][:3] == [1.0] * 3
-    assert shares[0][3] == pytest.approx(0.75)
+    assert shares[0][:2] == [1.0] * 2
+    assert shares[0][2] == pytest.approx(0.75)
 
 
 def test_an_unfrozen_parameter_is_trained_from_then_on_and_leaves_no_thread() -> None:

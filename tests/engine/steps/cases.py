@@ -266,3 +266,47 @@ def _once(act: Callable[[], object]) -> Callable[[], None]:
             act()
 
     return call
+
+
+def hooked(group: dist.ProcessGroup, spec: dict[str, Any], backwards: int) -> tuple[str, bool]:
+    """The user's hooks on parameters see and change gradients; whether as in plain PyTorch."""
+    seen: list[list[Tensor]] = []
+    results: list[list[Tensor]] = []
+    said = ""
+    for plain in (True, False):
+        net, mine = model(), []
+        trainer = None if plain else engine_of(group, net, spec)
+        net[0].weight.register_hook(lambda grad: grad * 2)
+        net[2].weight.register_post_accumulate_grad_hook(lambda p, mine=mine: mine.append(p.grad.clone()))
+
+        def steps(net: nn.Module = net, trainer: Engine | None = trainer) -> None:
+            for _ in range(backwards):
+                loss = net(batch(0)).square().mean()
+                loss.backward() if trainer is None else trainer.backward(loss)
+            if trainer is not None:
+                trainer.step()
+
+        if trainer is None:
+            steps()
+            fused = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
+            fused.step()
+            results.append([p.detach() for p in net.parameters()])
+        else:
+            said = heard(steps)
+            results.append(list(trainer.full_parameters().values()))
+            trainer.close()
+        seen.append(mine)
+    if said != "nothing":
+        return said, False
+    alike = all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
+    near = all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*results, strict=True))
+    return said, alike and near
+
+
+def sparse(group: dist.ProcessGroup, spec: dict[str, Any]) -> str:
+    """An embedding gives sparse gradients."""
+    net = nn.Sequential(nn.Embedding(9, 8, sparse=True), nn.Linear(8, 4))
+    engine = engine_of(group, net, spec)
+    said = heard(lambda: engine.backward(net(torch.arange(4)).sum()))
+    engine.close()
+    return said

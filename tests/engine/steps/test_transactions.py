@@ -100,3 +100,22 @@ def test_a_step_that_was_broken_off_leaves_no_usable_engine(ranks: RankPool, row
     for first, *later in ranks.run(2, CASES + "broken_off", row):
         assert first == "MemoryError: in the middle"
         assert all(text.startswith("UsageError") and "checkpoint" in text for text in later), later
+
+
+@each_row
+def test_users_hooks_see_and_change_the_gradients_that_torchs_would(
+    ranks: RankPool, row: dict[str, Any]
+) -> None:
+    assert ranks.run(2, CASES + "hooked", row, 1) == [("nothing", True)] * 2
+    several = row | {"gradient_accumulation_steps": 2}
+    for said, _ in ranks.run(2, CASES + "hooked", several, 2):
+        assert said.startswith("UsageError")
+        assert "'2.weight'" in said
+
+
+@each_row
+def test_sparse_gradients_are_refused_by_name(ranks: RankPool, row: dict[str, Any]) -> None:
+    for said in ranks.run(2, CASES + "sparse", row):
+        assert said.startswith("UsageError")
+        assert "'0.weight'" in said
+        assert "sparse=False" in said

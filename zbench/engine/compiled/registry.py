@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd.graph import Node
 
 from zbench.engine.compiled.calls import call_of
+from zbench.errors import UsageError
 
 # A reentrant checkpoint builds and differentiates its part of the graph only while backward runs.
 _HIDES_ITS_GRAPH = "CheckpointFunctionBackward"
@@ -32,6 +33,16 @@ class StepRegistry:
     def index_of(self, value: object) -> int | None:
         """Return the index of a parameter, or None for all that is not one of the engine's parameters."""
         return self._index.get(id(value))
+
+    def check_hooks(self) -> None:
+        """Raise UsageError for a gradient hook of the user: compiled backward graphs run none."""
+        for parameter in self._parameters:
+            if parameter._backward_hooks or len(parameter._post_accumulate_grad_hooks) > 1:
+                raise UsageError(
+                    f"compile: expected no gradient hooks on parameters, got one on a parameter of shape"
+                    f" {tuple(parameter.shape)}, which the compiled backward would not run; remove it, or set"
+                    " compile: off"
+                )
 
     def expect(self, loss: Tensor) -> None:
         """Count what `loss.backward()` will deliver: for each parameter one contribution a compiled call, and

@@ -39,6 +39,7 @@ class CompiledGradients(ReplicatedGradients):
 
     def begin(self, boundary: AccumulationBoundary, loss: Tensor) -> None:
         """Start a backward, and learn from the autograd graph of its loss what it will bring."""
+        self._registry.check_hooks()
         self._registry.expect(loss)
         self._absent = frozenset(self._registry.absent())
         super().begin(boundary, loss)

@@ -125,11 +125,11 @@ class TransientReducedGradientBuffer(ReducedGradientBuffer):
 class StepReducedGradientBuffer(TransientReducedGradientBuffer):
     """Allocates and frees the memory of all buckets at once, at the step's first reduction."""
 
-    def begin(self, *, first: bool, last: bool) -> None:
+    def target(self, bucket: Bucket) -> Tensor:
         for flat in self.sums.flats:
             if flat.allocate():
                 flat.buffers[0].zero_()
-        super().begin(first=first, last=last)
+        return super().target(bucket)
 
     def _memory_layout(self, config: ReductionConfig) -> MemoryLayout:
         return config.memory_layout

@@ -6,12 +6,14 @@ from functools import partial, update_wrapper
 from types import MethodType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from zbench.engine.parameters.gathering import Gatherer
 from zbench.engine.parameters.released import is_released
 from zbench.engine.parameters.replicated import ParamInfo
 from zbench.engine.parameters.state_hooks import StateHooks
+from zbench.errors import UsageError
 
 
 class GradientHooks:
@@ -29,6 +31,23 @@ class GradientHooks:
         self._accept = accept
         self._states = StateHooks(model.modules(), gatherer)
         self._handles = [_hooked(t.parameter, partial(self._take, t.index)) for t in param_infos]
+        self._taking = [(t, handle.id) for t, handle in zip(param_infos, self._handles, strict=True)]
+
+    def begin(self, *, only: bool) -> None:
+        """A backward begins, the step's `only` one as far as is known: take gradients after the user's hooks
+        have seen them. UsageError where hooks would see one of several backwards, torch's see their sum.
+        """
+        with torch._C.DisableTorchFunctionSubclass():  # released parameters answer slowly otherwise
+            registered = [(t, own, t.parameter._post_accumulate_grad_hooks) for t, own in self._taking]
+        for info, own, hooks in registered:
+            if len(hooks) > 1:
+                if not only:
+                    raise UsageError(
+                        f"expected no post-accumulate-grad hook on {info.name!r} in a step of several"
+                        " backwards: it would see one backward's gradient, not their sum; remove the hook, or"
+                        " call engine.step() after each backward"
+                    )
+                hooks[own] = hooks.pop(own)
 
     def _take(self, index: int, parameter: nn.Parameter) -> None:
         if is_released(parameter):  # its class answers slowly
@@ -37,8 +56,15 @@ class GradientHooks:
             parameter.__class__ = kind
         else:
             gradient, parameter.grad = parameter.grad, None
-        if gradient is not None:
-            self._accept(index, gradient)
+        if gradient is None:
+            return
+        if gradient.layout != torch.strided:
+            name = next(info.name for info, _ in self._taking if info.index == index)
+            raise UsageError(
+                f"expected a dense gradient of {name!r}, got a sparse one, which Adam does not take; build"
+                " the embedding with sparse=False"
+            )
+        self._accept(index, gradient)
 
     def after_backward(self) -> None:
         """A backward has ended, well or not."""

@@ -4,6 +4,7 @@ import weakref
 from collections.abc import Container, Iterable
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -38,12 +39,13 @@ def check_unused(model: nn.Module) -> None:
 
 def check_no_gradients(named: Iterable[tuple[str, nn.Parameter]]) -> None:
     """Raise UsageError for a gradient that no engine.backward has computed: it would be added to its own."""
-    for name, parameter in named:
-        if parameter.grad is not None:
-            raise UsageError(
-                f"expected no gradient in {name!r} before the engine's own, found one; call model.zero_grad()"
-                " (the engine keeps its gradients elsewhere: p.grad stays None)"
-            )
+    with torch._C.DisableTorchFunctionSubclass():  # released parameters answer slowly otherwise
+        found = next((name for name, parameter in named if parameter.grad is not None), None)
+    if found is not None:
+        raise UsageError(
+            f"expected no gradient in {found!r} before the engine's own, found one; call model.zero_grad()"
+            " (the engine keeps its gradients elsewhere: p.grad stays None)"
+        )
 
 
 def check_members(model: nn.Module, known: Container[int]) -> None:
