@@ -39,6 +39,13 @@ def test_kill_by_someone_is_not(tmp_path):
     assert (outcome, error.kind) == ("crashed", "killed")
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_signals_that_programs_do_not_send_to_themselves_come_from_outside(tmp_path, number):
+    outcome, error = judge(ended(0, -number), tmp_path)
+    assert (outcome, error.kind) == ("crashed", "killed")
+    assert number.name in error.message
+
+
 def test_abort_under_a_memory_limit_is_out_of_memory(tmp_path):
     end = ended(0, -signal.SIGABRT)
     assert judge(end, tmp_path)[0] == "crashed"

@@ -15,6 +15,7 @@ from typing import IO, NoReturn, Self
 
 from zbench.errors import ZbenchError
 from zbench.launch import preload
+from zbench.launch.guard import KILLED
 from zbench.launch.messages import (
     DumpStacks,
     EndGroup,
@@ -80,7 +81,10 @@ class WarmServer:
         return self.wait_until_ready().pid
 
     def wait_until_ready(self) -> Ready:
-        """Return when everything is imported; ZbenchError with the server's last words if it cannot start."""
+        """Return when everything is imported; ZbenchError with the server's last words if it cannot start.
+
+        ServerLostError if it was killed meanwhile.
+        """
         if self.ready is None:
             try:
                 message = self._receive(_START_SECONDS)
@@ -89,6 +93,8 @@ class WarmServer:
             if not isinstance(message, Ready):
                 reason = self._last_words()
                 self.close()
+                if self._process.returncode < 0 or self._process.returncode > KILLED:
+                    raise ServerLostError
                 raise ZbenchError(f"the trial server did not start: {reason}")
             self.ready = message
         return self.ready

@@ -10,6 +10,8 @@ import psutil
 
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_SECONDS = 0.005
+KILLED = 128
+"""Exit status of the guard of a server that signal n killed: KILLED + n."""
 
 
 def become_subreaper() -> None:
@@ -18,7 +20,7 @@ def become_subreaper() -> None:
 
 
 def guard(server: int, launcher: int, scratch: str) -> int:
-    """Wait for the server's end, kill everything that it left, and return its exit status.
+    """Wait for the server's end, kill everything that it left, and return its exit status as a shell does.
 
     SIGTERM kills the server first. The scratch directory goes, too, if the launcher is gone.
     """
@@ -30,7 +32,8 @@ def guard(server: int, launcher: int, scratch: str) -> int:
     end_children()
     if os.getppid() != launcher:
         shutil.rmtree(scratch, ignore_errors=True)
-    return ended.si_status if ended is not None and ended.si_code == os.CLD_EXITED else 1
+    assert ended is not None
+    return ended.si_status if ended.si_code == os.CLD_EXITED else KILLED + ended.si_status
 
 
 def end_children() -> float:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from zbench.errors import ZbenchError
 from zbench.launch import affinity, disturbance, jobs
 from zbench.launch.client import ServerLostError, WarmServer
 from zbench.launch.executor import Attempt, JobFactory, Task, TaskFiles, collected, patience
@@ -52,14 +53,20 @@ class Launcher:
         try:
             return self._run(group, log_name)
         except ServerLostError:
-            self._server.close()
-            self._server = WarmServer(self._modules, self.scratch)
+            self._replace_server()
             message = "the trial server was killed from outside"
             return Attempt("crashed", Failure("killed", message, f"{log_name}/rank0.log"))
 
     def wait_until_ready(self) -> Ready:
         """Return when the server has imported everything: how long it took, and what failed."""
-        return self._server.wait_until_ready()
+        try:
+            return self._server.wait_until_ready()
+        except ServerLostError:
+            self._replace_server()
+        try:
+            return self._server.wait_until_ready()
+        except ServerLostError:
+            raise ZbenchError("the trial server was killed twice while it started") from None
 
     @property
     def server_pid(self) -> int:
@@ -77,8 +84,12 @@ class Launcher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _replace_server(self) -> None:
+        self._server.close()
+        self._server = WarmServer(self._modules, self.scratch)
+
     def _run(self, group: Group, log_name: str) -> Attempt:
-        self._server.wait_until_ready()
+        self.wait_until_ready()
         kills, before, own = kernel_oom_kills(), disturbance.snapshot(), time.process_time()
         end = run_group(
             self._server, group.target, group.starts, deadline=group.deadline, stop_when=group.stop_when

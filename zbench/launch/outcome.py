@@ -10,6 +10,7 @@ from zbench.units import format_bytes, format_seconds
 from zbench.worker.job import NO_ROOM_STATUS, first_failure
 
 _SIGNALS_OF_FAILED_ALLOCATIONS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
+_SIGNALS_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 _VMSTAT = Path("/proc/vmstat")
 
 
@@ -66,9 +67,9 @@ def _killed(rank: int, number: int, kernel_oom_kills: int, log: str) -> tuple[Ou
     if number == signal.SIGKILL and kernel_oom_kills > 0:
         message = f"rank {rank} was killed by the kernel: the machine ran out of memory"
         return "oom", Failure("oom", message, where)
-    if number == signal.SIGKILL:
-        return "crashed", Failure("killed", f"rank {rank} was killed from outside by SIGKILL", where)
     name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    if number in _SIGNALS_FROM_OUTSIDE:
+        return "crashed", Failure("killed", f"rank {rank} was killed from outside by {name}", where)
     return "crashed", Failure("crashed", f"rank {rank} was killed by {name}", where)
 
 
