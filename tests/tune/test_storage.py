@@ -113,3 +113,12 @@ def test_a_command_line_is_kept_without_passwords() -> None:
     assert SECRET not in " ".join(kept)
     assert kept[:3] == words[:3]
     assert kept[4] == "--storage=postgresql://me:***@h/db"
+
+
+@pytest.mark.parametrize(
+    "argument", ["postgresql://me:my pass word@host/db", "--storage=postgresql://me:my pass word@host/db"]
+)
+def test_password_with_spaces_is_not_kept(argument: str) -> None:
+    (kept,) = redacted_arguments([argument])
+    assert "pass" not in kept
+    assert "word" not in kept

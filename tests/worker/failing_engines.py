@@ -49,3 +49,23 @@ def number() -> int:
 
 
 constant = 3
+
+
+def returns_nothing(model: nn.Module, spec: EngineSpec, process_group: object = None, **_: object) -> None:
+    """Forgets to return the engine."""
+
+
+def lacks_methods(model: nn.Module, spec: EngineSpec, process_group: object = None, **_: object) -> object:
+    """Returns something that is no engine."""
+    return model
+
+
+class Frozen(nn.Module):
+    """Has parameters, none of them trainable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(8, 8).requires_grad_(False)
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        return self.line(tokens.to(self.line.weight.dtype)).mean()

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from zbench.record.summary import ConfigSummary
+from zbench.spec.trial import NOT_IDENTITY
 
-_NOT_SHAPING = ("run.repeats", "run.timeout", "run.memory_limit", "verify.mode")
-"""Keys that change how often or how closely a trial is looked at, not what it computes."""
+_NOT_COMPARED = frozenset({f"run.{key}" for key in NOT_IDENTITY} | {"verify.mode"})
+"""Keys that change how often or how closely a trial is measured, not what it computes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,7 @@ def _unique_by_axes(trials: Sequence[ConfigSummary]) -> dict[str, ConfigSummary]
 def _difference_note(base: Mapping[str, Any], head: Mapping[str, Any]) -> str | None:
     """Say which keys only one side has; None where a key of both has two values: no match."""
     a, b = dict(_leaves(base)), dict(_leaves(head))
-    if any(a[key] != b[key] for key in a.keys() & b.keys() if key not in _NOT_SHAPING):
+    if any(a[key] != b[key] for key in a.keys() & b.keys() if key not in _NOT_COMPARED):
         return None
     sides = (("only in base", a.keys() - b.keys()), ("only in head", b.keys() - a.keys()))
     return "; ".join(f"{side}: {', '.join(sorted(keys))}" for side, keys in sides if keys)

@@ -14,6 +14,7 @@ from zbench.record.record import Record
 from zbench.record.store import RunDirectory
 from zbench.report.text import plural
 from zbench.spec.dump import sweep_document
+from zbench.spec.expand import Expansion
 from zbench.spec.sweep import SweepSpec
 
 Interruption = ZbenchError | KeyboardInterrupt
@@ -108,3 +109,9 @@ def failure_code(failure: Interruption) -> ExitCode:
 def is_incorrect(records: Sequence[Record]) -> bool:
     """Whether some repeat computed another training step than plain PyTorch."""
     return any(record.correctness.verdict in ("drifted", "wrong") for record in records)
+
+
+def warn_of_unused(sweep: SweepSpec, expansion: Expansion) -> None:
+    """Warn of `exclude` entries that match no point: mostly a misspelt value."""
+    for index in expansion.unused:
+        console.warn(f"exclude.{index} matches no point of the sweep: {sweep.exclude[index]}")

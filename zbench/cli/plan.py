@@ -28,12 +28,15 @@ def command(
 
 def print_plan(sweep: "SweepSpec") -> None:
     """Print what a sweep would run: one document, a table on a terminal, or plain lines."""
+    from zbench.cli.conclusion import warn_of_unused
     from zbench.spec.axes import resolve_axes
     from zbench.spec.expand import expand
 
     axes = resolve_axes(sweep)
     drawn = any(axis.range is not None for axis in axes)
     expansion = None if drawn else expand(sweep)
+    if expansion is not None:
+        warn_of_unused(sweep, expansion)
     if console.state.json:
         console.document(_document(sweep, axes, expansion))
     elif expansion is None:

@@ -17,6 +17,7 @@ from zbench.cli.conclusion import (
     failure_code,
     is_incorrect,
     open_directory,
+    warn_of_unused,
 )
 from zbench.errors import ExitCode, UsageError, ZbenchError
 from zbench.launch.executor import Executor
@@ -80,6 +81,7 @@ def resumed(run: str, output_dir: Path, file: Path | None, settings: Sequence[st
 def perform(request: Request, *, detailed: bool = False, slurm: SlurmOptions | None = None) -> ExitCode:
     """Run the sweep, print its table (or all figures) or document, and return the exit code."""
     expansion = expand(request.sweep)
+    warn_of_unused(request.sweep, expansion)
     require_room((trial.run.world_size for trial in expansion.trials), slurm)
     sweep = request.sweep
     plan = SweepPlan(

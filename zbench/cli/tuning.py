@@ -65,8 +65,9 @@ def work(
     """Pull trials of a study until there are none left; return the exit code."""
     from zbench.tune.ledger import load_study
     from zbench.tune.session import Task
-    from zbench.tune.storage import reaching, relational_storage
+    from zbench.tune.storage import reaching, relational_storage, require_existing
 
+    require_existing(storage)
     opened = relational_storage(storage)
     with reaching(storage):
         _, identity = load_study(opened, study)

@@ -75,15 +75,16 @@ class ImpliedOom:
 
 def _sized(config: Mapping[str, Any]) -> _Size:
     rest = json.loads(json.dumps(config))
-    rest["run"] = {key: value for key, value in rest["run"].items() if key not in NOT_IDENTITY}
+    run = rest.get("run")
+    rest["run"] = {k: v for k, v in run.items() if k not in NOT_IDENTITY} if isinstance(run, dict) else run
     sizes: dict[str, float] = {}
     for path in GROWING:
         value = value_at(config, path)
         if isinstance(value, int | float):
             sizes[path[-1]] = value
             _holder(rest, path).pop(path[-1], None)
-    options = value_at(config, _OPTIONS) or {}
-    for key, value in options.items():
+    options = value_at(config, _OPTIONS)
+    for key, value in options.items() if isinstance(options, Mapping) else ():
         if isinstance(value, int | float) and not isinstance(value, bool) and key in _GROWING_OPTIONS:
             sizes[key] = value
             _holder(rest, (*_OPTIONS, key)).pop(key, None)

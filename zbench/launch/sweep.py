@@ -63,11 +63,15 @@ class SweepRun:
         self._plan, self._directory = plan, directory
         self._make_executor, self._rerun_disturbed = make_executor, rerun_disturbed
         self._tell = on_event
+        self._trials = {trial.trial_id: trial for trial in plan.expansion.trials}
         self._by_trial: dict[str, list[Record]] = {}
         self._implied = ImpliedOom()
         self._contenders: Collection[str] = ()
+        self._left_of: dict[str, int] = {}
         for record in directory.records():
             self._remember(record)
+        for trial_id in self._trials:
+            self._count(trial_id)
 
     def run(self) -> None:
         """Run what is missing; every repeat that ends is in the run directory before the next begins."""
@@ -96,33 +100,41 @@ class SweepRun:
     def _missing(self) -> Iterator[tuple[TrialSpec, int]]:
         """Yield what is to run next, round by round; what a round showed decides who is in the next."""
         round_number = 0
-        self._contenders = self._plan.contenders(self._directory.records())
-        while any(self._wants(trial) > round_number for trial in self._plan.expansion.trials):
-            for trial in shuffled(
-                self._plan.expansion.trials, seed=self._plan.seed, round_number=round_number
+        self._choose_contenders()
+        while any(self._wants(trial_id) > round_number for trial_id in self._trials):
+            for trial_id, trial in shuffled(
+                list(self._trials.items()), seed=self._plan.seed, round_number=round_number
             ):
-                done = self._directory.holds(trial.trial_id, round_number)
-                if not done and self._wants(trial) > round_number:
+                done = self._directory.holds(trial_id, round_number)
+                if not done and self._wants(trial_id) > round_number:
                     yield trial, round_number
             round_number += 1
-            self._contenders = self._plan.contenders(self._directory.records())
+            self._choose_contenders()
 
-    def _wants(self, trial: TrialSpec) -> int:
+    def _choose_contenders(self) -> None:
+        self._contenders = self._plan.contenders(self._directory.records())
+        for trial_id in self._trials:
+            self._count(trial_id)
+
+    def _wants(self, trial_id: str) -> int:
         """Return how many repeats a configuration should have, by what is known now. A failure ends it."""
-        records = self._by_trial.get(trial.trial_id, [])
+        records, run = self._by_trial.get(trial_id, []), self._trials[trial_id].run
         if any(record.outcome != "ok" for record in records):
             return len(records)
-        if len(records) < trial.run.repeats:
-            return trial.run.repeats
+        if len(records) < run.repeats:
+            return run.repeats
         medians = [record.timing.median_step_s for record in records if record.timing is not None]
-        more = needs_another(medians, precision=trial.run.precision, max_repeats=trial.run.max_repeats)
-        return len(records) + (more or trial.trial_id in self._contenders)
+        more = needs_another(medians, precision=run.precision, max_repeats=run.max_repeats)
+        return len(records) + (more or trial_id in self._contenders)
+
+    def _count(self, trial_id: str) -> None:
+        """Count anew how many repeats of a configuration are left."""
+        if trial_id in self._trials:
+            done = len(self._by_trial.get(trial_id, []))
+            self._left_of[trial_id] = max(0, self._wants(trial_id) - done)
 
     def _left(self) -> int:
-        return sum(
-            max(0, self._wants(trial) - len(self._by_trial.get(trial.trial_id, [])))
-            for trial in self._plan.expansion.trials
-        )
+        return sum(self._left_of.values())
 
     def _run_one(self, runner: TrialRunner, trial: TrialSpec, repeat: int) -> None:
         failure = self._implied.failure(trial) if self._plan.imply_oom and repeat == 0 else None
@@ -157,6 +169,7 @@ class SweepRun:
     def _remember(self, record: Record) -> None:
         self._by_trial.setdefault(record.trial_id, []).append(record)
         self._implied.observe(record)
+        self._count(record.trial_id)
 
     def _record_invalid(self) -> None:
         for point in self._plan.expansion.invalid:

@@ -11,6 +11,7 @@ from zbench.errors import UsageError
 from zbench.record.record import SCHEMA_VERSION, Record
 
 _RECORD = TypeAdapter(Record)
+_BLOCKS = {"workload", "run", "engine", "verify"}
 
 
 def encode(record: Record) -> bytes:
@@ -27,11 +28,17 @@ def decode(value: object, place: str = "record") -> Record:
     """Return the Record of a parsed JSON value; UsageError naming `place` and the key if it is not one."""
     check_schema_version(value, place)
     try:
-        return _RECORD.validate_python(value)
+        record = _RECORD.validate_python(value)
+    except RecursionError:
+        raise UsageError(f"{place}: not a zbench record: nested too deeply") from None
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "record"
         raise UsageError(f"{place}: not a zbench record: {key}: {first['msg']}") from None
+    for block in _BLOCKS & record.config.keys():
+        if not isinstance(record.config[block], dict):
+            raise UsageError(f"{place}: not a zbench record: config.{block}: expected an object")
+    return record
 
 
 def decode_line(line: bytes, place: str = "record") -> Record:

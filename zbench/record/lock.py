@@ -1,4 +1,8 @@
-"""A lock file: at most one living process writes a run directory. It dies with its holder."""
+"""A lock file: at most one living process writes a run directory. The kernel releases it with its holder.
+
+Not `filelock`: where flock(2) is not supported it falls back to a lock that outlives a killed holder, and it
+does not tell which process holds a lock.
+"""
 
 import contextlib
 import fcntl

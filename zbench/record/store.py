@@ -86,6 +86,11 @@ class RunDirectory:
     def open(cls, path: Path) -> Self:
         """Continue a run. UsageError if this is not a run directory or another process is writing it."""
         require_run(path)
+        if (path / TRIALS).is_symlink():
+            raise UsageError(
+                f"{path / TRIALS} is a symbolic link; resuming would write to the file that it points to: "
+                "copy that file here first"
+            )
         try:
             return cls(path)
         except OSError as error:
@@ -206,9 +211,9 @@ def resolve_run(run: str, output_dir: Path) -> Path:
 
 
 def new_run_id() -> str:
-    """Return an id that sorts by time: `20260131-235959-0421ab` (milliseconds, then random digits)."""
+    """Return an id that sorts by time: `20260131-235959-0421ab` (UTC, milliseconds, random digits)."""
     now = time.time()
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
     return f"{stamp}-{int(now % 1 * 1000):03d}{secrets.token_hex(1)}"
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
@@ -42,6 +42,8 @@ class Expansion:
     invalid: list[InvalidTrial]
     duplicates: int = 0
     excluded: int = 0
+    unused: list[int] = field(default_factory=list)
+    """Indices of `exclude` entries that match no point."""
 
 
 def expand(sweep: SweepSpec) -> Expansion:
@@ -57,22 +59,25 @@ def expand(sweep: SweepSpec) -> Expansion:
     found = Expansion([], [])
     seen: set[str] = set()
     excluded = duplicates = 0
-    for trial in _walk(sweep, axes, excludes, extra):
-        if trial is None:
+    used: set[int] = set()
+    for trial in _walk(sweep, axes, excludes, extra, used):
+        trial_id = None if trial is None else trial.trial_id
+        if trial is None or trial_id is None:
             excluded += 1
-        elif trial.trial_id in seen:
+        elif trial_id in seen:
             duplicates += 1
         elif isinstance(trial, TrialSpec):
             found.trials.append(trial)
         else:
             found.invalid.append(trial)
-        seen.update([] if trial is None else [trial.trial_id])
-    return Expansion(found.trials, found.invalid, duplicates, excluded)
+        seen.update([] if trial_id is None else [trial_id])
+    unused = [index for index in range(len(excludes)) if index not in used]
+    return Expansion(found.trials, found.invalid, duplicates, excluded, unused)
 
 
 def all_points(sweep: SweepSpec) -> Iterator[TrialSpec | InvalidTrial]:
     """Yield the points of a checked sweep one by one, those excluded left out, duplicates not."""
-    points = _walk(sweep, checked_axes(sweep), list(matching(sweep)), included(sweep))
+    points = _walk(sweep, checked_axes(sweep), list(matching(sweep)), included(sweep), set())
     return (trial for trial in points if trial is not None)
 
 
@@ -81,12 +86,15 @@ def _walk(
     axes: Sequence[Axis],
     excludes: Sequence[dict[Path, tuple[Any, ...]]],
     extra: Sequence[dict[Path, Any]],
+    used: set[int],
 ) -> Iterator[TrialSpec | InvalidTrial | None]:
-    """Yield every point in order, None for one that is excluded."""
+    """Yield every point in order, None for one that is excluded. used: gets the entries that match a point."""
     base = base_config(sweep)
     for values, is_extra in _configurations(axes, extra):
         config = configured(base, values)
-        if not is_extra and any(_matches(config, entry) for entry in excludes):
+        matched = {n for n, entry in enumerate(excludes) if not is_extra and _matches(config, entry)}
+        used |= matched
+        if matched:
             yield None
         else:
             yield _trial(config, _shown_axes(config, values, axes, is_extra))

@@ -6,6 +6,10 @@ from pydantic import Field
 
 from zbench.spec.base import ByteCount, Seconds, Share, SpecModel
 
+MAX_SEED = 2**63 - 1
+MAX_THREADS = 4096
+"""More compute threads than any machine has cores; OpenMP crashes where it cannot start that many."""
+
 
 class RunSpec(SpecModel):
     """How a trial is run and timed."""
@@ -32,8 +36,10 @@ class RunSpec(SpecModel):
     max_repeats: int = Field(
         20, ge=1, description="Where `precision` and `separate` stop asking for more repeats."
     )
-    seed: int = Field(0, ge=0, description="Seed of the model's weights, the data and the trial order.")
-    threads_per_rank: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+    seed: int = Field(
+        0, ge=0, le=MAX_SEED, description="Seed of the model's weights, the data and the trial order."
+    )
+    threads_per_rank: Annotated[int, Field(ge=1, le=MAX_THREADS)] | Literal["auto"] = Field(
         "auto", description="Compute threads of a rank; `auto` shares the machine's cores among the ranks."
     )
     timeout: Seconds = Field(

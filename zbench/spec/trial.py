@@ -13,7 +13,7 @@ from zbench.spec.run import RunSpec, VerifySpec
 from zbench.spec.workload import WorkloadSpec
 
 NOT_IDENTITY = frozenset({"repeats", "precision", "separate", "max_repeats", "timeout", "memory_limit"})
-"""Keys of `run` that shape no result."""
+"""Keys of `run` excluded from the trial ID: they change how often or how long a trial is measured."""
 
 
 def config_id(config: Mapping[str, Any]) -> str:

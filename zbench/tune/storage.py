@@ -94,6 +94,21 @@ def relational_storage(url: str, heartbeat: Heartbeat = DEFAULT_HEARTBEAT) -> RD
         )
 
 
+def require_existing(url: str) -> None:
+    """Raise UsageError for a database file that is not there: opening it would make an empty one."""
+    from sqlalchemy.engine import make_url
+
+    try:
+        parsed = make_url(url)
+    except Exception:
+        return  # `relational_storage` says what is wrong
+    is_file = parsed.drivername.startswith("sqlite") and parsed.database not in (None, "", ":memory:")
+    if is_file and not Path(str(parsed.database)).exists():
+        raise UsageError(
+            f"{shown(url)}: there is no such file; start the study with `zbench tune FILE --storage` first"
+        )
+
+
 def _with_tables(connect: Callable[[], RDBStorage]) -> RDBStorage:
     """Connect, and once more when another worker made the tables at the same moment.
 
@@ -200,9 +215,9 @@ def redacted(text: str, url: str) -> str:
 
 
 def redacted_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return a command line without the passwords of URLs in it."""
+    """Return a command line without the passwords of URLs in it; a URL goes to the end of its argument."""
     return [
-        re.sub(r"[A-Za-z][A-Za-z0-9+]*://\S+", lambda found: shown(found[0]), argument)
+        re.sub(r"(?s)[A-Za-z][A-Za-z0-9+]*://.+", lambda found: shown(found[0]), argument)
         for argument in arguments
     ]
 

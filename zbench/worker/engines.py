@@ -20,6 +20,7 @@ or CUDA module, as `spec` says. An engine that wraps the module offers the wrapp
 """
 
 GROUP = "zbench.engines"
+_METHODS = ("backward", "step", "full_parameters", "memory_by_category", "close")
 _EXPECTED = "expected module:callable, where callable(model, spec, process_group=None, *, instruments=None)"
 
 
@@ -46,5 +47,17 @@ def find_builder(name: str, base_dir: Path) -> EngineBuilder:
 def build(
     name: str, model: nn.Module, spec: EngineSpec, base_dir: Path, instruments: Instruments
 ) -> TrainingEngine:
-    """Return the engine that a trial names, measured through `instruments` where it supports them."""
-    return find_builder(name, base_dir)(model, spec, None, instruments=instruments)
+    """Return the engine that a trial names, measured through `instruments` where it supports them.
+
+    UsageError for a model that has nothing to train, and for a factory that returns no engine.
+    """
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UsageError("workload.model: the model has no trainable parameter; nothing can be trained")
+    engine = find_builder(name, base_dir)(model, spec, None, instruments=instruments)
+    missing = [method for method in _METHODS if not callable(getattr(engine, method, None))]
+    if missing:
+        raise UsageError(
+            f"engine.engine: {name} returned {type(engine).__name__}, which has no {', '.join(missing)}; "
+            f"expected a TrainingEngine with the methods {', '.join(_METHODS)}"
+        )
+    return engine

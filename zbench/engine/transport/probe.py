@@ -38,7 +38,7 @@ def probe_peers(group: dist.ProcessGroup) -> PeerProcesses | None:
         return None
     found = None
     if all(verdicts):
-        listener.accept(world - rank - 1)
+        listener.accept([probe.pid for probe, _ in contacts])
         found = PeerProcesses([probe.pid for probe, _ in contacts], listener.channels)
     listener.close()
     return found
@@ -47,6 +47,6 @@ def probe_peers(group: dist.ProcessGroup) -> PeerProcesses | None:
 def _can_read_all(listener: PeerListener, contacts: Sequence[tuple[MemoryProbe, bytes]]) -> bool:
     with suppress(OSError):
         if all(probe.readable() for probe, _ in contacts):
-            listener.connect([name for _, name in contacts])
+            listener.connect([name for _, name in contacts], [probe.pid for probe, _ in contacts])
             return True
     return False

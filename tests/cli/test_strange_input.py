@@ -1,0 +1,106 @@
+"""Strange files and arguments: one clear message and a documented status, never an internal error."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from zbench.record.store import find_runs, new_run_id, resolve_run
+
+
+def finished(zbench, sweep_file) -> Path:
+    """Run the sweep and return its directory."""
+    assert zbench("sweep", sweep_file).code == 0
+    (run,) = find_runs(Path("results"))
+    return run
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"outcome": "crashed", "error": None},
+        {"config": {}},
+        {"config": {"run": 3, "workload": {"options": "x"}}},
+        {"axes": {}},
+        {"timing": None, "memory": None},
+        {"warnings": ["w" * 1000]},
+    ],
+)
+def test_records_with_strange_contents_are_shown_and_resumed(zbench, sweep_file, change):
+    run = finished(zbench, sweep_file)
+    lines = [json.loads(line) for line in (run / "trials.jsonl").read_text().splitlines()]
+    (run / "trials.jsonl").write_text("".join(json.dumps(line | change) + "\n" for line in lines))
+    for command in (
+        ("show",),
+        ("show", "--verbose"),
+        ("show", "--json"),
+        ("list",),
+        ("report", "last"),
+        ("sweep", "--resume", "last"),
+    ):
+        said = zbench(*command)
+        assert said.code in (0, 2, 6), said.err
+        assert "internal error" not in said.err
+
+
+@pytest.mark.parametrize("line", ["[" * 100_000, '{"schema_version": 1, "axes": ' + '{"a":' * 3_000])
+def test_deeply_nested_line_is_damage(zbench, sweep_file, line):
+    run = finished(zbench, sweep_file)
+    file = run / "trials.jsonl"
+    file.write_text(line + "\n" + file.read_text())
+    said = zbench("show")
+    assert said.code == 2
+    assert "trials.jsonl:1: damaged line" in said.err
+
+
+def test_resume_refuses_records_behind_a_symbolic_link(zbench, sweep_file, tmp_path):
+    run = finished(zbench, sweep_file)
+    file, target = run / "trials.jsonl", tmp_path / "elsewhere.jsonl"
+    target.write_text(file.read_text())
+    file.unlink()
+    file.symlink_to(target)
+    before = target.read_bytes()
+    said = zbench("sweep", "--resume", "last")
+    assert said.code == 2
+    assert "is a symbolic link" in said.err
+    assert target.read_bytes() == before
+    assert zbench("show").code == 0
+
+
+def test_last_is_the_latest_in_any_time_zone(monkeypatch, tmp_path):
+    for zone in ("Asia/Tokyo", "UTC", "America/Los_Angeles"):
+        monkeypatch.setenv("TZ", zone)
+        time.tzset()
+        run = tmp_path / "sweep" / new_run_id()
+        run.mkdir(parents=True)
+        for name in ("spec.yaml", "environment.json", "trials.jsonl"):
+            (run / name).touch()
+        assert resolve_run("last", tmp_path) == run
+        time.sleep(0.002)
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.parametrize(
+    "setting", ["run.seed=1e23", "run.seed=99999999999999999999", "threads_per_rank=100000"]
+)
+def test_numbers_that_no_machine_takes_are_refused_when_read(zbench, sweep_file, setting):
+    said = zbench("plan", sweep_file, "--set", setting)
+    assert said.code == 2
+    assert setting.split("=")[0].split(".")[-1] in said.err
+
+
+def test_exclude_that_matches_nothing_warns(zbench, sweep_file):
+    sweep_file.write_text(sweep_file.read_text() + "exclude: [{zero_stage: 0}, {zero_stage: 3}]\n")
+    said = zbench("plan", sweep_file)
+    assert said.code == 0
+    assert "exclude.1 matches no point" in said.err
+    assert "exclude.0" not in said.err
+
+
+def test_worker_does_not_make_a_database(zbench):
+    said = zbench("worker", "--storage", "sqlite:///absent.db", "--study", "s")
+    assert said.code == 2
+    assert "there is no such file" in said.err
+    assert not Path("absent.db").exists()
