@@ -88,7 +88,7 @@ def _walk(
     extra: Sequence[dict[Path, Any]],
     used: set[int],
 ) -> Iterator[TrialSpec | InvalidTrial | None]:
-    """Yield every point in order, None for one that is excluded. used: gets the entries that match a point."""
+    """Yield every point in order, None for one that is excluded. used: gets entries that match a point."""
     base = base_config(sweep)
     for values, is_extra in _configurations(axes, extra):
         config = configured(base, values)
