@@ -1,5 +1,7 @@
 """Each accumulation mode knows a step's boundary, and refuses calls out of turn without losing anything."""
 
+from abc import ABC, abstractmethod
+
 import pytest
 
 from zbench.engine.policies import (
@@ -17,6 +19,72 @@ def backward(mode: AccumulationPolicy, last: bool | None = None) -> Accumulation
     this = mode.next(last)
     mode.done()
     return this
+
+
+class AccumulationSuite(ABC):
+    """What every policy promises; inherited by the test of each implementation."""
+
+    @abstractmethod
+    def make(self) -> AccumulationPolicy: ...
+
+    @abstractmethod
+    def whole_step(self, mode: AccumulationPolicy) -> list[AccumulationBoundary]:
+        """Run the backwards of one step, three of them."""
+
+    def test_only_the_first_backward_of_each_step_is_the_first(self) -> None:
+        mode = self.make()
+        for _ in range(2):
+            assert [b.first for b in self.whole_step(mode)] == [True, False, False]
+            mode.check_step()
+            mode.reset()
+
+    def test_no_backward_but_the_final_one_is_called_the_last(self) -> None:
+        boundaries = self.whole_step(self.make())
+        assert not any(b.last for b in boundaries[:-1])
+        assert boundaries[-1].last in (True, None)
+
+    def test_a_step_needs_a_backward(self) -> None:
+        mode = self.make()
+        with pytest.raises(UsageError, match=r"engine\.backward"):
+            mode.check_step()
+        self.whole_step(mode)
+        mode.check_step()
+        mode.reset()
+        with pytest.raises(UsageError, match=r"engine\.backward"):
+            mode.check_step()
+
+    def test_a_backward_that_failed_does_not_count(self) -> None:
+        mode = self.make()
+        before = mode.next(None)
+        assert mode.next(None) == before
+        assert mode.count == 0
+
+    def test_sums_are_divided_by_at_least_one(self) -> None:
+        assert self.make().divisor >= 1
+
+
+class TestMicroSteps(AccumulationSuite):
+    def make(self) -> AccumulationPolicy:
+        return MicroSteps(3)
+
+    def whole_step(self, mode: AccumulationPolicy) -> list[AccumulationBoundary]:
+        return [backward(mode) for _ in range(3)]
+
+
+class TestMultiBackward(AccumulationSuite):
+    def make(self) -> AccumulationPolicy:
+        return MultiBackward()
+
+    def whole_step(self, mode: AccumulationPolicy) -> list[AccumulationBoundary]:
+        return [backward(mode, last) for last in (None, False, True)]
+
+
+class TestUnmanaged(AccumulationSuite):
+    def make(self) -> AccumulationPolicy:
+        return Unmanaged()
+
+    def whole_step(self, mode: AccumulationPolicy) -> list[AccumulationBoundary]:
+        return [backward(mode) for _ in range(3)]
 
 
 def test_micro_steps_count_by_themselves() -> None:

@@ -1,0 +1,44 @@
+"""What every kind of collectives promises."""
+
+import pytest
+import torch
+
+from tests.engine.ranks import RankPool
+from tests.engine.transport.conforming import OPERATIONS
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class CollectivesSuite:
+    """Inherited by the test of each implementation."""
+
+    kind: str
+    worlds: tuple[int, ...] = (2, 3)
+    dtypes = DTYPES
+
+    @pytest.mark.parametrize("operation", OPERATIONS)
+    def test_it_does_what_the_protocol_says(self, ranks: RankPool, operation: str) -> None:
+        for world in self.worlds:
+            for dtype in self.dtypes:
+                for length in (16, 1024):
+                    case = (self.kind, operation, dtype, length)
+                    done = ranks.run(world, "tests.engine.transport.conforming:run", *case)
+                    assert done == [True] * world, case
+
+
+class TestSingle(CollectivesSuite):
+    kind, worlds = "single", (1,)
+
+
+class TestGloo(CollectivesSuite):
+    kind = "gloo"
+
+
+class TestCrossMemory(CollectivesSuite):
+    kind = "cross_memory"
+
+
+class TestProcessGroup(CollectivesSuite):
+    """Over gloo, of which it uses the operations that NCCL has too; two ranks have one order of sums."""
+
+    kind, worlds = "process_group", (2,)
