@@ -120,9 +120,9 @@ YAML = {
     "not a mapping": (
         "- zero_stage\n",
         "sweep.yaml:1: expected a mapping of keys such as `workload:` and `axes:`, got ['zero_stage'];"
-        " see sweeps/quickstart.yaml",
+        " `zbench init` writes one",
     ),
-    "empty file": ("# nothing\n", "sweep.yaml: this file is empty; begin with `axes:`, or see sweeps/quickstart.yaml"),
+    "empty file": ("# nothing\n", "sweep.yaml: this file is empty; begin with `axes:`, or let `zbench init` write one"),
     "repeated key": (
         "run:\n  steps: 1\n  seed: 2\n  steps: 3\n",
         "sweep.yaml:4: run.steps: this key stands twice (first on line 2); remove one of them",
@@ -199,7 +199,7 @@ def test_several_mistakes_are_all_listed(refusal: Refusal) -> None:
         ),
         ('{"run": {},\n "run": {}}', "sweep.json:2: run: this key stands twice; remove one of them"),
         ('{"run" {}}', "sweep.json:1: not JSON: Expecting ':' delimiter; correct the syntax"),
-        ("", "sweep.json: this file is empty; begin with `axes:`, or see sweeps/quickstart.yaml"),
+        ("", "sweep.json: this file is empty; begin with `axes:`, or let `zbench init` write one"),
     ],
 )
 def test_json(text: str, message: str, refusal: Refusal) -> None:

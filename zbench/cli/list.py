@@ -26,7 +26,7 @@ def command(
     elif rows:
         _print(rows)
     else:
-        console.note(f"no runs in {output_dir}; `zbench sweep sweeps/quickstart.yaml` makes one")
+        console.note(f"no runs in {output_dir}; `zbench sweep quickstart` makes one")
 
 
 def _row(path: Path) -> dict[str, Any]:

@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("zbench.cli.run:command", "Run one configuration."),
     "plan": ("zbench.cli.plan:command", "Print the trials of a sweep file without running them."),
     "tune": ("zbench.cli.tune:command", "Search for the best configuration that fits and is correct."),
+    "init": ("zbench.cli.init:command", "Write a first sweep file, from your own configuration or model."),
     "worker": ("zbench.cli.worker:command", "Pull trials of a shared study and run them on this host."),
     "show": ("zbench.cli.show:command", "Show the results of one run."),
     "list": ("zbench.cli.list:command", "List the runs in a results directory."),

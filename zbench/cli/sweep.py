@@ -50,7 +50,7 @@ def command(
     if resume is not None:
         request = sweeping.resumed(resume, output_dir, file, wanted)
     elif file is None:
-        raise UsageError("expected a sweep file (or --resume RUN); try `zbench sweep sweeps/quickstart.yaml`")
+        raise UsageError("expected a sweep file (or --resume RUN); try `zbench sweep quickstart`")
     else:
         request = sweeping.from_file(file, output_dir, wanted)
     if dry_run:

@@ -34,11 +34,13 @@ from zbench.spec.dump import sweep_document
 from zbench.spec.expand import expand
 from zbench.spec.inputs import check_inputs
 from zbench.spec.load import load_sweep, sweep_from_mapping
+from zbench.spec.shipped import sweep_file
 from zbench.spec.sweep import SearchSpec, SweepSpec
 
 
 def from_file(file: Path, output_dir: Path, settings: Sequence[str]) -> Request:
     """Return the request to run a sweep file."""
+    file = sweep_file(file)
     sweep = load_sweep(file, settings)
     return Request(sweep, file.absolute().parent, output_dir, None, file.absolute(), tuple(settings))
 

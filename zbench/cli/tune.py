@@ -80,7 +80,7 @@ def command(
     from zbench.cli import search_flags, tuning
 
     if file is None and resume is None:
-        raise UsageError("expected a sweep file (or --resume RUN); try `zbench tune sweeps/quickstart.yaml`")
+        raise UsageError("expected a sweep file (or --resume RUN); try `zbench tune quickstart`")
     wanted = settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
     wanted += [f"search.seed={seed}"] * (seed is not None)
     asked = search_flags.search_settings(

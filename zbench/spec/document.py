@@ -66,7 +66,9 @@ def _read_text(path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        message = "no such file; check the path, or begin with sweeps/quickstart.yaml"
+        message = (
+            "no such file; check the path; `zbench init` writes one, `zbench sweep quickstart` needs none"
+        )
         raise SpecError(message, file=str(path)) from None
     except OSError as error:
         raise SpecError(f"cannot be read ({error.strerror}); check its permissions", file=str(path)) from None

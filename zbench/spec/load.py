@@ -15,6 +15,7 @@ from zbench.spec.document import Document, read_document
 from zbench.spec.expand import InvalidTrial, all_points, checked_axes
 from zbench.spec.inputs import input_problems, place_of
 from zbench.spec.problems import KeyPath, Problem, ProblemsError, key_text, problems_of, shown
+from zbench.spec.shipped import sweep_file
 from zbench.spec.sweep import AxisSpec, SweepSpec
 
 
@@ -31,17 +32,16 @@ def load_sweep(
     the process's environment; `overrides` are `KEY=VALUE` texts. `inputs=False` leaves unchecked whether the
     texts and models that the file names exist beside it, for a file that is only looked at.
     """
-    document = read_document(Path(path))
+    path = sweep_file(Path(path))
+    document = read_document(path)
     if document.data is None:
-        message = "this file is empty; begin with `axes:`, or see sweeps/quickstart.yaml"
+        message = "this file is empty; begin with `axes:`, or let `zbench init` write one"
         raise SpecError(message, file=document.file)
     if not isinstance(document.data, dict):
         message = f"expected a mapping of keys such as `workload:` and `axes:`, got {shown(document.data)}"
-        raise SpecError(
-            f"{message}; see sweeps/quickstart.yaml", file=document.file, line=document.line_of(())
-        )
-    data = {"name": _default_name(Path(path)), **document.data}
-    return _parse(data, document, overrides, environ, Path(path).parent if inputs else None)
+        raise SpecError(f"{message}; `zbench init` writes one", file=document.file, line=document.line_of(()))
+    data = {"name": _default_name(path), **document.data}
+    return _parse(data, document, overrides, environ, path.parent if inputs else None)
 
 
 def sweep_from_mapping(
