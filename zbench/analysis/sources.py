@@ -61,6 +61,12 @@ def baseline_path(name: str, output_dir: Path) -> Path:
     return output_dir / BASELINES / f"{name}.json"
 
 
+def branch_baseline(branch: str) -> str:
+    """Return the name of a branch's baseline: every branch its own, whatever characters its name has."""
+    plain = "".join(c if (c.isalnum() and c.isascii()) or c in "_-" else f".{ord(c):x}." for c in branch)
+    return f"branch-{plain}"[:100]
+
+
 def save_baseline(name: str, results: RunResults, output_dir: Path) -> Path:
     """Keep results under a name, with the machine's fingerprint and the commit; return the file."""
     path = baseline_path(name, output_dir)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _FORMATS = ("table", "markdown", "json", "csv", "junit", "bmf", "gha")
 _PAIRED = "Paired measurement (--paired)"
 
-Base = Annotated[str, typer.Argument(metavar="BASE", help="Run, results file, directory or named baseline.")]
+Base = Annotated[str, typer.Argument(metavar="BASE", help="Run, file, directory, baseline, or @BRANCH.")]
 Head = Annotated[str | None, typer.Argument(metavar="HEAD", help="The same, to be judged against BASE.")]
 Format = Annotated[str, typer.Option("--format", metavar="FORMAT", help=", ".join(_FORMATS))]
 To = Annotated[
@@ -53,7 +53,8 @@ Across = Annotated[
     bool, typer.Option("--across", help="Compare unlike machines all the same; marked as such.")
 ]
 SaveBaseline = Annotated[
-    str | None, typer.Option(metavar="NAME", help="Keep the last named results as baseline NAME.")
+    str | None,
+    typer.Option(metavar="NAME", help="Keep the last named results as baseline NAME or @BRANCH."),
 ]
 PairedFlag = Annotated[
     bool,
@@ -106,6 +107,8 @@ def command(
     """Compare two runs, or with --paired two revisions: regression, suspected, pass or inconclusive.
 
     zbench compare last~1 last
+
+    zbench compare @main last
 
     zbench compare HEAD~1 HEAD --paired --sweep sweeps/quickstart.yaml
 
@@ -168,6 +171,7 @@ def _compare_stored(
     from zbench.analysis.compare import compare_runs, require_two_runs
     from zbench.analysis.run_noise import noise_between_runs
 
+    base, head, save_baseline = _branch(base) or base, _branch(head), _branch(save_baseline)
     if head is None and save_baseline is None:
         raise UsageError("expected BASE and HEAD; one alone can only be kept, with --save-baseline NAME")
     loaded = [sources.load_results(name, output_dir) for name in (base, head) if name is not None]
@@ -184,6 +188,19 @@ def _compare_stored(
             f"baseline {save_baseline}: {sources.save_baseline(save_baseline, loaded[-1], output_dir)}"
         )
     return comparison
+
+
+def _branch(name: str | None) -> str | None:
+    """Return the baseline's name for `@BRANCH`, or for `@`, the branch that is checked out here."""
+    if name is None or not name.startswith("@"):
+        return name
+    from zbench.analysis.sources import branch_baseline
+    from zbench.launch.revisions import git
+
+    branch = name[1:] or git("rev-parse", "--abbrev-ref", "HEAD").stdout.decode().strip()
+    if not branch:
+        raise UsageError("`@` is the baseline of the branch checked out here, and this is no git repository")
+    return branch_baseline(branch)
 
 
 def _deliver(

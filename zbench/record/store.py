@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from zbench.errors import UsageError, ZbenchError
-from zbench.record import lines
+from zbench.record import lines, tags
 from zbench.record.lock import DirectoryLock
 from zbench.record.record import SCHEMA_VERSION, Record
 
@@ -188,13 +188,14 @@ def find_runs(output_dir: Path) -> list[Path]:
 
 
 def resolve_run(run: str, output_dir: Path) -> Path:
-    """Return the run directory that `run` names: a path, a run id, a sweep's name (its newest) or `last`.
+    """Return the run directory that `run` names: a path, a run id, a tag, or a sweep's newest run.
 
-    `last~1` is the run before the last one, `NAME~2` the last but two of a sweep.
+    `last` is the newest run of all; `last~1` (or `SWEEP~1`) the one before it, and so on.
     """
     if (Path(run) / TRIALS).is_file():
         return Path(run)
     runs = find_runs(output_dir)
+    run = tags.load(output_dir).get(run, run)
     named = [p for p in runs if run in (p.name, f"{p.parent.name}/{p.name}")]
     name, back = run, 0
     if (found := re.fullmatch(r"(.+)~(\d{1,9})", run, re.ASCII)) is not None:
@@ -205,7 +206,9 @@ def resolve_run(run: str, output_dir: Path) -> Path:
             return path
         case []:
             known = f"; the newest is {runs[-1].parent.name}/{runs[-1].name}" if runs else ""
-            raise UsageError(f"no run {run!r} in {output_dir}{known} (give a path, a run id or `last`)")
+            raise UsageError(
+                f"no run {run!r} in {output_dir}{known} (give a path, a run id, a tag, `last` or `last~1`)"
+            )
         case several:
             raise UsageError(f"{run!r} names several runs: {', '.join(map(str, several))}; give the path")
 

@@ -1,0 +1,40 @@
+"""`zbench tag`: give a run a name that every command understands."""
+
+from typing import Annotated
+
+import typer
+
+from zbench.cli import console
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags
+
+
+@common_flags()
+def command(
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="A run's path, its id, `last`, `last~1`.")
+    ] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="What it shall be called.")] = None,
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+) -> None:
+    """Give a run a name, or list the names that there are.
+
+    zbench tag last before-the-rewrite
+
+    zbench compare before-the-rewrite last
+    """
+    from zbench.errors import UsageError
+    from zbench.record import tags
+    from zbench.record.store import resolve_run
+
+    if (run is None) != (name is None):
+        raise UsageError("expected RUN and NAME, as `zbench tag last before`; neither lists the tags")
+    if run is not None and name is not None:
+        path = resolve_run(run, output_dir)
+        tags.save(output_dir, name, f"{path.parent.name}/{path.name}")
+        console.note(f"{name}: {path}")
+    known = tags.load(output_dir)
+    if console.state.json:
+        console.document({"schema_version": 1, "tags": known, "exit_code": 0})
+    elif run is None:
+        for tag, place in known.items():
+            console.result(f"{tag}  {place}")
