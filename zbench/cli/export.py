@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from zbench.cli import console
+from zbench.cli import completion, console
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, OutputFile, Overrides, common_flags
 from zbench.errors import UsageError
 
@@ -16,11 +16,20 @@ if TYPE_CHECKING:
 
 Source = Annotated[
     str,
-    typer.Argument(metavar="SWEEP_OR_RUN", help="A sweep file, or a run: its path, its id, or `last`."),
+    typer.Argument(
+        metavar="SWEEP_OR_RUN",
+        help="A sweep file, or a run: its path, its id, or `last`.",
+        autocompletion=completion.runs,
+    ),
 ]
 TrialId = Annotated[
     str | None,
-    typer.Option("--trial", metavar="ID", help="Which trial: the start of its id, or `best` (of a run)."),
+    typer.Option(
+        "--trial",
+        metavar="ID",
+        help="Which trial: the start of its id, or `best` (of a run).",
+        autocompletion=completion.trials,
+    ),
 ]
 Target = Annotated[
     Literal["deepspeed", "accelerate", "fsdp2", "hf-trainer"],

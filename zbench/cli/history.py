@@ -142,7 +142,7 @@ def _print(found: "list[Series]", metric: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from zbench.report.exports.words import percent
+    from zbench.report.exports.texts import percent
     from zbench.report.html.timeline import commit_text
     from zbench.report.labels import label
     from zbench.report.sparkline import sparkline

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zbench.cli import console
+from zbench.cli import completion, console
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags
 from zbench.errors import UsageError
 
@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 @common_flags()
 def command(
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run, results file, directory or baseline, or `last`.")
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A run, results file, directory or baseline, or `last`.",
+            autocompletion=completion.runs,
+        ),
     ] = "last",
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page here.")] = None,
     plots: Annotated[

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from zbench.cli import console
+from zbench.cli import completion, console
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags
 from zbench.errors import UsageError
 
@@ -16,11 +16,20 @@ if TYPE_CHECKING:
 @common_flags()
 def command(
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run's path, its id, a sweep's name, or `last`.")
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A run's path, its id, a sweep's name, `last`, or `last~1` for the one before.",
+            autocompletion=completion.runs,
+        ),
     ] = "last",
     trial: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="Show this configuration in full (the start of its id will do)."),
+        typer.Option(
+            metavar="ID",
+            help="Show this configuration in full: the start of its id, or `best`.",
+            autocompletion=completion.trials,
+        ),
     ] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
@@ -37,6 +46,8 @@ def command(
     records = load_records(path)
     objective = load_sweep(path / "spec.yaml", environ={}, inputs=False).objective
     summaries = summarize(records)
+    if trial == "best":
+        trial = rank(summaries, objective).recommended or trial
     chosen = summaries if trial is None else [_named(summaries, trial)]
     if console.state.json:
         console.document(_document(path, chosen, rank(summaries, objective), exit_code(records)))

@@ -12,7 +12,7 @@ from analysis.synthetic import record, results, trial
 
 from zbench.analysis.compare import Comparison, Settings, compare_runs
 from zbench.record.record import Record
-from zbench.report.exports import bmf, document, gha, junit, markdown, registry, table, words
+from zbench.report.exports import bmf, document, gha, junit, markdown, registry, table, texts
 from zbench.report.exports import csv as csv_format
 from zbench.report.screen import Screen
 
@@ -103,7 +103,7 @@ def test_markdown_is_a_marked_table() -> None:
     assert lines[0] == markdown.MARKER == "<!-- zbench-compare -->"
     rows = [line for line in lines if line.startswith("| zero")]
     assert len(rows) == 5
-    assert {row.count(" | ") for row in rows} == {len(words.HEADINGS) - 1}
+    assert {row.count(" | ") for row in rows} == {len(texts.HEADINGS) - 1}
     assert "❌ incorrect" in rows[0]
 
 
@@ -114,7 +114,7 @@ def test_markdown_shows_hostile_text_as_text() -> None:
     assert "[a](http" not in text
     assert "\x1b" not in text
     row = next(line for line in text.splitlines() if "failed" in line and line.startswith("|"))
-    assert row.replace("\\|", "").count("|") == len(words.HEADINGS) + 1
+    assert row.replace("\\|", "").count("|") == len(texts.HEADINGS) + 1
 
 
 def test_csv_reads_back_and_holds_no_formula() -> None:
@@ -186,4 +186,4 @@ def test_every_format_is_written(tmp_path: Any) -> None:
     [(0.0491, "+4.9 %"), (-0.5, "-50.0 %"), (0.0001, "+0.01 %"), (0.0, "+0.0 %"), (11.0, "x12.0")],
 )
 def test_percent(fraction: float, text: str) -> None:
-    assert words.percent(fraction) == text
+    assert texts.percent(fraction) == text

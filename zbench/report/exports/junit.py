@@ -4,7 +4,7 @@ import re
 import xml.etree.ElementTree as ET
 
 from zbench.analysis.compare import Comparison, Row
-from zbench.report.exports import words
+from zbench.report.exports import texts
 from zbench.report.labels import label
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -50,8 +50,8 @@ def _case(suite: ET.Element, name: str, seconds: float | None) -> ET.Element:
 
 
 def _message(row: Row) -> str:
-    change = f"step time {words.interval(row.step_time)}" if row.step_time else ""
-    return "; ".join(text for text in (change, *words.reasons(row)) if text)
+    change = f"step time {texts.interval(row.step_time)}" if row.step_time else ""
+    return "; ".join(text for text in (change, *texts.reasons(row)) if text)
 
 
 def _clean(text: str) -> str:

@@ -3,7 +3,7 @@
 import re
 
 from zbench.analysis.compare import ROW_ORDER, Comparison, Row
-from zbench.report.exports import words
+from zbench.report.exports import texts
 from zbench.report.printable import printable
 
 MARKER = "<!-- zbench-compare -->"
@@ -25,21 +25,21 @@ def render(comparison: Comparison) -> str:
     rows = sorted(comparison.rows, key=lambda row: ROW_ORDER.index(row.answer))
     base, head = escape(comparison.base.name), escape(comparison.head.name)
     lines = [MARKER, f"### zbench: {base} → {head}", ""]
-    first, *rest = words.summary(comparison)
+    first, *rest = texts.summary(comparison)
     lines += [f"**{escape(first)}**", ""]
-    lines += ["| " + " | ".join(words.HEADINGS) + " |", "|" + " --- |" * len(words.HEADINGS)]
+    lines += ["| " + " | ".join(texts.HEADINGS) + " |", "|" + " --- |" * len(texts.HEADINGS)]
     lines += [_table_row(row) for row in rows[:_MOST_ROWS]]
     if len(rows) > _MOST_ROWS:
         lines += ["", f"{len(rows) - _MOST_ROWS} further configurations are not listed."]
-    said = [f"- {escape(reason)}" for reason, _ in words.grouped_reasons(rows[:_MOST_ROWS])]
+    said = [f"- {escape(reason)}" for reason, _ in texts.grouped_reasons(rows[:_MOST_ROWS])]
     lines += ["", *([*said, ""] if said else []), *(f"- {escape(text)}" for text in rest)]
     return "\n".join(lines)
 
 
 def _table_row(row: Row) -> str:
-    label, answer, *others = words.cells(row)
-    texts = [escape(label), f"{_SIGNS[row.answer]} {answer}", *(escape(text) for text in others)]
-    return "| " + " | ".join(texts) + " |"
+    label, answer, *others = texts.cells(row)
+    shown = [escape(label), f"{_SIGNS[row.answer]} {answer}", *(escape(text) for text in others)]
+    return "| " + " | ".join(shown) + " |"
 
 
 def escape(text: str) -> str:

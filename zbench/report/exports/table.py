@@ -5,7 +5,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zbench.analysis.compare import ROW_ORDER, Comparison, Row
-from zbench.report.exports import words
+from zbench.report.exports import texts
 from zbench.report.screen import Screen, plain
 
 _STYLES = {
@@ -27,22 +27,22 @@ def print_table(comparison: Comparison, console: Screen, *, every_row: bool = Fa
     passing = [row for row in rows if row.answer == "pass"]
     hidden = 0 if every_row else max(0, len(passing) - _MOST_PASSING)
     shown = rows[: len(rows) - hidden]
-    lines = [Text(reason, style=_STYLES[answer]) for reason, answer in words.grouped_reasons(shown)]
+    lines = [Text(reason, style=_STYLES[answer]) for reason, answer in texts.grouped_reasons(shown)]
     if hidden:
         lines.append(Text(f"{hidden} more configurations that pass are not shown; -v shows all"))
     console.print(
-        Group(_table(comparison, shown), *lines, *(Text(text) for text in words.summary(comparison)))
+        Group(_table(comparison, shown), *lines, *(Text(text) for text in texts.summary(comparison)))
     )
 
 
 def _table(comparison: Comparison, rows: list[Row]) -> Table:
     title = plain(f"{comparison.base.name} -> {comparison.head.name}", "italic")
-    table = Table(*words.HEADINGS, title=title, title_justify="left", box=None, pad_edge=False)
+    table = Table(*texts.HEADINGS, title=title, title_justify="left", box=None, pad_edge=False)
     for row in rows:
         table.add_row(
             *(
                 Text(text, style=_STYLES[row.answer] if i == 1 else "")
-                for i, text in enumerate(words.cells(row))
+                for i, text in enumerate(texts.cells(row))
             )
         )
     return table

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from zbench.analysis.compare import Comparison, Row
 from zbench.analysis.decision import Decision
-from zbench.report.exports import words
+from zbench.report.exports import texts
 from zbench.report.html import axes as scales
 from zbench.report.html import style
 from zbench.report.html.drawing import Canvas, Picture
@@ -22,7 +22,7 @@ def changes(comparison: Comparison, rows: Sequence[tuple[Row, Decision]]) -> Pic
 
     def paint(canvas: Canvas) -> None:
         axes = canvas.axes
-        labels = [(label(row.base), short_label(row.base), words.interval(found)) for row, found in rows]
+        labels = [(label(row.base), short_label(row.base), texts.interval(found)) for row, found in rows]
         scales.rows(canvas, labels)
         axes.axvline(0, color=style.LIGHT["muted"], linewidth=1.5)
         axes.axvline(100 * margin, color=style.LIGHT["bad"], linewidth=1.5, linestyle=(0, (5, 3)))
@@ -31,7 +31,7 @@ def changes(comparison: Comparison, rows: Sequence[tuple[Row, Decision]]) -> Pic
             low, high = (100 * math.expm1(_held(bound)) for bound in (found.low, found.high))
             axes.plot([low, high], [y, y], color=colour, linewidth=3, alpha=0.55)
             axes.plot(100 * found.change, y, "o", color=colour, markersize=8)
-            told = f"{label(row.base)}\n{words.interval(found)}\n{found.answer}"
+            told = f"{label(row.base)}\n{texts.interval(found)}\n{found.answer}"
             canvas.hover(scales.hover_area(axes, index), told)
         scales.below(canvas, scales.Unit(1.0, "%"), len(rows))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zbench import __version__
 from zbench.record.record import VERDICT_ORDER
 from zbench.record.summary import ConfigSummary, obstacles, varied_keys
-from zbench.report.exports import words
+from zbench.report.exports import texts
 from zbench.report.html import content, front, style
 from zbench.report.html.content import Breakdown, Report
 from zbench.report.html.drawing import Picture
@@ -167,10 +167,10 @@ def _scatter(report: Report, picture: Picture) -> Section:
 def _comparison(report: Report, picture: Picture, note: str) -> Section:
     comparison = report.comparison
     assert comparison is not None, "only a report with a comparison has this section"
-    first, *rest = words.summary(comparison)
-    rows = [words.cells(row) for row in comparison.rows]
-    table = Data(first, words.HEADINGS, rows, badge=1)
-    reasons = [reason for reason, _ in words.grouped_reasons(comparison.rows)]
+    first, *rest = texts.summary(comparison)
+    rows = [texts.cells(row) for row in comparison.rows]
+    table = Data(first, texts.HEADINGS, rows, badge=1)
+    reasons = [reason for reason, _ in texts.grouped_reasons(comparison.rows)]
     return Section(picture, note, table=table, lines=[*reasons, *rest])
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from zbench.analysis.history import Series
-from zbench.report.exports import words
+from zbench.report.exports import texts
 from zbench.report.html import style
 from zbench.report.html.drawing import Canvas, Picture
 from zbench.report.labels import label, short_label
@@ -59,7 +59,7 @@ def _row(canvas: Canvas, index: int, series: Series, metric: str) -> None:
         x = (change.index - 0.5) / last
         top, bottom = index + _TOP - 0.03, index + _TOP + _HEIGHT + 0.03
         axes.plot([x, x], [top, bottom], color=style.LIGHT["bad"], linewidth=1.5, linestyle=(0, (5, 3)))
-        told = f"{words.percent(change.change)} {commit_text(change.commit)}".strip()
+        told = f"{texts.percent(change.change)} {commit_text(change.commit)}".strip()
         side = "right" if x > 0.6 else "left"
         axes.text(x, bottom + 0.1, told, color=style.LIGHT["muted"], ha=side, va="center")
 

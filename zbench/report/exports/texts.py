@@ -1,4 +1,4 @@
-"""A comparison in words and figures, the same in every format made for people."""
+"""A comparison as texts and figures, the same in every format made for people."""
 
 from collections.abc import Sequence
 from math import expm1, isfinite

@@ -1,0 +1,43 @@
+"""The shell completes commands, runs and trials."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from analysis.synthetic import BASE_ID, HEAD_ID, trial, write_run
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    for name, stages in ((BASE_ID, (2, 3)), (HEAD_ID, (1, 2))):
+        records = [record for stage in stages for record in trial([0.1], axes={"zero_stage": stage})]
+        write_run(tmp_path / "results" / "example" / name, records)
+    return tmp_path
+
+
+def completed(place: Path, words: str) -> list[str]:
+    """Return what bash would offer at the end of this command line."""
+    environment = {"_ZBENCH_COMPLETE": "complete_bash", "COMP_WORDS": words}
+    environment["COMP_CWORD"] = str(len(words.split(" ")) - 1)
+    done = subprocess.run(
+        [sys.executable, "-m", "zbench.cli.main"],
+        cwd=place, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "offers"),
+    [
+        ("zbench sho", ["show"]),
+        ("zbench show ", ["last", "example", HEAD_ID, BASE_ID]),
+        ("zbench report exa", ["example"]),
+        ("zbench show last --trial ", ["best", "tzero_stage1", "tzero_stage2"]),
+        (f"zbench export {BASE_ID} --trial t", ["tzero_stage2", "tzero_stage3"]),
+        ("zbench show nope --trial ", []),
+    ],
+)
+def test_runs_and_trials_are_completed(results: Path, words: str, offers: list[str]) -> None:
+    assert completed(results, words) == offers
