@@ -28,7 +28,7 @@ def commands() -> Iterator[str]:
         for block in re.findall(r"```sh\n(.*?)```", page.read_text(), flags=re.DOTALL):
             yield from (line.split("  #")[0].strip() for line in block.splitlines() if line.strip())
     for line in (ROOT / "README.md").read_text().splitlines():
-        if line.startswith("    zbench ") and "RUN_A" not in line and "..." not in line:
+        if line.startswith("    zbench ") and "..." not in line:
             yield line.split("  #")[0].strip()
 
 
