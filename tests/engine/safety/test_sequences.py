@@ -1,0 +1,48 @@
+"""Whatever users do in whatever order: the bits of plain PyTorch after every rule, or a refusal."""
+
+import os
+from typing import Any
+
+import pytest
+
+from tests.engine.ranks import RankPool
+from tests.engine.safety.plainly import row_id
+from tests.engine.safety.sequences import RULES
+
+SPECULATIVE = {"offload_optimizer": "cpu", "offload_schedule": "speculative", "sub_group_size": 600}
+ROWS: list[dict[str, Any]] = [
+    {"zero_stage": 0},
+    {"zero_stage": 1, "offload_optimizer": "cpu"},
+    {"zero_stage": 2, **SPECULATIVE},
+    {"zero_stage": 3, "param_persistence_threshold": 0},
+    {"zero_stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu", "param_persistence_threshold": 30},
+    {"zero_stage": 3, **SPECULATIVE, "param_persistence_threshold": 0, "overlap_comm": False},
+]
+MORE = [
+    {"zero_stage": 1},
+    {"zero_stage": 1, **SPECULATIVE},
+    {"zero_stage": 1, **SPECULATIVE, "rollback": "journal", "gradient_clipping": 0.1},
+    {"zero_stage": 1, "offload_optimizer": "cpu", "offload_ratio": 0.5},
+    {"zero_stage": 2},
+    {"zero_stage": 2, "offload_optimizer": "cpu", "gradient_clipping": 0.1},
+    {"zero_stage": 3, "gradient_clipping": 0.1},
+    {"zero_stage": 3, "offload_param": "cpu", "prefetch_bucket_size": 1},
+]
+RUN = "tests.engine.safety.sequences:run"
+ROUNDS = int(os.environ.get("ZBENCH_SEQUENCES", "20"))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=row_id)
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_few_sequences(ranks: RankPool, row: dict[str, Any], world_size: int) -> None:
+    for seed in range(2):
+        assert len(ranks.run(world_size, RUN, row, seed, 12)[0]) == 12
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("row", [*ROWS, *MORE], ids=row_id)
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_many_sequences(ranks: RankPool, row: dict[str, Any], world_size: int) -> None:
+    seeds = range(100, 100 + ROUNDS)
+    seen = {rule for seed in seeds for rule in ranks.run(world_size, RUN, row, seed, 40)[0]}
+    assert seen == set(RULES)
