@@ -11,7 +11,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from zbench.engine.checkpoint.state import EngineState, LocalState
+from zbench.engine.checkpoint.state import EngineState, LocalState, StateEntry
 from zbench.engine.gradients.norm import Summarizer
 from zbench.engine.gradients.sinks import Gradients
 from zbench.engine.optimizer.schedule import Schedule
@@ -244,6 +244,11 @@ class Engine:
         """
         self._check_members()
         return self._core.state.full()
+
+    def state_entries(self) -> list[StateEntry]:
+        """Return the same as entries that are read one at a time, by every rank in the same order."""
+        self._check_members()
+        return list(self._core.state.entries())
 
     @torch.no_grad()
     def local_state(self) -> LocalState:

@@ -217,6 +217,19 @@ def test_an_interrupt_in_forward_leaves_nothing_behind(row: dict[str, Any]) -> N
     engine.close()
 
 
+@each_stage
+def test_an_evaluation_in_inference_mode_leaves_weights_that_can_be_trained(row: dict[str, Any]) -> None:
+    """Found by the random sequences: what inference_mode had gathered ahead was kept for the next forward."""
+    engine, plain = pair(row)
+    for _ in range(2):
+        train(engine, plain, by_forward, steps=1)
+        with torch.inference_mode():
+            engine.model(batch(0))
+            engine.model.first(batch(0))  # type: ignore[operator]
+    assert_same(engine.full_parameters(), plain.values())
+    engine.close()
+
+
 @sharded
 def test_what_is_recorded_of_a_root_that_is_never_called_stays_bounded(row: dict[str, Any]) -> None:
     engine, _ = pair(row)

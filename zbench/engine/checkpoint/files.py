@@ -11,7 +11,7 @@ import math
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -20,7 +20,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from zbench.engine.checkpoint.state import LocalState
+from zbench.engine.checkpoint.state import LocalState, StateEntry
+from zbench.engine.checkpoint.stream import write_stream
 from zbench.engine.protocols import Collectives
 from zbench.errors import UsageError
 
@@ -30,7 +31,7 @@ class Saves(Protocol):
 
     @property
     def collectives(self) -> Collectives: ...
-    def state_dict(self) -> dict[str, Tensor]: ...
+    def state_entries(self) -> Sequence[StateEntry]: ...
     def local_state(self) -> LocalState: ...
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None: ...
 
@@ -52,9 +53,7 @@ def save(engine: Saves, path: str | Path, *, sharded: bool = False) -> None:
             facts = {"shapes": json.dumps(local.shapes), "ranks": str(comm.world_size)}
             save_file(local.common, draft / "common.safetensors", facts)
     else:
-        state = engine.state_dict()
-        if comm.rank == 0:
-            save_file(state, draft / "state.safetensors")
+        write_stream(engine.state_entries(), draft / "state.safetensors" if comm.rank == 0 else None)
     comm.barrier()
     if comm.rank == 0:
         os.replace(draft, path)

@@ -145,6 +145,10 @@ class ShardedParameters(Parameters):
 
     def unshard(self, group: ShardedGroup) -> None:
         """Start to gather a group that is not here."""
+        if torch.is_inference_mode_enabled():  # what is made there can never be trained with
+            with torch.inference_mode(False):
+                self.unshard(group)
+            return
         group.full = torch.empty(group.numel, dtype=self.dtypes[group.dtype_group], device=self.device)
         self.by_storage[group.full.untyped_storage()._cdata] = group
         self._leaving = [copy for copy in self._leaving if not copy.is_completed()]

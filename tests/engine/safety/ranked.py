@@ -1,0 +1,70 @@
+"""What two ranks do, for `test_ranks`; runs inside the pool's ranks."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from tests.engine.holding import peak_of
+from tests.engine.safety.plainly import build
+from zbench.engine import load, save
+from zbench.errors import UsageError
+
+WIDTH, LAYERS = 96, 8
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(2)
+    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+
+
+def write(group: dist.ProcessGroup, row: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the parameters after rank 0's values were written over all ranks' others, and a step."""
+    rank, engine = dist.get_rank(group), build(net(), row, group)
+    with engine.gathered(engine.model[0], write=True), torch.no_grad():
+        engine.model[0].weight.fill_(0.5 + rank)
+    values = engine.full_parameters()
+    engine.backward(engine.model(torch.ones(2, WIDTH)).square().mean())
+    engine.step()
+    engine.close()
+    return values
+
+
+def fail(group: dist.ProcessGroup, row: dict[str, Any]) -> tuple[str, bool]:
+    """Return what a rank hears when rank 1 raises in a context for writing, and whether nothing changed."""
+    rank, engine = dist.get_rank(group), build(net(), row, group)
+    before = engine.full_parameters()
+    heard = ""
+    try:
+        with engine.gathered(engine.model, write=True), torch.no_grad():
+            engine.model[3].weight.zero_()
+            if rank == 1:
+                raise KeyError("rank 1")
+    except (KeyError, UsageError) as error:
+        heard = f"{type(error).__name__}: {error}"
+    same = all(torch.equal(v, before[n]) for n, v in engine.full_parameters().items())
+    engine.backward(engine.model(torch.ones(2, WIDTH)).square().mean())
+    engine.step()
+    engine.close()
+    return heard, same
+
+
+def save_and_load(group: dist.ProcessGroup, row: dict[str, Any], folder: str) -> tuple[int, int, bool]:
+    """Return the most bytes that saving held, the bytes of the state, and whether it loads again."""
+    engine = build(net(), row, group)
+    for _ in range(2):
+        engine.backward(engine.model(torch.ones(2, WIDTH)).square().mean())
+        engine.step()
+    state = engine.state_dict()
+    size = sum(v.nbytes for v in state.values())
+    path = Path(folder) / "checkpoint"
+    save(engine, Path(folder) / "first")
+    peak = peak_of(lambda: save(engine, path))
+    engine.close()
+    other = build(net(), row, group)
+    load(other, path)
+    loaded = other.state_dict()
+    other.close()
+    return peak, size, all(torch.equal(v, loaded[k]) for k, v in state.items())

@@ -1,0 +1,36 @@
+"""Two ranks: rank 0's values reach all, a failure on one reaches all, and no rank holds the whole state."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.engine.ranks import RankPool
+from tests.engine.safety.plainly import STAGES, row_id
+
+each_stage = pytest.mark.parametrize("row", STAGES, ids=row_id)
+MODULE = "tests.engine.safety.ranked:"
+
+
+@each_stage
+def test_gathered_writes_rank_0s_values_on_every_rank(ranks: RankPool, row: dict[str, Any]) -> None:
+    for values in ranks.run(2, MODULE + "write", row):
+        assert torch.equal(values["0.weight"], torch.full((96, 96), 0.5))
+
+
+@each_stage
+def test_a_rank_that_raises_inside_gathered_keeps_all_from_writing(
+    ranks: RankPool, row: dict[str, Any]
+) -> None:
+    first, second = ranks.run(2, MODULE + "fail", row)
+    assert first[0].startswith("UsageError: gathered(write=True): nothing was written, because rank 1 raised")
+    assert second[0] == "KeyError: 'rank 1'"
+    assert first[1]
+    assert second[1]
+
+
+@each_stage
+def test_saving_holds_one_parameter_at_a_time(ranks: RankPool, row: dict[str, Any], tmp_path: Any) -> None:
+    for peak, size, same in ranks.run(2, MODULE + "save_and_load", row, str(tmp_path)):
+        assert same
+        assert peak < size / 4  # a parameter with its parts on the way is some 1/8 of 3 states of 8 layers
