@@ -222,15 +222,9 @@ class Engine:
         return self._core.access.open(parameters_of(self.model, what), write=write)
 
     def full_parameters(self) -> dict[str, Tensor]:
-        """Return name -> the whole parameter (float32 master weights where trained), on every rank, as
-        copies.
-        """
+        """Return name -> a copy of the whole parameter (float32 masters where trained), on every rank."""
         self._check_members()
-        state = self._core.state
-        values = {
-            **state.full_masters(),
-            **{t.name: state.frozen.read(t).float() for t in state.frozen.members},
-        }
+        values = self._core.state.full_values()
         return {name: values[name] for name, _ in self.model.named_parameters()}
 
     def first_moments(self) -> dict[str, Tensor]:

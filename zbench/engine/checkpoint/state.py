@@ -109,6 +109,10 @@ class EngineState:
             local[s.local : s.local + s.length].copy_(self._master(s))
         return self._whole(local)
 
+    def full_values(self) -> dict[str, Tensor]:
+        """Return name -> float32 values of every parameter, whole, on every rank."""
+        return {**self.full_masters(), **{t.name: self.frozen.read(t).float() for t in self.frozen.members}}
+
     def full_moments(self, kind: str) -> dict[str, Tensor]:
         """Return name -> one kind of moment, whole, on every rank; empty where there is none."""
         local = self.optimizer.moments.get(kind)
