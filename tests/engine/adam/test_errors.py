@@ -66,7 +66,12 @@ def test_overlap_within_a_task_writes_nothing(backend: Any, change: Any) -> None
 
 def test_gradients_may_be_shared_since_they_are_only_read() -> None:
     first, second = Case(64, 0, HYPER).task(), Case(64, 1, HYPER).task()
+    before = first.grad.clone()
+    alone = dataclasses.replace(Case(64, 1, HYPER).task(), grad=before.clone())
+    NativeAdam().update([alone])
     NativeAdam().update([first, dataclasses.replace(second, grad=first.grad)])
+    torch.testing.assert_close(first.grad, before, rtol=0, atol=0, equal_nan=True)
+    torch.testing.assert_close(second.slot.param, alone.slot.param, rtol=0, atol=0, equal_nan=True)
 
 
 def test_the_function_uses_its_own_argument_names() -> None:

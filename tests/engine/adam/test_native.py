@@ -6,7 +6,7 @@ import sys
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from tests.engine.adam.cases import FLOATS, Case
 from zbench import _native
@@ -48,7 +48,10 @@ def test_fake_tensors_pass_through_every_call() -> None:
         add_cast_(torch.zeros(64), torch.zeros(64))
         parameter = torch.nn.Parameter(torch.zeros(64))
         parameter.grad = torch.zeros(64)
-        CpuAdam([parameter]).step()
+        optimizer = CpuAdam([parameter])
+        optimizer.step()
+        assert optimizer.state[parameter]["step"] == 1
+        assert isinstance(task.slot.param, FakeTensor)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -47,9 +47,13 @@ class Two(SingleProcessCollectives):
 
 
 def decided(other: list[float], costs: tuple[float, float], seconds: list[float]) -> MeasuredRatio:
-    share = MeasuredRatio(lambda: costs, lambda: None)
-    share._backwards = list(seconds)
+    times = iter([time for second in seconds for time in (0.0, second)])
+    share = MeasuredRatio(lambda: costs, lambda: None, lambda: next(times))
+    share.begin(0)
     assert not share.decide(Two(other), 0)
+    for _ in seconds:
+        with share.watching():
+            pass
     assert share.decide(Two(other), SEEN)
     return share
 
@@ -72,6 +76,7 @@ def test_it_measures_a_few_backwards_and_decides_once() -> None:
 
     share = MeasuredRatio(costs, lambda: None)
     for step in range(SEEN):
+        share.begin(7 + step)
         assert not share.decide(SingleProcessCollectives(), 7 + step)
         with share.watching():
             pass
@@ -85,7 +90,7 @@ def test_a_backward_that_failed_is_not_counted() -> None:
     share = MeasuredRatio(lambda: (0.0, 1.0), lambda: None)
     with pytest.raises(ZeroDivisionError), share.watching():
         raise ZeroDivisionError
-    assert share._backwards == []
+    share.begin(0)
     assert not share.decide(SingleProcessCollectives(), 0)
     assert not share.decide(SingleProcessCollectives(), SEEN), (
         "without a measurement everything stays where it is"

@@ -75,9 +75,14 @@ class MeasuredRatio:
     device.
     """
 
-    def __init__(self, costs: Callable[[], tuple[float, float]], finish: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        costs: Callable[[], tuple[float, float]],
+        finish: Callable[[], None],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         self.value = 1.0
-        self._costs, self._finish = costs, finish
+        self._costs, self._finish, self._clock = costs, finish, clock
         self._backwards: list[float] = []
         self._since: int | None = None
         self._decided = False
@@ -102,7 +107,7 @@ class MeasuredRatio:
     @contextmanager
     def _timed(self) -> Iterator[None]:
         self._finish()
-        begin = time.perf_counter()
+        begin = self._clock()
         yield
         self._finish()
-        self._backwards.append(time.perf_counter() - begin)
+        self._backwards.append(self._clock() - begin)
