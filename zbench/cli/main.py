@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "list": ("zbench.cli.list:command", "List the runs in a results directory."),
     "compare": ("zbench.cli.compare:command", "Compare two runs, with statistics."),
     "tag": ("zbench.cli.tag:command", "Give a run a name."),
+    "bisect": ("zbench.cli.bisect:command", "Find the first commit that is slower, bigger or wrong."),
     "history": ("zbench.cli.history:command", "Show how a configuration changed over runs."),
     "report": ("zbench.cli.report:command", "Write a report of one or several runs."),
     "export": (
