@@ -10,7 +10,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[1]
 _NAV = {
     "Begin": ("index.md", "quickstart.md", "own-model.md", "verdicts.md"),
-    "Reference": ("commands.md", "keys.md", "statistics.md"),
+    "Reference": ("commands.md", "keys.md", "schemas.md", "statistics.md"),
     "Use": ("ci.md", "scale.md", "engine.md", "performance.md", "faults.md"),
     "Project": ("ARCHITECTURE.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"),
 }

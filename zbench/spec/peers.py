@@ -53,11 +53,9 @@ def peer_conflicts(engine: EngineSpec) -> Iterator[tuple[str, str]]:
         )
         return
     peer = PEERS[name]
-    if peer.needs and importlib.util.find_spec(peer.needs) is None:
-        yield (
-            "engine.engine",
-            f"{peer.needs} is not installed; run `pip install {peer.needs}` or set engine: builtin",
-        )
+    missing = missing_package(name)
+    if missing:
+        yield "engine.engine", missing
     if engine.zero_stage not in peer.stages:
         stages = " or ".join(str(stage) for stage in peer.stages)
         yield "engine.zero_stage", f"{name} plays zero_stage {stages} only; set that, or engine: builtin"
@@ -75,6 +73,14 @@ def peer_conflicts(engine: EngineSpec) -> Iterator[tuple[str, str]]:
             f"{name} cannot know the last backward beforehand; set reduce_at: auto"
             " or accumulation_mode: micro_steps",
         )
+
+
+def missing_package(name: str) -> str | None:
+    """Return that a peer's package is not installed, with the remedy, or None; `plan` and `doctor` say so."""
+    peer = PEERS.get(name)
+    if peer is None or peer.needs is None or importlib.util.find_spec(peer.needs) is not None:
+        return None
+    return f"{peer.needs} is not installed; run `pip install {peer.needs}` or set engine: builtin"
 
 
 @cache

@@ -1,5 +1,6 @@
 """What a machine can do, as only a process with torch can tell. `zbench doctor` runs it in a child."""
 
+import importlib
 import os
 import statistics
 import time
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from zbench.measure.memory import choose_meter
-from zbench.spec.peers import PEERS
+from zbench.spec.peers import PEERS, missing_package
 from zbench.worker.engines import GROUP, find_builder
 from zbench.worker.job import RankJob, write_json
 
@@ -50,8 +51,13 @@ def native_kernels() -> dict[str, Any]:
 
 
 def engine_problem(name: str) -> str | None:
-    """Return why an engine cannot be used here, or None."""
+    """Return why an engine cannot be used here, in the words of `plan`, or None."""
+    missing = missing_package(name)
+    if missing:
+        return missing
     try:
+        if name in PEERS and PEERS[name].needs is not None:
+            importlib.import_module(str(PEERS[name].needs))  # the builder would find out in the first trial
         find_builder(name, Path.cwd())
     except Exception as error:
         return str(error)
