@@ -31,7 +31,7 @@ def task_tensors(task: AdamTask) -> Iterable[Tensor]:
 def is_simulated(tensors: Iterable[Tensor]) -> bool:
     """Tell whether a fake-tensor mode is active or a tensor is fake: then there is no data to update."""
     fake = sys.modules.get("torch._subclasses.fake_tensor")
-    if fake is None:  # nobody has imported it, so no fake tensor exists
+    if fake is None:  # it is not imported, so no fake tensor exists
         return False
     if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
         return True

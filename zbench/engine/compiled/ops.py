@@ -33,7 +33,7 @@ _current = _Current()
 
 
 def set_current(receiver: Receiver | None) -> None:
-    """Say whose gradients the operators on this thread deliver from now on; None: nobody's."""
+    """Set the call to which the operators on this thread deliver gradients; None: no call."""
     _current.receiver = receiver
 
 

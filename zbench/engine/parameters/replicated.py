@@ -83,7 +83,7 @@ class Parameters(ABC):
 
     @abstractmethod
     def adopt(self, param_infos: Sequence[ParamInfo]) -> None:
-        """Make the model's parameters views of the values stored here; their old values are let go."""
+        """Make the model's parameters views of what is stored here, and free their old values."""
 
     @abstractmethod
     def settle(self) -> None:
@@ -101,7 +101,7 @@ class Parameters(ABC):
 
     @abstractmethod
     def leave(self) -> None:
-        """The engine is closed: the model's parameters are nobody's now."""
+        """Release the model's parameters, because the engine is closed."""
 
     def publish(self, local_stop: int) -> None:
         """Start to send updated values to the other ranks: segments below `local_stop` (local order) are
@@ -165,7 +165,7 @@ class ReplicatedParameters(Parameters):
         self._versions = [t.parameter._version for t in self.param_infos]
 
     def absorb(self) -> None:
-        """Report the parameters that somebody else has changed since the last step."""
+        """Report the parameters that user code has changed since the last step."""
         edited = set()
         for t, version in zip(self.param_infos, self._versions, strict=True):
             if data_was_read(t.parameter) or t.parameter._version != version or self._replaced(t):

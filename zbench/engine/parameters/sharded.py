@@ -133,7 +133,9 @@ class ShardedParameters(Parameters):
         return self._stored(segment.dtype_group, segment.local, segment.length)
 
     def settle(self) -> None:
-        """Let go of values from before the update; gather those that stay."""
+        """Reshard what was gathered before the optimizer step; unshard resident groups and groups in use
+        again.
+        """
         self._arrive()
         again = [group for group in self.groups if group.members and (group.resident or group.frames)]
         for group in self.groups:
@@ -144,7 +146,7 @@ class ShardedParameters(Parameters):
             self.wait_for_unshard(group)
 
     def unshard(self, group: ShardedGroup) -> None:
-        """Start to gather a group that is not here."""
+        """Start to all-gather a group."""
         if torch.is_inference_mode_enabled():  # what is made there can never be trained with
             with torch.inference_mode(False):
                 self.unshard(group)
@@ -170,7 +172,7 @@ class ShardedParameters(Parameters):
         self._leaving.clear()
 
     def wait_for_unshard(self, group: ShardedGroup) -> None:
-        """Wait for a gather that was started; the parameters are whole then."""
+        """Return when a gather that was started is done; the parameters are whole then."""
         if group.unsharding is None:
             return
         group.unsharding.wait()
@@ -182,7 +184,7 @@ class ShardedParameters(Parameters):
             m.version = parameter._version
 
     def reshard(self, group: ShardedGroup) -> None:
-        """Let go of a group's whole values; a graph that saved exposed parameters cannot be used any more."""
+        """Free a group's whole values; a graph that saved exposed parameters cannot be used any more."""
         if group.unsharding is not None:
             group.unsharding.wait()
             group.unsharding = None
@@ -200,7 +202,7 @@ class ShardedParameters(Parameters):
             set_refusal(m.info.parameter, _LEFT.format(name=m.info.name))
 
     def absorb(self, group: ShardedGroup) -> None:
-        """Keep this rank's parts of what somebody has changed in place in the group's whole values."""
+        """Copy in-place changes that user code made to the group's whole values into this rank's parts."""
         for m in group.members:
             p = m.info.parameter
             read = data_was_read(p)
