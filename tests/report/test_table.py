@@ -122,6 +122,16 @@ def test_every_figure_is_shown_or_named_as_left_out_at_any_width(width):
     assert ("zbench show --verbose" in said) == ("no room for" in said)
 
 
+@pytest.mark.parametrize("width", [20, 40, 50, 120])
+def test_a_pipe_loses_no_figure_where_columns_asks_for_narrow_lines(width):
+    records = [record(stage, 1e5 + stage, memory=Memory(3 << 30, 2 << 30, 1)) for stage in range(4)]
+    said = " ".join(" ".join(printed(records, width=width)).split())
+    for figure in ("2 GiB", "3 GiB", "640 us", "1.04", "identical"):
+        assert said.count(figure) >= 4, figure
+    assert "no room" not in said
+    assert "…" not in said
+
+
 def test_warnings_are_counted_by_kind():
     records = [record(n, 9.0, warnings=[f"loaded: {n} %", "torn: all"]) for n in range(3)]
     lines = printed(records)

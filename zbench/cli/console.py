@@ -11,7 +11,8 @@ from zbench.report.printable import printable_lines
 if TYPE_CHECKING:
     from zbench.report.screen import Screen
 
-_PIPE_WIDTH = 160
+_PIPE_WIDTH = 10_000
+"""Columns of a pipe or file, where a line is as long as it needs to be."""
 
 
 @dataclass(slots=True)

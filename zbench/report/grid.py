@@ -47,10 +47,11 @@ class Grid:
     def fitted(self, screen: Screen) -> tuple[RenderableType, list[str]]:
         """Return what suits the screen, and the names of the columns that were left out.
 
-        A pipe or file gets every column, on lines as long as they need to be.
+        A pipe or file gets every column; blocks, too, where COLUMNS asks for narrower lines.
         """
         if not screen.is_terminal:
-            return self.table(range(len(self.columns)), plain=True), []
+            whole = self.table(range(len(self.columns)), plain=True)
+            return (whole if self._width(screen, whole) <= screen.width else self.blocks(screen.width)), []
         shown = list(range(len(self.columns)))
         left_out: list[str] = []
         for dropped in [None, *self._optional()]:
@@ -58,8 +59,7 @@ class Grid:
                 shown.remove(dropped)
                 left_out.append(self.columns[dropped].name)
             table = self.table(shown, plain=False)
-            unbounded = screen.options.update(max_width=_UNBOUNDED)
-            if Measurement.get(screen, unbounded, table).maximum <= screen.width:
+            if self._width(screen, table) <= screen.width:
                 return table, left_out
         return self.blocks(screen.width), []
 
@@ -94,6 +94,10 @@ class Grid:
                 line.stylize(row.style)
                 lines.append(line)
         return Group(*lines)
+
+    def _width(self, screen: Screen, table: Table) -> int:
+        """Return how wide a table is where nothing is cut."""
+        return Measurement.get(screen, screen.options.update(max_width=_UNBOUNDED), table).maximum
 
     def _optional(self) -> list[int]:
         numbered = [index for index, column in enumerate(self.columns) if column.optional]

@@ -45,7 +45,7 @@ def drawing_sheet() -> str:
     )
     halo = f"svg text {{ stroke: {LIGHT['card']}; }}"
     dark = [
-        f'svg [style*="{kind}: {colour}"] {{ {kind}: {DARK[role]} !important; }}'
+        f'[style*="{kind}: {colour}"] {{ {kind}: {DARK[role]} !important; }}'
         for role, colour in LIGHT.items()
         for kind in ("fill", "stroke")
     ]
