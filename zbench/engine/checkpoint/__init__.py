@@ -1,5 +1,5 @@
 """Checkpoints: what a resumed run needs, and its files."""
 
-from zbench.engine.checkpoint.files import load, save
+from zbench.engine.checkpoint.files import load, save, save_weights
 
-__all__ = ["load", "save"]
+__all__ = ["load", "save", "save_weights"]

@@ -3,7 +3,8 @@ stage.
 
 A consolidated checkpoint is `state.safetensors`. A sharded one is `rank-R-of-W.safetensors` per rank, with
 keys `KIND.NAME@START` for runs of a flattened tensor, and `common.safetensors` with what is not sharded and
-all shapes. Both hold the keys of `state`. A checkpoint gets its name only when it is complete.
+all shapes. Both hold the keys of `state`. `rng-R-of-W.safetensors` holds a rank's random number generators.
+A checkpoint gets its name only when it is complete.
 """
 
 import json
@@ -12,14 +13,16 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from zbench.engine.checkpoint.rng import rng_state, set_rng_state
 from zbench.engine.checkpoint.state import LocalState, StateEntry
 from zbench.engine.checkpoint.stream import write_stream
 from zbench.engine.protocols import Collectives
@@ -54,15 +57,42 @@ def save(engine: Saves, path: str | Path, *, sharded: bool = False) -> None:
             save_file(local.common, draft / "common.safetensors", facts)
     else:
         write_stream(engine.state_entries(), draft / "state.safetensors" if comm.rank == 0 else None)
+    save_file(rng_state(), draft / _rng_file(comm))
     comm.barrier()
     if comm.rank == 0:
         os.replace(draft, path)
     comm.barrier()
 
 
-def load(engine: Saves, path: str | Path) -> None:
+def save_weights(engine: Saves, file: str | Path) -> None:
+    """Write the model's own state to a safetensors file, under its own names; every rank calls it.
+
+    Weights are float32 master weights where they are trained. No rank holds more than one whole parameter.
+    UsageError if `file` exists.
+    """
+    file, comm = Path(file), engine.collectives
+    if file.exists():
+        raise UsageError(f"{file}: expected a file that is not there yet; choose another name")
+    kinds = ("param.", "frozen.", "buffer.")
+    chosen = [entry for entry in engine.state_entries() if entry.key.startswith(kinds)]
+    own = [replace(entry, key=entry.key.partition(".")[2]) for entry in chosen]
+    draft = file.with_name(file.name + ".partial")
+    comm.barrier()
+    write_stream(own, draft if comm.rank == 0 else None)
+    if comm.rank == 0:
+        os.replace(draft, file)
+    comm.barrier()
+
+
+def _rng_file(comm: Collectives) -> str:
+    return f"rng-{comm.rank:05d}-of-{comm.world_size:05d}.safetensors"
+
+
+def load(engine: Saves, path: str | Path, *, rng: bool = True) -> None:
     """Resume from a checkpoint directory; every rank calls it. UsageError for one that is incomplete or
     unfit.
+
+    rng: also set this rank's random number generators, where the checkpoint is of as many ranks.
     """
     path = Path(path)
     if (path / "state.safetensors").exists():
@@ -73,6 +103,8 @@ def load(engine: Saves, path: str | Path) -> None:
         raise UsageError(
             f"{path}: expected state.safetensors or common.safetensors in a checkpoint directory"
         )
+    if rng and (kept := path / _rng_file(engine.collectives)).exists():
+        set_rng_state(load_file(kept))
 
 
 class _Whole(Mapping[str, Tensor]):

@@ -159,7 +159,7 @@ class Agreement:
         self._meetings += 1
         topic = f"meeting/{self._meetings}"
         self._board.write(topic, text)
-        return self._board.read(topic, _SECONDS_TO_HEAR)
+        return {self._rank: text, **self._board.read(topic, _SECONDS_TO_HEAR)}
 
 
 @dataclass(slots=True)
