@@ -170,7 +170,7 @@ def _send(sweep: Round, rng: random.Random, kind: str, number: int) -> bool:
 def _said(code: int, out: str, err: str) -> list[str]:
     """Return what is wrong about how the command ended: a traceback, an undocumented status."""
     problems = [f"{word} on stderr" for word in ("Traceback", "internal error") if word in err]
-    if code not in (0, 2, 6, 70, 130, -signal.SIGKILL):
+    if code not in (0, 2, 6, 70, 130, -signal.SIGKILL, -signal.SIGTERM):  # -15: before it can handle one
         problems.append(f"exit status {code}")
     if code == 70 and not any(words in err for words in ("--resume", "cannot write", "did not start")):
         problems.append(f"status 70 without a way to go on: {err[-200:]}")

@@ -155,6 +155,19 @@ def test_stopped_server_is_replaced_and_the_repeat_watched_anew(runner, trial, n
     until(lambda: gone(stopped[0]), "the stopped server ends")
 
 
+def test_stopped_rank_is_run_again(runner, trial, notices):
+    stopper = threading.Thread(
+        target=lambda: os.kill(int(text_of(runner.run_dir / "rank1.pid")), signal.SIGSTOP)
+    )
+    stopper.start()
+    record = runner.run(trial(do="wait_once", rank=1, timeout=3.0))
+    stopper.join()
+    assert record.outcome == "ok"
+    assert notices == [
+        "rank 1 was stopped from outside and held up the others until run.timeout; running it again"
+    ]
+
+
 def test_reference_is_computed_once_for_all_trials_that_share_it(runner, trial):
     for stage in (0, 1):
         assert runner.run(trial(stage=stage)).correctness.verdict == "identical"

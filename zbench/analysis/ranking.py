@@ -147,14 +147,16 @@ class _Field:
         """Return for each row that does not lead by how much (a logarithm) it is worse than any leader."""
         leaders = self.leaders()
         gaps = self.mean - np.where(np.isfinite(self.critical), self.critical, 0.0)
-        rest = (i for i in range(len(self.mean)) if i not in leaders)
-        return {i: max(0.0, float(min(gaps[i, j] for j in leaders))) for i in rest}
+        rest = sorted(set(range(len(self.mean))) - set(leaders))
+        return {i: max(0.0, float(gaps[i, leaders].min())) for i in rest}
 
     def equal_within(self) -> float | None:
         """Return the fraction within which all leaders are equal for sure; None for one, or if unknown."""
         leaders = self.leaders()
-        pairs = [(i, j) for i in leaders for j in leaders if i != j]
-        widest = max((float(self.mean[pair] + self.critical[pair]) for pair in pairs), default=math.nan)
+        among = np.ix_(leaders, leaders)
+        others = ~np.eye(len(leaders), dtype=bool)
+        bounds = (self.mean[among] + self.critical[among])[others]
+        widest = float(bounds.max()) if bounds.size else math.nan
         return math.expm1(widest) if math.isfinite(widest) else None
 
 

@@ -1,8 +1,11 @@
 """One group of ranks from start to end: deadline, failures, hangs, interruption. Knows nothing of trials."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+
+import psutil
 
 from zbench.launch.client import WarmServer
 from zbench.launch.messages import Exited, GroupGone, RankStart
@@ -18,11 +21,15 @@ StopWhen = Callable[[], str | None]
 
 @dataclass(slots=True)
 class GroupEnd:
-    """How a group ended. `exits`: ranks that ended by themselves; `ended`: those that were killed."""
+    """How a group ended. `exits`: ranks that ended by themselves; `ended`: those that were killed.
+
+    suspended: a rank that was stopped by a signal when the deadline came.
+    """
 
     exits: dict[int, Exited] = field(default_factory=dict)
     ended: dict[int, Exited] = field(default_factory=dict)
     timed_out: bool = False
+    suspended: int | None = None
     stopped: str | None = None
     seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -52,8 +59,9 @@ def run_group(
     began = time.monotonic()
     end = GroupEnd()
     try:
-        server.start_group(target, ranks)
+        pids = server.start_group(target, ranks)
         _watch(server, end, began + deadline, stop_when)
+        end.suspended = _suspended(pids) if end.timed_out else None
         server.end_group(end.note)
         if stop_when is not None:
             stop_when()  # shows what came after the last poll; nothing is left to be ended
@@ -86,3 +94,12 @@ def _watch(server: WarmServer, end: GroupEnd, deadline: float, stop_when: StopWh
         elif stop_when is not None and (reason := stop_when()):
             end.stopped = reason
             return
+
+
+def _suspended(pids: Sequence[int]) -> int | None:
+    """Return the first rank whose process is stopped, None where all run."""
+    for rank, pid in enumerate(pids):
+        with suppress(psutil.NoSuchProcess):
+            if psutil.Process(pid).status() == psutil.STATUS_STOPPED:
+                return rank
+    return None

@@ -39,6 +39,9 @@ def classify(
     failure = first_failure(result_path, len(end.exits) + len(end.ended))
     if failure is not None:
         return ("oom" if failure.kind == "oom" else "crashed"), _with_log(failure, log)
+    if end.suspended is not None:
+        message = f"rank {end.suspended} was stopped from outside and held up the others until run.timeout"
+        return "crashed", Failure("killed", message, f"{log}/rank{end.suspended}.log")
     if end.timed_out:
         message = (
             f"not finished after {format_seconds(deadline)} (run.timeout); the ranks' stacks are in the logs"
