@@ -56,3 +56,16 @@ def test_digests_fit_a_signed_64_bit_integer() -> None:
     for seed in range(50):
         value = digest(torch.randn(7, generator=torch.Generator().manual_seed(seed)))
         assert torch.tensor(value, dtype=torch.int64).item() == value
+
+
+@pytest.mark.parametrize(
+    ("tensor", "expected"),
+    [
+        (torch.arange(7, dtype=torch.uint8), -4194877054987481344),
+        (torch.tensor([1.0, -0.0]), 896670966799663104),
+        (torch.arange((1 << 20) + (1 << 15) + 5), 5414627006479002726),
+    ],
+    ids=["part_of_a_word", "one_word", "several_spans"],
+)
+def test_the_digest_is_the_same_in_every_version(tensor: torch.Tensor, expected: int) -> None:
+    assert digest(tensor) == expected

@@ -25,6 +25,11 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
             "a Pareto front of speed and memory",
         ),
     ),
+    "init": (
+        ("zbench init sweep.yaml", "a commented sweep file that runs as it is"),
+        ("zbench init mine.yaml --from my_module:make_model", "begin with your own model"),
+        ("zbench init from_ds.yaml --from ds_config.json", "begin with a DeepSpeed configuration"),
+    ),
     "worker": (
         (
             "zbench worker --storage postgresql://zbench@db.example/zbench --study tune",
@@ -58,6 +63,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "export": (
         ("zbench export last --trial best", "the best configuration as DeepSpeed JSON"),
         ("zbench export last --trial best --output ds_config.json", "the same into a file"),
+        ("zbench export last --trial best --to fsdp2", "as Python code for torch's FSDP2"),
     ),
     "import": (
         ("zbench import ds_config.json --output sweep.yaml", "a sweep file from a DeepSpeed configuration"),

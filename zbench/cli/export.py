@@ -52,8 +52,6 @@ def command(
     """Write a trial's configuration for DeepSpeed, accelerate, FSDP2 or the transformers Trainer.
 
     Keys that do not map are named on stderr. What depends on the number of ranks is left to the target.
-
-    zbench export last --trial best --to deepspeed --output ds_config.json
     """
     from zbench.cli.output import write_new
     from zbench.spec.targets import TARGETS

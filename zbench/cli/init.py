@@ -20,12 +20,7 @@ def command(
         str | None, typer.Option("--from", metavar="SOURCE", help=f"Begin with {_FORMS}.")
     ] = None,
 ) -> None:
-    """Write a commented sweep file that runs as it is; what does not map is named on stderr.
-
-    zbench init --from ds_config.json
-
-    zbench init mine.yaml --from my_module:make_model
-    """
+    """Write a commented sweep file that runs as it is; what does not map is named on stderr."""
     from zbench.cli.output import write_new
     from zbench.spec.starting import commented, starting_sweep
 
