@@ -77,7 +77,8 @@ def parts() -> Parts:
     policy = DtypePolicy([torch.float32], torch.float32, None)
     reduced = ReducedGradientBuffer(ReductionConfig(shard, memories, CPU, comm, comm, 0, policy))
     infos = param_infos()
-    optimizer = make_optimizer(EngineSpec(), memories, parameters, reduced, infos, [GROUP])
+    groups = [{**GROUP, "params": [t.parameter for t in infos]}]
+    optimizer = make_optimizer(EngineSpec(), memories, parameters, reduced, infos, groups)
     set_masters(optimizer, parameters, infos, lambda t: torch.linspace(-1, 1, SIZES[t.index]))
     parameters.adopt(infos)
     return Parts(optimizer, parameters, reduced, infos)
