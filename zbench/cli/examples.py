@@ -51,6 +51,13 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
             "measure two revisions side by side",
         ),
     ),
+    "tag": (("zbench tag last before-the-rewrite", "a name that every command understands"),),
+    "bisect": (
+        (
+            "zbench bisect v1.2 HEAD --sweep sweeps/quickstart.yaml",
+            "the first commit that is slower, bigger or wrong",
+        ),
+    ),
     "history": (
         ("zbench history", "each configuration's step time over all runs"),
         ("zbench history --metric peak_device_bytes --plots plots", "its memory, as a picture too"),
