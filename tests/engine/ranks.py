@@ -7,7 +7,7 @@ import tempfile
 import traceback
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +25,24 @@ class RankError(AssertionError):
 class RankPool:
     """`size` processes with a gloo group for every smaller world; `run` calls a function on the first few."""
 
-    def __init__(self, size: int, timeout: float = 120.0) -> None:
-        self.size, self.timeout = size, timeout
-        self._processes: list[ForkServerProcess] = []
+    def __init__(self, size: int, timeout: float = 120.0, *, fork_here: bool = False) -> None:
+        """fork_here: fork ranks from this process, which must not have computed anything."""
+        self.size, self.timeout, self._fork_here = size, timeout, fork_here
+        self._processes: list[BaseProcess] = []
         self._pipes: list[Connection] = []
 
     def _start(self) -> None:
-        context = mp.get_context("forkserver")
+        context = mp.get_context("fork" if self._fork_here else "forkserver")
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a process that forks may not have more
-        context.set_forkserver_preload(_PRELOAD)
+        if not self._fork_here:
+            context.set_forkserver_preload(_PRELOAD)
         self._folder = tempfile.TemporaryDirectory()
         store = Path(self._folder.name) / "store"
         for rank in range(self.size):
             here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(there, rank, self.size, str(store)), daemon=True)
+            process = context.Process(  # type: ignore[attr-defined]
+                target=_serve, args=(there, rank, self.size, str(store)), daemon=True
+            )
             process.start()
             there.close()
             self._processes.append(process)

@@ -1,6 +1,6 @@
 """Removes each wait of the engine in turn and runs far-memory schedules: each removal must make one fail.
 
-    python -m tests.engine.far_memory.mutate_waits             # every wait; some twenty minutes on two cores
+    python -m tests.engine.far_memory.mutate_waits             # every wait; some minutes on two cores
     python -m tests.engine.far_memory.mutate_waits masters     # those in files whose path contains the word
 
 The working tree is not touched: an import hook removes the statement in the test processes. A wait that no
@@ -9,13 +9,18 @@ schedule misses is listed as `survived` unless EXCUSED says why none can, and en
 
 import argparse
 import ast
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import os
-import subprocess
+import signal
 import sys
-import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import CodeType
 
 ROOT = Path(__file__).resolve().parents[3]
 ENGINE = ROOT / "zbench" / "engine"
@@ -31,39 +36,9 @@ NOT_WAITS = {
 }
 SCHEDULES = 10 * 16
 NOTICED = 9  # exit code
+PATIENCE = 300.0  # seconds
 ONLY_A_DEVICE = "only a GPU runs it: a copy's event, or the order of two streams"
 EXCUSED: dict[tuple[str, str], str] = {}
-
-HOOK = """
-import ast, importlib.machinery, importlib.util, os, sys
-root, module, line = os.environ["ZBENCH_MUTATE"].split(",")
-
-class Without(ast.NodeTransformer):
-    def visit(self, node):
-        if getattr(node, "lineno", 0) == int(line):
-            if isinstance(node, ast.Expr):
-                return ast.copy_location(ast.parse("None").body[0], node)
-            if isinstance(node, ast.Attribute) and node.attr == "wait":
-                return ast.copy_location(ast.parse("lambda: None", mode="eval").body, node)
-        return self.generic_visit(node)
-
-class Loader(importlib.machinery.SourceFileLoader):
-    def get_code(self, name):
-        tree = ast.parse(self.get_data(self.path))
-        return compile(ast.fix_missing_locations(Without().visit(tree)), self.path, "exec")
-
-class Finder:
-    def find_spec(name, *_):
-        kind = Loader if name == module else importlib.machinery.SourceFileLoader
-        base = os.path.join(root, *name.split("."))
-        for path, folder in ((base + ".py", None), (os.path.join(base, "__init__.py"), [base])):
-            if name.split(".")[0] == "zbench" and os.path.exists(path):
-                loader = kind(name, path)
-                return importlib.util.spec_from_file_location(
-                    name, path, loader=loader, submodule_search_locations=folder)
-
-sys.meta_path.insert(0, Finder)
-"""
 
 
 @dataclass(frozen=True)
@@ -102,26 +77,74 @@ def _waits(node: ast.AST) -> bool:
     return any(isinstance(a, ast.Attribute) and a.attr == "wait" for a in arguments)
 
 
-def noticed(site: Site) -> bool:
-    """Whether a schedule fails without this wait; a hang counts."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "sitecustomize.py").write_text(HOOK)
-        environment = {
-            **os.environ,
-            "ZBENCH_MUTATE": f"{ROOT},{site.module},{site.line}",
-            "PYTHONPATH": os.pathsep.join([folder, str(ROOT)]),
-        }
-        command = [sys.executable, "-m", "tests.engine.far_memory.mutate_waits", "--schedules"]
+class _Without(ast.NodeTransformer):
+    """Takes the wait out of a module."""
+
+    def __init__(self, line: int) -> None:
+        self._line = line
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if getattr(node, "lineno", 0) == self._line:
+            if isinstance(node, ast.Expr):
+                return ast.copy_location(ast.Pass(), node)
+            if isinstance(node, ast.Attribute) and node.attr == "wait":
+                return ast.copy_location(ast.parse("lambda: None", mode="eval").body, node)
+        return self.generic_visit(node)
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    def __init__(self, name: str, path: str, line: int) -> None:
+        super().__init__(name, path)
+        self._line = line
+
+    def get_code(self, name: str) -> CodeType:
+        tree = _Without(self._line).visit(ast.parse(self.get_data(self.path)))
+        return compile(ast.fix_missing_locations(tree), self.path, "exec")
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds the engine's modules beside this file, one of them without a wait."""
+
+    def __init__(self, site: Site | None) -> None:
+        self._site = site
+
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+        base = ROOT.joinpath(*name.split("."))
+        for file, folder in ((base.with_suffix(".py"), None), (base / "__init__.py", [str(base)])):
+            if name.split(".")[0] == "zbench" and file.exists():
+                loader = None
+                if self._site is not None and name == self._site.module:
+                    loader = _Loader(name, str(file), self._site.line)
+                return importlib.util.spec_from_file_location(
+                    name, file, loader=loader, submodule_search_locations=folder
+                )
+        return None
+
+
+def noticed(site: Site | None) -> bool:
+    """Whether a schedule fails without this wait; a hang counts. In a fork of this process."""
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
+        code = 0
         try:
-            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=600)
-        except subprocess.TimeoutExpired:
-            return True
-    if done.returncode not in (0, NOTICED):
-        raise RuntimeError(f"{site}: ended with {done.returncode}: {done.stderr.decode()[-2000:]}")
-    return done.returncode == NOTICED
+            sys.meta_path.insert(0, _Finder(site))
+            run_schedules()
+        except BaseException:
+            code = NOTICED
+        os._exit(code)
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            break
+        time.sleep(0.05)
+    os.killpg(child, signal.SIGKILL) if not ended else None
+    return not ended or status != 0
 
 
-def run_schedules() -> int:
+def run_schedules() -> None:
     """Run schedules until one fails."""
     import torch
 
@@ -129,15 +152,13 @@ def run_schedules() -> int:
     from tests.engine.ranks import RankPool
 
     torch.set_num_threads(1)
-    pool = RankPool(3, timeout=60.0)
+    pool = RankPool(3, timeout=30.0, fork_here=True)
+    pool.run(3, "tests.engine.far_memory.cases:run", [])  # before this process computes references
     try:
         for begin in range(0, SCHEDULES, len(ROWS)):
             check(pool, [drawn(seed) for seed in range(begin, begin + len(ROWS))])
-    except Exception:
-        return NOTICED
     finally:
         pool.close()
-    return 0
 
 
 def verdict(site: Site) -> str:
@@ -154,13 +175,17 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("word", nargs="?", default="", help="only files whose path contains this")
-    parser.add_argument("--schedules", action="store_true", help="run the schedules on the engine as it is")
-    arguments = parser.parse_args()
-    if arguments.schedules:
-        return run_schedules()
+    word = parser.parse_args().word
+    import torch  # once, for all forks
+
+    importlib.import_module("torch.distributed")
+    importlib.import_module("torch._dynamo")
+    torch.set_num_threads(1)
+    if noticed(None):
+        raise SystemExit("the schedules fail with every wait in place")
     survived = 0
     for site in sites():
-        if arguments.word in site.name:
+        if word in site.name:
             what = verdict(site)
             survived += what == "survived"
             print(f"{site.name}:{site.line}  {site.text}  {what}", flush=True)
