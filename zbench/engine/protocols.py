@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 
@@ -44,6 +45,48 @@ class Work(Protocol):
 
     def is_completed(self) -> bool:
         """Return whether `wait` would return at once; False where that is unknown."""
+        ...
+
+
+class Copy(Work, Protocol):
+    """A copy between two memories. After `wait` the target may be read, after `release` the source may be
+    written, each by whatever computes in that memory: the host, or the model's device in stream order.
+    """
+
+    def release(self) -> object: ...
+
+
+class Memory(Protocol):
+    """Allocates flat buffers, and copies between them and the model's device."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of its buffers; computations on a device of this type write to them directly."""
+        ...
+
+    @property
+    def prefix(self) -> str:
+        """Prefix of its memory categories: empty for the model's device, `host_` for offloaded state."""
+        ...
+
+    def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
+        """Return a zeroed buffer [numel], aligned to 64 bytes."""
+        ...
+
+    def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
+        """Return a buffer [numel] that is not initialised, aligned to 64 bytes."""
+        ...
+
+    def occupied(self, nbytes: int) -> int:
+        """Return the bytes that the allocator holds for a buffer of `nbytes`."""
+        ...
+
+    def copy_in(self, source: Tensor, target: Tensor) -> Copy:
+        """Start copying `source`, on the model's device, into `target`, a buffer of this memory."""
+        ...
+
+    def copy_out(self, source: Tensor, target: Tensor) -> Copy:
+        """Start copying `source`, a buffer of this memory, into `target` on the model's device."""
         ...
 
 

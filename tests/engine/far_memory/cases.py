@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch.distributed as dist
+from torch import nn
 
 from tests.engine import changes, disturbances, models
 from tests.engine.far_memory.copies import Copies
@@ -12,12 +13,14 @@ from tests.engine.far_memory.memory import FarCollectives, FarMemory
 from tests.engine.plain import Trajectory
 from zbench.engine import Engine, Instruments, build_engine
 from zbench.engine.memory.kinds import DeviceMemory, Memories
+from zbench.engine.transport.host_staged import HostStagedCollectives
 from zbench.spec.engine import EngineSpec
 
 
 @dataclass(frozen=True)
 class Case:
-    """One run. seed: draws when copies complete. resume: the step before which another engine takes over."""
+    """One run. seed: draws when copies complete. resume: the step before which another engine takes over.
+    staged: collectives go through the far memory, as gloo's do for tensors of a device."""
 
     spec: dict[str, Any]
     seed: int
@@ -28,6 +31,7 @@ class Case:
     change: str = "nothing"
     disturb: str = ""
     resume: int = -1
+    staged: bool = False
 
 
 @dataclass
@@ -44,28 +48,38 @@ def run(group: dist.ProcessGroup, cases: Sequence[Case]) -> list[Result]:
     return [_run(group, case) for case in cases]
 
 
-def far(copies: Copies) -> Instruments:
-    """Return what puts an engine's offloaded state behind late copies, and its collectives too."""
+def far(copies: Copies, staging: Copies | None) -> Instruments:
+    """Return what puts an engine's offloaded state behind late copies, and its collectives too; with
+    `staging`, these go through host memory.
+    """
+
+    def late(inner: Any) -> Any:
+        if staging is not None and inner.world_size > 1:
+            inner = HostStagedCollectives(inner, FarMemory(staging))
+        return FarCollectives(inner, copies)
+
     return Instruments(
-        wrap_collectives=lambda inner: FarCollectives(inner, copies),  # type: ignore[arg-type, return-value]
+        wrap_collectives=late,
         memories=lambda device: Memories(DeviceMemory(device), FarMemory(copies)),
     )
 
 
 def _run(group: dist.ProcessGroup, case: Case) -> Result:
-    copies = Copies(seed=2 * case.seed + dist.get_rank(group))
+    copies, staging = (Copies(seed=4 * case.seed + 2 * k + dist.get_rank(group)) for k in range(2))
+    through = staging if case.staged else None
+
+    def build(model: nn.Module) -> Engine:
+        spec = EngineSpec.model_validate(case.spec)
+        return build_engine(model, spec, group, instruments=far(copies, through))
+
     try:
-        trajectory = _train(case, dist.get_rank(group), lambda model: _build(model, case, group, copies))
+        trajectory = _train(case, dist.get_rank(group), build)
     finally:
-        faults = copies.close()
-    return Result(trajectory, faults, copies.started)
+        faults = copies.close() + staging.close()
+    return Result(trajectory, faults, copies.started + staging.started)
 
 
-def _build(model: Any, case: Case, group: dist.ProcessGroup, copies: Copies) -> Engine:
-    return build_engine(model, EngineSpec.model_validate(case.spec), group, instruments=far(copies))
-
-
-def _train(case: Case, rank: int, build: Callable[[Any], Engine]) -> Trajectory:
+def _train(case: Case, rank: int, build: Callable[[nn.Module], Engine]) -> Trajectory:
     model = models.make(case.model)
     engine = build(model)
     marks = case.spec.get("accumulation_mode") == "multi_backward"

@@ -90,4 +90,5 @@ def drawn(seed: int) -> Case:
         change=draw.choice(("nothing", "schedule")),
         disturb=draw.choice(DISTURBANCES),
         resume=draw.choice((-1, -1, 1, 2)),
+        staged=draw.random() < 0.25,
     )

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zbench.engine import Engine, build_engine
+from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.transport import agreement, choose
 from zbench.spec.engine import EngineSpec
 
@@ -128,6 +129,7 @@ def backend_of(group: dist.ProcessGroup, backend: str) -> str:
     everyone = list(range(dist.get_world_size()))
     mine = dist.new_group(everyone, backend=backend)
     assert isinstance(mine, dist.ProcessGroup)
-    comm = choose.choose_collectives(mine, torch.device("cpu"))
+    cpu = DeviceMemory(torch.device("cpu"))
+    comm = choose.choose_collectives(mine, cpu, cpu)
     comm.close()
     return f"{dist.get_backend(mine)} {type(comm).__name__}"

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from tests.engine.cases import train
 from tests.engine.plain import Trajectory
+from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.protocols import Tag
 from zbench.engine.transport import choose, cross_memory, remote_memory
 from zbench.engine.transport.choose import choose_collectives
@@ -101,9 +102,9 @@ def chosen(group: dist.ProcessGroup, refused_by: int | None) -> str:
 
     if dist.get_rank(group) == refused_by:
         with mock.patch.object(remote_memory, "read_memory", refuse):
-            comm = choose_collectives(group, CPU)
+            comm = choose_collectives(group, DeviceMemory(CPU), DeviceMemory(CPU))
     else:
-        comm = choose_collectives(group, CPU)
+        comm = choose_collectives(group, DeviceMemory(CPU), DeviceMemory(CPU))
     comm.close()
     return type(comm).__name__
 

@@ -69,7 +69,7 @@ def build_engine(
     instruments = instruments or Instruments()
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     memories = instruments.memories(device)
-    transport = choose_collectives(process_group, device)
+    transport = choose_collectives(process_group, memories.local, memories.host)
     collectives = instruments.wrap_collectives(transport)
     groups = make_groups(model, settings.hyperparameters(spec), settings.overrides(spec))
     scaling = settings.scaling(spec)

@@ -21,6 +21,7 @@ from zbench.engine.parameters.replicated import Parameters, ParamInfo, write_seg
 from zbench.engine.policies import LossScaling
 from zbench.engine.protocols import Collectives, Tag
 from zbench.engine.shard_layout import Segment
+from zbench.engine.transport.pieces import all_gather_to_host
 from zbench.errors import UsageError
 
 _STATE = Tag("the optimizer's state")
@@ -271,7 +272,7 @@ class EngineState:
 
     def _whole(self, local: Tensor) -> dict[str, Tensor]:
         """Return name -> whole tensor, from every rank's `local` [shard.length]."""
-        flat = self.shard.assemble(local, lambda part: self.collectives.all_gather_small(part, _STATE))
+        flat = self.shard.assemble(local, lambda part: all_gather_to_host(self.collectives, part, _STATE))
         spans = self.shard.layout.spans
         return {
             t.name: flat[spans[t.index].start : spans[t.index].stop].view(t.parameter.shape).clone()

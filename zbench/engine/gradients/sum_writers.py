@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from zbench.engine.memory.kinds import Copy, Memory
-from zbench.engine.memory.staging import StagingPool
 from zbench.engine.protocols import Work
-from zbench.engine.transport.scratch import ScratchPool
+from zbench.engine.transport.scratch import ScratchPool, StagingPool
 from zbench.engine.transport.worker_thread import QueuedWork, WorkerThread
 
 _STAGED_AT_ONCE = 4

@@ -1,62 +1,25 @@
 """The memories that hold flat buffers, and copies between them."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from zbench.engine.protocols import Work
-from zbench.engine.transport.works import Done
+from zbench.engine.protocols import Copy as Copy
+from zbench.engine.protocols import Memory as Memory
 
 
-class Copy(Work, Protocol):
-    """A copy between two memories. After `wait` the target may be read, after `release` the source may be
-    written, each by whatever computes in that memory: the host, or the model's device in stream order.
-    """
+class Copied:
+    """A copy that has been made, or that later work on both memories is ordered behind."""
 
-    def release(self) -> object: ...
-
-
-class Memory(Protocol):
-    """Allocates flat buffers, and copies between them and the model's device."""
-
-    @property
-    def device(self) -> torch.device:
-        """The device of its buffers; computations on a device of this type write to them directly."""
-        ...
-
-    @property
-    def prefix(self) -> str:
-        """Prefix of its memory categories: empty for the model's device, `host_` for offloaded state."""
-        ...
-
-    def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
-        """Return a zeroed buffer [numel], aligned to 64 bytes."""
-        ...
-
-    def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
-        """Return a buffer [numel] that is not initialised, aligned to 64 bytes."""
-        ...
-
-    def occupied(self, nbytes: int) -> int:
-        """Return the bytes that the allocator holds for a buffer of `nbytes`."""
-        ...
-
-    def copy_in(self, source: Tensor, target: Tensor) -> Copy:
-        """Start copying `source`, on the model's device, into `target`, a buffer of this memory."""
-        ...
-
-    def copy_out(self, source: Tensor, target: Tensor) -> Copy:
-        """Start copying `source`, a buffer of this memory, into `target` on the model's device."""
-        ...
-
-
-class Copied(Done):
-    """A copy that is done, or that later work on both memories is ordered behind."""
+    def wait(self) -> None:
+        """Return at once."""
 
     def release(self) -> None:
         """Return at once."""
+
+    def is_completed(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +66,11 @@ class _CopyEvent:
 
 
 class _CopyToHost(_CopyEvent):
-    def wait(self) -> None:
-        self._on_host()
-
-    def release(self) -> None:
-        self._on_device()
+    wait, release = _CopyEvent._on_host, _CopyEvent._on_device
 
 
 class _CopyToDevice(_CopyEvent):
-    def wait(self) -> None:
-        self._on_device()
-
-    def release(self) -> None:
-        self._on_host()
+    wait, release = _CopyEvent._on_device, _CopyEvent._on_host
 
 
 class PinnedHostMemory:

@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
+from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.parameters.hooks import WatchedParameters
 from zbench.engine.parameters.released import kinds_of, release, set_refusal, set_values
 from zbench.engine.protocols import Collectives, Tag
@@ -38,7 +39,8 @@ def sharded_init(process_group: dist.ProcessGroup | None = None) -> Iterator[Non
     """Keep 1 / world_size of every parameter that is created inside, until `build_engine` takes the model
     over.
     """
-    collectives = choose_collectives(process_group, torch.device("cpu"))
+    cpu = DeviceMemory(torch.device("cpu"))
+    collectives = choose_collectives(process_group, cpu, cpu)
     cutter = _InitSharder(collectives)
     handle = register_module_module_registration_hook(cutter.registered)
     try:

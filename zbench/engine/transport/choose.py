@@ -3,17 +3,21 @@
 import torch
 import torch.distributed as dist
 
+from zbench.engine.protocols import Memory
 from zbench.engine.transport.cross_memory import CrossMemoryCollectives
 from zbench.engine.transport.gloo import GlooCollectives
+from zbench.engine.transport.host_staged import HostStagedCollectives
 from zbench.engine.transport.probe import probe_peers
 from zbench.engine.transport.process_group import ProcessGroupCollectives
 from zbench.engine.transport.single import SingleProcessCollectives
 
-Transport = SingleProcessCollectives | GlooCollectives | CrossMemoryCollectives | ProcessGroupCollectives
+HostTransport = GlooCollectives | CrossMemoryCollectives
+Transport = SingleProcessCollectives | HostTransport | HostStagedCollectives | ProcessGroupCollectives
 
 
-def choose_collectives(group: dist.ProcessGroup | None, device: torch.device) -> Transport:
+def choose_collectives(group: dist.ProcessGroup | None, local: Memory, host: Memory) -> Transport:
     """Return the collectives of `group` (None: the default group, or a world of one where there is none)."""
+    device = local.device
     if group is None and not dist.is_initialized():
         return SingleProcessCollectives()
     group = group or dist.group.WORLD
@@ -22,5 +26,11 @@ def choose_collectives(group: dist.ProcessGroup | None, device: torch.device) ->
         return SingleProcessCollectives()
     if group._get_backend(device).name() != "gloo":  # a group may have another backend for another device
         return ProcessGroupCollectives(group, device)
-    found = probe_peers(group) if device.type == "cpu" else None
+    through = host_collectives(group)
+    return through if device.type == "cpu" else HostStagedCollectives(through, host)
+
+
+def host_collectives(group: dist.ProcessGroup) -> HostTransport:
+    """Return collectives of tensors in CPU memory, over several ranks of a group that has gloo."""
+    device, found = torch.device("cpu"), probe_peers(group)
     return GlooCollectives(group, device) if found is None else CrossMemoryCollectives(group, device, found)

@@ -11,13 +11,11 @@ from zbench.engine.transport.works import Then
 
 
 class ProcessGroupCollectives(GroupCollectives):
-    """The backend's own all-gather, and its own reduce-scatter where the dtype does not change (its order of
-    sums).
+    """Sums in rank order: each rank sends every part to its owner, which adds them. A backend's own
+    reduce-scatter moves as many bytes, and adds in an order of its own that depends on sizes and links.
     """
 
     def _reduce_scatter(self, send: Tensor, out: Tensor, call: Call) -> Work:
-        if send.dtype == out.dtype:
-            return launched(dist.reduce_scatter_tensor(out, send, group=self.group, async_op=True))
         buffer = self.scratch.take(send.numel(), send.dtype)
         received = buffer[: send.numel()]
         work = dist.all_to_all_single(received, send, group=self.group, async_op=True)

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from zbench.engine.protocols import Memory
+
 
 @dataclass(slots=True)
 class ScratchPool:
@@ -42,3 +44,17 @@ class ScratchPool:
     def _occupied(self, buffer: Tensor) -> int:
         """Return the bytes that the allocator holds for a buffer."""
         return buffer.nbytes
+
+
+class StagingPool(ScratchPool):
+    """Uninitialised buffers of one memory."""
+
+    def __init__(self, memory: Memory) -> None:
+        super().__init__(memory.device)
+        self._memory = memory
+
+    def _made(self, numel: int, dtype: torch.dtype) -> Tensor:
+        return self._memory.empty(numel, dtype)
+
+    def _occupied(self, buffer: Tensor) -> int:
+        return self._memory.occupied(buffer.nbytes)

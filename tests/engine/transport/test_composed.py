@@ -1,0 +1,27 @@
+"""Collectives composed of others: sums in rank order over any backend, device tensors through the host."""
+
+import pytest
+import torch
+
+from tests.engine.ranks import RankPool
+from zbench.engine.memory.kinds import DeviceMemory
+from zbench.engine.transport import choose
+from zbench.engine.transport.host_staged import HostStagedCollectives
+
+
+@pytest.mark.parametrize("world", [2, 3])
+@pytest.mark.parametrize("kind", ["process group", "host staged"])
+def test_sums_are_in_rank_order_and_gathers_whole(ranks: RankPool, world: int, kind: str) -> None:
+    assert ranks.run(world, "tests.engine.transport.composed:differing", kind) == [[]] * world
+
+
+@pytest.mark.parametrize("world", [2])
+def test_gloo_takes_tensors_of_a_device_through_the_host(ranks: RankPool, world: int) -> None:
+    assert (
+        ranks.run(world, "tests.engine.transport.composed:chosen_for_a_device")
+        == [HostStagedCollectives.__name__] * world
+    )
+
+
+def test_a_world_of_one_needs_no_backend() -> None:
+    assert choose.choose_collectives(None, *[DeviceMemory(torch.device("meta"))] * 2).world_size == 1

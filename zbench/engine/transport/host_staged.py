@@ -1,0 +1,97 @@
+"""Collectives of device tensors through host memory: for gloo, and so for several ranks on one GPU, which
+NCCL refuses.
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from zbench.engine.protocols import Copy, Memory, Tag, Work
+from zbench.engine.transport.cross_memory import CrossMemoryCollectives
+from zbench.engine.transport.gloo import GlooCollectives
+from zbench.engine.transport.scratch import StagingPool
+from zbench.engine.transport.worker_thread import QueuedWork, WorkerThread
+from zbench.engine.transport.works import Done
+
+
+class HostStagedCollectives:
+    """Copies what is sent to `host`, calls `inner` there, and copies the result back when it is waited for.
+
+    Reductions and gathers have a thread each, as they need no order relative to one another.
+    """
+
+    def __init__(self, inner: GlooCollectives | CrossMemoryCollectives, host: Memory) -> None:
+        self.rank, self.world_size, self.agreement = inner.rank, inner.world_size, inner.agreement
+        self._inner, self._host = inner, host
+        self._staging = StagingPool(host)
+        self._reductions, self._gathers = WorkerThread("staged reductions"), WorkerThread("staged gathers")
+
+    def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
+        buffers = [self._staging.take(t.numel(), t.dtype) for t in (send, out)]
+        sent, reduced = (b[: t.numel()] for b, t in zip(buffers, (send, out), strict=True))
+        copy = self._host.copy_in(send, sent)
+        call = self._reductions.submit(
+            lambda: (copy.wait(), self._inner.reduce_scatter(sent, reduced, tag).wait())
+        )
+        return _Staged(call, copy, lambda: self._bring_back(reduced, out, buffers))
+
+    def all_gather(self, flat: Tensor, tag: Tag) -> Work:
+        buffers = [self._staging.take(flat.numel(), flat.dtype)]
+        gathered = buffers[0][: flat.numel()]
+        mine, here = (t.chunk(self.world_size)[self.rank] for t in (flat, gathered))
+        copy = self._host.copy_in(mine, here)
+        call = self._gathers.submit(lambda: (copy.wait(), self._inner.all_gather(gathered, tag).wait()))
+        return _Staged(call, copy, lambda: self._bring_back(gathered, flat, buffers))
+
+    def all_gather_small(self, values: Tensor, tag: Tag) -> Tensor:
+        return self._inner.all_gather_small(values.cpu(), tag)
+
+    def broadcast(self, tensor: Tensor, source: int) -> Work:
+        values = tensor.cpu()
+        self._inner.broadcast(values, source).wait()
+        tensor.copy_(values)
+        return Done()
+
+    def barrier(self) -> None:
+        self._inner.barrier()
+
+    def bytes_by_category(self) -> dict[str, int]:
+        """Return what its buffers hold now; all of them are the host's."""
+        inner = sum(self._inner.bytes_by_category().values())
+        return {f"{self._host.prefix}buckets": self._staging.bytes + inner}
+
+    def release_scratch(self) -> None:
+        """Free the buffers that are not in use."""
+        self._staging.drop()
+        self._inner.release_scratch()
+
+    def close(self) -> None:
+        """End the threads, and release what was made for this engine alone."""
+        self._reductions.close()
+        self._gathers.close()
+        self._inner.close()
+
+    def _bring_back(self, result: Tensor, target: Tensor, buffers: list[Tensor]) -> None:
+        copy = self._host.copy_out(result, target)
+        copy.wait()
+        copy.release()
+        for buffer in buffers:
+            self._staging.give(buffer)
+
+
+class _Staged:
+    """A call on the host. `send` may be written once `wait` has returned, and not before."""
+
+    def __init__(self, call: QueuedWork, copy: Copy, finish: Callable[[], None]) -> None:
+        self._call, self._copy = call, copy
+        self._finish: Callable[[], None] | None = finish
+
+    def wait(self) -> None:
+        self._call.wait()
+        self._copy.release()
+        finish, self._finish = self._finish, None
+        if finish is not None:
+            finish()
+
+    def is_completed(self) -> bool:
+        return self._call.is_completed()
