@@ -1,6 +1,13 @@
 """Settings of the whole suite."""
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("suite", deadline=None)  # a busy machine is no fault of the code
 settings.load_profile("suite")
+
+
+@pytest.fixture(autouse=True)
+def _no_terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the width that pytest-xdist gives its workers: what is printed depends on it."""
+    monkeypatch.delenv("COLUMNS", raising=False)

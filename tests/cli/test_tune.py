@@ -171,7 +171,7 @@ def test_a_study_of_another_sweep_is_refused(zbench, space_file, tmp_path) -> No
     [
         ((), "expected --storage URL"),
         (("--storage", "sqlite:///x.db"), "and --study NAME"),
-        (("--storage", "sqlite:///x.db", "--study", "none"), "no study 'none' in this storage"),
+        (("--storage", "sqlite:///x.db", "--study", "none"), "sqlite:///x.db: there is no such file"),
         (("--storage", f"postgresql://u:{SECRET}@127.0.0.1:1/db", "--study", "s"), "cannot use storage"),
     ],
 )  # fmt: skip

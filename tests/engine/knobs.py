@@ -1,7 +1,8 @@
 """What one step does, in order, for `test_knobs`; runs inside the pool's ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -78,10 +79,20 @@ class NotedAdam:
         self._inner.update(tasks, **options)
 
 
+class NotedLayer(nn.Linear):
+    """A layer that notes when its forward begins, with its weight gathered."""
+
+    enter: Callable[[], None] = staticmethod(lambda: None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.enter()
+        return super().forward(x)
+
+
 def observe(group: dist.ProcessGroup, spec: dict[str, Any]) -> Seen:
     """Return what the third step did. `held`: bytes of parameters at the forward of every layer."""
     torch.manual_seed(0)
-    model = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
+    model = nn.Sequential(*(NotedLayer(WIDTH, WIDTH, bias=False) for _ in range(LAYERS)))
     seen = Seen()
     for k, layer in enumerate(model):
         layer.weight.register_post_accumulate_grad_hook(lambda _, k=k: seen.events.append(("gradient", k)))
@@ -96,7 +107,7 @@ def observe(group: dist.ProcessGroup, spec: dict[str, Any]) -> Seen:
         seen.held.append(engine.memory_by_category().get("parameters", 0))
 
     for k, layer in enumerate(model):
-        layer.register_forward_pre_hook(lambda *_, k=k: enter(k))
+        layer.enter = partial(enter, k)
     for step in range(3):
         seen.events.clear()
         seen.held.clear()
