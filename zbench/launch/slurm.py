@@ -34,6 +34,7 @@ from zbench.units import parse_count
 from zbench.worker.job import RankJob, ReferenceJob, first_failure
 
 _POLL_SECONDS = 1.0
+_CANCEL_SECONDS = 60.0
 _QUEUE_SECONDS = 7 * 24 * 3600.0
 _STATES: dict[str, Outcome] = {"OUT_OF_MEMORY": "oom", "TIMEOUT": "timeout", "DEADLINE": "timeout"}
 _KNOWN = ("nodes", "cluster", "timeout_min", "cpus_per_task", "gpus_per_node", "mem_gb")
@@ -101,7 +102,7 @@ class SlurmExecutor:
             submitted.cancel(check=False)
             raise
         if reason is not None:
-            submitted.cancel(check=False)
+            _end(submitted)
             return Attempt("timeout", Failure("pruned", reason, name))
         reported = _reported(task, files, name)
         if reported is not None:
@@ -200,6 +201,14 @@ def _wait(submitted: Any, watch: Watch | None, progress: Path) -> str | None:
     if watch is not None:
         tail.feed(watch)
     return None
+
+
+def _end(submitted: Any) -> None:
+    """Cancel a job and wait until it has ended: one that still runs would write to its successor's files."""
+    submitted.cancel(check=False)
+    deadline = time.monotonic() + _CANCEL_SECONDS
+    while not submitted.done() and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS / 4)
 
 
 def _as_it_is(trial: TrialSpec) -> dict[str, Any]:
