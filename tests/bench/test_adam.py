@@ -4,6 +4,7 @@ import os
 import time
 
 import pytest
+import setuptools  # noqa: F401 - torch's cpp_extension needs it before any test imports distutils
 import torch
 
 from zbench.bench import adam

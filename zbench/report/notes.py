@@ -82,7 +82,8 @@ def _best_lines(summaries: Sequence[ConfigSummary], objective: ObjectiveSpec, ra
         said = f"{axes_text(chosen.axes)}: {_figure(chosen, objective)}, {chosen.verdict}"
         if ranking.best is not None:
             return [Text.assemble(("* best", "bold green"), f" {said}")]
-        near = f" (equal within {ranking.equal_within:.1%})" if ranking.equal_within is not None else ""
+        within = ranking.equal_within
+        near = f" (equal within {within:.1%})" if within is not None and within <= 1 else ""
         count = len(ranking.indistinguishable)
         leaders = f": one of {count} that cannot be told apart{near}"
         chosen_for = "  recommended for its memory: "
