@@ -88,11 +88,18 @@ def use_fake_workers(patch: pytest.MonkeyPatch) -> None:
     patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
 
 
-def ends_well(line: str, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shutil.copytree(place, tmp_path / "here")
-    os.chdir(tmp_path / "here")
+@pytest.fixture
+def here(with_a_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a copy of the directory with two runs; it is the current one, and its workers are fakes."""
+    use_fake_workers(monkeypatch)
+    place = shutil.copytree(with_a_run, tmp_path / "here")
+    monkeypatch.chdir(place)
+    return place
+
+
+def ends_well(line: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if line.startswith("zbench export"):
-        (tmp_path / "here" / "ds_config.json").unlink()
+        (here / "ds_config.json").unlink()
     code, out, err = run(capsys, *shlex.split(line)[1:])
     assert code in (0, 3), err  # 3: a comparison of two short runs does not decide
     assert (
@@ -105,28 +112,12 @@ def ends_well(line: str, place: Path, tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("line", LIGHT)
-def test_command_works(
-    line: str,
-    with_a_run: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    use_fake_workers(monkeypatch)
-    monkeypatch.chdir(tmp_path)
-    ends_well(line, with_a_run, tmp_path, capsys)
+def test_command_works(line: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ends_well(line, here, capsys)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("line", [line for line in EVERY if HEAVY.match(line) and not ELSEWHERE.search(line)])
-def test_heavy_command_works(
-    line: str,
-    with_a_run: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    use_fake_workers(monkeypatch)
-    monkeypatch.chdir(tmp_path)
-    ends_well(line, with_a_run, tmp_path, capsys)
+def test_heavy_command_works(line: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ends_well(line, here, capsys)

@@ -1,6 +1,6 @@
 """One rank trained by plain PyTorch, the reference of a single-rank engine; and how both are compared."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,6 +19,10 @@ STAGES = [
     {"zero_stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu"},
 ]
 SMALL = {"param_persistence_threshold": 0, "reduce_bucket_size": 900, "allgather_bucket_size": 700}
+
+
+Loss = Callable[..., Tensor]
+"""(model, input) -> a scalar."""
 
 
 def row_id(row: Mapping[str, Any]) -> str:
@@ -56,6 +60,25 @@ class Plain:
     def values(self) -> dict[str, Tensor]:
         """Return the parameters."""
         return {n: p.detach().clone() for n, p in self.model.named_parameters()}
+
+
+def batch(number: int) -> Tensor:
+    """Return the input of a step."""
+    return torch.randn(5, 13, generator=torch.Generator().manual_seed(number))
+
+
+def by_forward(net: nn.Module, x: Tensor) -> Tensor:
+    """Return the mean square of the model's output."""
+    output: Tensor = net(x)
+    return output.square().mean()
+
+
+def step(engine: Engine, plain: Plain, number: int, loss: Loss = by_forward) -> None:
+    """Take the same step with both."""
+    engine.backward(loss(engine.model, batch(number)))
+    loss(plain.model, batch(number)).backward()
+    engine.step()
+    plain.step()
 
 
 def assert_same(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:

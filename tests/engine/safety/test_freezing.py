@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from tests.engine.safety.plainly import STAGES, Plain, assert_same, build, row_id
+from tests.engine.safety.plainly import STAGES, Plain, assert_same, batch, build, row_id, step
 from zbench.engine import Engine, load, save
 
 AUTO = {"zero_stage": 1, "offload_optimizer": "cpu", "offload_ratio": "auto"}
@@ -29,18 +29,6 @@ def freeze(net: nn.Module, trained: tuple[int, ...]) -> None:
     """Have exactly these layers trained."""
     for k, layer in enumerate(net.children()):
         layer.requires_grad_(k in trained)
-
-
-def batch(step: int) -> Tensor:
-    return torch.randn(5, 13, generator=torch.Generator().manual_seed(step))
-
-
-def step(engine: Engine, plain: Plain, number: int) -> None:
-    """Take the same step with both."""
-    engine.backward(engine.model(batch(number)).square().mean())
-    plain.model(batch(number)).square().mean().backward()
-    engine.step()
-    plain.step()
 
 
 def pair(row: dict[str, Any], trained: tuple[int, ...]) -> tuple[Engine, Plain]:

@@ -1,6 +1,5 @@
 """Ways to use a model that are not one forward, one backward: the bits of plain PyTorch, or refused."""
 
-from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -10,13 +9,22 @@ from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.nn import functional
 
-from tests.engine.safety.plainly import STAGES, Plain, assert_same, build, row_id
+from tests.engine.safety.plainly import (
+    STAGES,
+    Loss,
+    Plain,
+    assert_same,
+    batch,
+    build,
+    by_forward,
+    row_id,
+    step,
+)
 from zbench.engine import Engine
 from zbench.errors import UsageError
 
 each_stage = pytest.mark.parametrize("row", STAGES, ids=row_id)
 sharded = pytest.mark.parametrize("row", [r for r in STAGES if r["zero_stage"] == 3], ids=row_id)
-Loss = Callable[["Net", Tensor], Tensor]
 
 
 class Net(nn.Module):
@@ -48,10 +56,6 @@ class Again(nn.Module):
         if depth:
             x = self(x, depth - 1)
         return torch.tanh(self.inner(x) @ weight)
-
-
-def by_forward(net: Net, x: Tensor) -> Tensor:
-    return net(x).square().mean()
 
 
 def by_another_method(net: Net, x: Tensor) -> Tensor:
@@ -87,17 +91,10 @@ LOSSES = (by_forward, by_another_method, with_a_weight_read_before, with_a_weigh
 LOSSES += (with_a_weight_and_an_evaluation, by_a_functional_use)
 
 
-def batch(step: int) -> Tensor:
-    return torch.randn(5, 13, generator=torch.Generator().manual_seed(step))
-
-
-def train(engine: Engine, plain: Plain, loss: Loss, steps: int = 3) -> None:
-    """Take the same steps with both."""
-    for step in range(steps):
-        engine.backward(loss(engine.model, batch(step)))  # type: ignore[arg-type]
-        loss(plain.model, batch(step)).backward()  # type: ignore[arg-type]
-        engine.step()
-        plain.step()
+def train(engine: Engine, plain: Plain, loss: Loss = by_forward) -> None:
+    """Take the same three steps with both."""
+    for number in range(3):
+        step(engine, plain, number, loss)
 
 
 def pair(row: dict[str, Any], **keys: Any) -> tuple[Engine, Plain]:
@@ -120,14 +117,14 @@ def test_the_sum_over_all_parameters_is_differentiated_inside_gathered(row: dict
     def loss(net: nn.Module, x: Tensor) -> Tensor:
         return net(x).square().mean() + sum(p.square().sum() for p in net.parameters())
 
-    for step in range(3):
+    for number in range(3):
         if row["zero_stage"] == 3:
             with pytest.raises(UsageError, match=r"'again.weight'|'first.weight'.*engine.gathered"):
-                loss(engine.model, batch(step))
+                loss(engine.model, batch(number))
         with engine.gathered(engine.model):
-            total = loss(engine.model, batch(step))
+            total = loss(engine.model, batch(number))
         engine.backward(total)
-        loss(plain.model, batch(step)).backward()
+        loss(plain.model, batch(number)).backward()
         engine.step()
         plain.step()
     assert_same(engine.full_parameters(), plain.values())
@@ -138,12 +135,12 @@ def test_the_sum_over_all_parameters_is_differentiated_inside_gathered(row: dict
 def test_a_loss_of_before_the_update_cannot_be_differentiated_after_it(row: dict[str, Any]) -> None:
     engine, plain = pair(row)
     old = by_forward(engine.model, batch(7))  # type: ignore[arg-type]
-    train(engine, plain, by_forward, steps=1)
+    step(engine, plain, 0)
     before = engine.full_parameters()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         engine.backward(old)
     assert_same(engine.full_parameters(), before)
-    train(engine, plain, by_forward)
+    train(engine, plain)
     assert_same(engine.full_parameters(), plain.values())
     engine.close()
 
@@ -154,7 +151,7 @@ def test_a_loss_of_before_the_update_with_a_weight_read_outside_cannot_be_used_e
 ) -> None:
     engine, plain = pair(row)
     old = by_a_functional_use(engine.model, batch(7))  # type: ignore[arg-type]
-    train(engine, plain, by_forward, steps=1)
+    step(engine, plain, 0)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         engine.backward(old)
     engine.close()
@@ -186,11 +183,11 @@ def test_outer_hooks_on_saved_tensors_are_honoured(row: dict[str, Any]) -> None:
         packed.append(tensor.shape)
         return tensor
 
-    for step in range(2):
+    for number in range(2):
         with save_on_cpu(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-            loss = by_forward(engine.model, batch(step))  # type: ignore[arg-type]
+            loss = by_forward(engine.model, batch(number))  # type: ignore[arg-type]
         engine.backward(loss)
-        by_forward(plain.model, batch(step)).backward()  # type: ignore[arg-type]
+        by_forward(plain.model, batch(number)).backward()  # type: ignore[arg-type]
         engine.step()
         plain.step()
     assert torch.Size([5, 40]) in packed
@@ -201,7 +198,7 @@ def test_outer_hooks_on_saved_tensors_are_honoured(row: dict[str, Any]) -> None:
 @each_stage
 def test_an_interrupt_in_forward_leaves_nothing_behind(row: dict[str, Any]) -> None:
     engine, plain = pair(row)
-    train(engine, plain, by_forward, steps=1)
+    step(engine, plain, 0)
 
     class Interrupts(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
@@ -212,7 +209,7 @@ def test_an_interrupt_in_forward_leaves_nothing_behind(row: dict[str, Any]) -> N
         engine.model(batch(0))
     assert torch._C._autograd._top_saved_tensors_default_hooks(False) is None
     engine.model.again.inner = whole  # type: ignore[union-attr]
-    train(engine, plain, by_forward)
+    train(engine, plain)
     assert_same(engine.full_parameters(), plain.values())
     engine.close()
 
@@ -222,7 +219,7 @@ def test_an_evaluation_in_inference_mode_leaves_weights_that_can_be_trained(row:
     """Found by the random sequences: what inference_mode had gathered ahead was kept for the next forward."""
     engine, plain = pair(row)
     for _ in range(2):
-        train(engine, plain, by_forward, steps=1)
+        step(engine, plain, 0)
         with torch.inference_mode():
             engine.model(batch(0))
             engine.model.first(batch(0))  # type: ignore[operator]
@@ -246,7 +243,7 @@ def test_what_is_recorded_of_a_root_that_is_never_called_stays_bounded(row: dict
 @each_stage
 def test_a_module_added_after_build_is_refused_by_name(row: dict[str, Any]) -> None:
     engine, plain = pair(row)
-    train(engine, plain, by_forward, steps=1)
+    step(engine, plain, 0)
     engine.model.added = nn.Linear(3, 3)
     for call in (engine.state_dict, engine.full_parameters):
         with pytest.raises(UsageError, match=r"'added.weight' was added.*build another"):
@@ -254,7 +251,7 @@ def test_a_module_added_after_build_is_refused_by_name(row: dict[str, Any]) -> N
     with pytest.raises(UsageError, match=r"'added.weight' was added.*build another"):
         engine.backward(by_forward(engine.model, batch(0)))  # type: ignore[arg-type]
     del engine.model.added
-    train(engine, plain, by_forward)
+    train(engine, plain)
     assert_same(engine.full_parameters(), plain.values())
     engine.close()
 
@@ -262,7 +259,7 @@ def test_a_module_added_after_build_is_refused_by_name(row: dict[str, Any]) -> N
 @each_stage
 def test_a_model_is_copied_whole_or_refuses(row: dict[str, Any]) -> None:
     engine, plain = pair(row)
-    train(engine, plain, by_forward, steps=1)
+    step(engine, plain, 0)
     if row["zero_stage"] == 3:
         with pytest.raises(UsageError, match=r"engine\.gathered"):
             deepcopy(engine.model)
@@ -272,7 +269,7 @@ def test_a_model_is_copied_whole_or_refuses(row: dict[str, Any]) -> None:
     assert all(type(p) is nn.Parameter for p in copy.parameters())
     assert torch.equal(copy(batch(1)), plain.model(batch(1)))
     copy(batch(1)).sum().backward()
-    train(engine, plain, by_forward)
+    train(engine, plain)
     assert_same(engine.full_parameters(), plain.values())
     engine.close()
     assert copy.first.weight.grad is not None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from tests.engine.safety.plainly import STAGES, Plain, assert_same, build, row_id
+from tests.engine.safety.plainly import STAGES, Plain, assert_same, batch, build, row_id, step
 from zbench.engine import Engine, build_engine
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
@@ -30,17 +30,6 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(torch.tanh(self.norm(self.first(x))))
-
-
-def batch(step: int) -> Tensor:
-    return torch.randn(5, 13, generator=torch.Generator().manual_seed(step))
-
-
-def step(engine: Engine, plain: Plain, number: int) -> None:
-    engine.backward(engine.model(batch(number)).square().mean())
-    plain.model(batch(number)).square().mean().backward()
-    engine.step()
-    plain.step()
 
 
 def pair(row: dict[str, Any], **keys: Any) -> tuple[Engine, Plain]:

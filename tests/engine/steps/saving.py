@@ -10,7 +10,7 @@ import torch.distributed as dist
 from safetensors.torch import load_file
 
 from tests.engine.steps.agreeing import heard
-from tests.engine.steps.cases import batch, engine_of, model
+from tests.engine.steps.training import batch, engine_of, model
 from zbench.engine.checkpoint import load, save, save_weights
 
 

@@ -6,7 +6,9 @@ import pytest
 
 from tests.engine.ranks import RankPool
 
-CASES = "tests.engine.steps.cases:"
+REFUSING = "tests.engine.steps.refusing:"
+ENDING = "tests.engine.steps.ending:"
+TAKING = "tests.engine.steps.taking:"
 ROWS: list[dict[str, Any]] = [
     {"zero_stage": 0},
     {"zero_stage": 1, "offload_optimizer": "cpu"},
@@ -21,7 +23,7 @@ each_row = pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{r['zero_stage']
 def test_an_invalid_group_is_refused_on_every_rank_before_any_update(
     ranks: RankPool, row: dict[str, Any], on: int
 ) -> None:
-    for said, unchanged, repaired in ranks.run(2, CASES + "invalid_group", row, on):
+    for said, unchanged, repaired in ranks.run(2, REFUSING + "invalid_group", row, on):
         assert said.startswith("UsageError")
         assert "rank 1: param_groups[1]" in said
         assert "lr" in said
@@ -31,7 +33,7 @@ def test_an_invalid_group_is_refused_on_every_rank_before_any_update(
 
 @each_row
 def test_ranks_with_other_hyperparameters_stop_and_name_them(ranks: RankPool, row: dict[str, Any]) -> None:
-    for said, unchanged in ranks.run(2, CASES + "other_lr", row):
+    for said, unchanged in ranks.run(2, REFUSING + "other_lr", row):
         assert said.startswith("RanksDisagreeError")
         assert "rank 0: ((0.1," in said
         assert "rank 1: ((0.2," in said
@@ -44,24 +46,24 @@ def test_zero_grad_discards_the_step_that_has_begun(
     ranks: RankPool, row: dict[str, Any], through: str
 ) -> None:
     spec = row | {"accumulation_mode": "unmanaged"}
-    assert all(ranks.run(2, CASES + "discarded", spec, through))
+    assert all(ranks.run(2, TAKING + "discarded", spec, through))
 
 
 @each_row
 def test_a_retained_graph_can_be_differentiated_again(ranks: RankPool, row: dict[str, Any]) -> None:
-    assert all(ranks.run(2, CASES + "retained", row))
+    assert all(ranks.run(2, TAKING + "retained", row))
 
 
 @each_row
 def test_the_norm_is_there_without_clipping_if_a_step_asks(ranks: RankPool, row: dict[str, Any]) -> None:
-    for asked, unasked, torchs in ranks.run(2, CASES + "norms", row):
+    for asked, unasked, torchs in ranks.run(2, TAKING + "norms", row):
         assert asked == pytest.approx(torchs, rel=1e-5)
         assert unasked is None
 
 
 @each_row
 def test_a_gradient_from_outside_is_refused_and_not_added(ranks: RankPool, row: dict[str, Any]) -> None:
-    for first, second, undisturbed in ranks.run(2, CASES + "left_over", row):
+    for first, second, undisturbed in ranks.run(2, REFUSING + "left_over", row):
         for said in (first, second):
             assert said.startswith("UsageError")
             assert "zero_grad()" in said
@@ -70,13 +72,13 @@ def test_a_gradient_from_outside_is_refused_and_not_added(ranks: RankPool, row: 
 
 @each_row
 def test_parameter_groups_added_after_the_build_are_refused(ranks: RankPool, row: dict[str, Any]) -> None:
-    for said in ranks.run(2, CASES + "groups_added", row):
+    for said in ranks.run(2, REFUSING + "groups_added", row):
         assert all(text.startswith("UsageError") and "param_groups" in text for text in said), said
 
 
 @each_row
 def test_an_old_engine_cannot_touch_its_successor(ranks: RankPool, row: dict[str, Any]) -> None:
-    for said, trains in ranks.run(2, CASES + "closing", row):
+    for said, trains in ranks.run(2, ENDING + "closing", row):
         assert all(text.startswith("UsageError") for text in said), said
         assert "close()" in said[0]
         assert trains
@@ -84,7 +86,7 @@ def test_an_old_engine_cannot_touch_its_successor(ranks: RankPool, row: dict[str
 
 @each_row
 def test_a_dropped_engine_leaves_its_memory_and_its_model(ranks: RankPool, row: dict[str, Any]) -> None:
-    assert ranks.run(2, CASES + "dropped", row) == [(True, True)] * 2
+    assert ranks.run(2, ENDING + "dropped", row) == [(True, True)] * 2
 
 
 @each_row
@@ -92,12 +94,12 @@ def test_a_dropped_engine_leaves_its_memory_and_its_model(ranks: RankPool, row: 
 def test_an_interrupt_leaves_the_state_before_or_after(
     ranks: RankPool, row: dict[str, Any], where: str
 ) -> None:
-    assert ranks.run(2, CASES + "interrupted", row, where) == [("KeyboardInterrupt", True)] * 2
+    assert ranks.run(2, ENDING + "interrupted", row, where) == [("KeyboardInterrupt", True)] * 2
 
 
 @each_row
 def test_a_step_that_was_broken_off_leaves_no_usable_engine(ranks: RankPool, row: dict[str, Any]) -> None:
-    for first, *later in ranks.run(2, CASES + "broken_off", row):
+    for first, *later in ranks.run(2, ENDING + "broken_off", row):
         assert first == "MemoryError: in the middle"
         assert all(text.startswith("UsageError") and "checkpoint" in text for text in later), later
 
@@ -106,16 +108,16 @@ def test_a_step_that_was_broken_off_leaves_no_usable_engine(ranks: RankPool, row
 def test_users_hooks_see_and_change_the_gradients_that_torchs_would(
     ranks: RankPool, row: dict[str, Any]
 ) -> None:
-    assert ranks.run(2, CASES + "hooked", row, 1) == [("nothing", True)] * 2
+    assert ranks.run(2, TAKING + "hooked", row, 1) == [("nothing", True)] * 2
     several = row | {"gradient_accumulation_steps": 2}
-    for said, _ in ranks.run(2, CASES + "hooked", several, 2):
+    for said, _ in ranks.run(2, TAKING + "hooked", several, 2):
         assert said.startswith("UsageError")
         assert "'2.weight'" in said
 
 
 @each_row
 def test_sparse_gradients_are_refused_by_name(ranks: RankPool, row: dict[str, Any]) -> None:
-    for said in ranks.run(2, CASES + "sparse", row):
+    for said in ranks.run(2, REFUSING + "sparse", row):
         assert said.startswith("UsageError")
         assert "'0.weight'" in said
         assert "sparse=False" in said
