@@ -209,3 +209,23 @@ def test_a_grid_without_slurm_is_refused_and_leaves_nothing(zbench, sweep_file, 
     assert said.code == 2
     assert "no sbatch on this machine" in said.err
     assert not find_runs(tmp_path / "results")
+
+
+def test_time_that_is_up_is_said_and_leaves_no_empty_run(zbench, sweep_file):
+    said = zbench("sweep", sweep_file, "--max-time", "0.001ms")
+    assert said.code == 6
+    assert "time is up with 4 of the repeats left" in said.err
+    assert find_runs(Path("results")) == []
+
+
+@pytest.mark.parametrize("text", ["soon", "-3s", "0"])
+def test_max_time_that_is_no_time_is_a_usage_error(zbench, sweep_file, text):
+    said = zbench("sweep", sweep_file, f"--max-time={text}")
+    assert said.code == 2
+    assert "--max-time" in said.err
+
+
+def test_a_search_is_told_its_own_budget(zbench, sweep_file):
+    said = zbench("sweep", sweep_file, "--max-time", "2h", "--set", "search.method=random")
+    assert said.code == 2
+    assert "search.budget" in said.err

@@ -1,13 +1,14 @@
 """A sweep runs every repeat once, in the order it says, and takes up where it was left."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from zbench.errors import UsageError
 from zbench.launch.events import SweepStarted, TrialFinished, TrialStarted
 from zbench.launch.order import shuffled
-from zbench.launch.sweep import SweepPlan, SweepRun
+from zbench.launch.sweep import OutOfTimeError, SweepPlan, SweepRun
 from zbench.record.store import RunDirectory, StorageError, load_records
 from zbench.spec.expand import Expansion, InvalidTrial
 
@@ -206,3 +207,18 @@ def test_every_repeat_of_all_comes_before_the_next(sweep):
     rounds = [repeat for _, repeat in sweep.started()]
     assert rounds == sorted(rounds)
     assert sorted(set(sweep.started())) == [(stage, repeat) for stage in range(4) for repeat in (0, 1)]
+
+
+def test_out_of_time_it_finishes_the_repeat_under_way_and_goes_on_later(sweep, monkeypatch):
+    clock = iter(range(100))
+    monkeypatch.setattr("zbench.launch.sweep.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    with pytest.raises(OutOfTimeError, match="time is up with 7 of the repeats left"):
+        sweep.run(*STAGES, max_seconds=5)  # the clock is read four times for each repeat
+    assert len(sweep.directory.records()) == len(sweep.told(TrialFinished)) == 1
+    assert len(sweep.run(*STAGES)) == 4 * STAGES[0].run.repeats
+
+
+def test_without_time_nothing_begins(sweep):
+    with pytest.raises(OutOfTimeError):
+        sweep.run(*STAGES, max_seconds=0)
+    assert sweep.directory.records() == []

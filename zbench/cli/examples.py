@@ -4,7 +4,8 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "sweep": (
         ("zbench sweep sweeps/quickstart.yaml", "measure and judge every configuration of the file"),
         ("zbench sweep sweeps/quickstart.yaml --set reduce_bucket_size=1e6 --json", "change a key; JSON out"),
-        ("zbench sweep --resume last", "go on after Ctrl-C, a kill or a full disk"),
+        ("zbench sweep sweeps/quickstart.yaml --max-time 20min", "begin no repeat after 20 minutes"),
+        ("zbench sweep --resume last", "go on after Ctrl-C, a kill, a full disk or --max-time"),
     ),
     "run": (
         ("zbench run --set zero_stage=2 --set world_size=2", "one configuration of a small GPT"),

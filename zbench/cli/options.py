@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,6 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from zbench.cli import console
+from zbench.errors import UsageError
+from zbench.units import parse_duration
 
 
 def _remember(flag: str) -> Callable[[bool], bool]:
@@ -40,6 +43,12 @@ Seed = Annotated[
     int | None,
     typer.Option(min=0, help="Seed of the model, the data and the order of trials."),
 ]
+MaxTime = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME", help="Begin no repeat after this time, as 20min or 2h; --resume goes on later."
+    ),
+]
 Repeats = Annotated[int | None, typer.Option(min=1, help="How often each configuration is measured.")]
 Slurm = Annotated[
     list[str],
@@ -49,6 +58,19 @@ Slurm = Annotated[
     ),
 ]
 DEFAULT_OUTPUT_DIR = Path("results")
+
+
+def seconds(text: str | None, flag: str) -> float:
+    """Return a flag's duration in seconds, infinite where it was not given; UsageError for a bad one."""
+    if text is None:
+        return math.inf
+    try:
+        found = parse_duration(text)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}") from None
+    if not found > 0:
+        raise UsageError(f"{flag}: expected a time above 0 such as 20min, got {text!r}")
+    return found
 
 
 def settings(overrides: list[str], **flags: object) -> list[str]:

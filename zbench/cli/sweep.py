@@ -7,6 +7,7 @@ import typer
 
 from zbench.cli.options import (
     DEFAULT_OUTPUT_DIR,
+    MaxTime,
     OutputDir,
     Overrides,
     Repeats,
@@ -14,6 +15,7 @@ from zbench.cli.options import (
     Slurm,
     Timeout,
     common_flags,
+    seconds,
     settings,
 )
 from zbench.errors import UsageError
@@ -41,11 +43,13 @@ def command(
     repeats: Repeats = None,
     timeout: Timeout = None,
     seed: Seed = None,
+    max_time: MaxTime = None,
 ) -> None:
     """Run every configuration of a sweep file, and judge each one against plain PyTorch."""
     from zbench.cli import search_flags, sweeping
 
     wanted = settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
+    most = seconds(max_time, "--max-time")
     wanted += ["search.imply_oom=false"] * run_implied_oom
     if resume is not None:
         request = sweeping.resumed(resume, output_dir, file, wanted)
@@ -60,7 +64,9 @@ def command(
         return
     jobs = search_flags.slurm_options(slurm)
     if request.sweep.search.method == "grid":
-        raise typer.Exit(sweeping.perform(request, slurm=jobs))
+        raise typer.Exit(sweeping.perform(request, slurm=jobs, max_seconds=most))
+    if max_time is not None:
+        raise UsageError("--max-time is for a whole sweep; a search takes `--set search.budget=TIME`")
     from zbench.cli import tuning
 
     raise typer.Exit(tuning.perform_search(request, slurm=jobs))

@@ -1,5 +1,6 @@
 """`sweep` and `run`: from a sweep to records, table and exit code."""
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -23,7 +24,7 @@ from zbench.errors import ExitCode, UsageError, ZbenchError
 from zbench.launch.executor import Executor
 from zbench.launch.executors import make_executor, require_room
 from zbench.launch.slurm import SlurmOptions
-from zbench.launch.sweep import SweepPlan, SweepRun
+from zbench.launch.sweep import OutOfTimeError, SweepPlan, SweepRun
 from zbench.record.record import Record
 from zbench.record.store import load_environment, resolve_run
 from zbench.record.summary import summarize
@@ -80,7 +81,13 @@ def resumed(run: str, output_dir: Path, file: Path | None, settings: Sequence[st
     return Request(recorded, base_dir, output_dir, path, source, kept)
 
 
-def perform(request: Request, *, detailed: bool = False, slurm: SlurmOptions | None = None) -> ExitCode:
+def perform(
+    request: Request,
+    *,
+    detailed: bool = False,
+    slurm: SlurmOptions | None = None,
+    max_seconds: float = math.inf,
+) -> ExitCode:
     """Run the sweep, print its table (or all figures) or document, and return the exit code."""
     expansion = expand(request.sweep)
     warn_of_unused(request.sweep, expansion)
@@ -91,6 +98,7 @@ def perform(request: Request, *, detailed: bool = False, slurm: SlurmOptions | N
         seed=sweep.run.seed,
         imply_oom=sweep.search.imply_oom,
         contenders=lambda records: contenders(records, sweep.objective),
+        max_seconds=max_seconds,
     )
     failure: Interruption | None = None
     with open_directory(request, facts(request, sys.argv[1:])) as directory:
@@ -107,7 +115,10 @@ def perform(request: Request, *, detailed: bool = False, slurm: SlurmOptions | N
         if failure is not None and request.run is None and directory.discard_if_empty():
             raise failure
         records = directory.records()
-    code = exit_code(records) if failure is None else failure_code(failure)
+    if failure is None or (isinstance(failure, OutOfTimeError) and is_incorrect(records)):
+        code = exit_code(records)
+    else:
+        code = failure_code(failure)
     conclusion = Conclusion(request, directory.path, records, code, failure, "sweep")
     _print(conclusion, detailed)
     return code

@@ -1,12 +1,13 @@
 """A whole sweep: order, repeats, references, resume; every repeat is on disk before the next begins."""
 
+import math
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from zbench.errors import UsageError
+from zbench.errors import ExitCode, UsageError, ZbenchError
 from zbench.launch.adaptive import needs_another
 from zbench.launch.events import (
     Notice,
@@ -28,6 +29,12 @@ from zbench.spec.expand import Expansion, InvalidTrial
 from zbench.spec.trial import TrialSpec
 
 
+class OutOfTimeError(ZbenchError):
+    """A sweep was told to stop after some time, and repeats are left to run."""
+
+    exit_code = ExitCode.TRIALS_FAILED
+
+
 def _nobody(_: Sequence[Record]) -> Collection[str]:
     """Return no configuration: none needs a repeat beyond those that were asked for."""
     return ()
@@ -39,12 +46,14 @@ class SweepPlan:
 
     imply_oom: record a point as `oom` without running it where it needs more than one that ran out of memory.
     contenders: by all records at the end of a round, who needs another repeat (`run.separate`).
+    max_seconds: once they are over no repeat begins; the one under way is finished.
     """
 
     expansion: Expansion
     seed: int = 0
     imply_oom: bool = True
     contenders: Callable[[Sequence[Record]], Collection[str]] = _nobody
+    max_seconds: float = math.inf
 
 
 class SweepRun:
@@ -82,10 +91,10 @@ class SweepRun:
         self._tell(SweepStarted(self._directory.path, len(trials), self._left(), finished, axes))
         if self._left():
             with storage_errors():
-                self._run_missing()
+                self._run_missing(time.monotonic() + self._plan.max_seconds)
         shutil.rmtree(self._directory.path / REFERENCES, ignore_errors=True)
 
-    def _run_missing(self) -> None:
+    def _run_missing(self, deadline: float) -> None:
         with TrialRunner(
             self._make_executor(),
             self._directory.path,
@@ -95,6 +104,8 @@ class SweepRun:
             for problem in runner.wait_until_ready():
                 self._tell(Notice(f"cannot import {problem}"))
             for trial, repeat in self._missing():
+                if time.monotonic() >= deadline:
+                    raise OutOfTimeError(f"time is up with {self._left()} of the repeats left")
                 self._run_one(runner, trial, repeat)
 
     def _missing(self) -> Iterator[tuple[TrialSpec, int]]:
