@@ -229,3 +229,15 @@ def test_a_search_is_told_its_own_budget(zbench, sweep_file):
     said = zbench("sweep", sweep_file, "--max-time", "2h", "--set", "search.method=random")
     assert said.code == 2
     assert "search.budget" in said.err
+
+
+def test_plan_tells_how_long_a_sweep_takes_once_it_ran_here(zbench, sweep_file):
+    assert "about" not in zbench("plan", sweep_file).out
+    zbench("sweep", sweep_file)
+    said = zbench("plan", sweep_file)
+    assert (
+        "one after another, without references (2 of 2 configurations were measured here before)" in said.out
+    )
+    taken = sum(record.elapsed_s for record in load_records(find_runs(Path("results"))[0]))
+    document = json.loads(zbench("plan", sweep_file, "--json").out)
+    assert document["predicted_seconds"] == pytest.approx(taken, rel=1e-6)

@@ -1,33 +1,47 @@
 """`zbench plan` (= `zbench sweep --dry-run`): the trials of a sweep, and those that cannot exist."""
 
+import contextlib
 import dataclasses
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zbench.cli import console
-from zbench.cli.options import Overrides, SweepFile, common_flags
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, SweepFile, common_flags
+from zbench.errors import UsageError
 
 if TYPE_CHECKING:
+    from zbench.analysis.duration import Prediction
     from zbench.spec.axes import Axis
     from zbench.spec.expand import Expansion, InvalidTrial
     from zbench.spec.sweep import SweepSpec
     from zbench.spec.trial import TrialSpec
+
+_RUNS_READ = 5
+"""So many of a sweep's newest runs are read for the prediction of its duration."""
 
 
 @common_flags()
 def command(
     file: SweepFile,
     overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
-    """Print the trials of a sweep file without running them, and the invalid ones with reasons."""
+    """Print the trials of a sweep file without running them, and the invalid ones with reasons.
+
+    Where the sweep ran on this machine before, its newest runs tell how long it will take.
+    """
     from zbench.spec.load import load_sweep
 
-    print_plan(load_sweep(file, overrides))
+    print_plan(load_sweep(file, overrides), output_dir)
 
 
-def print_plan(sweep: "SweepSpec") -> None:
-    """Print what a sweep would run: one document, a table on a terminal, or plain lines."""
+def print_plan(sweep: "SweepSpec", output_dir: Path) -> None:
+    """Print what a sweep would run: one document, a table on a terminal, or plain lines.
+
+    output_dir: where earlier runs of the sweep are.
+    """
     from zbench.cli.conclusion import warn_of_unused
     from zbench.spec.axes import resolve_axes
     from zbench.spec.expand import expand
@@ -37,15 +51,47 @@ def print_plan(sweep: "SweepSpec") -> None:
     expansion = None if drawn else expand(sweep)
     if expansion is not None:
         warn_of_unused(sweep, expansion)
+    duration = None if expansion is None else _duration(sweep, expansion, output_dir)
     if console.state.json:
-        console.document(_document(sweep, axes, expansion))
+        console.document(_document(sweep, axes, expansion, duration))
     elif expansion is None:
         _print_space(sweep, axes)
     else:
         _print_trials(sweep, expansion)
+    if duration is not None and expansion is not None and not console.state.json:
+        console.result(_duration_text(duration, len(expansion.trials)))
 
 
-def _document(sweep: "SweepSpec", axes: "list[Axis]", expansion: "Expansion | None") -> dict[str, Any]:
+def _duration(sweep: "SweepSpec", expansion: "Expansion", output_dir: Path) -> "Prediction | None":
+    """Return how long the sweep will take, by its newest runs on this machine that can be read."""
+    from zbench.analysis.duration import predict
+    from zbench.record.environment import fingerprint, machine_facts
+    from zbench.record.store import load_environment, load_records, runs_of
+
+    newest = runs_of(sweep.name, output_dir)[-_RUNS_READ:]
+    if not newest:
+        return None
+    machine, earlier = fingerprint(machine_facts()), []
+    for path in newest:
+        with contextlib.suppress(UsageError):
+            if load_environment(path).get("fingerprint") == machine:
+                earlier += load_records(path)
+    return predict(expansion.trials, earlier)
+
+
+def _duration_text(duration: "Prediction", trials: int) -> str:
+    from zbench.report.text import clock_text
+
+    known = f"{duration.known} of {trials} configurations were measured here before"
+    return f"about {clock_text(duration.seconds)} one after another, without references ({known})"
+
+
+def _document(
+    sweep: "SweepSpec",
+    axes: "list[Axis]",
+    expansion: "Expansion | None",
+    duration: "Prediction | None",
+) -> dict[str, Any]:
     trials = expansion.trials if expansion else []
     invalid = expansion.invalid if expansion else []
     return {
@@ -61,6 +107,7 @@ def _document(sweep: "SweepSpec", axes: "list[Axis]", expansion: "Expansion | No
             for trial in invalid
         ],
         "counts": _counts(expansion) if expansion else None,
+        "predicted_seconds": None if duration is None else duration.seconds,
         "exit_code": 0,
     }
 

@@ -60,7 +60,7 @@ def command(
     if dry_run:
         from zbench.cli.plan import print_plan
 
-        print_plan(request.sweep)
+        print_plan(request.sweep, output_dir)
         return
     jobs = search_flags.slurm_options(slurm)
     if request.sweep.search.method == "grid":

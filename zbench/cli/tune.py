@@ -90,7 +90,7 @@ def command(
     if dry_run:
         from zbench.cli.plan import print_plan
 
-        print_plan(request.sweep)
+        print_plan(request.sweep, output_dir)
         return
     jobs = search_flags.slurm_options(slurm)
     raise typer.Exit(tuning.perform_search(request, storage=storage, study=study, slurm=jobs))

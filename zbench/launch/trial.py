@@ -1,5 +1,6 @@
 """One repeat of one trial: TrialSpec in, Record out, whatever the trial does and wherever it runs."""
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -52,6 +53,7 @@ class TrialRunner:
         reference = self.reference(trial)
         if isinstance(reference, Failure) and reference.kind == "usage":
             return self._record(trial, repeat, Attempt("crashed", reference))
+        began = time.monotonic()
         task = RepeatTask(trial, repeat, reference if isinstance(reference, Path) else None)
         attempt = self._surviving(task, watch)
         if attempt.error is None and self._reruns_left > 0 and attempt.severity > 1:
@@ -64,7 +66,7 @@ class TrialRunner:
         warnings = [*record.warnings, *attempt.warnings]
         if isinstance(reference, Failure):
             warnings.append(f"not verified: the reference could not be computed: {reference.message}")
-        return replace(record, warnings=warnings)
+        return replace(record, warnings=warnings, elapsed_s=time.monotonic() - began)
 
     def reference(self, trial: TrialSpec, watch: Watch | None = None) -> Path | Failure | None:
         """Return the trial's reference trajectory, or why it failed; None where nothing is verified."""

@@ -72,6 +72,7 @@ class Record:
     """One repeat of one trial, finished or failed.
 
     counts: what rank 0 does in one step, for which no clock is needed: allocations, operators, flops, ...
+    elapsed_s: how long the repeat took as a whole, without its reference: start, build, steps, verification.
     """
 
     run_id: str
@@ -87,6 +88,7 @@ class Record:
     counts: dict[str, int] = field(default_factory=dict)
     correctness: Correctness = Correctness(verdict="unchecked")
     warnings: list[str] = field(default_factory=list)
+    elapsed_s: float | None = None
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> dict[str, Any]:
