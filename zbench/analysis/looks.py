@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from zbench.analysis.sequential import chance_of_crossing
-
 FIRST_LOOK = 3
 """Rounds before the first look: with fewer the spread is not known."""
 
@@ -29,6 +27,8 @@ def constant_level(most: int, alpha: float) -> float:
     Pocock's boundary ("Group sequential methods in the design and analysis of clinical trials", Biometrika
     64, 1977), found by bisection on the chance of passing it at any look.
     """
+    from zbench.analysis.sequential import chance_of_crossing  # imports scipy, which one look does not need
+
     looks = tuple(range(FIRST_LOOK, most + 1))
     low, high = alpha / len(looks), alpha
     for _ in range(30):

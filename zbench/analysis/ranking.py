@@ -14,11 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy.special import stdtrit
-
-from zbench.analysis.critical import one_sided_dunnett
 from zbench.analysis.defaults import changed_keys
 from zbench.analysis.looks import level_of_looks
 from zbench.record.record import Record
@@ -26,7 +21,6 @@ from zbench.record.summary import ConfigSummary, cost, obstacles
 from zbench.spec.metrics import Goal, metric_named
 from zbench.spec.sweep import ObjectiveSpec
 
-Floats = NDArray[np.float64]
 ALPHA = 0.01
 
 
@@ -72,13 +66,17 @@ def rank(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec, alpha: fl
     able = [s for s in summaries if math.isfinite(cost(s, goal)) and not obstacles(s, objective)]
     if not able:
         return Ranking()
+    if len(able) == 1:
+        return Ranking(able[0].trial_id, (able[0].trial_id,), able[0].trial_id)
+    from zbench.analysis.multiple_comparisons import Comparisons  # imports scipy, which one row does not need
+
     level = alpha if alpha is not None else level_of_looks(able[0].config, ALPHA)
-    field_ = _Field(cost_table(able, goal), level)
-    leaders = [able[i] for i in field_.leaders()]
+    compared = Comparisons(cost_table(able, goal), level)
+    leaders = [able[i] for i in compared.leaders]
     ids = tuple(summary.trial_id for summary in leaders)
-    worse = {able[i].trial_id: math.expm1(log) for i, log in field_.worse_by().items()}
+    worse = {able[i].trial_id: math.expm1(log) for i, log in compared.worse_by().items()}
     best = ids[0] if len(ids) == 1 else None
-    return Ranking(best, ids, recommended(leaders).trial_id, worse, field_.equal_within())
+    return Ranking(best, ids, recommended(leaders).trial_id, worse, compared.equal_within())
 
 
 def recommended(leaders: Sequence[ConfigSummary]) -> ConfigSummary:
@@ -96,13 +94,13 @@ def recommended(leaders: Sequence[ConfigSummary]) -> ConfigSummary:
     return min(leaders, key=order)
 
 
-def cost_table(summaries: Sequence[ConfigSummary], goal: Goal) -> Floats:
+def cost_table(summaries: Sequence[ConfigSummary], goal: Goal) -> list[list[float]]:
     """Return log of the goal's metric, less is better: (configurations, rounds), NaN where it is missing."""
     metric = metric_named(goal.metric)
     sign = -1 if goal.direction == "maximize" else 1
     rounds = sorted({record.repeat for summary in summaries for record in summary.ok})
     column = {number: i for i, number in enumerate(rounds)}
-    table = np.full((len(summaries), len(rounds)), np.nan)
+    table = [[math.nan] * len(rounds) for _ in summaries]
 
     def read(record: Record) -> float | None:
         value: object = record
@@ -110,75 +108,9 @@ def cost_table(summaries: Sequence[ConfigSummary], goal: Goal) -> Floats:
             value = getattr(value, name, None)
         return value if isinstance(value, int | float) and value > 0 else None
 
-    for row, summary in enumerate(summaries):
+    for row, summary in zip(table, summaries, strict=True):
         for record in summary.ok:
             value = read(record)
             if value is not None:
-                table[row, column[record.repeat]] = sign * math.log(value)
+                row[column[record.repeat]] = sign * math.log(value)
     return table
-
-
-class _Field:
-    """All pairs of configurations: mean difference over the rounds both have, and its critical difference."""
-
-    def __init__(self, table: Floats, alpha: float) -> None:
-        count = len(table)
-        there = ~np.isnan(table)
-        rounds = there.astype(float) @ there.T.astype(float)
-        differences = table[:, None, :] - table[None, :, :]  # NaN where either is missing
-        with np.errstate(invalid="ignore", divide="ignore"):
-            mean = np.where(rounds > 0, np.nansum(differences, axis=2) / rounds, np.nan)
-            squares = np.nansum((differences - mean[:, :, None]) ** 2, axis=2)
-            own = np.sqrt(squares / (rounds - 1) / rounds)
-            critical = _pooled_critical(table, alpha) * np.sqrt(2 / rounds)
-            guard = -stdtrit(np.maximum(rounds - 1, 1), alpha) * own
-        self.mean = np.where(rounds > 0, mean, 0.0)
-        guard = np.where(rounds > 1, guard, 0.0)  # one round has no spread of its own: the pooled one decides
-        self.critical = np.where(rounds > 0, np.maximum(critical, guard), np.inf)
-        np.fill_diagonal(self.critical, np.inf if count > 1 else 0.0)
-
-    def leaders(self) -> list[int]:
-        """Return the rows that no other beats for sure, the apparently best first."""
-        leading = ~(self.mean > self.critical).any(axis=1)
-        found = [int(i) for i in np.flatnonzero(leading)]
-        return sorted(found, key=lambda i: float(self.mean[i].mean()))
-
-    def worse_by(self) -> dict[int, float]:
-        """Return for each row that does not lead by how much (a logarithm) it is worse than any leader."""
-        leaders = self.leaders()
-        gaps = self.mean - np.where(np.isfinite(self.critical), self.critical, 0.0)
-        rest = sorted(set(range(len(self.mean))) - set(leaders))
-        return {i: max(0.0, float(gaps[i, leaders].min())) for i in rest}
-
-    def equal_within(self) -> float | None:
-        """Return the fraction within which all leaders are equal for sure; None for one, or if unknown."""
-        leaders = self.leaders()
-        among = np.ix_(leaders, leaders)
-        others = ~np.eye(len(leaders), dtype=bool)
-        bounds = (self.mean[among] + self.critical[among])[others]
-        widest = float(bounds.max()) if bounds.size else math.nan
-        return math.expm1(widest) if math.isfinite(widest) else None
-
-
-def _pooled_critical(table: Floats, alpha: float) -> float:
-    """Return Dunnett's critical value times the standard deviation of one cell of the table.
-
-    The deviation is what rounds and configurations leave of the logarithms (a two-way layout without
-    interaction). Each pair is held against its own spread, too, so that no quiet field lends its precision
-    to two noisy configurations.
-    """
-    rows, columns = np.nonzero(~np.isnan(table))
-    count, rounds = table.shape
-    used = np.unique(columns)
-    degrees = len(rows) - count - len(used) + 1
-    if degrees < 1 or count < 2:
-        return math.inf if count > 1 else 0.0
-    effects = np.zeros((len(rows), count + rounds))
-    effects[np.arange(len(rows)), rows] = 1
-    effects[np.arange(len(rows)), count + columns] = 1
-    values = table[rows, columns]
-    fitted = effects @ np.linalg.lstsq(effects, values, rcond=None)[0]
-    deviation = math.sqrt(float(((values - fitted) ** 2).sum()) / degrees)
-    if deviation < 1e-9:  # exact figures, such as bytes: rounding of logarithms is no noise
-        return 1e-9
-    return one_sided_dunnett(count - 1, degrees, alpha / 2) * deviation

@@ -1,0 +1,178 @@
+"""Multiple comparisons with the best, paired by round, of a table of logarithms. Pure.
+
+Less is better. A pair of rows is compared over the rounds that both have: the mean of the differences is held
+against Dunnett's one-sided critical difference of the whole table, or against the spread of the pair's own
+differences where that is larger, so that no quiet field lends its precision to two noisy rows.
+
+No more pairs are looked at than the question needs, and those in blocks: a row that is beaten by one of the
+apparently best leaves the competition, so a table of n rows takes about n comparisons, not n squared.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from zbench.analysis.critical import one_sided_dunnett
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
+
+_BLOCK = 1 << 16
+"""Pairs that are compared at once: half a megabyte an array, which stays in the processor's cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """The least-squares fit of a two-way layout without interaction.
+
+    effects: of each row; NaN where it has no cell. rounds: the effect of each round. deviation: the standard
+    deviation of one cell, infinite where the layout leaves no degrees of freedom.
+    """
+
+    effects: Floats
+    rounds: Floats
+    deviation: float
+    degrees: int
+
+
+def two_way_fit(table: Floats) -> Fit:
+    """Return the fit of `cell = row + round` to the cells of (rows, rounds) that are not NaN.
+
+    The rows are eliminated first, so the system to solve has one equation a round, however many rows.
+    """
+    there = ~np.isnan(table)
+    cells = there.sum(axis=1).astype(float)
+    values = np.where(there, table, 0.0)
+    share = np.divide(there, cells[:, None], out=np.zeros(table.shape), where=cells[:, None] > 0)
+    means = np.divide(values.sum(axis=1), cells, out=np.full(len(table), np.nan), where=cells > 0)
+    centred = np.where(there, values - means[:, None], 0.0)
+    normal = np.diag(there.sum(axis=0).astype(float)) - share.T @ there
+    rounds = np.linalg.lstsq(normal, centred.sum(axis=0), rcond=None)[0]
+    effects = means - (share * rounds).sum(axis=1)
+    degrees = int(there.sum() - (cells > 0).sum() - there.any(axis=0).sum() + 1)
+    if degrees < 1:
+        return Fit(effects, rounds, math.inf, degrees)
+    left = np.where(there, values - rounds - effects[:, None], 0.0)
+    return Fit(effects, rounds, math.sqrt(float(np.square(left).sum()) / degrees), degrees)
+
+
+class Comparisons:
+    """The rows of a table, each compared with those that may be better.
+
+    leaders: the rows that no other beats for sure, the apparently best first. compared: how many pairs were
+    looked at so far.
+    """
+
+    def __init__(self, cells: Sequence[Sequence[float]], alpha: float) -> None:
+        """Take (rows, rounds), NaN for a missing cell; alpha: one-sided error of naming one of equals."""
+        table = np.asarray(cells, dtype=np.float64)
+        self._rounds = table.shape[1]
+        self._there = (~np.isnan(table)).astype(np.float64)
+        self._is_complete = bool(self._there.all())
+        fit = two_way_fit(table)
+        self._effects = fit.effects
+        self._left = np.nan_to_num(table - fit.rounds - fit.effects[:, None])
+        self._order: Indices = np.argsort(fit.effects, kind="stable")
+        self._pooled = _pooled_critical(fit, len(table), alpha)
+        counts = np.arange(self._rounds + 1)
+        per_root = np.sqrt(np.maximum(counts * (counts - 1), 1))  # from a sum of squares to a standard error
+        self._student: Floats = -stdtrit(np.maximum(counts - 1, 1), alpha) / per_root
+        self._student[:2] = 0.0  # one round has no spread of its own: the pooled one decides
+        self.compared = 0
+        self.leaders = self._undefeated()
+
+    def worse_by(self) -> dict[int, float]:
+        """Return for each row that does not lead by how much (a logarithm) it is worse than any leader."""
+        leads = np.zeros(len(self._effects), dtype=bool)
+        leads[self.leaders] = True
+        rest = np.flatnonzero(~leads)
+        found: dict[int, float] = {}
+        for rows in self._blocks(rest, len(self.leaders)):
+            mean, critical = self._pairs(rows, self.leaders)
+            gaps = (mean - np.where(np.isfinite(critical), critical, 0.0)).min(axis=1)
+            found |= zip(rows.tolist(), np.maximum(gaps, 0.0).tolist(), strict=True)
+        return found
+
+    def equal_within(self) -> float | None:
+        """Return the fraction within which all leaders are equal for sure; None for one, or if unknown.
+
+        No pair's bound exceeds `high[row] - low[other]`, so the search ends where that is too low.
+        """
+        reach = self._largest_critical() / 2
+        high, low = self._effects + reach, self._effects - reach
+        rows = self.leaders[np.argsort(-high[self.leaders], kind="stable")]
+        others = self.leaders[np.argsort(low[self.leaders], kind="stable")]
+        widest = -math.inf
+        for block in self._blocks(rows, len(others)):
+            near = others[: int(np.searchsorted(low[others], high[block[0]] - widest))]
+            if len(near) == 0:
+                break
+            mean, critical = self._pairs(block, near)
+            bounds = np.where(block[:, None] == near[None, :], -np.inf, mean + critical)
+            widest = max(widest, float(bounds.max()))
+        return math.expm1(widest) if math.isfinite(widest) else None
+
+    def _undefeated(self) -> Indices:
+        """Compare all rows with the best few, then those left with the next few, while one can be beaten."""
+        is_left = np.ones(len(self._effects), dtype=bool)
+        least = self._pooled * math.sqrt(2 / self._rounds) if self._is_complete else -math.inf
+        start, count = 0, 4
+        while start < len(self._order):
+            others = self._order[start : start + count]
+            open_ = np.flatnonzero(is_left & (self._effects - self._effects[others[0]] > least))
+            if len(open_) == 0:
+                break
+            for rows in self._blocks(open_, len(others)):
+                mean, critical = self._pairs(rows, others)
+                is_left[rows] = ~(mean > critical).any(axis=1)
+            start, count = start + count, 2 * count
+        found = self._order[is_left[self._order]]
+        return found if len(found) else self._order[:1]  # missing cells can make a circle of rows
+
+    def _blocks(self, rows: Indices, others: int) -> Iterator[Indices]:
+        """Yield as many of `rows` at a time as may be compared with so many others at once."""
+        height = max(1, _BLOCK // max(1, others))
+        return (rows[start : start + height] for start in range(0, len(rows), height))
+
+    def _pairs(self, rows: Indices, others: Indices) -> tuple[Floats, Floats]:
+        """Return the mean difference of each row to each other, and from which on it is no accident.
+
+        Sums over the rounds that both have are products of matrices, where missing cells are zeros.
+        The effects are taken out before, so what is squared and subtracted is as small as the noise.
+        """
+        self.compared += len(rows) * len(others)
+        a, b, there, here = self._left[rows], self._left[others], self._there[rows], self._there[others]
+        rounds = there @ here.T
+        number = np.maximum(rounds, 1)
+        mean = (a @ here.T - there @ b.T) / number
+        squares = np.square(a) @ here.T + there @ np.square(b).T - 2 * (a @ b.T) - np.square(mean) * number
+        own = np.sqrt(np.maximum(squares, 0.0)) * self._student[rounds.astype(np.intp)]
+        critical = np.maximum(self._pooled * np.sqrt(2 / number), own)
+        critical[rounds == 0] = np.inf
+        mean += self._effects[rows, None] - self._effects[None, others]
+        mean[rounds == 0] = 0.0
+        return mean, critical
+
+    def _largest_critical(self) -> Floats:
+        """Return for each row a bound: no critical difference exceeds the mean of both rows' bounds."""
+        if not self._is_complete:
+            return np.full(len(self._effects), np.inf)
+        own = 2 * np.sqrt(np.square(self._left).sum(axis=1)) * self._student[self._rounds]
+        return np.asarray(np.maximum(self._pooled * math.sqrt(2 / self._rounds), own), dtype=np.float64)
+
+
+def _pooled_critical(fit: Fit, count: int, alpha: float) -> float:
+    """Return Dunnett's critical value times the standard deviation of one cell of the table.
+
+    Among equals one is named with probability `alpha` at most: Hsu's "best" allows a tie, so each side has
+    half of `alpha` here.
+    """
+    if count < 2 or math.isinf(fit.deviation):
+        return math.inf if count > 1 else 0.0
+    if fit.deviation < 1e-9:  # exact figures, such as bytes: rounding of logarithms is no noise
+        return 1e-9
+    return one_sided_dunnett(count - 1, fit.degrees, alpha / 2) * fit.deviation
