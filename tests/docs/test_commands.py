@@ -94,6 +94,7 @@ def here(with_a_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     use_fake_workers(monkeypatch)
     place = shutil.copytree(with_a_run, tmp_path / "here")
     monkeypatch.chdir(place)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # `zbench prune` looks there
     return place
 
 

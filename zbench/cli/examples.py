@@ -80,6 +80,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("zbench doctor", "what this machine can run"),
         ("zbench doctor --aa", "how small a slowdown this machine can show"),
     ),
+    "prune": (
+        ("zbench prune --dry-run", "what would go, and how large it is"),
+        ("zbench prune --older-than 30d", "only what nothing has touched for 30 days"),
+    ),
     "schema": (("zbench schema", "every key of a sweep file, for editors and for reading"),),
     "bench": (
         ("zbench bench adam --sizes 1M --threads 1 --rounds 3", "the Adam update beside its memory bound"),

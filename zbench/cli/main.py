@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "import": ("zbench.cli.import_:command", "Make a sweep file from a DeepSpeed JSON configuration."),
     "doctor": ("zbench.cli.doctor:command", "Say what this machine can run, and what is in the way."),
+    "prune": ("zbench.cli.prune:command", "Remove what runs left behind and can be made again."),
     "schema": ("zbench.cli.schema:command", "Print the JSON Schema of the sweep file."),
     "bench": ("zbench.cli.bench:app", "Measure the kernels alone."),
 }

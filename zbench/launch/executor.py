@@ -20,6 +20,11 @@ from zbench.spec.trial import TrialSpec
 from zbench.worker.job import RankJob, ReferenceJob
 
 
+def repeat_name(trial_id: str, repeat: int) -> str:
+    """Return the name of a repeat's log directory."""
+    return f"{trial_id}-r{repeat}"
+
+
 @dataclass(frozen=True, slots=True)
 class RepeatTask:
     """Train one repeat of a trial on all its ranks. reference: the trajectory to judge it by, if any."""
@@ -31,7 +36,7 @@ class RepeatTask:
     @property
     def name(self) -> str:
         """Name of the task's log directory."""
-        return f"{self.trial.trial_id}-r{self.repeat}"
+        return repeat_name(self.trial.trial_id, self.repeat)
 
 
 @dataclass(frozen=True, slots=True)

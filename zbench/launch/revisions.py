@@ -105,7 +105,7 @@ def _environment(revision: str, commit: str, repository: Path, tell: Callable[[s
         tell(f"installing {revision} ({commit[:12]})")
         shutil.rmtree(place, ignore_errors=True)
         _install(revision, commit, place, repository)
-        (place / "complete").touch()
+    (place / "complete").touch()  # each use: `zbench prune` goes by it
     return place
 
 

@@ -1,0 +1,80 @@
+"""`zbench prune` removes what can be made again, and nothing else."""
+
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from zbench.launch.leftovers import find_leftovers
+from zbench.record.record import Failure
+from zbench.record.store import RunDirectory, find_runs, load_records
+
+
+@pytest.fixture
+def ran(zbench, sweep_file, monkeypatch, tmp_path) -> Path:
+    """Return a run with a repeat that crashed, references left, and an environment's folder."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    zbench("sweep", sweep_file)
+    (run,) = find_runs(Path("results"))
+    with RunDirectory.open(run) as directory:
+        first = directory.records()[0]
+        log = f"logs/{first.trial_id}-r9/rank0.log"
+        error = Failure("crashed", "it fell over", log)
+        directory.append(replace(first, repeat=9, outcome="crashed", error=error))
+    (run / log).parent.mkdir()
+    (run / log).write_text("why")
+    for folder in (run / "references", tmp_path / "cache" / "zbench" / "environments" / "abc-1"):
+        folder.mkdir(parents=True)
+        (folder / "file").write_bytes(b"x" * 100)
+    return run
+
+
+def files_of(run: Path) -> set[str]:
+    return {str(path.relative_to(run)) for path in run.rglob("*") if path.is_file()}
+
+
+def test_prune_keeps_records_and_logs_of_failures(zbench, ran, tmp_path):
+    records = load_records(ran)
+    assert {record.outcome for record in records} == {"ok", "crashed"}
+    good = [ran / "logs" / f"{r.trial_id}-r{r.repeat}" for r in records if r.outcome == "ok"]
+    assert good
+    assert all(path.is_dir() for path in good)
+    before = files_of(ran)
+    said = zbench("prune", "--older-than", "0.001ms")
+    assert said.code == 0
+    assert load_records(ran) == records
+    assert not any(path.exists() for path in good)
+    assert before - files_of(ran) == {"references/file"}
+    assert not (tmp_path / "cache/zbench/environments/abc-1").exists()
+    assert "1 folder, 100 B: references of a run that was cut short" in said.out
+
+
+def test_a_dry_run_lists_and_removes_nothing(zbench, ran):
+    before = files_of(ran)
+    document = json.loads(zbench("prune", "--older-than", "0.001ms", "--dry-run", "--json").out)
+    assert str(ran / "references") in {row["path"] for row in document["removed"]}
+    assert files_of(ran) == before
+
+
+def test_only_what_is_old_goes(zbench, ran):
+    assert json.loads(zbench("prune", "--json").out)["removed"] == []
+    old = time.time() - 3 * 86400
+    for path in (ran / "references", ran / "references" / "file"):
+        os.utime(path, (old, old))
+    assert [one.path for one in find_leftovers(Path("results"), older_than_s=2 * 86400)] == [
+        ran / "references"
+    ]
+
+
+def test_a_run_that_is_being_written_is_left_alone(zbench, ran):
+    with RunDirectory.open(ran):
+        said = zbench("prune", "--older-than", "0.001ms")
+    assert (ran / "references" / "file").exists()
+    assert "left alone" in said.err
+
+
+def test_a_time_that_is_none_is_a_usage_error(zbench):
+    assert zbench("prune", "--older-than", "later").code == 2

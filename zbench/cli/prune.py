@@ -1,0 +1,57 @@
+"""`zbench prune`: remove what runs left behind and can be made again."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from zbench.cli import console
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags, seconds
+from zbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from zbench.launch.leftovers import Leftover
+
+
+@common_flags()
+def command(
+    output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    older_than: Annotated[
+        str, typer.Option(metavar="TIME", help="Only what nothing has changed for this long, as 12h or 30d.")
+    ] = "1d",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would go, and remove nothing.")
+    ] = False,
+) -> None:
+    """Remove what runs left behind and can be made again.
+
+    Goes: references of runs that were cut short (a resumed run computes them anew), logs of repeats that
+    ended well, environments that paired comparisons built (they are built anew). Stays: records, sweep files,
+    studies, baselines, tags, and the logs of what failed. A run that is being written is left alone.
+    """
+    from zbench.launch.leftovers import find_leftovers
+    from zbench.report.text import plural
+    from zbench.units import format_bytes
+
+    found = find_leftovers(output_dir, older_than_s=seconds(older_than, "--older-than"))
+    gone = found if dry_run else [one for one in found if _removed(one)]
+    if console.state.json:
+        rows = [{"kind": one.kind, "path": str(one.path), "bytes": one.size} for one in gone]
+        console.document({"schema_version": 1, "dry_run": dry_run, "removed": rows, "exit_code": 0})
+        return
+    for kind in dict.fromkeys(one.kind for one in gone):
+        sizes = [one.size for one in gone if one.kind == kind]
+        console.result(f"{plural(len(sizes), 'folder')}, {format_bytes(sum(sizes))}: {kind}")
+    total = format_bytes(sum(one.size for one in gone))
+    console.result(
+        f"{'would remove' if dry_run else 'removed'} {total}, unchanged for {older_than} or longer"
+    )
+
+
+def _removed(one: "Leftover") -> bool:
+    """Remove a folder; one that cannot be removed now is said and left."""
+    try:
+        one.remove()
+    except UsageError as error:
+        console.warn(f"left alone: {error}")
+        return False
+    return True

@@ -1,0 +1,84 @@
+"""What runs leave behind that can be made again: found, with its size, and removed.
+
+Records, specifications, studies, baselines, tags and the logs of repeats that failed are never touched.
+"""
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from zbench.errors import UsageError
+from zbench.launch.executor import repeat_name
+from zbench.launch.reference import REFERENCES
+from zbench.launch.revisions import cache_directory
+from zbench.record.lock import DirectoryLock
+from zbench.record.store import LOGS, find_runs, load_records
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A folder that can be made again. kind: why it is there. owner: the run directory, if it is in one."""
+
+    kind: str
+    path: Path
+    size: int
+    changed: float
+    owner: Path | None = None
+
+    def remove(self) -> None:
+        """Remove the folder. UsageError where a command is writing its run now, or it cannot be removed."""
+        lock = None if self.owner is None else DirectoryLock(self.owner)
+        try:
+            shutil.rmtree(self.path)
+        except OSError as error:
+            raise UsageError(f"cannot remove {self.path}: {error.strerror or error}") from None
+        finally:
+            if lock is not None:
+                lock.release()
+
+
+def find_leftovers(output_dir: Path, *, older_than_s: float = 0.0) -> list[Leftover]:
+    """Return what runs left below `output_dir`, and environments of revisions, unchanged for that long."""
+    newest = time.time() - older_than_s
+    return [one for one in _all(output_dir) if one.changed <= newest]
+
+
+def _all(output_dir: Path) -> Iterator[Leftover]:
+    for run in find_runs(output_dir):
+        yield from _folder("references of a run that was cut short", run / REFERENCES, run)
+        for log in _logs_of_good_repeats(run):
+            yield from _folder("logs of a repeat that ended well", log, run)
+    for environment in sorted(cache_directory().glob("*/")):
+        yield from _folder("environment of a revision", environment, None)
+
+
+def _logs_of_good_repeats(run: Path) -> Iterator[Path]:
+    """Yield the log folders of repeats without an error; none of a run that cannot be read."""
+    with contextlib.suppress(UsageError):
+        records = load_records(run)
+        kept = {Path(record.error.log).parts[:2] for record in records if record.error and record.error.log}
+        for record in records:
+            name = repeat_name(record.trial_id, record.repeat)
+            if record.outcome == "ok" and (LOGS, name) not in kept:
+                yield run / LOGS / name
+
+
+def _folder(kind: str, path: Path, owner: Path | None) -> Iterator[Leftover]:
+    """Yield the folder with its size and its newest change, nothing where it is not one."""
+    if path.is_dir() and not path.is_symlink():
+        with contextlib.suppress(FileNotFoundError):  # somebody removes it now
+            size, changed = _measured(path)
+            yield Leftover(kind, path, size, changed, owner)
+
+
+def _measured(path: Path) -> tuple[int, float]:
+    size, changed = 0, path.stat().st_mtime
+    for folder, _, files in os.walk(path):
+        for name in files:
+            found = (Path(folder) / name).lstat()
+            size, changed = size + found.st_size, max(changed, found.st_mtime)
+    return size, changed
