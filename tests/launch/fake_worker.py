@@ -64,6 +64,7 @@ def run_reference(job: ReferenceJob) -> None:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         case "no_file":
             return
+    Path(job.run_dir, "prefix-reference").write_text(sys.prefix)
     Path(job.reference_path).write_text("reference")
 
 
@@ -144,7 +145,14 @@ def _step_on(job: RankJob) -> None:
         time.sleep(0.1)
 
 
+def _where(job: RankJob) -> None:
+    """Say under which environment this rank runs."""
+    name = str(job.trial["engine"].get("engine_python")).replace(os.sep, "_")
+    Path(job.run_dir, f"prefix-{name}").write_text(sys.prefix)
+
+
 ACTIONS = {
+    "where": _where,
     "wait_once": _wait_once,
     "segfault": _segfault,
     "no_result": _no_result,

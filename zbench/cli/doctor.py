@@ -32,6 +32,13 @@ def command(
     blocks: Annotated[
         str | None, typer.Option(metavar="MIN:MAX", help="With --aa: blocks of four sweeps. [default: 12:24]")
     ] = None,
+    engine_python: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Say also which engines run in this Python environment. Repeatable.",
+        ),
+    ] = None,
     seed: Seed = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
@@ -46,7 +53,7 @@ def command(
 
         raise typer.Exit(report_noise(sweep, blocks, seed))
     checks = []
-    for check in examine(output_dir):
+    for check in examine(output_dir, engine_python or ()):
         checks.append(check)
         if not console.state.json:
             _print(check)

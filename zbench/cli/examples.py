@@ -78,6 +78,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "doctor": (
         ("zbench doctor", "what this machine can run"),
+        ("zbench doctor --engine-python .venv-deepspeed", "which engines run in another environment"),
         ("zbench doctor --aa", "how small a slowdown this machine can show"),
     ),
     "prune": (

@@ -78,7 +78,7 @@ def resumed(run: str, output_dir: Path, file: Path | None, settings: Sequence[st
         raise UsageError(
             "--resume continues a run as it was started; settings cannot be changed, leave them out"
         )
-    return Request(recorded, base_dir, output_dir, path, source, kept)
+    return Request(recorded.placed(base_dir), base_dir, output_dir, path, source, kept)
 
 
 def perform(

@@ -72,11 +72,11 @@ def work(
     with reaching(storage):
         _, identity = load_study(opened, study)
     opened.engine.dispose()
-    request = Request(identity.sweep, base_dir, output_dir)
+    request = Request(identity.sweep.placed(base_dir), base_dir, output_dir)
     _check(identity.sweep, slurm)
     about = _facts(request)
     directory = open_directory(request, about)
-    task = Task(identity.sweep, base_dir, about, storage, study, is_worker=True)
+    task = Task(request.sweep, base_dir, about, storage, study, is_worker=True)
     found, failure = _run(task, directory, slurm, fresh=True)
     records = directory.records()
     code = failure_code(failure) if failure is not None else ExitCode.PASS

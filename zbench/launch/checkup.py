@@ -7,7 +7,7 @@ import resource
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +19,8 @@ from zbench.launch.affinity import usable_cores
 from zbench.launch.local import Group, Launcher
 from zbench.launch.messages import RankStart
 from zbench.record.environment import machine_facts, software_facts
+from zbench.spec import interpreters
+from zbench.spec.peers import PEERS, elsewhere
 from zbench.units import format_bytes, format_seconds
 from zbench.worker.job import RankJob
 
@@ -46,11 +48,16 @@ class Check:
         return asdict(self)
 
 
-def examine(output_dir: Path) -> Iterator[Check]:
-    """Yield every check in the order of the report; the slow ones, which start processes, come last."""
+def examine(output_dir: Path, environments: Sequence[str] = ()) -> Iterator[Check]:
+    """Yield every check in the order of the report; the slow ones, which start processes, come last.
+
+    environments: what `engine_python` may name; each is asked which engines it can run.
+    """
     yield from _machine()
     yield from _threads()
     yield from _surroundings(output_dir)
+    for written in environments:
+        yield from _environment(written)
     yield from _trials()
 
 
@@ -140,6 +147,20 @@ def _loopback() -> Check:
             return Check("loopback", "ok", "127.0.0.1 accepts connections")
     except OSError as error:
         return Check("loopback", "fail", f"127.0.0.1 refuses connections ({error}); ranks cannot meet")
+
+
+def _environment(written: str) -> Iterator[Check]:
+    """Yield what another Python environment has, and which engines run there, in the words of `plan`."""
+    found = interpreters.environment(written, Path.cwd())
+    if isinstance(found, str):
+        yield Check("engine_python", "info", found)
+        return
+    facts = ", ".join(f"{name} {value}" for name, value in found.facts().items())
+    yield Check("engine_python", "ok", f"{written}: {facts}")
+    for name in ("builtin", *PEERS):
+        there = elsewhere(name, written, Path.cwd())
+        problem = there if isinstance(there, str) else None
+        yield Check(f"  engine {name}", "info" if problem else "ok", problem or "usable")
 
 
 def _trials() -> Iterator[Check]:

@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import IO, NoReturn, Self
 from zbench.errors import ZbenchError
 from zbench.launch import preload
 from zbench.launch.guard import KILLED
+from zbench.launch.interpreter import server_command, server_environment
 from zbench.launch.messages import (
     DumpStacks,
     EndGroup,
@@ -27,8 +27,6 @@ from zbench.launch.messages import (
     StartGroup,
 )
 
-_ROOT = Path(__file__).parents[2]
-_INSTALLED = _ROOT.name in ("site-packages", "dist-packages")
 _START_SECONDS = 120.0
 _END_SECONDS = 10.0
 _POLL_SECONDS = 0.01
@@ -41,29 +39,19 @@ class ServerLostError(Exception):
 class WarmServer:
     """A server process that forks groups of ranks; a context manager. One group at a time."""
 
-    def __init__(self, modules: tuple[str, ...], scratch: Path) -> None:
+    def __init__(self, modules: tuple[str, ...], scratch: Path, python: Path | None = None) -> None:
         """Start the process; it loads `modules` meanwhile, and `wait_until_ready` waits for it.
 
-        scratch: a directory of temporary files; the server removes it if this process dies.
+        scratch: a directory of temporary files; the server removes it if this process dies. python: the
+        interpreter, if not the running one.
         """
         ours, theirs = socket.socketpair()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  read when the server fails
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "zbench.launch.server",
-            str(theirs.fileno()),
-            str(scratch),
-            *modules,
-        ]
+        command = [*server_command(python), str(theirs.fileno()), str(scratch), *modules]
         environment = preload.environment(dict(os.environ), os.cpu_count() or 1)
-        if not _INSTALLED:
-            paths = (str(_ROOT), environment.get("PYTHONPATH"))
-            environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
         self._process = subprocess.Popen(
             command,
-            env=environment,
+            env=server_environment(python, environment),
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=self._errors,

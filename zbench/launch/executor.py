@@ -7,7 +7,7 @@ references, repeats, runs after a kill or a disturbance, and records.
 import json
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -60,12 +60,16 @@ REFERENCE_PATIENCE = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """How one run of a task ended. result: the record fields that rank 0 reported, of a repeat that is ok."""
+    """How one run of a task ended. result: the record fields that rank 0 reported, of a repeat that is ok.
+
+    environment: path and versions of another Python environment that the ranks ran in.
+    """
 
     outcome: Outcome
     error: Failure | None = None
     result: dict[str, Any] | None = None
     disturbance: Disturbance | None = None
+    environment: dict[str, str] = field(default_factory=dict)
 
     @property
     def was_killed(self) -> bool:

@@ -5,15 +5,16 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 from zbench.errors import ZbenchError
 from zbench.launch import affinity, disturbance, jobs
 from zbench.launch.client import ServerLostError, WarmServer
-from zbench.launch.executor import Attempt, JobFactory, Task, TaskFiles, collected, patience
+from zbench.launch.executor import Attempt, JobFactory, RepeatTask, Task, TaskFiles, collected, patience
 from zbench.launch.group import StopWhen, run_group
+from zbench.launch.interpreter import environment_facts, interpreter_of
 from zbench.launch.jobs import Targets, process_starts, resolved
 from zbench.launch.messages import RankStart, Ready
 from zbench.launch.outcome import classify, kernel_oom_kills
@@ -40,10 +41,11 @@ class Group:
 class Launcher:
     """Keeps one warm server alive, and a scratch directory for its groups. A context manager."""
 
-    def __init__(self, modules: tuple[str, ...]) -> None:
+    def __init__(self, modules: tuple[str, ...], python: Path | None = None) -> None:
+        """python: the interpreter of server and groups, if not the running one."""
         self.scratch = Path(tempfile.mkdtemp(prefix="zbench-"))
-        self._modules = modules
-        self._server = WarmServer(modules, self.scratch)
+        self._modules, self._python = modules, python
+        self._server = WarmServer(modules, self.scratch, python)
 
     def run(self, group: Group, *, log_name: str) -> Attempt:
         """Run the group to its end. log_name: the log directory as the record names it.
@@ -86,7 +88,7 @@ class Launcher:
 
     def _replace_server(self) -> None:
         self._server.close()
-        self._server = WarmServer(self._modules, self.scratch)
+        self._server = WarmServer(self._modules, self.scratch, self._python)
 
     def _run(self, group: Group, log_name: str) -> Attempt:
         self.wait_until_ready()
@@ -112,23 +114,28 @@ class Launcher:
 class LocalExecutor:
     """Runs tasks in process groups of this machine. See `executor.Executor`.
 
-    The server starts to import at once, in the background.
+    The server starts to import at once, in the background. Ranks that run under another interpreter
+    (`engine_python`) have a server of their own, started with the first of them; references never do.
     """
 
     def __init__(self, run_dir: Path, base_dir: Path, *, targets: Targets | None = None) -> None:
         chosen = targets or jobs.DEFAULT_TARGETS
         self._jobs = JobFactory(run_dir.absolute(), base_dir.absolute(), chosen, resolved)
-        self._launcher = Launcher(chosen.modules)
+        self._launchers: dict[Path | None, Launcher] = {None: Launcher(chosen.modules)}
         self._cores = affinity.usable_cores()
 
     def wait_until_ready(self) -> tuple[str, ...]:
         """Return when the server has imported everything: the imports that failed, in words."""
-        return self._launcher.wait_until_ready().problems
+        return self._launchers[None].wait_until_ready().problems
 
     def run(self, task: Task, watch: Watch | None = None) -> Attempt:
         """Run a task once; see `executor.Executor`."""
         log_name = self._jobs.log_name(task)
-        scratch = Path(tempfile.mkdtemp(dir=self._launcher.scratch))
+        try:
+            launcher = self._launcher(task)
+        except ZbenchError as error:
+            return Attempt("crashed", Failure("crashed", str(error)))
+        scratch = Path(tempfile.mkdtemp(dir=launcher.scratch))
         files = TaskFiles.fresh(scratch, self._jobs.run_dir / log_name)
         try:
             job = self._jobs.job(
@@ -143,7 +150,8 @@ class LocalExecutor:
                 stop_when=_stopper(files.progress, watch),
                 memory_limit=task.trial.run.memory_limit,
             )
-            attempt = self._launcher.run(group, log_name=log_name)
+            attempt = launcher.run(group, log_name=log_name)
+            attempt = replace(attempt, environment=environment_facts(task.trial, self._jobs.base_dir))
             return collected(task, files, attempt, f"{log_name}/rank0.log")
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -151,11 +159,25 @@ class LocalExecutor:
     @property
     def server_pid(self) -> int:
         """The process id of the warm server."""
-        return self._launcher.server_pid
+        return self._launchers[None].server_pid
 
     def close(self) -> None:
-        """End the server; nothing that was started is left."""
-        self._launcher.close()
+        """End the servers; nothing that was started is left."""
+        for launcher in self._launchers.values():
+            launcher.close()
+
+    def _launcher(self, task: Task) -> Launcher:
+        """Return the launcher of a task's interpreter; ZbenchError where no server starts under it."""
+        wanted = interpreter_of(task.trial, self._jobs.base_dir) if isinstance(task, RepeatTask) else None
+        if wanted not in self._launchers:
+            launcher = Launcher(self._jobs.targets.modules, wanted)
+            try:
+                launcher.wait_until_ready()
+            except BaseException:
+                launcher.close()
+                raise
+            self._launchers[wanted] = launcher
+        return self._launchers[wanted]
 
 
 def drop_silent_logs(logs: Path) -> None:

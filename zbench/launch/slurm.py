@@ -87,6 +87,11 @@ class SlurmExecutor:
 
     def run(self, task: Task, watch: Watch | None = None) -> Attempt:
         """Run a task as a job; UsageError where the ranks cannot be divided evenly among the nodes."""
+        if task.trial.engine.engine_python is not None:
+            raise UsageError(
+                "engine.engine_python: jobs run under the environment that submits them; leave it out,"
+                " or start `zbench sweep --slurm` from that environment"
+            )
         name = self._jobs.log_name(task)
         per_node = ranks_per_node(task.trial.run.world_size, self._options.nodes)
         shape = {"tasks_per_node": per_node}

@@ -104,6 +104,8 @@ class TrialRunner:
         known: dict[str, Any] = {"outcome": attempt.outcome, "error": attempt.error}
         identity = {"run_id": self.run_dir.name, "trial_id": trial.trial_id, "repeat": repeat}
         what = {"axes": trial.axes, "config": trial.config(), "schema_version": SCHEMA_VERSION}
+        if attempt.environment:
+            what["environment"] = attempt.environment
         try:
             return lines.decode({**(attempt.result or known), **identity, **what}, "the result of a trial")
         except UsageError as error:

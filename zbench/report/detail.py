@@ -28,6 +28,9 @@ def print_configuration(screen: Screen, summary: ConfigSummary, run_dir: Path | 
 
 def _lines(summary: ConfigSummary, run_dir: Path | None) -> Iterator[tuple[str, Text | str]]:
     yield "outcome", Text(outcome_text(summary), OUTCOME_STYLE[outcome_text(summary)])
+    environment = next((record.environment for record in summary.records if record.environment), {})
+    if environment:
+        yield "environment", printable(", ".join(f"{name} {value}" for name, value in environment.items()))
     if summary.outcome != "ok":
         yield "error", failure_text(summary)
     if summary.error is not None and summary.error.log:

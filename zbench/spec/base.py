@@ -1,8 +1,16 @@
 """What all specification models share: frozen, closed to unknown keys, sizes read from text."""
 
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    WithJsonSchema,
+    model_serializer,
+)
 
 from zbench.units import parse_bytes, parse_count, parse_duration, parse_share
 
@@ -11,6 +19,18 @@ class SpecModel(BaseModel):
     """A frozen part of what was asked; an unknown key or a value of another type is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class GrownModel(SpecModel):
+    """A model with keys that came later: where they are not set they are not written, so that the identity of
+    every older trial stays what it was."""
+
+    _later: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        written: dict[str, Any] = handler(self)
+        return {key: value for key, value in written.items() if value is not None or key not in self._later}
 
 
 def _not_boolean(value: object) -> object:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 
 from zbench.spec.dependencies import refusals
 from zbench.spec.engine import EngineSpec
@@ -47,10 +48,17 @@ _RULES = (
 )  # fmt: skip
 
 
-def conflict(engine: EngineSpec, run: RunSpec, workload: WorkloadSpec) -> tuple[str, str] | None:
-    """Return the key to change and the reason with its remedy, or None where the combination can exist."""
+def conflict(
+    engine: EngineSpec, run: RunSpec, workload: WorkloadSpec, place: Path | None = None
+) -> tuple[str, str] | None:
+    """Return the key to change and the reason with its remedy, or None where the combination can exist.
+
+    place: where relative paths of the sweep begin; None leaves other Python environments unexamined.
+    """
     broken = ((rule.key, rule.reason) for rule in _RULES if rule.applies(engine))
-    found = chain(refusals(engine), broken, peer_conflicts(engine), _run_conflicts(engine, run, workload))
+    found = chain(
+        refusals(engine), broken, peer_conflicts(engine, place), _run_conflicts(engine, run, workload)
+    )
     return next(found, None)
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from zbench.spec.base import ElementCount, ElementThreshold, NotBoolean, SpecModel
+from zbench.spec.base import ElementCount, ElementThreshold, GrownModel, NotBoolean, SpecModel
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -45,12 +45,19 @@ class ParamGroupSpec(SpecModel):
     frozen: bool = Field(False, description="Do not train these parameters.")
 
 
-class EngineSpec(SpecModel):
+class EngineSpec(GrownModel):
     """One engine configuration. Sizes are elements."""
+
+    _later = ("engine_python",)
 
     engine: str = Field(
         "builtin",
         description="`builtin`, or a peer: `ddp`, `zero_redundancy`, `fsdp2`, a plug-in or module:callable.",
+    )
+    engine_python: str | None = Field(
+        None,
+        min_length=1,
+        description="Interpreter or virtual environment that runs the ranks; relative to the sweep file.",
     )
     zero_stage: Annotated[Literal[0, 1, 2, 3], NotBoolean] = Field(
         0,

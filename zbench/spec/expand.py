@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path as Directory
 from typing import Any
 
 from pydantic import ValidationError
@@ -97,7 +98,7 @@ def _walk(
         if matched:
             yield None
         else:
-            yield _trial(config, _shown_axes(config, values, axes, is_extra))
+            yield _trial(config, _shown_axes(config, values, axes, is_extra), sweep.place)
 
 
 def checked_axes(sweep: SweepSpec) -> list[Axis]:
@@ -116,7 +117,7 @@ def trial_at(sweep: SweepSpec, point: Point) -> TrialSpec | InvalidTrial:
     axes = {axis.key: axis for axis in resolve_axes(sweep)}
     values = {axes[key].path: value for key, value in point.items()}
     config = configured(base_config(sweep), values)
-    return _trial(config, _shown_axes(config, values, list(axes.values()), False))
+    return _trial(config, _shown_axes(config, values, list(axes.values()), False), sweep.place)
 
 
 def is_excluded(sweep: SweepSpec, trial: TrialSpec | InvalidTrial) -> bool:
@@ -188,7 +189,7 @@ def _without_nulls(value: Any) -> Any:
     return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
 
 
-def _trial(config: dict[str, Any], axes: dict[str, Any]) -> TrialSpec | InvalidTrial:
+def _trial(config: dict[str, Any], axes: dict[str, Any], place: Directory | None) -> TrialSpec | InvalidTrial:
     try:
         config = with_accumulation(config)
     except ValueError as error:
@@ -201,7 +202,7 @@ def _trial(config: dict[str, Any], axes: dict[str, Any]) -> TrialSpec | InvalidT
             f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg'].removeprefix('Value error, ')}"
         )
         return InvalidTrial(axes, config, reason, config_id(config))
-    found = conflict(trial.engine, trial.run, trial.workload)
+    found = conflict(trial.engine, trial.run, trial.workload, place)
     if found is None:
         return trial
     key, reason = found

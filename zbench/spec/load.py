@@ -52,7 +52,7 @@ def sweep_from_mapping(
     source: str = "command line",
 ) -> SweepSpec:
     """Return the sweep that plain data means, with the same checks and precedence as a file."""
-    return _parse(dict(data), Document(data, source), overrides, environ, None)
+    return _parse(dict(data), Document(data, source), overrides, environ, None).placed(Path.cwd())
 
 
 def _default_name(path: Path) -> str:
@@ -76,6 +76,8 @@ def _parse(
             sweep = SweepSpec.model_validate(data)
         except ValidationError as error:
             raise ProblemsError(problems_of(error, data, SweepSpec)) from None
+        if base_dir is not None:
+            sweep = sweep.placed(base_dir)
         return _canonical(sweep, base_dir)
     except ProblemsError as error:
         raise _located(error.problems, document, origins) from None

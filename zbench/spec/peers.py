@@ -1,11 +1,14 @@
 """Other engines that a sweep may name, and the keys each reads: what it does not read is refused."""
 
 import importlib.util
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
+from pathlib import Path
 
+from zbench.spec import interpreters
 from zbench.spec.engine import EngineSpec
 from zbench.spec.suggest import nearest
 
@@ -24,7 +27,14 @@ class Peer:
 
 
 _ALL = {
-    *("engine", "zero_stage", "gradient_clipping", "gradient_accumulation_steps", "accumulation_mode"),
+    *(
+        "engine",
+        "engine_python",
+        "zero_stage",
+        "gradient_clipping",
+        "gradient_accumulation_steps",
+        "accumulation_mode",
+    ),
     *("reduce_at", "optimizer", "param_groups"),
 }
 _DEEPSPEED = {
@@ -39,10 +49,21 @@ PEERS = {
 }
 
 
-def peer_conflicts(engine: EngineSpec) -> Iterator[tuple[str, str]]:
-    """Yield what keeps a configuration from running on the engine it names: the key, and why."""
+def peer_conflicts(engine: EngineSpec, place: Path | None = None) -> Iterator[tuple[str, str]]:
+    """Yield what keeps a configuration from running on the engine it names: the key, and why.
+
+    place: where a relative `engine_python` begins; None leaves that environment unexamined.
+    """
     name = engine.engine
-    plugins = _plugins()
+    plugins, missing = _plugins(), missing_package(name)
+    if engine.engine_python is not None:
+        plugins, missing = frozenset(), None
+        if place is not None:
+            found = elsewhere(name, engine.engine_python, place)
+            if isinstance(found, str):
+                yield "engine.engine_python", found
+                return
+            plugins = found.plugins
     if name == "builtin" or name in plugins or ":" in name:  # the last: the user's own, as module:callable
         return
     if name not in PEERS:
@@ -53,7 +74,6 @@ def peer_conflicts(engine: EngineSpec) -> Iterator[tuple[str, str]]:
         )
         return
     peer = PEERS[name]
-    missing = missing_package(name)
     if missing:
         yield "engine.engine", missing
     if engine.zero_stage not in peer.stages:
@@ -81,6 +101,16 @@ def missing_package(name: str) -> str | None:
     if peer is None or peer.needs is None or importlib.util.find_spec(peer.needs) is not None:
         return None
     return f"{peer.needs} is not installed; run `pip install {peer.needs}` or set engine: builtin"
+
+
+def elsewhere(name: str, engine_python: str, place: Path) -> interpreters.Environment | str:
+    """Return the environment that runs an engine, or why it cannot; `plan` and `doctor` say so."""
+    needs = PEERS[name].needs if name in PEERS else None
+    found = interpreters.environment(engine_python, place, () if needs is None else (needs,))
+    if isinstance(found, str) or name != "builtin" or found.same_python:
+        return found
+    ours, theirs = sys.implementation.cache_tag, found.tag
+    return f"the builtin engine's kernels are built for {ours}, and {engine_python} is {theirs}; name another"
 
 
 @cache

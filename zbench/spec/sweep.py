@@ -1,8 +1,9 @@
 """SweepSpec: what a sweep file says, before its axes become trials."""
 
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, WithJsonSchema, field_validator, model_validator
+from pydantic import Discriminator, Field, PrivateAttr, Tag, WithJsonSchema, field_validator, model_validator
 
 from zbench.spec.base import NotBoolean, Seconds, SpecModel
 from zbench.spec.engine import EngineSpec
@@ -165,3 +166,15 @@ class SweepSpec(SpecModel):
         ObjectiveSpec(maximize=["tokens_per_s"]), description="What the best row is."
     )
     verify: VerifySpec = Field(VerifySpec(), description="How every trial is checked.")
+    _place: Path | None = PrivateAttr(None)
+
+    @property
+    def place(self) -> Path | None:
+        """Return where relative paths of the file begin; None where what they name is not examined."""
+        return self._place
+
+    def placed(self, place: Path) -> Self:
+        """Return the same sweep with its relative paths beginning at `place`."""
+        copy = self.model_copy()
+        copy._place = place.absolute()
+        return copy

@@ -1,25 +1,13 @@
 """WorkloadSpec: which model is trained on which data. Identical on every engine and stage."""
 
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
-from zbench.spec.base import ElementCount, SpecModel
-
-
-class _Grown(SpecModel):
-    """A model with keys that came later: where they are not set they are not written, so that the identity of
-    every older trial stays what it was."""
-
-    _later: ClassVar[tuple[str, ...]] = ()
-
-    @model_serializer(mode="wrap")
-    def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = handler(self)
-        return {key: value for key, value in written.items() if value is not None or key not in self._later}
+from zbench.spec.base import ElementCount, GrownModel
 
 
-class DataSpec(_Grown):
+class DataSpec(GrownModel):
     """Where micro-batches come from: exactly one of `text`, `synthetic` and `dataset`."""
 
     _later = ("dataset",)
@@ -46,7 +34,7 @@ class DataSpec(_Grown):
         return self
 
 
-class WorkloadSpec(_Grown):
+class WorkloadSpec(GrownModel):
     """The model, its data and the size of one micro-batch on one rank."""
 
     _later = ("loss", "global_batch_size")

@@ -70,6 +70,10 @@ def _job(options: argparse.Namespace, trial: TrialSpec) -> RankJob:
         raise UsageError(
             f"torchrun started {place['WORLD_SIZE']} ranks, but run.world_size is {trial.run.world_size}"
         )
+    if trial.engine.engine_python is not None:
+        raise UsageError(
+            "engine.engine_python: torchrun's own interpreter runs the ranks; start that of the environment"
+        )
     reference = options.reference or options.result.with_name(f"reference-{reference_key(trial)}.safetensors")
     return RankJob(
         trial=trial.model_dump(mode="json"),

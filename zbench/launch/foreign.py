@@ -1,0 +1,85 @@
+"""Starts the trial server under another environment's interpreter, which has no zbench. It is run by path.
+
+Only `zbench` is added to that environment, and at the very end of the search the few packages that a worker
+needs and the environment lacks. Everything else, torch first of all, is the environment's own.
+"""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import sys
+import types
+from collections.abc import Sequence
+
+NATIVE = "zbench._native"
+
+
+class OwnZbench:
+    """Finds the package `zbench` in given places, before whatever the environment may hold of that name."""
+
+    def __init__(self, places: Sequence[str]) -> None:
+        self._places = list(places)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return where zbench is; its modules are then found along its path."""
+        if name == NATIVE:
+            found = importlib.machinery.PathFinder.find_spec(name, path)
+            return found or importlib.util.spec_from_loader(name, AbsentCore())
+        if name.startswith(
+            "zbench."
+        ):  # not left to the import hook of another zbench that is installed there
+            return importlib.machinery.PathFinder.find_spec(name, path)
+        if name != "zbench":
+            return None
+        main = next(f for f in (os.path.join(p, "__init__.py") for p in self._places) if os.path.isfile(f))
+        return importlib.util.spec_from_file_location(name, main, submodule_search_locations=self._places)
+
+
+class AbsentCore(importlib.abc.Loader):
+    """Loads a stand-in for the native core, which was built for another Python: using it is the error."""
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
+        """Leave the module to the import system."""
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Let imports pass and uses fail."""
+
+        def absent(name: str) -> object:
+            if name in ("Gate", "UpdateFailed", "UpdateTimeout"):  # imported by name, never used by a peer
+                return RuntimeError
+            raise AttributeError(f"the native core was built for another Python, so it has no {name!r} here")
+
+        module.__dict__["__getattr__"] = absent
+
+
+class Lent:
+    """Finds packages of the launcher's environment that are found nowhere else."""
+
+    def __init__(self, directories: dict[str, str]) -> None:
+        self._directories = directories
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return where a lent package is."""
+        if name not in self._directories:
+            return None
+        return importlib.machinery.PathFinder.find_spec(name, [self._directories[name]])
+
+
+def main(arguments: list[str]) -> None:
+    """Add what is missing and be the server. The first argument says where that is; see `interpreter`."""
+    known = json.loads(arguments[0])
+    sys.meta_path.insert(0, OwnZbench(known["zbench"]))
+    sys.meta_path.append(Lent(known["lent"]))
+    from zbench.launch.server import main as serve
+
+    serve(arguments[1:])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
