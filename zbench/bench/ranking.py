@@ -9,7 +9,6 @@ about 25 minutes on a quiet machine. The load of the machine is counted and told
 """
 
 import argparse
-import json
 import random
 import sys
 import tempfile
@@ -20,6 +19,8 @@ from typing import Any
 
 from zbench.analysis.disturbance import disturbances
 from zbench.analysis.ranking import rank
+from zbench.bench import results
+from zbench.bench.resumable import Kept
 from zbench.launch.executor import Executor
 from zbench.launch.executors import make_executor
 from zbench.launch.trial import TrialRunner
@@ -103,22 +104,16 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, required=True, help="file to write, without its ending")
     given = parser.parse_args()
-    kept = given.out.with_suffix(".jsonl")
-    found = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    kept = Kept(given.out)
     with tempfile.TemporaryDirectory(prefix="zbench-equals-") as scratch:
         executor: Executor = make_executor(Path(scratch), Path(scratch), None)
         with TrialRunner(executor, Path(scratch), rerun_disturbed=False) as runner:
             runner.wait_until_ready()
-            for number in range(len(found), given.sweeps):
-                records = one_sweep(runner, given.repeats, number)
-                found.append(finding(records))
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                with kept.open("a") as file:
-                    file.write(json.dumps(found[-1]) + "\n")
-                    file.flush()
-                print(f"sweep {number + 1}: {found[-1]}", file=sys.stderr)
-    text = table(found, given.repeats)
-    given.out.with_suffix(".md").write_text(text + "\n")
+            for number in range(len(kept.found), given.sweeps):
+                kept.add(finding(one_sweep(runner, given.repeats, number)))
+                print(f"sweep {number + 1}: {kept.found[-1]}", file=sys.stderr)
+    text = table(kept.found, given.repeats)
+    results.write(given.out, text, {"repeats": given.repeats, "sweeps": kept.found})
     print(text)
 
 

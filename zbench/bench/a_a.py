@@ -1,0 +1,182 @@
+"""What `zbench compare` says of one code measured twice while other processes keep every core busy.
+
+    python -m zbench.bench.a_a [--pairs N] [--one-sided N] [--paired N] --out FILE
+
+Stored: two runs of 5 repeats, compared as `zbench compare` compares them, with the runs before as history.
+The neighbour (`zbench.bench.neighbour`) is there during both runs; in further pairs only during base (head
+then seems faster by far) or only during head. Paired: the rounds of `zbench compare --paired`, the neighbour
+there throughout. No answer may claim more than 5 % either way.
+
+One warm server forks all trials, so that a pair takes seconds. Each pair is written when it is done, records
+included, so a measurement that was cut short goes on where it stopped.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal
+
+from zbench.analysis.compare import Comparison, Settings, compare_runs
+from zbench.analysis.measurement import PairedMeasurement, Plan
+from zbench.analysis.paired import Side
+from zbench.analysis.run_noise import noise_of_history
+from zbench.analysis.trials import RunResults, Source
+from zbench.bench import results
+from zbench.bench.compare import SETTINGS
+from zbench.bench.neighbour import neighbour
+from zbench.bench.resumable import Kept
+from zbench.launch.trial import TrialRunner, local_runner
+from zbench.record import lines
+from zbench.record.environment import machine_facts
+from zbench.record.record import Record
+from zbench.spec.expand import expand
+from zbench.spec.load import sweep_from_mapping
+from zbench.spec.trial import TrialSpec
+
+Kind = Literal["both", "base only", "head only", "paired"]
+CLAIM = 0.05
+REPEATS = 5
+PLAN = (8, 12)
+HISTORY = 30
+"""Earlier runs that a stored comparison sees, at most."""
+
+
+def trial() -> TrialSpec:
+    """Return the configuration that both sides run: the smallest that trains a model."""
+    sweep = sweep_from_mapping(
+        {
+            "name": "alike",
+            "workload": {"model": "gpt", "preset": "nano", "sequence_length": 64, "micro_batch_size": 2},
+            "run": {"world_size": 1, "threads_per_rank": 1, "warmup_steps": 2, "steps": 8},
+            "verify": {"mode": "off"},
+        },
+        environ={},
+    )
+    (found,) = expand(sweep).trials
+    return found
+
+
+class Bench:
+    """Measures pairs with a warm runner, and keeps each."""
+
+    def __init__(self, runner: TrialRunner, kept: Kept) -> None:
+        self._runner, self._kept, self._facts = runner, kept, machine_facts()
+
+    def stored(self, kind: Kind) -> None:
+        """Measure two runs of one code and keep what comparing them says."""
+        sides = {}
+        for side in ("base", "head"):
+            with neighbour(kind in ("both", f"{side} only")):
+                sides[side] = [self._runner.run(trial(), repeat=i) for i in range(REPEATS)]
+        base, head = (self._run(name, records) for name, records in sides.items())
+        found = compare_runs(base, head, Settings(), noise_of_history(self._history()))
+        records = {name: [lines.jsonable(one) for one in side] for name, side in sides.items()}
+        self._kept.add({**finding(kind, found), "records": records})
+
+    def paired(self) -> None:
+        """Measure base and head side by side and keep what the comparison says."""
+        repeat = count()
+
+        def take(_: Side) -> list[Record]:
+            return [self._runner.run(trial(), repeat=next(repeat))]
+
+        plan = Plan(*PLAN, seed=len(self._kept.of("paired")))
+        with neighbour():
+            found = PairedMeasurement(
+                Source("base"), Source("head"), plan, SETTINGS, take, lambda _: None
+            ).run()
+        self._kept.add(finding("paired", found))
+
+    def _run(self, name: str, records: Sequence[Record]) -> RunResults:
+        return RunResults.of(Source(name, run_ids=(name,), facts=self._facts), records)
+
+    def _history(self) -> list[RunResults]:
+        """Return the runs before, oldest first, as a results directory would hold them."""
+        runs = [side for one in self._kept.found for side in one.get("records", {}).values()]
+        return [
+            self._run(f"run {number}", [lines.decode(record, "a kept record") for record in run])
+            for number, run in list(enumerate(runs))[-HISTORY:]
+        ]
+
+
+def finding(kind: Kind, comparison: Comparison) -> dict[str, Any]:
+    """Return what one comparison claims, and what its estimate alone would have said."""
+    (row,) = comparison.rows
+    time = row.step_time
+    claimed = time is not None and (time.answer == "regression" or (time.faster and abs(time.change) > CLAIM))
+    return {
+        "kind": kind,
+        "answer": row.answer,
+        "faster": time is not None and time.faster,
+        "change": 0.0 if time is None else time.change,
+        "claimed": claimed,
+        "exact_differs": [one.metric for one in row.exact if one.answer in ("regression", "lower", "higher")],
+        "warnings": comparison.warnings,
+        "exit_code": int(comparison.exit_code),
+    }
+
+
+NAMES: dict[Kind, str] = {
+    "both": "stored, neighbour during both runs",
+    "base only": "stored, neighbour during base only",
+    "head only": "stored, neighbour during head only",
+    "paired": f"paired, {PLAN[0]} to {PLAN[1]} blocks, neighbour throughout",
+}
+
+
+def table(found: Sequence[dict[str, Any]]) -> str:
+    """Return what was found, as Markdown."""
+    rows = [
+        "| one code against itself | pairs | regressions | faster or slower by more than 5 % claimed "
+        "| pass | doubt | largest apparent change | pairs with warnings |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for kind, name in NAMES.items():
+        chosen = [one for one in found if one["kind"] == kind]
+        if not chosen:
+            continue
+        answers = [one["answer"] for one in chosen]
+        doubt = sum(answer in ("suspected", "inconclusive") for answer in answers)
+        cells = [name, len(chosen), answers.count("regression"), sum(one["claimed"] for one in chosen)]
+        cells += [answers.count("pass"), doubt, f"{max((o['change'] for o in chosen), key=abs):+.0%}"]
+        rows.append("| " + " | ".join(map(str, [*cells, sum(bool(o["warnings"]) for o in chosen)])) + " |")
+    differing = sum(bool(one["exact_differs"]) for one in found)
+    return "\n".join([*rows, "", f"Pairs in which an exact figure differed: {differing} of {len(found)}."])
+
+
+def main() -> None:
+    """Measure, write the table after each pair, and print it."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pairs", type=int, default=60, help="stored pairs with the neighbour throughout")
+    parser.add_argument("--one-sided", type=int, default=20, help="stored pairs for each side alone")
+    parser.add_argument("--paired", type=int, default=60, help="paired comparisons")
+    parser.add_argument("--out", type=Path, required=True, help="file to write, without its ending")
+    given = parser.parse_args()
+    kept = Kept(given.out)
+    wanted: dict[Kind, int] = {
+        "both": given.pairs,
+        "base only": given.one_sided,
+        "head only": given.one_sided,
+        "paired": given.paired,
+    }
+    with tempfile.TemporaryDirectory(prefix="zbench-a-a-") as name:
+        scratch = Path(name)
+        with local_runner(scratch, scratch, rerun_disturbed=False) as runner:
+            runner.wait_until_ready()
+            bench = Bench(runner, kept)
+            for kind, number in wanted.items():
+                while len(kept.of(kind)) < number:
+                    bench.paired() if kind == "paired" else bench.stored(kind)
+                    shown = [{k: v for k, v in one.items() if k != "records"} for one in kept.found]
+                    print(f"{kind}: {shown[-1]}", file=sys.stderr, flush=True)
+                    results.write(given.out, table(kept.found), {"pairs": shown})
+    print(table(kept.found))
+
+
+if __name__ == "__main__":
+    main()
