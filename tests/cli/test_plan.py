@@ -28,7 +28,7 @@ def test_plan_lists_trials_and_those_that_cannot_exist(
     assert err == ""
     assert lines[0].endswith("  zero_stage=0 offload_optimizer=none")
     assert "zero_stage=0 offload_optimizer=cpu  invalid: offload_optimizer needs" in lines[3]
-    assert lines[4] == "sweep: 3 trials of 3 repeats, 1 invalid"
+    assert lines[4] == "sweep: 3 trials of 5 repeats, 1 invalid"
 
 
 def test_plan_as_json_has_every_configuration(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,19 @@ def test_resume_keeps_the_settings_of_the_first_start(zbench, sweep_file):
     said = zbench("sweep", "--resume", "last", "--set", "steps=4")
     assert said.code == 2
     assert "run.steps was 3, is 4" in said.err
+
+
+@pytest.mark.parametrize("words", [(), ("sweep.yaml",)])
+def test_more_repeats_of_a_finished_run_measure_only_what_is_missing(zbench, sweep_file, words):
+    """What `compare` advises: `zbench sweep --resume RUN --repeats N`."""
+    first = json.loads(zbench("sweep", sweep_file, "--json").out)
+    more = json.loads(zbench("sweep", *words, "--resume", first["run_id"], "--repeats", "5", "--json").out)
+    assert (more["run_id"], more["exit_code"]) == (first["run_id"], 0)
+    assert more["trials"][: len(first["trials"])] == first["trials"]
+    counts = Counter(record["trial_id"] for record in more["trials"])
+    assert counts == dict.fromkeys({record["trial_id"] for record in first["trials"]}, 5)
+    again = json.loads(zbench("sweep", "--resume", first["run_id"], "--json").out)
+    assert again["trials"] == more["trials"]
 
 
 def test_run_that_another_process_writes_is_refused(zbench, sweep_file):

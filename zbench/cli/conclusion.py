@@ -26,6 +26,7 @@ class Request:
 
     run: the run directory to continue, None for a new one. source: the sweep file, if there is one.
     settings: the `--set` texts that shaped the sweep. single: only the file's base configuration is run.
+    added: the `--set` texts of a continued run that it was not started with.
     """
 
     sweep: SweepSpec
@@ -35,6 +36,7 @@ class Request:
     source: Path | None = None
     settings: tuple[str, ...] = ()
     single: bool = False
+    added: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ class Conclusion:
     @property
     def _resume(self) -> str:
         source = [os.path.relpath(self.request.source)] if self.request.source else []
-        return shlex.join(["zbench", self.command, *source, "--resume", str(self.path)])
+        added = [word for setting in self.request.added for word in ("--set", setting)]
+        return shlex.join(["zbench", self.command, *source, "--resume", str(self.path), *added])
 
 
 def facts(request: Request, command: Sequence[str]) -> dict[str, Any]:

@@ -37,6 +37,10 @@ from zbench.spec.inputs import check_inputs
 from zbench.spec.load import load_sweep, sweep_from_mapping
 from zbench.spec.shipped import sweep_file
 from zbench.spec.sweep import SearchSpec, SweepSpec
+from zbench.spec.trial import NOT_IDENTITY
+
+_HOW_OFTEN = frozenset(f"run.{key}" for key in NOT_IDENTITY - {"memory_limit"})
+"""What may change when a run is continued: how often and how long configurations are measured."""
 
 
 def from_file(file: Path, output_dir: Path, settings: Sequence[str]) -> Request:
@@ -60,13 +64,13 @@ def resumed(run: str, output_dir: Path, file: Path | None, settings: Sequence[st
     """Return the request to continue a run, after checking that its sweep is still the same.
 
     The sweep is read again from the file it came from (or the one given), with the settings it was started
-    with.
+    with. settings: may change how often and how long configurations are measured, and nothing else.
     """
     path = resolve_run(run, output_dir)
     invocation = load_environment(path).get("invocation", {})
     recorded = load_sweep(path / "spec.yaml", environ={}, inputs=False)
     source = file or (Path(invocation["sweep_file"]) if invocation.get("sweep_file") else None)
-    kept = (*invocation.get("settings", ()), *settings)
+    kept = tuple(invocation.get("settings", ()))
     base_dir = Path(invocation.get("base_dir") or path)
     if source is not None and source.exists():
         now = load_sweep(source, kept)
@@ -74,11 +78,9 @@ def resumed(run: str, output_dir: Path, file: Path | None, settings: Sequence[st
         base_dir = source.absolute().parent
     elif file is not None:
         raise UsageError(f"no such file: {file}")
-    elif settings:
-        raise UsageError(
-            "--resume continues a run as it was started; settings cannot be changed, leave them out"
-        )
-    return Request(recorded.placed(base_dir), base_dir, output_dir, path, source, kept)
+    wanted = load_sweep(path / "spec.yaml", settings, environ={}, inputs=False)
+    _require_same_computation(recorded, wanted, path)
+    return Request(wanted.placed(base_dir), base_dir, output_dir, path, source, kept, added=tuple(settings))
 
 
 def perform(
@@ -162,16 +164,36 @@ def _without_axes(sweep: SweepSpec) -> SweepSpec:
 
 def _require_same(recorded: SweepSpec, now: SweepSpec, run: Path, source: Path) -> None:
     """Raise UsageError naming the keys in which the sweep file differs from what the run was started with."""
-    before, after = _flat(sweep_document(recorded)), _flat(sweep_document(now))
-    changed = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+    changed = _changes(recorded, now)
     if changed:
-        first = changed[0]
-        was, is_now = before.get(first, "absent"), after.get(first, "absent")
-        more = f" (and {len(changed) - 1} more keys)" if len(changed) > 1 else ""
         raise UsageError(
-            f"{source} has changed since {run.name} was started: {first} was {was}, is {is_now}{more}; "
+            f"{source} has changed since {run.name} was started: {_told(changed)}; "
             "restore the file to continue that run, or start a new one without --resume"
         )
+
+
+def _require_same_computation(recorded: SweepSpec, wanted: SweepSpec, run: Path) -> None:
+    """Raise UsageError for settings of a resumed run that change more than how often it measures."""
+    changed = {key: values for key, values in _changes(recorded, wanted).items() if key not in _HOW_OFTEN}
+    if changed:
+        free = ", ".join(sorted(_HOW_OFTEN))
+        raise UsageError(
+            f"--resume continues {run.name} as it was started: {_told(changed)}; "
+            f"leave that out, or start a new run (of a run that exists only {free} can be changed)"
+        )
+
+
+def _changes(before: SweepSpec, after: SweepSpec) -> dict[str, tuple[Any, Any]]:
+    """Return the keys in which two sweeps differ, with both values."""
+    was, now = _flat(sweep_document(before)), _flat(sweep_document(after))
+    pairs = {key: (was.get(key, "absent"), now.get(key, "absent")) for key in {**was, **now}}
+    return {key: (old, new) for key, (old, new) in pairs.items() if old != new}
+
+
+def _told(changed: dict[str, tuple[Any, Any]]) -> str:
+    first, (was, is_now) = next(iter(changed.items()))
+    more = f" (and {len(changed) - 1} more keys)" if len(changed) > 1 else ""
+    return f"{first} was {was}, is {is_now}{more}"
 
 
 def _flat(value: Any, prefix: str = "") -> dict[str, Any]:

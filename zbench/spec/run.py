@@ -20,7 +20,11 @@ class RunSpec(SpecModel):
     )
     warmup_steps: int = Field(2, ge=0, description="Steps before timing begins.")
     steps: int = Field(8, ge=1, description="Timed steps.")
-    repeats: int = Field(3, ge=1, description="How often each trial is run from the start.")
+    repeats: int = Field(
+        5,
+        ge=1,
+        description="How often each trial is run from the start; fewer than 5 show only large differences.",
+    )
     precision: float | None = Field(
         None,
         gt=0,
