@@ -27,6 +27,11 @@ def quiet(trial: ConfigSummary) -> tuple[Record, ...]:
     return tuple(r for r in trial.ok if r.timing is not None and not disturbances(r))
 
 
+def usable(trial: ConfigSummary) -> tuple[Record, ...]:
+    """Return the repeats that show the trial: the undisturbed ones, or none where they are too few."""
+    return () if _doubt("it", trial) else quiet(trial)
+
+
 def doubt(base: ConfigSummary, head: ConfigSummary) -> str:
     """Return why two stored trials' step times cannot be compared, or nothing.
 

@@ -89,7 +89,7 @@ def stored(rng: np.random.Generator, kind: str, effect: float, noise: float, n: 
     """Return the answer for two stored runs on a machine with ten earlier ones."""
     runs = KINDS[kind](rng, noise, (HISTORY + 2) * n).reshape(HISTORY + 2, n)
     runs += rng.normal(0, between, HISTORY + 2)[:, None]
-    known = noise_of_runs([np.median(runs[2:], axis=1).tolist()])
+    known = noise_of_runs([np.mean(runs[2:], axis=1).tolist()])
     base, head = runs[0].tolist(), (runs[1] + math.log1p(effect)).tolist()
     evidence = Unpaired(tuple(base), tuple(head), known)
     family = {"x": (evidence, math.log1p(STORED_MARGIN))}
