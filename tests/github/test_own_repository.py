@@ -28,6 +28,7 @@ class Net(nn.Module):
         return nn.functional.cross_entropy(self.head(x).flatten(0, 1), targets.flatten())
 '''
 LINE = "        x = torch.relu(self.hidden(x))\n"
+REDUCE = "        dist.all_reduce(torch.ones(1))\n"
 SWEEP = """
 name: theirs
 workload: {model: "their_model:Net", data: {synthetic: true}, sequence_length: 32, micro_batch_size: 2}
@@ -38,6 +39,8 @@ axes: {zero_stage: [1]}
 CHANGES = {
     "equal": (MODEL, MODEL.replace("A user's model", "A user's small model")),
     "slower": (MODEL, MODEL.replace(LINE, LINE * 8)),
+    "collective": (MODEL, MODEL.replace(LINE, LINE + f"        if dist.is_initialized():\n    {REDUCE}")),
+    "allocation": (MODEL, MODEL.replace(LINE, LINE + "        torch.empty(1)\n")),
     "bigger": (MODEL, MODEL.replace("return nn", "copy = x.clone()\n        return nn")),
     "wrong": (
         MODEL,
@@ -78,14 +81,27 @@ def compared(job: Job, change: str, cache: Path, blocks: str) -> Outcome:
     return job.run(SWEEP="sweeps/sweep.yaml", BLOCKS=blocks, CACHE=str(cache))
 
 
+soak = pytest.mark.soak
+
+
 @pytest.mark.parametrize(
-    ("change", "code"), [("equal", "0"), ("slower", "1"), ("bigger", "1"), ("wrong", "4")]
+    ("change", "code"),
+    [
+        ("equal", "0"),
+        ("slower", "1"),
+        ("bigger", "1"),
+        ("wrong", "4"),
+        pytest.param("collective", "1", marks=soak),
+        pytest.param("allocation", "1", marks=soak),
+    ],
 )
 def test_exact_figures_and_verdicts_alone_tell(job: Job, cache: Path, change: str, code: str) -> None:
     found = compared(job, change, cache, blocks="0")
     assert found.code == code, found.said
-    if change == "bigger":
+    if change in ("bigger", "allocation"):
         assert "allocations a step" in found.summary
+    if change == "collective":
+        assert "operators a step" in found.summary
     if change == "slower":
         assert "floating-point operations a step" in found.summary
 
