@@ -134,6 +134,12 @@ def test_separate_stops_where_the_leaders_are_equal_within_it() -> None:
     assert rounds < 8
 
 
+def test_a_bound_that_bounds_nothing_is_none() -> None:
+    found = ranked(sweep(noisy([0.1] * 3, 2, 0.3, 1)))
+    assert len(found.indistinguishable) == 3
+    assert found.equal_within is None
+
+
 def test_what_max_repeats_left_open_is_said() -> None:
     records = sweep(noisy([0.1] * 3, 5, 0.1, 1), separate=0.01, max_repeats=5)
     assert not contenders(records, FASTEST)

@@ -22,6 +22,7 @@ from zbench.spec.metrics import Goal, metric_named
 from zbench.spec.sweep import ObjectiveSpec
 
 ALPHA = 0.01
+_WIDEST_BOUND = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,8 @@ class Ranking:
     best: the one that is separated from all others, if there is one. indistinguishable: the leaders that
     cannot be told apart (the best alone, where there is one). recommended: one of the leaders all the same,
     by exact figures. worse_by: of each other feasible configuration, by which fraction at least it is worse
-    than the best (0 where that is not known). equal_within: the leaders are this close, as a fraction.
+    than the best (0 where that is not known). equal_within: the leaders are this close, as a fraction;
+    None for a bound above 100 %, which bounds nothing.
     """
 
     best: str | None = None
@@ -76,7 +78,9 @@ def rank(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec, alpha: fl
     ids = tuple(summary.trial_id for summary in leaders)
     worse = {able[i].trial_id: math.expm1(log) for i, log in compared.worse_by().items()}
     best = ids[0] if len(ids) == 1 else None
-    return Ranking(best, ids, recommended(leaders).trial_id, worse, compared.equal_within())
+    within = compared.equal_within()
+    bound = within if within is not None and within <= _WIDEST_BOUND else None
+    return Ranking(best, ids, recommended(leaders).trial_id, worse, bound)
 
 
 def recommended(leaders: Sequence[ConfigSummary]) -> ConfigSummary:

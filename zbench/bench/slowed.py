@@ -1,9 +1,10 @@
-"""A worker whose every step takes 5 % longer than it should: what a comparison must notice.
+"""A worker whose every step takes 5 % longer (or another share): what a comparison must notice.
 
 It is named to the launcher as the process's target (`zbench.bench.slowed:run_rank`), so that the trial itself
 is the same. The extra time is spent computing, and is measured as a share of the very step that it lengthens.
 """
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,11 +14,14 @@ from zbench.worker.job import RankJob
 from zbench.worker.loop import Trainer
 
 SHARE = 0.05
+VARIABLE = "ZBENCH_BENCH_SLOWED"
+"""Environment variable that names another share; it must be set before the trials' server starts."""
 
 
 def run_rank(job: RankJob) -> None:
     """Run one rank of a trial, slowed; the process is this trial's own, so nothing else is."""
-    Trainer.step = lengthened(Trainer.step)  # type: ignore[method-assign]
+    share = float(os.environ.get(VARIABLE, SHARE))
+    Trainer.step = lengthened(Trainer.step, share)  # type: ignore[method-assign]
     main.run_rank(job)
 
 

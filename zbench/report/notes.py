@@ -83,7 +83,7 @@ def _best_lines(summaries: Sequence[ConfigSummary], objective: ObjectiveSpec, ra
         if ranking.best is not None:
             return [Text.assemble(("* best", "bold green"), f" {said}")]
         within = ranking.equal_within
-        near = f" (equal within {within:.1%})" if within is not None and within <= 1 else ""
+        near = f" (equal within {within:.1%})" if within is not None else ""
         count = len(ranking.indistinguishable)
         leaders = f": one of {count} that cannot be told apart{near}"
         chosen_for = "  recommended for its memory: "

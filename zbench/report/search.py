@@ -57,7 +57,14 @@ def _verdict(document: Mapping[str, Any], by_id: Mapping[str, ConfigSummary]) ->
     other = by_id.get(document["runner_up"])
     if other is None or document["lead"] is None:
         return
-    sure = "in every repeat" if document["clear"] else "their repeats overlap, so either may be faster"
+    equals = len(document["indistinguishable"])
+    sure = (
+        "separated from all others"
+        if document["separated"]
+        else f"not separated: {equals} cannot be told apart"
+        if equals > 1
+        else "not separated"
+    )
     yield "measured again", f"{document['lead']:+.1%} against {axes_text(other.axes)} ({sure})"
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from zbench.analysis.ranking import rank
 from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary, obstacles, summarize
 from zbench.spec.sweep import ObjectiveSpec
@@ -12,8 +13,13 @@ from zbench.tune.session import Outcome
 
 
 def search_document(outcome: Outcome, objective: ObjectiveSpec, records: Iterable[Record]) -> dict[str, Any]:
-    """Return the findings as plain JSON values; `nearest_miss` is null where there is a best."""
-    final = outcome.final
+    """Return the findings as plain JSON values; `nearest_miss` is null where there is a best.
+
+    Whether the best is one is said by the ranking that a sweep uses, over all records: `separated` from all
+    others, or one of those that are `indistinguishable`.
+    """
+    summaries = summarize(records)
+    final, ranking = outcome.final, rank(summaries, objective)
     best, other = final.best, final.runner_up
     return {
         "schema_version": 1,
@@ -23,11 +29,13 @@ def search_document(outcome: Outcome, objective: ObjectiveSpec, records: Iterabl
         "runner_up": other.trial_id if other else None,
         "lead": final.lead,
         "clear": final.clear,
+        "separated": best is not None and ranking.best == best.trial_id,
+        "indistinguishable": list(ranking.indistinguishable),
         "pareto": outcome.front,
         "importance": outcome.importance,
         "hopeless": [{"point": json.loads(key), "reason": why} for key, why in outcome.hopeless.items()],
         "elsewhere": [str(path) for path in outcome.elsewhere],
-        "nearest_miss": None if best else nearest_miss(summarize(records), objective),
+        "nearest_miss": None if best else nearest_miss(summaries, objective),
     }
 
 
