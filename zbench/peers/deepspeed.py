@@ -1,4 +1,4 @@
-"""DeepSpeed's ZeRO in float32, with optimizer and parameter offload: `engine: deepspeed`, stages 0 to 3."""
+"""DeepSpeed's ZeRO with optimizer and parameter offload: `engine: deepspeed`, stages 0 to 3."""
 
 import os
 from typing import Any
@@ -12,9 +12,14 @@ from zbench.engine.assembly.discovery import make_groups
 from zbench.engine.protocols import StepInfo
 from zbench.spec.engine import EngineSpec
 
+_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+
 
 def configuration(spec: EngineSpec) -> dict[str, Any]:
-    """Return DeepSpeed's configuration. Clipping that is off is written as 0: left out, it would be 1."""
+    """Return DeepSpeed's configuration: the user's own where there is one, complete with optimizer and batch.
+
+    Clipping that is off is written as 0: left out, it would be 1.
+    """
     zero: dict[str, Any] = {
         "stage": spec.zero_stage,
         "reduce_bucket_size": spec.reduce_bucket_size,
@@ -30,7 +35,7 @@ def configuration(spec: EngineSpec) -> dict[str, Any]:
     o, offloads = spec.optimizer, spec.offload_optimizer != "none"
     adam: dict[str, Any] = {"lr": o.lr, "betas": list(o.betas), "eps": o.eps, "weight_decay": o.weight_decay}
     mode = {"adam_w_mode": o.name == "adamw", "torch_adam": not offloads}
-    return {
+    made: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 1,  # only its own throughput report reads it
         "gradient_accumulation_steps": spec.gradient_accumulation_steps,
         "gradient_clipping": spec.gradient_clipping,
@@ -39,6 +44,31 @@ def configuration(spec: EngineSpec) -> dict[str, Any]:
         "zero_allow_untested_optimizer": True,
         "zero_force_ds_cpu_optimizer": False,
     }
+    if spec.dtype == "bfloat16":
+        made["bf16"] = {"enabled": True}
+        made["data_types"] = {"grad_accum_dtype": _DTYPES[spec.grad_accum_dtype]}
+    if spec.communication_dtype is not None:
+        made["communication_data_type"] = _DTYPES[spec.communication_dtype]
+    if spec.ds_config is None:
+        return made
+    assert isinstance(spec.ds_config, dict), "a file was read when the sweep was expanded"
+    always = (
+        "train_micro_batch_size_per_gpu",
+        "zero_force_ds_cpu_optimizer",
+        "zero_allow_untested_optimizer",
+    )
+    counted = {"gradient_accumulation_steps": spec.gradient_accumulation_steps}
+    theirs = {key: made[key] for key in always} | spec.ds_config | counted
+    theirs["optimizer"] = made["optimizer"] if "optimizer" not in spec.ds_config else _portable(theirs, mode)
+    return theirs
+
+
+def _portable(theirs: dict[str, Any], mode: dict[str, Any]) -> dict[str, Any]:
+    """Return the user's optimizer block; where there is no CUDA, torch's Adam stands in for the fused one."""
+    block = theirs["optimizer"]
+    if torch.cuda.is_available():
+        return dict(block)
+    return {**block, "type": "Adam", "params": mode | block.get("params", {})}
 
 
 class DeepSpeedEngine:

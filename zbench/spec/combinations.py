@@ -28,6 +28,8 @@ def _speculates(e: EngineSpec) -> bool:
 
 
 _RULES = (
+    Rule("engine.ds_config", lambda e: e.ds_config is not None and e.engine != "deepspeed",
+         "a ds_config is DeepSpeed's; set engine: deepspeed, or leave it out"),
     Rule("engine.compile", lambda e: e.compile != "off" and _speculates(e),
          "a compiled backward cannot be overlapped by speculation; set compile: off"
          " or offload_schedule: after_backward"),

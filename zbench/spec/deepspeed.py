@@ -18,7 +18,7 @@ from zbench.spec.trial import TrialSpec
 _ZERO = "zero_optimization."
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "bfp16": "bfloat16", "fp16": "float16"}
 _DTYPES_BACK = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
-_PLAIN = {  # DeepSpeed's key -> ours, the value as it is
+PLAIN = {  # DeepSpeed's key -> ours, the value as it is
     "gradient_accumulation_steps": "engine.gradient_accumulation_steps",
     "gradient_clipping": "engine.gradient_clipping",
     "train_micro_batch_size_per_gpu": "workload.micro_batch_size",
@@ -66,7 +66,7 @@ def from_deepspeed(config: object) -> Translated:
     """Return the sweep document that a DeepSpeed configuration means; UsageError where it is no mapping."""
     if not isinstance(config, Mapping):
         raise UsageError(f"expected a DeepSpeed configuration, a mapping of keys; got {shown(config)}")
-    given = dict(_leaves(config))
+    given = dict(leaves(config))
     notes = [
         f"{key}: `auto` is filled in by the training script; the default is used"
         for key in given
@@ -78,15 +78,15 @@ def from_deepspeed(config: object) -> Translated:
         filled = _DEFAULTS | {f"{_ZERO}overlap_comm": given[f"{_ZERO}stage"] == 3} | filled
     if "optimizer.type" in given:
         filled = _OPTIMIZER_DEFAULTS | filled
-    if not any(key in _PLAIN or key in _FLAGS for key in given):
+    if not any(key in PLAIN or key in _FLAGS for key in given):
         raise UsageError(
             "this is no DeepSpeed configuration: it has none of DeepSpeed's keys; name another file"
         )
     document: dict[str, Any] = {"name": "deepspeed"}
     used: set[str] = set()
     for key, value in filled.items():
-        if key in _PLAIN and not _is_nvme(key, value):
-            _put(document, _PLAIN[key], value)
+        if key in PLAIN and not _is_nvme(key, value):
+            put(document, PLAIN[key], value)
             used.add(key)
     for rule in (_precision, _optimizer, _speculation, _batch):
         used |= rule(given, document)
@@ -98,16 +98,16 @@ def from_deepspeed(config: object) -> Translated:
     return Translated(document, notes)
 
 
-def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the dotted path of every value."""
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
+            yield from leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
 
-def _put(document: dict[str, Any], path: str, value: Any) -> None:
+def put(document: dict[str, Any], path: str, value: Any) -> None:
     *blocks, leaf = path.split(".")
     for block in blocks:
         document = document.setdefault(block, {})
@@ -121,16 +121,16 @@ def _is_nvme(key: str, value: Any) -> bool:
 def _precision(given: Mapping[str, Any], document: dict[str, Any]) -> set[str]:
     used = {"fp16.enabled", "bf16.enabled"}
     dtype = "bfloat16" if given.get("bf16.enabled") else "float16" if given.get("fp16.enabled") else "float32"
-    _put(document, "engine.dtype", dtype)
+    put(document, "engine.dtype", dtype)
     if "fp16.initial_scale_power" in given:
-        _put(document, "engine.initial_loss_scale", 2.0 ** float(given["fp16.initial_scale_power"]))
+        put(document, "engine.initial_loss_scale", 2.0 ** float(given["fp16.initial_scale_power"]))
         used.add("fp16.initial_scale_power")
     for theirs, ours in (
         ("communication_data_type", "communication_dtype"),
         ("data_types.grad_accum_dtype", "grad_accum_dtype"),
     ):
         if given.get(theirs) in _DTYPES:
-            _put(document, f"engine.{ours}", _DTYPES[given[theirs]])
+            put(document, f"engine.{ours}", _DTYPES[given[theirs]])
             used.add(theirs)
     return used
 
@@ -141,16 +141,16 @@ def _optimizer(given: Mapping[str, Any], document: dict[str, Any]) -> set[str]:
     if kind not in ("adam", "adamw"):
         return set()
     decoupled = kind == "adamw" or given.get("optimizer.params.adam_w_mode", True)
-    _put(document, "engine.optimizer.name", "adamw" if decoupled else "adam")
+    put(document, "engine.optimizer.name", "adamw" if decoupled else "adam")
     return {"optimizer.type", "optimizer.params.adam_w_mode", "optimizer.params.torch_adam"}
 
 
 def _speculation(given: Mapping[str, Any], document: dict[str, Any]) -> set[str]:
     if given.get(f"{_ZERO}offload_optimizer.super_offload"):
-        _put(document, "engine.offload_schedule", "speculative")
+        put(document, "engine.offload_schedule", "speculative")
     used = {f"{_ZERO}offload_optimizer.super_offload"}
     if given.get("compile.deepcompile") and given.get(f"{_ZERO}stage") == 1:
-        _put(document, "engine.compile", "inductor")
+        put(document, "engine.compile", "inductor")
         used.add("compile.deepcompile")
     return used
 
@@ -161,7 +161,7 @@ def _batch(given: Mapping[str, Any], document: dict[str, Any]) -> set[str]:
     share = (micro or 0) * (given.get("gradient_accumulation_steps") or 1)
     if not isinstance(total, int) or not share or total % share:
         return set()
-    _put(document, "run.world_size", total // share)
+    put(document, "run.world_size", total // share)
     return {"train_batch_size"}
 
 
@@ -173,9 +173,9 @@ def to_deepspeed(trial: TrialSpec) -> Translated:
     config = trial.config()
     engine = trial.engine
     document: dict[str, Any] = {}
-    for theirs, ours in _PLAIN.items():
+    for theirs, ours in PLAIN.items():
         if _applies(theirs, engine):
-            _put(document, theirs, value_at(config, tuple(ours.split("."))))
+            put(document, theirs, value_at(config, tuple(ours.split("."))))
     document["optimizer"]["type"] = "AdamW" if engine.optimizer.name == "adamw" else "Adam"
     if engine.optimizer.name == "adam":
         document["optimizer"]["params"]["adam_w_mode"] = False

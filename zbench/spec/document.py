@@ -166,7 +166,7 @@ def _read_json(text: str, file: str) -> Document:
     except json.JSONDecodeError as error:
         if not text.strip():
             return Document(None, file)
-        raise SpecError(f"not JSON: {error.msg}; correct the syntax", file=file, line=error.lineno) from None
+        raise SpecError(f"not JSON: {_why_no_json(error)}", file=file, line=error.lineno) from None
     except _RepeatedKeyError as error:
         where = [number for number, line in enumerate(text.splitlines(), 1) if f'"{error}"' in line]
         message = "this key stands twice; remove one of them"
@@ -178,6 +178,16 @@ def _read_json(text: str, file: str) -> Document:
     except SpecError:
         lines = {}
     return Document(data, file, lines)
+
+
+def _why_no_json(error: json.JSONDecodeError) -> str:
+    """Return what stands where JSON allows nothing, with the remedy: mostly a comment or a trailing comma."""
+    rest, before = error.doc[error.pos :].lstrip(), error.doc[: error.pos].rstrip()
+    if rest.startswith(("//", "/*", "#")):
+        return "it has no comments; remove this one"
+    if (before.endswith(",") and rest[:1] in ("}", "]")) or "trailing comma" in error.msg:
+        return "a comma stands before the closing bracket; remove it"
+    return f"{error.msg}; correct the syntax"
 
 
 class _RepeatedKeyError(Exception):

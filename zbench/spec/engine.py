@@ -1,6 +1,6 @@
 """EngineSpec: how the training step is computed. Keys and values are the sweep file's."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -48,7 +48,7 @@ class ParamGroupSpec(SpecModel):
 class EngineSpec(GrownModel):
     """One engine configuration. Sizes are elements."""
 
-    _later = ("engine_python",)
+    _later = ("engine_python", "ds_config")
 
     engine: str = Field(
         "builtin",
@@ -58,6 +58,10 @@ class EngineSpec(GrownModel):
         None,
         min_length=1,
         description="Interpreter or virtual environment that runs the ranks; relative to the sweep file.",
+    )
+    ds_config: Annotated[str, Field(min_length=1)] | dict[str, Any] | None = Field(
+        None,
+        description="Your own DeepSpeed configuration, a file or the mapping itself (`engine: deepspeed`).",
     )
     zero_stage: Annotated[Literal[0, 1, 2, 3], NotBoolean] = Field(
         0,

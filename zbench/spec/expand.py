@@ -1,7 +1,7 @@
 """From a sweep to its trials: the product of the axes, less `exclude`, plus `include`, each point once."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as Directory
 from typing import Any
@@ -13,6 +13,8 @@ from zbench.spec.axes import Axis, Point, included, matching, resolve_axes
 from zbench.spec.batch import KEY as BATCH_KEY
 from zbench.spec.batch import with_accumulation
 from zbench.spec.combinations import conflict
+from zbench.spec.ds_config import KEY as DS_KEY
+from zbench.spec.ds_config import with_ds_config
 from zbench.spec.keys import Path, assign, short_name, value_at
 from zbench.spec.problems import Problem, ProblemsError
 from zbench.spec.sweep import SweepSpec
@@ -98,7 +100,7 @@ def _walk(
         if matched:
             yield None
         else:
-            yield _trial(config, _shown_axes(config, values, axes, is_extra), sweep.place)
+            yield _trial(config, _shown_axes(config, values, axes, is_extra), values, sweep.place)
 
 
 def checked_axes(sweep: SweepSpec) -> list[Axis]:
@@ -117,7 +119,7 @@ def trial_at(sweep: SweepSpec, point: Point) -> TrialSpec | InvalidTrial:
     axes = {axis.key: axis for axis in resolve_axes(sweep)}
     values = {axes[key].path: value for key, value in point.items()}
     config = configured(base_config(sweep), values)
-    return _trial(config, _shown_axes(config, values, list(axes.values()), False), sweep.place)
+    return _trial(config, _shown_axes(config, values, list(axes.values()), False), values, sweep.place)
 
 
 def is_excluded(sweep: SweepSpec, trial: TrialSpec | InvalidTrial) -> bool:
@@ -189,7 +191,15 @@ def _without_nulls(value: Any) -> Any:
     return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
 
 
-def _trial(config: dict[str, Any], axes: dict[str, Any], place: Directory | None) -> TrialSpec | InvalidTrial:
+def _trial(
+    config: dict[str, Any], axes: dict[str, Any], varied: Collection[Path], place: Directory | None
+) -> TrialSpec | InvalidTrial:
+    try:
+        config = with_ds_config(config, varied, place)
+    except SpecError:
+        raise  # a file that cannot be read is no point that cannot exist
+    except ValueError as error:
+        return InvalidTrial(axes, config, str(error), config_id(config), DS_KEY)
     try:
         config = with_accumulation(config)
     except ValueError as error:

@@ -41,7 +41,7 @@ def load_sweep(
         message = f"expected a mapping of keys such as `workload:` and `axes:`, got {shown(document.data)}"
         raise SpecError(f"{message}; `zbench init` writes one", file=document.file, line=document.line_of(()))
     data = {"name": _default_name(path), **document.data}
-    return _parse(data, document, overrides, environ, path.parent if inputs else None)
+    return _parse(data, document, overrides, environ, path.parent if inputs else None, None)
 
 
 def sweep_from_mapping(
@@ -52,7 +52,7 @@ def sweep_from_mapping(
     source: str = "command line",
 ) -> SweepSpec:
     """Return the sweep that plain data means, with the same checks and precedence as a file."""
-    return _parse(dict(data), Document(data, source), overrides, environ, None).placed(Path.cwd())
+    return _parse(dict(data), Document(data, source), overrides, environ, None, Path.cwd())
 
 
 def _default_name(path: Path) -> str:
@@ -65,7 +65,9 @@ def _parse(
     overrides: Sequence[str],
     environ: Mapping[str, str] | None,
     base_dir: Path | None,
+    place: Path | None,
 ) -> SweepSpec:
+    """Return the checked sweep. base_dir: where what it names must exist; place: where its paths begin."""
     variables = settings.from_environment(os.environ if environ is None else environ)
     data = _copied(data)
     origins = settings.apply(data, [*variables, *settings.from_options(overrides)])
@@ -76,8 +78,8 @@ def _parse(
             sweep = SweepSpec.model_validate(data)
         except ValidationError as error:
             raise ProblemsError(problems_of(error, data, SweepSpec)) from None
-        if base_dir is not None:
-            sweep = sweep.placed(base_dir)
+        if base_dir is not None or place is not None:
+            sweep = sweep.placed(base_dir or place or Path())
         return _canonical(sweep, base_dir)
     except ProblemsError as error:
         raise _located(error.problems, document, origins) from None

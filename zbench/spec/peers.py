@@ -39,7 +39,16 @@ _ALL = {
 }
 _DEEPSPEED = {
     *("offload_optimizer", "offload_param", "reduce_bucket_size", "allgather_bucket_size"),
-    *("sub_group_size", "prefetch_bucket_size", "param_persistence_threshold", "overlap_comm"),
+    *(
+        "ds_config",
+        "dtype",
+        "grad_accum_dtype",
+        "communication_dtype",
+        "sub_group_size",
+        "prefetch_bucket_size",
+        "param_persistence_threshold",
+        "overlap_comm",
+    ),
 }
 PEERS = {
     "ddp": Peer((0,), frozenset(_ALL | {"reduce_bucket_size"})),

@@ -1,0 +1,128 @@
+"""`ds_config`: the file decides what it says, the sweep fills in the rest, and both may not disagree."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zbench.errors import SpecError
+from zbench.spec.expand import Expansion, expand
+from zbench.spec.interpreters import Environment
+from zbench.spec.load import sweep_from_mapping
+from zbench.spec.trial import TrialSpec
+
+THEIRS: dict[str, Any] = {
+    "train_micro_batch_size_per_gpu": 4,
+    "gradient_accumulation_steps": 2,
+    "gradient_clipping": 0.5,
+    "zero_optimization": {"stage": 2, "round_robin_gradients": True},
+    "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}},
+    "wall_clock_breakdown": False,
+}
+
+
+@pytest.fixture(autouse=True)
+def _deepspeed_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `engine_python: x` be an environment that has DeepSpeed."""
+    there = Environment(Path("x"), (3, 11, 0), "cpython-311", {"deepspeed": "9"}, frozenset())
+    monkeypatch.setattr("zbench.spec.peers.elsewhere", lambda *_: there)
+
+
+def expanded(theirs: object, axes: dict[str, list[Any]] | None = None, **engine: Any) -> Expansion:
+    document = {
+        "run": {"world_size": 2},
+        "engine": {"engine": "deepspeed", "engine_python": "x", "ds_config": theirs} | engine,
+        "axes": axes or {},
+    }
+    return expand(sweep_from_mapping(document, environ={}))
+
+
+def the_trial(theirs: object, **engine: Any) -> TrialSpec:
+    (trial,) = expanded(theirs, **engine).trials
+    return trial
+
+
+def test_the_reference_trains_what_the_file_says() -> None:
+    engine = the_trial(THEIRS).engine
+    assert (engine.zero_stage, engine.gradient_clipping, engine.gradient_accumulation_steps) == (2, 0.5, 2)
+    assert (engine.optimizer.lr, engine.optimizer.weight_decay) == (3e-4, 0.0)
+    assert engine.reduce_bucket_size == 500_000_000, "DeepSpeed's default, since the file has none"
+    assert the_trial(THEIRS).workload.micro_batch_size == 4
+
+
+def test_what_is_handed_to_deepspeed_is_the_users_own() -> None:
+    theirs = the_trial(THEIRS).engine.ds_config
+    assert isinstance(theirs, dict)
+    assert theirs["zero_optimization"] == {"stage": 2, "round_robin_gradients": True}, "nothing is added"
+    assert theirs["wall_clock_breakdown"] is False
+
+
+def test_auto_and_what_is_missing_are_filled_in_by_the_axes() -> None:
+    theirs = THEIRS | {"zero_optimization": {"stage": "auto"}, "gradient_clipping": "auto"}
+    axes = {"zero_stage": [1, 3], "reduce_bucket_size": [1000]}
+    found = [trial.engine for trial in expanded(theirs, axes, gradient_clipping=0.25).trials]
+    assert [engine.zero_stage for engine in found] == [1, 3]
+    zero = [engine.ds_config["zero_optimization"] for engine in found if isinstance(engine.ds_config, dict)]
+    assert zero == [{"stage": 1, "reduce_bucket_size": 1000}, {"stage": 3, "reduce_bucket_size": 1000}]
+    assert all(e.ds_config["gradient_clipping"] == 0.25 for e in found if isinstance(e.ds_config, dict))
+
+
+def test_two_values_for_one_key_are_no_override() -> None:
+    found = expanded(THEIRS, {"zero_stage": [0, 2]})
+    assert [trial.engine.zero_stage for trial in found.trials] == [2]
+    assert [point.reason for point in found.invalid] == [
+        "engine.zero_stage is 0, and ds_config says zero_optimization.stage: 2;"
+        ' write "auto" there, or leave zero_stage out'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"scheduler": {"type": "WarmupLR"}}, "scheduler.type"),
+        ({"optimizer": {"type": "Lion"}}, "computes Adam and AdamW only"),
+        ({"fp16": {"enabled": True}}, "loss scale"),
+        ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, "NVMe"),
+        ({"train_batch_size": 17}, "which is 16"),
+    ],
+)
+def test_what_has_no_reference_is_invalid_with_its_reason(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(SpecError, match=reason):
+        expanded(THEIRS | change)
+
+
+def test_bfloat16_is_read_from_the_file() -> None:
+    assert the_trial(THEIRS | {"bf16": {"enabled": True}}).engine.dtype == "bfloat16"
+    filled = the_trial(THEIRS | {"bf16": {"enabled": "auto"}}, dtype="bfloat16").engine.ds_config
+    assert isinstance(filled, dict)
+    assert filled["bf16"] == {"enabled": True}
+
+
+def test_a_ds_config_is_for_deepspeed() -> None:
+    with pytest.raises(SpecError, match="a ds_config is DeepSpeed's"):
+        expanded(THEIRS, engine="ddp")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"gradient_clipping": 1.0, // off\n "train_batch_size": 4}', ":1: not JSON: it has no comments"),
+        ('{"gradient_clipping": 1.0,\n}', "a comma stands before the closing bracket; remove it"),
+        (
+            '{"gradient_clipping": 1.0,\n "gradient_clipping": 2.0}',
+            ":2: gradient_clipping: this key stands twice",
+        ),
+        ("[1]", "expected a mapping of DeepSpeed's keys"),
+    ],
+)
+def test_a_broken_file_is_one_message_with_its_line(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(text)
+    with pytest.raises(SpecError) as error:
+        expanded(str(tmp_path / "ds.json"))
+    assert message in str(error.value)
+
+
+def test_a_file_and_its_contents_are_the_same_trial(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(json.dumps(THEIRS))
+    assert the_trial(str(tmp_path / "ds.json")).trial_id == the_trial(THEIRS).trial_id

@@ -1,0 +1,150 @@
+"""`engine.ds_config`: a user's own DeepSpeed configuration, and the engine keys that follow from it.
+
+What the configuration says decides. The engine's keys, and so the axes, fill in what it leaves to them: keys
+that are `"auto"`, and keys that it does not have. Two different values for one key are a mistake, never an
+override.
+"""
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path as Directory
+from typing import Any
+
+from zbench.spec.deepspeed import PLAIN, from_deepspeed, leaves, put, to_deepspeed
+from zbench.spec.document import read_document
+from zbench.spec.engine import EngineSpec
+from zbench.spec.keys import Path, assign, value_at
+from zbench.spec.problems import shown
+from zbench.spec.trial import TrialSpec
+
+KEY = "engine.ds_config"
+_OURS = PLAIN | {
+    "bf16.enabled": "engine.dtype",
+    "data_types.grad_accum_dtype": "engine.grad_accum_dtype",
+    "communication_data_type": "engine.communication_dtype",
+    "optimizer.type": "engine.optimizer.name",
+}
+_NVME = (("none", "cpu", "auto"), "expected none or cpu; offload to NVMe is not measured here")
+_REFUSED = {  # key -> accepted values, and why no other
+    "scheduler": ((), "a learning rate that changes has no reference here; remove the block"),
+    "zero_optimization.offload_optimizer.device": _NVME,
+    "zero_optimization.offload_param.device": _NVME,
+    "optimizer.type": (
+        ("adam", "adamw", "auto"),
+        "the reference computes Adam and AdamW only; name one of them",
+    ),
+    "fp16.enabled": (
+        ("false", "auto"),
+        "DeepSpeed's loss scale has no reference here; use bf16, or neither for float32",
+    ),
+}
+_DERIVED = ("train_batch_size", "gradient_accumulation_steps")
+_ALWAYS = ("gradient_clipping",)
+"""Always written out: what DeepSpeed does without it depends on its version."""
+
+
+def with_ds_config(
+    config: dict[str, Any], varied: Collection[Path], place: Directory | None
+) -> dict[str, Any]:
+    """Return a configuration whose `ds_config` is complete and its engine keys agree; unchanged without one.
+
+    varied: the paths of the axes. place: where a relative path begins; None leaves a named file unread.
+    ValueError with the remedy where keys disagree; SpecError where the file cannot be read.
+    """
+    given = config["engine"].get("ds_config")
+    if given is None or (isinstance(given, str) and place is None):
+        return config
+    theirs = given
+    if isinstance(given, str):
+        assert place is not None
+        theirs = read_document(place / Directory(given).expanduser()).data
+    if not isinstance(theirs, Mapping):
+        raise ValueError(f"ds_config: expected a mapping of DeepSpeed's keys, got {shown(theirs)}")
+    written = dict(leaves(theirs))
+    for problem in _refusals(written):
+        raise ValueError(problem)
+    asked = _Asked(config, frozenset(varied))
+    config = _agreed(config, written, asked)
+    _check_batch(config, written.get("train_batch_size"))
+    return {**config, "engine": {**config["engine"], "ds_config": _filled(config, written, asked)}}
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Which keys the sweep itself sets: its axes, and what differs from the engine's defaults."""
+
+    config: Mapping[str, Any]
+    varied: frozenset[Path]
+
+    def sets(self, path: Path) -> bool:
+        """Whether the sweep sets a key."""
+        default = value_at({"engine": EngineSpec().model_dump(mode="json")}, path)
+        return path in self.varied or (path[0] == "engine" and value_at(self.config, path) != default)
+
+
+def _refusals(written: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in written.items():
+        key = "scheduler" if name.startswith("scheduler.") else name
+        if key in _REFUSED:
+            accepted, reason = _REFUSED[key]
+            if str(value).lower() not in accepted:
+                yield f"ds_config: {name}: {shown(value)}: {reason}"
+
+
+def _agreed(config: dict[str, Any], written: Mapping[str, Any], asked: _Asked) -> dict[str, Any]:
+    """Return the configuration with the keys that the ds_config decides; ValueError where others disagree.
+
+    What it leaves out takes DeepSpeed's default, unless the sweep sets it.
+    """
+    said = {key: value for key, value in written.items() if value != "auto"}
+    spoken = {_OURS[key]: key for key in said if key in _OURS}
+    left = {_OURS[key] for key, value in written.items() if value == "auto" and key in _OURS}
+    copy: dict[str, Any] = json.loads(json.dumps(config))
+    meant = from_deepspeed(_nested({"gradient_accumulation_steps": 1} | said)).document
+    for ours, value in leaves(meant):
+        path = tuple(ours.split("."))
+        if path[0] not in ("engine", "workload") or ours in left:
+            continue
+        if asked.sets(path):
+            now = value_at(config, path)
+            if ours not in spoken or now == value:
+                continue
+            raise ValueError(
+                f"{ours} is {shown(now)}, and ds_config says {spoken[ours]}: {shown(said[spoken[ours]])};"
+                f' write "auto" there, or leave {path[-1]} out'
+            )
+        if ours != "engine.dtype" or ours in spoken:
+            assign(copy, path, value)
+    return copy
+
+
+def _check_batch(config: Mapping[str, Any], total: object) -> None:
+    batch = config["workload"]["micro_batch_size"] * config["engine"]["gradient_accumulation_steps"]
+    batch *= config["run"]["world_size"]
+    follows = config["workload"].get("global_batch_size") is not None
+    if isinstance(total, int) and total != batch and not follows:
+        raise ValueError(
+            f"ds_config: train_batch_size: {total} is not micro_batch_size x gradient_accumulation_steps x"
+            f' world_size, which is {batch}; write "auto", or change one of them'
+        )
+
+
+def _filled(config: dict[str, Any], written: Mapping[str, Any], asked: _Asked) -> dict[str, Any]:
+    """Return the ds_config with what it leaves to the engine's keys written out."""
+    plain = {key: value for key, value in config["engine"].items() if key != "ds_config"}
+    trial = TrialSpec.model_validate({**config, "engine": plain, "axes": {}})
+    filled = {key: value for key, value in written.items() if value != "auto" and key not in _DERIVED}
+    for key, value in leaves(to_deepspeed(trial).document):
+        ours = tuple(_OURS.get(key, "").split("."))
+        wanted = written.get(key) == "auto" or key in _ALWAYS or key.startswith("optimizer.")
+        if key not in filled and key not in _DERIVED and (wanted or asked.sets(ours)):
+            filled[key] = value
+    return _nested(filled)
+
+
+def _nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    document: dict[str, Any] = {}
+    for key, value in flat.items():
+        put(document, key, value)
+    return document
