@@ -20,6 +20,8 @@ _LEADS_ASTRAY = ("PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
 def interpreter_of(trial: TrialSpec, base_dir: Path) -> Path | None:
     """Return the interpreter of a trial's ranks; None for the running one."""
     written = trial.engine.engine_python
+    if trial.workload.command is not None:  # the command itself runs there; its watcher runs here
+        return None
     return None if written is None else executable(written, base_dir)
 
 
@@ -28,6 +30,8 @@ def environment_facts(trial: TrialSpec, base_dir: Path) -> dict[str, str]:
     engine = trial.engine
     if engine.engine_python is None:
         return {}
+    if trial.workload.command is not None:
+        return {"path": str(executable(engine.engine_python, base_dir))}
     found = elsewhere(engine.engine, engine.engine_python, base_dir)
     return found.facts() if isinstance(found, Environment) else {}
 

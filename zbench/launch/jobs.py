@@ -40,6 +40,8 @@ def process_starts(
     """
     if isinstance(job, ReferenceJob):
         return [RankStart(pickle.dumps(job), str(logs / "rank0.log"), (job.error_stem, "reference"))]
+    if job.trial["workload"].get("command") is not None:  # one process, which starts the user's own launcher
+        return [RankStart(pickle.dumps(job), str(logs / "rank0.log"), (job.result_path, 0))]
     cpus = affinity.assign(job.world_size, cores)
     return [
         RankStart(

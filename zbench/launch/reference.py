@@ -12,6 +12,12 @@ from zbench.worker.job import reference_key
 REFERENCES = "references"
 
 
+def is_verified(trial: TrialSpec) -> bool:
+    """Whether a trial is held against anything: a command that saves no checkpoint is not."""
+    saves_nothing = trial.workload.command is not None and trial.workload.checkpoint is None
+    return trial.verify.mode != "off" and not saves_nothing
+
+
 class References:
     """The trajectories of one run, kept in `references/`, and why some could not be computed."""
 
@@ -21,7 +27,7 @@ class References:
 
     def known(self, trial: TrialSpec) -> bool:
         """Whether `get` answers at once."""
-        return trial.verify.mode == "off" or reference_key(trial) in self._found
+        return not is_verified(trial) or reference_key(trial) in self._found
 
     def get(self, trial: TrialSpec, watch: Watch | None = None) -> Path | Failure | None:
         """Return the trial's trajectory, computed if missing, or why it failed; None if nothing is verified.
@@ -29,7 +35,7 @@ class References:
         watch: sees the progress lines of the computation; what it returns is ignored. StorageError where
         there was no room to save the trajectory: the run stops, and verifies when it is resumed.
         """
-        if trial.verify.mode == "off":
+        if not is_verified(trial):
             return None
         key = reference_key(trial)
         if key not in self._found:

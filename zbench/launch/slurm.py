@@ -87,6 +87,8 @@ class SlurmExecutor:
 
     def run(self, task: Task, watch: Watch | None = None) -> Attempt:
         """Run a task as a job; UsageError where the ranks cannot be divided evenly among the nodes."""
+        if task.trial.workload.command is not None:
+            raise UsageError("workload.command: a command starts its own ranks; submit it by its own script")
         if task.trial.engine.engine_python is not None:
             raise UsageError(
                 "engine.engine_python: jobs run under the environment that submits them; leave it out,"

@@ -59,16 +59,11 @@ def configuration(spec: EngineSpec) -> dict[str, Any]:
     )
     counted = {"gradient_accumulation_steps": spec.gradient_accumulation_steps}
     theirs = {key: made[key] for key in always} | spec.ds_config | counted
-    theirs["optimizer"] = made["optimizer"] if "optimizer" not in spec.ds_config else _portable(theirs, mode)
+    if "optimizer" not in theirs or not torch.cuda.is_available():
+        theirs["optimizer"] = made[
+            "optimizer"
+        ]  # the same hyperparameters; without CUDA there is no fused Adam
     return theirs
-
-
-def _portable(theirs: dict[str, Any], mode: dict[str, Any]) -> dict[str, Any]:
-    """Return the user's optimizer block; where there is no CUDA, torch's Adam stands in for the fused one."""
-    block = theirs["optimizer"]
-    if torch.cuda.is_available():
-        return dict(block)
-    return {**block, "type": "Adam", "params": mode | block.get("params", {})}
 
 
 class DeepSpeedEngine:

@@ -1,5 +1,6 @@
 """Combinations that cannot exist, each with its reason and remedy. The first broken rule is reported."""
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -7,6 +8,7 @@ from pathlib import Path
 
 from zbench.spec.dependencies import refusals
 from zbench.spec.engine import EngineSpec
+from zbench.spec.interpreters import executable
 from zbench.spec.peers import peer_conflicts
 from zbench.spec.run import RunSpec
 from zbench.spec.workload import WorkloadSpec
@@ -57,11 +59,22 @@ def conflict(
 
     place: where relative paths of the sweep begin; None leaves other Python environments unexamined.
     """
+    if workload.command is not None:
+        return next(chain(refusals(engine), _command_conflicts(engine, place)), None)
     broken = ((rule.key, rule.reason) for rule in _RULES if rule.applies(engine))
     found = chain(
         refusals(engine), broken, peer_conflicts(engine, place), _run_conflicts(engine, run, workload)
     )
     return next(found, None)
+
+
+def _command_conflicts(engine: EngineSpec, place: Path | None) -> Iterator[tuple[str, str]]:
+    if engine.engine != "builtin":
+        yield "engine.engine", "a command brings its own engine; leave engine out"
+    if engine.engine_python is not None and place is not None:
+        python = executable(engine.engine_python, place)
+        if not os.access(python, os.X_OK):
+            yield "engine.engine_python", f"{engine.engine_python}: no such interpreter; name an environment"
 
 
 def _run_conflicts(engine: EngineSpec, run: RunSpec, workload: WorkloadSpec) -> Iterator[tuple[str, str]]:

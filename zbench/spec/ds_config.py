@@ -135,10 +135,12 @@ def _filled(config: dict[str, Any], written: Mapping[str, Any], asked: _Asked) -
     plain = {key: value for key, value in config["engine"].items() if key != "ds_config"}
     trial = TrialSpec.model_validate({**config, "engine": plain, "axes": {}})
     filled = {key: value for key, value in written.items() if value != "auto" and key not in _DERIVED}
+    has_optimizer = any(key.startswith("optimizer.") for key in written)
     for key, value in leaves(to_deepspeed(trial).document):
         ours = tuple(_OURS.get(key, "").split("."))
-        wanted = written.get(key) == "auto" or key in _ALWAYS or key.startswith("optimizer.")
-        if key not in filled and key not in _DERIVED and (wanted or asked.sets(ours)):
+        if key in filled or key in _DERIVED or (key.startswith("optimizer.") and not has_optimizer):
+            continue
+        if written.get(key) == "auto" or key in _ALWAYS or asked.sets(ours):
             filled[key] = value
     return _nested(filled)
 

@@ -13,6 +13,7 @@ from zbench.spec.axes import Axis, Point, included, matching, resolve_axes
 from zbench.spec.batch import KEY as BATCH_KEY
 from zbench.spec.batch import with_accumulation
 from zbench.spec.combinations import conflict
+from zbench.spec.command import SHAPING
 from zbench.spec.ds_config import KEY as DS_KEY
 from zbench.spec.ds_config import with_ds_config
 from zbench.spec.keys import Path, assign, short_name, value_at
@@ -100,7 +101,8 @@ def _walk(
         if matched:
             yield None
         else:
-            yield _trial(config, _shown_axes(config, values, axes, is_extra), values, sweep.place)
+            shown_axes = _shown_axes(config, values, axes, is_extra)
+            yield _held(sweep, values, _trial(config, shown_axes, values, sweep.place))
 
 
 def checked_axes(sweep: SweepSpec) -> list[Axis]:
@@ -119,7 +121,11 @@ def trial_at(sweep: SweepSpec, point: Point) -> TrialSpec | InvalidTrial:
     axes = {axis.key: axis for axis in resolve_axes(sweep)}
     values = {axes[key].path: value for key, value in point.items()}
     config = configured(base_config(sweep), values)
-    return _trial(config, _shown_axes(config, values, list(axes.values()), False), values, sweep.place)
+    return _held(
+        sweep,
+        values,
+        _trial(config, _shown_axes(config, values, list(axes.values()), False), values, sweep.place),
+    )
 
 
 def is_excluded(sweep: SweepSpec, trial: TrialSpec | InvalidTrial) -> bool:
@@ -189,6 +195,27 @@ def _without_nulls(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+
+
+def _held(
+    sweep: SweepSpec, values: dict[Path, Any], trial: TrialSpec | InvalidTrial
+) -> TrialSpec | InvalidTrial:
+    """Return a command's trial with the engine keys of the run that it is held against; others as they are.
+
+    That run is the file's own configuration with the trial's values of whatever changes what is trained.
+    """
+    if isinstance(trial, InvalidTrial) or trial.workload.command is None or trial.verify.against is not None:
+        return trial
+    if trial.verify.mode == "off" or trial.workload.checkpoint is None:
+        return trial
+    same = {path: value for path, value in values.items() if path[0] != "engine" or path[1] in SHAPING}
+    base = _trial(configured(base_config(sweep), same), {}, same, sweep.place)
+    if isinstance(base, InvalidTrial):
+        reason = f"the run that it is held against cannot exist: {base.reason}; set verify.against"
+        return InvalidTrial(trial.axes, trial.config(), reason, trial.trial_id, base.key)
+    mine, theirs = trial.config()["engine"], base.config()["engine"]
+    other = {key: theirs.get(key) for key in mine | theirs if mine.get(key) != theirs.get(key)}
+    return trial.model_copy(update={"verify": trial.verify.model_copy(update={"against": other})})
 
 
 def _trial(

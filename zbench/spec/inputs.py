@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zbench.errors import SpecError, UsageError
-from zbench.spec import shapes
+from zbench.spec import command, shapes
 from zbench.spec.axes import matching, resolve_axes
 from zbench.spec.expand import InvalidTrial, all_points
 from zbench.spec.presets import gpt_shape, mlp_shape
@@ -71,6 +71,13 @@ def _workloads(sweep: SweepSpec) -> Iterator[WorkloadSpec]:
 def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str]]:
     """Yield key and message of what is unfit in one workload."""
     name = workload.model
+    if workload.command is not None:
+        yield from command.mistakes(workload.command, workload.step_times, workload.checkpoint)
+        yield from _unread_by_commands(workload)
+        return
+    for key in ("step_times", "checkpoint"):
+        if getattr(workload, key) is not None:
+            yield f"workload.{key}", f"{key} belongs to workload.command; name one, or leave {key} out"
     if name in BUILT_IN_MODELS:
         try:
             BUILT_IN_MODELS[name](workload.preset, workload.options)
@@ -94,6 +101,13 @@ def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str
         message = _text_mistake(base_dir / workload.data.text, workload.sequence_length)
         if message:
             yield "workload.data.text", message
+
+
+def _unread_by_commands(workload: WorkloadSpec) -> Iterator[tuple[str, str]]:
+    default = WorkloadSpec()
+    for key in ("model", "preset", "options", "loss", "data", "activation_checkpointing"):
+        if getattr(workload, key) != getattr(default, key):
+            yield f"workload.{key}", f"a command brings its own model and data; leave {key} out"
 
 
 def _text_mistake(path: Path, sequence_length: int) -> str | None:

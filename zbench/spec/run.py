@@ -1,10 +1,10 @@
 """RunSpec and VerifySpec: how a trial is run, timed and judged."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from zbench.spec.base import ByteCount, Seconds, Share, SpecModel
+from zbench.spec.base import ByteCount, GrownModel, Seconds, Share, SpecModel
 
 MAX_SEED = 2**63 - 1
 MAX_THREADS = 4096
@@ -52,10 +52,16 @@ class RunSpec(SpecModel):
     memory_limit: ByteCount | None = Field(None, description="Memory a rank may allocate, such as `2Gi`.")
 
 
-class VerifySpec(SpecModel):
+class VerifySpec(GrownModel):
     """How the timed run is checked against plain PyTorch."""
+
+    _later = ("against",)
 
     mode: Literal["off", "reference", "full"] = Field(
         "full",
         description="`off`, `reference` (bits against plain PyTorch) or `full` (also a float64 run).",
+    )
+    against: dict[str, Any] | None = Field(
+        None,
+        description="Engine keys of the run that a command is held against; zbench fills in the file's own.",
     )

@@ -5,6 +5,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from zbench.spec.base import ElementCount, GrownModel
+from zbench.spec.command import StepTimesSpec
 
 
 class DataSpec(GrownModel):
@@ -37,7 +38,7 @@ class DataSpec(GrownModel):
 class WorkloadSpec(GrownModel):
     """The model, its data and the size of one micro-batch on one rank."""
 
-    _later = ("loss", "global_batch_size")
+    _later = ("loss", "global_batch_size", "command", "step_times", "checkpoint")
 
     model: str = Field(
         "gpt",
@@ -62,6 +63,17 @@ class WorkloadSpec(GrownModel):
     )
     backwards_per_step: int = Field(
         1, ge=1, description="Backward calls in one step where the engine does not count micro-batches."
+    )
+    command: str | None = Field(
+        None,
+        min_length=1,
+        description="Your own training script, run as it is: a template, `python train.py {zero_stage}`.",
+    )
+    step_times: StepTimesSpec | None = Field(None, description="Where a command's step times are read.")
+    checkpoint: str | None = Field(
+        None,
+        min_length=1,
+        description="What the command saves at its last step and is judged by, such as `{output}/model`.",
     )
     activation_checkpointing: bool = Field(
         False, description="Recompute activations in backward instead of keeping them."

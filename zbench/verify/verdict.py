@@ -92,10 +92,11 @@ def _weigh(
     if observed.moments and reference.true_moments:
         errors.append(errors_of(observed.moments, plain.moments, reference.true_moments))
     ratio = max(e.ratio for e in errors)
-    return _name_of(ratio), ratio, _worst(errors, suspects), []
+    return name_of(ratio), ratio, _worst(errors, suspects), []
 
 
-def _name_of(ratio: float) -> VerdictName:
+def name_of(ratio: float) -> VerdictName:
+    """Return the verdict that an error ratio means."""
     if ratio <= EQUIVALENT_UP_TO:
         return "equivalent"
     return "drifted" if ratio <= DRIFTED_UP_TO else "wrong"

@@ -17,7 +17,7 @@ from typing import Any
 
 from zbench.record.record import Failure
 from zbench.spec.accumulation import accumulation
-from zbench.spec.trial import TrialSpec
+from zbench.spec.trial import NOT_IDENTITY, TrialSpec
 
 _DTYPES = {"dtype", "grad_accum_dtype", "communication_dtype"}
 _SHAPES_THE_REFERENCE = _DTYPES | {"gradient_clipping", "optimizer", "param_groups"}
@@ -90,6 +90,10 @@ def reference_key(trial: TrialSpec) -> str:
     It covers the workload, the optimizer, dtypes, clipping, world size, seed, number of steps and the order
     of summation; not the stage, offload, buckets or schedule, which must not change a bit.
     """
+    if trial.workload.command is not None:
+        base = held_against(trial).config()
+        base["run"] = {key: value for key, value in base["run"].items() if key not in NOT_IDENTITY}
+        return hashlib.sha256(json.dumps(base, sort_keys=True).encode()).hexdigest()[:16]
     engine = trial.engine
     what: dict[str, Any] = {
         "workload": trial.workload.model_dump(mode="json"),
@@ -107,6 +111,16 @@ def reference_key(trial: TrialSpec) -> str:
     }
     canonical = json.dumps(what, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+
+def held_against(trial: TrialSpec) -> TrialSpec:
+    """Return the trial that a command's trial is held against: its own, but for `verify.against`."""
+    against = trial.verify.against or {}
+    changed = trial.config()["engine"] | against
+    engine = {key: value for key, value in changed.items() if value is not None or key not in against}
+    return TrialSpec.model_validate(
+        {**trial.config(), "engine": engine, "verify": {"mode": trial.verify.mode}}
+    )
 
 
 def error_path(result_path: str, rank: int | str) -> Path:

@@ -13,6 +13,7 @@ from zbench.worker.failure import report
 from zbench.worker.job import RankJob, ReferenceJob, threads_per_rank, write_json
 from zbench.worker.progress import Progress
 from zbench.worker.rank import run_trial, trial_workload
+from zbench.worker.script import run_base, run_script
 
 
 def run_rank(job: RankJob) -> None:
@@ -21,7 +22,8 @@ def run_rank(job: RankJob) -> None:
     A failure is written beside the result, with its traceback on stderr, and raised as SystemExit(1).
     """
     try:
-        result = run_trial(job, TrialSpec.model_validate(job.trial))
+        trial = TrialSpec.model_validate(job.trial)
+        result = run_trial(job, trial) if trial.workload.command is None else run_script(job, trial)
         if job.rank == 0:
             write_json(Path(job.result_path), result)
         process.stop()
@@ -33,6 +35,8 @@ def run_reference(job: ReferenceJob) -> None:
     """Compute and save the reference trajectory of a trial; failures as in `run_rank`."""
     try:
         trial = TrialSpec.model_validate(job.trial)
+        if trial.workload.command is not None:
+            return run_base(job, trial)
         process.set_threads(threads_per_rank(trial))
         task = ReferenceTask(
             trial_workload(trial, job.base_dir),

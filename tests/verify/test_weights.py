@@ -1,0 +1,134 @@
+"""Weights that scripts save: read without running anything, and judged against a base and its yardstick."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from zbench.errors import UsageError
+from zbench.verify.by_weights import Base, judge_weights, load_base, save_base
+from zbench.verify.saved_weights import read_weights
+
+
+class Settings:
+    """What a checkpoint of DeepSpeed's holds beside its tensors: a class that torch does not know."""
+
+    ran = False
+
+    def __init__(self) -> None:
+        self.stage = 2
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        Settings.ran = True
+
+
+def weights() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return {"a.weight": torch.randn(6, 5, generator=generator), "b": torch.randn(7, generator=generator)}
+
+
+def same(found: dict[str, Tensor]) -> bool:
+    return found.keys() == weights().keys() and all(torch.equal(found[n], v) for n, v in weights().items())
+
+
+def test_safetensors_alone_and_in_shards(tmp_path: Path) -> None:
+    save_file(weights(), tmp_path / "model.safetensors")
+    assert same(read_weights(tmp_path / "model.safetensors"))
+    (tmp_path / "shards").mkdir()
+    for number, (name, value) in enumerate(weights().items()):
+        save_file({name: value}, tmp_path / "shards" / f"model-{number}.safetensors")
+    assert same(read_weights(tmp_path / "shards"))
+
+
+@pytest.mark.parametrize("wrapper", [None, "model", "state_dict"])
+def test_a_torch_file_wrapped_or_not(wrapper: str | None, tmp_path: Path) -> None:
+    saved = weights() if wrapper is None else {wrapper: weights(), "step": 3}
+    torch.save(saved, tmp_path / "model.pt")
+    assert same(read_weights(tmp_path / "model.pt"))
+
+
+def test_classes_in_a_checkpoint_are_not_run(tmp_path: Path) -> None:
+    torch.save({"module": weights(), "settings": Settings()}, tmp_path / "model.pt")
+    assert same(read_weights(tmp_path / "model.pt"))
+    assert not Settings.ran
+
+
+class Harmful:
+    def __reduce__(self) -> Any:
+        return (Path.touch, (Path("harmed"),))
+
+
+def test_a_file_that_would_run_something_runs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    torch.save({"module": weights(), "trap": Harmful()}, tmp_path / "model.pt")
+    with contextlib.suppress(UsageError):  # refused, or read with the trap left inert
+        read_weights(tmp_path / "model.pt")
+    assert not (tmp_path / "harmed").exists()
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_a_folder_of_deepspeeds_is_put_together_from_its_parts(stage: int, tmp_path: Path) -> None:
+    """The float32 masters of two ranks, laid out as DeepSpeed's own zero_to_fp32 reads them."""
+    step = tmp_path / "global_step4"
+    step.mkdir()
+    (tmp_path / "latest").write_text("global_step4")
+    shapes = [{name: value.shape for name, value in weights().items()}]
+    rounded = {name: value.bfloat16() for name, value in weights().items()}
+    model = {"module": rounded if stage == 2 else {}, "param_shapes": shapes, "settings": Settings()}
+    name = "mp_rank_00_model_states.pt" if stage == 2 else "zero_pp_rank_0_mp_rank_00_model_states.pt"
+    torch.save(model, step / name)
+    for rank in range(2):
+        if stage == 2:
+            flat = torch.cat([value.flatten() for value in weights().values()] + [torch.zeros(1)])
+            state = {"single_partition_of_fp32_groups": [flat.chunk(2)[rank]]}
+        else:
+            halves = [torch.cat([v.flatten(), torch.zeros(v.numel() % 2)]) for v in weights().values()]
+            state = {"fp32_flat_groups": [torch.cat([half.chunk(2)[rank] for half in halves])]}
+        torch.save({"optimizer_state_dict": state}, step / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
+    assert same(read_weights(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["absent", "model.npz", "empty"])
+def test_what_cannot_be_read_is_said_with_what_can(name: str, tmp_path: Path) -> None:
+    (tmp_path / "model.npz").write_text("x")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match=r"expected \*.safetensors, a torch file"):
+        read_weights(tmp_path / name)
+
+
+def moved(by: float) -> dict[str, Tensor]:
+    return {name: value + by * torch.ones_like(value) for name, value in weights().items()}
+
+
+@pytest.mark.parametrize(
+    ("mine", "verdict"),
+    [
+        (weights(), "identical"),
+        (moved(2e-6), "equivalent"),
+        (moved(1e-4), "drifted"),
+        (moved(1e-2), "wrong"),
+        ({**weights(), "b": torch.full((7,), float("nan"))}, "wrong"),
+        ({"b": weights()["b"]}, "unchecked"),
+        ({**weights(), "b": torch.zeros(8)}, "unchecked"),
+    ],
+)
+def test_the_distance_of_two_base_runs_is_the_yardstick(
+    mine: dict[str, Tensor], verdict: str, tmp_path: Path
+) -> None:
+    save_base(Base(weights(), moved(1e-6)), tmp_path / "base.safetensors")
+    found = judge_weights(mine, load_base(tmp_path / "base.safetensors"))
+    assert found.correctness.verdict == verdict
+
+
+def test_without_a_yardstick_only_equal_bits_are_judged() -> None:
+    base = Base(weights(), None)
+    assert judge_weights(weights(), base).correctness.verdict == "identical"
+    other = judge_weights(moved(1e-6), base)
+    assert other.correctness.verdict == "unchecked"
+    assert "no yardstick" in other.warnings[0]

@@ -1,0 +1,70 @@
+"""Peak memory of processes that are not ours: a tree of them, watched from outside."""
+
+import shutil
+import subprocess
+import threading
+from contextlib import suppress
+
+import psutil
+
+from zbench.record.record import Memory
+
+_PAUSE_SECONDS = 0.1
+_ASK = ("nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits")
+
+
+class TreeMemory:
+    """Samples the processes below one process from a thread of its own, until `stop`.
+
+    A process's own memory is its unique set size (USS): what would be free if it ended. Samples are 0.1 s
+    apart, so a shorter peak can be missed and the figures are marked as estimates.
+    """
+
+    def __init__(self, root: int, *, device: bool) -> None:
+        """device: ask nvidia-smi, too, where it is there."""
+        self._root, self._asks_device = root, device and shutil.which(_ASK[0]) is not None
+        self._own = self._resident = self._tree = self._device = 0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> Memory:
+        """Return the largest figures of any one process; `tree` is the sum over all at one moment."""
+        self._end.set()
+        self._thread.join()
+        device = self._device if self._asks_device else self._own
+        host = self._own if self._asks_device else 0
+        return Memory(device, host, self._resident, {"process_tree": self._tree}, exact=False)
+
+    def _watch(self) -> None:
+        while not self._end.wait(_PAUSE_SECONDS):
+            self._sample()
+
+    def _sample(self) -> None:
+        own, resident = {}, 0
+        with suppress(psutil.NoSuchProcess):
+            root = psutil.Process(self._root)
+            for process in (root, *root.children(recursive=True)):
+                with suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+                    figures = process.memory_full_info()
+                    own[process.pid] = figures.uss
+                    resident = max(resident, figures.rss)
+        if own:
+            self._own, self._tree = max(self._own, *own.values()), max(self._tree, sum(own.values()))
+            self._resident = max(self._resident, resident)
+        if self._asks_device:
+            self._device = max(self._device, _device_bytes(set(own)))
+
+
+def _device_bytes(pids: set[int]) -> int:
+    """Return the most device memory that one of these processes holds, as the driver reports it."""
+    try:
+        told = subprocess.run(_ASK, capture_output=True, text=True, timeout=5, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    held = [0]
+    for line in told.splitlines():
+        pid, _, mebibytes = line.partition(",")
+        if pid.strip().isdigit() and int(pid) in pids and mebibytes.strip().isdigit():
+            held.append(int(mebibytes) << 20)
+    return max(held)

@@ -1,0 +1,140 @@
+"""The weights that a training script saved: safetensors, torch files, and folders of DeepSpeed's.
+
+Torch files are read with `weights_only=True`: nothing in them is run. Classes that torch does not know, as
+DeepSpeed's checkpoints hold, are read as inert stand-ins.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from zbench.errors import UsageError
+
+_TORCH = (".pt", ".pth", ".bin", ".ckpt")
+_PARTS = re.compile(r"zero_pp_rank_(\d+)_mp_rank_00_optim_states\.pt")
+_WRAPPERS = ("module", "model", "state_dict", "model_state_dict")
+_EXPECTED = "expected *.safetensors, a torch file (.pt, .pth, .bin), or a folder of them or of DeepSpeed's"
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Return name -> floating-point weight on the CPU; UsageError where there is none to be read."""
+    if path.is_file():
+        found = _of_file(path)
+    elif path.is_dir():
+        found = _of_folder(path)
+    else:
+        raise UsageError(f"workload.checkpoint: the command left no {path.name}; {_EXPECTED}")
+    weights = {name: value for name, value in found.items() if value.is_floating_point()}
+    if not weights:
+        raise UsageError(f"workload.checkpoint: no weights in {path.name}; {_EXPECTED}")
+    return weights
+
+
+def _of_file(path: Path) -> dict[str, Tensor]:
+    if path.suffix == ".safetensors":
+        try:
+            return dict(load_file(path))
+        except Exception as error:
+            raise UsageError(f"workload.checkpoint: {path.name} is no safetensors file: {error}") from None
+    if path.suffix not in _TORCH:
+        raise UsageError(f"workload.checkpoint: cannot read {path.name}; {_EXPECTED}")
+    return dict(_tensors(_loaded(path)))
+
+
+def _of_folder(path: Path) -> dict[str, Tensor]:
+    latest = path / "latest"
+    if latest.is_file() and (path / latest.read_text().strip()).is_dir():
+        path = path / latest.read_text().strip()
+    if (path / "mp_rank_00_model_states.pt").is_file() or list(path.glob("zero_pp_rank_0_*model_states.pt")):
+        return _of_deepspeed(path)
+    for pattern in ("*.safetensors", *(f"*{ending}" for ending in _TORCH)):
+        files = sorted(
+            file for file in path.glob(pattern) if not file.name.startswith(("optim", "rng", "sched"))
+        )
+        if pattern == "*.bin":
+            files = [file for file in files if file.name != "training_args.bin"]
+        if files:
+            return {name: value for file in files for name, value in _of_file(file).items()}
+    return {}
+
+
+def _of_deepspeed(path: Path) -> dict[str, Tensor]:
+    """Return the weights of a DeepSpeed checkpoint: float32 masters where ZeRO keeps them."""
+    models = [path / "mp_rank_00_model_states.pt", *sorted(path.glob("zero_pp_rank_0_*model_states.pt"))]
+    state = _loaded(next(file for file in models if file.is_file()))
+    module = dict(_tensors(state.get("module") or {}))
+    shapes = state.get("param_shapes")
+    numbered = {int(match[1]): file for file in path.iterdir() if (match := _PARTS.fullmatch(file.name))}
+    parts = [_loaded(numbered[rank])["optimizer_state_dict"] for rank in sorted(numbered)]
+    if not parts or not shapes:
+        return module
+    groups = [dict(group) for group in (shapes if isinstance(shapes, list) else [shapes])]
+    if "fp32_flat_groups" in parts[0]:  # stage 3: every weight is divided among the ranks
+        flat = [torch.cat(list(part["fp32_flat_groups"])) for part in parts]
+        return module | dict(_of_stage_3(groups, flat))
+    masters = "single_partition_of_fp32_groups"
+    if masters in parts[0]:
+        whole = [torch.cat([part[masters][at] for part in parts]) for at in range(len(groups))]
+        return module | {
+            n: v for group, flat in zip(groups, whole, strict=True) for n, v in _cut(group, flat)
+        }
+    return module
+
+
+def _cut(shapes: Mapping[str, torch.Size], flat: Tensor) -> Iterator[tuple[str, Tensor]]:
+    at = 0
+    for name, shape in shapes.items():
+        size = shape.numel()
+        yield name, flat[at : at + size].reshape(shape)
+        at += size
+
+
+def _of_stage_3(groups: list[dict[str, torch.Size]], flat: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Yield weights of which each rank has an equal, padded part, one weight after another."""
+    at, ranks = 0, len(flat)
+    for name, shape in (item for group in groups for item in group.items()):
+        each = -(-shape.numel() // ranks)
+        yield name, torch.cat([part[at : at + each] for part in flat])[: shape.numel()].reshape(shape)
+        at += each
+
+
+def _tensors(value: Any, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield the named tensors of a state dict, from inside what it is usually wrapped in."""
+    if not isinstance(value, Mapping):
+        return
+    inner = next((value[key] for key in _WRAPPERS if isinstance(value.get(key), Mapping)), None)
+    for name, item in (value if inner is None else inner).items():
+        if isinstance(item, Tensor):
+            yield f"{prefix}{name}", item
+
+
+def _loaded(path: Path) -> Any:
+    """Return what a torch file holds, with inert stand-ins for classes that torch does not know."""
+    try:
+        unknown = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+        stand_ins = [(type(name.rpartition(".")[2], (_Inert,), {}), name) for name in unknown]
+        with torch.serialization.safe_globals(list(stand_ins)):
+            return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UsageError(
+            f"workload.checkpoint: cannot read {path.name} without running it: {first}"
+        ) from None
+
+
+class _Inert:
+    """Takes the place of a class: keeps nothing and does nothing."""
+
+    def __new__(cls, *_: Any, **__: Any) -> "_Inert":
+        return super().__new__(cls)
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """Take any arguments."""
+
+    def __setstate__(self, _: Any) -> None:
+        """Take any state."""

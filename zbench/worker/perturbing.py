@@ -1,0 +1,88 @@
+"""Moves every weight by one unit in the last place before training, in a script that knows nothing of it.
+
+Python imports `sitecustomize` at its start where its directory is on PYTHONPATH. Ours changes nothing but
+`torch.optim.Optimizer.__init__`: the first optimizer that takes a parameter nudges it, up and down in turn,
+the same on every rank. How far the result moves is a distance that rounding alone explains.
+"""
+
+from pathlib import Path
+
+SOURCE = '''\
+"""Written by zbench for one run of a training script; see zbench/worker/perturbing.py."""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+_TARGET = "torch.optim.optimizer"
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, inner):
+        self._inner = inner
+
+    def create_module(self, spec):
+        return self._inner.create_module(spec)
+
+    def exec_module(self, module):
+        self._inner.exec_module(module)
+        _patch(module.Optimizer)
+
+
+class _Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name != _TARGET:
+            return None
+        sys.meta_path.remove(self)
+        found = importlib.util.find_spec(name)
+        if found is not None and found.loader is not None:
+            found.loader = _Loader(found.loader)
+        return found
+
+
+def _patch(optimizer):
+    original, seen = optimizer.__init__, set()
+
+    def nudging(self, params, defaults):
+        original(self, params, defaults)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in seen:
+                    seen.add(id(parameter))
+                    _nudge(parameter)
+
+    optimizer.__init__ = nudging
+
+
+def _nudge(parameter):
+    import torch
+
+    with torch.no_grad():
+        local = parameter.to_local() if hasattr(parameter, "to_local") else parameter.data
+        if local.numel() and local.is_floating_point():
+            up = torch.arange(local.numel(), device=local.device).reshape(local.shape) % 2 == 0
+            infinite = torch.full_like(local, float("inf"))
+            local.copy_(torch.nextafter(local, torch.where(up, infinite, -infinite)))
+
+
+def _run_next():
+    """Run the sitecustomize that this one hides, if there is one."""
+    places = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
+    found = importlib.machinery.PathFinder.find_spec("sitecustomize", places)
+    if found is not None and found.loader is not None:
+        found.loader.exec_module(importlib.util.module_from_spec(found))
+
+
+sys.meta_path.insert(0, _Finder())
+_run_next()
+'''
+
+
+def write(directory: Path) -> Path:
+    """Write the file and return its directory, for the front of PYTHONPATH."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "sitecustomize.py").write_text(SOURCE)
+    return directory

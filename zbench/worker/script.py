@@ -1,0 +1,273 @@
+"""A trial that is a command: run the user's script once, time its steps from outside, judge what it saved."""
+
+import dataclasses
+import json
+import os
+import resource
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from zbench.errors import UsageError
+from zbench.measure.tree import TreeMemory
+from zbench.record.record import Correctness, Memory, Timing
+from zbench.spec.accumulation import accumulation
+from zbench.spec.command import names_of, rendered, values_of, words
+from zbench.spec.deepspeed import to_deepspeed
+from zbench.spec.interpreters import executable
+from zbench.spec.trial import TrialSpec
+from zbench.verify.by_weights import Base, judge_weights, load_base, same_bits, save_base
+from zbench.verify.saved_weights import read_weights
+from zbench.verify.verdict import Judgement
+from zbench.worker import perturbing
+from zbench.worker.job import RankJob, ReferenceJob, held_against
+from zbench.worker.progress import Progress
+from zbench.worker.step_times import ConsoleTimes, Line, seconds_in
+
+_DRAIN_SECONDS = 2.0
+_LONGEST_LINE = 300
+_OUT_OF_MEMORY = ("out of memory", "OutOfMemoryError", "can't allocate memory", "Cannot allocate memory")
+_REPOSITORY = str(Path(__file__).parents[2])
+
+
+class CommandFailedError(Exception):
+    """The command ended with another status than 0."""
+
+
+@dataclass(slots=True)
+class Run:
+    """What one run of a command left: seconds of each step, memory, and where its output is."""
+
+    seconds: list[float]
+    memory: Memory
+    values: dict[str, Any]
+
+
+def run_script(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
+    """Run a command trial; return the result in the record's fields."""
+    scratch = Path(job.result_path).parent / "script"
+    warmup, timed = trial.run.warmup_steps, trial.run.steps
+    with Progress(job.progress_path) as progress:
+
+        def on_step(number: int, seconds: float) -> None:
+            phase, at, of = (
+                ("warmup", number, warmup) if number <= warmup else ("timed", number - warmup, timed)
+            )
+            progress.step(phase, min(at, max(of, 1)), max(of, 1), seconds)
+
+        done = run_once(trial, Path(job.base_dir), scratch, on_step)
+    judgement = _judged(job, trial, done)
+    shutil.rmtree(scratch, ignore_errors=True)
+    return {
+        "outcome": "ok",
+        "error": None,
+        "timing": dataclasses.asdict(_timing(trial, done.seconds)),
+        "memory": dataclasses.asdict(done.memory),
+        "correctness": dataclasses.asdict(judgement.correctness),
+        "warnings": judgement.warnings,
+    }
+
+
+def run_base(job: ReferenceJob, trial: TrialSpec) -> None:
+    """Run the configuration that a command's trial is held against, twice, and save the weights of both.
+
+    Where both end with the same bits, the second is replaced by a run from perturbed weights.
+    """
+    base, scratch = held_against(trial), Path(f"{job.reference_path}.script")
+    with Progress(job.progress_path) as progress:
+
+        def weights(number: int, *, perturbed: bool = False) -> Mapping[str, Tensor]:
+            shutil.rmtree(scratch, ignore_errors=True)
+            done = run_once(base, Path(job.base_dir), scratch, lambda *_: None, perturbed=perturbed)
+            progress.step("reference", number, 3)
+            return _weights(base, done)
+
+        try:
+            first, again = weights(1), weights(2)
+            if same_bits(first, again):
+                again = weights(3, perturbed=True)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    save_base(Base(first, None if same_bits(first, again) else again), Path(job.reference_path))
+
+
+def run_once(
+    trial: TrialSpec,
+    base_dir: Path,
+    scratch: Path,
+    on_step: Callable[[int, float], None],
+    *,
+    perturbed: bool = False,
+) -> Run:
+    """Run the command of a trial to its end. scratch: gets its files. on_step: told each step on the console.
+
+    UsageError where the command cannot start or tells no step times; MemoryError where it says that it ran
+    out of memory; CommandFailedError otherwise.
+    """
+    spec = trial.workload
+    assert spec.command is not None
+    assert spec.step_times is not None
+    values = _prepared(trial, scratch)
+    environment = _environment(trial, base_dir, scratch if perturbed else None)
+    command = words(spec.command, values)
+    samples = trial.run.world_size * spec.micro_batch_size * accumulation(trial.engine, spec).backwards
+    began = time.perf_counter()
+    process = _start(command, base_dir, environment, trial.run.memory_limit)
+    memory = TreeMemory(process.pid, device=trial.run.device != "cpu")
+    console = ConsoleTimes(spec.step_times, samples, began)
+    reader = _Reader(process, console, on_step)
+    status = process.wait()
+    reader.finish()
+    figures = memory.stop()
+    if status != 0:
+        raise _failure(status, reader.last_lines)
+    file = spec.step_times.jsonl
+    path = None if file is None else base_dir / rendered(file, values)
+    seconds = console.all() if path is None else list(seconds_in(path, spec.step_times.seconds))
+    return Run(_measured(trial, seconds), figures, values)
+
+
+def _prepared(trial: TrialSpec, scratch: Path) -> dict[str, Any]:
+    """Make the output directory and the files that the command asks for; return name -> value."""
+    output = scratch / "output"
+    output.mkdir(parents=True)
+    values = values_of(trial.config()) | {"output": output}
+    asked = names_of(str(trial.workload.command))
+    for name, text in _files(trial, asked):
+        path = scratch / name
+        path.write_text(text)
+        values[Path(name).stem] = path
+    if "port" in asked:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            values["port"] = server.getsockname()[1]
+    return values
+
+
+def _files(trial: TrialSpec, asked: set[str]) -> list[tuple[str, str]]:
+    found = []
+    if "ds_config" in asked:
+        document = to_deepspeed(trial).document
+        if isinstance(trial.engine.ds_config, dict):
+            counted = {"gradient_accumulation_steps": trial.engine.gradient_accumulation_steps}
+            micro = {"train_micro_batch_size_per_gpu": trial.workload.micro_batch_size}
+            document = micro | trial.engine.ds_config | counted
+        found.append(("ds_config.json", json.dumps(document, indent=2)))
+    if asked.isdisjoint(("accelerate_config", "training_args")):
+        return found
+    from zbench.spec.targets import accelerate, hf_trainer  # needs YAML, which a worker elsewhere may lack
+
+    if "accelerate_config" in asked:
+        found.append(("accelerate_config.yaml", accelerate(trial).text))
+    if "training_args" in asked:
+        found.append(("training_args.json", hf_trainer(trial).text))
+    return found
+
+
+def _environment(trial: TrialSpec, base_dir: Path, perturbed: Path | None) -> dict[str, str]:
+    """Return the variables of the command: the caller's, with the interpreter's programs and the threads."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "OPENBLAS_", "PYTORCH_NVML"))}
+    own = [entry for entry in env.pop("PYTHONPATH", "").split(os.pathsep) if entry not in ("", _REPOSITORY)]
+    if perturbed is not None:
+        own.insert(0, str(perturbing.write(perturbed / "perturbing")))
+    if own:
+        env["PYTHONPATH"] = os.pathsep.join(own)
+    written = trial.engine.engine_python
+    python = Path(sys.executable) if written is None else executable(written, base_dir)
+    env["PATH"] = os.pathsep.join([str(python.parent), env.get("PATH", os.defpath)])
+    return env | {"OMP_NUM_THREADS": str(trial.run.threads_per_rank)}
+
+
+def _start(
+    command: list[str], base_dir: Path, environment: dict[str, str], memory_limit: int | None
+) -> subprocess.Popen[str]:
+    """Start the command in this process's group, so that whatever ends the group ends it."""
+
+    def limit() -> None:
+        if memory_limit is not None:
+            resource.setrlimit(resource.RLIMIT_DATA, (memory_limit, memory_limit))
+
+    try:
+        return subprocess.Popen(
+            command, cwd=base_dir, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, errors="replace", bufsize=1, preexec_fn=limit,
+        )  # fmt: skip
+    except OSError as error:
+        raise UsageError(f"workload.command: {command[0]} cannot be started: {error.strerror}") from None
+
+
+class _Reader:
+    """Copies the console to the log as it comes, and tells of each step that it shows."""
+
+    def __init__(
+        self, process: subprocess.Popen[str], console: ConsoleTimes, on_step: Callable[[int, float], None]
+    ) -> None:
+        self._process, self._console, self._on_step = process, console, on_step
+        self.last_lines: list[str] = []
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Wait for the rest of the output; a process that the script left may hold the pipe open."""
+        self._thread.join(_DRAIN_SECONDS)
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for text in self._process.stdout:
+            print(text, end="", flush=True)
+            self.last_lines = [*self.last_lines[-40:], text.strip()]
+            seconds = self._console.feed(Line(text, time.perf_counter()))
+            if seconds is not None:
+                self._on_step(len(self._console.seconds), seconds)
+
+
+def _failure(status: int, lines: list[str]) -> Exception:
+    told = [line for line in lines if line]
+    words = next((line for line in reversed(told) if any(word in line for word in _OUT_OF_MEMORY)), None)
+    if words is not None:
+        return MemoryError(words[:_LONGEST_LINE])
+    named = [line for line in told if "Error: " in line or line.endswith("Error")]
+    last = (named or told or ["it said nothing"])[-1]
+    return CommandFailedError(f"the command ended with status {status}: {last[:_LONGEST_LINE]}")
+
+
+def _measured(trial: TrialSpec, seconds: list[float]) -> list[float]:
+    """Return the seconds of the timed steps; UsageError where the script told of none."""
+    timed = seconds[trial.run.warmup_steps :]
+    if not timed:
+        spec = trial.workload.step_times
+        source = next(v for v in (spec.jsonl, spec.regex, spec.console) if v) if spec else "step_times"
+        raise UsageError(
+            f"workload.step_times: {source} told of {len(seconds)} steps, and run.warmup_steps is"
+            f" {trial.run.warmup_steps}; correct step_times, or pass {{steps}} to the script"
+        )
+    return timed
+
+
+def _timing(trial: TrialSpec, seconds: list[float]) -> Timing:
+    median = statistics.median(seconds)
+    spec = trial.workload
+    samples = trial.run.world_size * spec.micro_batch_size * accumulation(trial.engine, spec).backwards
+    return Timing(seconds, median, samples * spec.sequence_length / median, samples / median)
+
+
+def _weights(trial: TrialSpec, done: Run) -> dict[str, Tensor]:
+    return read_weights(Path(rendered(str(trial.workload.checkpoint), done.values)))
+
+
+def _judged(job: RankJob, trial: TrialSpec, done: Run) -> Judgement:
+    if trial.workload.checkpoint is None:
+        said = "not verified: the command saves nothing to judge; name it as workload.checkpoint"
+        return Judgement(Correctness("unchecked"), [said] if trial.verify.mode != "off" else [])
+    if job.reference_path is None:
+        return Judgement(Correctness("unchecked"))
+    return judge_weights(_weights(trial, done), load_base(Path(job.reference_path)))

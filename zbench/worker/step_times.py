@@ -1,0 +1,87 @@
+"""The seconds of each step of a script that is not ours: from its JSON lines, or from its console."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zbench.spec.command import StepTimesSpec
+
+_DEEPSPEED = re.compile(r"global_step=(?P<step>\d+).*\bCurrSamplesPerSec=(?P<rate>[0-9.eE+-]+)")
+_TRAINER = re.compile(r"\{'loss': ")
+_TRAINER_RATE = re.compile(r"'train_steps_per_second': '?(?P<rate>[0-9.eE+-]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of the console, and when it came, in seconds."""
+
+    text: str
+    when: float
+
+
+class ConsoleTimes:
+    """Reads steps off a console, line by line.
+
+    samples: those of one optimizer step over all ranks, for a log that says samples a second.
+    """
+
+    def __init__(self, spec: StepTimesSpec, samples: int, began: float) -> None:
+        self._samples, self._last = samples, began
+        self._pattern = {"deepspeed": _DEEPSPEED, "transformers": _TRAINER}.get(spec.console or "")
+        if spec.regex is not None:
+            self._pattern = re.compile(spec.regex)
+        self._is_trainer = spec.console == "transformers"
+        self.seconds: list[float] = []
+        self._average: float | None = None
+
+    def feed(self, line: Line) -> float | None:
+        """Return the seconds of the step that a line tells of, None where it tells of none."""
+        if self._is_trainer and (found := _TRAINER_RATE.search(line.text)):
+            self._average = _positive(found["rate"])
+        found = self._pattern.search(line.text) if self._pattern is not None else None
+        if found is None:
+            return None
+        groups = found.groupdict()
+        if groups.get("rate") is not None:
+            rate = _positive(groups["rate"])
+            seconds = None if rate is None else self._samples / rate
+        elif "seconds" in groups:
+            seconds = _positive(groups["seconds"])
+        else:  # the first line ends a step that began with the program: imports and all
+            seconds, self._last = line.when - self._last, line.when
+        if seconds is not None:
+            self.seconds.append(seconds)
+        return seconds
+
+    def all(self) -> list[float]:
+        """Return every step's seconds; where the Trainer logged no step, its own average, once."""
+        if not self.seconds and self._average:
+            return [1 / self._average]
+        return self.seconds
+
+
+def seconds_in(path: Path, key: str) -> Iterator[float]:
+    """Yield the seconds of each JSON line of a file; other lines are skipped."""
+    try:
+        text = path.read_text(errors="replace")
+    except OSError:
+        return
+    for line in text.splitlines():
+        try:
+            value: Any = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        found = _positive(value.get(key)) if isinstance(value, dict) else None
+        if found is not None:
+            yield found
+
+
+def _positive(value: object) -> float | None:
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if 0 < number < float("inf") else None
