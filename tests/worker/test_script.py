@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
+from zbench.errors import SpecError
 from zbench.launch.trial import TrialRunner, local_runner
 from zbench.record.record import Record
 from zbench.spec.command import StepTimesSpec
@@ -45,9 +46,9 @@ save_file({"w": w}, f"{a.out}/model.safetensors")
 
 def sweep(place: Path, *, do: str = "train", **more: Any) -> Expansion:
     (place / "train.py").write_text(SCRIPT)
-    command = f"python train.py --stage {{zero_stage}} --steps {{steps}} --out {{output}} --do {do} --ds {{ds_config}}"
+    command = "python train.py --stage {zero_stage} --steps {steps} --out {output} --ds {ds_config} --do "
     workload = {
-        "command": command,
+        "command": command + do,
         "step_times": {"jsonl": "{output}/steps.jsonl"},
         "checkpoint": "{output}/model.safetensors",
     } | more.pop("workload", {})
@@ -116,7 +117,7 @@ def test_failures_are_told_and_nothing_is_left_running(tmp_path: Path, runner: T
 def test_mistakes_are_found_before_anything_runs(
     workload: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match=".") as error:
+    with pytest.raises(SpecError) as error:
         sweep(tmp_path, workload=workload)
     assert message in str(error.value)
 
