@@ -3,7 +3,7 @@
 import os
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from zbench.record import environment, lines
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory
 from zbench.report.text import plural
+from zbench.report.trackers.follow import tracker_factory
 from zbench.spec.dump import sweep_document
 from zbench.spec.expand import Expansion
 from zbench.spec.sweep import SweepSpec
@@ -27,6 +28,7 @@ class Request:
     run: the run directory to continue, None for a new one. source: the sweep file, if there is one.
     settings: the `--set` texts that shaped the sweep. single: only the file's base configuration is run.
     added: the `--set` texts of a continued run that it was not started with.
+    trackers: names of experiment trackers that each repeat is logged to.
     """
 
     sweep: SweepSpec
@@ -37,6 +39,7 @@ class Request:
     settings: tuple[str, ...] = ()
     single: bool = False
     added: tuple[str, ...] = ()
+    trackers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,13 @@ class Conclusion:
         source = [os.path.relpath(self.request.source)] if self.request.source else []
         added = [word for setting in self.request.added for word in ("--set", setting)]
         return shlex.join(["zbench", self.command, *source, "--resume", str(self.path), *added])
+
+
+def tracked(request: Request, trackers: Sequence[str]) -> Request:
+    """Return the request with these trackers; UsageError, before anything runs, where one is missing."""
+    for name in trackers:
+        tracker_factory(name)
+    return replace(request, trackers=tuple(trackers))
 
 
 def facts(request: Request, command: Sequence[str]) -> dict[str, Any]:

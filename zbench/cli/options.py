@@ -43,6 +43,13 @@ Seed = Annotated[
     int | None,
     typer.Option(min=0, help="Seed of the model, the data and the order of trials."),
 ]
+Log = Annotated[
+    list[str],
+    typer.Option(
+        metavar="TRACKER",
+        help="Log each repeat to mlflow, wandb, tensorboard or a plug-in; repeatable (extras: the same).",
+    ),
+]
 MaxTime = Annotated[
     str | None,
     typer.Option(

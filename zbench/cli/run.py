@@ -8,6 +8,7 @@ import typer
 from zbench.cli import console
 from zbench.cli.options import (
     DEFAULT_OUTPUT_DIR,
+    Log,
     OutputDir,
     Overrides,
     Repeats,
@@ -32,12 +33,14 @@ def command(
     repeats: Repeats = None,
     timeout: Timeout = None,
     seed: Seed = None,
+    log: Log = [],  # noqa: B006 - Typer reads the default, nobody changes it
 ) -> None:
     """Run one configuration and show everything that was measured.
 
     Without FILE, a small GPT on synthetic data: `zbench run --set zero_stage=2 --set world_size=2`.
     """
     from zbench.cli import sweeping
+    from zbench.cli.conclusion import tracked
 
     request = sweeping.single(
         file, output_dir, settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
@@ -50,4 +53,4 @@ def command(
         else:
             console.result(dump_sweep(request.sweep).rstrip())
         return
-    raise typer.Exit(sweeping.perform(request, detailed=True))
+    raise typer.Exit(sweeping.perform(tracked(request, log), detailed=True))

@@ -7,6 +7,7 @@ import typer
 
 from zbench.cli.options import (
     DEFAULT_OUTPUT_DIR,
+    Log,
     MaxTime,
     OutputDir,
     Overrides,
@@ -43,10 +44,12 @@ def command(
     repeats: Repeats = None,
     timeout: Timeout = None,
     seed: Seed = None,
+    log: Log = [],  # noqa: B006 - Typer reads the default, nobody changes it
     max_time: MaxTime = None,
 ) -> None:
     """Run every configuration of a sweep file, and judge each one against plain PyTorch."""
     from zbench.cli import search_flags, sweeping
+    from zbench.cli.conclusion import tracked
 
     wanted = settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
     most = seconds(max_time, "--max-time")
@@ -62,6 +65,7 @@ def command(
 
         print_plan(request.sweep, output_dir)
         return
+    request = tracked(request, log)
     jobs = search_flags.slurm_options(slurm)
     if request.sweep.search.method == "grid":
         raise typer.Exit(sweeping.perform(request, slurm=jobs, max_seconds=most))

@@ -31,6 +31,7 @@ from zbench.record.summary import summarize
 from zbench.report.detail import print_configuration
 from zbench.report.live import view
 from zbench.report.table import print_results
+from zbench.report.trackers.follow import following
 from zbench.spec.dump import sweep_document
 from zbench.spec.expand import expand
 from zbench.spec.inputs import check_inputs
@@ -109,9 +110,12 @@ def perform(
             return make_executor(directory.path, request.base_dir, slurm)
 
         objective, stderr = request.sweep.objective, console.rich_console(stderr=True)
-        with view(stderr, objective, quiet=console.state.quiet) as show:
+        with (
+            view(stderr, objective, quiet=console.state.quiet) as show,
+            following(request.trackers, directory.path, sweep.name, show) as tell,
+        ):
             try:
-                SweepRun(plan, directory, executor, on_event=show).run()
+                SweepRun(plan, directory, executor, on_event=tell).run()
             except (ZbenchError, KeyboardInterrupt) as error:
                 failure = error
         if failure is not None and request.run is None and directory.discard_if_empty():

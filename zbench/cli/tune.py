@@ -7,6 +7,7 @@ import typer
 
 from zbench.cli.options import (
     DEFAULT_OUTPUT_DIR,
+    Log,
     OutputDir,
     Overrides,
     Repeats,
@@ -71,6 +72,7 @@ def command(
     repeats: Repeats = None,
     timeout: Timeout = None,
     seed: Seed = None,
+    log: Log = [],  # noqa: B006 - Typer reads the default, nobody changes it
 ) -> None:
     """Search for the best configuration that fits and is correct, and measure it again before saying so.
 
@@ -78,6 +80,7 @@ def command(
     best and its runner-up get fresh repeats (run.repeats) at the end.
     """
     from zbench.cli import search_flags, tuning
+    from zbench.cli.conclusion import tracked
 
     if file is None and resume is None:
         raise UsageError("expected a sweep file (or --resume RUN); try `zbench tune quickstart`")
@@ -93,4 +96,4 @@ def command(
         print_plan(request.sweep, output_dir)
         return
     jobs = search_flags.slurm_options(slurm)
-    raise typer.Exit(tuning.perform_search(request, storage=storage, study=study, slurm=jobs))
+    raise typer.Exit(tuning.perform_search(tracked(request, log), storage=storage, study=study, slurm=jobs))

@@ -25,6 +25,7 @@ from zbench.report.live import view
 from zbench.report.search import print_search
 from zbench.report.table import print_results
 from zbench.report.text import plural
+from zbench.report.trackers.follow import following
 from zbench.spec.sweep import SweepSpec
 
 if TYPE_CHECKING:  # Optuna is imported where a search begins, not with the command line
@@ -49,7 +50,7 @@ def perform_search(
         _try_storage(storage)
     directory = open_directory(request, about)
     task = Task(request.sweep, request.base_dir, about, storage, study)
-    found, failure = _run(task, directory, slurm, fresh=request.run is None)
+    found, failure = _run(task, directory, slurm, fresh=request.run is None, trackers=request.trackers)
     records = directory.records()
     code = _code(found, failure, records)
     document = None if found is None else search_document(found, request.sweep.objective, records)
@@ -92,7 +93,12 @@ def work(
 
 
 def _run(
-    task: "Task", directory: RunDirectory, slurm: "SlurmOptions | None", *, fresh: bool
+    task: "Task",
+    directory: RunDirectory,
+    slurm: "SlurmOptions | None",
+    *,
+    fresh: bool,
+    trackers: Sequence[str] = (),
 ) -> tuple["Outcome | None", Interruption | None]:
     """Return what was found, or what cut it short; a fresh directory without a record does not stay."""
     from zbench.tune.session import Session
@@ -103,9 +109,10 @@ def _run(
             directory,
             storage_errors(),
             view(console.rich_console(stderr=True), objective, quiet=quiet) as show,
+            following(trackers, directory.path, task.sweep.name, show) as tell,
             TrialRunner(make_executor(directory.path, task.base_dir, slurm), directory.path) as runner,
         ):
-            return Session(task, directory, runner, show).run(), None
+            return Session(task, directory, runner, tell).run(), None
     except (ZbenchError, KeyboardInterrupt) as error:
         if fresh and directory.discard_if_empty():
             raise error from None

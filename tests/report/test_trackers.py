@@ -1,0 +1,147 @@
+"""Experiment trackers: each repeat is logged once with what distinguishes it; a failing one stops nothing."""
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.launch.conftest import make_trial
+from zbench.errors import UsageError
+from zbench.launch.events import Notice, TrialFinished
+from zbench.record.record import Correctness, Failure, Memory, Record, Timing
+from zbench.report.trackers import follow
+
+TRIAL = make_trial(stage=1)
+GOOD = Record(
+    "run",
+    TRIAL.trial_id,
+    0,
+    {"zero_stage": 1, "betas": [0.9, 0.95]},
+    TRIAL.config(),
+    "ok",
+    timing=Timing([0.5, 0.25], 0.375, 100.0, 1.0),
+    memory=Memory(1000, None, 5000),
+    correctness=Correctness("wrong", error_ratio=float("inf")),
+)
+BAD = replace(GOOD, repeat=1, outcome="crashed", error=Failure("crashed", "it fell over"), timing=None)
+
+
+class Notes:
+    """A tracker that keeps what it is told, and fails at the repeat called `fails_at`."""
+
+    def __init__(self, fails_at: str = "") -> None:
+        self.logged: list[str] = []
+        self.closed, self.fails_at = 0, fails_at
+
+    def __call__(self, run_dir: Path, sweep: str) -> "Notes":
+        self.made_with = (run_dir, sweep)
+        return self
+
+    def log(self, name: str, record: Record) -> None:
+        if name == self.fails_at:
+            raise ConnectionError("the server is away")
+        self.logged.append(name)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+@pytest.fixture
+def plugged(monkeypatch) -> dict[str, Notes]:
+    """Return the trackers that are found as entry points, to be filled by the test."""
+    found: dict[str, Notes] = {}
+
+    def points(group: str) -> list[SimpleNamespace]:
+        assert group == "zbench.trackers"
+        return [SimpleNamespace(name=name, load=lambda it=it: it) for name, it in found.items()]
+
+    monkeypatch.setattr(follow, "entry_points", points)
+    return found
+
+
+def finish(tell, *records: Record) -> None:
+    for record in records:
+        tell(TrialFinished(TRIAL, record, 1.0, 0))
+
+
+def test_each_repeat_is_logged_once_and_shown(plugged, tmp_path):
+    notes = plugged["mine"] = Notes()
+    shown: list[object] = []
+    with follow.following(["mine", "mine"], tmp_path, "tried", shown.append) as tell:
+        finish(tell, GOOD, BAD, replace(GOOD, repeat=2, outcome="invalid"))
+    assert notes.logged == [f"{TRIAL.trial_id}-r0", f"{TRIAL.trial_id}-r1"]
+    assert notes.made_with == (tmp_path, "tried")
+    assert notes.closed == 1
+    assert len(shown) == 3
+
+
+def test_a_tracker_that_fails_is_told_and_left_out(plugged, tmp_path):
+    ill, well = Notes(f"{TRIAL.trial_id}-r0"), Notes()
+    plugged |= {"ill": ill, "well": well}
+    shown: list[object] = []
+    with follow.following(["ill", "well"], tmp_path, "tried", shown.append) as tell:
+        finish(tell, GOOD, BAD)
+    assert ill.logged == []
+    assert ill.closed == 0
+    assert len(well.logged) == 2
+    notices = [event.text for event in shown if isinstance(event, Notice)]
+    assert notices == ["--log ill stopped: ConnectionError: the server is away"]
+
+
+@pytest.mark.parametrize("name", ["nothing", ""])
+def test_an_unknown_tracker_is_a_usage_error(name):
+    with pytest.raises(UsageError, match="expected one of mlflow, tensorboard, wandb"):
+        follow.tracker_factory(name)
+
+
+def test_a_missing_package_is_named_with_the_remedy(monkeypatch):
+    monkeypatch.setitem(follow.SHIPPED, "absent", "zbench.report.trackers.absent:Tracker")
+    with pytest.raises(UsageError, match=r"pip install 'zbench\[absent\]'"):
+        follow.tracker_factory("absent")
+
+
+def test_values_that_no_tracker_takes_are_text_or_left_out():
+    assert follow.parameters(GOOD) == {"zero_stage": 1, "betas": "[0.9, 0.95]"}
+    figures = follow.figures(GOOD)
+    assert figures["tokens_per_s"] == 100.0
+    assert "peak_host_bytes" not in figures
+    assert follow.labels(BAD)["error"] == "it fell over"
+
+
+def test_tensorboard_reads_what_was_logged(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with follow.following(["tensorboard"], tmp_path, "tried", lambda _: None) as tell:
+        finish(tell, GOOD, BAD)
+    read = accumulator.EventAccumulator(str(tmp_path / "tensorboard" / f"{TRIAL.trial_id}-r0"))
+    read.Reload()
+    assert [event.value for event in read.Scalars("step_seconds")] == [0.5, 0.25]
+    assert [event.value for event in read.Scalars("tokens_per_s")] == [100.0]
+    assert "_hparams_/session_start_info" in read.Tags()["tensors"]
+
+
+def test_mlflow_keeps_a_run_for_each_repeat(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/mlruns")
+    with follow.following(["mlflow"], tmp_path, "tried", lambda _: None) as tell:
+        finish(tell, GOOD, BAD)
+    client = mlflow.MlflowClient()
+    experiment = client.get_experiment_by_name("tried").experiment_id
+    runs = {run.info.run_name: run for run in client.search_runs([experiment])}
+    good, bad = runs[f"{TRIAL.trial_id}-r0"], runs[f"{TRIAL.trial_id}-r1"]
+    assert good.data.params == {"zero_stage": "1", "betas": "[0.9, 0.95]"}
+    assert good.data.metrics["tokens_per_s"] == 100.0
+    assert good.data.tags["verdict"] == "wrong"
+    assert (good.info.status, bad.info.status) == ("FINISHED", "FAILED")
+    assert good.data.tags["mlflow.parentRunId"] == runs[tmp_path.name].info.run_id
+
+
+def test_wandb_writes_a_run_for_each_repeat_offline(tmp_path, monkeypatch):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    shown: list[object] = []
+    with follow.following(["wandb"], tmp_path, "tried", shown.append) as tell:
+        finish(tell, GOOD, BAD)
+    assert not [event for event in shown if isinstance(event, Notice)]
+    assert len(list((tmp_path / "wandb").glob("offline-run-*/run-*.wandb"))) == 2
