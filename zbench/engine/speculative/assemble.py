@@ -66,7 +66,7 @@ def speculate(
         else DoubleBuffer(targets, [t.parameter for t in param_infos])
     )
     late = {g.index for of_bucket in subgroups for g in of_bucket} - {g.index for g in ahead}
-    updates = Updates(optimizer, rollback, squares)
+    updates = Updates(optimizer, parameters, rollback, squares)
     device = param_infos[0].parameter.device if param_infos else torch.device("cpu")
     count, processors = threads_for(settings.threads, device, alone=shard.layout.world_size == 1)
     worker = UpdateWorker(count, processors, _SubgroupNames(subgroups, param_infos).describe)

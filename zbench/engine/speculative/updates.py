@@ -12,6 +12,7 @@ from zbench.engine.adam import NORM_CHUNK, AdamTask, Hyper, Slot
 from zbench.engine.adam.checks import check_hyper, check_tasks
 from zbench.engine.adam.plan import build_plan, equal_runs, is_simulated, native_hyper, task_tensors
 from zbench.engine.optimizer.shard_optimizer import ShardOptimizer, UpdateRun
+from zbench.engine.parameters.replicated import Parameters
 from zbench.engine.shard_layout import Segment
 from zbench.engine.speculative.rollback import Rollback
 from zbench.engine.speculative.subgroups import Subgroup
@@ -58,8 +59,11 @@ class Updates:
     squares [shard.length / NORM_CHUNK] float64, if given, receives the chunk sums of every update.
     """
 
-    def __init__(self, optimizer: ShardOptimizer, rollback: Rollback, squares: Tensor | None) -> None:
+    def __init__(
+        self, optimizer: ShardOptimizer, parameters: Parameters, rollback: Rollback, squares: Tensor | None
+    ) -> None:
         self.optimizer, self.rollback, self.squares = optimizer, rollback, squares
+        self._parameters = parameters
         self._kept: dict[tuple[int, int], tuple[list[int], Update]] = {}
 
     def of(self, subgroup: Subgroup, segments: tuple[Segment, ...]) -> Update:
@@ -86,10 +90,15 @@ class Updates:
         return update.stamps == [self.optimizer.when(run) for run in update.runs]
 
     def keep(self, segments: Sequence[Segment]) -> None:
-        """Make these segments, which this step does not update, keep their values at the commit."""
+        """Make these segments, which this step does not update, keep their values at the commit.
+
+        Parameters beside masters in another memory are not written by an update, but copied after it.
+        """
         for run in self.optimizer.runs(segments):
             for view in written_by(run):
                 self.rollback.keep(view)
+        for segment in segments:
+            self.rollback.keep(self._parameters.owned(segment))
 
     def keep_masters(self, segments: Sequence[Segment]) -> None:
         """Prepare these segments to be updated in place after the commit."""
