@@ -19,8 +19,8 @@ class AccidentError(Exception):
 def disturb(kinds: str, engine: Engine, data: models.Batch, *, first: bool, last: bool | None) -> None:
     """Do what `kinds` (names, by comma) says, before a backward that is the step's `first` or not."""
     for kind in kinds.split(","):
-        if kind in ("backward", "interrupt") and not first:
-            continue  # it would cost the step the backwards before it
+        if kind in ("backward", "interrupt", "write") and not first:
+            continue  # it would cost the step the backwards before it, or is refused after them
         DISTURBANCES[kind](engine, data, last)
 
 
@@ -64,6 +64,14 @@ def read(engine: Engine, data: models.Batch, last: bool | None) -> None:
     engine.state_dict(), engine.local_state(), engine.memory_by_category()
 
 
+def write(engine: Engine, data: models.Batch, last: bool | None) -> None:
+    """Give every rank the values of rank 0, which are what all had."""
+    with engine.gathered(engine.model, write=True), torch.no_grad():
+        for parameter in engine.model.parameters():
+            if engine.collectives.rank:
+                parameter.zero_()
+
+
 def _own(module: nn.Module) -> Iterator[Tensor]:
     for name in module._parameters:
         if (value := getattr(module, name)) is not None:
@@ -85,6 +93,7 @@ DISTURBANCES = {
     "forward": fail_in_forward,
     "evaluate": evaluate,
     "read": read,
+    "write": write,
     "misuse": misuse,
 }
 

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from unittest import mock
 
+import torch
 import torch.distributed as dist
 from torch import nn
 
@@ -13,14 +15,18 @@ from tests.engine.far_memory.memory import FarCollectives, FarMemory
 from tests.engine.plain import Trajectory
 from zbench.engine import Engine, Instruments, build_engine
 from zbench.engine.memory.kinds import DeviceMemory, Memories
+from zbench.engine.transport import choose
 from zbench.engine.transport.host_staged import HostStagedCollectives
 from zbench.spec.engine import EngineSpec
 
 
 @dataclass(frozen=True)
 class Case:
-    """One run. seed: draws when copies complete. resume: the step before which another engine takes over.
-    staged: collectives go through the far memory, as gloo's do for tensors of a device."""
+    """One run. seed: draws when copies complete. resume: the step before which a saved state is loaded, by
+    another engine or (even seeds) by the same one after all its weights were overwritten.
+    staged: collectives go through the far memory, as gloo's do for tensors of a device.
+    sockets: ranks do not read one another's memory.
+    """
 
     spec: dict[str, Any]
     seed: int
@@ -32,6 +38,7 @@ class Case:
     disturb: str = ""
     resume: int = -1
     staged: bool = False
+    sockets: bool = False
 
 
 @dataclass
@@ -44,7 +51,8 @@ class Result:
 
 
 def run(group: dist.ProcessGroup, cases: Sequence[Case]) -> list[Result]:
-    """Run every case, one after another."""
+    """Run every case, one after another; what was compiled for earlier ones is forgotten."""
+    torch._dynamo.reset()
     return [_run(group, case) for case in cases]
 
 
@@ -70,13 +78,22 @@ def _run(group: dist.ProcessGroup, case: Case) -> Result:
 
     def build(model: nn.Module) -> Engine:
         spec = EngineSpec.model_validate(case.spec)
-        return build_engine(model, spec, group, instruments=far(copies, through))
+        probe = (lambda group: None) if case.sockets else choose.probe_peers
+        with mock.patch.object(choose, "probe_peers", probe):
+            return build_engine(model, spec, group, instruments=far(copies, through))
 
     try:
         trajectory = _train(case, dist.get_rank(group), build)
     finally:
         faults = copies.close() + staging.close()
     return Result(trajectory, faults, copies.started + staging.started)
+
+
+def _overwrite(engine: Engine) -> None:
+    """Give every parameter other values, frozen ones included."""
+    with engine.gathered(engine.model, write=True), torch.no_grad():
+        for parameter in engine.model.parameters():
+            parameter.add_(1.0)
 
 
 def _train(case: Case, rank: int, build: Callable[[nn.Module], Engine]) -> Trajectory:
@@ -91,6 +108,8 @@ def _train(case: Case, rank: int, build: Callable[[nn.Module], Engine]) -> Traje
                 engine.close()
                 model = models.make(case.model)
                 engine = build(model)
+            else:
+                _overwrite(engine)
             engine.load_state_dict(state)
         changes.CHANGES[case.change](step, model, engine.param_groups)
         for micro in range(case.backwards):

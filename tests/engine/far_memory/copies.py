@@ -9,11 +9,14 @@ As on a device, to wait for a copy to the device tells the host nothing: its sou
 
 import random
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+_SHARE_OF_DAWDLING = 0.05
 
 
 class LateCopy:
@@ -105,6 +108,13 @@ class Copies:
             if self._pending and self._draw.random() < self._eager:
                 self._chosen.append(self._draw.choice(self._pending))
                 self._changed.notify_all()
+
+    def dawdle(self) -> None:
+        """Let other ranks go ahead, or not."""
+        with self._changed:
+            seconds = 0.002 if self._draw.random() < _SHARE_OF_DAWDLING else 0.0
+        if seconds:
+            time.sleep(seconds)
 
     def complete(self, copy: LateCopy, stage: threading.Event) -> None:
         """Return when a copy has passed a stage."""

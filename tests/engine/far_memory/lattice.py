@@ -56,7 +56,16 @@ ROWS: list[dict[str, Any]] = [
     *({"zero_stage": stage, **SPECULATIVE, "rollback": "journal"} for stage in (1, 2, 3)),
     {"zero_stage": 3, **SPECULATIVE, "offload_param": "cpu"},
     {"zero_stage": 3, **SPECULATIVE, "offload_param": "cpu", "rollback": "journal"},
+    {"zero_stage": 1, **OFFLOADED, "compile": "aot_eager"},
 ]
+COMPILED: dict[str, list[dict[str, Any]]] = {
+    "accumulation": [
+        {"gradient_accumulation_steps": 3},
+        {"accumulation_mode": "multi_backward", "backwards": 3},
+    ],
+    "reduce_at": [{}],
+}
+"""What a compiled step can do; of one backward it would be seen less."""
 CHOICES: dict[str, list[dict[str, Any]]] = {
     "accumulation": lattice.CHOICES["accumulation"],
     "reduce_at": lattice.CHOICES["reduce_at"],
@@ -69,26 +78,35 @@ CHOICES: dict[str, list[dict[str, Any]]] = {
 }
 RATIOS: list[dict[str, Any]] = [{}, {}, {"offload_ratio": 0.5}, {"offload_ratio": 0.0}]
 MODELS = ["mlp", "mlp", "gpt", "odd-together", "wandering"]
-DISTURBANCES = ["", "", "backward", "interrupt", "forward", "evaluate", "read", "evaluate,backward"]
+CHANGES = ["nothing", "schedule"]
+FREEZING = ["nothing", "schedule", "thaw"]
+UNFREEZING = [*FREEZING, "unfreeze"]  # frozen values are in the engine's dtype, plain PyTorch's in float32
+DISTURBANCES = ["", "", "backward", "interrupt", "forward", "evaluate", "read", "write", "evaluate,backward"]
 
 
 def drawn(seed: int) -> Case:
     """Return a case of which everything is drawn from the seed, but the row: every row's turn comes."""
     draw = random.Random(seed)
     spec = dict(ROWS[seed % len(ROWS)])
+    compiled = "compile" in spec
     if "offload_optimizer" in spec:
         spec |= draw.choice(RATIOS)
-    for values in CHOICES.values():
+    for values in (CHOICES | COMPILED if compiled else CHOICES).values():
         spec |= draw.choice(values)
     backwards = spec.pop("backwards", spec.get("gradient_accumulation_steps", 1))
+    model = "mlp" if compiled else draw.choice(MODELS)
+    changes = CHANGES
+    if model == "odd-together":
+        changes = FREEZING if "dtype" in spec else UNFREEZING
     return Case(
         spec,
         seed,
         world_size=draw.choice((1, 2, 2, 2, 3)),
-        model=draw.choice(MODELS),
+        model=model,
         backwards=backwards,
-        change=draw.choice(("nothing", "schedule")),
-        disturb=draw.choice(DISTURBANCES),
+        change=draw.choice(changes),
+        disturb="" if compiled else draw.choice(DISTURBANCES),
         resume=draw.choice((-1, -1, 1, 2)),
         staged=draw.random() < 0.25,
+        sockets=draw.random() < 0.3,
     )

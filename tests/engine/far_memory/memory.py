@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -51,7 +52,9 @@ class Several:
 
 
 class FarCollectives:
-    """Collectives that come late: until `wait`, what is received is NaN, and what is sent must not change."""
+    """Collectives that come late: until `wait`, what is received is NaN, and what is sent must not change.
+    Ranks call them at different times. What `inner` receives is NaN until it has arrived, too.
+    """
 
     def __init__(self, inner: Collectives, copies: Copies) -> None:
         self._inner, self._copies = inner, copies
@@ -60,21 +63,26 @@ class FarCollectives:
         return getattr(self._inner, name)
 
     def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Several:
-        received = torch.empty_like(out)
+        received = poisoned(out)
+        self._copies.dawdle()
         work = self._inner.reduce_scatter(send.clone(), received, tag)
         shared = send.untyped_storage()._cdata == out.untyped_storage()._cdata  # sent and received in place
         return self._late("reduce-scatter", work.wait, None if shared else send, [(out, received)])
 
     def all_gather(self, flat: Tensor, tag: Tag) -> Several:
-        gathered, rank = flat.clone(), self._inner.rank
-        work = self._inner.all_gather(gathered, tag)
+        gathered, rank = poisoned(flat), self._inner.rank
         parts = [t.chunk(self._inner.world_size) for t in (flat, gathered)]
+        parts[1][rank].copy_(parts[0][rank])
+        self._copies.dawdle()
+        work = self._inner.all_gather(gathered, tag)
         pairs = [pair for k, pair in enumerate(zip(*parts, strict=True)) if k != rank]
         return self._late("all-gather", work.wait, parts[0][rank], pairs)
 
     def broadcast(self, tensor: Tensor, source: int) -> Several:
-        copy = tensor.clone()
-        return self._late("broadcast", self._inner.broadcast(copy, source).wait, None, [(tensor, copy)])
+        copy = tensor.clone() if self._inner.rank == source else poisoned(tensor)
+        self._copies.dawdle()
+        work = self._inner.broadcast(copy, source)
+        return self._late("broadcast", work.wait, None, [(tensor, copy)])
 
     def _late(
         self,
@@ -83,10 +91,14 @@ class FarCollectives:
         sent: Tensor | None,
         pairs: Sequence[tuple[Tensor, Tensor]],
     ) -> Several:
-        """Start one copy for each pair (where to, what of); `wait` returns when the latter is there."""
+        """Start one copy for each pair (where to, what of); `wait` returns when the latter is there.
+
+        It is called once: gloo's receive, waited for again, waits for another message.
+        """
+        arrived = cache(wait)
 
         def finish(received: Tensor) -> Tensor:
-            wait()
+            arrived()
             return received
 
         return Several(
@@ -95,3 +107,8 @@ class FarCollectives:
                 for target, received in pairs
             ]
         )
+
+
+def poisoned(like: Tensor) -> Tensor:
+    """Return memory of a tensor's shape in which nothing has arrived."""
+    return torch.full_like(like, torch.nan if like.dtype.is_floating_point else -1)

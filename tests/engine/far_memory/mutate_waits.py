@@ -1,10 +1,11 @@
 """Removes each wait of the engine in turn and runs far-memory schedules: each removal must make one fail.
 
-    python -m tests.engine.far_memory.mutate_waits             # every wait; some minutes on two cores
+    python -m tests.engine.far_memory.mutate_waits             # every wait that can be missed
     python -m tests.engine.far_memory.mutate_waits masters     # those in files whose path contains the word
+    python -m tests.engine.far_memory.mutate_waits --all       # also those that `waits.py` gives a reason for
 
-The working tree is not touched: an import hook removes the statement in the test processes. A wait that no
-schedule misses is listed as `survived` unless EXCUSED says why none can, and ends the run with exit code 1.
+The working tree is not touched: an import hook removes the call in the test processes. `waits.py` lists every
+wait; one that no schedule misses needs a reason there, and is else `SURVIVED`: the exit code is 1 then.
 """
 
 import argparse
@@ -16,38 +17,39 @@ import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import CodeType
 
+from tests.engine.far_memory.waits import REASONS
+
 ROOT = Path(__file__).resolve().parents[3]
 ENGINE = ROOT / "zbench" / "engine"
 NAMES = {
     *("wait", "release", "settle", "collect", "_arrive", "_let_go", "_collect"),
     *("synchronize", "wait_stream", "wait_event", "record_stream"),
+    *("_complete_down_to", "_reuse_scratch"),
 }
-NOT_WAITS = {
-    "flat.release()": "frees memory",
-    "self.memory.release()": "frees memory",
-    "self.settle()": "counts a saved tensor",
-    "kept.settle()": "counts a saved tensor",
-}
-SCHEDULES = 10 * 16
+WITH_ARGUMENTS = {"wait_stream", "wait_event", "record_stream", "_complete_down_to", "_reuse_scratch"}
+SCHEDULES = 12 * 18
 NOTICED = 9  # exit code
 PATIENCE = 300.0  # seconds
-ONLY_A_DEVICE = "only a GPU runs it: a copy's event, or the order of two streams"
-EXCUSED: dict[tuple[str, str], str] = {}
 
 
 @dataclass(frozen=True)
 class Site:
-    """One statement that waits, or a wait that is handed on to be called (`submit(copy.wait)`)."""
+    """A call that waits, or a wait that is handed on to be called (`submit(copy.wait)`). number: of those
+    with the same text in the same file.
+    """
 
     path: Path
     line: int
+    column: int
     text: str
+    number: int
 
     @property
     def name(self) -> str:
@@ -57,48 +59,54 @@ class Site:
     def module(self) -> str:
         return ".".join(self.path.relative_to(ROOT).with_suffix("").parts)
 
+    @property
+    def key(self) -> str:
+        return f"{self.name} {self.text}" + (f" #{self.number}" if self.number > 1 else "")
+
 
 def sites() -> Iterator[Site]:
-    """Yield every wait in the engine."""
+    """Yield every wait in the engine, in the order of files and lines."""
     for path in sorted(ENGINE.rglob("*.py")):
-        source = path.read_text()
-        for node in ast.walk(ast.parse(source)):
-            text = ast.get_source_segment(source, node) or ""
-            if _waits(node) and text not in NOT_WAITS:
-                yield Site(path, node.lineno, text)  # type: ignore[attr-defined]
+        found = [wait for node in ast.walk(ast.parse(path.read_text())) for wait in _waits(node)]
+        seen: Counter[str] = Counter()
+        for node in sorted(found, key=lambda node: (node.lineno, node.col_offset)):
+            text = ast.unparse(node)
+            seen[text] += 1
+            yield Site(path, node.lineno, node.col_offset, text, seen[text])
 
 
-def _waits(node: ast.AST) -> bool:
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
-        called = node.value.func
-        name = called.attr if isinstance(called, ast.Attribute) else ""
-        return name in NAMES and (not node.value.args or name.startswith("wait_") or name == "record_stream")
-    arguments = node.args if isinstance(node, ast.Call) else []
-    return any(isinstance(a, ast.Attribute) and a.attr == "wait" for a in arguments)
+def _waits(node: ast.AST) -> Iterator[ast.expr]:
+    """Yield a call if it waits, and those of its arguments that are waits."""
+    if isinstance(node, ast.Call):
+        yield from (a for a in node.args if isinstance(a, ast.Attribute) and a.attr == "wait")
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        if name in NAMES and bool(node.args) == (name in WITH_ARGUMENTS):
+            yield node
 
 
 class _Without(ast.NodeTransformer):
-    """Takes the wait out of a module."""
+    """Takes the wait at one place out of a module."""
 
-    def __init__(self, line: int) -> None:
-        self._line = line
+    def __init__(self, site: Site) -> None:
+        self._site = site
 
     def visit(self, node: ast.AST) -> ast.AST:
-        if getattr(node, "lineno", 0) == self._line:
+        place = getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+        if place == (self._site.line, self._site.column) and ast.unparse(node) == self._site.text:
+            nothing = "None" if isinstance(node, ast.Call) else "lambda: None"
             if isinstance(node, ast.Expr):
-                return ast.copy_location(ast.Pass(), node)
-            if isinstance(node, ast.Attribute) and node.attr == "wait":
-                return ast.copy_location(ast.parse("lambda: None", mode="eval").body, node)
+                return self.generic_visit(node)
+            return ast.copy_location(ast.parse(nothing, mode="eval").body, node)
         return self.generic_visit(node)
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    def __init__(self, name: str, path: str, line: int) -> None:
+    def __init__(self, name: str, path: str, site: Site) -> None:
         super().__init__(name, path)
-        self._line = line
+        self._site = site
 
     def get_code(self, name: str) -> CodeType:
-        tree = _Without(self._line).visit(ast.parse(self.get_data(self.path)))
+        tree = _Without(self._site).visit(ast.parse(self.get_data(self.path)))
         return compile(ast.fix_missing_locations(tree), self.path, "exec")
 
 
@@ -114,7 +122,7 @@ class _Finder(importlib.abc.MetaPathFinder):
             if name.split(".")[0] == "zbench" and file.exists():
                 loader = None
                 if self._site is not None and name == self._site.module:
-                    loader = _Loader(name, str(file), self._site.line)
+                    loader = _Loader(name, str(file), self._site)
                 return importlib.util.spec_from_file_location(
                     name, file, loader=loader, submodule_search_locations=folder
                 )
@@ -145,13 +153,16 @@ def noticed(site: Site | None) -> bool:
 
 
 def run_schedules() -> None:
-    """Run schedules until one fails."""
+    """Run the model of a device's streams, then schedules, until one fails."""
     import torch
 
     from tests.engine.far_memory.lattice import ROWS, check, drawn
+    from tests.engine.far_memory.units import CHECKS
     from tests.engine.ranks import RankPool
 
     torch.set_num_threads(1)
+    for unit in CHECKS:
+        unit()
     pool = RankPool(3, timeout=30.0, fork_here=True)
     pool.run(3, "tests.engine.far_memory.cases:run", [])  # before this process computes references
     try:
@@ -161,21 +172,14 @@ def run_schedules() -> None:
         pool.close()
 
 
-def verdict(site: Site) -> str:
-    """Return what became of the wait."""
-    if noticed(site):
-        return "caught"
-    reason = EXCUSED.get((site.name, site.text))
-    return "survived" if reason is None else f"kept: {reason}"
-
-
 def main() -> int:
-    """Print a line for each wait; return 1 if one survived without an excuse."""
+    """Print a line for each wait; return 1 if one survived without a reason."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("word", nargs="?", default="", help="only files whose path contains this")
-    word = parser.parse_args().word
+    parser.add_argument("--all", action="store_true", help="also try those that have a reason")
+    options = parser.parse_args()
     import torch  # once, for all forks
 
     importlib.import_module("torch.distributed")
@@ -183,13 +187,16 @@ def main() -> int:
     torch.set_num_threads(1)
     if noticed(None):
         raise SystemExit("the schedules fail with every wait in place")
-    survived = 0
+    counts: Counter[str] = Counter()
     for site in sites():
-        if word in site.name:
-            what = verdict(site)
-            survived += what == "survived"
+        reason = REASONS[site.key]
+        if options.word in site.name:
+            caught = (not reason or options.all) and noticed(site)
+            what = "caught" if caught else f"kept: {reason}" if reason else "SURVIVED"
+            counts[what.partition(":")[0]] += 1
             print(f"{site.name}:{site.line}  {site.text}  {what}", flush=True)
-    return int(survived > 0)
+    print(", ".join(f"{count} {what}" for what, count in counts.items()))
+    return int(counts["SURVIVED"] > 0)
 
 
 if __name__ == "__main__":

@@ -16,6 +16,17 @@ def test_a_bucket_is_reported_behind_every_earlier_sum(ranks: RankPool, stage: i
     check(ranks, [Case(spec, seed, backwards=3) for seed in range(4)])
 
 
+@pytest.mark.parametrize("ratio", [0.3, 0.5])
+def test_idle_parameters_beside_masters_of_another_memory_keep_their_values(
+    ranks: RankPool, ratio: float
+) -> None:
+    """Masters on the device, parameters on the host and in a double buffer: a commit changes halves, and only
+    parameters with a gradient get new values.
+    """
+    spec = {"zero_stage": 3, **SPECULATIVE, "offload_param": "cpu", "offload_ratio": ratio}
+    check(ranks, [Case(spec, 712, world_size=world, model="odd-together") for world in (1, 2)])
+
+
 def test_a_few_schedules_of_every_row(ranks: RankPool) -> None:
     assert check(ranks, [drawn(seed) for seed in range(SHORT)]) > 20 * SHORT
 

@@ -1,0 +1,107 @@
+"""A model of a device's streams on which nothing runs before it must, so that a missing order shows.
+
+An operation runs when the host waits for it, or when another that was ordered behind it runs. Memory that is
+freed belongs at once to whatever the current stream is given next, unless another stream is recorded as using
+it: what the caching allocator of torch does.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import torch
+
+from zbench.engine.memory import kinds
+
+GARBAGE = -1.0
+
+
+class Stream:
+    """Operations in order, of which the first `ran` have run."""
+
+    def __init__(self, device: object = None) -> None:
+        self.operations: list[Callable[[], None]] = []
+        self.ran = 0
+
+    def give(self, operation: Callable[[], None]) -> None:
+        self.operations.append(operation)
+
+    def run(self, upto: int) -> None:
+        """Run the first `upto` operations."""
+        while self.ran < upto:
+            operation = self.operations[self.ran]
+            self.ran += 1
+            operation()
+
+    def wait_event(self, event: "Event") -> None:
+        self.give(event.synchronize)
+
+    def wait_stream(self, other: "Stream") -> None:
+        upto = len(other.operations)
+        self.give(lambda: other.run(upto))
+
+
+class Event:
+    """A place in a stream."""
+
+    def record(self, stream: Stream) -> None:
+        self._stream, self._upto = stream, len(stream.operations)
+
+    def synchronize(self) -> None:
+        self._stream.run(self._upto)
+
+    def query(self) -> bool:
+        return self._stream.ran >= self._upto
+
+
+class Device:
+    """What stands in for `torch.cuda`."""
+
+    Stream, Event = Stream, Event
+
+    def __init__(self) -> None:
+        self.main = self._current = Stream()
+
+    def current_stream(self, device: object = None) -> Stream:
+        return self._current
+
+    @contextmanager
+    def stream(self, stream: Stream) -> Iterator[None]:
+        before, self._current = self._current, stream
+        yield
+        self._current = before
+
+
+class Values:
+    """A tensor of one value, on the device or in page-locked memory."""
+
+    def __init__(self, device: Device, value: float = GARBAGE) -> None:
+        self._cuda, self.value, self._users = device, value, [device.main]
+        self.device = "cuda"
+
+    def write(self, value: float) -> None:
+        """Give the current stream a kernel that writes."""
+        self._cuda.current_stream().give(lambda: setattr(self, "value", value))
+
+    def copy_(self, source: "Values", non_blocking: bool = False) -> None:
+        self._cuda.current_stream().give(lambda: setattr(self, "value", source.value))
+
+    def record_stream(self, stream: Stream) -> None:
+        self._users.append(stream)
+
+    def free(self) -> None:
+        """Free it; the next kernel of the main stream gets its memory where no other stream uses it."""
+        if all(s is self._cuda.main or s.ran == len(s.operations) for s in self._users):
+            self.write(GARBAGE)
+            self._cuda.main.run(len(self._cuda.main.operations))
+
+
+@contextmanager
+def modelled() -> Iterator[tuple[Device, kinds.PinnedHostMemory]]:
+    """Yield a modelled device, and page-locked memory beside it."""
+    device = Device()
+    module: Any = SimpleNamespace(cuda=device, device=torch.device)
+    with mock.patch.object(kinds, "torch", module):
+        yield device, kinds.PinnedHostMemory(torch.device("cuda", 0))

@@ -1,0 +1,93 @@
+"""Waits that no schedule on a CPU can miss: the order of a device's streams, and interrupted waits."""
+
+import threading
+from typing import Any
+
+from tests.engine.far_memory.streams import Stream, Values, modelled
+from zbench.engine.transport.worker_thread import QueuedWork
+
+
+def a_copy_to_the_host_comes_behind_the_kernel_that_writes_its_source() -> None:
+    with modelled() as (device, memory):
+        source, target = Values(device), Values(device)
+        source.write(3.0)
+        copy = memory.copy_in(source, target)  # type: ignore[arg-type]
+        copy.wait()
+        assert target.value == 3.0
+        assert copy.is_completed()
+
+
+def the_source_of_a_copy_to_the_host_may_be_written_after_release() -> None:
+    with modelled() as (device, memory):
+        source, target = Values(device, 3.0), Values(device)
+        copy = memory.copy_in(source, target)  # type: ignore[arg-type]
+        copy.release()
+        source.write(4.0)
+        device.main.run(len(device.main.operations))
+        copy.wait()
+        assert target.value == 3.0
+
+
+def the_source_of_a_copy_to_the_host_may_be_freed() -> None:
+    with modelled() as (device, memory):
+        source, target = Values(device, 3.0), Values(device)
+        copy = memory.copy_in(source, target)  # type: ignore[arg-type]
+        source.free()
+        copy.wait()
+        assert target.value == 3.0
+
+
+def a_copy_to_the_device_is_waited_for_by_the_stream_that_reads_it() -> None:
+    with modelled() as (device, memory):
+        source, target, read = Values(device, 3.0), Values(device), Values(device)
+        copy = memory.copy_out(source, target)  # type: ignore[arg-type]
+        side = Stream()
+        with device.stream(side):
+            copy.wait()
+            read.copy_(target)
+        side.run(len(side.operations))
+        assert read.value == 3.0
+
+
+def the_host_may_write_the_source_of_a_copy_to_the_device_after_release() -> None:
+    with modelled() as (device, memory):
+        source, target = Values(device, 3.0), Values(device)
+        copy = memory.copy_out(source, target)  # type: ignore[arg-type]
+        copy.release()
+        source.value = 4.0
+        device.main.run(len(device.main.operations))
+        assert target.value == 3.0
+
+
+def an_interrupted_wait_ends_behind_the_work() -> None:
+    class Interrupted(threading.Event):
+        times = 0
+
+        def wait(self, timeout: float | None = None) -> bool:
+            self.times += 1
+            if self.times == 1:
+                raise KeyboardInterrupt
+            return super().wait(timeout)
+
+    begin = threading.Event()
+    work = QueuedWork(begin.wait, _done=Interrupted())
+    threading.Timer(0.02, begin.set).start()
+    thread = threading.Thread(target=work.do)
+    thread.start()
+    try:
+        work.wait()
+    except KeyboardInterrupt:
+        assert work.is_completed(), "the interrupt was raised while the thread still used the memory"
+    else:
+        raise AssertionError("the interrupt was lost")
+    thread.join()
+
+
+CHECKS: list[Any] = [
+    a_copy_to_the_host_comes_behind_the_kernel_that_writes_its_source,
+    the_source_of_a_copy_to_the_host_may_be_written_after_release,
+    the_source_of_a_copy_to_the_host_may_be_freed,
+    a_copy_to_the_device_is_waited_for_by_the_stream_that_reads_it,
+    the_host_may_write_the_source_of_a_copy_to_the_device_after_release,
+    an_interrupted_wait_ends_behind_the_work,
+]
