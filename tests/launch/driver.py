@@ -12,7 +12,18 @@ import injected
 
 jobs.DEFAULT_TARGETS = jobs.Targets("fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",))
 
+
+def quicken(pace: int) -> None:
+    """Give lost workers up sooner than after the usual 45 seconds."""
+    from zbench.tune.storage import DEFAULT_HEARTBEAT
+
+    object.__setattr__(DEFAULT_HEARTBEAT, "pace", pace)
+    object.__setattr__(DEFAULT_HEARTBEAT, "grace", 3 * pace)
+
+
 if __name__ == "__main__":
     if injected.VARIABLE in os.environ:
         injected.install(os.environ[injected.VARIABLE])
+    if injected.PACE in os.environ:
+        quicken(int(os.environ[injected.PACE]))
     main()

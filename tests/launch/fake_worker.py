@@ -23,6 +23,11 @@ RESULT: dict[str, Any] = {
     "warnings": [],
 }
 
+if (_fault := os.environ.get("ZBENCH_TEST_FAULT", "")).startswith("clock:"):
+    import injected  # beside this file, which the driver puts on the path
+
+    injected.install(_fault)
+
 
 def run_rank(job: RankJob) -> None:
     """Do to this rank what the trial's options say, then, on rank 0, report success."""

@@ -1,193 +1,145 @@
-"""One round of the fault campaign: a sweep of fake workers, one fault, and what must hold afterwards."""
+"""The faults that strike a sweep, and the round of each: what goes wrong, and what must hold afterwards."""
 
 import collections
-import json
-import os
 import random
 import resource
 import signal
 import subprocess
-import sys
 import time
-import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from zbench.record.store import find_runs
 
 from .injected import VARIABLE
-from .processes import MARK, marked, until
+from .processes import until
+from .rounds import PROCESSES, Command, Round, Row, a_victim, records, send
 
-DRIVER = Path(__file__).with_name("driver.py")
 POINTS, REPEATS = 4, 2
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
-PROCESSES = ("command", "guard", "server", "rank")
 CALLS = tuple(f"{call}:{name}" for call in ("open", "fsync") for name in ("ENOSPC", "EIO", "EMFILE"))
-STOPPED_SECONDS = 0.5
-LONGEST = 120.0
+CLOCKS = (-86_400, -5, 5, 86_400, 400 * 86_400)
+_FAILED = {("oom", "unchecked"), ("crashed", "unchecked")}
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong: a signal to a process, a failing call in the command, or a limit on file size."""
+    """What goes wrong: `strike` does it to a sweep under way and says whether it came in time.
+
+    variables: what the driver injects. outcomes: how repeats may have ended besides well, since the fault
+    struck what they measure.
+    """
 
     name: str
-    strike: Callable[["Round", random.Random], bool]
-    variables: dict[str, str]
+    strike: Callable[[Command, Path, random.Random], bool] = lambda *_: True
+    variables: dict[str, str] = field(default_factory=dict)
     file_size: int | None = None
+    outcomes: frozenset[tuple[str, str]] = frozenset()
 
 
-class Round:
-    """A sweep in a process of its own, with a scratch directory of its own."""
+def a_signal(rng: random.Random) -> Fault:
+    """Kill, stop or end a process of a sweep at a random moment."""
+    kind, number = rng.choice(PROCESSES), rng.choice(SIGNALS)
 
-    def __init__(self, home: Path) -> None:
-        self.results, self.scratch, self.mark = home / "results", home / "tmp", uuid.uuid4().hex
-        self.scratch.mkdir(parents=True)
-        self.file = home / "sweep.json"
-        sweep = {
-            "name": "faults",
-            "workload": {"model": "fake:model", "options": {"sleep": 0.05}},
-            "run": {"world_size": 2, "repeats": REPEATS, "timeout": "4s"},
-            "axes": {"reduce_bucket_size": [10_000 + n for n in range(POINTS)]},
-        }
-        self.file.write_text(json.dumps(sweep))
-        path = os.pathsep.join([str(DRIVER.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self.environment = {MARK: self.mark, "TMPDIR": str(self.scratch), "PYTHONPATH": path}
-        self.command: subprocess.Popen[str] | None = None
+    def strike(command: Command, results: Path, draw: random.Random) -> bool:
+        if number == signal.SIGSTOP and kind in ("guard", "server"):
+            # one that is stopped while it starts is waited for longer than a round may take
+            until(lambda: bool(records(results)) or command.poll() is not None, "a repeat ends")
+        time.sleep(draw.uniform(0.0, 2.5))
+        victim = a_victim(command, kind, draw)
+        return victim is not None and send(victim, number, goes_on=kind == "command")
 
-    def start(self, variables: dict[str, str], file_size: int | None) -> subprocess.Popen[str]:
-        """Start the sweep, or continue it if there is a run directory."""
-        again = ["--resume", "last"] if find_runs(self.results) else []
+    return Fault(f"{number.name} {kind}", strike)
 
-        def limit() -> None:
-            if file_size is not None:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
 
-        self.command = subprocess.Popen(
-            [sys.executable, str(DRIVER), "sweep", str(self.file), *again, "-o", str(self.results), "--json"],
-            env=os.environ | self.environment | variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            preexec_fn=limit,
-        )
-        return self.command
+def a_failing_call(rng: random.Random) -> Fault:
+    """Let one `open` or `fsync` of the command fail."""
+    call = rng.choice(CALLS)
+    return Fault(call, variables={VARIABLE: f"{call}:{rng.randint(1, 30)}"})
 
-    def victims(self, kind: str) -> list[psutil.Process]:
-        """Return the living processes of a kind, by their depth below the command."""
-        assert self.command is not None
-        level = [psutil.Process(self.command.pid)]
+
+def a_stalled_disk(rng: random.Random) -> Fault:
+    """Let one `open` or `fsync` of the command take longer than a trial may."""
+    call = rng.choice(("open", "fsync"))
+    return Fault(f"{call} stalls for 6 s", variables={VARIABLE: f"{call}:STALL:{rng.randint(1, 30)}"})
+
+
+def a_jumping_clock(rng: random.Random) -> Fault:
+    """Let the wall clock of the command, the server and the ranks jump, each at its own reading of it."""
+    seconds = rng.choice(CLOCKS)
+    return Fault(
+        f"clock jumps by {seconds:+} s", variables={VARIABLE: f"clock:{seconds}:{rng.randint(1, 6)}"}
+    )
+
+
+def a_full_file(rng: random.Random) -> Fault:
+    """Limit the size of the files that the command and its children write: a disk that fills in mid-write."""
+    return Fault("file size limit", file_size=rng.randint(1, 8000))
+
+
+def a_limit(rng: random.Random) -> Fault:
+    """Take memory or file descriptors from a process that runs: its next requests are refused."""
+    kind, of_memory = rng.choice(PROCESSES), rng.random() < 0.6
+
+    def strike(command: Command, _: Path, draw: random.Random) -> bool:
+        time.sleep(draw.uniform(0.3, 2.5))
+        victim = a_victim(command, kind, draw)
         try:
-            for _ in range(PROCESSES.index(kind)):
-                level = [child for process in level for child in process.children()]
-        except psutil.NoSuchProcess:
-            return []
-        return level
+            if victim is None:
+                return False
+            held = victim.memory_info().vms if of_memory else victim.num_fds()
+            more = draw.choice((0, 1 << 20, 16 << 20)) if of_memory else draw.choice((0, 1, 4))
+            which = resource.RLIMIT_AS if of_memory else resource.RLIMIT_NOFILE
+            resource.prlimit(victim.pid, which, (held + more, resource.prlimit(victim.pid, which)[1]))
+        except (psutil.NoSuchProcess, ProcessLookupError):
+            return False
+        return True
 
-    def has_ended(self) -> bool:
-        """Whether the command has ended."""
-        return self.command is not None and self.command.poll() is not None
-
-    def records(self) -> list[tuple[Any, ...]]:
-        """Return what is on disk of every whole line."""
-        runs = find_runs(self.results)
-        if not runs:
-            return []
-        lines = (runs[0] / "trials.jsonl").read_text().split("\n")[:-1]
-        found = [json.loads(line) for line in lines]
-        return [(r["trial_id"], r["repeat"], r["outcome"], r["correctness"]["verdict"]) for r in found]
+    what = "memory" if of_memory else "descriptor"
+    return Fault(f"{what} limit {kind}", strike, outcomes=frozenset(_FAILED))
 
 
-def random_fault(rng: random.Random) -> Fault:
-    """Draw a fault."""
-    if rng.random() < 0.6:
-        kind, number = rng.choice(PROCESSES), rng.choice(SIGNALS)
-
-        def send(sweep: Round, draw: random.Random) -> bool:
-            return _send(sweep, draw, kind, number)
-
-        return Fault(f"{number.name} {kind}", send, {})
-    if rng.random() < 0.75:
-        call = rng.choice(CALLS)
-        return Fault(call, lambda *_: True, {VARIABLE: f"{call}:{rng.randint(1, 30)}"})
-    size = rng.randint(1, 8000)
-    return Fault("file size limit", lambda *_: True, {}, size)
+KINDS = {a_signal: 40, a_failing_call: 16, a_stalled_disk: 8, a_jumping_clock: 8, a_full_file: 8, a_limit: 20}
 
 
 def play(home: Path, rng: random.Random) -> tuple[str, str | None]:
-    """Play one round; return the fault's name and, if something did not hold, what."""
-    fault, sweep = random_fault(rng), Round(home)
+    """Play one round of a sweep; return the fault's name and, if something did not hold, what."""
+    (make,) = rng.choices(list(KINDS), list(KINDS.values()))
+    fault, sweep, results = make(rng), Round(home, POINTS, REPEATS), home / "results"
+    struck = True
+
+    def start(variables: dict[str, str], file_size: int | None) -> Command:
+        again = ["--resume", "last"] if find_runs(results) else []
+        words = ["sweep", sweep.file, *again, "-o", results]
+        return sweep.start(*words, variables=variables, file_size=file_size)
+
     try:
-        command = sweep.start(fault.variables, fault.file_size)
-        struck = fault.strike(sweep, rng)
-        out, err = command.communicate(timeout=LONGEST)
-        until(lambda: not marked(sweep.mark), "everything ends with the command", 30.0)
-        kept = sweep.records()
-        problems = [*_said(command.returncode, out, err), *_left(sweep)]
-        last = sweep.start({}, None)
-        out, err = last.communicate(timeout=LONGEST)
-        until(lambda: not marked(sweep.mark), "everything ends with the resumed command", 30.0)
-        problems += [*_finished(sweep, kept, last.returncode, err), *_left(sweep)]
+        command = start(fault.variables, fault.file_size)
+        struck = fault.strike(command, results, rng)
+        problems = [*sweep.wait(command), *sweep.left()]
+        kept = records(results)
+        last = start({}, None)
+        problems += [*sweep.wait(last), *sweep.left()]
+        problems += finished(kept, records(results), fault)
+        if last.returncode not in ((0, 6) if fault.outcomes else (0,)):
+            problems.append(f"resume ended with {last.returncode}")
     except (AssertionError, subprocess.TimeoutExpired, ValueError) as error:
         problems = [f"{type(error).__name__}: {error}"[:300]]
-        for process in marked(sweep.mark):
-            process.kill()
-        struck = True
-    name = fault.name if struck else "none (the sweep had ended)"
-    return name, "; ".join(problems) or None
+        sweep.kill_all()
+    return fault.name if struck else "none (the sweep had ended)", "; ".join(problems) or None
 
 
-def _send(sweep: Round, rng: random.Random, kind: str, number: int) -> bool:
-    """Signal one process of a kind at a random moment; a stopped command goes on after a while.
-
-    A server is stopped once it has started: one that does not is waited for longer than a round may take.
-    """
-    if number == signal.SIGSTOP and kind in ("guard", "server"):
-        until(lambda: bool(sweep.records()) or sweep.has_ended(), "a repeat ends")
-    time.sleep(rng.uniform(0.0, 2.5))
-    give_up = time.monotonic() + 5.0
-    while time.monotonic() < give_up and not sweep.has_ended():
-        living = sweep.victims(kind)
-        if living:
-            victim = rng.choice(living)
-            try:
-                victim.send_signal(number)
-                if kind == "command" and number == signal.SIGSTOP:
-                    time.sleep(STOPPED_SECONDS)
-                    victim.send_signal(signal.SIGCONT)
-            except psutil.NoSuchProcess:
-                continue
-            return True
-        time.sleep(0.01)
-    return False
-
-
-def _said(code: int, out: str, err: str) -> list[str]:
-    """Return what is wrong about how the command ended: a traceback, an undocumented status."""
-    problems = [f"{word} on stderr" for word in ("Traceback", "internal error") if word in err]
-    if code not in (0, 2, 6, 70, 130, -signal.SIGKILL, -signal.SIGTERM):  # -15: before it can handle one
-        problems.append(f"exit status {code}")
-    if code == 70 and not any(words in err for words in ("--resume", "cannot write", "did not start")):
-        problems.append(f"status 70 without a way to go on: {err[-200:]}")
-    return problems
-
-
-def _left(sweep: Round) -> list[str]:
-    return [f"left behind: {path.name}" for path in sweep.scratch.iterdir() if path.name != "pytest"]
-
-
-def _finished(sweep: Round, kept: list[tuple[Any, ...]], code: int, err: str) -> list[str]:
-    problems = [] if code == 0 else [f"resume ended with {code}: {err[-200:]}"]
-    found = sweep.records()
-    if found[: len(kept)] != kept:
-        problems.append("finished repeats were changed")
+def finished(kept: list[Row], found: list[Row], fault: Fault) -> list[str]:
+    """Return what is wrong with the records at the end: lost, changed, twice, missing or not verified."""
+    problems = [] if found[: len(kept)] == kept else ["finished repeats were changed"]
     counts = collections.Counter(record[:2] for record in found)
-    if len(counts) != POINTS * REPEATS or set(counts.values()) != {1}:
-        problems.append(f"{len(counts)} of {POINTS * REPEATS} repeats, counts {sorted(set(counts.values()))}")
-    bad = {record[2:] for record in found} - {("ok", "identical")}
+    failed = {record[0] for record in found if record[2:] in fault.outcomes}
+    wanted = (POINTS - len(failed)) * REPEATS
+    whole = {key: count for key, count in counts.items() if key[0] not in failed}
+    if len(failed) > 1 or len(whole) != wanted or set(counts.values()) != {1}:
+        problems.append(f"{len(counts)} repeats, {len(failed)} failed, counts {sorted(set(counts.values()))}")
+    bad = {record[2:] for record in found} - {("ok", "identical")} - fault.outcomes
     return [*problems, *([f"not verified: {bad}"] if bad else [])]

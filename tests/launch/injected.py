@@ -1,6 +1,7 @@
-"""Disk faults in this process: the n-th open for writing, or the n-th fsync, fails with an errno.
+"""Faults in this process: the n-th open for writing, or the n-th fsync, fails or stalls; the clock jumps.
 
-`ZBENCH_TEST_FAULT=open:ENOSPC:3` in the environment of `driver.py` asks for one.
+`ZBENCH_TEST_FAULT=open:ENOSPC:3`, `fsync:STALL:2` or `clock:-86400:3` in the environment of `driver.py` asks
+for one.
 """
 
 import builtins
@@ -9,35 +10,59 @@ import io
 import itertools
 import os
 import pathlib
+import time
+from collections.abc import Callable
 from typing import Any
 
 VARIABLE = "ZBENCH_TEST_FAULT"
+STALL_SECONDS = 6.0
+PACE = "ZBENCH_TEST_HEARTBEAT"
+"""Seconds between the signs of life of a shared study's workers; who misses three is lost."""
 
 
 def install(text: str) -> None:
-    """Let the call that `text` names fail, once."""
-    call, name, number = text.split(":")
+    """Let the call that `text` names fail, stall or jump, once."""
+    call, what, number = text.split(":")
     calls = itertools.count(1)
-    code = getattr(errno, name)
 
-    def fails() -> bool:
-        return next(calls) == int(number)
+    def strike(file: Any = None) -> None:
+        if next(calls) != int(number):
+            return
+        if what == "STALL":
+            time.sleep(STALL_SECONDS)
+        else:
+            code = getattr(errno, what)
+            raise OSError(code, os.strerror(code), *filter(None, [file]))
 
-    if call == "fsync":
-        real_fsync = os.fsync
+    if call == "clock":
+        _jump(int(what), int(number))
+    elif call == "fsync":
+        _before_fsync(strike)
+    else:
+        _before_open(strike)
 
-        def fsync(fd: int) -> None:
-            if fails():
-                raise OSError(code, os.strerror(code))
-            real_fsync(fd)
 
-        os.fsync = fsync
-        return
-    real_open = io.open
+def _jump(seconds: int, number: int) -> None:
+    real, calls = time.time, itertools.count(1)
+    time.time = lambda: real() + (seconds if next(calls) >= number else 0)
+
+
+def _before_fsync(strike: Callable[[], None]) -> None:
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        strike()
+        real(fd)
+
+    os.fsync = fsync
+
+
+def _before_open(strike: Callable[[str], None]) -> None:
+    real = io.open
 
     def opened(file: Any, mode: str = "r", *rest: Any, **more: Any) -> Any:
-        if set(mode) & set("wax+") and not str(file).startswith("/dev/") and fails():
-            raise OSError(code, os.strerror(code), str(file))
-        return real_open(file, mode, *rest, **more)
+        if set(mode) & set("wax+") and not str(file).startswith("/dev/"):
+            strike(str(file))
+        return real(file, mode, *rest, **more)
 
     builtins.open = io.open = pathlib.io.open = opened  # type: ignore[attr-defined]

@@ -9,36 +9,82 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 _PLACES = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
 BINARIES = next((place for place in _PLACES if (place / "initdb").exists()), None)
 PASSWORD = "se/cret@" + secrets.token_hex(4)
 """Needs percent-encoding in a URL, so that both spellings are looked for in what is printed."""
 
 
+class Server:
+    """A server on a Unix socket in `home`, with a password that is asked for; it can be started again."""
+
+    def __init__(self, home: Path) -> None:
+        """Make its files and start it."""
+        assert BINARIES is not None
+        self._home, self._data, self._binaries = home, home / "data", BINARIES
+        quoted = PASSWORD.replace("/", "%2F").replace("@", "%40")
+        self.url = f"postgresql://zbench:{quoted}@/postgres?host={home}"
+        self._as_user: list[str] = []
+        if os.geteuid() == 0:  # the server refuses to run as root
+            shutil.chown(home, "postgres", "postgres")
+            self._as_user = ["runuser", "-u", "postgres", "--"]
+        (home / "password").write_text(PASSWORD)
+        (home / "password").chmod(0o644)
+        initdb = [self._binaries / "initdb", "-D", self._data, "-U", "zbench", "--auth=scram-sha-256"]
+        self._run(*initdb, f"--pwfile={home / 'password'}", "--no-sync", "-E", "UTF8")
+        self.start()
+
+    def start(self) -> None:
+        """Start it; after a kill it recovers first."""
+        options = f"-c listen_addresses= -k {self._home} -c fsync=off -c max_connections=50"
+        self._control("-l", self._home / "log", "-o", options, "-w", "start")
+
+    def stop(self) -> None:
+        """End it without a farewell to its clients, if it runs."""
+        with contextlib.suppress(subprocess.CalledProcessError):
+            self._control("-m", "immediate", "stop")
+
+    def kill(self) -> None:
+        """Kill it and all its sessions at once, as a crash of its host does."""
+        main = psutil.Process(self.pid)
+        family = [main, *main.children(recursive=True)]
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(family, timeout=10)
+        (self._data / "postmaster.pid").unlink(missing_ok=True)  # a zombie would pass for a running server
+
+    @property
+    def pid(self) -> int:
+        """The process that all others of the server are children of."""
+        return int((self._data / "postmaster.pid").read_text().split()[0])
+
+    def _control(self, *words: object) -> None:
+        self._run(self._binaries / "pg_ctl", "-D", self._data, *words)
+
+    def _run(self, *words: object) -> None:
+        command = [*self._as_user, *map(str, words)]
+        subprocess.run(command, check=True, capture_output=True, timeout=60, cwd="/")
+
+
+@contextlib.contextmanager
+def running() -> Iterator[Server]:
+    """Run a server that can be killed and started again."""
+    home = Path(tempfile.mkdtemp(prefix="zbench-pg-"))
+    found: Server | None = None
+    try:
+        found = Server(home)
+        yield found
+    finally:
+        if found is not None:
+            found.stop()
+        shutil.rmtree(home, ignore_errors=True)
+
+
 @contextlib.contextmanager
 def server() -> Iterator[str]:
-    """Run a server on a Unix socket; yield the URL of its database, with a password that is asked for."""
-    assert BINARIES is not None
-    home = Path(tempfile.mkdtemp(prefix="zbench-pg-"))
-    as_user: list[str] = []
-    if os.geteuid() == 0:  # the server refuses to run as root
-        shutil.chown(home, "postgres", "postgres")
-        as_user = ["runuser", "-u", "postgres", "--"]
-    (home / "password").write_text(PASSWORD)
-    (home / "password").chmod(0o644)
-    data, log = home / "data", home / "log"
-
-    def run(*words: object) -> None:
-        subprocess.run([*as_user, *map(str, words)], check=True, capture_output=True, timeout=60, cwd="/")
-
-    try:
-        initdb = [BINARIES / "initdb", "-D", data, "-U", "zbench", "--auth=scram-sha-256"]
-        run(*initdb, f"--pwfile={home / 'password'}", "--no-sync", "-E", "UTF8")
-        options = f"-c listen_addresses= -k {home} -c fsync=off -c max_connections=50"
-        run(BINARIES / "pg_ctl", "-D", data, "-l", log, "-o", options, "-w", "start")
-        quoted = PASSWORD.replace("/", "%2F").replace("@", "%40")
-        yield f"postgresql://zbench:{quoted}@/postgres?host={home}"
-    finally:
-        with contextlib.suppress(subprocess.CalledProcessError):
-            run(BINARIES / "pg_ctl", "-D", data, "-m", "immediate", "stop")
-        shutil.rmtree(home, ignore_errors=True)
+    """Run a server; yield the URL of its database."""
+    with running() as found:
+        yield found.url

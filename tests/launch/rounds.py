@@ -1,0 +1,138 @@
+"""One round of the fault campaign: commands with fake workers in a scratch directory, and what they leave."""
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from zbench.record.store import find_runs
+
+from . import isolation
+from .processes import MARK, marked, until
+
+DRIVER = Path(__file__).with_name("driver.py")
+PROCESSES = ("command", "guard", "server", "rank")
+STOPPED_SECONDS = 0.5
+LONGEST = 180.0
+Command = subprocess.Popen[str]
+Row = tuple[Any, ...]
+
+
+class Round:
+    """A sweep file, a scratch directory and an environment of their own; what was there before the round."""
+
+    def __init__(self, home: Path, points: int, repeats: int, seconds: float = 0.15) -> None:
+        """seconds: how long a repeat takes."""
+        self.home, self.scratch, self.mark = home, home / "tmp", uuid.uuid4().hex
+        self.scratch.mkdir(parents=True)
+        self.file, self.points, self.repeats = home / "sweep.json", points, repeats
+        sweep = {
+            "name": "faults",
+            "workload": {"model": "fake:model", "options": {"sleep": seconds}},
+            "run": {"world_size": 2, "repeats": repeats, "timeout": "4s"},
+            "axes": {"reduce_bucket_size": [10_000 + n for n in range(points)]},
+        }
+        self.file.write_text(json.dumps(sweep))
+        path = os.pathsep.join([str(DRIVER.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+        self.environment = {MARK: self.mark, "TMPDIR": str(self.scratch), "PYTHONPATH": path}
+        self._before = isolation.shared()
+
+    def start(
+        self, *words: object, variables: dict[str, str] | None = None, file_size: int | None = None
+    ) -> Command:
+        """Start a command with fake workers in a session of its own."""
+
+        def limit() -> None:
+            if file_size is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
+
+        return subprocess.Popen(
+            [sys.executable, str(DRIVER), *map(str, words), "--json"],
+            env=os.environ | self.environment | (variables or {}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            preexec_fn=limit,
+        )
+
+    def wait(self, command: Command) -> list[str]:
+        """Return what is wrong about how a command ended, and what it said last."""
+        out, err = command.communicate(timeout=LONGEST)
+        return said(command.returncode, out, err)
+
+    def left(self) -> list[str]:
+        """Wait for the end of every process of the round; return the files and sockets that outlive them."""
+        until(lambda: not marked(self.mark), "everything ends with the command", 30.0)
+        files = [f"left behind: {path.name}" for path in self.scratch.iterdir() if path.name != "pytest"]
+        return [*files, *(f"left behind: {name}" for name in isolation.shared() - self._before)]
+
+    def kill_all(self) -> None:
+        """End what a failed round left."""
+        for process in marked(self.mark):
+            process.kill()
+
+
+def records(results: Path) -> list[Row]:
+    """Return what is on disk of every whole line of the first run: trial, repeat, outcome, verdict."""
+    runs = find_runs(results)
+    if not runs:
+        return []
+    lines = (runs[0] / "trials.jsonl").read_text().split("\n")[:-1]
+    found = [json.loads(line) for line in lines]
+    return [(r["trial_id"], r["repeat"], r["outcome"], r["correctness"]["verdict"]) for r in found]
+
+
+def victims(command: Command, kind: str) -> list[psutil.Process]:
+    """Return the living processes of a kind, by their depth below a command."""
+    try:
+        level = [psutil.Process(command.pid)]
+        for _ in range(PROCESSES.index(kind)):
+            level = [child for process in level for child in process.children()]
+    except psutil.NoSuchProcess:
+        return []
+    return [process for process in level if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def a_victim(command: Command, kind: str, rng: random.Random) -> psutil.Process | None:
+    """Wait up to a few seconds for a living process of a kind; None if the command ends before."""
+    give_up = time.monotonic() + 5.0
+    while time.monotonic() < give_up and command.poll() is None:
+        try:
+            if living := victims(command, kind):
+                return rng.choice(living)
+        except psutil.NoSuchProcess:
+            continue
+        time.sleep(0.01)
+    return None
+
+
+def send(victim: psutil.Process, number: int, *, goes_on: bool) -> bool:
+    """Signal a process; one that is stopped and `goes_on` does so after a while. False if it has ended."""
+    try:
+        victim.send_signal(number)
+        if goes_on and number == signal.SIGSTOP:
+            time.sleep(STOPPED_SECONDS)
+            victim.send_signal(signal.SIGCONT)
+    except psutil.NoSuchProcess:
+        return False
+    return True
+
+
+def said(code: int, out: str, err: str) -> list[str]:
+    """Return what is wrong about how a command ended: a traceback, an undocumented status, no remedy."""
+    problems = [f"{word} on stderr: {err[-600:]}" for word in ("Traceback", "internal error") if word in err]
+    if code not in (0, 2, 6, 70, 130, -signal.SIGKILL, -signal.SIGTERM):  # -15: before it can handle one
+        problems.append(f"exit status {code}: {err[-200:]}")
+    if code == 70 and not any(words in err for words in ("--resume", "cannot write", "did not start")):
+        problems.append(f"status 70 without a way to go on: {err[-200:]}")
+    return problems
