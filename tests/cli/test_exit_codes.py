@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from analysis.synthetic import record
 
-from zbench.cli.sweeping import exit_code
+from zbench.cli.conclusion import exit_code
 from zbench.errors import ExitCode
 
 

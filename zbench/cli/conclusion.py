@@ -12,6 +12,7 @@ from zbench.errors import ExitCode, ZbenchError
 from zbench.record import environment, lines
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory
+from zbench.record.summary import summarize
 from zbench.report.text import plural
 from zbench.report.trackers.follow import tracker_factory
 from zbench.spec.dump import sweep_document
@@ -122,6 +123,25 @@ def failure_code(failure: Interruption) -> ExitCode:
 def is_incorrect(records: Sequence[Record]) -> bool:
     """Whether some repeat computed another training step than plain PyTorch."""
     return any(record.correctness.verdict in ("drifted", "wrong") for record in records)
+
+
+def exit_code(records: Sequence[Record]) -> ExitCode:
+    """Return what records mean for the command's status: wrong results weigh more than trials that failed.
+
+    Least weighs a trial that ended well, but whose full verdict could not be had.
+    """
+    if is_incorrect(records):
+        return ExitCode.CORRECTNESS
+    if any(_failed(record) for record in records):
+        return ExitCode.TRIALS_FAILED
+    if any(summary.is_unjudged for summary in summarize(records)):
+        return ExitCode.INCONCLUSIVE
+    return ExitCode.PASS
+
+
+def _failed(record: Record) -> bool:
+    pruned = record.error is not None and record.error.kind == "pruned"
+    return record.outcome in ("oom", "timeout", "crashed") and not pruned
 
 
 def warn_of_unused(sweep: SweepSpec, expansion: Expansion) -> None:

@@ -8,6 +8,7 @@ from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags
 from zbench.errors import ZbenchError
 
 if TYPE_CHECKING:
+    from zbench.analysis.overview import Overview
     from zbench.report.grid import Column
 
 _ID_LENGTH = 8
@@ -31,12 +32,6 @@ def command(
 
 def _row(path: Path) -> dict[str, Any]:
     """Return the facts of a run; a run that cannot be read is listed with the reason."""
-    from zbench.analysis.ranking import rank
-    from zbench.record.store import load_environment, load_records
-    from zbench.record.summary import summarize
-    from zbench.report.text import outcome_text
-    from zbench.spec.load import load_sweep
-
     row: dict[str, Any] = {
         "run_id": path.name,
         "sweep": path.parent.name,
@@ -44,24 +39,41 @@ def _row(path: Path) -> dict[str, Any]:
         "problem": None,
     }
     try:
-        environment = load_environment(path)
-        summaries = summarize(load_records(path))
-        ranking = rank(summaries, load_sweep(path / "spec.yaml", environ={}, inputs=False).objective)
-        winner = next((s for s in summaries if s.trial_id == ranking.recommended), None)
+        found = _overview(path)
     except ZbenchError as error:
         return row | {"problem": str(error)}
     return row | {
-        "started": environment.get("started"),
-        "machine": environment.get("fingerprint"),
-        "configurations": len(summaries),
-        "failed": sum(outcome_text(summary) in ("oom", "timeout", "crashed") for summary in summaries),
-        "incorrect": sum(summary.verdict in ("drifted", "wrong") for summary in summaries),
-        "best": ranking.best,
-        "indistinguishable": list(ranking.indistinguishable),
-        "recommended": ranking.recommended,
-        "best_axes": winner.axes if winner else None,
-        "best_tokens_per_s": winner.number("tokens_per_s") if winner else None,
+        "started": found.started,
+        "machine": found.machine,
+        "configurations": found.configurations,
+        "failed": found.failed,
+        "incorrect": found.incorrect,
+        "best": found.ranking.best,
+        "indistinguishable": list(found.ranking.indistinguishable),
+        "recommended": found.ranking.recommended,
+        "best_axes": found.best_axes,
+        "best_tokens_per_s": found.best_tokens_per_s,
     }
+
+
+def _overview(path: Path) -> "Overview":
+    """Return what was kept of a run; read it where that is nothing, or out of date."""
+    from zbench.analysis.overview import KeptOverview
+
+    kept = KeptOverview(path)
+    return kept.load() or kept.keep(_read(path))
+
+
+def _read(path: Path) -> "Overview":
+    from zbench.analysis.overview import overview_of
+    from zbench.analysis.ranking import rank
+    from zbench.record.store import load_environment, load_records
+    from zbench.record.summary import summarize
+    from zbench.spec.load import load_sweep
+
+    environment, summaries = load_environment(path), summarize(load_records(path))
+    objective = load_sweep(path / "spec.yaml", environ={}, inputs=False).objective
+    return overview_of(environment, summaries, rank(summaries, objective))
 
 
 def _print(rows: list[dict[str, Any]]) -> None:

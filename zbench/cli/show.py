@@ -34,29 +34,34 @@ def command(
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Show the results of one run as a table, or one of its configurations in full."""
+    from zbench.analysis.overview import KeptOverview, overview_of
     from zbench.analysis.ranking import rank
-    from zbench.cli.sweeping import exit_code
-    from zbench.record.store import load_records, resolve_run
+    from zbench.cli.conclusion import exit_code
+    from zbench.record.store import load_environment, load_records, resolve_run
     from zbench.record.summary import summarize
     from zbench.report.detail import print_configuration
     from zbench.report.table import print_results
     from zbench.spec.load import load_sweep
 
     path = resolve_run(run, output_dir)
+    kept = KeptOverview(path)
     records = load_records(path)
     objective = load_sweep(path / "spec.yaml", environ={}, inputs=False).objective
     summaries = summarize(records)
+    if (overview := kept.load()) is None:
+        overview = kept.keep(overview_of(load_environment(path), summaries, rank(summaries, objective)))
+    ranking = overview.ranking
     if trial == "best":
-        trial = rank(summaries, objective).recommended or trial
+        trial = ranking.recommended or trial
     chosen = summaries if trial is None else [_named(summaries, trial)]
     if console.state.json:
-        console.document(_document(path, chosen, rank(summaries, objective), exit_code(records)))
+        console.document(_document(path, chosen, ranking, exit_code(records)))
         return
     console.note(f"{path}")
     if not records:
         console.result("no repeat has ended yet")
     elif trial is None and not console.state.verbose:
-        print_results(console.rich_console(), records, objective, path)
+        print_results(console.rich_console(), records, objective, path, ranking)
     else:
         for summary in chosen:
             print_configuration(console.rich_console(), summary, path)

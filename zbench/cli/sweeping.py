@@ -14,6 +14,7 @@ from zbench.cli.conclusion import (
     Conclusion,
     Interruption,
     Request,
+    exit_code,
     facts,
     failure_code,
     is_incorrect,
@@ -25,7 +26,6 @@ from zbench.launch.executor import Executor
 from zbench.launch.executors import make_executor, require_room
 from zbench.launch.slurm import SlurmOptions
 from zbench.launch.sweep import OutOfTimeError, SweepPlan, SweepRun
-from zbench.record.record import Record
 from zbench.record.store import load_environment, resolve_run
 from zbench.record.summary import summarize
 from zbench.report.detail import print_configuration
@@ -128,25 +128,6 @@ def perform(
     conclusion = Conclusion(request, directory.path, records, code, failure, "sweep")
     _print(conclusion, detailed)
     return code
-
-
-def exit_code(records: Sequence[Record]) -> ExitCode:
-    """Return what records mean for the command's status: wrong results weigh more than trials that failed.
-
-    Least weighs a trial that ended well, but whose full verdict could not be had.
-    """
-    if is_incorrect(records):
-        return ExitCode.CORRECTNESS
-    if any(_failed(record) for record in records):
-        return ExitCode.TRIALS_FAILED
-    if any(summary.is_unjudged for summary in summarize(records)):
-        return ExitCode.INCONCLUSIVE
-    return ExitCode.PASS
-
-
-def _failed(record: Record) -> bool:
-    pruned = record.error is not None and record.error.kind == "pruned"
-    return record.outcome in ("oom", "timeout", "crashed") and not pruned
 
 
 def _print(conclusion: Conclusion, detailed: bool) -> None:

@@ -2,10 +2,12 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
+from pydantic_core import from_json
 
 from zbench.errors import UsageError
 from zbench.record.record import SCHEMA_VERSION, Record
@@ -44,10 +46,18 @@ def decode(value: object, place: str = "record") -> Record:
 def decode_line(line: bytes, place: str = "record") -> Record:
     """Return the Record of one JSON line; UsageError naming `place` if it is damaged."""
     try:
-        value = json.loads(line)
+        value = _parsed(line)
     except (ValueError, RecursionError):  # RecursionError: nested too deeply
         raise UsageError(f"{place}: damaged line, not JSON; remove the line to go on without it") from None
     return decode(value, place)
+
+
+def _parsed(line: bytes) -> Any:
+    """Return the value of a line; equal keys and short texts of all lines are the same objects."""
+    try:
+        return from_json(line)
+    except ValueError:
+        return json.loads(line)  # it takes half characters, which pydantic's parser refuses
 
 
 def check_schema_version(value: object, place: str) -> None:
@@ -73,11 +83,20 @@ def read(path: Path) -> list[Record]:
     if torn and is_record(torn):
         lines.append(torn)
     found: dict[tuple[str, int], Record] = {}
+    first: dict[str, Record] = {}
     for number, line in enumerate(lines, start=1):
         if line.strip():
             record = decode_line(line, f"{path}:{number}")
+            record = _sharing(first.setdefault(record.trial_id, record), record)
             found[record.trial_id, record.repeat] = record
     return list(found.values())
+
+
+def _sharing(first: Record, record: Record) -> Record:
+    """Return a record that holds the configuration of the trial's first one, where they are equal."""
+    if first is record or (first.axes, first.config) != (record.axes, record.config):
+        return record
+    return replace(record, axes=first.axes, config=first.config)
 
 
 def split_torn(data: bytes) -> tuple[bytes, bytes]:

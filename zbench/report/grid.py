@@ -3,19 +3,18 @@
 Where even the columns that must stay do not fit, each row becomes a block of `name value` entries.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rich import box
-from rich.console import Group, RenderableType
-from rich.measure import Measurement
-from rich.table import Table
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from zbench.report.screen import Screen
 
-_UNBOUNDED = 10_000
+_GAP = "  "
 _INDENT = "    "
 
 
@@ -49,36 +48,19 @@ class Grid:
 
         A pipe or file gets every column; blocks, too, where COLUMNS asks for narrower lines.
         """
-        if not screen.is_terminal:
-            whole = self.table(range(len(self.columns)), plain=True)
-            return (whole if self._width(screen, whole) <= screen.width else self.blocks(screen.width)), []
+        plain = not screen.is_terminal
+        headings = [[column.name] if plain else _broken(column.name) for column in self.columns]
+        widths = [self._width(index, heading) for index, heading in enumerate(headings)]
         shown = list(range(len(self.columns)))
         left_out: list[str] = []
-        for dropped in [None, *self._optional()]:
+        for dropped in [None, *([] if plain else self._optional())]:
             if dropped is not None:
                 shown.remove(dropped)
                 left_out.append(self.columns[dropped].name)
-            table = self.table(shown, plain=False)
-            if self._width(screen, table) <= screen.width:
-                return table, left_out
+            layout = _Layout(self, [(index, widths[index], headings[index]) for index in shown], plain)
+            if layout.width <= screen.width:
+                return layout, left_out
         return self.blocks(screen.width), []
-
-    def table(self, shown: Sequence[int], *, plain: bool) -> Table:
-        """Return a table of these columns; plain: no lines and headings of one line."""
-        padding = (0, 2 if plain else 1, 0, 0)
-        frame = None if plain else box.SIMPLE_HEAD
-        table = Table(box=frame, header_style="bold", padding=padding, pad_edge=False)
-        marked = any(row.mark for row in self.rows)
-        if marked:
-            table.add_column("", no_wrap=True)
-        for index in shown:
-            column = self.columns[index]
-            heading = column.name if plain else _broken(column.name)
-            table.add_column(Text(heading), justify=column.justify, no_wrap=True)
-        for row in self.rows:
-            marks = [Text(row.mark)] if marked else []
-            table.add_row(*marks, *(row.cells[index] for index in shown), style=row.style)
-        return table
 
     def blocks(self, width: int) -> Group:
         """Return each row as a block of `name value` entries on lines of this width."""
@@ -95,13 +77,65 @@ class Grid:
                 lines.append(line)
         return Group(*lines)
 
-    def _width(self, screen: Screen, table: Table) -> int:
-        """Return how wide a table is where nothing is cut."""
-        return Measurement.get(screen, screen.options.update(max_width=_UNBOUNDED), table).maximum
+    def _width(self, index: int, heading: Sequence[str]) -> int:
+        """Return how wide a column is where nothing is cut."""
+        cells = max((row.cells[index].cell_len for row in self.rows), default=0)
+        return max(cells, *map(cell_len, heading))
 
     def _optional(self) -> list[int]:
         numbered = [index for index, column in enumerate(self.columns) if column.optional]
         return sorted(numbered, key=lambda index: -self.columns[index].optional)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """A table of some columns of a grid, each with its width and heading; plain: without lines and styles.
+
+    Rich's Table measures and wraps every cell on its own, which takes most of the time of a table of
+    thousands of rows; here nothing is wrapped.
+    """
+
+    grid: Grid
+    shown: Sequence[tuple[int, int, Sequence[str]]]
+    plain: bool
+
+    @property
+    def width(self) -> int:
+        """The cells of a whole line."""
+        return len(self._start) + sum(width for _, width, _ in self.shown) + len(_GAP) * (len(self.shown) - 1)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
+        """Yield headings and rows, line by line."""
+        for line in self._lines():
+            line.rstrip()
+            text = Text(line.plain) if self.plain else line
+            yield from text.render(console, end="\n")
+
+    def _lines(self) -> Iterator[Text]:
+        height = max(len(heading) for _, _, heading in self.shown)
+        above = [[""] * (height - len(heading)) + list(heading) for _, _, heading in self.shown]
+        yield from [] if self.plain else [Text()]
+        for words in zip(*above, strict=True):
+            yield self._line("", [Text(word) for word in words], "" if self.plain else "bold")
+        yield from [] if self.plain else [Text(f" {'─' * (self.width - 1)}")]
+        for row in self.grid.rows:
+            yield self._line(row.mark, [row.cells[index] for index, _, _ in self.shown], row.style)
+        yield from [] if self.plain else [Text()]
+
+    def _line(self, mark: str, cells: Sequence[Text], style: str) -> Text:
+        line = Text(f"{'' if self.plain else ' '}{mark}{_GAP}" if mark else self._start, style)
+        for position, ((index, width, _), cell) in enumerate(zip(self.shown, cells, strict=True)):
+            space = " " * (width - cell.cell_len)
+            right = self.grid.columns[index].justify == "right"
+            line.append(_GAP if position else "")
+            line.append(space if right else "").append_text(cell).append("" if right else space)
+        return line
+
+    @property
+    def _start(self) -> str:
+        """What a line without a mark begins with."""
+        frame = "" if self.plain else " "
+        return frame + (" " + _GAP if any(row.mark for row in self.grid.rows) else "")
 
 
 def _packed(entries: Sequence[Text], width: int, start: str) -> list[Text]:
@@ -118,5 +152,5 @@ def _packed(entries: Sequence[Text], width: int, start: str) -> list[Text]:
     return lines
 
 
-def _broken(name: str) -> str:
-    return name.replace("_", "\n").replace(".", "\n").replace(" ", "\n")
+def _broken(name: str) -> list[str]:
+    return name.replace("_", " ").replace(".", " ").split(" ")

@@ -47,14 +47,18 @@ _BEHIND = Column("behind", optional=6)
 
 
 def print_results(
-    screen: Screen, records: Iterable[Record], objective: ObjectiveSpec, run_dir: Path | None = None
+    screen: Screen,
+    records: Iterable[Record],
+    objective: ObjectiveSpec,
+    run_dir: Path | None = None,
+    ranking: Ranking | None = None,
 ) -> None:
     """Print the table of all configurations, the best marked, and notes on those that failed or differ.
 
-    run_dir: where the logs are that the notes name.
+    run_dir: where the logs are that the notes name. ranking: of these records, where it is known already.
     """
     summaries = ranked(summarize(records), objective)
-    ranking = rank(summaries, objective)
+    ranking = rank(summaries, objective) if ranking is None else ranking
     wrapped = not screen.is_terminal
     table, left_out = results_grid(summaries, ranking, narrow=screen.is_terminal).fitted(screen)
     screen.print(table)

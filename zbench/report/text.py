@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -70,8 +71,9 @@ def distinct_texts(values: Iterable[Any], width: int) -> dict[str, str]:
     """Return the text of each value by its `value_text`, cut to `width`, alike only where the values are."""
     whole = list(dict.fromkeys(value_text(value) for value in values))
     cut = [text if len(text) <= width else f"{text[: width - 1]}…" for text in whole]
+    times = Counter(cut)
     return {
-        text: short if cut.count(short) == 1 else f"{text[: width - len(str(number)) - 2]}…#{number}"
+        text: short if times[short] == 1 else f"{text[: width - len(str(number)) - 2]}…#{number}"
         for number, (text, short) in enumerate(zip(whole, cut, strict=True), start=1)
     }
 

@@ -1,0 +1,102 @@
+"""What is kept of a run is told only while it is true, and then nothing else is read."""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from zbench.analysis import overview as subject
+from zbench.analysis.overview import KEPT, KeptOverview, Overview
+from zbench.analysis.ranking import Ranking
+from zbench.record.store import ENVIRONMENT, SPEC, TRIALS
+
+LEADERS = Ranking("a", ("a",), "a", {"b": 0.25}, None)
+FOUND = Overview("2026-01-31T10:00:00Z", "f00d", 2, 1, 0, {"zero_stage": 1}, 1000.5, LEADERS)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a run directory whose files were last changed long before now."""
+    for name in (SPEC, ENVIRONMENT, TRIALS):
+        (tmp_path / name).write_text("some text\n")
+    monkeypatch.setattr(subject, "_SETTLED_NS", -1)
+    return tmp_path
+
+
+def test_an_overview_is_read_back_as_it_was(run: Path) -> None:
+    assert KeptOverview(run).load() is None
+    KeptOverview(run).keep(FOUND)
+    assert KeptOverview(run).load() == FOUND
+    assert sorted(path.name for path in run.iterdir()) == sorted([KEPT, SPEC, ENVIRONMENT, TRIALS])
+
+
+def _append(run: Path) -> None:
+    with (run / TRIALS).open("a") as file:
+        file.write("more\n")
+
+
+def _same_size(run: Path) -> None:
+    (run / TRIALS).write_text("SOME text\n")
+
+
+def _same_size_and_time(run: Path) -> None:
+    before = (run / TRIALS).stat()
+    (run / TRIALS).write_text("SOME text\n")
+    os.utime(run / TRIALS, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _other_file(run: Path) -> None:
+    (run / "other").write_text("SOME text\n")
+    (run / "other").replace(run / SPEC)
+
+
+@pytest.mark.parametrize("change", [_append, _same_size, _same_size_and_time, _other_file])
+def test_a_changed_file_ends_it(run: Path, change: Callable[[Path], None]) -> None:
+    KeptOverview(run).keep(FOUND)
+    time.sleep(0.02)  # longer than the clock of a file system takes to move on
+    change(run)
+    assert KeptOverview(run).load() is None
+
+
+def test_what_changed_while_it_was_read_is_not_kept(run: Path) -> None:
+    kept = KeptOverview(run)
+    _append(run)
+    assert kept.keep(FOUND) == FOUND
+    assert not (run / KEPT).exists()
+
+
+def test_nothing_is_kept_of_a_run_that_was_just_written(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subject, "_SETTLED_NS", 2_000_000_000)
+    KeptOverview(run).keep(FOUND)
+    assert not (run / KEPT).exists()
+
+
+def test_other_code_reads_the_run_again(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    KeptOverview(run).keep(FOUND)
+    monkeypatch.setattr(subject, "_code", lambda: "another version")
+    assert KeptOverview(run).load() is None
+
+
+def test_a_damaged_or_foreign_file_is_no_overview(run: Path) -> None:
+    KeptOverview(run).keep(FOUND)
+    whole = (run / KEPT).read_bytes()
+    for position in range(0, len(whole), 7):
+        (run / KEPT).write_bytes(whole[:position] + bytes([whole[position] ^ 4]) + whole[position + 1 :])
+        assert KeptOverview(run).load() is None, position
+        (run / KEPT).write_bytes(whole[:position])
+        assert KeptOverview(run).load() is None, position
+    KeptOverview(run).keep(replace(FOUND, configurations="many"))  # type: ignore[arg-type]
+    assert KeptOverview(run).load() is None
+    KeptOverview(run).keep(replace(FOUND, best_tokens_per_s=float("nan")))
+    assert KeptOverview(run).load() is None
+
+
+def test_a_directory_that_cannot_be_written_is_no_failure(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr("tempfile.mkstemp", refused)
+    assert KeptOverview(run).keep(FOUND) == FOUND
