@@ -8,6 +8,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("zbench sweep --resume last", "go on after Ctrl-C, a kill, a full disk or --max-time"),
     ),
     "run": (
+        ("zbench run --trace --set zero_stage=2 --set world_size=2", "look inside a step, too"),
         ("zbench run --set zero_stage=2 --set world_size=2", "one configuration of a small GPT"),
         ("zbench run sweeps/quickstart.yaml --repeats 2", "the file's base configuration, without its axes"),
     ),

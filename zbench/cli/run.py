@@ -30,6 +30,10 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the configuration and run nothing.")
     ] = False,
+    trace: Annotated[
+        bool,
+        typer.Option("--trace", help="Also look inside a step: profiler trace, memory timeline, bounds."),
+    ] = False,
     repeats: Repeats = None,
     timeout: Timeout = None,
     seed: Seed = None,
@@ -53,4 +57,4 @@ def command(
         else:
             console.result(dump_sweep(request.sweep).rstrip())
         return
-    raise typer.Exit(sweeping.perform(tracked(request, log), detailed=True))
+    raise typer.Exit(sweeping.perform(tracked(request, log), detailed=True, trace=trace))

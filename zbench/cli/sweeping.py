@@ -90,6 +90,7 @@ def perform(
     detailed: bool = False,
     slurm: SlurmOptions | None = None,
     max_seconds: float = math.inf,
+    trace: bool = False,
 ) -> ExitCode:
     """Run the sweep, print its table (or all figures) or document, and return the exit code."""
     expansion = expand(request.sweep)
@@ -102,6 +103,7 @@ def perform(
         imply_oom=sweep.search.imply_oom,
         contenders=lambda records: contenders(records, sweep.objective),
         max_seconds=max_seconds,
+        trace=trace,
     )
     failure: Interruption | None = None
     with open_directory(request, facts(request, sys.argv[1:])) as directory:

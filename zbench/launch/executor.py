@@ -15,7 +15,7 @@ from zbench.launch.disturbance import Disturbance
 from zbench.launch.jobs import Targets
 from zbench.launch.progress import Watch
 from zbench.record.record import Failure, Outcome
-from zbench.record.store import LOGS
+from zbench.record.store import LOGS, TRACES
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import RankJob, ReferenceJob
 
@@ -27,11 +27,15 @@ def repeat_name(trial_id: str, repeat: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RepeatTask:
-    """Train one repeat of a trial on all its ranks. reference: the trajectory to judge it by, if any."""
+    """Train one repeat of a trial on all its ranks.
+
+    reference: the trajectory to judge it by, if any. trace: look inside a step after it was measured.
+    """
 
     trial: TrialSpec
     repeat: int = 0
     reference: Path | None = None
+    trace: bool = False
 
     @property
     def name(self) -> str:
@@ -179,6 +183,7 @@ class JobFactory:
             reference_path=str(task.reference) if task.reference else None,
             progress_path=progress,
             repeat=task.repeat,
+            trace=str(self.run_dir / TRACES / task.trial.trial_id) if task.trace else None,
         )
 
 

@@ -46,7 +46,8 @@ class SweepPlan:
 
     imply_oom: record a point as `oom` without running it where it needs more than one that ran out of memory.
     contenders: by all records at the end of a round, who needs another repeat (`run.separate`).
-    max_seconds: once they are over no repeat begins; the one under way is finished.
+    max_seconds: once they are over no repeat begins; the one under way is finished. trace: look inside a step
+    of every configuration's first repeat.
     """
 
     expansion: Expansion
@@ -54,6 +55,7 @@ class SweepPlan:
     imply_oom: bool = True
     contenders: Callable[[Sequence[Record]], Collection[str]] = _nobody
     max_seconds: float = math.inf
+    trace: bool = False
 
 
 class SweepRun:
@@ -158,7 +160,10 @@ class SweepRun:
                 self._require_input(runner.reference(trial, lambda line: self._tell(StepDone(trial, line))))
             began = time.monotonic()
             self._tell(TrialStarted(trial, repeat))
-            record = runner.run(trial, repeat=repeat, watch=lambda line: self._tell(StepDone(trial, line)))
+            trace = self._plan.trace and repeat == 0
+            record = runner.run(
+                trial, repeat=repeat, watch=lambda line: self._tell(StepDone(trial, line)), trace=trace
+            )
         self._keep(record)
         self._tell(TrialFinished(trial, record, time.monotonic() - began, self._left()))
 

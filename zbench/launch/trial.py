@@ -43,18 +43,21 @@ class TrialRunner:
         self._references = References(executor, self.run_dir)
         self._reruns_left = _LASTING_LOAD if rerun_disturbed else 0
 
-    def run(self, trial: TrialSpec, *, repeat: int = 0, watch: Watch | None = None) -> Record:
+    def run(
+        self, trial: TrialSpec, *, repeat: int = 0, watch: Watch | None = None, trace: bool = False
+    ) -> Record:
         """Run one repeat and return its Record, whatever became of it; the reference is computed if missing.
 
         watch: sees each progress line of rank 0; a reason that it returns ends the repeat (outcome
-        `timeout`, error kind `pruned`). Where the reference finds the trial's input bad, nothing runs (error
-        kind `usage`). StorageError where the trial failed because a disk is full.
+        `timeout`, error kind `pruned`). trace: look inside a step afterwards. Where the reference
+        finds the trial's input bad, nothing runs (error kind `usage`). StorageError where the trial failed
+        because a disk is full.
         """
         reference = self.reference(trial)
         if isinstance(reference, Failure) and reference.kind == "usage":
             return self._record(trial, repeat, Attempt("crashed", reference))
         began = time.monotonic()
-        task = RepeatTask(trial, repeat, reference if isinstance(reference, Path) else None)
+        task = RepeatTask(trial, repeat, reference if isinstance(reference, Path) else None, trace)
         attempt = self._surviving(task, watch)
         if attempt.error is None and self._reruns_left > 0 and attempt.severity > 1:
             self._tell(f"{'; '.join(attempt.warnings)}; measuring it again")

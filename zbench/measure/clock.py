@@ -3,8 +3,8 @@ one."""
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 PHASES = ("forward", "backward", "reduce", "optimizer", "gather")
 """forward: the loss. backward: autograd and gradient hooks. optimizer: `step()`. reduce, gather: the time
@@ -24,6 +24,8 @@ class PhaseClock:
         self._seconds: dict[str, float] = defaultdict(float)
         self._open: list[str] = []
         self._since = 0.0
+        self.annotate: Callable[[str], AbstractContextManager[object]] | None = None
+        """Entered around each phase, while a profiler runs."""
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -31,7 +33,8 @@ class PhaseClock:
         self._charge()
         self._open.append(name)
         try:
-            yield
+            with self.annotate(name) if self.annotate is not None else nullcontext():
+                yield
         finally:
             self._charge()
             self._open.pop()

@@ -74,6 +74,7 @@ class DeepSpeedEngine:
     def __init__(self, module: Any, model: nn.Module, spec: EngineSpec) -> None:
         self.module, self._model, self._stage = module, model, spec.zero_stage
         self._counting, self._clipping = settings.accumulation(spec), spec.gradient_clipping
+        self._has_masters = spec.dtype != "float32"
         self._counted = spec.accumulation_mode == "micro_steps"
 
     def backward(self, loss: Tensor, last: bool | None = None) -> None:
@@ -96,10 +97,13 @@ class DeepSpeedEngine:
         return StepInfo(norm, clipped=norm is not None and norm > self._clipping)
 
     def full_parameters(self) -> dict[str, Tensor]:
-        """Return name -> the whole parameter in float32, on every rank, as copies."""
+        """Return name -> the whole parameter in float32 (its master), on every rank, as copies."""
         import deepspeed
 
         named = dict(self._model.named_parameters())
+        if self._has_masters:
+            masters = {n: deepspeed.utils.safe_get_full_fp32_param(p) for n, p in named.items()}
+            return {n: (p if masters[n] is None else masters[n]).float().clone() for n, p in named.items()}
         with deepspeed.zero.GatheredParameters(list(named.values()), enabled=self._stage == 3):
             return {name: p.detach().float().clone() for name, p in named.items()}
 

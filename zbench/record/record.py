@@ -24,7 +24,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of every timed step (after warm-up), and what follows from their median."""
+    """Seconds of every timed step (after warm-up), and what follows from their median.
+
+    mfu: the share of the devices' peak FLOP/s, as the maker states it; None where that is not known.
+    """
 
     step_seconds: list[float]
     median_step_s: float
@@ -32,6 +35,7 @@ class Timing:
     samples_per_s: float
     tflops: float | None = None
     phases: dict[str, float] = field(default_factory=dict)
+    mfu: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

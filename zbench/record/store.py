@@ -24,6 +24,7 @@ from zbench.record.lock import DirectoryLock
 from zbench.record.record import SCHEMA_VERSION, Record
 
 SPEC, ENVIRONMENT, TRIALS, LOGS = "spec.yaml", "environment.json", "trials.jsonl", "logs"
+TRACES = "traces"
 
 
 class StorageError(ZbenchError):

@@ -12,6 +12,7 @@ from zbench.report.notes import failure_text, log_path
 from zbench.report.printable import printable, printable_lines
 from zbench.report.screen import Screen
 from zbench.report.text import OUTCOME_STYLE, VERDICT_STYLE, axes_text, outcome_text, plural, rate_text
+from zbench.report.timeline import trace_lines
 from zbench.units import format_bytes, format_seconds
 
 _LABEL_WIDTH = 18
@@ -40,6 +41,7 @@ def _lines(summary: ConfigSummary, run_dir: Path | None) -> Iterator[tuple[str, 
         yield from _memory(summary.ok)
         yield from _traffic(summary.ok[-1])
         yield from _correctness(summary)
+        yield from trace_lines(run_dir, summary.trial_id) if run_dir is not None else ()
     for warning in summary.warnings:
         yield "warning", Text(printable_lines(warning), "yellow")
 
@@ -56,6 +58,9 @@ def _timing(summary: ConfigSummary) -> Iterator[tuple[str, str]]:
     tflops = summary.number("tflops")
     if tflops is not None:
         yield "TFLOP/s", f"{tflops:.3g}"
+    mfu = [record.timing.mfu for record in summary.ok if record.timing and record.timing.mfu is not None]
+    if mfu:
+        yield "MFU", f"{statistics.median(mfu):.1%} of the peak FLOP/s"
     timings = [record.timing for record in summary.ok if record.timing is not None]
     for phase in dict.fromkeys(name for timing in timings for name in timing.phases):
         seconds = statistics.median(timing.phases.get(phase, 0.0) for timing in timings)

@@ -36,7 +36,8 @@ class RankJob:
     result_path: the JSON that rank 0 writes, atomically, when the trial ended well. reference_path: the
     trajectory to judge by; None leaves the verdict `unchecked`. progress_path: a file or FIFO that rank 0
     appends a JSON line to after each step, `{"phase": "warmup" | "timed" | "reference", "step": n,
-    "steps": m, "seconds": s}`; n counts from 1 within its phase. local_rank, local_world_size: the place
+    "steps": m, "seconds": s}`; n counts from 1 within its phase. trace: the path, without an ending, of the
+    files that look inside a step; None for none. local_rank, local_world_size: the place
     among the ranks of this machine, where there are several machines.
     """
 
@@ -50,6 +51,7 @@ class RankJob:
     reference_path: str | None = None
     progress_path: str | None = None
     repeat: int = 0
+    trace: str | None = None
     local_rank: int | None = None
     local_world_size: int | None = None
 

@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from zbench.engine.assembly.build import Instruments as EngineInstruments
 from zbench.engine.protocols import Collectives, StepInfo, TrainingEngine
+from zbench.measure.ceilings import utilization
 from zbench.measure.clock import PhaseClock
 from zbench.measure.counts import StepCounts, count_operators
 from zbench.measure.memory import StepMemory, choose_meter, largest
@@ -26,6 +27,7 @@ from zbench.worker.loop import Fence, Instruments, Trainer, run_steps
 from zbench.worker.observer import Observer
 from zbench.worker.progress import Progress
 from zbench.worker.timing import summarise
+from zbench.worker.trace import Subject, flops_of_a_rank, look_inside
 from zbench.workloads import Workload, build_workload
 
 T = TypeVar("T")
@@ -66,13 +68,21 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     with limit.lifted():
         judgement = _judge(job, observer, workload)
         counts = instruments.counts.smallest | _operators(trial, trainer, device)
+        micros = accumulation(trial.engine, trial.workload).backwards
+        timing = summarise(samples, workload, micros)
+        if job.trace is not None:
+            after = warmup + timed + 1
+            subject = Subject(
+                lambda: trainer.step(trainer.batches(after)), instruments.clock, meter, engine, device
+            )
+            look_inside(Path(job.trace), subject, limit=trial.run.memory_limit, flops=flops_of_a_rank(timing))
     engine.close()
     warnings = ([warning] if warning else []) + judgement.warnings
-    micros = accumulation(trial.engine, trial.workload).backwards
     return {
         "outcome": "ok",
         "error": None,
-        "timing": dataclasses.asdict(summarise(samples, workload, micros)),
+        "timing": dataclasses.asdict(timing)
+        | {"mfu": utilization(timing.tflops, device, trial.engine.dtype)},
         "memory": dataclasses.asdict(memory),
         "traffic": {kind: dataclasses.asdict(traffic) for kind, traffic in samples.traffic.items()},
         "counts": counts,

@@ -1,0 +1,67 @@
+"""What a device does at best: the FLOP/s of its type, of a matrix product, and the rate of a stream."""
+
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+
+_DENSE = {  # name of a GPU -> dense tensor-core FLOP/s in (bfloat16 or float16, float32 by TF32); data sheets
+    "H200": (989e12, 494e12),
+    "H100 PCIe": (756e12, 378e12),
+    "H100": (989e12, 494e12),
+    "A100": (312e12, 156e12),
+    "L40S": (362e12, 183e12),
+    "L4": (121e12, 60e12),
+    "A10": (125e12, 62e12),
+    "V100": (125e12, 15.7e12),
+    "T4": (65e12, 8.1e12),
+}
+_SIDE = {"cpu": 768, "cuda": 8192}
+_ELEMENTS = 1 << 23
+_PASSES = 4
+
+
+def peak_flops(device: torch.device, dtype: str) -> float | None:
+    """Return the FLOP/s that the maker states for this device and dtype; None where that is not known.
+
+    Without TF32, float32 products of a GPU are slower than its tensor cores, so the share of the peak is low.
+    """
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    found = next((rates for known, rates in _DENSE.items() if known in name), None)
+    return None if found is None else found[dtype == "float32"]
+
+
+def utilization(tflops: float | None, device: torch.device, dtype: str) -> float | None:
+    """Return the model FLOP/s utilization (MFU) of a group of ranks, one device each; None if not known.
+
+    tflops: the model's, of all ranks together.
+    """
+    peak = peak_flops(device, dtype)
+    return None if tflops is None or peak is None else tflops * 1e12 / (peak * dist.get_world_size())
+
+
+def matrix_flops(device: torch.device) -> float:
+    """Return the best FLOP/s of a few large float32 matrix products, measured now."""
+    side = _SIDE.get(device.type, 1024)
+    a, b = torch.randn(side, side, device=device), torch.randn(side, side, device=device)
+    return 2.0 * side**3 / _least_seconds(lambda: torch.mm(a, b), device)
+
+
+def stream_bandwidth(device: torch.device) -> float:
+    """Return the best bytes a second of `a = b + s c` on large arrays, measured now: two reads, one write."""
+    a, b, c = (torch.ones(_ELEMENTS, device=device) for _ in range(3))
+    return 3.0 * a.nbytes / _least_seconds(lambda: torch.add(b, c, alpha=2.0, out=a), device)
+
+
+def _least_seconds(work: Callable[[], object], device: torch.device) -> float:
+    seconds = []
+    for _ in range(_PASSES):
+        began = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)

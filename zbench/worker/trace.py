@@ -1,0 +1,181 @@
+"""Look inside a step: a profiler's trace, memory by category over time, and what bounds each part.
+
+Two further steps are run after everything that was measured: none of it shows in the record's figures.
+"""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from zbench.engine.protocols import TrainingEngine
+from zbench.measure.ceilings import matrix_flops, stream_bandwidth
+from zbench.measure.clock import PhaseClock
+from zbench.measure.memory import ACTIVATIONS, PeakMeter
+from zbench.record.record import Timing
+from zbench.worker.job import write_json
+
+_PAUSE_SECONDS = 0.0002
+_SWITCH_SECONDS = 0.0002
+_HOST = "host_"
+
+
+class MemoryTimeline:
+    """Samples what is held, by category, from a thread of its own while a step runs.
+
+    meter: counts all tensors of the device. engine: says what it holds now; categories that begin with
+    `host_` are in host memory. The rest of what the meter counts is `activations`: activations, temporaries
+    and batches.
+    """
+
+    def __init__(self, meter: PeakMeter, engine: TrainingEngine, *, on_cuda: bool) -> None:
+        self._meter, self._engine, self._on_cuda = meter, engine, on_cuda
+        self.samples: list[dict[str, Any]] = []
+        self._began, self._end = time.perf_counter(), threading.Event()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Sample while the block runs."""
+        before = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_SECONDS)
+        self._began = time.perf_counter()
+        thread = threading.Thread(target=self._watch, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._end.set()
+            thread.join()
+            sys.setswitchinterval(before)
+
+    def _watch(self) -> None:
+        self._sample()
+        while not self._end.wait(_PAUSE_SECONDS):
+            self._sample()
+        self._sample()
+
+    def _sample(self) -> None:
+        try:
+            held = dict(self._engine.memory_by_category())
+        except (
+            RuntimeError,
+            KeyError,
+        ):  # the step changed a table meanwhile
+            return
+        live = self._meter.live()
+        host = {name: size for name, size in held.items() if name.startswith(_HOST)}
+        device = {name: size for name, size in held.items() if name not in host}
+        rest = live - sum(device.values()) - (0 if self._on_cuda else sum(host.values()))
+        device[ACTIVATIONS] = max(0, rest)
+        self.samples.append({"seconds": time.perf_counter() - self._began, "device": device, "host": host})
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is looked at. step: runs one training step; every rank must call it."""
+
+    step: Callable[[], object]
+    clock: PhaseClock
+    meter: PeakMeter
+    engine: TrainingEngine
+    device: torch.device
+
+
+def flops_of_a_rank(timing: Timing) -> float | None:
+    """Return the FLOPs of one rank's step; None where they are not known."""
+    if timing.tflops is None:
+        return None
+    return timing.tflops * 1e12 * timing.median_step_s / dist.get_world_size()
+
+
+def look_inside(stem: Path, subject: Subject, *, limit: int | None, flops: float | None) -> None:
+    """Run further steps and, on rank 0, write `STEM.trace.json` and `STEM.memory.json`. Every rank calls it.
+
+    limit: bytes that the device may hold, drawn beside the timeline. flops: of one step on one rank.
+    """
+    device, clock = subject.device, subject.clock
+    is_first = dist.get_rank() == 0
+    stem.parent.mkdir(exist_ok=True)
+    ceilings = (matrix_flops(device), stream_bandwidth(device))  # all ranks at once: they share the machine
+    held = subject.engine.memory_by_category()
+    timeline = MemoryTimeline(subject.meter, subject.engine, on_cuda=device.type == "cuda")
+    clock.take()
+    with timeline.running():
+        began = time.perf_counter()
+        subject.step()
+        _finish(device)
+        seconds = time.perf_counter() - began
+    phases = clock.take()
+    _profiled(subject, stem.with_suffix(".trace.json") if is_first else None)
+    if not is_first:
+        return
+    total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
+    document = {
+        "schema_version": 1,
+        "seconds": seconds,
+        "phases": phases,
+        "limit_bytes": limit or total,
+        "bounds": bounds(phases, seconds, flops, update_bytes(held), *ceilings),
+        "samples": timeline.samples,
+    }
+    write_json(stem.with_suffix(".memory.json"), document)
+
+
+def update_bytes(held: Mapping[str, int]) -> int:
+    """Return what one update of Adam reads and writes at least: 28 bytes a float32 parameter, of which 8 are
+    moments (master weights and moments are read and written, gradients are read)."""
+    return sum(size for name, size in held.items() if name.endswith("moments")) * 28 // 8
+
+
+def bounds(
+    phases: Mapping[str, float],
+    seconds: float,
+    flops: float | None,
+    update_bytes: int,
+    flops_per_s: float,
+    bytes_per_s: float,
+) -> dict[str, dict[str, float | None]]:
+    """Return where a step's time goes: seconds of each part, and the least that this machine needs for it.
+
+    compute: forward and backward, against its FLOPs at the rate of a large matrix product. exposed_update:
+    the optimizer, against its bytes at the rate of a stream. exposed_communication: what collectives cost the
+    step; it could all be hidden, so its least is 0. other: the rest.
+    """
+    compute = phases.get("forward", 0.0) + phases.get("backward", 0.0)
+    communication = phases.get("reduce", 0.0) + phases.get("gather", 0.0)
+    update = phases.get("optimizer", 0.0)
+    least = None if flops is None else flops / flops_per_s
+    return {
+        "compute": {"seconds": compute, "least_seconds": least},
+        "exposed_communication": {"seconds": communication, "least_seconds": 0.0},
+        "exposed_update": {"seconds": update, "least_seconds": update_bytes / bytes_per_s},
+        "other": {"seconds": max(0.0, seconds - compute - communication - update), "least_seconds": 0.0},
+    }
+
+
+def _profiled(subject: Subject, path: Path | None) -> None:
+    """Run a step, under torch's profiler where a path is given, with the phases as named ranges."""
+    if path is None:
+        subject.step()
+        return
+    kinds = [torch.profiler.ProfilerActivity.CPU]
+    if subject.device.type == "cuda":
+        kinds.append(torch.profiler.ProfilerActivity.CUDA)
+    subject.clock.annotate = torch.profiler.record_function
+    with torch.profiler.profile(activities=kinds, profile_memory=True) as profile:
+        subject.step()
+        _finish(subject.device)
+    subject.clock.annotate = None
+    profile.export_chrome_trace(str(path))
+
+
+def _finish(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
