@@ -85,6 +85,7 @@ def test_two_values_for_one_key_are_no_override() -> None:
         ({"fp16": {"enabled": True}}, "loss scale"),
         ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, "NVMe"),
         ({"train_batch_size": 17}, "which is 16"),
+        ({"bf16": {"enabled": True}}, "no access to its float32 master weights"),
     ],
 )
 def test_what_has_no_reference_is_invalid_with_its_reason(change: dict[str, Any], reason: str) -> None:
@@ -93,8 +94,9 @@ def test_what_has_no_reference_is_invalid_with_its_reason(change: dict[str, Any]
 
 
 def test_bfloat16_is_read_from_the_file() -> None:
-    assert the_trial(THEIRS | {"bf16": {"enabled": True}}).engine.dtype == "bfloat16"
-    filled = the_trial(THEIRS | {"bf16": {"enabled": "auto"}}, dtype="bfloat16").engine.ds_config
+    plain = THEIRS | {"zero_optimization": {"stage": 2}}
+    assert the_trial(plain | {"bf16": {"enabled": True}}).engine.dtype == "bfloat16"
+    filled = the_trial(plain | {"bf16": {"enabled": "auto"}}, dtype="bfloat16").engine.ds_config
     assert isinstance(filled, dict)
     assert filled["bf16"] == {"enabled": True}
 

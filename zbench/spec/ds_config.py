@@ -39,6 +39,7 @@ _REFUSED = {  # key -> accepted values, and why no other
         "DeepSpeed's loss scale has no reference here; use bf16, or neither for float32",
     ),
 }
+_ROUND_ROBIN = "zero_optimization.round_robin_gradients"
 _DERIVED = ("train_batch_size", "gradient_accumulation_steps")
 _ALWAYS = ("gradient_clipping",)
 """Always written out: what DeepSpeed does without it depends on its version."""
@@ -66,6 +67,11 @@ def with_ds_config(
         raise ValueError(problem)
     asked = _Asked(config, frozenset(varied))
     config = _agreed(config, written, asked)
+    if config["engine"]["dtype"] != "float32" and written.get(_ROUND_ROBIN):
+        raise ValueError(
+            f"ds_config: {_ROUND_ROBIN}: DeepSpeed then gives no access to its float32 master weights, by"
+            " which bfloat16 is judged; remove it, or train in float32"
+        )
     _check_batch(config, written.get("train_batch_size"))
     return {**config, "engine": {**config["engine"], "ds_config": _filled(config, written, asked)}}
 
