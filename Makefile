@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2 # processes that share the test files
 NATIVE_SOURCES := $(shell find csrc -type f)
 
-.PHONY: demo test lint format soak docs sanitize neon bench clean
+.PHONY: demo test lint format way soak docs sanitize neon bench clean
 
 demo: $(VENV)/.installed
 	$(BIN)/zbench sweep sweeps/quickstart.yaml
@@ -21,6 +21,11 @@ lint: $(VENV)/.installed-test
 format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# A new user's whole way: install the wheel outside the clone, init, sweep, tune, export, train a step.
+way: $(VENV)/.installed-test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "scikit-build-core>=0.10" "pybind11>=2.13"
+	$(BIN)/python tools/whole_way.py --shared
 
 soak: $(VENV)/.installed-test
 	$(BIN)/pytest -m soak
