@@ -112,6 +112,10 @@ def test_failures_are_told_and_nothing_is_left_running(tmp_path: Path, runner: T
         ({"step_times": {"jsonl": "x", "regex": "y"}}, "expected one of jsonl, regex and console"),
         ({"model": "mlp"}, "a command brings its own model and data; leave model out"),
         ({"command": None}, "step_times belongs to workload.command"),
+        (
+            {"command": "python train.py"},
+            "the command does not use {zero_stage}, so this axis changes nothing",
+        ),
     ],
 )
 def test_mistakes_are_found_before_anything_runs(
@@ -120,6 +124,20 @@ def test_mistakes_are_found_before_anything_runs(
     with pytest.raises(SpecError) as error:
         sweep(tmp_path, workload=workload)
     assert message in str(error.value)
+
+
+def test_the_run_to_be_held_against_can_be_named(tmp_path: Path) -> None:
+    named = sweep(tmp_path, verify={"against": {"zero_stage": 0}}).trials[0]
+    assert named.held_against().engine.zero_stage == 0
+    with pytest.raises(SpecError, match=r"verify.against: zero_stag: Extra inputs"):
+        sweep(tmp_path, verify={"against": {"zero_stag": 0}})
+    with pytest.raises(SpecError, match="against belongs to"):
+        load_sweep_of({"verify": {"against": {"zero_stage": 0}}}, tmp_path)
+
+
+def load_sweep_of(document: dict[str, Any], place: Path) -> Expansion:
+    (place / "other.json").write_text(json.dumps(document))
+    return expand(load_sweep(place / "other.json", environ={}))
 
 
 def lines(*texts: str, spec: StepTimesSpec, samples: int = 8) -> list[float]:

@@ -204,7 +204,15 @@ def _held(
 
     That run is the file's own configuration with the trial's values of whatever changes what is trained.
     """
-    if isinstance(trial, InvalidTrial) or trial.workload.command is None or trial.verify.against is not None:
+    if isinstance(trial, InvalidTrial) or trial.workload.command is None:
+        return trial
+    if trial.verify.against is not None:
+        try:
+            trial.held_against()
+        except ValidationError as error:
+            detail = error.errors(include_url=False)[0]
+            reason = f"verify.against: {detail['loc'][-1]}: {detail['msg']}; name keys of engine"
+            return InvalidTrial(trial.axes, trial.config(), reason, trial.trial_id, "verify.against")
         return trial
     if trial.verify.mode == "off" or trial.workload.checkpoint is None:
         return trial

@@ -34,7 +34,26 @@ def input_problems(sweep: SweepSpec, base_dir: Path) -> list[Problem]:
     for workload in _workloads(sweep):
         for key, message in _mistakes(workload, base_dir):
             found[Problem(place_of(sweep, key), message)] = None
+    for problem in _of_the_whole(sweep):
+        found[problem] = None
     return list(found)
+
+
+def _of_the_whole(sweep: SweepSpec) -> Iterator[Problem]:
+    """Yield what is unfit between a command and the rest of the sweep."""
+    template = sweep.workload.command
+    if template is None:
+        if sweep.verify.against is not None and "command" not in sweep.axes:
+            yield Problem(("verify", "against"), "against belongs to workload.command; leave it out")
+        return
+    used = command.names_in(template)
+    if used & command.FILES.keys():
+        return
+    for name, axis in zip(sweep.axes, resolve_axes(sweep), strict=True):
+        leaf = axis.path[-1]
+        if axis.path[0] == "engine" and leaf != "engine_python" and leaf not in used:
+            said = f"the command does not use {{{leaf}}}, so this axis changes nothing; add it to the command"
+            yield Problem(("axes", name), said)
 
 
 def place_of(sweep: SweepSpec, key: str) -> KeyPath:

@@ -36,6 +36,17 @@ class TrialSpec(SpecModel):
         """Return the resolved configuration as plain JSON values, without `axes`."""
         return self.model_dump(mode="json", exclude={"axes"})
 
+    def held_against(self) -> "TrialSpec":
+        """Return the trial that a command's trial is held against: its own, but for `verify.against`.
+
+        ValidationError where that names no engine keys and values.
+        """
+        against = self.verify.against or {}
+        config = self.config()
+        changed = config["engine"] | against
+        engine = {key: value for key, value in changed.items() if value is not None or key not in against}
+        return TrialSpec.model_validate({**config, "engine": engine, "verify": {"mode": self.verify.mode}})
+
     @property
     def trial_id(self) -> str:
         """Return the identity of everything that shapes the computation; see `config_id`."""

@@ -70,6 +70,8 @@ def _job(options: argparse.Namespace, trial: TrialSpec) -> RankJob:
         raise UsageError(
             f"torchrun started {place['WORLD_SIZE']} ranks, but run.world_size is {trial.run.world_size}"
         )
+    if trial.workload.command is not None:
+        raise UsageError("workload.command: a command starts its own ranks; run it with `zbench run`")
     if trial.engine.engine_python is not None:
         raise UsageError(
             "engine.engine_python: torchrun's own interpreter runs the ranks; start that of the environment"

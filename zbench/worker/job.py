@@ -93,7 +93,7 @@ def reference_key(trial: TrialSpec) -> str:
     of summation; not the stage, offload, buckets or schedule, which must not change a bit.
     """
     if trial.workload.command is not None:
-        base = held_against(trial).config()
+        base = trial.held_against().config()
         base["run"] = {key: value for key, value in base["run"].items() if key not in NOT_IDENTITY}
         return hashlib.sha256(json.dumps(base, sort_keys=True).encode()).hexdigest()[:16]
     engine = trial.engine
@@ -113,16 +113,6 @@ def reference_key(trial: TrialSpec) -> str:
     }
     canonical = json.dumps(what, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
-
-
-def held_against(trial: TrialSpec) -> TrialSpec:
-    """Return the trial that a command's trial is held against: its own, but for `verify.against`."""
-    against = trial.verify.against or {}
-    changed = trial.config()["engine"] | against
-    engine = {key: value for key, value in changed.items() if value is not None or key not in against}
-    return TrialSpec.model_validate(
-        {**trial.config(), "engine": engine, "verify": {"mode": trial.verify.mode}}
-    )
 
 
 def error_path(result_path: str, rank: int | str) -> Path:

@@ -30,7 +30,7 @@ from zbench.verify.by_weights import Base, judge_weights, load_base, same_bits, 
 from zbench.verify.saved_weights import read_weights
 from zbench.verify.verdict import Judgement
 from zbench.worker import perturbing
-from zbench.worker.job import RankJob, ReferenceJob, held_against
+from zbench.worker.job import RankJob, ReferenceJob
 from zbench.worker.progress import Progress
 from zbench.worker.step_times import ConsoleTimes, Line, seconds_in
 
@@ -83,7 +83,7 @@ def run_base(job: ReferenceJob, trial: TrialSpec) -> None:
 
     Where both end with the same bits, the second is replaced by a run from perturbed weights.
     """
-    base, scratch = held_against(trial), Path(f"{job.reference_path}.script")
+    base, scratch = trial.held_against(), Path(f"{job.reference_path}.script")
     with Progress(job.progress_path) as progress:
 
         def weights(number: int, *, perturbed: bool = False) -> Mapping[str, Tensor]:
