@@ -9,7 +9,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 _NAV = {
-    "Begin": ("index.md", "quickstart.md", "own-model.md", "own-script.md", "engines.md", "verdicts.md", "tracing.md"),
+    "Begin": ("index.md", "quickstart.md", "own-model.md", "own-script.md", "engines.md", "verdicts.md"),
     "Reference": ("commands.md", "keys.md", "schemas.md", "statistics.md"),
     "Use": ("ci.md", "scale.md", "trackers.md", "engine.md", "performance.md", "faults.md"),
     "Project": ("ARCHITECTURE.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"),

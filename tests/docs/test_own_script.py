@@ -1,5 +1,6 @@
 """The example of docs/own-script.md runs as it stands there."""
 
+import os
 import re
 import subprocess
 import sys
@@ -31,8 +32,16 @@ def test_the_sweep_of_the_page_is_valid(example: Path) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_the_example_of_the_page_runs_and_is_judged(example: Path) -> None:
+    programs = example / "bin"
+    programs.mkdir()
+    torchrun = f'#!/bin/sh\nexec {sys.executable} -m torch.distributed.run "$@"\n'
+    (programs / "torchrun").write_text(torchrun)  # an environment may show torch, but not its programs
+    (programs / "torchrun").chmod(0o755)
+    env = os.environ | {"PATH": os.pathsep.join([os.environ["PATH"], str(programs)])}
     command = [sys.executable, "-m", "zbench.cli.main", "sweep", "own.yaml", "-q", "--repeats", "1"]
-    done = subprocess.run(command, cwd=example, capture_output=True, text=True, check=False, timeout=900)
+    done = subprocess.run(
+        command, cwd=example, env=env, capture_output=True, text=True, check=False, timeout=900
+    )
     assert done.returncode == 0, done.stderr
     (file,) = example.glob("results/own/*/trials.jsonl")
     records = read(file)

@@ -202,7 +202,10 @@ def _start(
             stderr=subprocess.STDOUT, text=True, errors="replace", bufsize=1, preexec_fn=limit,
         )  # fmt: skip
     except OSError as error:
-        raise UsageError(f"workload.command: {command[0]} cannot be started: {error.strerror}") from None
+        raise UsageError(
+            f"workload.command: {command[0]} cannot be started ({error.strerror}): it is looked up in the"
+            " environment of engine_python or zbench, then on PATH; name the environment that has it"
+        ) from None
 
 
 class _Reader:
