@@ -9,6 +9,7 @@ from zbench.spec.metrics import METRICS
 from zbench.spec.sweep import SweepSpec
 
 _DIALECT = GenerateJsonSchema.schema_dialect
+_ID = "urn:zbench:sweep-file:1"
 
 
 def sweep_schema() -> dict[str, Any]:
@@ -30,7 +31,7 @@ def sweep_schema() -> dict[str, Any]:
             for name, metric in METRICS.items()
         },
     }
-    return {"$schema": _DIALECT, "title": "zbench sweep file", **schema}
+    return {"$schema": _DIALECT, "$id": _ID, "title": "zbench sweep file", **schema}
 
 
 def _description(path: tuple[str, ...]) -> str:

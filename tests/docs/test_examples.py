@@ -1,0 +1,45 @@
+"""The examples are users' repositories in small: each sweep plans, and (soak) runs with good verdicts."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calling import run
+from zbench.record.store import find_runs, load_records
+
+ROOT = Path(__file__).parents[2]
+SWEEPS = sorted((ROOT / "examples").glob("*/sweep.yaml"))
+NAMES = [sweep.parent.name for sweep in SWEEPS]
+
+
+def test_every_example_is_described():
+    page = (ROOT / "examples" / "README.md").read_text()
+    assert NAMES
+    assert all(f"`{name}`" in page for name in NAMES)
+
+
+@pytest.mark.parametrize("sweep", SWEEPS, ids=NAMES)
+def test_plans_from_any_directory(sweep, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run(capsys, "plan", sweep)
+    assert code == 0
+    assert "trials of 3 repeats" in out
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("sweep", SWEEPS, ids=NAMES)
+def test_runs_and_every_configuration_is_identical(sweep, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(capsys, "sweep", sweep, "--repeats", 1)
+    assert code == 0, err
+    (found,) = find_runs(tmp_path / "results")
+    verdicts = {record.correctness.verdict for record in load_records(found) if record.outcome == "ok"}
+    assert verdicts == {"identical"}
+
+
+def test_the_demo_image_copies_what_the_build_needs():
+    ignored = (ROOT / ".dockerignore").read_text().split()
+    needed = ["csrc", "zbench", "sweeps", "README.md", "pyproject.toml", "LICENSE"]
+    assert all((ROOT / name).exists() for name in needed)
+    assert not {*needed} & {*ignored}
