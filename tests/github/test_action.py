@@ -56,6 +56,7 @@ class Job:
             "PATH": f"{self.directory / 'bin'}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             "RUNNER_TEMP": str(self.directory),
+            "XDG_CACHE_HOME": str(self.directory / "cache"),
             "GITHUB_OUTPUT": str(output),
             "GITHUB_STEP_SUMMARY": str(summary),
         } | {f"ZBENCH_{key}": value for key, value in inputs.items()}

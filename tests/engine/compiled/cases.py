@@ -1,6 +1,7 @@
 """What the ranks of a test run: training with compiled and with eager ZeRO-1."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -8,7 +9,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tests.engine.compiled import models
-from zbench.engine import StepInfo, build_engine
+from zbench.engine import Engine, Instruments, StepInfo, build_engine
+from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.spec.engine import EngineSpec
 
 Batch = Callable[[int, int], tuple[Any, ...]]
@@ -61,7 +63,7 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], Batch]] = {
     "wide": (models.Wide, _vectors),
     "headed": (models.Headed, _words),
     "fragile": (models.Fragile, _vectors),
-    "deep": (lambda: models.Tied(depth=24), _long),
+    "deep": (lambda: models.Tied(depth=10), _long),
 }
 BASE = {"zero_stage": 1, "reduce_bucket_size": 600, "gradient_clipping": 0.5}
 
@@ -74,6 +76,52 @@ def make(name: str) -> tuple[nn.Module, Batch]:
     return build(), batch
 
 
+@dataclass
+class Recorder:
+    """Collectives that write down the lengths of the buckets that they reduce."""
+
+    inner: Collectives
+    sizes: list[int] = field(default_factory=list)
+    rank: int = field(init=False)
+    world_size: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rank, self.world_size = self.inner.rank, self.inner.world_size
+
+    def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
+        self.sizes.append(send.numel())
+        return self.inner.reduce_scatter(send, out, tag)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def take(self) -> list[int]:
+        """Return what was reduced since the last call."""
+        taken, self.sizes = self.sizes, []
+        return taken
+
+
+def recorded(group: dist.ProcessGroup, model: nn.Module, spec: EngineSpec) -> tuple[Engine, Recorder]:
+    """Return an engine and the recorder around its collectives."""
+    recorders: list[Recorder] = []
+
+    def wrap(inner: Collectives) -> Collectives:
+        recorders.append(Recorder(inner))
+        return recorders[-1]
+
+    engine = build_engine(model, spec, group, instruments=Instruments(wrap_collectives=wrap))
+    return engine, recorders[0]
+
+
+@dataclass
+class Trained:
+    """What a run ended with, what each of its steps said, and what each of its backwards reduced."""
+
+    parameters: dict[str, Tensor]
+    infos: list[StepInfo]
+    launches: list[list[int]]
+
+
 def train(
     group: dist.ProcessGroup,
     name: str,
@@ -82,43 +130,47 @@ def train(
     steps: int = 3,
     backwards: int = 1,
     thaw_at: int | None = None,
-) -> tuple[dict[str, Tensor], list[StepInfo]]:
-    """Return parameters and what each step said; at step `thaw_at` every frozen parameter is unfrozen."""
+) -> Trained:
+    """Train a model; at step `thaw_at` every frozen parameter is unfrozen."""
     model, batch = make(name)
     parsed = EngineSpec.model_validate({**BASE, **spec})
-    engine = build_engine(model, parsed, group)
+    engine, recorder = recorded(group, model, parsed)
     rank = dist.get_rank(group)
     marks = parsed.accumulation_mode == "multi_backward"
-    infos = []
+    infos, launches = [], []
     for step in range(steps):
         if step == thaw_at:
             model.requires_grad_(True)
         for micro in range(backwards):
             loss = model(*batch(rank + 100 * micro, step)).float()
             engine.backward(loss, last=micro == backwards - 1 if marks else None)
+            launches.append(recorder.take())
         infos.append(engine.step())
         held = engine.memory_by_category()
         assert parsed.compile == "off" or not {"buckets", "gradients", "host_gradients"} & set(held), held
     parameters = engine.full_parameters()
     assert all(p.grad is None for p in model.parameters())
     engine.close()
-    return parameters, infos
+    return Trained(parameters, infos, launches)
 
 
-def train_both(group: dist.ProcessGroup, name: str, spec: dict[str, Any], **how: Any) -> list[StepInfo]:
-    """Assert that compiled ZeRO-1 takes eager ZeRO-1's steps and ends with its bits."""
-    eager, expected = train(group, name, spec, **how)
-    compiled, infos = train(group, name, {**spec, "compile": "aot_eager"}, **how)
-    assert infos == expected
-    for key, value in eager.items():
-        assert torch.equal(compiled[key], value), key
-    return infos
+def train_both(group: dist.ProcessGroup, name: str, spec: dict[str, Any], **how: Any) -> Trained:
+    """Assert that compiled ZeRO-1 takes eager ZeRO-1's steps, launches its buckets in its order at the same
+    backwards, and ends with its bits; return the compiled run.
+    """
+    eager = train(group, name, spec, **how)
+    compiled = train(group, name, {**spec, "compile": "aot_eager"}, **how)
+    assert compiled.infos == eager.infos
+    assert compiled.launches == eager.launches
+    for key, value in eager.parameters.items():
+        assert torch.equal(compiled.parameters[key], value), key
+    return compiled
 
 
 def train_side_by_side(group: dist.ProcessGroup, name: str) -> None:
     """Assert that two models, compiled by engines of their own and trained in turns, do not disturb each
     other: both end with the bits of the one that is trained alone."""
-    alone, _ = train(group, name, {})
+    alone = train(group, name, {}).parameters
     pairs = []
     for _ in range(2):
         torch.manual_seed(3)
@@ -142,16 +194,16 @@ def train_with_inductor(
     group: dist.ProcessGroup, name: str, spec: dict[str, Any], *, steps: int = 3, backwards: int = 1
 ) -> None:
     """Assert the bits of plain inductor-compiled stage 0, and nearness to eager ZeRO-1."""
-    eager, _ = train(group, name, spec, steps=steps, backwards=backwards)
-    compiled, infos = train(group, name, {**spec, "compile": "inductor"}, steps=steps, backwards=backwards)
+    eager = train(group, name, spec, steps=steps, backwards=backwards).parameters
+    trained = train(group, name, {**spec, "compile": "inductor"}, steps=steps, backwards=backwards)
     model, batch = make(name)
     model.compile()
     engine = build_engine(model, EngineSpec.model_validate({**BASE, **spec, "zero_stage": 0}), group)
-    for step, info in enumerate(infos):
+    for step, info in enumerate(trained.infos):
         for micro in range(backwards):
             engine.backward(model(*batch(dist.get_rank(group) + 100 * micro, step)).float())
         assert engine.step() == info
     for key, value in engine.full_parameters().items():
-        assert torch.equal(compiled[key], value), key
-        torch.testing.assert_close(compiled[key], eager[key], rtol=1e-5, atol=1e-6)
+        assert torch.equal(trained.parameters[key], value), key
+        torch.testing.assert_close(trained.parameters[key], eager[key], rtol=1e-5, atol=1e-6)
     engine.close()

@@ -10,39 +10,33 @@ from tests.engine.ranks import RankPool
 CASES = "tests.engine.compiled.cases"
 SHARED = "two_graphs_share_a_parameter"
 
-OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "micro_steps": ({"gradient_accumulation_steps": 3}, {"backwards": 3}),
-    "multi_backward": ({"accumulation_mode": "multi_backward"}, {"backwards": 2}),
-    "no_clipping": ({"gradient_clipping": 0.0}, {}),
-    "offload": ({"offload_optimizer": "cpu"}, {}),
-    "everything_at_once": (
-        {
-            "offload_optimizer": "cpu",
-            "gradient_clipping": 0.01,
-            "dtype": "bfloat16",
-            "communication_dtype": "float32",
-            "gradient_accumulation_steps": 2,
-        },
-        {"backwards": 2},
+THREE = {"gradient_accumulation_steps": 3}
+MARKED = {"accumulation_mode": "multi_backward"}
+CPU = {"offload_optimizer": "cpu"}
+SENT = {"dtype": "bfloat16", "communication_dtype": "float32"}
+OPTIONS: dict[str, tuple[int, dict[str, Any]]] = {
+    "micro_steps": (3, THREE | {"overlap_comm": False}),
+    "marked_offload_one_bucket": (
+        2,
+        MARKED | CPU | SENT | {"gradient_clipping": 0.0, "reduce_bucket_size": 100_000},
     ),
-    "no_overlap": ({"overlap_comm": False}, {}),
-    "one_bucket": ({"reduce_bucket_size": 100_000}, {}),
-    "bfloat16": ({"dtype": "bfloat16"}, {}),
-    "bfloat16_sent_in_float32": ({"dtype": "bfloat16", "communication_dtype": "float32"}, {}),
-    "sums_cast_to_bfloat16": (
-        {"communication_dtype": "bfloat16", "gradient_accumulation_steps": 2},
-        {"backwards": 2},
+    "no_clipping_bfloat16": (1, {"gradient_clipping": 0.0, "dtype": "bfloat16"}),
+    "cast_to_bfloat16_offload": (
+        3,
+        THREE | CPU | {"communication_dtype": "bfloat16", "gradient_clipping": 0.01, "overlap_comm": False},
     ),
-    "bfloat16_sums": (
-        {"dtype": "bfloat16", "grad_accum_dtype": "bfloat16", "gradient_accumulation_steps": 2},
-        {"backwards": 2},
-    ),
+    "bfloat16_sums": (2, MARKED | {"dtype": "bfloat16", "grad_accum_dtype": "bfloat16"}),
+    "everything_at_once": (3, THREE | CPU | SENT | {"gradient_clipping": 0.01}),
 }
+"""Backwards a step, and keys; each value that a key can have is in some of them, beside others."""
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_kind_of_graph(ranks: RankPool, name: str) -> None:
-    ranks.run(2, f"{CASES}:train_both", name, {})
+    first, second = ranks.run(2, f"{CASES}:train_both", name, {})
+    assert first.launches == second.launches
+    assert len(first.launches[0]) > 1
+    assert all(launches == first.launches[0] for launches in first.launches)
 
 
 def test_engines_side_by_side_do_not_mix(ranks: RankPool) -> None:
@@ -57,14 +51,16 @@ def test_padding_at_other_world_sizes(ranks: RankPool, name: str, world_size: in
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_kind_of_step(ranks: RankPool, option: str) -> None:
-    spec, how = OPTIONS[option]
-    ranks.run(2, f"{CASES}:train_both", SHARED, spec, **how)
+    backwards, spec = OPTIONS[option]
+    for trained in ranks.run(2, f"{CASES}:train_both", SHARED, spec, backwards=backwards):
+        reducing = [bool(launches) for launches in trained.launches]
+        assert reducing == ([False] * (backwards - 1) + [True]) * 3, "only the boundary backward reduces"
 
 
 def test_overflow_in_the_middle_skips_the_same_step(ranks: RankPool) -> None:
     spec = {"dtype": "float16", "loss_scale_window": 1, "initial_loss_scale": 2.0**14}
-    for infos in ranks.run(2, f"{CASES}:train_both", SHARED, spec, steps=8):
-        skipped = [info.skipped for info in infos]
+    for trained in ranks.run(2, f"{CASES}:train_both", SHARED, spec, steps=8):
+        skipped = [info.skipped for info in trained.infos]
         assert True in skipped[1:-1]
         assert not skipped[0]
 
@@ -90,7 +86,13 @@ INDUCTOR: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", INDUCTOR)
+MORE = ("no_reduction_first", "no_reduction_last")
+"""Alike in aot_eager and inductor, before the lowering: `test_every_kind_of_graph` has them by default."""
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.soak] * (case in MORE)) for case in INDUCTOR]
+)
 def test_inductor_has_the_bits_of_plain_inductor(ranks: RankPool, case: str) -> None:
     name, spec, how = INDUCTOR[case]
     ranks.run(2, f"{CASES}:train_with_inductor", name, spec, **how)

@@ -48,7 +48,7 @@ class Case:
     moments: str = "float32"
     ratio: float = 1.0
     rollback: str = "double_buffer"
-    steps: int = 50
+    steps: int = 20
 
     def spec(self, schedule: str) -> EngineSpec:
         """Return the specification of this case with no offload ("none") or under a schedule."""
@@ -97,7 +97,7 @@ def train(
     infos = []
     for step in range(case.steps):
         engine.param_groups[-1]["lr"] = 1e-3 * (1 + step % 5)
-        _freeze(model, step in range(10, 20))
+        _freeze(model, step in range(case.steps // 5, 2 * case.steps // 5))
         for micro in range(backwards):
             loss = models.loss(model, models.batch(case.model, step, micro, rank))
             last = micro == backwards - 1 if case.mode == "multi_backward" else None
