@@ -5,7 +5,7 @@ from pathlib import Path
 
 from zbench.record.store import RunDirectory, find_runs
 from zbench.spec.dump import sweep_document
-from zbench.tune.session import Session, Task
+from zbench.tune.session import SearchTask, Session
 
 from .fakes import FakeRunner, small_sweep
 
@@ -22,7 +22,7 @@ def main(home: Path, trials: int, seconds: float) -> str | None:
         directory = RunDirectory.create(home, "small", spec=sweep_document(sweep), environment=FACTS)
     with directory:
         runner = FakeRunner(seconds=seconds, log=home / "log")
-        found = Session(Task(sweep, home, FACTS), directory, runner, lambda _: None).run()
+        found = Session(SearchTask(sweep, home, FACTS), directory, runner, lambda _: None).run()
     return found.final.best.trial_id if found.final.best else None
 
 

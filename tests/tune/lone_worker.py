@@ -7,7 +7,7 @@ from pathlib import Path
 
 from zbench.record.store import RunDirectory
 from zbench.spec.dump import sweep_document
-from zbench.tune.session import Session, Task
+from zbench.tune.session import SearchTask, Session
 from zbench.tune.storage import Heartbeat
 
 from .fakes import FakeRunner, small_sweep
@@ -20,7 +20,9 @@ def main(job: dict[str, str]) -> None:
     environment = {"fingerprint": job["fingerprint"], "schema_version": 1}
     home = Path(job["home"])
     directory = RunDirectory.create(home, sweep.name, spec=sweep_document(sweep), environment=environment)
-    task = Task(sweep, home, environment, job["url"], job["study"], is_worker=True, heartbeat=Heartbeat(1, 3))
+    task = SearchTask(
+        sweep, home, environment, job["url"], job["study"], is_worker=True, heartbeat=Heartbeat(1, 3)
+    )
     runner = FakeRunner(seconds=float(job["seconds"]), log=Path(job["log"]))
     with directory:
         Session(task, directory, runner, lambda _: None).run()

@@ -15,7 +15,7 @@ import pytest
 
 from zbench.record.store import RunDirectory, find_runs, load_records
 from zbench.spec.dump import sweep_document
-from zbench.tune.session import Session, Task
+from zbench.tune.session import SearchTask, Session
 from zbench.tune.space import Space
 from zbench.tune.storage import Heartbeat, StudyStorageError, relational_storage
 
@@ -98,7 +98,7 @@ def test_the_one_who_asks_gets_everybodys_results_by_kind_of_machine(url: str, t
     directory = RunDirectory.create(
         tmp_path / "r", "small", spec=sweep_document(sweep), environment=environment
     )
-    task = Task(sweep, tmp_path, environment, url, tmp_path.name, heartbeat=Heartbeat(1, 3))
+    task = SearchTask(sweep, tmp_path, environment, url, tmp_path.name, heartbeat=Heartbeat(1, 3))
     with directory:
         found = Session(task, directory, FakeRunner(seconds=0.05), Ear()).run()
     assert other.wait(timeout=30) == 0

@@ -13,7 +13,7 @@ from zbench.spec.dump import sweep_document
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
 from zbench.tune.report import search_document
-from zbench.tune.session import Outcome, Session, Task
+from zbench.tune.session import Outcome, SearchTask, Session
 from zbench.tune.storage import JOURNAL, StudyStorageError
 
 from .fakes import Ear, FakeRunner, small_sweep
@@ -31,7 +31,7 @@ def run(
     ear = Ear()
     with directory:
         found = Session(
-            Task(sweep, directory.path, FACTS, **task), directory, runner or FakeRunner(), ear
+            SearchTask(sweep, directory.path, FACTS, **task), directory, runner or FakeRunner(), ear
         ).run()
     return found, ear
 

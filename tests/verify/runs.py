@@ -8,7 +8,7 @@ import torch
 from zbench.spec.accumulation import accumulation
 from zbench.spec.engine import EngineSpec
 from zbench.spec.workload import WorkloadSpec
-from zbench.verify.plain_training import ReferenceTask, make_reference
+from zbench.verify.plain_training import PlainRun, make_reference
 from zbench.verify.trajectory import Reference
 from zbench.workloads import Batch, build_workload
 
@@ -18,14 +18,14 @@ GPT = {"model": "gpt", "options": {"layers": 2, "width": 64, "heads": 4}, "seque
 
 def task(
     workload: dict[str, object], *, steps: int = 5, seed: int = 0, world_size: int = 2, **engine: object
-) -> ReferenceTask:
+) -> PlainRun:
     spec = EngineSpec.model_validate(engine)
     shape = WorkloadSpec.model_validate(workload)
     made = build_workload(shape, seed=seed, world_size=world_size, base_dir=Path())
-    return ReferenceTask(made, spec, accumulation(spec, shape), steps, torch.device("cpu"))
+    return PlainRun(made, spec, accumulation(spec, shape), steps, torch.device("cpu"))
 
 
-def reference(of: ReferenceTask, *, truth: bool = True) -> Reference:
+def reference(of: PlainRun, *, truth: bool = True) -> Reference:
     return make_reference(of, truth=truth, on_step=lambda done, total: None)
 
 
@@ -44,6 +44,6 @@ class ReversedSamples:
         return tuple(tensor.flip(0) for tensor in self.data.micro_batch(seed))  # type: ignore[attr-defined]
 
 
-def reversed_samples(of: ReferenceTask) -> ReferenceTask:
+def reversed_samples(of: PlainRun) -> PlainRun:
     workload = dataclasses.replace(of.workload, data=ReversedSamples(of.workload.data))
     return dataclasses.replace(of, workload=workload)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from tests.verify.runs import GPT, MLP, reference, task
 from zbench.verify.digest import digest
-from zbench.verify.plain_training import ReferenceTask
+from zbench.verify.plain_training import PlainRun
 from zbench.workloads import Workload
 
 SIXTEENS = {
@@ -18,7 +18,7 @@ SIXTEENS = {
 
 
 def by_hand(
-    of: ReferenceTask, max_norm: float = 0.0, *, each_backward: bool = False
+    of: PlainRun, max_norm: float = 0.0, *, each_backward: bool = False
 ) -> tuple[dict[str, Tensor], list[float]]:
     """Two ranks and three micro-batches with torch's own clipping-free AdamW; returns parameters and
     losses."""

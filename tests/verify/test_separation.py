@@ -10,7 +10,7 @@ import pytest
 
 from tests.verify.runs import GPT, MLP, reference, reversed_samples, task
 from zbench.record.record import Correctness
-from zbench.verify.plain_training import ReferenceTask
+from zbench.verify.plain_training import PlainRun
 from zbench.verify.trajectory import Trajectory
 from zbench.verify.verdict import judge
 
@@ -18,7 +18,7 @@ DEEP = {**GPT, "options": {"layers": 8, "width": 32, "heads": 4}}
 CASES = [("float32", MLP), ("float32", GPT), ("float32", DEEP), ("bfloat16", GPT), ("bfloat16", DEEP)]
 
 
-def judged(of: ReferenceTask, other: ReferenceTask) -> Correctness:
+def judged(of: PlainRun, other: PlainRun) -> Correctness:
     """Return the verdict on a run of `other`, by the reference of `of`."""
     observed: Trajectory = reference(other, truth=False).plain
     return judge(observed, reference(of)).correctness

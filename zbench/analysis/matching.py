@@ -1,11 +1,12 @@
 """Which trial of one run is which of another: the same configuration, not the same place in a list."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from zbench.record.summary import ConfigSummary
+from zbench.spec.keys import leaves
 from zbench.spec.trial import NOT_IDENTITY
 
 _NOT_COMPARED = frozenset({f"run.{key}" for key in NOT_IDENTITY} | {"verify.mode"})
@@ -65,16 +66,8 @@ def _unique_by_axes(trials: Sequence[ConfigSummary]) -> dict[str, ConfigSummary]
 
 def _difference_note(base: Mapping[str, Any], head: Mapping[str, Any]) -> str | None:
     """Say which keys only one side has; None where a key of both has two values: no match."""
-    a, b = dict(_leaves(base)), dict(_leaves(head))
+    a, b = dict(leaves(base)), dict(leaves(head))
     if any(a[key] != b[key] for key in a.keys() & b.keys() if key not in _NOT_COMPARED):
         return None
     sides = (("only in base", a.keys() - b.keys()), ("only in head", b.keys() - a.keys()))
     return "; ".join(f"{side}: {', '.join(sorted(keys))}" for side, keys in sides if keys)
-
-
-def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

@@ -1,17 +1,18 @@
 """`zbench sweep`: every configuration of a sweep file, each with its verdict."""
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
 from zbench.cli.options import (
     DEFAULT_OUTPUT_DIR,
+    DryRun,
     Log,
     MaxTime,
+    OptionalSweepFile,
     OutputDir,
     Overrides,
     Repeats,
+    Resume,
+    RunImpliedOom,
     Seed,
     Slurm,
     Timeout,
@@ -24,23 +25,13 @@ from zbench.errors import UsageError
 
 @common_flags()
 def command(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Sweep file: YAML, TOML or JSON.")
-    ] = None,
+    file: OptionalSweepFile = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
-    resume: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN", help="Continue a run: its path, its id, or `last`. FILE may be left out."
-        ),
-    ] = None,
-    run_implied_oom: Annotated[
-        bool,
-        typer.Option("--run-implied-oom", help="Run points that are larger than one that ran out of memory."),
-    ] = False,
+    resume: Resume = None,
+    run_implied_oom: RunImpliedOom = False,
     slurm: Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the trials and run nothing.")] = False,
+    dry_run: DryRun = False,
     repeats: Repeats = None,
     timeout: Timeout = None,
     seed: Seed = None,

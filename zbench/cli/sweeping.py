@@ -35,6 +35,7 @@ from zbench.report.trackers.follow import following
 from zbench.spec.dump import sweep_document
 from zbench.spec.expand import expand
 from zbench.spec.inputs import check_inputs
+from zbench.spec.keys import leaves
 from zbench.spec.load import load_sweep, sweep_from_mapping
 from zbench.spec.shipped import sweep_file
 from zbench.spec.sweep import SearchSpec, SweepSpec
@@ -172,7 +173,7 @@ def _require_same_computation(recorded: SweepSpec, wanted: SweepSpec, run: Path)
 
 def _changes(before: SweepSpec, after: SweepSpec) -> dict[str, tuple[Any, Any]]:
     """Return the keys in which two sweeps differ, with both values."""
-    was, now = _flat(sweep_document(before)), _flat(sweep_document(after))
+    was, now = dict(leaves(sweep_document(before))), dict(leaves(sweep_document(after)))
     pairs = {key: (was.get(key, "absent"), now.get(key, "absent")) for key in {**was, **now}}
     return {key: (old, new) for key, (old, new) in pairs.items() if old != new}
 
@@ -181,12 +182,3 @@ def _told(changed: dict[str, tuple[Any, Any]]) -> str:
     first, (was, is_now) = next(iter(changed.items()))
     more = f" (and {len(changed) - 1} more keys)" if len(changed) > 1 else ""
     return f"{first} was {was}, is {is_now}{more}"
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict):
-        return {prefix: value}
-    found: dict[str, Any] = {}
-    for key, inner in value.items():
-        found |= _flat(inner, f"{prefix}.{key}" if prefix else str(key))
-    return found

@@ -7,10 +7,14 @@ import typer
 
 from zbench.cli.options import (
     DEFAULT_OUTPUT_DIR,
+    DryRun,
     Log,
+    OptionalSweepFile,
     OutputDir,
     Overrides,
     Repeats,
+    Resume,
+    RunImpliedOom,
     Seed,
     Slurm,
     Timeout,
@@ -19,6 +23,26 @@ from zbench.cli.options import (
 )
 from zbench.errors import UsageError
 
+Objective = Annotated[
+    list[str],
+    typer.Option(
+        metavar="DIRECTION:METRIC", help="As maximize:tokens_per_s; repeat it for several objectives."
+    ),
+]
+Budget = Annotated[
+    str | None, typer.Option(metavar="BUDGET", help="As 40trials, 20min, or both: 40trials,20min.")
+]
+MemoryLimit = Annotated[
+    str | None, typer.Option(metavar="SIZE", help="Most device memory of a rank, as 2Gi.")
+]
+Method = Annotated[str | None, typer.Option(metavar="METHOD", help="tpe (default), nsga2, random or grid.")]
+Study = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Name of the study in --storage (default: the sweep's)."),
+]
+WarmStart = Annotated[
+    list[Path], typer.Option("--warm-start", metavar="DIR", help="Earlier results to learn from.")
+]
 Storage = Annotated[
     str | None,
     typer.Option(
@@ -32,43 +56,20 @@ Storage = Annotated[
 
 @common_flags()
 def command(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="Sweep file: YAML, TOML or JSON.")
-    ] = None,
-    objective: Annotated[
-        list[str],
-        typer.Option(
-            metavar="DIRECTION:METRIC", help="As maximize:tokens_per_s; repeat it for several objectives."
-        ),
-    ] = [],  # noqa: B006 - Typer reads the default, nobody changes it
-    budget: Annotated[
-        str | None, typer.Option(metavar="BUDGET", help="As 40trials, 20min, or both: 40trials,20min.")
-    ] = None,
-    memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Most device memory of a rank, as 2Gi.")
-    ] = None,
-    method: Annotated[
-        str | None, typer.Option(metavar="METHOD", help="tpe (default), nsga2, random or grid.")
-    ] = None,
+    file: OptionalSweepFile = None,
+    objective: Objective = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    budget: Budget = None,
+    memory: MemoryLimit = None,
+    method: Method = None,
     storage: Storage = None,
-    study: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Name of the study in --storage (default: the sweep's)."),
-    ] = None,
-    warm_start: Annotated[
-        list[Path], typer.Option("--warm-start", metavar="DIR", help="Earlier results to learn from.")
-    ] = [],  # noqa: B006 - Typer reads the default, nobody changes it
-    run_implied_oom: Annotated[
-        bool,
-        typer.Option("--run-implied-oom", help="Run points that are larger than one that ran out of memory."),
-    ] = False,
+    study: Study = None,
+    warm_start: WarmStart = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    run_implied_oom: RunImpliedOom = False,
     slurm: Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
-    resume: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Continue a run: its path, its id, or `last`.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the trials and run nothing.")] = False,
+    resume: Resume = None,
+    dry_run: DryRun = False,
     repeats: Repeats = None,
     timeout: Timeout = None,
     seed: Seed = None,

@@ -30,7 +30,7 @@ from zbench.spec.sweep import SweepSpec
 
 if TYPE_CHECKING:  # Optuna is imported where a search begins, not with the command line
     from zbench.launch.slurm import SlurmOptions
-    from zbench.tune.session import Outcome, Task
+    from zbench.tune.session import Outcome, SearchTask
 
 
 def perform_search(
@@ -42,14 +42,14 @@ def perform_search(
 ) -> ExitCode:
     """Search, print the table and what was found (or the document), and return the exit code."""
     from zbench.tune.report import search_document
-    from zbench.tune.session import Task
+    from zbench.tune.session import SearchTask
 
     _check(request.sweep, slurm)
     about = _facts(request)
     if storage is not None:
         _try_storage(storage)
     directory = open_directory(request, about)
-    task = Task(request.sweep, request.base_dir, about, storage, study)
+    task = SearchTask(request.sweep, request.base_dir, about, storage, study)
     found, failure = _run(task, directory, slurm, fresh=request.run is None, trackers=request.trackers)
     records = directory.records()
     code = _code(found, failure, records)
@@ -65,7 +65,7 @@ def work(
 ) -> ExitCode:
     """Pull trials of a study until there are none left; return the exit code."""
     from zbench.tune.ledger import load_study
-    from zbench.tune.session import Task
+    from zbench.tune.session import SearchTask
     from zbench.tune.storage import reaching, relational_storage, require_existing
 
     require_existing(storage)
@@ -77,7 +77,7 @@ def work(
     _check(identity.sweep, slurm)
     about = _facts(request)
     directory = open_directory(request, about)
-    task = Task(request.sweep, base_dir, about, storage, study, is_worker=True)
+    task = SearchTask(request.sweep, base_dir, about, storage, study, is_worker=True)
     found, failure = _run(task, directory, slurm, fresh=True)
     records = directory.records()
     code = failure_code(failure) if failure is not None else ExitCode.PASS
@@ -93,7 +93,7 @@ def work(
 
 
 def _run(
-    task: "Task",
+    task: "SearchTask",
     directory: RunDirectory,
     slurm: "SlurmOptions | None",
     *,

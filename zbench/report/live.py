@@ -20,7 +20,7 @@ from zbench.launch.events import (
     TrialStarted,
 )
 from zbench.record.record import Record
-from zbench.record.summary import best, point, summarize
+from zbench.record.summary import ConfigSummary, best, point, summarize
 from zbench.report.printable import printable, printable_lines
 from zbench.report.screen import Screen
 from zbench.report.text import (
@@ -46,33 +46,46 @@ class Progressed:
 
     def __init__(self, objective: ObjectiveSpec) -> None:
         self.done = self.left = self.failed = 0
-        self.best_text = "no best yet"
         self._objective = objective
-        self._records: list[Record] = []
+        self._records: dict[str, list[Record]] = {}
+        self._summaries: dict[str, ConfigSummary] = {}
+        self._best: str | None = None
         self._seconds: list[float] = []
 
     def take(self, event: Event) -> None:
         """Follow one event."""
         if isinstance(event, SweepStarted):
-            self._records = list(event.finished)
+            self._add(event.finished)
             self.left = event.repeats
             self.failed = sum(outcome_text(record) in FAILED for record in event.finished)
-            self.best_text = self._best()
         elif isinstance(event, TrialFinished):
-            self._records.append(event.record)
+            self._add([event.record])
             self._seconds.append(event.seconds)
             self.done, self.left = self.done + 1, event.left
             self.failed += outcome_text(event.record) in FAILED
-            self.best_text = self._best()
 
     @property
     def seconds_left(self) -> float | None:
         """What is left takes as long as what was done, on average; None before the first trial ended."""
         return self.left * sum(self._seconds) / len(self._seconds) if self._seconds else None
 
-    def _best(self) -> str:
-        """Return the best configuration so far in a few words."""
-        winner = best(summarize(self._records), self._objective)
+    def _add(self, records: Sequence[Record]) -> None:
+        """Take repeats over; only the configurations that they are of are summarized again."""
+        for record in records:
+            self._records.setdefault(record.trial_id, []).append(record)
+        for trial_id in {record.trial_id for record in records}:
+            (self._summaries[trial_id],) = summarize(self._records[trial_id])
+        self._best = None
+
+    @property
+    def best_text(self) -> str:
+        """The best configuration so far in a few words."""
+        if self._best is None:
+            self._best = self._describe_best()
+        return self._best
+
+    def _describe_best(self) -> str:
+        winner = best(list(self._summaries.values()), self._objective)
         if winner is None:
             return "no best yet"
         return f"best so far {rate_text(winner.number('tokens_per_s'))} tokens/s: {axes_text(winner.axes)}"

@@ -11,7 +11,7 @@ from typing import Any
 
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
-from zbench.spec.keys import value_at
+from zbench.spec.keys import leaves, value_at
 from zbench.spec.problems import shown
 from zbench.spec.trial import TrialSpec
 
@@ -96,15 +96,6 @@ def from_deepspeed(config: object) -> Translated:
         )
     notes += [f"{key}: {shown(given[key])} has no counterpart; left out" for key in given if key not in used]
     return Translated(document, notes)
-
-
-def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted path of every value."""
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def put(document: dict[str, Any], path: str, value: Any) -> None:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path as Directory
 from typing import Any
 
-from zbench.spec.deepspeed import PLAIN, from_deepspeed, leaves, put, to_deepspeed
+from zbench.spec.deepspeed import PLAIN, from_deepspeed, put, to_deepspeed
 from zbench.spec.document import read_document
 from zbench.spec.engine import EngineSpec
-from zbench.spec.keys import Path, assign, value_at
+from zbench.spec.keys import Path, assign, leaves, value_at
 from zbench.spec.problems import shown
 from zbench.spec.trial import TrialSpec
 

@@ -1,6 +1,6 @@
 """Names of the keys that axes, excludes and overrides may use, and what values each may hold."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
@@ -18,6 +18,15 @@ SECTIONS: dict[str, type[SpecModel]] = {"workload": WorkloadSpec, "run": RunSpec
 _OPTIONS: Path = ("workload", "options")
 _GROUPS: Path = ("engine", "param_groups")
 _VAGUE = ("name", "text", "synthetic")  # unambiguous alone, but no help in a table's heading
+
+
+def leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted path and the value of every leaf; an empty block is a leaf."""
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def nested_model(annotation: Any) -> type[BaseModel] | None:

@@ -63,7 +63,7 @@ class Runner(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class SearchTask:
     """What to search and where. storage: a database's URL, None for a journal in the run directory.
 
     environment: this host's, as `environment.json` holds it. is_worker: it pulls trials and decides nothing.
@@ -94,7 +94,7 @@ class Outcome:
 class Session:
     """One process at work on one study. Every finished trial is in the run directory as soon as it ends."""
 
-    def __init__(self, task: Task, directory: RunDirectory, runner: Runner, on_event: OnEvent) -> None:
+    def __init__(self, task: SearchTask, directory: RunDirectory, runner: Runner, on_event: OnEvent) -> None:
         self._task, self._directory = task, directory
         self._runner, self._tell = runner, on_event
         self._scorer = Scorer(task.sweep.objective)

@@ -31,7 +31,7 @@ from zbench.workloads import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class ReferenceTask:
+class PlainRun:
     """What to train: a workload under an engine's numerics, for `steps` steps, on `device`."""
 
     workload: Workload
@@ -41,7 +41,7 @@ class ReferenceTask:
     device: torch.device
 
 
-def make_reference(task: ReferenceTask, *, truth: bool, on_step: Callable[[int, int], None]) -> Reference:
+def make_reference(task: PlainRun, *, truth: bool, on_step: Callable[[int, int], None]) -> Reference:
     """Return the plain trajectory and, with `truth`, the float64 one.
 
     `on_step(done, total)` is called after each step of each run.
@@ -63,7 +63,7 @@ def make_reference(task: ReferenceTask, *, truth: bool, on_step: Callable[[int, 
 class _PlainRun:
     """One run. With `skips` it is the float64 run, which leaves out the steps that the plain run skipped."""
 
-    def __init__(self, task: ReferenceTask, skips: tuple[int, ...] | None = None) -> None:
+    def __init__(self, task: PlainRun, skips: tuple[int, ...] | None = None) -> None:
         self._task, self._skips = task, skips
         self._exact = skips is not None
         model = task.workload.make_model()

@@ -21,9 +21,9 @@ from zbench.workloads import Batch, Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Instruments:
-    """What measures a run: time by phase, memory, and the collectives that the engine was given (none for
-    peers)."""
+class Meters:
+    """What measures a run: time by phase, memory, operations, and the collectives that the engine was given
+    (none for peers)."""
 
     clock: PhaseClock
     memory: StepMemory
@@ -86,7 +86,7 @@ class Trainer:
 
 def run_steps(
     trainer: Trainer,
-    instruments: Instruments,
+    meters: Meters,
     *,
     warmup: int,
     timed: int,
@@ -103,31 +103,31 @@ def run_steps(
         if step == warmup:
             gc.collect()
         batches = trainer.batches(step)
-        _take(instruments)
-        instruments.memory.begin()
-        instruments.counts.begin()
+        _take(meters)
+        meters.memory.begin()
+        meters.counts.begin()
         begin = fence.ready()
         losses, info = trainer.step(batches)
         seconds = fence.slowest(begin)
         if step >= warmup:
-            instruments.memory.end()
-            instruments.counts.end()
+            meters.memory.end()
+            meters.counts.end()
             samples.step_seconds.append(seconds)
-            phases, traffic = _take(instruments)
+            phases, traffic = _take(meters)
             samples.phases.append(phases)
             samples.traffic = {k: _larger(t, samples.traffic.get(k)) for k, t in traffic.items()}
         del batches
-        with instruments.memory.aside():
+        with meters.memory.aside():
             after_step(step, seconds, [float(loss) for loss in losses], info)
     return samples
 
 
-def _take(instruments: Instruments) -> tuple[dict[str, float], dict[str, Traffic]]:
+def _take(meters: Meters) -> tuple[dict[str, float], dict[str, Traffic]]:
     """Return and forget what clock and collectives hold: what happens between steps belongs to none."""
     traffic: dict[str, Traffic] = {}
-    for collectives in instruments.collectives:
+    for collectives in meters.collectives:
         traffic.update(collectives.take())
-    return instruments.clock.take(), traffic
+    return meters.clock.take(), traffic
 
 
 def _larger(one: Traffic, other: Traffic | None) -> Traffic:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from zbench.spec.accumulation import accumulation
 from zbench.spec.trial import TrialSpec
-from zbench.verify.plain_training import ReferenceTask, make_reference
+from zbench.verify.plain_training import PlainRun, make_reference
 from zbench.verify.trajectory import save_reference
 from zbench.worker import process
 from zbench.worker.failure import report
@@ -38,7 +38,7 @@ def run_reference(job: ReferenceJob) -> None:
         if trial.workload.command is not None:
             return run_base(job, trial)
         process.set_threads(threads_per_rank(trial))
-        task = ReferenceTask(
+        task = PlainRun(
             trial_workload(trial, job.base_dir),
             trial.engine,
             accumulation(trial.engine, trial.workload),

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from zbench.engine.assembly.build import Instruments as EngineInstruments
+from zbench.engine.assembly.build import Instruments
 from zbench.engine.protocols import Collectives, StepInfo, TrainingEngine
 from zbench.measure.ceilings import utilization
 from zbench.measure.clock import PhaseClock
@@ -23,7 +23,7 @@ from zbench.verify.verdict import Judgement, judge, worse
 from zbench.worker import process
 from zbench.worker.engines import build
 from zbench.worker.job import RankJob
-from zbench.worker.loop import Fence, Instruments, Trainer, run_steps
+from zbench.worker.loop import Fence, Meters, Trainer, run_steps
 from zbench.worker.observer import Observer
 from zbench.worker.progress import Progress
 from zbench.worker.timing import summarise
@@ -46,8 +46,8 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     digest(torch.zeros(1, device=device))  # its constants must be there before memory is measured
     limit = process.MemoryLimit(trial.run.memory_limit)
     meter, warning = choose_meter(device)
-    instruments = Instruments(PhaseClock(), StepMemory(meter, device), [], StepCounts(device))
-    trainer, engine = _trainer(job, trial, workload, instruments, device)
+    meters = Meters(PhaseClock(), StepMemory(meter, device), [], StepCounts(device))
+    trainer, engine = _trainer(job, trial, workload, meters, device)
     observer = Observer(engine, bits=trial.verify.mode != "off" and job.reference_path is not None)
     warmup, timed = trial.run.warmup_steps, trial.run.steps
     with Progress(job.progress_path if job.rank == 0 else None) as progress:
@@ -61,19 +61,17 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
                 progress.step("timed", step - warmup + 1, timed, seconds)
 
         fence = Fence(device)
-        samples = run_steps(
-            trainer, instruments, warmup=warmup, timed=timed, fence=fence, after_step=after_step
-        )
-    memory = largest(_from_all(instruments.memory.summary(engine.memory_by_category())))
+        samples = run_steps(trainer, meters, warmup=warmup, timed=timed, fence=fence, after_step=after_step)
+    memory = largest(_from_all(meters.memory.summary(engine.memory_by_category())))
     with limit.lifted():
         judgement = _judge(job, observer, workload)
-        counts = instruments.counts.smallest | _operators(trial, trainer, device)
+        counts = meters.counts.smallest | _operators(trial, trainer, device)
         micros = accumulation(trial.engine, trial.workload).backwards
         timing = summarise(samples, workload, micros)
         if job.trace is not None:
             after = warmup + timed + 1
             subject = Subject(
-                lambda: trainer.step(trainer.batches(after)), instruments.clock, meter, engine, device
+                lambda: trainer.step(trainer.batches(after)), meters.clock, meter, engine, device
             )
             look_inside(Path(job.trace), subject, limit=trial.run.memory_limit, flops=flops_of_a_rank(timing))
     engine.close()
@@ -92,18 +90,18 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
 
 
 def _trainer(
-    job: RankJob, trial: TrialSpec, workload: Workload, instruments: Instruments, device: torch.device
+    job: RankJob, trial: TrialSpec, workload: Workload, meters: Meters, device: torch.device
 ) -> tuple[Trainer, TrainingEngine]:
     """Build model and engine, the engine's collectives counted."""
 
     def count(inner: Collectives) -> Collectives:
-        counting = CountingCollectives(inner, instruments.clock)
-        instruments.collectives.append(counting)
+        counting = CountingCollectives(inner, meters.clock)
+        meters.collectives.append(counting)
         return counting
 
     model = workload.make_model().to(device)
     spec = trial.engine
-    engine = build(spec.engine, model, spec, Path(job.base_dir), EngineInstruments(wrap_collectives=count))
+    engine = build(spec.engine, model, spec, Path(job.base_dir), Instruments(wrap_collectives=count))
     trainer = Trainer(
         workload,
         model,
@@ -111,7 +109,7 @@ def _trainer(
         accumulation(spec, trial.workload),
         marks_last=spec.accumulation_mode == "multi_backward",
         device=device,
-        clock=instruments.clock,
+        clock=meters.clock,
     )
     return trainer, engine
 

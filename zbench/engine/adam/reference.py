@@ -72,7 +72,7 @@ class ReferenceAdam:
     def update(
         self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0, nonfinite: Tensor | None = None
     ) -> None:
-        """See AdamBackend.update."""
+        """See AdamBackend.update. Fake tensors are checked and left alone."""
         if not tasks:
             return
         device_type = tasks[0].slot.param.device.type
@@ -83,9 +83,14 @@ class ReferenceAdam:
             return
         build_plan(tasks)  # refuses overlapping tensors
         for task in tasks:
-            count = _update_task(task, grad_scale)
+            self._update_task(task, grad_scale)
             if nonfinite is not None:
-                nonfinite += count
+                kept = task.param_out if task.param_out is not None else (task.into or task.slot).param
+                nonfinite += (~kept.isfinite()).sum()
+
+    def _update_task(self, task: AdamTask, grad_scale: float) -> None:
+        """Update one task that has been checked."""
+        _update(task, grad_scale)
 
     @torch.no_grad()
     def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
@@ -103,7 +108,7 @@ class ReferenceAdam:
             sums.copy_((pair[0] + pair[2]) + (pair[1] + pair[3]))
 
 
-def _update_task(task: AdamTask, grad_scale: float) -> Tensor:
+def _update(task: AdamTask, grad_scale: float) -> None:
     slot, into = task.slot, task.into or task.slot
     grad = task.grad.float() * torch.tensor(grad_scale, dtype=torch.float64, device=task.grad.device).float()
     greatest = None if slot.max_exp_avg_sq is None else slot.max_exp_avg_sq.float()
@@ -119,10 +124,8 @@ def _update_task(task: AdamTask, grad_scale: float) -> Tensor:
     _store_moment(into.exp_avg_sq, exp_avg_sq, high)
     if into.max_exp_avg_sq is not None and greatest is not None:
         _store_moment(into.max_exp_avg_sq, greatest, high)
-    if task.param_out is None:
-        return (~param.isfinite()).sum()
-    task.param_out.copy_(round_nearest(param, task.param_out.dtype))
-    return (~task.param_out.isfinite()).sum()
+    if task.param_out is not None:
+        task.param_out.copy_(round_nearest(param, task.param_out.dtype))
 
 
 def _store_moment(to: Tensor, moment: Tensor, random: Tensor | None) -> None:

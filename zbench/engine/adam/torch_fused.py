@@ -1,13 +1,8 @@
 """TorchFusedAdam: torch's own fused AdamW behind the Adam contract, for CUDA without our kernels."""
 
-from collections.abc import Sequence
-
 import torch
-from torch import Tensor
 
-from zbench.engine.adam.checks import check_grad_scale, check_nonfinite, check_tasks
 from zbench.engine.adam.contract import AdamTask
-from zbench.engine.adam.plan import build_plan, is_simulated, task_tensors
 from zbench.engine.adam.reference import ReferenceAdam
 
 
@@ -19,28 +14,11 @@ class TorchFusedAdam(ReferenceAdam):
     slowly. Asynchronous on the current stream, as torch's operations are.
     """
 
-    @torch.no_grad()
-    def update(
-        self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0, nonfinite: Tensor | None = None
-    ) -> None:
-        """See AdamBackend.update. Fake tensors are checked and left alone."""
-        if not tasks:
-            return
-        device_type = tasks[0].slot.param.device.type
-        check_grad_scale(grad_scale)
-        check_nonfinite(nonfinite, device_type)
-        check_tasks(tasks, device_type)
-        if is_simulated(tensor for task in tasks for tensor in task_tensors(task)):
-            return
-        build_plan(tasks)  # refuses overlapping tensors
-        for task in tasks:
-            if not _has_fused_form(task):
-                super().update([task], grad_scale=grad_scale, nonfinite=nonfinite)
-                continue
+    def _update_task(self, task: AdamTask, grad_scale: float) -> None:
+        if _has_fused_form(task):
             _update(task, grad_scale)
-            if nonfinite is not None:
-                kept = task.param_out if task.param_out is not None else (task.into or task.slot).param
-                nonfinite += (~kept.isfinite()).sum()
+        else:
+            super()._update_task(task, grad_scale)
 
 
 def _has_fused_form(task: AdamTask) -> bool:
