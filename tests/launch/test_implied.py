@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.making import make_trial
 from zbench.launch.implied import KIND, ImpliedOom
 from zbench.record.record import Failure, Outcome, Record
 from zbench.spec.trial import TrialSpec
@@ -11,7 +12,7 @@ from zbench.spec.trial import TrialSpec
 
 def trial(workload: dict[str, Any] | None = None, **engine: Any) -> TrialSpec:
     sizes = {"micro_batch_size": 8, "sequence_length": 64, **(workload or {})}
-    return TrialSpec.model_validate({"workload": sizes, "run": {}, "engine": engine})
+    return make_trial(engine, workload=sizes)
 
 
 def ended(of: TrialSpec, outcome: Outcome = "oom", kind: str = "oom") -> Record:

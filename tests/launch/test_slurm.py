@@ -2,7 +2,6 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,9 +10,8 @@ from zbench.launch import slurm
 from zbench.launch.executor import RepeatTask
 from zbench.launch.slurm import SlurmExecutor, SlurmOptions
 from zbench.launch.trial import TrialRunner
-from zbench.spec.trial import TrialSpec
 
-from .conftest import FAKES
+from .conftest import FAKES, make_trial
 
 pytest.importorskip("submitit")
 
@@ -29,14 +27,8 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrialRunner:
     return TrialRunner(executor, run_dir)
 
 
-def trial(options: dict[str, Any] | None = None, **run: Any) -> TrialSpec:
-    workload = {"model": "fake:model", "options": options or {}}
-    sizes = {"world_size": 2, "timeout": 20.0, **run}
-    return TrialSpec.model_validate({"workload": workload, "run": sizes, "engine": {}})
-
-
 def test_a_job_of_two_tasks_becomes_a_record_with_its_verdict(runner: TrialRunner) -> None:
-    wanted = trial()
+    wanted = make_trial()
     assert not runner.has_reference(wanted)
     record = runner.run(wanted, repeat=1)
     assert record.outcome == "ok"
@@ -54,7 +46,7 @@ def test_a_job_of_two_tasks_becomes_a_record_with_its_verdict(runner: TrialRunne
 def test_what_a_rank_says_of_its_failure_is_recorded(
     runner: TrialRunner, do: str, outcome: str, message: str
 ) -> None:
-    record = runner.run(trial({"do": do}, world_size=1))
+    record = runner.run(make_trial(world_size=1, do=do))
     assert record.outcome == outcome
     assert record.error is not None
     assert message in record.error.message
@@ -63,14 +55,14 @@ def test_what_a_rank_says_of_its_failure_is_recorded(
 
 
 def test_a_job_that_dies_without_a_word_crashed(runner: TrialRunner) -> None:
-    record = runner.run(trial({"do": "die"}, world_size=1))
+    record = runner.run(make_trial(world_size=1, do="die"))
     assert record.outcome == "crashed"
     assert record.error is not None
     assert "ended as" in record.error.message
 
 
 def test_a_reference_that_fails_leaves_the_trial_unverified(runner: TrialRunner) -> None:
-    record = runner.run(trial({"reference": "fails"}, world_size=1))
+    record = runner.run(make_trial(world_size=1, reference="fails"))
     assert record.outcome == "ok"
     assert record.correctness.verdict == "unchecked"
     assert "no reference today" in record.warnings[0]
@@ -79,11 +71,11 @@ def test_a_reference_that_fails_leaves_the_trial_unverified(runner: TrialRunner)
 def test_ranks_must_fill_the_nodes_evenly(tmp_path: Path) -> None:
     executor = SlurmExecutor(tmp_path, tmp_path, SlurmOptions(nodes=3, cluster="local"), targets=FAKES)
     with pytest.raises(UsageError, match="2 ranks cannot be shared out evenly among 3 nodes"):
-        executor.run(RepeatTask(trial()))
+        executor.run(RepeatTask(make_trial()))
 
 
 def test_nothing_runs_after_a_reference_that_found_bad_input(runner: TrialRunner) -> None:
-    record = runner.run(trial({"reference": "bad_input"}))
+    record = runner.run(make_trial(reference="bad_input"))
     assert record.error is not None
     assert (record.outcome, record.error.kind) == ("crashed", "usage")
     assert not (runner.run_dir / "logs" / f"{record.trial_id}-r0").exists()

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from zbench.record.record import Correctness, Failure, Memory, Record, Timing
+from tests.making import make_record
+from zbench.record.record import Correctness, Failure, Memory, Record, Timing, VerdictName
 from zbench.record.summary import summarize
 from zbench.report.screen import Screen
 from zbench.report.table import print_results, ranked
@@ -16,19 +17,16 @@ from zbench.spec.sweep import ObjectiveSpec
 FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
 
 
-def record(stage: int, rate: float, verdict: str = "identical", repeat: int = 0, **changes) -> Record:
+def record(stage: int, rate: float, verdict: VerdictName = "identical", repeat: int = 0, **changes) -> Record:
     fields = {
-        "run_id": "run",
         "trial_id": f"id{stage}",
-        "repeat": repeat,
         "axes": {"zero_stage": stage, "reduce_bucket_size": 5_000_000},
         "config": {},
-        "outcome": "ok",
         "timing": Timing([64 / rate], 64 / rate, rate, rate),
         "memory": Memory(20 << 20, 0, 5000),
         "correctness": Correctness(verdict, 1.04),
     }
-    return Record(**(fields | changes))
+    return make_record(repeat=repeat, rate=rate, **(fields | changes))
 
 
 def failed(stage: int, outcome: str, message: str, log: str | None = None) -> Record:

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from zbench.record.record import Correctness, Memory, Record, Timing
+from tests.making import make_record, make_trial
+from zbench.record.record import Correctness, Record, VerdictName
 from zbench.spec.sweep import ObjectiveSpec
 from zbench.spec.trial import TrialSpec
 from zbench.tune.final import Final, ranking, settle
@@ -12,14 +13,10 @@ from zbench.tune.final import Final, ranking, settle
 FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
 
 
-def record(stage: int, rate: float, repeat: int = 0, verdict: str = "identical") -> Record:
-    trial = TrialSpec.model_validate({"workload": {}, "run": {}, "engine": {"zero_stage": stage}})
-    return Record(
-        "run", trial.trial_id, repeat, {"zero_stage": stage}, trial.config(), "ok",
-        timing=Timing([1 / rate], 1 / rate, rate, rate),
-        memory=Memory(10, 0, 10),
-        correctness=Correctness(verdict=verdict),  # type: ignore[arg-type]
-    )  # fmt: skip
+def of_stage(stage: int, rate: float, repeat: int = 0, verdict: VerdictName = "identical") -> Record:
+    trial = make_trial({"zero_stage": stage})
+    axes, config = {"zero_stage": stage}, trial.config()
+    return make_record(trial.trial_id, repeat, rate, verdict=verdict, axes=axes, config=config)
 
 
 class Bench:
@@ -33,7 +30,7 @@ class Bench:
         stage = trial.engine.zero_stage
         self.measured.append((stage, repeat))
         rates = self._rates[stage]
-        self.records.append(record(stage, rates[(repeat - 1) % len(rates)], repeat))
+        self.records.append(of_stage(stage, rates[(repeat - 1) % len(rates)], repeat))
         return self.records[-1]
 
     def settle(self, objective: ObjectiveSpec = FASTEST, repeats: int = 3) -> Final:
@@ -45,7 +42,7 @@ def stage_of(final: Final) -> int | None:
 
 
 def test_the_first_two_get_fresh_repeats_in_alternation() -> None:
-    bench = Bench([record(0, 100), record(1, 95), record(2, 50)], {0: [100.0], 1: [95.0]})
+    bench = Bench([of_stage(0, 100), of_stage(1, 95), of_stage(2, 50)], {0: [100.0], 1: [95.0]})
     final = bench.settle()
     assert stage_of(final) == 0
     assert sorted(bench.measured) == [(s, n) for s in (0, 1) for n in (1, 2, 3)]
@@ -55,21 +52,21 @@ def test_the_first_two_get_fresh_repeats_in_alternation() -> None:
 
 
 def test_a_lucky_leader_is_found_out() -> None:
-    bench = Bench([record(0, 130), record(1, 95)], {0: [80.0], 1: [95.0]})
+    bench = Bench([of_stage(0, 130), of_stage(1, 95)], {0: [80.0], 1: [95.0]})
     final = bench.settle()
     assert stage_of(final) == 1
     assert final.lead == pytest.approx(95 / 80 - 1)
 
 
 def test_a_third_that_comes_up_is_measured_too() -> None:
-    bench = Bench([record(0, 130), record(1, 120), record(2, 110)], {0: [80.0], 1: [81.0], 2: [109.0]})
+    bench = Bench([of_stage(0, 130), of_stage(1, 120), of_stage(2, 110)], {0: [80.0], 1: [81.0], 2: [109.0]})
     final = bench.settle()
     assert stage_of(final) == 2
     assert {stage for stage, _ in bench.measured} == {0, 1, 2}
 
 
 def test_repeats_that_overlap_are_not_a_clear_lead() -> None:
-    bench = Bench([record(0, 100), record(1, 99)], {0: [100.0, 90.0, 110.0], 1: [99.0, 105.0, 85.0]})
+    bench = Bench([of_stage(0, 100), of_stage(1, 99)], {0: [100.0, 90.0, 110.0], 1: [99.0, 105.0, 85.0]})
     assert bench.settle().clear is False
 
 
@@ -81,19 +78,19 @@ def test_one_that_turns_out_wrong_is_no_best() -> None:
                 self.records[-1] = found = replace(found, correctness=Correctness(verdict="wrong"))
             return found
 
-    bench = Wrong([record(0, 100), record(1, 90), record(2, 80)], {0: [100.0], 1: [90.0], 2: [80.0]})
+    bench = Wrong([of_stage(0, 100), of_stage(1, 90), of_stage(2, 80)], {0: [100.0], 1: [90.0], 2: [80.0]})
     assert stage_of(bench.settle()) == 1
 
 
 def test_a_resumed_round_measures_only_what_is_missing() -> None:
-    seen = [record(0, 100), record(1, 95), record(0, 100, 1), record(1, 95, 1), record(0, 100, 2)]
+    seen = [of_stage(0, 100), of_stage(1, 95), of_stage(0, 100, 1), of_stage(1, 95, 1), of_stage(0, 100, 2)]
     bench = Bench(seen, {0: [100.0], 1: [95.0]})
     bench.settle()
     assert sorted(bench.measured) == [(0, 3), (1, 2), (1, 3)]
 
 
 def test_a_single_feasible_configuration_is_measured_again_alone() -> None:
-    bench = Bench([record(0, 100), record(1, 200, verdict="wrong")], {0: [100.0]})
+    bench = Bench([of_stage(0, 100), of_stage(1, 200, verdict="wrong")], {0: [100.0]})
     final = bench.settle(repeats=1)
     assert stage_of(final) == 0
     assert final.runner_up is None
@@ -101,13 +98,13 @@ def test_a_single_feasible_configuration_is_measured_again_alone() -> None:
 
 
 def test_without_a_feasible_configuration_there_is_no_best_and_nothing_is_run() -> None:
-    bench = Bench([record(0, 100, verdict="drifted")], {})
+    bench = Bench([of_stage(0, 100, verdict="drifted")], {})
     assert bench.settle() == Final(None)
     assert bench.measured == []
 
 
 def test_ranking_follows_the_direction() -> None:
-    records = [record(0, 100), record(1, 200)]
+    records = [of_stage(0, 100), of_stage(1, 200)]
     slowest = ObjectiveSpec(minimize=["tokens_per_s"])
     assert [s.axes["zero_stage"] for s in ranking(records, FASTEST)] == [1, 0]
     assert [s.axes["zero_stage"] for s in ranking(records, slowest)] == [0, 1]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.making import make_trial
 from zbench.record.record import Memory, Record
 from zbench.spec.trial import TrialSpec
 from zbench.tune.memory_model import MemoryModel, known_parameters, shares
@@ -13,14 +14,10 @@ MIB = 2**20
 AXES = {"zero_stage": [0, 1, 2, 3], "offload_optimizer": ["none", "cpu"], "micro_batch_size": [1, 2, 4, 8]}
 
 
-def trial(**changes: object) -> TrialSpec:
-    return TrialSpec.model_validate(
-        {
-            "workload": {"model": "gpt", "micro_batch_size": changes.pop("micro_batch_size", 2)},
-            "run": {"world_size": changes.pop("world_size", 4)},
-            "engine": {"reduce_bucket_size": 100, "allgather_bucket_size": 50, **changes},
-        }
-    )
+def trial(*, micro_batch_size: int = 2, world_size: int = 4, **engine: object) -> TrialSpec:
+    buckets = {"reduce_bucket_size": 100, "allgather_bucket_size": 50}
+    workload = {"model": "gpt", "micro_batch_size": micro_batch_size}
+    return make_trial(buckets | engine, workload=workload, world_size=world_size)
 
 
 @pytest.mark.parametrize(

@@ -4,29 +4,21 @@ from dataclasses import replace
 
 import pytest
 
-from zbench.record.record import Correctness, Failure, Memory, Record, Timing
+from tests.making import make_record
+from zbench.record.record import Failure, Record, Timing
 from zbench.spec.sweep import ObjectiveSpec
 from zbench.tune.objective import Scorer
 
 
-def record(rate: float = 100.0, peak: int = 100, verdict: str = "identical", repeat: int = 0) -> Record:
-    return Record(
-        "run", "abc", repeat, {}, {}, "ok",
-        timing=Timing([1.0], 1.0, rate, rate),
-        memory=Memory(peak, 0, peak),
-        correctness=Correctness(verdict=verdict),  # type: ignore[arg-type]
-    )  # fmt: skip
-
-
 def failed(outcome: str) -> Record:
-    return Record("run", "abc", 0, {}, {}, outcome, Failure(outcome, "made so"))  # type: ignore[arg-type]
+    return make_record(outcome=outcome, timing=None, memory=None, error=Failure(outcome, "made so"))
 
 
 BOUNDED = Scorer(ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes": "<= 200"}))
 
 
 def test_a_feasible_record_has_its_value_and_no_positive_margin() -> None:
-    score = BOUNDED.score([record()])
+    score = BOUNDED.score([make_record()])
     assert score.values == (100.0,)
     assert score.feasible
     assert score.miss == 0
@@ -34,7 +26,7 @@ def test_a_feasible_record_has_its_value_and_no_positive_margin() -> None:
 
 
 def test_a_violated_bound_counts_by_its_share() -> None:
-    score = BOUNDED.score([record(peak=300)])
+    score = BOUNDED.score([make_record(peak=300)])
     assert score.values == (100.0,)
     assert not score.feasible
     assert score.miss == pytest.approx(0.5)
@@ -42,7 +34,7 @@ def test_a_violated_bound_counts_by_its_share() -> None:
 
 @pytest.mark.parametrize("outcome", ["oom", "timeout", "crashed"])
 def test_a_trial_that_did_not_finish_misses_everything_and_has_no_value(outcome: str) -> None:
-    score = BOUNDED.score([record(), replace(failed(outcome), repeat=1)])
+    score = BOUNDED.score([make_record(), replace(failed(outcome), repeat=1)])
     assert score.values is None
     assert not score.feasible
     assert score.margins["finished"] >= 1
@@ -53,39 +45,41 @@ def test_a_trial_that_did_not_finish_misses_everything_and_has_no_value(outcome:
     [("identical", -1), ("equivalent", 0), ("drifted", 1), ("wrong", 2), ("unchecked", 3)],
 )
 def test_only_equivalent_or_better_is_correct(verdict: str, margin: float) -> None:
-    score = BOUNDED.score([record(verdict=verdict)])
+    score = BOUNDED.score([make_record(verdict=verdict)])
     assert score.margins["correct"] == margin
     assert score.feasible == (margin <= 0)
 
 
 def test_the_file_may_ask_for_a_better_verdict() -> None:
     scorer = Scorer(ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"verdict": ">= identical"}))
-    assert scorer.score([record(verdict="equivalent")]).miss == 1
+    assert scorer.score([make_record(verdict="equivalent")]).miss == 1
 
 
 def test_one_wrong_repeat_makes_the_trial_wrong() -> None:
-    assert not BOUNDED.score([record(), record(verdict="wrong", repeat=1)]).feasible
+    assert not BOUNDED.score([make_record(), make_record(verdict="wrong", repeat=1)]).feasible
 
 
 def test_a_strict_bound_that_is_met_exactly_is_missed() -> None:
     scorer = Scorer(ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes": "< 100"}))
-    assert not scorer.score([record(peak=100)]).feasible
-    assert scorer.score([record(peak=99)]).feasible
+    assert not scorer.score([make_record(peak=100)]).feasible
+    assert scorer.score([make_record(peak=99)]).feasible
 
 
 def test_a_missing_figure_misses_its_bound() -> None:
-    bare = replace(record(), memory=None)
+    bare = replace(make_record(), memory=None)
     assert BOUNDED.score([bare]).miss == 1
 
 
 def test_several_objectives_keep_their_order_and_directions() -> None:
     scorer = Scorer(ObjectiveSpec(maximize=["tokens_per_s"], minimize=["peak_device_bytes"]))
     assert scorer.directions == ("maximize", "minimize")
-    assert scorer.score([record(rate=5.0, peak=7)]).values == (5.0, 7.0)
+    assert scorer.score([make_record(rate=5.0, peak=7)]).values == (5.0, 7.0)
 
 
 def test_gain_is_a_share_in_the_direction_of_the_objective() -> None:
     up, down = BOUNDED, Scorer(ObjectiveSpec(minimize=["median_step_s"]))
-    assert up.gain(up.score([record(rate=110.0)]), up.score([record(rate=100.0)])) == pytest.approx(0.1)
-    slow, fast = replace(record(), timing=Timing([2.0], 2.0, 1, 1)), record()
+    assert up.gain(up.score([make_record(rate=110.0)]), up.score([make_record(rate=100.0)])) == pytest.approx(
+        0.1
+    )
+    slow, fast = replace(make_record(), timing=Timing([0.02], 0.02, 1, 1)), make_record()
     assert down.gain(down.score([fast]), down.score([slow])) == pytest.approx(0.5)

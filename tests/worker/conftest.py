@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.making import make_trial
 from zbench.launch.trial import TrialRunner, local_runner
 from zbench.record.record import Record
 from zbench.spec.trial import TrialSpec
@@ -30,14 +31,7 @@ def trial(
 ) -> TrialSpec:
     """Return a small trial: a 3-layer MLP on two ranks for 1 + 3 steps, unless told otherwise."""
     usual = {"world_size": 2, "device": "cpu", "warmup_steps": 1, "steps": 3, "threads_per_rank": 1}
-    return TrialSpec.model_validate(
-        {
-            "workload": workload or MLP,
-            "run": usual | (run or {}),
-            "engine": engine or {},
-            "verify": {"mode": verify},
-        }
-    )
+    return make_trial(engine, workload=workload or MLP, verify=verify, **(usual | (run or {})))
 
 
 @pytest.fixture(scope="package")

@@ -28,7 +28,7 @@ GROUPS: dict[int, dict[str, dict[str, Any]]] = {
     },
 }
 LIMITS = {"never": 1e6, "always": 1e-3, "off": 0.0}
-SOMETIMES = {"mlp": 1.5, "gpt": 12.0, "odd": 4.0}
+SOMETIMES = {"mlp": 1.5, "gpt": 19.0, "odd": 4.0}
 MODES = ("single", "micro_steps", "multi_backward", "unmanaged")
 
 
