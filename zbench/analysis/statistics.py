@@ -63,10 +63,6 @@ class Estimate:
         """Return the one-sided p-value of Student's t for `log_ratio <= margin` (plus the allowance)."""
         return self._p(self.log_ratio - margin - self.allowance)
 
-    def p_below(self, margin: float) -> float:
-        """Return the one-sided p-value of Student's t for `log_ratio >= margin` (less the allowance)."""
-        return self._p(margin - self.log_ratio - self.allowance)
-
     def p_any(self) -> float:
         """Return the one-sided p-value for `log_ratio <= 0` by the samples alone, without the allowance."""
         return self._p(self.log_ratio)

@@ -66,7 +66,3 @@ class GroupGone:
     """No process of the group, nor any that it started, is left. cpu_seconds: what all of them used."""
 
     cpu_seconds: float
-
-
-ToServer = StartGroup | DumpStacks | EndGroup
-FromServer = Ready | Started | Exited | GroupGone

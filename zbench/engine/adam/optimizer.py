@@ -10,8 +10,6 @@ from zbench.engine.adam.checks import check_grad_scale, check_hyper
 from zbench.engine.adam.contract import Hyper
 from zbench.engine.adam.pointers import Pointers
 
-_HYPERS = ("lr", "betas", "eps", "weight_decay", "bias_correction", "decoupled")
-
 
 class CpuAdam(torch.optim.Optimizer):
     """Adam or AdamW for parameters on the CPU: torch's fused bits, one parallel region for all tensors.

@@ -128,7 +128,7 @@ class ShardOptimizer:
         self.commit(active)
 
     def release(self) -> None:
-        """Return when updates may write, because no copy reads earlier values any more."""
+        """Wait until no copy reads earlier values, so that updates may write."""
         for masters in self.masters:
             masters.release()
 

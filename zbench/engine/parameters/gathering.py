@@ -23,9 +23,9 @@ _LONGEST = 64  # uses of a group in one recorded order, on average: nothing that
 
 
 class GatherOrder:
-    """The order in which groups were used last time, as a prediction for this time.
+    """The order in which groups were used in the last region: the prediction for the next one.
 
-    It is followed as long as it holds; from the first difference on it is recorded anew.
+    From the first use that differs from the prediction, the order is recorded again.
     """
 
     def __init__(self) -> None:
@@ -33,11 +33,11 @@ class GatherOrder:
         self.position = 0
 
     def restart(self) -> None:
-        """A region begins."""
+        """Start a region: predictions begin with the first group again."""
         self.position = 0
 
     def record(self, group: ShardedGroup, longest: int) -> None:
-        """`group` is used now; no more than `longest` uses are kept."""
+        """Record that `group` is used now. At most `longest` uses are kept."""
         if self.position < len(self.order) and self.order[self.position] is not group:
             del self.order[self.position :]
         if self.position == len(self.order):
@@ -47,7 +47,7 @@ class GatherOrder:
         self.position += 1
 
     def ahead(self, elements: int) -> list[ShardedGroup]:
-        """Return the groups expected next, as many as have no more than `elements` together."""
+        """Return the groups that are expected next, up to `elements` elements in total."""
         found: list[ShardedGroup] = []
         for group in self.order[self.position :]:
             elements -= 0 if group in found else group.numel
@@ -58,8 +58,8 @@ class GatherOrder:
 
 
 class Gatherer:
-    """Holds groups while they are used. Up to `window` elements of what comes next are gathered ahead, or
-    kept. It outlives the stores: `adopt` gives it others with the same parameters.
+    """Gathers groups for use and releases them. Up to `window` elements of the groups that are expected next
+    are gathered ahead, or kept. `adopt` replaces the stores by others with the same parameters.
     """
 
     def __init__(self, *, window: int) -> None:
@@ -71,7 +71,7 @@ class Gatherer:
         self.adopt(())
 
     def adopt(self, stores: Sequence[ShardedParameters]) -> None:
-        """Gather from `stores` from now on; parameters that autograd may hold themselves stay whole."""
+        """Gather from `stores` from now on. Parameters that autograd may reference directly stay whole."""
         exposed = [m.info.parameter for g in self.groups if g.exposed for m in g.members]
         for group in self.groups:
             group.members = []
@@ -93,12 +93,12 @@ class Gatherer:
             group.exposed = True
 
     def groups_of(self, parameters: Iterable[nn.Parameter | None]) -> list[ShardedGroup]:
-        """Return the groups that hold some parameters, each once; without those that are always here."""
+        """Return the groups of some parameters, each once, without groups that are never released."""
         found = (self.members.get(id(p)) for p in parameters)
         return list(dict.fromkeys(f[0] for f in found if f is not None and not f[0].resident))
 
     def enter(self, caller: int) -> None:
-        """A call of `caller` (a number for each module) begins; the outermost one is a region."""
+        """Begin a call of `caller` (a number for each module). The outermost call opens a region."""
         self.depth += 1
         if not self._packs() and torch._C._autograd._saved_tensors_hooks_is_enabled():  # type: ignore[attr-defined]
             packer = Packer(self, _top_hooks())
@@ -110,13 +110,13 @@ class Gatherer:
             self._trace.restart()
 
     def _packs(self) -> bool:
-        """Whether what autograd saves now comes to this gatherer."""
+        """Return whether tensors that autograd saves now are packed by this gatherer."""
         top = _top_hooks()
         packer = getattr(top[0], "__self__", None) if top else None
         return isinstance(packer, Packer) and packer.gatherer is self
 
     def leave(self) -> None:
-        """That call has ended, well or not."""
+        """End that call, whether it returned or raised."""
         if self._pushed and self._pushed[-1][0] == self.depth:
             self._pushed.pop()[1].__exit__()
         self.depth -= 1
@@ -126,16 +126,16 @@ class Gatherer:
                 self.release(group)
 
     def hold(self, groups: Sequence[ShardedGroup]) -> None:
-        """Gather what a module that begins to run, or a context, is going to use."""
+        """Gather the groups that a module's call, or a context, uses."""
         safe = not torch.is_grad_enabled() or self._packs()
         for group in groups:
             self.use(group)
             group.exposed |= not safe
 
     def touch(self, parameter: nn.Parameter) -> None:
-        """A parameter is read as an attribute of its module: gather its group.
+        """Gather the group of a parameter that is read as an attribute of its module.
 
-        It stays to the end of the region, or, where autograd may save the parameter itself, of the step.
+        It stays whole until the region ends; where autograd may save the parameter, until the step ends.
         """
         group, _ = self.members.get(id(parameter), (None, None))
         if group is None or group.resident:
@@ -150,13 +150,13 @@ class Gatherer:
             self._region_end.add(group)
 
     def fetch(self, group: ShardedGroup) -> None:
-        """Return when the group is whole."""
+        """Gather the group and wait until it is whole."""
         if group.full is None:
             group.store.unshard(group)
         group.store.wait_for_unshard(group)
 
     def use(self, group: ShardedGroup) -> None:
-        """Return when the group is whole; it stays so until `release`. Gather what is expected to follow."""
+        """Gather the group and keep it whole until `release`; gather ahead what is expected next."""
         if group.in_use:
             return
         self.fetch(group)
@@ -167,7 +167,7 @@ class Gatherer:
                 following.store.unshard(following)
 
     def release(self, group: ShardedGroup) -> None:
-        """A use has ended: let go of the group, unless another one has not, or it comes again at once."""
+        """End a use: release the group unless something else uses it, or it is expected next."""
         if group.frames or group.exposed or group in self._region_end:
             return
         group.in_use = False
@@ -175,7 +175,7 @@ class Gatherer:
             self._drop(group)
 
     def absorb(self) -> None:
-        """Take over what has been changed in place in the values that are here now."""
+        """Write in-place changes of gathered values to the master weights."""
         for group in (*self.residents, *self.groups):
             if group.full is not None and group.unsharding is None:
                 group.store.absorb(group)
@@ -186,7 +186,7 @@ class Gatherer:
         group.store.reshard(group)
 
     def group_behind(self, tensor: Tensor) -> ShardedGroup | None:
-        """Return the group whose whole values a tensor is a view of; none of those that are always here."""
+        """Return the releasable group whose gathered values a tensor is a view of, if there is one."""
         if tensor.layout is torch.strided:
             storage = tensor.untyped_storage()._cdata
             for store in self.stores:
@@ -196,15 +196,9 @@ class Gatherer:
         return None
 
     def release_all(self) -> None:
-        """Let go of everything that nobody uses, at the end of a backward or after an exception."""
+        """Release every unused group, at the end of a backward or after an exception."""
         for group in self.groups:
             if group.full is not None and not group.frames and not group.exposed:
-                self._drop(group)
-
-    def let_go(self) -> None:
-        """The step has ended: nothing that was read during it is kept."""
-        for group in self.groups:
-            if group.full is not None and not group.frames:
                 self._drop(group)
 
     def holding(self, parameters: Sequence[nn.Parameter]) -> "Held":
@@ -227,21 +221,21 @@ class Gatherer:
 
 
 class Packer:
-    """What autograd does, inside a region, with the tensors that it saves; `outer` hooks get the others."""
+    """Saved-tensor hooks of a region. Tensors that belong to no group go to the `outer` hooks."""
 
     def __init__(self, gatherer: Gatherer, outer: Hooks | None) -> None:
         self.gatherer, self._outer = gatherer, outer
         self._nested = outer is not None and isinstance(getattr(outer[0], "__self__", None), Packer)
 
     def pack(self, tensor: Tensor) -> object:
-        """Return what autograd keeps in place of `tensor`: of a group, a reference to it."""
+        """Return what autograd keeps in place of `tensor`: a reference where it is a view of a group."""
         group = self.gatherer.group_behind(tensor)
         if self._outer is not None and not (group is not None and self._nested):
             return self._outer[0](tensor if group is None else tensor.detach())  # memory that stays
         return (SavedView.of(group, tensor) if group is not None else None) or Saved(tensor)
 
     def unpack(self, kept: object) -> Tensor:
-        """Return the tensor that was packed; its group is released once backward has asked for all of it."""
+        """Return the tensor that was packed. Its group is released when backward has unpacked all of it."""
         if isinstance(kept, Saved):
             return kept.tensor()
         if not isinstance(kept, SavedView) or id(kept.parameter) not in self.gatherer.members:
@@ -262,7 +256,7 @@ def _top_hooks() -> Hooks | None:
 
 
 def _keeps_nothing(hooks: Hooks | None) -> bool:
-    """Whether these hooks, torch's own, keep no parameter itself: they recompute, or copy."""
+    """Return whether these hooks are torch's own that recompute or copy, and so keep no parameter."""
     return hooks is not None and getattr(hooks[0], "__module__", "") in _COPYING
 
 

@@ -1,4 +1,4 @@
-"""What the engine hangs on a model: hooks on gradients and states, and forwards that gather."""
+"""What the engine attaches to a model: gradient hooks, state-dict hooks, and forwards that gather."""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -17,9 +17,7 @@ from zbench.errors import UsageError
 
 
 class GradientHooks:
-    """Hands every gradient to `accept(index, gradient)` as autograd completes it, and leaves `p.grad`
-    empty.
-    """
+    """Passes every gradient to `accept(index, gradient)` once it is accumulated; resets `p.grad`."""
 
     def __init__(
         self,
@@ -34,8 +32,8 @@ class GradientHooks:
         self._taking = [(t, handle.id) for t, handle in zip(param_infos, self._handles, strict=True)]
 
     def begin(self, *, only: bool) -> None:
-        """A backward begins, the step's `only` one as far as is known: take gradients after the user's hooks
-        have seen them. UsageError where hooks would see one of several backwards, torch's see their sum.
+        """Begin a backward; `only`: it is the step's only one, as far as is known. Gradients are taken after
+        the user's hooks. UsageError if a step has several backwards: torch's hooks would see their sum.
         """
         with torch._C.DisableTorchFunctionSubclass():  # released parameters answer slowly otherwise
             registered = [(t, own, t.parameter._post_accumulate_grad_hooks) for t, own in self._taking]
@@ -67,7 +65,7 @@ class GradientHooks:
         self._accept(index, gradient)
 
     def after_backward(self) -> None:
-        """A backward has ended, well or not."""
+        """End a backward, whether it returned or raised."""
 
     def remove(self) -> None:
         """Unregister every hook."""
@@ -77,7 +75,7 @@ class GradientHooks:
 
 
 def _hooked(parameter: nn.Parameter, hook: Callable[[nn.Parameter], None]) -> Any:
-    """Register a hook on a parameter's gradient; on one that is frozen now, too."""
+    """Register a hook on a parameter's gradient, also on a parameter that is frozen now."""
     required = parameter.requires_grad
     parameter.requires_grad_(True)
     handle = parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
@@ -86,8 +84,8 @@ def _hooked(parameter: nn.Parameter, hook: Callable[[nn.Parameter], None]) -> An
 
 
 class WatchedParameters(dict[str, nn.Parameter | None]):
-    """A module's parameters; `touch` hears of every one that is read as an attribute, in forward or from
-    outside.
+    """A module's parameters. `touch` is called for each parameter that is read as an attribute, inside
+    forward or outside.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Whether all ranks make the same collective calls, and the error that names both sides when they do not.
+"""Check that all ranks make the same collective calls; where they do not, the error names each rank's call.
 
 Every call has a `Tag`. Ranks of one host exchange (number, code) with each call, as sockets do in a header of
 16 bytes; behind a backend that can carry no header (NCCL) ranks compare a rolling hash of their calls once a
-step. The words of the error go through the process group's store: after a disagreement no collective works.
+step. The error's text goes through the process group's store: after a disagreement no collective works.
 """
 
 import json
@@ -25,14 +25,14 @@ REDUCTIONS, GATHERS = "reduces", "gathers"
 CHANNELS = (REDUCTIONS, GATHERS)
 _REMEDY = "make every rank call the same modules, and read the same weights, in the same order"
 PATIENCE = 5.0
-"""Seconds after which a rank that waits says for what."""
+"""Seconds after which a waiting rank tells the others which call it waits for."""
 _SECONDS_TO_HEAR = 5.0
 _REMEMBERED = 256  # calls of each channel that can be named
 _MASK = (1 << 48) - 1  # a float64 holds it exactly
 
 
 class OtherCallError(RuntimeError):
-    """Another rank is in another call; `Agreement.failed` says in which."""
+    """Another rank is in another call; `Agreement.failed` returns the error that names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Call:
 
 
 class Board:
-    """Where each rank writes a text for the others; `store` is None in a world of one rank."""
+    """Texts that each rank writes for the others; `store` is None in a world of one rank."""
 
     def __init__(self, rank: int, world_size: int, store: Store | None) -> None:
         self._rank, self._world_size, self._store = rank, world_size, store
@@ -65,7 +65,7 @@ class Board:
             self._store.set(f"{topic}/{self._rank}", text)
 
     def read(self, topic: str, seconds: float) -> dict[int, str]:
-        """Return the texts by rank, of those who wrote theirs within `seconds`."""
+        """Return the texts of the ranks that wrote one within `seconds`, by rank."""
         texts: dict[int, str] = {}
         deadline = time.monotonic() + seconds
         while self._store is not None:
@@ -79,10 +79,9 @@ class Board:
 
 
 class Agreement:
-    """The calls of this rank, and the error of ranks that make others.
+    """The collective calls of this rank, compared with those of the other ranks.
 
-    `look` finds ranks that wait for one another for ever: each waits for a call that another, which waits
-    itself, has not made.
+    `look` detects a deadlock: each rank of a cycle waits for a call that the next one has not made.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class Agreement:
         store: Store | None = None,
         end: Callable[[], None] = lambda: None,
     ) -> None:
-        """end: disconnects this rank, so that others who wait for it hear of it."""
+        """end: disconnects this rank, so that ranks that wait for it fail."""
         self._rank, self._end = rank, end
         self._board = Board(rank, world_size, store)
         self._count = dict.fromkeys(CHANNELS, 0)
@@ -113,16 +112,16 @@ class Agreement:
         return call
 
     def check_going_on(self) -> None:
-        """Raise the error with which an earlier call has failed for good, if one has."""
+        """Raise the error of an earlier call that failed; no later call can succeed."""
         if self._ended is not None:
             raise self._ended
 
     def digest(self) -> list[float]:
-        """Return what all ranks have in common if they made the same calls."""
+        """Return the rolling hash of each channel: equal on ranks that made the same calls."""
         return [float(self._hash[channel]) for channel in CHANNELS]
 
     def failed(self, call: Call, error: Exception) -> Exception:
-        """Return the error of a call that did not go through: in the words of all ranks, if theirs differ.
+        """Return the error of a call that failed: the disagreement, if ranks are in different calls.
 
         Later calls fail with the same error.
         """
@@ -135,7 +134,7 @@ class Agreement:
             return self._ended
 
     def look(self, patience: float) -> bool:
-        """Whether this rank has waited for longer than `patience` seconds, and will for ever; end it then."""
+        """Return whether this rank has waited in a deadlock for `patience` seconds; disconnect it then."""
         if (waiting := self.waiting) is None or time.monotonic() - waiting[1] < patience:
             return False
         call = waiting[0]
@@ -155,7 +154,7 @@ class Agreement:
         return _disagreement(dict(zip(lines, first, strict=False)))
 
     def meet(self, text: str) -> dict[int, str]:
-        """Return every rank's text; all ranks call it, after they have heard of something amiss."""
+        """Return every rank's text. All ranks call it after one of them has reported a disagreement."""
         self._meetings += 1
         topic = f"meeting/{self._meetings}"
         self._board.write(topic, text)
@@ -164,7 +163,7 @@ class Agreement:
 
 @dataclass(slots=True)
 class Attended:
-    """A work that others can see this rank wait for."""
+    """A collective's work; while this rank waits for it, `look` can report which call it waits for."""
 
     work: Work
     call: Call
@@ -184,7 +183,7 @@ class Attended:
 
 
 class Watch:
-    """A thread that calls `look` while this rank waits; until `close`, or until the agreement is gone."""
+    """A thread that calls `look` while this rank waits, until `close` or until the agreement is freed."""
 
     def __init__(self, agreement: Agreement) -> None:
         self._stop = Event()
