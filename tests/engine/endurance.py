@@ -25,7 +25,7 @@ Micros = list[list[models.Batch]]
 
 
 @dataclass(frozen=True)
-class RollbackTarget:
+class Kept:
     """What a process holds at one moment."""
 
     bytes: int
@@ -33,7 +33,7 @@ class RollbackTarget:
     threads: int
 
 
-class UpdateRun:
+class DrawnRun:
     """An engine's training, and what is drawn for it: the same on all ranks."""
 
     def __init__(self, group: dist.ProcessGroup, model: str, spec: dict[str, Any]) -> None:
@@ -95,7 +95,7 @@ class UpdateRun:
 class Judge:
     """A plain trainer on rank 0, which tells the others what must have come out."""
 
-    def __init__(self, run: UpdateRun) -> None:
+    def __init__(self, run: DrawnRun) -> None:
         self.run, spec = run, run.spec
         plan = Options(
             max_norm=spec.gradient_clipping,
@@ -135,7 +135,7 @@ class Judge:
 
 def endure(
     group: dist.ProcessGroup, model: str, spec: dict[str, Any], steps: int, rounds: int, seed: int
-) -> list[RollbackTarget]:
+) -> list[Kept]:
     """Train `rounds` times `steps` beside a plain trainer, comparing all bits at times; return what is held
     after each round.
 
@@ -145,7 +145,7 @@ def endure(
     """
     gc.collect()
     gc.freeze()
-    run = UpdateRun(group, model, spec)
+    run = DrawnRun(group, model, spec)
     judge = Judge(run)
     held = []
     for step in range(rounds * steps):
@@ -166,5 +166,5 @@ def _compare(values: dict[str, Tensor], expected: dict[str, Tensor], step: int) 
         assert torch.equal(value, expected[name]), f"{name} differs after step {step}"
 
 
-def _held() -> RollbackTarget:
-    return RollbackTarget(live(), *(len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task")))
+def _held() -> Kept:
+    return Kept(live(), *(len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task")))
