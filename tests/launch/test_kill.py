@@ -18,14 +18,14 @@ from zbench.record.store import find_runs
 from .processes import MARK, marked, until
 
 DRIVER = Path(__file__).with_name("driver.py")
-POINTS = 12
+POINTS = 6
 REPEATS = 2
-SHORT_MOMENTS = 6
+SHORT_MOMENTS = 4
 SOAK_MOMENTS = int(os.environ.get("SOAK_KILLS", "100"))
 
 
 class KillableSweep:
-    """A sweep of 24 repeats of fake workers in a process of its own, to be killed and resumed."""
+    """A sweep of 12 repeats of fake workers in a process of its own, to be killed and resumed."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
