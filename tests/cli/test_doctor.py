@@ -24,6 +24,7 @@ def test_kernels_engines_and_bandwidth_are_named(checks):
     assert {f"engine {name}" for name in ("ddp", "zero_redundancy", "fsdp2", "deepspeed")} <= set(checks)
     assert float(checks["bandwidth"].text.split()[0]) > 0.1
     assert "exact" in checks["memory meter"].text
+    assert checks["instructions"].text.startswith(("counted", "not counted: "))
 
 
 def test_unwritable_results_directory_fails(zbench, monkeypatch, tmp_path):

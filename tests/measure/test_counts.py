@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-from zbench.measure.counts import StepCounts, count_operators, instruction_counter
+from zbench.measure.counts import StepCounts, count_operators
+from zbench.measure.instructions import instruction_counter, instruction_problem
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
@@ -53,6 +54,7 @@ def test_the_smallest_number_of_allocations_counts() -> None:
 
 def test_instructions_are_counted_where_the_kernel_lets_them_be_read() -> None:
     read = instruction_counter()
+    assert (read is None) == (instruction_problem() is not None)
     if read is None:
         assert "instructions" not in StepCounts(CPU).smallest
         return

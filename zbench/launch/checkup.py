@@ -211,6 +211,9 @@ def _facts_checks(facts: dict[str, Any]) -> Iterator[Check]:
     yield Check(
         "memory meter", "warn" if shim else "ok", shim or "exact: counts torch's allocations to the byte"
     )
+    uncounted = facts["instructions"]
+    text = f"not counted: {uncounted}" if uncounted else "counted: instructions retired a step are compared"
+    yield Check("instructions", "info" if uncounted else "ok", text)
     for name, problem in facts["engines"].items():
         broken = problem is not None and name == "builtin"
         status: Literal["ok", "info", "fail"] = "fail" if broken else "info" if problem else "ok"

@@ -6,21 +6,14 @@ retired are read around each timed step; the smallest of all steps counts. Opera
 one more step after the measured ones, under a dispatch mode, which would slow a timed step down.
 """
 
-import ctypes
-import os
-import platform
-import struct
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from zbench.measure.instructions import instruction_counter
 from zbench.measure.shim import SHIM
-
-_SYSCALL = {"x86_64": 298, "aarch64": 241}  # perf_event_open
-_HARDWARE, _INSTRUCTIONS, _SIZE = 0, 1, 128
-_INHERIT, _NO_KERNEL, _NO_HYPERVISOR = 1 << 1, 1 << 5, 1 << 6
 
 
 class StepCounts:
@@ -89,21 +82,3 @@ def _kernel_launches(step: Callable[[], object]) -> int:
 
 def _cuda_allocations(device: torch.device) -> int:
     return int(torch.cuda.memory_stats(device).get("allocation.all.allocated", 0))
-
-
-def instruction_counter() -> Callable[[], int] | None:
-    """Return a reader of this process's retired user instructions, None where the kernel shows none.
-
-    Virtual machines without a performance-monitoring unit and `kernel.perf_event_paranoid` above 2 show none.
-    """
-    number = _SYSCALL.get(platform.machine())
-    if number is None or not os.path.exists("/proc/sys/kernel/perf_event_paranoid"):
-        return None
-    attributes = bytearray(_SIZE)
-    struct.pack_into("IIQ", attributes, 0, _HARDWARE, _SIZE, _INSTRUCTIONS)
-    struct.pack_into("Q", attributes, 40, _INHERIT | _NO_KERNEL | _NO_HYPERVISOR)
-    buffer = (ctypes.c_char * _SIZE).from_buffer(attributes)
-    file = int(ctypes.CDLL(None, use_errno=True).syscall(number, buffer, 0, -1, -1, 0))
-    if file < 0:
-        return None
-    return lambda: int.from_bytes(os.read(file, 8), "little")

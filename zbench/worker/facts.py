@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from zbench.measure.instructions import instruction_problem
 from zbench.measure.memory import choose_meter
 from zbench.spec.peers import PEERS, missing_package
 from zbench.worker.engines import GROUP, find_builder
@@ -32,6 +33,7 @@ def report(result_path: str) -> None:
         },
         "native": native_kernels(),
         "memory_shim": choose_meter(torch.device("cpu"))[1],
+        "instructions": instruction_problem(),
         "engines": {name: engine_problem(name) for name in _engine_names()},
         "cuda": cuda_devices(),
         "bandwidth": {"threads": torch.get_num_threads(), "bytes_per_s": memory_bandwidth()},
