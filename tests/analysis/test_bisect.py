@@ -4,7 +4,11 @@ import random
 
 import pytest
 
-from zbench.analysis.bisect import Finding, bisect, judged
+from zbench.analysis.bisect import Fault, Finding, bisect, fault_of, judged
+from zbench.analysis.compare import Row, Settings, compare_runs
+from zbench.record.record import Record
+
+from .synthetic import results, trial
 
 REVISIONS = [f"c{i}" for i in range(33)]
 
@@ -53,14 +57,64 @@ def test_an_interrupted_search_goes_on() -> None:
     assert len(set(asked)) == 5
 
 
+def rows(base: list[Record], head: list[Record]) -> tuple[Row, ...]:
+    return compare_runs(results(base), results(head, "head"), Settings(run_noise=0.001)).rows
+
+
+STEPS = [0.1, 0.1001, 0.0999, 0.1, 0.1]
+GOOD = trial(STEPS)
+SLOWER = trial([2 * step for step in STEPS])
+NOISY = trial([0.1, 0.3, 0.1, 0.3, 0.1])
+BIGGER = trial(STEPS, peak=2_000_000)
+WRONG = trial(STEPS, verdict="wrong")
+UNCHECKED = trial(STEPS, verdict="unchecked")
+CRASHED = trial(STEPS, outcome="crashed")
+TIME, PEAK = Fault("regression"), Fault("regression", frozenset({"peak_device_bytes"}))
+
+
 @pytest.mark.parametrize(
-    ("answers", "finding"),
+    ("head", "fault"),
     [
-        (["pass", "regression"], "bad"),
-        (["pass", "pass"], "good"),
-        (["pass", "suspected"], "undecided"),
-        (["incorrect", "pass"], "good"),
+        (GOOD, None),
+        (NOISY, None),
+        (SLOWER, TIME),
+        (WRONG, Fault("incorrect")),
+        (CRASHED, Fault("failed")),
     ],
 )
-def test_only_the_fault_that_is_sought_counts(answers: list[str], finding: Finding) -> None:
-    assert judged(answers, "regression") == finding
+def test_the_fault_of_the_bad_revision_is_what_is_sought(head: list[Record], fault: Fault | None) -> None:
+    assert fault_of(rows(GOOD, head)) == fault
+
+
+def test_exact_figures_are_sought_by_name_and_without_a_clock() -> None:
+    found = fault_of(rows(GOOD, BIGGER))
+    assert found is not None
+    assert "peak_device_bytes" in found.metrics
+    assert not found.needs_clock
+    assert TIME.needs_clock
+
+
+@pytest.mark.parametrize(
+    ("head", "fault", "finding"),
+    [
+        (SLOWER, TIME, "bad"),
+        (GOOD, TIME, "good"),
+        (NOISY, TIME, "undecided"),
+        (CRASHED, TIME, "undecided"),  # seen: a revision whose repeats fail was called good
+        (WRONG, TIME, "good"),
+        (BIGGER, TIME, "good"),
+        (BIGGER, PEAK, "bad"),
+        (SLOWER, PEAK, "good"),
+        (NOISY, PEAK, "good"),
+        (CRASHED, PEAK, "undecided"),
+        (WRONG, Fault("incorrect"), "bad"),
+        (SLOWER, Fault("incorrect"), "good"),
+        (NOISY, Fault("incorrect"), "good"),
+        (UNCHECKED, Fault("incorrect"), "undecided"),
+        (CRASHED, Fault("incorrect"), "undecided"),
+        (CRASHED, Fault("failed"), "bad"),
+        (WRONG, Fault("failed"), "good"),
+    ],
+)
+def test_only_the_fault_that_is_sought_counts(head: list[Record], fault: Fault, finding: Finding) -> None:
+    assert judged(rows(GOOD, head), fault) == finding

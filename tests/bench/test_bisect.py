@@ -30,7 +30,8 @@ def runners(monkeypatch: pytest.MonkeyPatch) -> None:
     def comparison(good: Runner, candidate: Runner, plan: object) -> dict[str, Any]:
         assert not good.slow
         answer = "regression" if candidate.slow else "pass"
-        return {"answer": answer, "change": 0.5 * candidate.slow, "blocks": 8}
+        finding = "bad" if candidate.slow else "good"
+        return {"finding": finding, "answer": answer, "change": 0.5 * candidate.slow, "blocks": 8}
 
     monkeypatch.setattr(bisect, "local_runner", made)
     monkeypatch.setattr(bisect, "comparison", comparison)

@@ -8,6 +8,8 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from zbench.analysis.rows import Row, is_incorrect
+
 Finding = Literal["good", "bad", "skip", "undecided"]
 Probe = Callable[[str], Finding]
 
@@ -55,13 +57,57 @@ def bisect(
             high = middle
 
 
-def judged(answers: Sequence[str], sought: str) -> Finding:
-    """Return what a comparison of good with a candidate says, by the answers of its rows.
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What is sought: the gravest fault that the bad revision shows against the good one.
 
-    sought: the answer of good against bad (`incorrect`, `failed`, `regression`), so that another fault on
-    the way is not taken for the one that is looked for.
+    metrics: of a `regression`, the exact figures that grew, which then decide alone; empty where it is time.
     """
-    if sought in answers:
-        return "bad"
-    doubtful = {"suspected", "inconclusive", "unchecked"} & set(answers)
-    return "undecided" if doubtful else "good"
+
+    answer: Literal["incorrect", "failed", "regression"]
+    metrics: frozenset[str] = frozenset()
+
+    @property
+    def needs_clock(self) -> bool:
+        """Say whether only timing can show it."""
+        return self.answer == "regression" and not self.metrics
+
+    def __str__(self) -> str:
+        """Return it in words."""
+        words = {"incorrect": "incorrect", "failed": "failing", "regression": "slower"}
+        return f"larger in {', '.join(sorted(self.metrics))}" if self.metrics else words[self.answer]
+
+
+def fault_of(rows: Sequence[Row]) -> Fault | None:
+    """Return the gravest fault of a comparison of good with bad, None where it shows none."""
+    answers = {row.answer for row in rows}
+    if "incorrect" in answers:
+        return Fault("incorrect")
+    if "failed" in answers:
+        return Fault("failed")
+    metrics = frozenset(one.metric for row in rows for one in row.exact_regressions)
+    return Fault("regression", metrics) if "regression" in answers else None
+
+
+def judged(rows: Sequence[Row], fault: Fault) -> Finding:
+    """Return what a comparison of good with a candidate says of the fault that is sought, and of no other.
+
+    Where the candidate shows nothing of it (its repeats fail, its verdict or its step time is in doubt), the
+    finding is `undecided`.
+    """
+    findings = {_finding(row, fault) for row in rows}
+    return "bad" if "bad" in findings else "undecided" if "undecided" in findings else "good"
+
+
+def _finding(row: Row, fault: Fault) -> Finding:
+    if fault.answer == "failed":
+        return "bad" if row.answer == "failed" else "good"
+    if not row.head.ok:
+        return "undecided"
+    if fault.answer == "incorrect":
+        unknown = row.head.is_unjudged or row.head.verdict == "unchecked"
+        return "bad" if is_incorrect(row.head) else "undecided" if unknown else "good"
+    if fault.metrics:
+        return "bad" if fault.metrics & {one.metric for one in row.exact_regressions} else "good"
+    answer = row.step_time.answer if row.step_time is not None else "inconclusive"
+    return "bad" if answer == "regression" else "good" if answer == "pass" else "undecided"

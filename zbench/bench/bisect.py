@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from zbench.analysis.bisect import Finding, bisect, judged
+from zbench.analysis.bisect import Fault, Finding, bisect, judged
 from zbench.analysis.measurement import PairedMeasurement, Plan
 from zbench.analysis.paired import Side
 from zbench.analysis.trials import Source
@@ -42,7 +42,8 @@ def comparison(good: TrialRunner, candidate: TrialRunner, plan: Plan) -> dict[st
     change = row.step_time.change if row.step_time is not None else None
     assert found.paired is not None
     blocks = max(map(len, found.paired.blocks.values()), default=0)
-    return {"answer": row.answer, "change": change, "blocks": blocks}
+    finding = judged(found.rows, Fault("regression"))
+    return {"finding": finding, "answer": row.answer, "change": change, "blocks": blocks}
 
 
 def table(found: Sequence[dict[str, Any]], wanted: int, named: Sequence[str]) -> str:
@@ -81,10 +82,10 @@ def main() -> None:
             def probe(revision: str) -> Finding:
                 seeded = replace(plan, seed=len(kept.found))
                 said = comparison(good, slow if int(revision) >= given.first else good, seeded)
-                finding = judged([said["answer"]], "regression")
-                kept.add({"kind": "probe", "revision": revision, "finding": finding, **said})
+                kept.add({"kind": "probe", "revision": revision, **said})
                 print(kept.found[-1], file=sys.stderr, flush=True)
                 results.write(given.out, table(kept.found, given.first, ()), {"probes": kept.found})
+                finding: Finding = said["finding"]
                 return finding
 
             found = bisect(revisions, probe, known)

@@ -1,7 +1,7 @@
 """`zbench bisect`: the first commit that is slower, bigger or wrong, by as few comparisons as decide."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,10 +13,10 @@ from zbench.cli.options import Overrides, Seed, common_flags
 from zbench.errors import ExitCode, UsageError, ZbenchError
 
 if TYPE_CHECKING:
-    from zbench.analysis.bisect import Finding, Found
+    from zbench.analysis.bisect import Fault, Finding, Found
     from zbench.analysis.compare import Comparison
 
-_SOUGHT = ("incorrect", "failed", "regression")
+_EXACT = "0"
 
 
 @common_flags()
@@ -31,6 +31,9 @@ def command(
     blocks: Annotated[
         str | None, typer.Option(metavar="MIN:MAX", help="As for compare --paired; 0: exact figures only.")
     ] = None,
+    slower: Annotated[
+        bool, typer.Option("--slower", help="Seek the slowdown, though exact figures or verdicts differ.")
+    ] = False,
     state: Annotated[
         Path, typer.Option(metavar="FILE", help="Where findings are kept, to go on after an interruption.")
     ] = Path("zbench-bisect.json"),
@@ -39,6 +42,8 @@ def command(
 ) -> None:
     """Find the first commit between GOOD and BAD whose paired comparison with GOOD shows BAD's fault.
 
+    A wrong result or a larger exact figure is sought without a clock; only a slowdown is timed.
+
     zbench bisect v1.2 HEAD --sweep sweeps/quickstart.yaml
     """
     from zbench.analysis.bisect import bisect
@@ -46,20 +51,26 @@ def command(
     names = [good, *(word.strip() for word in versions.split(",")), bad] if versions else _commits(good, bad)
     search = _Search.load(state, names)
 
-    def compared(name: str) -> "Comparison":
-        return _compare(names[0], name, sweep, blocks, tuple(overrides), seed)
+    def compared(name: str, how: str | None) -> "Comparison":
+        return _compare(names[0], name, sweep, how, tuple(overrides), seed)
 
-    sought = search.sought = search.sought or _sought(compared(names[-1]))
+    looks = [blocks] if slower or blocks == _EXACT else [_EXACT, blocks]
+    fault = search.fault or _fault(lambda how: compared(names[-1], how), looks, time_only=slower)
+    if slower and not fault.needs_clock:
+        raise UsageError(f"{state} seeks what is {fault}; remove it, or name another with --state")
+    search.fault = fault
+    how = blocks if fault.needs_clock else _EXACT
+    console.note(f"seeking the first revision that is {fault}")
 
     def probe(name: str) -> "Finding":
         console.note(f"{name[:12]}: comparing with {names[0][:12]}")
-        found = _probe(lambda: compared(name), sought)
+        found = _probe(lambda: compared(name, how), fault)
         console.note(f"{name[:12]}: {found}")
         search.findings[name] = found
         search.save(state)
         return found
 
-    _print(bisect(names, probe, search.findings), sought)
+    _print(bisect(names, probe, search.findings), fault)
 
 
 def _commits(good: str, bad: str) -> list[str]:
@@ -79,17 +90,20 @@ class _Search:
     """What a search knows so far, kept in a file after each probe."""
 
     revisions: list[str]
-    sought: str | None = None
+    fault: "Fault | None" = None
     findings: "dict[str, Finding]" = field(default_factory=dict)
 
     @classmethod
     def load(cls, state: Path, names: list[str]) -> "_Search":
         """Return the search over these revisions, begun or new; UsageError if the file is about others."""
+        from zbench.analysis.bisect import Fault
+
         if not state.is_file():
             return cls(names)
         try:
             found = json.loads(state.read_text())
-            kept = cls(found["revisions"], found["sought"], dict(found["findings"]))
+            fault = Fault(found["sought"], frozenset(found.get("metrics", ())))
+            kept = cls(found["revisions"], fault, dict(found["findings"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"cannot read {state}: {error}; remove it to begin anew") from None
         if kept.revisions != names:
@@ -98,7 +112,9 @@ class _Search:
 
     def save(self, state: Path) -> None:
         """Write what is known."""
-        document = {"revisions": self.revisions, "sought": self.sought, "findings": self.findings}
+        assert self.fault is not None, "a search is saved after its first finding"
+        sought = {"sought": self.fault.answer, "metrics": sorted(self.fault.metrics)}
+        document = {"revisions": self.revisions, **sought, "findings": self.findings}
         try:
             state.write_text(json.dumps({"schema_version": 1, **document}, indent=2) + "\n")
         except OSError as error:
@@ -117,34 +133,42 @@ def _compare(
     return measure(request, Settings(thresholds=PAIRED_THRESHOLDS))
 
 
-def _sought(comparison: "Comparison") -> str:
-    """Return the gravest fault of BAD against GOOD; UsageError where there is none to look for."""
-    for answer in _SOUGHT:
-        if any(row.answer == answer for row in comparison.rows):
-            return answer
-    answers = ", ".join(dict.fromkeys(row.answer for row in comparison.rows))
-    raise UsageError(f"BAD shows no fault against GOOD ({answers}): there is nothing to look for")
+def _fault(
+    compared: "Callable[[str | None], Comparison]", looks: Sequence[str | None], *, time_only: bool
+) -> "Fault":
+    """Return the gravest fault of BAD against GOOD, by the first look that shows one; UsageError for none."""
+    from zbench.analysis.bisect import Fault, fault_of
+
+    answers: dict[str, None] = {}
+    for blocks in looks:
+        rows = compared(blocks).rows
+        slower = any(row.step_time is not None and row.step_time.answer == "regression" for row in rows)
+        found = (Fault("regression") if slower else None) if time_only else fault_of(rows)
+        if found is not None:
+            return found
+        answers |= dict.fromkeys(row.answer for row in rows)
+    raise UsageError(f"BAD shows no fault against GOOD ({', '.join(answers)}): there is nothing to look for")
 
 
-def _probe(compared: Callable[[], "Comparison"], sought: str) -> "Finding":
+def _probe(compared: Callable[[], "Comparison"], fault: "Fault") -> "Finding":
     """Return what a comparison says of a revision; one that does not build or run is skipped."""
     from zbench.analysis.bisect import judged
 
     try:
-        found = compared()
+        return judged(compared().rows, fault)
     except ZbenchError as error:
         console.warn(f"skipped: {error}")
         return "skip"
-    return judged([row.answer for row in found.rows], sought)
 
 
-def _print(found: "Found", sought: str) -> None:
+def _print(found: "Found", fault: "Fault") -> None:
     code = ExitCode.PASS if found.first_bad is not None else ExitCode.INCONCLUSIVE
     if console.state.json:
-        document = {"first_bad": found.first_bad, "candidates": list(found.candidates), "sought": sought}
+        sought = {"sought": fault.answer, "metrics": sorted(fault.metrics)}
+        document = {"first_bad": found.first_bad, "candidates": list(found.candidates), **sought}
         console.document({"schema_version": 1, **document, "probes": found.probes, "exit_code": int(code)})
     elif found.first_bad is not None:
-        console.result(f"{found.first_bad} is the first revision that is {sought} ({found.probes} probes)")
+        console.result(f"{found.first_bad} is the first revision that is {fault} ({found.probes} probes)")
     else:
-        console.result(f"the first revision that is {sought} is one of: {', '.join(found.candidates)}")
+        console.result(f"the first revision that is {fault} is one of: {', '.join(found.candidates)}")
     raise typer.Exit(int(code))
