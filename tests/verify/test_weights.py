@@ -72,8 +72,11 @@ def test_a_file_that_would_run_something_runs_nothing(
     assert not (tmp_path / "harmed").exists()
 
 
+@pytest.mark.parametrize("prefix", ["", "bf16_"])
 @pytest.mark.parametrize("stage", [2, 3])
-def test_a_folder_of_deepspeeds_is_put_together_from_its_parts(stage: int, tmp_path: Path) -> None:
+def test_a_folder_of_deepspeeds_is_put_together_from_its_parts(
+    stage: int, prefix: str, tmp_path: Path
+) -> None:
     """The float32 masters of two ranks, laid out as DeepSpeed's own zero_to_fp32 reads them."""
     step = tmp_path / "global_step4"
     step.mkdir()
@@ -90,7 +93,8 @@ def test_a_folder_of_deepspeeds_is_put_together_from_its_parts(stage: int, tmp_p
         else:
             halves = [torch.cat([v.flatten(), torch.zeros(v.numel() % 2)]) for v in weights().values()]
             state = {"fp32_flat_groups": [torch.cat([half.chunk(2)[rank] for half in halves])]}
-        torch.save({"optimizer_state_dict": state}, step / f"zero_pp_rank_{rank}_mp_rank_00_optim_states.pt")
+        part = f"{prefix}zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
+        torch.save({"optimizer_state_dict": state}, step / part)
     assert same(read_weights(tmp_path))
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from zbench.errors import UsageError
 
 _TORCH = (".pt", ".pth", ".bin", ".ckpt")
-_PARTS = re.compile(r"zero_pp_rank_(\d+)_mp_rank_00_optim_states\.pt")
+_PARTS = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_00_optim_states\.pt")
 _WRAPPERS = ("module", "model", "state_dict", "model_state_dict")
 _EXPECTED = "expected *.safetensors, a torch file (.pt, .pth, .bin), or a folder of them or of DeepSpeed's"
 
