@@ -26,12 +26,13 @@ MAY_IMPORT = {  # room -> the rooms below it
     "measure": {"spec", "record", "engine"},
     "verify": {"spec", "record", "engine", "workloads"},
     "worker": {"spec", "record", "engine", "peers", "workloads", "measure", "verify"},
+    "estimate": {"spec", "record", "engine", "peers", "workloads", "measure", "worker"},
     "launch": {"spec", "record", "worker"},
     "analysis": {"spec", "record"},
     "bench": {"spec", "record", "engine", "peers", "workloads", "measure", "launch", "analysis", "worker"},
-    "tune": {"spec", "record", "launch", "analysis", "worker"},
+    "tune": {"spec", "record", "launch", "analysis", "worker", "estimate"},
     "report": {"spec", "record", "analysis", "launch"},
-    "cli": {"spec", "record", "launch", "analysis", "tune", "report", "bench", "worker"},
+    "cli": {"spec", "record", "launch", "analysis", "tune", "report", "bench", "worker", "estimate"},
 }
 ASSEMBLY = "engine/assembly/"  # the top of the engine's own house
 WORKER_IN_LAUNCH = {"zbench.worker.job", "zbench.worker.failure"}  # plain data, no torch

@@ -6,6 +6,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import cast
 
+import torch.distributed as dist
 from torch import nn
 
 from zbench.engine.assembly.build import Instruments
@@ -45,7 +46,12 @@ def find_builder(name: str, base_dir: Path) -> EngineBuilder:
 
 
 def build(
-    name: str, model: nn.Module, spec: EngineSpec, base_dir: Path, instruments: Instruments
+    name: str,
+    model: nn.Module,
+    spec: EngineSpec,
+    base_dir: Path,
+    instruments: Instruments,
+    group: dist.ProcessGroup | None = None,
 ) -> TrainingEngine:
     """Return the engine that a trial names, measured through `instruments` where it supports them.
 
@@ -53,7 +59,7 @@ def build(
     """
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UsageError("workload.model: the model has no trainable parameter; nothing can be trained")
-    engine = find_builder(name, base_dir)(model, spec, None, instruments=instruments)
+    engine = find_builder(name, base_dir)(model, spec, group, instruments=instruments)
     missing = [method for method in _METHODS if not callable(getattr(engine, method, None))]
     if missing:
         raise UsageError(

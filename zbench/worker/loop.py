@@ -58,9 +58,14 @@ class Trainer:
         self._model = getattr(engine, "module", model)  # an engine may wrap the model to be called
         self._marks_last, self._device, self._clock = marks_last, device, clock
 
+    @property
+    def backwards(self) -> int:
+        """Micro-batches of one step."""
+        return self._accumulation.backwards
+
     def batches(self, step: int) -> list[tuple[int, Batch]]:
         """Return the seeds and micro-batches of one step, on the device."""
-        rank, micros = dist.get_rank(), range(self._accumulation.backwards)
+        rank, micros = dist.get_rank(), range(self.backwards)
         found = [
             (self._workload.micro_seed(step, m, rank), self._workload.batch(step, m, rank)) for m in micros
         ]

@@ -4,15 +4,17 @@ import ctypes
 import functools
 import importlib.util
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from zbench import _native
-from zbench.engine.adam.checks import check_grad_scale, check_nonfinite, check_norm_tensors
+from zbench.engine.adam.checks import check_grad_scale, check_nonfinite, check_norm_tensors, check_tasks
 from zbench.engine.adam.contract import AdamBackend, AdamTask
-from zbench.engine.adam.plan import DTYPE_CODES, is_simulated, task_tensors
-from zbench.engine.adam.plan_cache import PlanCache
+from zbench.engine.adam.ops import call_native
+from zbench.engine.adam.plan import DTYPE_CODES
+from zbench.engine.adam.plan_cache import Flat, PlanCache, flatten
 from zbench.engine.adam.torch_fused import TorchFusedAdam
 
 
@@ -75,11 +77,22 @@ class CudaAdam:
         """See AdamBackend.update. Fake tensors are checked and left alone."""
         check_grad_scale(grad_scale)
         check_nonfinite(nonfinite, "cuda")
-        with self._plans.lend(tasks) as plan:
-            tensors = [tensor for task in tasks for tensor in task_tensors(task)]
-            device = _one_device(tensors if nonfinite is None else [*tensors, nonfinite])
-            if device is None or plan is None:
-                return
+        flat = flatten(tasks)
+        tensors = flat.tensors if nonfinite is None else [*flat.tensors, nonfinite]
+        device = _one_device(tensors)
+        if device is not None:
+            run = partial(self._update, tasks, flat, grad_scale, nonfinite, device)
+            call_native(run, tensors, partial(check_tasks, tasks, "cuda"))
+
+    def _update(
+        self,
+        tasks: Sequence[AdamTask],
+        flat: Flat,
+        grad_scale: float,
+        nonfinite: Tensor | None,
+        device: torch.device,
+    ) -> None:
+        with self._plans.lend(tasks, flat) as plan:
             stream = torch.cuda.current_stream(device).cuda_stream
             counter = None if nonfinite is None else nonfinite.data_ptr()
             for dtypes, blocks, count, rows in plan.device_rows(grad_scale=grad_scale):
@@ -94,8 +107,10 @@ class CudaAdam:
         """See AdamBackend.chunk_square_sums. Fake tensors are checked and left alone."""
         check_norm_tensors(grads, out, "cuda")
         device = _one_device([*grads, *out])
-        if device is None or is_simulated((*grads, *out)):
-            return
+        if device is not None:
+            call_native(partial(self._square_sums, grads, out, device), [*grads, *out])
+
+    def _square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor], device: torch.device) -> None:
         stream = torch.cuda.current_stream(device).cuda_stream
         launches = _native.device_norm_rows(
             grads=[

@@ -1,15 +1,17 @@
 """NativeAdam: the update on the CPU, in one pass over memory and one parallel region for all tasks."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from zbench import _native
-from zbench.engine.adam.checks import check_grad_scale, check_nonfinite, check_norm_tensors
+from zbench.engine.adam.checks import check_grad_scale, check_nonfinite, check_norm_tensors, check_tasks
 from zbench.engine.adam.contract import AdamTask
-from zbench.engine.adam.plan import DTYPE_CODES, is_simulated
-from zbench.engine.adam.plan_cache import PlanCache
+from zbench.engine.adam.ops import call_native
+from zbench.engine.adam.plan import DTYPE_CODES
+from zbench.engine.adam.plan_cache import PlanCache, flatten
 
 
 class NativeAdam:
@@ -37,16 +39,22 @@ class NativeAdam:
         """See AdamBackend.update. Fake tensors are checked and left alone: the update allocates nothing."""
         check_grad_scale(grad_scale)
         check_nonfinite(nonfinite, "cpu")
-        with self._plans.lend(tasks) as plan:
-            count = 0 if plan is None else plan.run(grad_scale=grad_scale, threads=self.threads)
-        if nonfinite is not None and plan is not None:
-            nonfinite += count
+        flat = flatten(tasks)
+
+        def run() -> None:
+            with self._plans.lend(tasks, flat) as plan:
+                count = plan.run(grad_scale=grad_scale, threads=self.threads)
+            if nonfinite is not None:
+                nonfinite.add_(count)
+
+        call_native(run, flat.tensors, partial(check_tasks, tasks, "cpu"))
 
     def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
         """See AdamBackend.chunk_square_sums. Fake tensors are checked and left alone."""
         check_norm_tensors(grads, out, "cpu")
-        if is_simulated((*grads, *out)):
-            return
+        call_native(partial(self._square_sums, grads, out), [*grads, *out])
+
+    def _square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
         _native.square_sums(
             grads=[
                 (grad.data_ptr(), sums.data_ptr(), grad.numel(), DTYPE_CODES[grad.dtype])

@@ -1,6 +1,7 @@
 """CpuAdam: the native update as a torch.optim.Optimizer."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, overload
 
 import torch
@@ -8,7 +9,8 @@ from torch import Tensor
 
 from zbench.engine.adam.checks import check_grad_scale, check_hyper
 from zbench.engine.adam.contract import Hyper
-from zbench.engine.adam.pointers import Pointers
+from zbench.engine.adam.ops import call_native
+from zbench.engine.adam.pointers import Pointers, checked_tasks, grads_of
 
 
 class CpuAdam(torch.optim.Optimizer):
@@ -99,9 +101,13 @@ class CpuAdam(torch.optim.Optimizer):
         self, entries: list[tuple[int, Tensor, dict[str, Any]]], hypers: list[Hyper], grad_scale: float
     ) -> None:
         amsgrads = [group["amsgrad"] for group in self.param_groups]
-        if self._pointers is None or not self._pointers.still_hold(entries, amsgrads):
-            self._pointers = Pointers(entries, amsgrads, hypers)
-        self._pointers.run([state["step"] + 1 for _, _, state in entries], hypers, grad_scale)
+
+        def run() -> None:
+            if self._pointers is None or not self._pointers.still_hold(entries, amsgrads):
+                self._pointers = Pointers(entries, amsgrads, hypers)
+            self._pointers.run([state["step"] + 1 for _, _, state in entries], hypers, grad_scale)
+
+        call_native(run, grads_of(entries), partial(checked_tasks, entries, amsgrads, hypers))
         for _, _, state in entries:
             state["step"] += 1
 

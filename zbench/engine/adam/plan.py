@@ -1,7 +1,6 @@
 """Tasks as the native code takes them: a checked list of addresses, built once and run as often as needed."""
 
 import itertools
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
@@ -26,16 +25,6 @@ def task_tensors(task: AdamTask) -> Iterable[Tensor]:
     yield task.grad
     if task.param_out is not None:
         yield task.param_out
-
-
-def is_simulated(tensors: Iterable[Tensor]) -> bool:
-    """Tell whether a fake-tensor mode is active or a tensor is fake: then there is no data to update."""
-    fake = sys.modules.get("torch._subclasses.fake_tensor")
-    if fake is None:  # it is not imported, so no fake tensor exists
-        return False
-    if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
-        return True
-    return any(isinstance(tensor, fake.FakeTensor) for tensor in tensors)
 
 
 def native_hyper(hyper: Hyper) -> "_native.Hyper":

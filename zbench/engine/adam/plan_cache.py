@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from zbench import _native
 from zbench.engine.adam.checks import check_hyper, check_tasks
 from zbench.engine.adam.contract import AdamTask
-from zbench.engine.adam.plan import build_plan, equal_runs, is_simulated, native_hyper
+from zbench.engine.adam.plan import build_plan, equal_runs, native_hyper
 
 _DTYPE, _DEVICE = attrgetter("dtype"), attrgetter("device")
 
@@ -38,13 +38,9 @@ class PlanCache:
         self._spare: list[_Kept] = []
 
     @contextmanager
-    def lend(self, tasks: Sequence[AdamTask]) -> Iterator["_native.Plan | None"]:
-        """Yield the checked plan of the tasks, or None for fake tensors. ValueError as AdamBackend.update."""
-        tensors, layout = _flatten(tasks)
-        if is_simulated(tensors):
-            check_tasks(tasks, self._device_type)
-            yield None
-            return
+    def lend(self, tasks: Sequence[AdamTask], flat: "Flat | None" = None) -> Iterator["_native.Plan"]:
+        """Yield the checked plan of the tasks. ValueError as AdamBackend.update. flat: the same, flattened."""
+        tensors, layout = flat or flatten(tasks)
         try:
             kept = self._spare.pop()
         except IndexError:
@@ -59,8 +55,15 @@ class PlanCache:
             self._spare[:] = [kept]
 
 
-def _flatten(tasks: Sequence[AdamTask]) -> tuple[list[Tensor], list[Any]]:
-    """Return the tasks' tensors in a row, and for each task what tells which is which."""
+class Flat(NamedTuple):
+    """The tensors of several tasks in a row, and for each task what tells which is which."""
+
+    tensors: list[Tensor]
+    layout: list[Any]
+
+
+def flatten(tasks: Sequence[AdamTask]) -> Flat:
+    """Return the tasks' tensors in a row."""
     tensors: list[Tensor] = []
     layout = []
     for task in tasks:
@@ -77,7 +80,7 @@ def _flatten(tasks: Sequence[AdamTask]) -> tuple[list[Tensor], list[Any]]:
                 tensors.append(into.max_exp_avg_sq)
         shape = 0 if into is None else 1 if into.max_exp_avg_sq is None else 2
         layout.append((greatest is None, out is None, shape, task.rounding_seed, task.rounding_offset))
-    return tensors, layout
+    return Flat(tensors, layout)
 
 
 def _described(tensors: list[Tensor]) -> list[Any]:

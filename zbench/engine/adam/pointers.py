@@ -8,7 +8,7 @@ from torch import Tensor
 
 from zbench.engine.adam.checks import check_tasks
 from zbench.engine.adam.contract import AdamTask, Hyper, Slot
-from zbench.engine.adam.plan import build_plan, check_overlap, equal_runs, is_simulated, native_hyper
+from zbench.engine.adam.plan import build_plan, check_overlap, equal_runs, native_hyper
 
 _DTYPE = attrgetter("dtype")
 Entry = tuple[int, Tensor, dict[str, Any]]
@@ -19,23 +19,21 @@ class Pointers:
     """A native plan for entries (group index, parameter, state); ValueError where one cannot be updated."""
 
     def __init__(self, entries: list[Entry], amsgrads: list[bool], hypers: list[Hyper]) -> None:
-        tasks = [_task(entry, amsgrads[entry[0]], hypers[entry[0]]) for entry in entries]
-        _check(tasks, entries)
+        tasks = checked_tasks(entries, amsgrads, hypers)
         self._groups = [group for group, _, _ in entries]
         self._amsgrads = amsgrads
-        self._simulated = is_simulated(task.grad for task in tasks)
-        self._plan = None if self._simulated else build_plan(tasks)
-        self._fixed = [] if self._simulated else _fixed_addresses(entries)
-        self._grads = [] if self._simulated else list(map(Tensor.data_ptr, _grads(entries)))
-        self._dtypes = list(map(_DTYPE, _grads(entries)))
+        self._plan = build_plan(tasks)
+        self._fixed = _fixed_addresses(entries)
+        self._grads = list(map(Tensor.data_ptr, grads_of(entries)))
+        self._dtypes = list(map(_DTYPE, grads_of(entries)))
 
     def still_hold(self, entries: list[Entry], amsgrads: list[bool]) -> bool:
         """Tell whether the plan serves these entries too, after a look at their gradients' new places."""
-        if self._plan is None or amsgrads != self._amsgrads:
+        if amsgrads != self._amsgrads:
             return False
         if [group for group, _, _ in entries] != self._groups or _fixed_addresses(entries) != self._fixed:
             return False
-        tensors = _grads(entries)
+        tensors = grads_of(entries)
         if not all(map(Tensor.is_contiguous, tensors)) or list(map(_DTYPE, tensors)) != self._dtypes:
             return False
         grads = list(map(Tensor.data_ptr, tensors))
@@ -47,8 +45,6 @@ class Pointers:
 
     def run(self, steps: list[int], hypers: list[Hyper], grad_scale: float) -> None:
         """Update all entries: number k is at steps[k] and has the hyperparameters of its group."""
-        if self._plan is None:
-            return
         for begin, end, (group, step) in equal_runs(zip(self._groups, steps, strict=True)):
             self._plan.set_steps(begin, end, step, native_hyper(hypers[group]))
         self._plan.run(grad_scale=grad_scale, threads=torch.get_num_threads())
@@ -77,13 +73,16 @@ def _flat(name: str, tensor: Tensor) -> Tensor:
     return tensor.detach().view(-1)
 
 
-def _check(tasks: list[AdamTask], entries: list[Entry]) -> None:
+def checked_tasks(entries: list[Entry], amsgrads: list[bool], hypers: list[Hyper]) -> list[AdamTask]:
+    """Return the tasks of the entries; ValueError where one cannot be updated."""
+    tasks = [_task(entry, amsgrads[entry[0]], hypers[entry[0]]) for entry in entries]
     for task, (group, parameter, _) in zip(tasks, entries, strict=True):
         try:
             check_tasks([task], "cpu")
         except ValueError as error:
             message = str(error).removeprefix("tasks[0].").removeprefix("slot.")
             raise ValueError(f"group {group}, parameter {list(parameter.shape)}: {message}") from None
+    return tasks
 
 
 def _fixed_addresses(entries: list[Entry]) -> list[int]:
@@ -93,5 +92,6 @@ def _fixed_addresses(entries: list[Entry]) -> list[int]:
     return list(map(Tensor.data_ptr, tensors))
 
 
-def _grads(entries: list[Entry]) -> list[Tensor]:
+def grads_of(entries: list[Entry]) -> list[Tensor]:
+    """Return the gradients of the parameters that have one."""
     return [parameter.grad for _, parameter, _ in entries if parameter.grad is not None]

@@ -6,13 +6,15 @@ correctly rounded one, which torch's own float32 operations do not promise.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from zbench.engine.adam.checks import check_grad_scale, check_nonfinite, check_norm_tensors, check_tasks
 from zbench.engine.adam.contract import NORM_CHUNK, AdamTask, Hyper
-from zbench.engine.adam.plan import build_plan, is_simulated, task_tensors
+from zbench.engine.adam.ops import call_native
+from zbench.engine.adam.plan import build_plan, task_tensors
 from zbench.engine.adam.rounding import canonical, random_bits, round_nearest, round_stochastic
 
 
@@ -79,9 +81,8 @@ class ReferenceAdam:
         check_grad_scale(grad_scale)
         check_nonfinite(nonfinite, device_type)
         check_tasks(tasks, device_type)
-        if is_simulated(tensor for task in tasks for tensor in task_tensors(task)):
-            return
-        build_plan(tasks)  # refuses overlapping tensors
+        tensors = [tensor for task in tasks for tensor in task_tensors(task)]
+        call_native(partial(build_plan, tasks), tensors)  # refuses overlapping tensors
         for task in tasks:
             self._update_task(task, grad_scale)
             if nonfinite is not None:

@@ -1,6 +1,7 @@
 """Sums of gradients on the CPU in one pass each: over ranks, over micro-batches, and their squares."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -8,7 +9,8 @@ from torch import Tensor
 from zbench import _native
 from zbench.engine.adam.checks import GRAD_DTYPES, check_flat
 from zbench.engine.adam.contract import NORM_CHUNK
-from zbench.engine.adam.plan import DTYPE_CODES, is_simulated
+from zbench.engine.adam.ops import call_native
+from zbench.engine.adam.plan import DTYPE_CODES
 
 
 def sum_in_rank_order(
@@ -26,17 +28,22 @@ def sum_in_rank_order(
     receives the new out's canonical chunk sums (see AdamBackend.chunk_square_sums) in the same pass.
     threads: None uses torch.get_num_threads(). ValueError names a wrong argument. Fake tensors: no-op.
     """
-    check_flat("out", out, out.numel(), (torch.float32,), "cpu")
-    if not parts:
-        raise ValueError("parts: expected at least one tensor, got none")
-    if parts[0].dtype not in GRAD_DTYPES:
-        raise ValueError(f"parts[0]: expected one of {GRAD_DTYPES}, got {parts[0].dtype}")
-    for index, part in enumerate(parts):
-        check_flat(f"parts[{index}]", part, out.numel(), (parts[0].dtype,), "cpu")
-    if squares is not None:
-        check_flat("squares", squares, -(-out.numel() // NORM_CHUNK), (torch.float64,), "cpu")
-    if is_simulated((out, *parts)):
-        return
+    _check_sum(out, parts, squares)
+    tensors = [out, *parts] if squares is None else [out, *parts, squares]
+    call_native(
+        partial(sum_memory, out, parts, accumulate=accumulate, squares=squares, threads=threads), tensors
+    )
+
+
+def sum_memory(
+    out: Tensor,
+    parts: Sequence[Tensor],
+    *,
+    accumulate: bool = False,
+    squares: Tensor | None = None,
+    threads: int | None = None,
+) -> None:
+    """Do the same for tensors that have memory, unchecked but for overlap: for use inside native calls."""
     for index, part in enumerate(parts):
         _check_apart(f"parts[{index}]", part, out)
     _native.sum_parts(
@@ -50,6 +57,18 @@ def sum_in_rank_order(
     )
 
 
+def _check_sum(out: Tensor, parts: Sequence[Tensor], squares: Tensor | None) -> None:
+    check_flat("out", out, out.numel(), (torch.float32,), "cpu")
+    if not parts:
+        raise ValueError("parts: expected at least one tensor, got none")
+    if parts[0].dtype not in GRAD_DTYPES:
+        raise ValueError(f"parts[0]: expected one of {GRAD_DTYPES}, got {parts[0].dtype}")
+    for index, part in enumerate(parts):
+        check_flat(f"parts[{index}]", part, out.numel(), (parts[0].dtype,), "cpu")
+    if squares is not None:
+        check_flat("squares", squares, -(-out.numel() // NORM_CHUNK), (torch.float64,), "cpu")
+
+
 def add_cast_(out: Tensor, grad: Tensor, *, threads: int | None = None) -> None:
     """out[i] += grad[i] in float32, rounded once to out's dtype, to nearest even.
 
@@ -58,8 +77,10 @@ def add_cast_(out: Tensor, grad: Tensor, *, threads: int | None = None) -> None:
     """
     check_flat("out", out, out.numel(), GRAD_DTYPES, "cpu")
     check_flat("grad", grad, out.numel(), GRAD_DTYPES, "cpu")
-    if is_simulated((out, grad)):
-        return
+    call_native(partial(_add_cast, out, grad, threads), [out, grad])
+
+
+def _add_cast(out: Tensor, grad: Tensor, threads: int | None) -> None:
     _check_apart("grad", grad, out)
     _native.add_cast(
         out=out.data_ptr(),

@@ -26,7 +26,7 @@ from zbench.engine.gradients.reduced_buffers import ReducedGradientBuffer
 from zbench.engine.gradients.reducer import BucketReducer
 from zbench.engine.gradients.sinks import Gradients, ReplicatedGradients
 from zbench.engine.memory.buffers import MemoryLayout, memory_layout_of
-from zbench.engine.memory.kinds import Memories
+from zbench.engine.memory.kinds import Memories, Memory
 from zbench.engine.optimizer.offload_split import split_layout
 from zbench.engine.optimizer.schedule import AfterBackward, Schedule
 from zbench.engine.optimizer.shard_optimizer import ParamGroup, ShardOptimizer
@@ -51,6 +51,7 @@ class Instruments:
     wrap_collectives: Callable[[Collectives], Collectives] = lambda inner: inner
     wrap_adam: Callable[[AdamBackend], AdamBackend] = lambda inner: inner
     memories: Callable[[torch.device], Memories] = Memories.of
+    transport: Callable[[dist.ProcessGroup | None, Memory, Memory], Transport] = choose_collectives
 
 
 def build_engine(
@@ -69,7 +70,7 @@ def build_engine(
     instruments = instruments or Instruments()
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     memories = instruments.memories(device)
-    transport = choose_collectives(process_group, memories.local, memories.host)
+    transport = instruments.transport(process_group, memories.local, memories.host)
     collectives = instruments.wrap_collectives(transport)
     groups = make_groups(model, settings.hyperparameters(spec), settings.overrides(spec))
     scaling = settings.scaling(spec)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from zbench.engine.adam import NORM_CHUNK, AdamBackend
+from zbench.engine.adam.ops import call_native
 from zbench.engine.memory.buffers import PartitionedBuffer
 from zbench.engine.partition import Layout
 from zbench.engine.protocols import Collectives, Tag
@@ -59,13 +60,15 @@ class Summarizer:
         UsageError or RanksDisagreeError, on every rank, where the step cannot be taken.
         """
         numbers = terms.numbers(self._agreement)
-        flags = torch.tensor([*contributed, *numbers], dtype=torch.float64)
+        missing = [not there for there in contributed]
+        flags = torch.tensor([*missing, *numbers], dtype=torch.float64)
         wanted = norm or self._always
         sums = self._square_sums() if wanted else flags.new_empty(0)
         gathered = self.collectives.all_gather_small(torch.cat([sums, flags]), _SUMMARY)
         sums, flags, numbers_of = gathered.split([sums.numel(), len(contributed), len(numbers)], dim=1)  # type: ignore[no-untyped-call]
         terms.check(numbers_of, self._agreement)
-        active = (flags != 0).any(dim=0).tolist()
+        inactive = (flags != 0).all(dim=0).tolist()
+        active = [not nowhere for nowhere in inactive]
         return Summary(sum_in_order(sums.reshape(-1)[self._order]) if wanted else None, active)
 
 
@@ -87,8 +90,14 @@ class ChunkSums:
 
 def sum_in_order(chunk_sums: Tensor) -> float:
     """Return the sum of `chunk_sums` [n] (float64, CPU), added strictly from first to last."""
-    values = chunk_sums.numpy()
-    return float(np.add.accumulate(values)[-1]) if values.size else 0.0
+    total = [0.0]
+
+    def add() -> None:
+        values = chunk_sums.numpy()
+        total[0] = float(np.add.accumulate(values)[-1]) if values.size else 0.0
+
+    call_native(add, [chunk_sums])
+    return total[0]
 
 
 def chunk_square_sums(backend: AdamBackend, gradients: Sequence[Tensor], out: Sequence[Tensor]) -> None:

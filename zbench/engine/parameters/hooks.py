@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from zbench.engine.parameters.gathering import Gatherer
-from zbench.engine.parameters.released import is_released
+from zbench.engine.parameters.released import is_released, kinds_of
 from zbench.engine.parameters.replicated import ParamInfo
 from zbench.engine.parameters.state_hooks import StateHooks
 from zbench.errors import UsageError
@@ -49,7 +49,7 @@ class GradientHooks:
 
     def _take(self, index: int, parameter: nn.Parameter) -> None:
         if is_released(parameter):  # its class answers slowly
-            kind, parameter.__class__ = type(parameter), nn.Parameter
+            kind, parameter.__class__ = type(parameter), kinds_of(parameter).original
             gradient, parameter.grad = parameter.grad, None
             parameter.__class__ = kind
         else:

@@ -201,7 +201,7 @@ def memory_of(parameter: nn.Parameter) -> Tensor:
 
 def release(parameter: nn.Parameter, kind: type[nn.Parameter], nowhere: Tensor) -> None:
     """Give the parameter the released class `kind`, and `nowhere`, of its shape, as its memory."""
-    parameter.__class__ = nn.Parameter
+    parameter.__class__ = kinds_of(parameter).original
     _BASE.data.__set__(parameter, nowhere)
     parameter.__class__ = kind
 

@@ -4,13 +4,15 @@ again.
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 
 from torch import Tensor
 
 from zbench import _native
 from zbench.engine.adam import NORM_CHUNK, AdamTask, Hyper, Slot
 from zbench.engine.adam.checks import check_hyper, check_tasks
-from zbench.engine.adam.plan import build_plan, equal_runs, is_simulated, native_hyper, task_tensors
+from zbench.engine.adam.ops import call_native
+from zbench.engine.adam.plan import build_plan, equal_runs, native_hyper, task_tensors
 from zbench.engine.optimizer.shard_optimizer import ShardOptimizer, UpdateRun
 from zbench.engine.parameters.replicated import Parameters
 from zbench.engine.shard_layout import Segment
@@ -22,7 +24,7 @@ Stamp = tuple[int, Hyper]
 
 
 class Update:
-    """Adam on `segments`; `plan` is None for fake tensors."""
+    """Adam on `segments`. plan: the native update, bound to memory; there is none without memory."""
 
     def __init__(self, subgroup: int, segments: tuple[Segment, ...], runs: Sequence[UpdateRun]) -> None:
         self.subgroup, self.segments, self.runs = subgroup, segments, runs
@@ -35,11 +37,14 @@ class Update:
         are any.
         """
         check_tasks(tasks, "cpu")
-        if not is_simulated(tensor for task in tasks for tensor in task_tensors(task)):
-            self.plan = build_plan(tasks)
-            for index, sums in enumerate(squares):
-                self.plan.set_squares(index, sums.data_ptr())
+        tensors = [tensor for task in tasks for tensor in task_tensors(task)]
+        call_native(partial(self._take_addresses, tasks, squares), tensors)
         self.stamps = [(task.step, task.hyper) for task in tasks]
+
+    def _take_addresses(self, tasks: Sequence[AdamTask], squares: Sequence[Tensor]) -> None:
+        self.plan = build_plan(tasks)
+        for index, sums in enumerate(squares):
+            self.plan.set_squares(index, sums.data_ptr())
 
     def stamp(self, stamps: list[Stamp]) -> None:
         """Set the steps and hyperparameters of the next update; ValueError if one is invalid."""

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from zbench.engine import adam
+from zbench.engine.adam.sums import sum_memory
 from zbench.engine.protocols import Work
 from zbench.engine.transport.agreement import Call, OtherCallError
 from zbench.engine.transport.base import GroupCollectives
@@ -87,7 +87,7 @@ class CrossMemoryCollectives(GroupCollectives):
             for rank, part in zip(self._others, parts, strict=True):
                 read_memory(self.pids[rank], addresses[rank] + offset + start * size, part)
             parts.insert(self.rank, piece)
-            adam.sum_in_rank_order(out[start : start + length], parts, threads=1)
+            sum_memory(out[start : start + length], parts, threads=1)
 
     def _gather(self, flat: Tensor, addresses: Sequence[int]) -> None:
         """Read every other rank's part into its place."""

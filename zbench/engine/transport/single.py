@@ -7,6 +7,12 @@ from zbench.engine.transport.agreement import Agreement
 from zbench.engine.transport.works import Done
 
 
+def _same_memory(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors begin at the same place; asked of storages, as a fake tensor has no address."""
+    storages = (t.untyped_storage()._cdata for t in (one, other))
+    return len(set(storages)) == 1 and one.storage_offset() == other.storage_offset()
+
+
 class SingleProcessCollectives:
     """Every result is this rank's own values."""
 
@@ -16,7 +22,7 @@ class SingleProcessCollectives:
         self.agreement = Agreement(0, 1)
 
     def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
-        if send.data_ptr() != out.data_ptr():
+        if not _same_memory(send, out):
             out.copy_(send)
         return Done()
 

@@ -1,0 +1,1 @@
+"""The real engine under fake tensors: memory and traffic of one rank at any world size."""

@@ -1,0 +1,183 @@
+"""Counts every tensor's memory from its allocation to its end, over fake tensors and real ones alike.
+
+Memory is seen between operators: what one operator allocates and frees inside itself (a kernel's scratch) is
+not. A storage is counted when an operator first returns a tensor on it, when Python resizes it, and until it
+dies.
+"""
+
+import weakref
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from zbench.estimate.sites import ACTIVATIONS, MODEL, PARAMETERS, TEMPORARIES, allocation_site
+
+_NEVER = 1 << 62
+_LIFT = torch.ops.aten.lift_fresh.default
+HOST = "host_"
+
+
+@dataclass(slots=True)
+class Allocation:
+    """Some bytes from one moment to another. Moments are numbers of changes to the ledger."""
+
+    nbytes: int
+    category: str
+    where: str
+    phase: str
+    born: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    host: bool
+    died: int = _NEVER
+
+    def alive(self, moment: int) -> bool:
+        """Whether it holds memory after the change `moment`."""
+        return self.born <= moment < self.died
+
+
+class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """The allocations of everything that runs inside, and the moments at which most was held."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.allocations: list[Allocation] = []
+        self.live = {False: 0, True: 0}  # by host
+        self.peak = {False: 0, True: 0}
+        self.peak_moment = {False: 0, True: 0}
+        self.moment = 0
+        self.phase = "build"
+        self._on_host = 0
+        self._held: dict[int, tuple[Any, Allocation]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = self.run(func, args, kwargs or {})
+        if func is not _LIFT or args[0].untyped_storage().resizable():  # numpy's memory is not torch's
+            self._note(out)
+        return out
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run one operator."""
+        return func(*args, **kwargs)
+
+    @contextmanager
+    def on_host(self) -> Iterator[None]:
+        """What is allocated inside is in offloaded host memory."""
+        self._on_host += 1
+        try:
+            yield
+        finally:
+            self._on_host -= 1
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Count what is allocated inside, also by `UntypedStorage.resize_`, which is no operator."""
+        inner = torch.UntypedStorage.resize_
+        ledger = self
+
+        def resize_(storage: torch.UntypedStorage, size: int) -> Any:
+            result = inner(storage, size)
+            ledger._resized(storage)
+            return result
+
+        torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign,assignment]
+        try:
+            with self:
+                yield
+        finally:
+            torch.UntypedStorage.resize_ = inner  # type: ignore[method-assign]
+
+    def restart_peak(self) -> None:
+        """From here on, the peaks are new ones."""
+        self.peak = dict(self.live)
+        self.peak_moment = dict.fromkeys(self.peak, self.moment)
+
+    def _note(self, out: Any) -> None:
+        if isinstance(out, Tensor):
+            self._note_tensor(out)
+        elif isinstance(out, list | tuple):
+            for each in out:
+                self._note(each)
+
+    def _note_tensor(self, tensor: Tensor) -> None:
+        if tensor.layout is not torch.strided:
+            return
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._held:
+            self._take(storage, tensor)
+
+    def _take(self, storage: torch.UntypedStorage, tensor: Tensor) -> None:
+        category, where = allocation_site()
+        allocation = Allocation(
+            storage.nbytes(),
+            category,
+            where,
+            self.phase,
+            self.moment + 1,
+            tuple(tensor.shape),
+            tensor.dtype,
+            host=bool(self._on_host),
+        )
+        key = storage._cdata
+        self._held[key] = (weakref.ref(storage, lambda _: self._drop(key)), allocation)
+        self._begin(allocation)
+
+    def _begin(self, allocation: Allocation) -> None:
+        self.moment += 1
+        host = allocation.host
+        self.allocations.append(allocation)
+        self.live[host] += allocation.nbytes
+        if self.live[host] > self.peak[host]:
+            self.peak[host], self.peak_moment[host] = self.live[host], self.moment
+
+    def _drop(self, key: int) -> None:
+        _, allocation = self._held.pop(key)
+        self._end(allocation)
+
+    def _end(self, allocation: Allocation) -> None:
+        self.moment += 1
+        allocation.died = self.moment
+        self.live[allocation.host] -= allocation.nbytes
+
+    def _resized(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key not in self._held:
+            return
+        reference, before = self._held[key]
+        self._end(before)
+        after = Allocation(
+            storage.nbytes(),
+            before.category,
+            before.where,
+            self.phase,
+            self.moment + 1,
+            before.shape,
+            before.dtype,
+            before.host,
+        )
+        self._held[key] = (reference, after)
+        self._begin(after)
+
+    def by_category(self, moment: int, *, host: bool) -> dict[str, int]:
+        """Return the bytes held at one moment in the device's memory, or in the host's."""
+        total: Counter[str] = Counter()
+        for allocation in self.allocations:
+            if allocation.host == host and allocation.alive(moment):
+                total[self.category(allocation)] += allocation.nbytes
+        return {name: size for name, size in total.items() if size}
+
+    def category(self, allocation: Allocation) -> str:
+        """Return what an allocation is for. What a forward leaves for backward is an activation."""
+        if allocation.category != MODEL:
+            return allocation.category
+        if allocation.phase == "build":
+            return PARAMETERS
+        if allocation.phase != "forward":
+            return TEMPORARIES
+        return ACTIVATIONS

@@ -1,0 +1,200 @@
+"""One rank of a trial, run by one process without data: the real engine, workload and training loop."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from zbench.engine.assembly.build import Instruments as EngineInstruments
+from zbench.engine.memory.kinds import DeviceMemory, Memories, PinnedHostMemory
+from zbench.engine.protocols import Collectives, Memory, TrainingEngine
+from zbench.engine.transport.choose import Transport, choose_collectives
+from zbench.estimate.ledger import Ledger
+from zbench.estimate.transport import SimulatedCrossMemory
+from zbench.estimate.values import follow, set_value, value_of
+from zbench.measure.clock import PhaseClock
+from zbench.measure.traffic import CountingCollectives
+from zbench.spec.accumulation import accumulation
+from zbench.spec.trial import TrialSpec
+from zbench.worker.engines import build
+from zbench.worker.loop import Trainer
+from zbench.workloads import Batch, Workload, build_workload
+
+aten = torch.ops.aten
+WARMUP = 1
+
+
+class LedgerClock(PhaseClock):
+    """Tells the ledger the phase of the step."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self._ledger = ledger
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        before, self._ledger.phase = self._ledger.phase, name
+        try:
+            yield
+        finally:
+            self._ledger.phase = before
+
+
+class LedgerHostMemory(PinnedHostMemory):
+    """Host memory whose allocations the ledger counts as such."""
+
+    def __init__(self, device: torch.device, ledger: Ledger) -> None:
+        super().__init__(device)
+        self._ledger = ledger
+
+    def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
+        with self._ledger.on_host():
+            return super().zeros(numel, dtype)
+
+    def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
+        with self._ledger.on_host():
+            return super().empty(numel, dtype)
+
+
+class SimulatedLedger(Ledger):
+    """Over fake tensors: answers what the engine reads from them, and knows whole numbers."""
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if func is aten._local_scalar_dense.default:
+            known = value_of(args[0])
+            if known is not None:
+                return known.item()
+            if self.phase != "forward":
+                return _zero(args[0].dtype)
+        if func is aten.equal.default and self.phase != "forward":
+            return True
+        out = func(*args, **kwargs)
+        follow(func, args, kwargs, out)
+        return out
+
+
+def _zero(dtype: torch.dtype) -> Any:
+    return False if dtype is torch.bool else 0.0 if dtype.is_floating_point else 0
+
+
+@dataclass(slots=True)
+class Step:
+    """What one simulated step showed."""
+
+    ledger: Ledger
+    engine_bytes: dict[str, int]
+    traffic: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Rank:
+    """One rank, ready to train."""
+
+    workload: Workload
+    engine: TrainingEngine
+    trainer: Trainer
+    step: int = 0
+
+    def batches(self, rank: int) -> list[tuple[int, Batch]]:
+        """Return the seeds and micro-batches of the next step."""
+        micros, step = range(self.trainer.backwards), self.step
+        self.step += 1
+        return [(self.workload.micro_seed(step, m, rank), self.workload.batch(step, m, rank)) for m in micros]
+
+
+def prepare_step(
+    trial: TrialSpec,
+    workload: Workload,
+    base_dir: Path,
+    instruments: EngineInstruments,
+    clock: PhaseClock | None = None,
+    group: dist.ProcessGroup | None = None,
+) -> Rank:
+    """Build the model and the engine of one rank."""
+    spec = trial.engine
+    model = workload.make_model()
+    engine = build(spec.engine, model, spec, base_dir, instruments, group)
+    trainer = Trainer(
+        workload,
+        model,
+        engine,
+        accumulation(spec, trial.workload),
+        marks_last=spec.accumulation_mode == "multi_backward",
+        device=torch.device("cpu"),
+        clock=clock or PhaseClock(),
+    )
+    return Rank(workload, engine, trainer)
+
+
+def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
+    """Run a step of one rank of `trial` without data."""
+    run = trial.run
+    workload = build_workload(trial.workload, seed=run.seed, world_size=run.world_size, base_dir=base_dir)
+    with world(rank, run.world_size):
+        ledger = SimulatedLedger()
+        fake = FakeTensorMode(allow_non_fake_inputs=True)
+        with fake, ledger.watching():
+            return _run(trial, workload, ledger, base_dir, rank)
+
+
+@contextmanager
+def world(rank: int, size: int) -> Iterator[None]:
+    """Be one rank of a process group that sends nothing."""
+    from torch.testing._internal.distributed import fake_pg  # noqa: F401 - registers the backend
+
+    dist.init_process_group("fake", rank=rank, world_size=size, store=dist.HashStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _run(trial: TrialSpec, workload: Workload, ledger: Ledger, base_dir: Path, number: int) -> Step:
+    clock, counting = LedgerClock(ledger), list[CountingCollectives]()
+
+    def count(inner: Collectives) -> Collectives:
+        counting.append(CountingCollectives(inner, clock))
+        return counting[-1]
+
+    instruments = EngineInstruments(
+        wrap_collectives=count,
+        memories=lambda device: Memories(DeviceMemory(device), LedgerHostMemory(device, ledger)),
+        transport=simulated_transport,
+    )
+    rank = prepare_step(trial, workload, base_dir, instruments, clock)
+    ledger.phase = "step"
+    for _ in range(1 + WARMUP):
+        with _disable_current_modes():
+            real = rank.batches(number)
+        batches = [(seed, tuple(_fake(x) for x in batch)) for seed, batch in real]
+        for counted in counting:
+            counted.take()
+        ledger.restart_peak()
+        rank.trainer.step(batches)
+        del batches
+    traffic = {k: v for c in counting for k, v in c.take().items()}
+    result = Step(ledger, rank.engine.memory_by_category(), traffic)
+    rank.engine.close()
+    return result
+
+
+def simulated_transport(group: dist.ProcessGroup | None, local: Memory, host: Memory) -> Transport:
+    """Return collectives that allocate what those of a real group would."""
+    if dist.get_world_size(group) == 1:
+        return choose_collectives(group, local, host)
+    found = group or dist.group.WORLD
+    assert found is not None
+    return SimulatedCrossMemory(found, local.device)
+
+
+def _fake(x: Tensor) -> Tensor:
+    made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
+    set_value(made, x)
+    return made
