@@ -39,7 +39,7 @@ class PlanCache:
 
     @contextmanager
     def lend(self, tasks: Sequence[AdamTask], flat: "Flat | None" = None) -> Iterator["_native.Plan"]:
-        """Yield the checked plan of the tasks. ValueError as AdamBackend.update. flat: the same, flattened."""
+        """Yield the checked plan of the tasks; ValueError as AdamBackend.update. flat: of these tasks."""
         tensors, layout = flat or flatten(tasks)
         try:
             kept = self._spare.pop()
