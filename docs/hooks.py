@@ -11,7 +11,15 @@ ROOT = Path(__file__).parents[1]
 _NAV = {
     "Begin": ("index.md", "quickstart.md", "own-model.md", "own-script.md", "engines.md", "verdicts.md"),
     "Reference": ("commands.md", "keys.md", "schemas.md", "statistics.md"),
-    "Use": ("ci.md", "scale.md", "trackers.md", "engine.md", "performance.md", "faults.md"),
+    "Use": (
+        "estimate.md",
+        "ci.md",
+        "scale.md",
+        "trackers.md",
+        "engine.md",
+        "performance.md",
+        "faults.md",
+    ),
     "Project": ("ARCHITECTURE.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"),
 }
 _EXCLUDED = ("hooks.py", "reference.py")

@@ -1,18 +1,41 @@
-"""One rank that trains for real, its memory measured as the worker measures it, or counted by the ledger."""
+"""One rank that trains for real, and what torch's allocator says of its memory."""
 
 import gc
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zbench.engine.assembly.build import Instruments
+from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.estimate.simulate import prepare_step
 from zbench.measure.memory import AllocatorMeter
 from zbench.measure.shim import SHIM
 from zbench.spec.trial import TrialSpec
 from zbench.workloads import build_workload
+
+
+class Prompt:
+    """Collectives that are over when they have been launched, so that no thread's pieces are in between."""
+
+    def __init__(self, inner: Collectives) -> None:
+        self._inner = inner
+        self.rank, self.world_size = inner.rank, inner.world_size
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
+        work = self._inner.reduce_scatter(send, out, tag)
+        work.wait()
+        return work
+
+    def all_gather(self, flat: Tensor, tag: Tag) -> Work:
+        work = self._inner.all_gather(flat, tag)
+        work.wait()
+        return work
 
 
 class Sampler(TorchDispatchMode):
@@ -35,8 +58,10 @@ class Sampler(TorchDispatchMode):
         return out
 
 
-def measure(group: Any, trial: dict[str, Any], *, sample: bool = False) -> dict[str, Any]:
-    """Return the peak of the last of the simulation's steps, and the kernels' scratch where it is sampled."""
+def measure(group: Any, trial: dict[str, Any]) -> dict[str, Any]:
+    """Return the peak of a step as the worker measures it, that of the next step between operators, the
+    operators' scratch, and what the engine holds.
+    """
     spec = TrialSpec.model_validate(trial)
     workload = build_workload(
         spec.workload, seed=spec.run.seed, world_size=spec.run.world_size, base_dir=Path.cwd()
@@ -44,24 +69,19 @@ def measure(group: Any, trial: dict[str, Any], *, sample: bool = False) -> dict[
     gc.collect()
     assert SHIM is not None
     meter = AllocatorMeter(SHIM)
-    steps = prepare_step(spec, workload, Path.cwd(), Instruments(), group=group)
-    rank = dist.get_rank(group)
-    sampler = Sampler(meter)
-    peak = 0
-    for _ in range(2):
-        batches = steps.batches(rank)
-        dist.barrier(group)
+    rank = prepare_step(spec, workload, Path.cwd(), Instruments(wrap_collectives=Prompt), group=group)
+    sampler, peak = Sampler(meter), 0
+    number = dist.get_rank(group)
+    for step in range(3):
+        batches = rank.batches(number)
         meter.reset()
-        if sample:
+        if step == 2:
             with sampler:
-                steps.trainer.step(batches)
+                rank.trainer.step(batches)
         else:
-            steps.trainer.step(batches)
-        peak = meter.peak()
-        held = steps.engine.memory_by_category()
+            rank.trainer.step(batches)
+        peak = meter.peak() if step == 1 else peak
+        held = rank.engine.memory_by_category()
         del batches
-        dist.barrier(group)
-        sampler.peak, sampled = 0, sampler.peak
-    live = meter.live()
-    steps.engine.close()
-    return {"peak": sampled if sample else peak, "live": live, "held": held, "scratch": sampler.scratch}
+    rank.engine.close()
+    return {"peak": peak, "between": sampler.peak, "held": held, "scratch": sampler.scratch}

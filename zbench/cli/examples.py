@@ -16,6 +16,13 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("zbench plan sweeps/stages.yaml", "what would run, and what cannot exist, with the reason"),
         ("zbench plan sweeps/stages.yaml --set world_size=4 --json", "the same for four ranks, as JSON"),
     ),
+    "estimate": (
+        ("zbench estimate sweeps/stages.yaml --device-memory 24Gi", "what fits, and what it leaves"),
+        (
+            "zbench estimate sweeps/quickstart.yaml --world-size 64 --set zero_stage=1 --json",
+            "the same at 64 ranks, as JSON",
+        ),
+    ),
     "tune": (
         (
             "zbench tune sweeps/tune.yaml --budget 40trials --memory 2Gi",

@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "sweep": ("zbench.cli.sweep:command", "Run every configuration of a sweep file and judge each one."),
     "run": ("zbench.cli.run:command", "Run one configuration."),
     "plan": ("zbench.cli.plan:command", "Print the trials of a sweep file without running them."),
+    "estimate": ("zbench.cli.estimate:command", "Say what fits, at any world size, without an accelerator."),
     "tune": ("zbench.cli.tune:command", "Search for the best configuration that fits and is correct."),
     "init": ("zbench.cli.init:command", "Write a first sweep file, from your own configuration or model."),
     "worker": ("zbench.cli.worker:command", "Pull trials of a shared study and run them on this host."),

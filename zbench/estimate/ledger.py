@@ -51,6 +51,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.live = {False: 0, True: 0}  # by host
         self.peak = {False: 0, True: 0}
         self.peak_moment = {False: 0, True: 0}
+        self.peak_of_both = 0
         self.moment = 0
         self.phase = "build"
         self._on_host = 0
@@ -95,7 +96,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def restart_peak(self) -> None:
         """From here on, the peaks are new ones."""
-        self.peak = dict(self.live)
+        self.peak, self.peak_of_both = dict(self.live), sum(self.live.values())
         self.peak_moment = dict.fromkeys(self.peak, self.moment)
 
     def _note(self, out: Any) -> None:
@@ -133,6 +134,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         host = allocation.host
         self.allocations.append(allocation)
         self.live[host] += allocation.nbytes
+        self.peak_of_both = max(self.peak_of_both, sum(self.live.values()))
         if self.live[host] > self.peak[host]:
             self.peak[host], self.peak_moment[host] = self.live[host], self.moment
 
@@ -172,12 +174,25 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 total[self.category(allocation)] += allocation.nbytes
         return {name: size for name, size in total.items() if size}
 
+    @contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """What is allocated inside belongs to `phase`."""
+        before, begin, self.phase = self.phase, len(self.allocations), phase
+        try:
+            yield
+        finally:
+            self.phase = before
+            if phase == "forward":  # what did not outlive it was no activation
+                for allocation in self.allocations[begin:]:
+                    if allocation.category == MODEL and allocation.died <= self.moment:
+                        allocation.category = TEMPORARIES
+
     def category(self, allocation: Allocation) -> str:
-        """Return what an allocation is for. What a forward leaves for backward is an activation."""
+        """Return what an allocation is for. What a forward leaves for backward, or what backward computes
+        again, is an activation.
+        """
         if allocation.category != MODEL:
             return allocation.category
         if allocation.phase == "build":
             return PARAMETERS
-        if allocation.phase != "forward":
-            return TEMPORARIES
-        return ACTIVATIONS
+        return TEMPORARIES if allocation.phase == "optimizer" else ACTIVATIONS

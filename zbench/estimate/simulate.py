@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import HashStore
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -21,6 +22,7 @@ from zbench.estimate.transport import SimulatedCrossMemory
 from zbench.estimate.values import follow, set_value, value_of
 from zbench.measure.clock import PhaseClock
 from zbench.measure.traffic import CountingCollectives
+from zbench.record.record import Traffic
 from zbench.spec.accumulation import accumulation
 from zbench.spec.trial import TrialSpec
 from zbench.worker.engines import build
@@ -40,11 +42,8 @@ class LedgerClock(PhaseClock):
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        before, self._ledger.phase = self._ledger.phase, name
-        try:
+        with self._ledger.during(name):
             yield
-        finally:
-            self._ledger.phase = before
 
 
 class LedgerHostMemory(PinnedHostMemory):
@@ -63,7 +62,7 @@ class LedgerHostMemory(PinnedHostMemory):
             return super().empty(numel, dtype)
 
 
-class SimulatedLedger(Ledger):
+class SimulatedLedger(Ledger):  # type: ignore[no-untyped-call]
     """Over fake tensors: answers what the engine reads from them, and knows whole numbers."""
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -86,11 +85,15 @@ def _zero(dtype: torch.dtype) -> Any:
 
 @dataclass(slots=True)
 class Step:
-    """What one simulated step showed."""
+    """What one step showed: the ledger from moment `begin` to `end`, and the peak of building before it."""
 
     ledger: Ledger
+    begin: int
+    end: int
+    build_device_bytes: int
     engine_bytes: dict[str, int]
-    traffic: dict[str, Any] = field(default_factory=dict)
+    traffic: dict[str, Traffic]
+    flops: float | None
 
 
 @dataclass(slots=True)
@@ -149,7 +152,7 @@ def world(rank: int, size: int) -> Iterator[None]:
     """Be one rank of a process group that sends nothing."""
     from torch.testing._internal.distributed import fake_pg  # noqa: F401 - registers the backend
 
-    dist.init_process_group("fake", rank=rank, world_size=size, store=dist.HashStore())
+    dist.init_process_group("fake", rank=rank, world_size=size, store=HashStore())
     try:
         yield
     finally:
@@ -169,7 +172,9 @@ def _run(trial: TrialSpec, workload: Workload, ledger: Ledger, base_dir: Path, n
         transport=simulated_transport,
     )
     rank = prepare_step(trial, workload, base_dir, instruments, clock)
-    ledger.phase = "step"
+    built = ledger.peak[False]
+    ledger.phase = "batch"
+    begin = ledger.moment
     for _ in range(1 + WARMUP):
         with _disable_current_modes():
             real = rank.batches(number)
@@ -177,12 +182,23 @@ def _run(trial: TrialSpec, workload: Workload, ledger: Ledger, base_dir: Path, n
         for counted in counting:
             counted.take()
         ledger.restart_peak()
+        begin = ledger.moment
         rank.trainer.step(batches)
         del batches
     traffic = {k: v for c in counting for k, v in c.take().items()}
-    result = Step(ledger, rank.engine.memory_by_category(), traffic)
+    flops = workload.flops_per_micro_batch
+    micros = rank.trainer.backwards
+    step = Step(
+        ledger,
+        begin,
+        ledger.moment,
+        built,
+        rank.engine.memory_by_category(),
+        traffic,
+        None if flops is None else flops * micros,
+    )
     rank.engine.close()
-    return result
+    return step
 
 
 def simulated_transport(group: dist.ProcessGroup | None, local: Memory, host: Memory) -> Transport:

@@ -36,7 +36,5 @@ class SimulatedGloo(GlooCollectives):
     def close(self) -> None:
         GroupCollectives.close(self)
 
-    def _exchange(  # type: ignore[override]
-        self, group: object, send: Sequence[Tensor], receive: Sequence[Tensor], call: Call
-    ) -> Work:
+    def _exchange(self, group: object, send: Sequence[Tensor], receive: Sequence[Tensor], call: Call) -> Work:
         return Done()

@@ -4,6 +4,7 @@ import torch
 import torch.distributed as dist
 
 from zbench.engine.protocols import Memory
+from zbench.engine.transport.base import GroupCollectives
 from zbench.engine.transport.cross_memory import CrossMemoryCollectives
 from zbench.engine.transport.gloo import GlooCollectives
 from zbench.engine.transport.host_staged import HostStagedCollectives
@@ -12,7 +13,7 @@ from zbench.engine.transport.process_group import ProcessGroupCollectives
 from zbench.engine.transport.single import SingleProcessCollectives
 
 HostTransport = GlooCollectives | CrossMemoryCollectives
-Transport = SingleProcessCollectives | HostTransport | HostStagedCollectives | ProcessGroupCollectives
+Transport = SingleProcessCollectives | GroupCollectives | HostStagedCollectives
 
 
 def choose_collectives(group: dist.ProcessGroup | None, local: Memory, host: Memory) -> Transport:

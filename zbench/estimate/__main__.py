@@ -1,0 +1,30 @@
+"""Simulates the trials that arrive on stdin, a JSON line each; answers on stdout, a JSON line each."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from zbench.estimate.problems import explained
+from zbench.estimate.reading import estimate
+from zbench.spec.trial import TrialSpec
+
+
+def main() -> None:
+    """Answer until stdin ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a user's model prints is no answer
+    for line in sys.stdin:
+        question = json.loads(line)
+        try:
+            trial = TrialSpec.model_validate(question["trial"])
+            found = estimate(trial, Path(question["base_dir"]), timeline=question["timeline"])
+            answer: dict[str, object] = {"estimate": found.to_json()}
+        except Exception as error:
+            answer = {"problem": explained(error)}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""Memory over one step, as a stacked area by category. matplotlib draws it; no torch here."""
+
+import base64
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from zbench.errors import UsageError
+from zbench.estimate.result import Estimate
+
+_FORMATS = (".svg", ".png", ".html")
+_ORDER = (
+    "parameters", "master", "moments", "gradients", "buckets", "speculative", "activations", "temporaries"
+)  # fmt: skip
+_GIB = 1 << 30
+
+
+def draw(path: Path, estimates: Sequence[tuple[str, Estimate]]) -> None:
+    """Write one picture of all `estimates`, (title, estimate), below one another."""
+    if path.suffix not in _FORMATS:
+        raise UsageError(f"--plot {path}: expected a file that ends in {', '.join(_FORMATS)}")
+    if path.exists():
+        raise UsageError(f"--plot {path}: it exists already; name another file or remove it")
+    figure = _figure(estimates)
+    try:
+        if path.suffix == ".html":
+            image = io.BytesIO()
+            figure.savefig(image, format="svg")
+            data = base64.b64encode(image.getvalue()).decode()
+            path.write_text(
+                "<!doctype html><meta charset='utf-8'><title>zbench estimate</title>"
+                f"<img alt='Memory over one step by category' src='data:image/svg+xml;base64,{data}'>"
+            )
+        else:
+            figure.savefig(path, format=path.suffix[1:])
+    except OSError as error:
+        raise UsageError(f"--plot {path}: cannot be written ({error.strerror}); name another place") from None
+
+
+def _figure(estimates: Sequence[tuple[str, Estimate]]) -> Any:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 3.5 * len(estimates)), layout="constrained")
+    for axes, (title, estimate) in zip(
+        figure.subplots(len(estimates), squeeze=False)[:, 0], estimates, strict=True
+    ):
+        _draw_step(axes, title, estimate)
+    return figure
+
+
+def _draw_step(axes: Any, title: str, estimate: Estimate) -> None:
+    moments = list(range(len(estimate.timeline)))
+    names = [name for name in _ORDER if any(name in held for _, held in estimate.timeline)]
+    rows = [[held.get(name, 0) / _GIB for _, held in estimate.timeline] for name in names]
+    if rows:
+        axes.stackplot(moments, rows, labels=names)
+        axes.legend(loc="upper left", fontsize="small")
+    for k in moments[1:]:
+        phase = estimate.timeline[k][0]
+        if phase != estimate.timeline[k - 1][0]:
+            axes.axvline(k, color="black", linewidth=0.5, alpha=0.5)
+            axes.text(k, axes.get_ylim()[1], f" {phase}", va="top", fontsize="small")
+    axes.set_title(title, fontsize="small")
+    axes.set_ylabel("GiB on the device")
+    axes.set_xlabel("allocations and releases, in order")

@@ -1,0 +1,88 @@
+"""What a simulated step's ledger says, as an Estimate."""
+
+import dataclasses
+import time
+from collections import Counter
+from pathlib import Path
+
+from zbench.estimate.ledger import Allocation
+from zbench.estimate.problems import check_simulated
+from zbench.estimate.result import Estimate, Held
+from zbench.estimate.simulate import Step, simulate
+from zbench.spec.trial import TrialSpec
+
+_NAMED = 20  # allocations at the peak
+_POINTS = 400  # of a timeline
+
+
+def estimate(trial: TrialSpec, base_dir: Path, *, timeline: bool = False) -> Estimate:
+    """Return what one rank of a trial needs; UsageError for what cannot be simulated."""
+    check_simulated(trial)
+    began = time.perf_counter()
+    step = simulate(trial, base_dir)
+    ledger = step.ledger
+    moment = ledger.peak_moment[False]
+    return Estimate(
+        peak_device_bytes=ledger.peak[False],
+        peak_host_bytes=ledger.peak[True],
+        build_device_bytes=step.build_device_bytes,
+        device=ledger.by_category(moment, host=False),
+        host=ledger.by_category(ledger.peak_moment[True], host=True),
+        phase=_phase(step, moment),
+        alive=_alive(step, moment),
+        traffic={kind: dataclasses.asdict(traffic) for kind, traffic in step.traffic.items()},
+        flops=step.flops,
+        seconds=time.perf_counter() - began,
+        timeline=_timeline(step) if timeline else [],
+    )
+
+
+def _phase(step: Step, moment: int) -> str:
+    return next((a.phase for a in reversed(step.ledger.allocations) if a.born <= moment), "build")
+
+
+def _alive(step: Step, moment: int) -> list[Held]:
+    """Return the largest allocations of one moment; those of one place, shape and dtype together."""
+    found: Counter[tuple[str, str, tuple[int, ...], str]] = Counter()
+    total: Counter[tuple[str, str, tuple[int, ...], str]] = Counter()
+    for a in step.ledger.allocations:
+        if a.nbytes and not a.host and a.alive(moment):
+            key = (step.ledger.category(a), _short(a.where), a.shape, str(a.dtype).removeprefix("torch."))
+            found[key] += 1
+            total[key] += a.nbytes
+    return [
+        Held(nbytes, found[key], category, where, shape, dtype)
+        for key, nbytes in total.most_common(_NAMED)
+        for category, where, shape, dtype in [key]
+    ]
+
+
+def _short(where: str) -> str:
+    """Return file and line with the last folders only."""
+    return "/".join(where.split("/")[-3:])
+
+
+def _timeline(step: Step) -> list[tuple[str, dict[str, int]]]:
+    """Return the device's memory over the step: of each stretch the fullest moment."""
+    ledger = step.ledger
+    changes: list[tuple[int, int, Allocation]] = []
+    for a in ledger.allocations:
+        if not a.host and a.died > step.begin:
+            changes.append((max(a.born, step.begin), a.nbytes, a))
+            if a.died <= step.end:
+                changes.append((a.died, -a.nbytes, a))
+    changes.sort(key=lambda change: change[0])
+    held: Counter[str] = Counter()
+    stretch = max(1, (step.end - step.begin) // _POINTS)
+    points: list[tuple[str, dict[str, int]]] = []
+    best, most, until, phase = dict[str, int](), -1, step.begin + stretch, "batch"
+    for moment, nbytes, a in changes:
+        if moment > until:
+            points.append((phase, best))
+            most, until = -1, moment + stretch
+        held[ledger.category(a)] += nbytes
+        if nbytes > 0 and moment > step.begin:
+            phase = a.phase
+        if held.total() > most:
+            best, most = dict(held), held.total()
+    return [*points, (phase, best)]

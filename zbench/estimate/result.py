@@ -1,0 +1,62 @@
+"""What a simulation found, as plain data. No torch: the command line and the search read it."""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Allocations of one place in the code that were alive at the peak."""
+
+    nbytes: int
+    count: int
+    category: str
+    where: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One rank of one configuration.
+
+    peak_device_bytes, peak_host_bytes: the most that one step holds. build_device_bytes: the most while model
+    and engine are built, the whole model included. device, host: the categories at these peaks. phase: where
+    in the step the device's peak is. alive: the largest allocations then. traffic: calls and payload bytes of
+    one step by collective. flops: of one step's mathematics. timeline: (phase, bytes by category) over the
+    step. seconds: what the simulation took.
+    """
+
+    peak_device_bytes: int
+    peak_host_bytes: int
+    build_device_bytes: int
+    device: dict[str, int]
+    host: dict[str, int]
+    phase: str
+    alive: list[Held]
+    traffic: dict[str, dict[str, int]]
+    flops: float | None
+    seconds: float
+    timeline: list[tuple[str, dict[str, int]]] = field(default_factory=list)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Self:
+        """Return what `to_json` was made of."""
+        alive = [Held(**{**held, "shape": tuple(held["shape"])}) for held in value["alive"]]
+        timeline = [(phase, held) for phase, held in value["timeline"]]
+        return cls(**{**value, "alive": alive, "timeline": timeline})
+
+
+@dataclass(frozen=True, slots=True)
+class NotSimulated:
+    """Why a configuration could not be simulated."""
+
+    reason: str
+
+
+Outcome = Estimate | NotSimulated
