@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from zbench.estimate.result import Estimate, NotSimulated, Outcome
 from zbench.record.record import Record
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
@@ -149,18 +150,23 @@ def test_points_recorded_without_being_run_cost_no_budget(tmp_path: Path) -> Non
     assert len(runner.began) == 2
 
 
-def test_what_cannot_fit_by_the_memory_model_is_left_out_and_named(tmp_path: Path) -> None:
+def simulated(trial: TrialSpec) -> Outcome:
+    """Stage 0 cannot be simulated; the others need a MiB for each sample."""
+    if trial.engine.zero_stage == 0:
+        return NotSimulated("made not to be")
+    return Estimate(trial.workload.micro_batch_size << 20, 0, 0, {}, {}, "backward", [], {}, None, 0.0)
+
+
+def test_what_cannot_fit_by_the_simulation_is_left_out_and_named(tmp_path: Path) -> None:
     axes = {"micro_batch_size": [1, 2, 4, 8, 16, 32, 64, 128], "zero_stage": [0, 1, 2]}
-    objective = {"maximize": "tokens_per_s", "subject_to": {"peak_device_bytes": "<= 120M"}}
+    objective = {"maximize": "tokens_per_s", "subject_to": {"peak_device_bytes": "<= 29Mi"}}
     sweep = small_sweep(
         axes=axes, objective=objective, search={"method": "random", "trials": 100, "patience": 99}
     )
-    runner = FakeRunner()
-    search, ledger, _ = search_of(tmp_path, sweep, runner)
-    assert "cannot fit by the memory model" in search.run()
-    assert search.hopeless
-    assert len(ledger.entries()) + len(search.hopeless) == 24
-    assert all("by the memory model, the limit is 114 MiB" in why for why in search.hopeless.values())
+    search, ledger, _ = search_of(tmp_path, sweep, FakeRunner(), simulate=simulated)
+    assert search.run() == "every point was tried but 6 that cannot fit by the simulation"
+    assert len(ledger.entries()) == 18
+    assert "needs 32 MiB by the simulation, the limit is 29 MiB" in search.hopeless.values()
 
 
 def test_a_grid_runs_them_all_the_same(tmp_path: Path) -> None:

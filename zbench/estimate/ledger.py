@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -78,21 +79,26 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Count what is allocated inside, also by `UntypedStorage.resize_`, which is no operator."""
-        inner = torch.UntypedStorage.resize_
-        ledger = self
+        """Count what is allocated inside, also by the calls that are no operators."""
+        resize, state = torch.UntypedStorage.resize_, torch.random.get_rng_state
 
         def resize_(storage: torch.UntypedStorage, size: int) -> Any:
-            result = inner(storage, size)
-            ledger._resized(storage)
+            result = resize(storage, size)
+            self._resized(storage)
             return result
 
-        torch.UntypedStorage.resize_ = resize_  # type: ignore[method-assign,assignment]
-        try:
-            with self:
-                yield
-        finally:
-            torch.UntypedStorage.resize_ = inner  # type: ignore[method-assign]
+        def get_rng_state() -> Tensor:
+            found = state()
+            self._note_tensor(found)
+            return found
+
+        with (
+            patch.object(torch.UntypedStorage, "resize_", resize_),
+            patch.object(torch.random, "get_rng_state", get_rng_state),
+            patch.object(torch, "get_rng_state", get_rng_state),
+            self,
+        ):
+            yield
 
     def restart_peak(self) -> None:
         """From here on, the peaks are new ones."""

@@ -72,6 +72,6 @@ def _untried(document: Mapping[str, Any]) -> Iterator[Line]:
     ruled_out = document["hopeless"]
     if not ruled_out:
         return
-    yield "not tried", f"{plural(len(ruled_out), 'point')} that the memory model rules out, such as:"
+    yield "not tried", f"{plural(len(ruled_out), 'point')} that the simulation rules out, such as:"
     for entry in ruled_out[:_MOST_LINES]:
         yield "", f"{axes_text(entry['point'])}: {entry['reason']}"

@@ -11,6 +11,7 @@ from optuna.storages import BaseStorage
 
 from zbench.analysis.pareto import pareto_front
 from zbench.errors import UsageError
+from zbench.estimate.client import Simulator
 from zbench.launch.events import (
     Notice,
     OnEvent,
@@ -105,12 +106,12 @@ class Session:
     def run(self) -> Outcome:
         """Search, collect, measure the leaders again, and say what was found."""
         sweep = self._task.sweep
-        with reaching(self._task.storage or ""):
+        with reaching(self._task.storage or ""), Simulator(self._task.base_dir, jobs=1) as simulator:
             self._ledger.join(self._task.environment)
             if self._task.storage is None:
                 adopt(self._ledger, self._directory, self._space)
             gather(self._ledger, self._directory)
-            setup = self._setup()
+            setup = self._setup(simulator)
             finished = [record for record in self._directory.records() if record.outcome != "invalid"]
             left = max(0, (setup.stopper.budget.trials or 0) - len(summarize(finished)))
             keys = tuple(axis.key for axis in self._space.axes)
@@ -171,7 +172,7 @@ class Session:
         self._tell(TrialFinished(trial, record, time.monotonic() - began, 0))
         return record
 
-    def _setup(self) -> Setup:
+    def _setup(self, simulator: Simulator) -> Setup:
         search = self._task.sweep.search
         stopper = stopper_of(search, self._scorer, len(self._space.axes))
         trials = stopper.budget.trials or search.trials
@@ -192,6 +193,7 @@ class Session:
             search.imply_oom,
             is_grid,
             priors,
+            simulator.of,
         )
 
     def _open(self) -> Ledger:

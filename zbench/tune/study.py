@@ -12,7 +12,7 @@ from zbench.record.record import Failure, Record
 from zbench.spec.trial import TrialSpec
 from zbench.tune.history import Observation, Score
 from zbench.tune.ledger import Entry, Ledger, Ticket
-from zbench.tune.memory_model import MemoryModel
+from zbench.tune.memory import Ask, too_large
 from zbench.tune.objective import Scorer
 from zbench.tune.prune import pruner, work_per_step
 from zbench.tune.samplers import Proposal, Proposer
@@ -43,7 +43,9 @@ class Listener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How to search. `priors` are observations of earlier results: they teach, but are no results."""
+    """How to search. `priors` are observations of earlier results: they teach, but are no results. simulate:
+    says what a trial needs; without it none is left out.
+    """
 
     space: Space
     scorer: Scorer
@@ -53,13 +55,13 @@ class Setup:
     imply_oom: bool = True
     every_point: bool = False
     priors: Sequence[Observation] = ()
+    simulate: Ask | None = None
 
 
 @dataclass(slots=True)
 class Knowledge:
     """What the records seen so far imply for points that have not run."""
 
-    memory: MemoryModel = field(default_factory=MemoryModel)
     implied: ImpliedOom = field(default_factory=ImpliedOom)
     hopeless: dict[str, str] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)
@@ -77,7 +79,7 @@ class Search:
 
     @property
     def hopeless(self) -> dict[str, str]:
-        """Return the points that were not tried because the memory model rules them out, and why."""
+        """Return the points that were not tried because they cannot fit by the simulation, and why."""
         return dict(self._known.hopeless)
 
     def run(self) -> str:
@@ -156,7 +158,7 @@ class Search:
         return sum(_costs(entry) for entry in self._ledger.entries() if entry.number < ticket.trial.number)
 
     def _learn(self, entries: Sequence[Entry]) -> None:
-        """Take in records that are new; the memory model learns from machines of this kind only."""
+        """Take in records that are new, of machines of this kind only."""
         for entry in entries:
             if entry.running or entry.number in self._known.seen:
                 continue
@@ -165,15 +167,14 @@ class Search:
                 continue
             for record in entry.records:
                 self._known.implied.observe(record)
-            trial = self._setup.space.trial(entry.point)
-            if isinstance(trial, TrialSpec):
-                self._known.memory.observe(trial, entry.records)
 
     def _hopeless(self, point: Point) -> str | None:
         trial = self._setup.space.trial(point)
-        if self._limit is None or not isinstance(trial, TrialSpec):
+        ask = self._setup.simulate
+        first = not self._known.seen  # is always measured: a search ends with a figure
+        if ask is None or first or self._limit is None or not isinstance(trial, TrialSpec):
             return None
-        return self._known.memory.hopeless(trial, self._limit)
+        return too_large(ask, trial, self._limit)
 
     def _best_rate(self, entries: Sequence[Entry]) -> float | None:
         """Return work per second of the fastest feasible trial so far on this kind of machine."""
@@ -190,7 +191,7 @@ class Search:
         count = len(self._known.hopeless)
         if count == 0 or self._setup.every_point:
             return "every point that can run was tried"
-        return f"every point was tried but {count} that cannot fit by the memory model"
+        return f"every point was tried but {count} that cannot fit by the simulation"
 
 
 def not_run(trial: TrialSpec, failure: Failure) -> Record:

@@ -1,0 +1,82 @@
+"""`zbench estimate` on the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calling import run
+
+SMALL = [
+    "--set",
+    "workload.options={layers: 1, width: 32, heads: 2}",
+    "--set",
+    "sequence_length=16",
+    "--jobs",
+    "1",
+]
+
+
+def test_says_what_fits_at_a_world_size_and_what_is_left(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "sweep.yaml"
+    file.write_text(
+        "workload: {options: {layers: 1, width: 32, heads: 2}, sequence_length: 16}\n"
+        "axes: {zero_stage: [0, 3], compile: ['off', aot_eager]}\n"
+    )
+    arguments = ["--world-size", "64", "--device-memory", "100Ki", "--jobs", "1", "--json"]
+    code, out, err = run(capsys, "estimate", str(file), *arguments)
+    assert code == 0, err
+    document = json.loads(out)
+    rows = {row["axes"]["zero_stage"]: row for row in document["trials"] if row["axes"]["compile"] == "off"}
+    assert [row["world_size"] for row in rows.values()] == [64, 64]
+    for row in rows.values():
+        needed = row["estimate"]["peak_device_bytes"]
+        assert row["spare_bytes"] == (100 << 10) - needed
+        assert row["fits"] == (needed <= 100 << 10)
+        assert sum(row["estimate"]["device"].values()) == needed
+    assert rows[3]["estimate"]["peak_device_bytes"] < rows[0]["estimate"]["peak_device_bytes"]
+    assert rows[3]["estimate"]["traffic"]["reduce_scatter"]["calls"] > 0
+
+
+def test_finds_the_largest_micro_batch_and_the_smallest_world(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(
+        capsys, "estimate", *SMALL, "--set", "zero_stage=1", "--device-memory", "1Mi", "--limits", "--json"
+    )
+    assert code == 0, err
+    (row,) = json.loads(out)["trials"]
+    assert row["smallest_world_size"] == 1
+    largest = row["largest_micro_batch"]
+    peaks = []
+    for size in (largest, largest + 1):
+        more = ["--set", f"micro_batch_size={size}", "--set", "zero_stage=1", "--json"]
+        _, out, _ = run(capsys, "estimate", *SMALL, *more)
+        peaks.append(json.loads(out)["trials"][0]["estimate"]["peak_device_bytes"])
+    assert peaks[0] <= 1 << 20 < peaks[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--device-memory", "80"], "80Gi"),
+        (["--device-memory", "many"], "80Gi"),
+        (["--world-size", "0"], "greater than or equal to 1"),
+        (["--limits"], "--device-memory"),
+    ],
+)
+def test_a_mistake_is_named_with_its_remedy(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    code, _, err = run(capsys, "estimate", *arguments)
+    assert code == 2
+    assert told in err
+
+
+def test_draws_the_step(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "step.svg"
+    code, out, err = run(capsys, "estimate", *SMALL, "--plot", str(file))
+    assert code == 0, err
+    assert "Peak in" in out
+    assert "<svg" in file.read_text()
+    assert "activations" in file.read_text() or "clipPath" in file.read_text()
