@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from zbench.errors import UsageError
@@ -45,7 +46,9 @@ def model_factory(config: Any, *, activation_checkpointing: bool) -> Callable[[]
         from transformers import AutoModelForCausalLM
 
         try:
-            model: nn.Module = AutoModelForCausalLM.from_config(config).float()  # type: ignore[no-untyped-call]
+            model: nn.Module = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+            if any(p.dtype != torch.float32 for p in model.parameters()):
+                model = model.float()
         except (ValueError, KeyError) as error:
             raise UsageError(
                 f"workload.model: transformers builds no language model of {type(config).__name__} ({error})"
