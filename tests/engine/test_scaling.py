@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from zbench.engine.policies import DynamicScaling, NoScaling
+from zbench.engine.policies import DynamicScaling, LossScaling
 
 
 def test_an_overflow_skips_the_step_and_halves_the_scale() -> None:
@@ -29,7 +29,7 @@ def test_the_scale_never_falls_below_one() -> None:
 
 @pytest.mark.parametrize("square_sum", [None, 1.0, math.inf, math.nan])
 def test_without_scaling_every_step_is_taken(square_sum: float | None) -> None:
-    scaling = NoScaling()
+    scaling = LossScaling()
     assert scaling.judge(square_sum)
     assert scaling.scale == 1.0
 

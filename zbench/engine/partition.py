@@ -150,17 +150,24 @@ class Layout:
             i for i, s in enumerate(self.spans) if s.numel and s.start < bucket.stop and bucket.start < s.stop
         ]
 
-    def _portions_in(self, span: Span, bucket: Bucket) -> Iterator[Portion]:
-        part = bucket.length // self.world_size
-        for block in bucket.blocks:
+    def runs(self, span: Span, blocks: Sequence[Extent]) -> Iterator[tuple[Extent, int, int, int, int]]:
+        """Yield what lies in `blocks` of a parameter, in its order: the block, the rank whose part it is, its
+        offset in that part and in the parameter, and its length.
+        """
+        for block in blocks:
             size = block.length // self.world_size
             at, stop = max(span.start, block.start), min(span.stop, block.stop)
             while at < stop:
                 rank, within = divmod(at - block.start, size)
                 length = min(stop - at, size - within)
-                target = rank * part + (block.start - bucket.start) // self.world_size + within
-                yield Portion(bucket.index, at - span.start, target, length)
+                yield block, rank, within, at - span.start, length
                 at += length
+
+    def _portions_in(self, span: Span, bucket: Bucket) -> Iterator[Portion]:
+        part = bucket.length // self.world_size
+        for block, rank, within, source, length in self.runs(span, bucket.blocks):
+            target = rank * part + (block.start - bucket.start) // self.world_size + within
+            yield Portion(bucket.index, source, target, length)
 
 
 def _merge(portions: Iterator[Portion]) -> Iterator[Portion]:

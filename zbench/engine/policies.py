@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Protocol
 
 from zbench.errors import UsageError
 
@@ -129,73 +128,40 @@ def gradient_scale(*, world_size: int, accumulation: int, loss_scale: float, cli
     return clip / (world_size * accumulation * loss_scale)
 
 
-class Clip(Protocol):
-    """Computes the clipping factor of a step."""
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """Scales gradients down to a global L2 norm of at most `max_norm`; infinity leaves them as they are."""
+
+    max_norm: float = math.inf
 
     @property
     def needs_norm(self) -> bool:
         """Whether `coefficient` depends on the norm."""
-        ...
+        return self.max_norm < math.inf
 
     def coefficient(self, norm: float) -> float:
         """Return the factor for gradients of this global norm."""
-        ...
+        return clip_coefficient(norm, self.max_norm) if self.needs_norm else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class NoClip:
-    """Leaves gradients as they are."""
-
-    needs_norm: bool = False
-
-    def coefficient(self, norm: float) -> float:
-        return 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class ClipByGlobalNorm:
-    """Scales gradients down to a global L2 norm of at most `max_norm`."""
-
-    max_norm: float
-    needs_norm: bool = True
-
-    def coefficient(self, norm: float) -> float:
-        return clip_coefficient(norm, self.max_norm)
-
-
-class LossScaling(Protocol):
+class LossScaling:
     """`scale` multiplies the loss; `judge` decides after each backward pass whether the gradients may be
-    used.
+    used. This one serves float32 and bfloat16: it scales nothing and takes every step, as torch does.
     """
 
-    scale: float
-    needs_norm: bool
-    good_steps: int
-
-    def resume(self, scale: float, good_steps: int) -> None:
-        """Continue from a saved state."""
-        ...
-
-    def judge(self, square_sum: float | None) -> bool:
-        """Return whether to take the step, from the square sum of the scaled gradients; adapt the scale."""
-        ...
-
-
-class NoScaling:
-    """float32 and bfloat16: every step is taken, as torch does."""
-
-    scale = 1.0
+    scale: float = 1.0
     needs_norm = False
     good_steps = 0
 
     def resume(self, scale: float, good_steps: int) -> None:
-        return
+        """Continue from a saved state."""
 
     def judge(self, square_sum: float | None) -> bool:
+        """Return whether to take the step, from the square sum of the scaled gradients; adapt the scale."""
         return True
 
 
-class DynamicScaling:
+class DynamicScaling(LossScaling):
     """float16: halve the scale and skip the step on overflow, double it after `window` good steps."""
 
     needs_norm = True

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.optimizer.offload_costs import measure_offload_costs
-from zbench.engine.optimizer.offload_ratio import SEEN, FixedRatio, MeasuredRatio, largest_hidden
+from zbench.engine.optimizer.offload_ratio import SEEN, MeasuredRatio, OffloadRatio, largest_hidden
 from zbench.engine.protocols import Tag
 from zbench.engine.transport.single import SingleProcessCollectives
 
@@ -98,7 +98,7 @@ def test_a_backward_that_failed_is_not_counted() -> None:
 
 
 def test_a_fixed_share_never_changes() -> None:
-    share = FixedRatio(0.25)
+    share = OffloadRatio(0.25)
     with share.watching():
         pass
     assert not share.decide(SingleProcessCollectives(), 100)

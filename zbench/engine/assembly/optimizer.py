@@ -11,7 +11,6 @@ from zbench.engine.memory.buffers import FlatBuffer, MemoryLayout
 from zbench.engine.memory.kinds import Memory
 from zbench.engine.optimizer.masters import (
     MasterWeights,
-    ParametersAsMasters,
     PartitionedMasters,
     SeparateMasters,
     StagedMasters,
@@ -69,7 +68,7 @@ def _masters_in(
     memory: Memory, extents: Sequence[Extent], parameters: Parameters, dtype: torch.dtype
 ) -> MasterWeights:
     if dtype == torch.float32 and memory == parameters.memory:
-        return ParametersAsMasters(parameters)
+        return MasterWeights(parameters)
     flat = FlatBuffer(memory, extents, torch.float32)
     if memory.device.type == parameters.memory.device.type:
         return SeparateMasters(parameters, flat)

@@ -1,23 +1,21 @@
 """EngineSpec keys that need no layout, each as the object that implements it."""
 
+import math
 from functools import partial
 
 import torch
 
 from zbench.engine.memory.kinds import Memories
 from zbench.engine.optimizer.offload_costs import measure_offload_costs
-from zbench.engine.optimizer.offload_ratio import FixedRatio, MeasuredRatio, OffloadRatio
+from zbench.engine.optimizer.offload_ratio import MeasuredRatio, OffloadRatio
 from zbench.engine.optimizer.shard_optimizer import ParamGroup
 from zbench.engine.policies import (
     AccumulationPolicy,
     Clip,
-    ClipByGlobalNorm,
     DynamicScaling,
     LossScaling,
     MicroSteps,
     MultiBackward,
-    NoClip,
-    NoScaling,
     Unmanaged,
 )
 from zbench.engine.speculative.threads import threads_for
@@ -41,14 +39,14 @@ def accumulation(spec: EngineSpec) -> AccumulationPolicy:
 
 def clip(spec: EngineSpec) -> Clip:
     """Return how gradients are clipped."""
-    return ClipByGlobalNorm(spec.gradient_clipping) if spec.gradient_clipping else NoClip()
+    return Clip(spec.gradient_clipping or math.inf)
 
 
 def scaling(spec: EngineSpec) -> LossScaling:
     """Return how the loss is scaled: dynamically in float16, else not."""
     if spec.dtype == "float16":
         return DynamicScaling(spec.initial_loss_scale, spec.loss_scale_window)
-    return NoScaling()
+    return LossScaling()
 
 
 def hyperparameters(spec: EngineSpec) -> ParamGroup:
@@ -66,9 +64,9 @@ def overrides(spec: EngineSpec) -> dict[str, ParamGroup]:
 def share(spec: EngineSpec, memories: Memories, parameters: int, world_size: int) -> OffloadRatio:
     """Return what decides the share of the optimizer state, of so many parameters, that is offloaded."""
     if spec.offload_optimizer == "none":
-        return FixedRatio(0.0)
+        return OffloadRatio(0.0)
     if spec.offload_ratio != "auto":
-        return FixedRatio(spec.offload_ratio)
+        return OffloadRatio(spec.offload_ratio)
     threads, device = torch.get_num_threads(), memories.local.device
     if spec.offload_schedule == "speculative":
         threads, _ = threads_for(spec.optimizer_threads, device, alone=world_size == 1)

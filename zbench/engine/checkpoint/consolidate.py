@@ -1,7 +1,7 @@
 """One parameter at a time, whole, from the parts that the ranks hold."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -32,7 +32,8 @@ class Consolidator:
         own = torch.cat([torch.empty(0, dtype=dtype), *mine])
         if self.shard.keeps_all:
             return own
-        pieces = list(self._pieces(index))
+        layout = self.shard.layout
+        pieces = [(rank, at, n) for _, rank, _, at, n in layout.runs(span, layout.blocks)]
         lengths = [0] * self.collectives.world_size
         for rank, _, length in pieces:
             lengths[rank] += length
@@ -44,16 +45,3 @@ class Consolidator:
             found[at : at + length] = gathered[rank, taken[rank] : taken[rank] + length]
             taken[rank] += length
         return found
-
-    def _pieces(self, index: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the runs of a parameter in order: rank, start and length."""
-        layout = self.shard.layout
-        span = layout.spans[index]
-        for block in layout.blocks:
-            size = block.length // layout.world_size
-            at, stop = max(span.start, block.start), min(span.stop, block.stop)
-            while at < stop:
-                rank, within = divmod(at - block.start, size)
-                length = min(stop - at, size - within)
-                yield rank, at - span.start, length
-                at += length

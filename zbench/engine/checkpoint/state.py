@@ -67,22 +67,6 @@ def set_masters(
     parameters.settle()
 
 
-class _Renamed(Mapping[str, Tensor]):
-    """Some tensors of a state under other names, read when they are asked for."""
-
-    def __init__(self, state: Mapping[str, Tensor], keys: Mapping[str, str]) -> None:
-        self._state, self._keys = state, keys
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._state[self._keys[name]]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._keys)
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-
 class EngineState:
     """Reads and writes the state in this rank's shard, in the other ranks' shards and in the model."""
 
@@ -222,7 +206,7 @@ class EngineState:
                 moments = partial(_of_kind, state, kind)
                 write_segments(self.shard, self.param_infos, moments, _in(local))
         set_masters(self.optimizer, self.parameters, self.param_infos, lambda t: state[keys[t.name]])
-        self.frozen.load(_Renamed(state, {t.name: keys[t.name] for t in self.frozen.members}))
+        self.frozen.load(lambda t: state[keys[t.name]])
         self._load_small(state)
 
     def _load_small(self, state: Mapping[str, Tensor]) -> None:

@@ -4,7 +4,6 @@ copies.
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Protocol
 
 from torch import Tensor
 
@@ -15,75 +14,49 @@ from zbench.engine.partition import Extent
 from zbench.engine.shard_layout import Segment
 
 
-class MasterWeights(Protocol):
-    """Float32 weights of this rank's segments in one dtype group. `flats`: the buffers that belong to them
-    alone.
+class MasterWeights:
+    """Float32 weights of this rank's segments in one dtype group: here the parameters themselves, which are
+    float32 and in the optimizer's own memory. `flats`: the buffers that belong to the masters alone.
     """
-
-    flats: list[FlatBuffer]
-
-    def of(self, run: Segment) -> Tensor:
-        """Return the master weights [run.length] float32."""
-        ...
-
-    def out(self, run: Segment) -> Tensor | None:
-        """Return where Adam writes the copy in the parameter's dtype; None where the master weight is the
-        parameter.
-        """
-        ...
-
-    def deliver(self, run: Segment) -> None:
-        """Copy what Adam wrote to the parameters, where it cannot write to them directly."""
-        ...
-
-    def release(self) -> None:
-        """Return when Adam may write, because no copy reads its outputs any more."""
-        ...
-
-    def bytes_by_category(self) -> dict[str, int]: ...
-
-
-class ParametersAsMasters:
-    """Float32 parameters in the optimizer's own memory are their own master weights."""
 
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = parameters
         self.flats: list[FlatBuffer] = []
 
     def of(self, run: Segment) -> Tensor:
+        """Return the master weights [run.length] float32."""
         return self._parameters.owned(run)
 
     def out(self, run: Segment) -> Tensor | None:
+        """Return where Adam writes the copy in the parameter's dtype; None where the master weight is the
+        parameter.
+        """
         return None
 
     def deliver(self, run: Segment) -> None:
-        return
+        """Copy what Adam wrote to the parameters, where it cannot write to them directly."""
 
     def release(self) -> None:
+        """Return when Adam may write, because no copy reads its outputs any more."""
         self._parameters.release()
 
     def bytes_by_category(self) -> dict[str, int]:
+        """Return what is held in addition to the parameters."""
         return {}
 
 
-class SeparateMasters:
+class SeparateMasters(MasterWeights):
     """Float32 copies in the memory of `flat`; Adam writes the parameters in the same pass."""
 
     def __init__(self, parameters: Parameters, flat: FlatBuffer) -> None:
-        self._parameters, self._flat = parameters, flat
-        self.flats = [flat]
+        super().__init__(parameters)
+        self._flat, self.flats = flat, [flat]
 
     def of(self, run: Segment) -> Tensor:
         return self._flat.run(run.local, run.length)
 
     def out(self, run: Segment) -> Tensor | None:
         return self._parameters.owned(run)
-
-    def deliver(self, run: Segment) -> None:
-        return
-
-    def release(self) -> None:
-        self._parameters.release()
 
     def bytes_by_category(self) -> dict[str, int]:
         return {f"{self._flat.memory.prefix}master": self._flat.nbytes}
@@ -116,7 +89,7 @@ class StagedMasters(SeparateMasters):
         return {**super().bytes_by_category(), f"{self._flat.memory.prefix}buckets": self._staged.nbytes}
 
 
-class PartitionedMasters:
+class PartitionedMasters(MasterWeights):
     """Master weights of several kinds, each for some runs of the local index space."""
 
     def __init__(self, kinds: Sequence[tuple[Sequence[Extent], MasterWeights]]) -> None:

@@ -7,7 +7,6 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Protocol
 
 import torch
 
@@ -33,41 +32,25 @@ def largest_hidden(copy: float, update: float, backward: float) -> float:
     return math.floor(STEPS * backward / needed) / STEPS
 
 
-class OffloadRatio(Protocol):
-    """The share of the state on the host, `value`; it may change between steps."""
-
-    value: float
-
-    def watching(self) -> AbstractContextManager[None]:
-        """Return the context that a backward runs in."""
-        ...
-
-    def begin(self, steps: int) -> None:
-        """The first backward of a step begins, after so many steps."""
-        ...
-
-    def decide(self, collectives: Collectives, steps: int) -> bool:
-        """Return whether `value` has changed; all ranks ask at the end of a step, after so many steps."""
-        ...
-
-
-class FixedRatio:
-    """The share that was asked for."""
+class OffloadRatio:
+    """The share of the state on the host, `value`: here the one that was asked for."""
 
     def __init__(self, value: float) -> None:
         self.value = value
 
     def watching(self) -> AbstractContextManager[None]:
+        """Return the context that a backward runs in."""
         return nullcontext()
 
     def begin(self, steps: int) -> None:
-        return
+        """The first backward of a step begins, after so many steps."""
 
     def decide(self, collectives: Collectives, steps: int) -> bool:
+        """Return whether `value` has changed; all ranks ask at the end of a step, after so many steps."""
         return False
 
 
-class MeasuredRatio:
+class MeasuredRatio(OffloadRatio):
     """1 until some steps have been timed; then `largest_hidden` of the slowest rank's copies and updates and
     the fastest rank's backward. Ranks decide after the same number of steps.
 
@@ -81,7 +64,7 @@ class MeasuredRatio:
         finish: Callable[[], None],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.value = 1.0
+        super().__init__(1.0)
         self._costs, self._finish, self._clock = costs, finish, clock
         self._backwards: list[float] = []
         self._since: int | None = None
