@@ -1,7 +1,7 @@
 """What the engine offers, and what it needs of its parts: interfaces without state."""
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -30,6 +30,13 @@ class TrainingEngine(Protocol):
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None: ...
     def memory_by_category(self) -> dict[str, int]: ...
     def close(self) -> None: ...
+
+
+class GradientSink(Protocol):
+    """Takes the gradients of a backward, by the index of their parameters."""
+
+    def accept(self, index: int, gradient: Tensor) -> None: ...
+    def absent(self, indices: Collection[int]) -> None: ...
 
 
 class HoldsBytes(Protocol):

@@ -50,7 +50,7 @@ _DEFAULTS = {
 _OPTIMIZER_DEFAULTS = {"optimizer.params.weight_decay": 0.0}
 _FLAGS = {"fp16.enabled", "bf16.enabled", "train_batch_size", "optimizer.type"}
 _WITHOUT_COUNTERPART = (
-    "accumulation_mode", "reduce_at", "rollback", "optimizer_threads", "param_groups",
+    "accumulation_mode", "reduce_at", "rollback", "optimizer_threads", "param_groups", "leaf_modules",
 )  # fmt: skip
 
 

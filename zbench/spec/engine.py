@@ -108,6 +108,11 @@ class EngineSpec(GrownModel):
     param_persistence_threshold: ElementThreshold = Field(
         10_000, description="Parameters of at most this many elements stay gathered (stage 3)."
     )
+    leaf_modules: Annotated[tuple[str, ...], Field(strict=False)] = Field(
+        (),
+        description="Modules, by name or class name, whose whole subtree is gathered at once (stage 3):"
+        " experts that only some ranks use.",
+    )
     overlap_comm: bool = Field(True, description="Reduce gradients while backward goes on.")
     dtype: Dtype = Field("float32", description="What the model computes in.")
     grad_accum_dtype: Dtype = Field("float32", description="What gradients are accumulated in.")

@@ -1,6 +1,7 @@
 """EngineSpec -> Engine: reads the stage table and puts the parts together."""
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -32,6 +33,7 @@ from zbench.engine.optimizer.schedule import AfterBackward, Schedule
 from zbench.engine.optimizer.shard_optimizer import ParamGroup, ShardOptimizer
 from zbench.engine.optimizer.step_policies import Policies
 from zbench.engine.parameters.deferred import forget_parts, whole_values
+from zbench.engine.parameters.leaves import find_leaves
 from zbench.engine.parameters.ownership import check_unused
 from zbench.engine.parameters.replicated import Parameters, ParamInfo
 from zbench.engine.partition import GatherGroup, Layout, plan_layout
@@ -67,6 +69,7 @@ def build_engine(
     Without torch.distributed the world is one rank. UsageError for what this engine cannot do.
     """
     check_unused(model)
+    find_leaves(model, spec.leaf_modules)  # refuses what is not there
     instruments = instruments or Instruments()
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     memories = instruments.memories(device)
@@ -127,7 +130,7 @@ class _CoreBuilder:
         summarizer = Summarizer(layout, comm, agreement, schedule.square_sums, always=always)
         set_masters(optimizer, parameters, param_infos, value)
         frozen = collect_frozen(self.model, param_infos)
-        attached = builder.attach(param_infos, frozen, gradients.accept, value)
+        attached = builder.attach(param_infos, frozen, gradients, value)
         forget_parts(self.model)
         scaling = self.policies.scaling
         state = EngineState(self.model, param_infos, optimizer, parameters, comm, scaling, attached.frozen)
@@ -153,6 +156,7 @@ class _CoreBuilder:
             self._standalone_threshold,
             spec.param_persistence_threshold,
             spec.prefetch_bucket_size if spec.overlap_comm else 0,
+            spec.leaf_modules,
             self._layout,
             watched=spec.compile == "off",
         )
@@ -175,6 +179,9 @@ class _CoreBuilder:
     ) -> ReductionConfig:
         spec, several = self.spec, self.collectives.world_size > 1  # alone, nothing is sent
         in_flight = self.stage.reduced_gradients.buckets_in_flight * spec.reduce_bucket_size
+        in_flight = in_flight if spec.overlap_comm and several else 0
+        if spec.leaf_modules:  # a rank may not wait for one that gathers first
+            in_flight = sys.maxsize
         sent = DTYPES[spec.communication_dtype] if spec.communication_dtype and several else None
         return ReductionConfig(
             shard,
@@ -182,7 +189,7 @@ class _CoreBuilder:
             self.device,
             self.collectives,
             self.transport,
-            in_flight if spec.overlap_comm and several else 0,
+            in_flight,
             DtypePolicy(dtypes, DTYPES[spec.grad_accum_dtype], sent),
         )
 
@@ -193,7 +200,7 @@ class _CoreBuilder:
         if spec.compile != "off":
             return compile_model(self.model, param_infos, config, spec.compile)
         reduced = reduced_gradients_type(spec, comm.world_size)(config)
-        polls = spec.offload_schedule == "speculative"
+        polls = spec.offload_schedule == "speculative" or bool(spec.leaf_modules)
         reducer = BucketReducer(comm, reduced, in_flight=config.in_flight, polls=polls)
         factory = BucketBufferFactory(config, reduced.sums)
         chosen = (

@@ -13,18 +13,17 @@ from zbench.engine.adam import NORM_CHUNK
 from zbench.engine.memory.kinds import Memory
 from zbench.engine.parameters.access import Access
 from zbench.engine.parameters.deferred import make_whole
-from zbench.engine.parameters.frozen import Frozen, FrozenInPlace, FrozenShards
+from zbench.engine.parameters.frozen import Frozen, FrozenShards
 from zbench.engine.parameters.gathering import Gatherer
 from zbench.engine.parameters.grouping import GroupPlan, module_groups, replicated_groups
 from zbench.engine.parameters.hooks import GatherHooks, GradientHooks
+from zbench.engine.parameters.leaves import LeafModules, find_leaves
 from zbench.engine.parameters.replicated import Parameters, ParamInfo, ReplicatedParameters, write_segments
 from zbench.engine.parameters.sharded import ShardedParameters
 from zbench.engine.partition import GatherGroup, Layout
-from zbench.engine.protocols import Collectives
+from zbench.engine.protocols import Collectives, GradientSink
 from zbench.engine.shard_layout import ShardedLayout, ShardLayout
 
-Accept = Callable[[int, Tensor], None]
-"""Takes the gradient of the parameter of that index."""
 Value = Callable[[ParamInfo], Tensor]
 
 
@@ -35,8 +34,9 @@ class ParameterSettings:
     dtype: of parameters that the model has in float32. memory: of what is stored between steps.
     standalone_threshold: elements from which a replicated parameter has a group of its own.
     persistence_threshold: elements up to which a sharded parameter stays gathered. prefetch: elements that
-    are gathered ahead. layout: lays parameters of these sizes and groups out. watched: whether replicated
-    parameters note that `p.data` was read; a compiler knows torch's own classes only.
+    are gathered ahead. leaf_modules: names or classes of modules that are gathered at once. layout: lays
+    parameters of these sizes and groups out. watched: whether replicated parameters note that `p.data` was
+    read; a compiler knows torch's own classes only.
     """
 
     dtype: torch.dtype
@@ -45,6 +45,7 @@ class ParameterSettings:
     standalone_threshold: float
     persistence_threshold: int
     prefetch: int
+    leaf_modules: Sequence[str]
     layout: Callable[[Sequence[int], Sequence[GatherGroup]], Layout]
     watched: bool = True
 
@@ -74,7 +75,7 @@ class ParameterBuilder(ABC):
 
     @abstractmethod
     def attach(
-        self, param_infos: Sequence[ParamInfo], frozen: Sequence[ParamInfo], accept: Accept, value: Value
+        self, param_infos: Sequence[ParamInfo], frozen: Sequence[ParamInfo], sink: GradientSink, value: Value
     ) -> Attached:
         """Have the model use the stored parameters, and register the hooks on it.
 
@@ -99,31 +100,33 @@ class ReplicatedBuilder(ParameterBuilder):
         return self._stored
 
     def attach(
-        self, param_infos: Sequence[ParamInfo], frozen: Sequence[ParamInfo], accept: Accept, value: Value
+        self, param_infos: Sequence[ParamInfo], frozen: Sequence[ParamInfo], sink: GradientSink, value: Value
     ) -> Attached:
         for t in frozen:
             make_whole(t.parameter, self.settings.dtype, self.collectives)
         self._stored.adopt(param_infos)
         access = Access(self.collectives, lambda _: nullcontext(), self._stored.absorb)
-        return Attached(FrozenInPlace(frozen), GradientHooks(param_infos, accept, self.model), access)
+        return Attached(Frozen(frozen), GradientHooks(param_infos, sink.accept, self.model), access)
 
 
 class ShardedBuilder(ParameterBuilder):
     """Builds ShardedParameters: one store for the trained parameters, and one for the frozen ones."""
 
     def groups(self, param_infos: Sequence[ParamInfo]) -> GroupPlan:
-        settings = self.settings
-        return module_groups(self.model, param_infos, settings.dtype, settings.persistence_threshold)
+        dtype, threshold = self.settings.dtype, self.settings.persistence_threshold
+        return module_groups(self.model, param_infos, dtype, threshold, self._leaves.modules)
 
     def store(self, shard: ShardLayout, plan: GroupPlan) -> ShardedParameters:
-        settings = self.settings
-        self._store = ShardedParameters(
-            shard, plan.dtypes, settings.device, settings.memory, self.collectives, resident=plan.resident
-        )
+        self._store = self._sharded(shard, plan)
         return self._store
 
+    def _sharded(self, shard: ShardLayout, plan: GroupPlan) -> ShardedParameters:
+        chosen, comm = self.settings, self.collectives
+        memory, resident = chosen.memory, plan.resident
+        return ShardedParameters(shard, plan.dtypes, chosen.device, memory, comm, resident=resident)
+
     def attach(
-        self, param_infos: Sequence[ParamInfo], frozen: Sequence[ParamInfo], accept: Accept, value: Value
+        self, param_infos: Sequence[ParamInfo], frozen: Sequence[ParamInfo], sink: GradientSink, value: Value
     ) -> Attached:
         trained, store = self._store, self._frozen_store(frozen, value)
         trained.adopt(param_infos)
@@ -131,7 +134,8 @@ class ShardedBuilder(ParameterBuilder):
         gatherer = self._gatherer
         gatherer.adopt([trained, store])
         access = Access(self.collectives, gatherer.holding, gatherer.absorb)
-        hooks = GatherHooks(param_infos, accept, self.model, gatherer)
+        self._leaves.expect(param_infos, sink.absent)
+        hooks = GatherHooks(param_infos, sink.accept, self.model, gatherer, self._leaves)
         return Attached(FrozenShards(frozen, store, gatherer), hooks, access)
 
     @cached_property
@@ -139,13 +143,15 @@ class ShardedBuilder(ParameterBuilder):
         """The same for every core: graphs of before a rebuild find their parameters through it."""
         return Gatherer(window=self.settings.prefetch)
 
+    @cached_property
+    def _leaves(self) -> LeafModules:
+        return LeafModules(find_leaves(self.model, self.settings.leaf_modules), self._gatherer)
+
     def _frozen_store(self, frozen: Sequence[ParamInfo], value: Value) -> ShardedParameters:
         plan, settings = self.groups(frozen), self.settings
         layout = settings.layout([t.parameter.numel() for t in frozen], plan.groups)
         shard = ShardedLayout(layout, self.collectives.rank)
-        store = ShardedParameters(
-            shard, plan.dtypes, settings.device, settings.memory, self.collectives, resident=plan.resident
-        )
+        store = self._sharded(shard, plan)
         write_segments(shard, frozen, value, store.owned)
         return store
 

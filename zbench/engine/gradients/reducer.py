@@ -57,14 +57,15 @@ class BucketReducer:
 
     def skip(self, absent: Iterable[int], *, zeros: Collection[int]) -> None:
         """Expect no gradient for the parameters `absent` in this backward. Those in `zeros` have none from
-        earlier backwards either: they count as zero.
+        earlier backwards either: they count as zero. In a backward that does not reduce, do nothing.
         """
-        for index in absent:
+        for index in absent if self._bucket_buffers is not None else ():
             for portion in self.portions[index]:
                 self._missing[portion.bucket] -= 1
                 if index in zeros:
                     self._zeros[portion.bucket].append(portion)
-        self._launch_full()
+        if self._bucket_buffers is not None:
+            self._launch_full()
 
     def filled(self, portion: Portion) -> None:
         """Note that one portion of the current backward's gradients has been written."""

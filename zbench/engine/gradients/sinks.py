@@ -38,6 +38,7 @@ class Gradients(ABC):
         self.reducer, self.portions, self._param_infos = reducer, reducer.portions, param_infos
         self.contributed = [False] * len(self.portions)
         self._arrived = [False] * len(self.portions)
+        self._declared: set[int] = set()
         self._open = False
 
     @classmethod
@@ -87,7 +88,18 @@ class Gradients(ABC):
 
     def _start(self) -> None:
         self._arrived = [False] * len(self.portions)
+        self._declared.clear()
         self._open = True
+
+    def absent(self, indices: Collection[int]) -> None:
+        """Expect no gradient of these parameters in this backward, on this rank."""
+        new = {i for i in indices if not self._arrived[i]} - self._declared
+        self._declared |= new
+        self.reducer.skip(new, zeros=self._unwritten(new))
+
+    def _unwritten(self, indices: Collection[int]) -> Collection[int]:
+        """Return those of which the bucket buffers hold nothing of earlier backwards."""
+        return indices
 
     def _foreseen(self) -> Collection[int]:
         """Return the parameters that will get no gradient in this backward: frozen since the engine was
@@ -100,6 +112,11 @@ class Gradients(ABC):
         if not self._open:
             raise UsageError(
                 "expected engine.backward(loss), got a backward outside of it; do not call loss.backward()"
+            )
+        if index in self._declared:
+            raise UsageError(
+                f"expected no gradient for parameter {index} in this backward any more, got one; do not"
+                " unfreeze parameters in a backward, or use a leaf module's weights outside of its forward"
             )
         if self._arrived[index]:
             raise UsageError(
@@ -142,8 +159,7 @@ class ShardedGradients(Gradients):
     def begin(self, boundary: AccumulationBoundary, loss: Tensor) -> None:
         self._start()
         self.reducer.begin(self._bucket_buffers, first=boundary.first, last=bool(boundary.last))
-        absent = self._foreseen()
-        self.reducer.skip(absent, zeros=absent)
+        self.absent(self._foreseen())
 
     def accept(self, index: int, gradient: Tensor) -> None:
         self._arrive(index)
@@ -196,8 +212,7 @@ class ReplicatedGradients(Gradients):
             self._write_waiting()
         if boundary.last:
             self.reducer.begin(self._bucket_buffers, first=True, last=True)
-            absent = self._foreseen()
-            self.reducer.skip(absent, zeros={i for i in absent if not self.contributed[i]})
+            self.absent(self._foreseen())
 
     def accept(self, index: int, gradient: Tensor) -> None:
         add = self.contributed[index]
@@ -211,6 +226,9 @@ class ReplicatedGradients(Gradients):
         self._open = False
         if self._last:
             self._reduce()
+
+    def _unwritten(self, indices: Collection[int]) -> Collection[int]:
+        return {i for i in indices if not self.contributed[i]}
 
     def settle(self) -> None:
         if not self._reduced:

@@ -5,8 +5,8 @@ what autograd saves of a group is replaced by a reference (`SavedView`), so the 
 Weights that are read as attributes outside of every region stay until the step ends.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 
 import torch
@@ -67,6 +67,7 @@ class Gatherer:
         self.depth = 0
         self._pushed: list[tuple[int, saved_tensors_hooks]] = []
         self._region_end: set[ShardedGroup] = set()
+        self.held_in_backward: dict[object, Sequence[ShardedGroup]] = {}
         self.groups: list[ShardedGroup] = []
         self.adopt(())
 
@@ -125,12 +126,20 @@ class Gatherer:
             for group in kept:
                 self.release(group)
 
-    def hold(self, groups: Sequence[ShardedGroup]) -> None:
-        """Gather the groups that a module's call, or a context, uses."""
+    def begin_use(self, groups: Sequence[ShardedGroup], *, gather: bool = True) -> None:
+        """A module begins to run, or a context is entered, that needs these groups: now, with `gather`."""
         safe = not torch.is_grad_enabled() or self._packs()
         for group in groups:
+            group.frames += 1
+        for group in groups if gather else ():
             self.use(group)
             group.exposed |= not safe
+
+    def end_use(self, groups: Sequence[ShardedGroup]) -> None:
+        """What was begun has ended, well or not."""
+        for group in groups:
+            group.frames -= 1
+            self.release(group)
 
     def touch(self, parameter: nn.Parameter) -> None:
         """Gather the group of a parameter that is read as an attribute of its module.
@@ -197,6 +206,8 @@ class Gatherer:
 
     def release_all(self) -> None:
         """Release every unused group, at the end of a backward or after an exception."""
+        while self.held_in_backward:
+            self.end_use(self.held_in_backward.popitem()[1])
         for group in self.groups:
             if group.full is not None and not group.frames and not group.exposed:
                 self._drop(group)
@@ -204,20 +215,6 @@ class Gatherer:
     def holding(self, parameters: Sequence[nn.Parameter]) -> "Held":
         """Return a context in which these parameters are whole."""
         return Held(self, self.groups_of(parameters))
-
-    @contextmanager
-    def reading(self, parameter: nn.Parameter) -> Iterator[None]:
-        """Hold the whole value of one parameter, outside of any forward or backward."""
-        group, _ = self.members[id(parameter)]
-        here = group.full is not None
-        if not here:
-            group.store.unshard(group)
-        group.store.wait_for_unshard(group)
-        try:
-            yield
-        finally:
-            if not here:
-                group.store.reshard(group)
 
 
 class Packer:
@@ -268,14 +265,10 @@ class Held(AbstractContextManager[None]):
 
     def __enter__(self) -> None:
         self.gatherer.enter(_CONTEXT)
-        for group in self.groups:
-            group.frames += 1
-        self.gatherer.hold(self.groups)
+        self.gatherer.begin_use(self.groups)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for group in self.groups:
-            group.frames -= 1
-            self.gatherer.release(group)
+        self.gatherer.end_use(self.groups)
         self.gatherer.leave()

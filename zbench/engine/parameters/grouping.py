@@ -1,6 +1,6 @@
 """Which parameters are stored, gathered and reduced together."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -42,12 +42,18 @@ def replicated_groups(
 
 
 def module_groups(
-    model: nn.Module, param_infos: Sequence[ParamInfo], dtype: torch.dtype, threshold: int
+    model: nn.Module,
+    param_infos: Sequence[ParamInfo],
+    dtype: torch.dtype,
+    threshold: int,
+    leaves: Container[nn.Module] = (),
 ) -> GroupPlan:
-    """Group parameters by the module that owns them; all of at most `threshold` elements share one group."""
+    """Group parameters by the module that owns them, those below one of `leaves` by that; all of at most
+    `threshold` elements share one group.
+    """
     owner: dict[int, int] = {}
     for number, module in enumerate(model.modules()):
-        for p in module.parameters(recurse=False):
+        for p in module.parameters(recurse=module in leaves):
             owner.setdefault(id(p), number)
     dtypes, dtype_groups = _dtype_groups(param_infos, dtype)
     groups: list[GatherGroup] = []

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from zbench.engine.parameters.gathering import Gatherer
+from zbench.engine.parameters.leaves import LeafModules
 from zbench.engine.parameters.released import is_released, kinds_of
 from zbench.engine.parameters.replicated import ParamInfo
 from zbench.engine.parameters.state_hooks import StateHooks
@@ -111,15 +112,18 @@ class WatchedParameters(dict[str, nn.Parameter | None]):
 class GatheredForward:
     """The `forward` of a module: its groups stay gathered while it runs, whatever ends it.
 
-    A module without children has them gathered when it begins; another, when it reads them.
+    A module without children, or a `leaf`, has them gathered when it begins; another, when it reads them.
     """
 
-    def __init__(self, module: nn.Module, number: int, gatherer: Gatherer) -> None:
+    def __init__(
+        self, module: nn.Module, number: int, gatherer: Gatherer, leaf: LeafModules | None = None
+    ) -> None:
         self._inner = module.forward
         self._was_set = "forward" in vars(module)
         self._module, self._number, self._gatherer = module, number, gatherer
-        self._groups = gatherer.groups_of(module._parameters.values())
-        self._whole = not any(True for _ in module.children())
+        self._leaf = leaf
+        self._groups = gatherer.groups_of(module.parameters() if leaf else module._parameters.values())
+        self._whole = leaf is not None or not any(True for _ in module.children())
         self.closed = False
         update_wrapper(self, self._inner)
         module.forward = self
@@ -128,19 +132,18 @@ class GatheredForward:
         if self.closed:
             return self._inner(*args, **kwargs)
         gatherer, groups = self._gatherer, self._groups
+        recomputes = torch._C._current_graph_task_id() >= 0  # what a checkpoint forgot: its graph is not used
+        leaf = self._leaf if torch.is_grad_enabled() and not recomputes else None
+        watch = leaf.watch(self._module, (args, kwargs)) if leaf else _ignore
         gatherer.enter(self._number)
-        for group in groups:
-            group.frames += 1
         try:
-            if self._whole:
-                gatherer.hold(groups)
-            return self._inner(*args, **kwargs)
+            gatherer.begin_use(groups, gather=self._whole)
+            outputs = self._inner(*args, **kwargs)
         finally:
-            for group in groups:
-                group.frames -= 1
-                if not group.frames:
-                    gatherer.release(group)
+            gatherer.end_use(groups)
             gatherer.leave()
+        watch(outputs)
+        return outputs
 
     def remove(self) -> None:
         """Give the module its own forward back; where somebody has wrapped this one, only call through."""
@@ -161,6 +164,10 @@ class GatheredForward:
         return own_forward, (self._module,)
 
 
+def _ignore(outputs: object) -> None:
+    return
+
+
 def own_forward(module: nn.Module) -> MethodType:
     """Return the forward of a module's class, bound to it: what copies and pickles of a module get."""
     return MethodType(type(module).forward, module)
@@ -179,6 +186,7 @@ class GatherHooks(GradientHooks):
         accept: Callable[[int, Tensor], None],
         model: nn.Module,
         gatherer: Gatherer,
+        leaves: LeafModules,
     ) -> None:
         super().__init__(param_infos, accept, model, gatherer)
         self._gatherer = gatherer
@@ -187,9 +195,9 @@ class GatherHooks(GradientHooks):
         for module in self._owners:
             module._parameters = WatchedParameters(module._parameters, gatherer.touch)
         self._forwards = [
-            GatheredForward(m, k, gatherer)
+            GatheredForward(m, k, gatherer, leaves if m in leaves.modules else None)
             for k, m in modules
-            if k == 0 or gatherer.groups_of(m._parameters.values())
+            if k == 0 or m in leaves.modules or gatherer.groups_of(m._parameters.values())
         ]
 
     def after_backward(self) -> None:

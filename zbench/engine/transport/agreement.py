@@ -23,7 +23,10 @@ from zbench.errors import RanksDisagreeError, UsageError
 
 REDUCTIONS, GATHERS = "reduces", "gathers"
 CHANNELS = (REDUCTIONS, GATHERS)
-_REMEDY = "make every rank call the same modules, and read the same weights, in the same order"
+_REMEDY = (
+    "make every rank call the same modules, and read the same weights, in the same order; at stage 3, name"
+    " modules that route to experts in leaf_modules"
+)
 PATIENCE = 5.0
 """Seconds after which a waiting rank tells the others which call it waits for."""
 _SECONDS_TO_HEAR = 5.0
