@@ -119,6 +119,11 @@ class EngineSpec(GrownModel):
     communication_dtype: Dtype | None = Field(
         None, description="What gradients are reduced in; missing: as they are accumulated."
     )
+    buffer_dtype: Literal["float32"] | None = Field(
+        None,
+        description="What the model's float32 buffers, such as running statistics, become; missing: as"
+        " `dtype`. `float32` keeps them.",
+    )
     initial_loss_scale: float = Field(65536.0, gt=0, description="First loss scale of float16.")
     loss_scale_window: int = Field(
         1000, ge=1, description="Steps without overflow after which the loss scale doubles (float16)."

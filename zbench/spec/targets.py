@@ -20,7 +20,7 @@ from zbench.spec.trial import TrialSpec
 _MIXED = {"float32": SingleQuotedScalarString("no"), "bfloat16": "bf16", "float16": "fp16"}
 _BUILT_IN_ONLY = (
     "offload_schedule", "offload_ratio", "optimizer_threads", "rollback", "accumulation_mode", "reduce_at",
-    "grad_accum_dtype", "communication_dtype", "compile", "leaf_modules",
+    "grad_accum_dtype", "communication_dtype", "compile", "leaf_modules", "buffer_dtype",
 )  # fmt: skip
 _SIZES = (
     "reduce_bucket_size", "allgather_bucket_size", "sub_group_size", "prefetch_bucket_size",

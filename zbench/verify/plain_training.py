@@ -70,7 +70,8 @@ class _PlainRun:
         trained = {n: p for n, p in model.named_parameters() if p.requires_grad and not _frozen(n, task.spec)}
         self._adam = PlainAdam(trained, task.spec, torch.float64 if self._exact else torch.float32)
         dtype = torch.float64 if self._exact else torch_dtype(task.spec.dtype)
-        self._model = _cast(model, dtype).to(task.device)
+        buffers = dtype if self._exact else torch_dtype(task.spec.buffer_dtype or task.spec.dtype)
+        self._model = _cast(model, dtype, buffers).to(task.device)
         self._parameters = {n: p for n, p in self._model.named_parameters() if n in trained}
         for name, parameter in self._model.named_parameters():
             parameter.requires_grad_(name in trained)
@@ -161,9 +162,10 @@ def _frozen(name: str, spec: EngineSpec) -> bool:
     return group is not None and group.frozen
 
 
-def _cast(model: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """Cast float32 parameters and buffers to `dtype`; to float64, every floating one."""
-    for tensor in [*model.parameters(), *model.buffers()]:
-        if tensor.dtype == torch.float32 or (dtype == torch.float64 and tensor.is_floating_point()):
-            tensor.data = tensor.data.to(dtype)
+def _cast(model: nn.Module, dtype: torch.dtype, buffers: torch.dtype) -> nn.Module:
+    """Cast float32 parameters to `dtype` and float32 buffers to `buffers`; to float64, all floating ones."""
+    parameters = [(p, dtype) for p in model.parameters()]
+    for tensor, to in [*parameters, *((buffer, buffers) for buffer in model.buffers())]:
+        if tensor.dtype == torch.float32 or (to == torch.float64 and tensor.is_floating_point()):
+            tensor.data = tensor.data.to(to)
     return model

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from zbench.engine.adam import AdamBackend
 from zbench.engine.assembly import settings
-from zbench.engine.assembly.discovery import collect, collect_frozen, make_groups, prepare
+from zbench.engine.assembly.discovery import check_buffers, collect, collect_frozen, make_groups, prepare
 from zbench.engine.assembly.optimizer import make_adam, make_optimizer
 from zbench.engine.assembly.parameters import PARAMETER_BUILDERS, ParameterBuilder, ParameterSettings
 from zbench.engine.assembly.settings import DTYPES
@@ -65,11 +65,14 @@ def build_engine(
 ) -> Engine:
     """Return an engine that trains `model` as `spec` says, starting from the values of rank 0's model.
 
-    The model stays on its device. Its float32 parameters and buffers take `spec.dtype`; others keep theirs.
+    The model stays on its device. Its float32 parameters take `spec.dtype`, and its float32 buffers
+    `spec.buffer_dtype`, where that is set; other tensors keep theirs.
     Without torch.distributed the world is one rank. UsageError for what this engine cannot do.
     """
     check_unused(model)
     find_leaves(model, spec.leaf_modules)  # refuses what is not there
+    dtype, buffers = DTYPES[spec.dtype], DTYPES[spec.buffer_dtype or spec.dtype]
+    check_buffers(model, dtype, buffers)
     instruments = instruments or Instruments()
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     memories = instruments.memories(device)
@@ -81,7 +84,7 @@ def build_engine(
     share = settings.share(spec, memories, count, collectives.world_size)
     counting, clip = settings.accumulation(spec), settings.clip(spec)
     policies = Policies(counting, clip, scaling, share, collectives, transport.close)
-    prepare(model, DTYPES[spec.dtype], collectives)
+    prepare(model, dtype, buffers, collectives)
     builder = _CoreBuilder(model, spec, memories, transport, policies, instruments, groups)
     return Engine(model, builder.build, policies, groups)
 
@@ -203,9 +206,8 @@ class _CoreBuilder:
         polls = spec.offload_schedule == "speculative" or bool(spec.leaf_modules)
         reducer = BucketReducer(comm, reduced, in_flight=config.in_flight, polls=polls)
         factory = BucketBufferFactory(config, reduced.sums)
-        chosen = (
-            gradients_type(spec) if comm.world_size > 1 else ReplicatedGradients
-        )  # alone, nothing is sent
+        several = comm.world_size > 1  # alone, nothing is sent
+        chosen = gradients_type(spec) if several else ReplicatedGradients
         return reduced, chosen.build(reducer, param_infos, factory)
 
     def _schedule(

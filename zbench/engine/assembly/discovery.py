@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from zbench.engine.optimizer.shard_optimizer import ParamGroup
 from zbench.engine.parameters.deferred import is_part
@@ -71,8 +72,19 @@ def collect_frozen(model: nn.Module, param_infos: Sequence[ParamInfo]) -> list[P
     return [ParamInfo(index, name, p, -1) for index, (name, p) in enumerate(found)]
 
 
-def prepare(model: nn.Module, dtype: torch.dtype, collectives: Collectives) -> None:
-    """Broadcast rank 0's values to every rank; cast what is not trained from float32 to `dtype`.
+def check_buffers(model: nn.Module, dtype: torch.dtype, buffers: torch.dtype) -> None:
+    """Raise UsageError for a module that cannot compute with weights of `dtype` beside buffers of another."""
+    for name, module in model.named_modules() if dtype != buffers else ():
+        if isinstance(module, _BatchNorm) and module.affine and module.track_running_stats:
+            raise UsageError(
+                f"buffer_dtype: {name!r} ({type(module).__name__}) refuses statistics of {buffers} beside"
+                f" weights of {dtype}; leave buffer_dtype out, or build the module with affine=False"
+            )
+
+
+def prepare(model: nn.Module, dtype: torch.dtype, buffers: torch.dtype, collectives: Collectives) -> None:
+    """Broadcast rank 0's values to every rank; cast float32 parameters that are not trained to `dtype`, and
+    float32 buffers to `buffers`.
 
     UsageError for a parameter without memory for each of its elements.
     """
@@ -89,9 +101,10 @@ def prepare(model: nn.Module, dtype: torch.dtype, collectives: Collectives) -> N
     works += [_broadcast(_distinct(buffer.data), collectives) for buffer in model.buffers()]
     for work in works:
         work.wait()
-    for tensor in [*(p for p in model.parameters() if not p.requires_grad), *model.buffers()]:
+    frozen = [(p, dtype) for p in model.parameters() if not p.requires_grad]
+    for tensor, to in [*frozen, *((buffer, buffers) for buffer in model.buffers())]:
         if tensor.dtype == torch.float32 and not is_part(tensor):
-            tensor.data = tensor.data.to(dtype)
+            tensor.data = tensor.data.to(to)
 
 
 def _distinct(tensor: Tensor) -> Tensor:

@@ -153,9 +153,8 @@ class CastBucketBuffers(BucketBuffers):
         self._pooled.release()
 
     def bytes_by_category(self) -> dict[str, int]:
-        return (
-            self._inner.bytes_by_category()
-        )  # the pool is that of a step with one backward, and counted there
+        # the pool is that of a step with one backward, and counted there
+        return self._inner.bytes_by_category()
 
 
 class ZeroCopyBucketBuffers(BucketBuffers):

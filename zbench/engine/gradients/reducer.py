@@ -59,13 +59,14 @@ class BucketReducer:
         """Expect no gradient for the parameters `absent` in this backward. Those in `zeros` have none from
         earlier backwards either: they count as zero. In a backward that does not reduce, do nothing.
         """
-        for index in absent if self._bucket_buffers is not None else ():
+        if self._bucket_buffers is None:
+            return
+        for index in absent:
             for portion in self.portions[index]:
                 self._missing[portion.bucket] -= 1
                 if index in zeros:
                     self._zeros[portion.bucket].append(portion)
-        if self._bucket_buffers is not None:
-            self._launch_full()
+        self._launch_full()
 
     def filled(self, portion: Portion) -> None:
         """Note that one portion of the current backward's gradients has been written."""

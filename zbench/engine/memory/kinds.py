@@ -7,19 +7,7 @@ from torch import Tensor
 
 from zbench.engine.protocols import Copy as Copy
 from zbench.engine.protocols import Memory as Memory
-
-
-class Copied:
-    """A copy that has been made, or that later work on both memories is ordered behind."""
-
-    def wait(self) -> None:
-        """Return at once."""
-
-    def release(self) -> None:
-        """Return at once."""
-
-    def is_completed(self) -> bool:
-        return True
+from zbench.engine.transport.works import Done
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +28,11 @@ class DeviceMemory:
 
     def copy_in(self, source: Tensor, target: Tensor) -> Copy:
         target.copy_(source)
-        return Copied()
+        return Done()
 
     def copy_out(self, source: Tensor, target: Tensor) -> Copy:
         target.copy_(source)
-        return Copied()
+        return Done()
 
 
 class _CopyEvent:
@@ -99,7 +87,7 @@ class PinnedHostMemory:
         """Copy on a stream of its own, so that copies run beside the computation."""
         if self.stream is None:
             target.copy_(source)
-            return Copied()
+            return Done()
         self.stream.wait_stream(torch.cuda.current_stream(source.device))
         with torch.cuda.stream(self.stream):
             target.copy_(source, non_blocking=True)
@@ -112,7 +100,7 @@ class PinnedHostMemory:
         """Copy on the current stream, so what is launched there later needs no other order."""
         target.copy_(source, non_blocking=True)
         if self.stream is None:
-            return Copied()
+            return Done()
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(torch.cuda.current_stream(target.device))
         return _CopyToDevice(event, target.device)

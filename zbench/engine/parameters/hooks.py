@@ -105,9 +105,6 @@ class WatchedParameters(dict[str, nn.Parameter | None]):
         """Copies and pickles are ordinary dicts: they belong to no engine."""
         return dict, (dict(self),)
 
-    def __reduce_ex__(self, protocol: object) -> tuple[Any, ...]:
-        return self.__reduce__()
-
 
 class GatheredForward:
     """The `forward` of a module: its groups stay gathered while it runs, whatever ends it.

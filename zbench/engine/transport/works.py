@@ -7,9 +7,12 @@ from zbench.engine.protocols import Work
 
 
 class Done:
-    """A work with nothing left to do."""
+    """A work, or a copy, with nothing left to do, or that later work is ordered behind."""
 
     def wait(self) -> None:
+        """Return at once."""
+
+    def release(self) -> None:
         """Return at once."""
 
     def is_completed(self) -> bool:
