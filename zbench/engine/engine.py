@@ -4,7 +4,7 @@ import math
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -97,6 +97,9 @@ class Engine:
     def _core(self) -> Core:
         return self._cores[0]
 
+    def _reporting(self) -> AbstractContextManager[None]:  # errors reach ranks that wait for this one
+        return self._core.summarizer.agreement.reporting() if self._cores else nullcontext()
+
     def backward(self, loss: Tensor, last: bool | None = None, *, retain_graph: bool = False) -> None:
         """Compute and add up gradients of `loss` (a scalar); `last` marks a step's last backward in
         multi_backward. retain_graph: keep the graph for another backward, as torch does.
@@ -104,18 +107,18 @@ class Engine:
         An exception leaves the engine as it was after the previous step: gradients of this step are
         forgotten. So does an interrupt, which is raised when the backward has ended (a second one at once).
         """
-        self._integrity.check()
-        boundary = self._policies.accumulation.next(last)
-        check_no_gradients((t.name, t.parameter) for t in self._core.param_infos)
-        scale = self._policies.scaling.scale
-        loss = loss if scale == 1.0 else loss * scale
-        if boundary.first:
-            self._renew()
-        core = self._core
-        core.access.absorb()
-        core.hooks.begin(only=boundary.first and boundary.last is not False)
+        with self._reporting():
+            self._integrity.check()
+            boundary = self._policies.accumulation.next(last)
+            check_no_gradients((t.name, t.parameter) for t in self._core.param_infos)
+            if boundary.first:
+                self._renew()
+            core, scale = self._core, self._policies.scaling.scale
+            loss = loss if scale == 1.0 else loss * scale
+            core.access.absorb()
+            core.hooks.begin(only=boundary.first and boundary.last is not False)
         try:
-            with uninterrupted():
+            with uninterrupted(), self._reporting():
                 core.schedule.begin(last=bool(boundary.last))
                 core.gradients.begin(boundary, loss)
                 with self._policies.share.watching():
@@ -124,7 +127,8 @@ class Engine:
                 core.hooks.after_backward()
                 self._policies.accumulation.done()
         except BaseException:
-            with uninterrupted(), self._integrity.whole("a backward that failed could not be undone"):
+            undone = self._integrity.whole("a backward that failed could not be undone")
+            with suppress(Exception), uninterrupted(), undone:
                 core.hooks.after_backward()
                 self._forget_step()
             raise
@@ -136,9 +140,9 @@ class Engine:
         Any other exception leaves every bit as it was on every rank: `step` may be called again. An interrupt
         is raised when the step has been taken (a second one at once).
         """
-        self._integrity.check()
-        self._policies.accumulation.check_step()
-        with uninterrupted():
+        with uninterrupted(), self._reporting():
+            self._integrity.check()
+            self._policies.accumulation.check_step()
             info = self._step(grad_norm)
             if self._policies.share.decide(self.collectives, self._core.optimizer.count):
                 self._rebuild()
@@ -223,8 +227,7 @@ class Engine:
 
     def full_parameters(self) -> dict[str, Tensor]:
         """Return name -> a copy of the whole parameter (float32 masters where trained), on every rank."""
-        self._check_members()
-        values = self._core.state.full_values()
+        values = self._checked_state().full_values()
         return {name: values[name] for name, _ in self.model.named_parameters()}
 
     def first_moments(self) -> dict[str, Tensor]:
@@ -233,22 +236,21 @@ class Engine:
 
     @torch.no_grad()
     def state_dict(self) -> dict[str, Tensor]:
-        """Return everything a resumed run needs, consolidated, the same on every rank; see `state` for the
-        keys.
-        """
+        """Return everything a resumed run needs, the same on every rank; `checkpoint.state` lists the keys."""
+        return self._checked_state().full()
+
+    def _checked_state(self) -> EngineState:
         self._check_members()
-        return self._core.state.full()
+        return self._core.state
 
     def state_entries(self) -> list[StateEntry]:
         """Return the same as entries that are read one at a time, by every rank in the same order."""
-        self._check_members()
-        return list(self._core.state.entries())
+        return list(self._checked_state().entries())
 
     @torch.no_grad()
     def local_state(self) -> LocalState:
         """Return this rank's part of the same, for a sharded checkpoint."""
-        self._check_members()
-        return self._core.state.local()
+        return self._checked_state().local()
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:

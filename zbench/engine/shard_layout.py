@@ -2,11 +2,8 @@
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
 
 from zbench.engine.partition import Extent, Layout
 
@@ -65,13 +62,6 @@ class ShardLayout(ABC):
     def segments_to_save(self) -> Sequence[Segment]:
         """The segments that this rank writes to a sharded checkpoint; together the ranks write every one."""
 
-    @abstractmethod
-    def assemble(self, local: Tensor, gather: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the flat tensor [layout.length] from every rank's `local` [length].
-
-        gather: returns all ranks' tensors [world_size, length]; a collective.
-        """
-
     def _segments(self) -> Iterator[Segment]:
         order = sorted(
             (i for i, s in enumerate(self.layout.spans) if s.numel), key=lambda i: self.layout.spans[i].start
@@ -115,13 +105,6 @@ class ShardedLayout(ShardLayout):
     def segments_to_save(self) -> Sequence[Segment]:
         return self.segments
 
-    def assemble(self, local: Tensor, gather: Callable[[Tensor], Tensor]) -> Tensor:
-        gathered = gather(local)
-        extents = (self.local(block) for block in self.layout.blocks)
-        return torch.cat(
-            [gathered.new_empty(0), *(gathered[:, e.start : e.stop].reshape(-1) for e in extents)]
-        )
-
 
 class WholeLayout(ShardLayout):
     """Keeps everything, the same on every rank. Each bucket is one block, so that it can be gathered in
@@ -147,6 +130,3 @@ class WholeLayout(ShardLayout):
     @property
     def segments_to_save(self) -> Sequence[Segment]:
         return () if self.rank else self.segments
-
-    def assemble(self, local: Tensor, gather: Callable[[Tensor], Tensor]) -> Tensor:
-        return local

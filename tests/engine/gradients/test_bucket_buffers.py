@@ -70,7 +70,7 @@ class BucketBuffersSuite(ABC):
         for bucket in buffers.buckets:
             buffers.open(bucket.index)
         assert all(held >= 0 for held in buffers.bytes_by_category().values())
-        buffers.release()
+        buffers.release(used=True)
         assert not self.pooled or sum(buffers.bytes_by_category().values()) == 0
 
 
@@ -86,7 +86,7 @@ class TestPooled(BucketBuffersSuite):
         buffers.open(first.index)
         buffers.open(second.index)
         buffers.close(first.index)
-        buffers.release_unused()
+        buffers.release(used=False)
         assert buffers.bytes_by_category() == {"buckets": second.length * 4}
 
 

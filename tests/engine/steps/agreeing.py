@@ -11,8 +11,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zbench.engine import Engine, build_engine
+from zbench.engine.assembly import build
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.transport import agreement, choose
+from zbench.engine.transport.process_group import ProcessGroupCollectives
 from zbench.spec.engine import EngineSpec
 
 Values = dict[str, Tensor]
@@ -39,15 +41,25 @@ class Routed(nn.Module):
 
 @contextmanager
 def connected(group: dist.ProcessGroup, way: str, seconds: float = 60.0) -> Iterator[dist.ProcessGroup]:
-    """Yield a group of the same ranks with its own deadline, that reads memory or goes by sockets."""
+    """Yield a group of the same ranks with its own deadline, that reads memory, goes by sockets or (backend)
+    calls the backend's collectives, which carry nothing that could be checked.
+    """
     options = group._get_backend(torch.device("cpu")).options
     before, options._timeout = options._timeout, timedelta(seconds=seconds)
     probe = choose.probe_peers if way == "memory" else lambda group: None
     try:
         with mock.patch.object(choose, "probe_peers", probe), mock.patch.object(agreement, "PATIENCE", 0.3):
-            yield group
+            if way == "backend":
+                with mock.patch.object(build, "choose_collectives", _by_the_backend):
+                    yield group
+            else:
+                yield group
     finally:
         options._timeout = before
+
+
+def _by_the_backend(group: dist.ProcessGroup, *_: object) -> ProcessGroupCollectives:
+    return ProcessGroupCollectives(group, torch.device("cpu"))
 
 
 def heard(call: Callable[[], object]) -> str:
@@ -104,6 +116,33 @@ def one_reads(group: dist.ProcessGroup, way: str) -> str:
             engine.step()
 
         said = heard(step)
+        engine.close()
+        return said
+
+
+def one_raises(group: dist.ProcessGroup, way: str, where: str, stage: int) -> str:
+    """Rank 0 alone raises before its backward, in it, or at a step without one, and leaves the engine."""
+    with connected(group, way) as mine:
+        model, alone = Routed(), dist.get_rank(group) == 0
+        engine = _engine(mine, model, zero_stage=stage)
+        engine.backward(model(torch.ones(2, WIDTH)).sum())
+        engine.step()
+
+        def fail(gradient: Tensor) -> None:
+            raise ValueError("in a hook")
+
+        def step() -> None:
+            loss = model(torch.ones(2, WIDTH)).sum()
+            if alone and where == "before":
+                model.first.bias.grad = torch.ones(WIDTH)
+            if alone and where == "inside":
+                loss.register_hook(fail)
+            if not (alone and where == "without"):
+                engine.backward(loss)
+            engine.step()
+
+        said = heard(step)
+        dist.barrier(group)
         engine.close()
         return said
 

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.engine.ranks import RankPool
+from tests.engine.steps.agreeing import WIDTH
 
 CASES = "tests.engine.steps.agreeing:"
 WAYS = ["memory", "sockets"]
@@ -38,6 +39,24 @@ def test_where_ranks_wait_for_one_another_the_deadline_says_in_which_calls(ranks
         assert said.startswith("RanksDisagreeError"), said
         assert "rank 0 reduces the gradients of bucket" in said
         assert "rank 1 gathers the step's norm and flags" in said
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("where", "stage"), [("before", 3), ("inside", 3), ("without", 2)])
+def test_an_error_on_one_rank_alone_ends_the_others_with_that_reason(
+    ranks: RankPool, way: str, where: str, stage: int
+) -> None:
+    first, second = ranks.run(2, CASES + "one_raises", way, where, stage)
+    assert first.startswith("ValueError: in a hook" if where == "inside" else "UsageError"), first
+    assert second.startswith("RanksDisagreeError: rank 0 has stopped: " + first[:40]), second
+
+
+def test_behind_a_backend_without_headers_the_step_compares_a_hash_of_all_calls(ranks: RankPool) -> None:
+    for said, same in ranks.run(2, CASES + "other_order", "backend", WIDTH, {}):
+        assert said.startswith("RanksDisagreeError"), said
+        assert "rank 0 gathers the weights experts.0" in said
+        assert "rank 1 gathers the weights experts.1" in said
+        assert same, "the step must not be taken"
 
 
 @pytest.mark.parametrize("backend", ["gloo", "cpu:gloo", "cpu:gloo,cuda:gloo"])

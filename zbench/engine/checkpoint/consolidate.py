@@ -1,7 +1,7 @@
-"""One parameter at a time, whole, from the parts that the ranks hold."""
+"""Whole parameters from the parts that the ranks hold."""
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -9,7 +9,8 @@ from torch import Tensor
 from zbench.engine.protocols import Collectives, Tag
 from zbench.engine.shard_layout import Segment, ShardLayout
 
-_WHOLE = Tag("the state of one parameter")
+_WHOLE = Tag("the state of some parameters")
+_AT_ONCE = 1 << 22  # elements of several parameters that pass through the device together
 
 
 class Consolidator:
@@ -17,31 +18,54 @@ class Consolidator:
 
     def __init__(self, shard: ShardLayout, collectives: Collectives) -> None:
         self.shard, self.collectives = shard, collectives
+        layout = shard.layout
         self._segments: defaultdict[int, list[Segment]] = defaultdict(list)
         for s in shard.segments:
-            self._segments[s.parameter].append(s)
+            if s.flat < layout.spans[s.parameter].stop:  # not padding alone
+                self._segments[s.parameter].append(s)
+        self._pieces = {
+            i: [(i, rank, at, length) for _, rank, _, at, length in layout.runs(span, layout.blocks)]
+            for i, span in enumerate(() if shard.keeps_all else layout.spans)
+        }
 
-    def whole(self, index: int, part: Callable[[Segment], Tensor], dtype: torch.dtype) -> Tensor:
-        """Return one parameter's elements [numel] in CPU memory; `part` returns this rank's of a segment."""
-        span = self.shard.layout.spans[index]
+    def whole(
+        self, indices: Sequence[int], part: Callable[[Segment], Tensor], dtype: torch.dtype
+    ) -> list[Tensor]:
+        """Return the elements [numel] of some parameters in CPU memory; `part` returns this rank's of a
+        segment.
+        """
+        found: list[Tensor] = []
+        while len(found) < len(indices):
+            batch, elements = list[int](), 0
+            for i in indices[len(found) :]:
+                elements += self.shard.layout.spans[i].numel
+                if batch and elements > _AT_ONCE:
+                    break
+                batch.append(i)
+            found += self._gathered(batch, part, dtype)
+        return found
+
+    def _gathered(
+        self, batch: Sequence[int], part: Callable[[Segment], Tensor], dtype: torch.dtype
+    ) -> list[Tensor]:
+        spans = self.shard.layout.spans
         mine = [
-            part(s)[: min(s.length, span.stop - s.flat)].to("cpu", dtype)
-            for s in self._segments[index]
-            if s.flat < span.stop
+            part(s)[: min(s.length, spans[i].stop - s.flat)].to("cpu", dtype)
+            for i in batch
+            for s in self._segments[i]
         ]
         own = torch.cat([torch.empty(0, dtype=dtype), *mine])
         if self.shard.keeps_all:
-            return own
-        layout = self.shard.layout
-        pieces = [(rank, at, n) for _, rank, _, at, n in layout.runs(span, layout.blocks)]
-        lengths = [0] * self.collectives.world_size
-        for rank, _, length in pieces:
-            lengths[rank] += length
-        sent = own.new_zeros(max(lengths))
+            return [values.clone() for values in own.split([spans[i].numel for i in batch])]  # type: ignore[no-untyped-call]
+        pieces = [piece for i in batch for piece in self._pieces[i]]
+        taken = [0] * self.collectives.world_size
+        for _, rank, _, length in pieces:
+            taken[rank] += length
+        sent = own.new_zeros(max(taken))
         sent[: own.numel()] = own
         gathered = self.collectives.all_gather_small(sent, _WHOLE)
-        found, taken = own.new_empty(span.numel), [0] * len(lengths)
-        for rank, at, length in pieces:
-            found[at : at + length] = gathered[rank, taken[rank] : taken[rank] + length]
+        found, taken = {i: own.new_empty(spans[i].numel) for i in batch}, [0] * len(taken)
+        for i, rank, at, length in pieces:
+            found[i][at : at + length] = gathered[rank, taken[rank] : taken[rank] + length]
             taken[rank] += length
-        return found
+        return [found[i] for i in batch]

@@ -19,12 +19,10 @@ from zbench.engine.optimizer.shard_optimizer import MOMENTS, ShardOptimizer
 from zbench.engine.parameters.frozen import Frozen
 from zbench.engine.parameters.replicated import Parameters, ParamInfo, write_segments
 from zbench.engine.policies import LossScaling
-from zbench.engine.protocols import Collectives, Tag
+from zbench.engine.protocols import Collectives
 from zbench.engine.shard_layout import Segment
-from zbench.engine.transport.pieces import all_gather_to_host
 from zbench.errors import UsageError
 
-_STATE = Tag("the optimizer's state")
 _TRAINED = ("param", "frozen")  # where a trained parameter's values are looked for
 _FROZEN = ("frozen", "param")
 
@@ -87,21 +85,15 @@ class EngineState:
         self._trained = {id(t.parameter): t for t in param_infos}
         self._consolidator = Consolidator(self.shard, collectives)
 
-    def full_masters(self) -> dict[str, Tensor]:
-        """Return name -> float32 master weights, whole, on every rank."""
-        local = torch.zeros(self.shard.length, dtype=torch.float32)
-        for s in self.shard.segments:
-            local[s.local : s.local + s.length].copy_(self._master(s))
-        return self._whole(local)
-
     def full_values(self) -> dict[str, Tensor]:
         """Return name -> float32 values of every parameter, whole, on every rank."""
-        return {**self.full_masters(), **{t.name: self.frozen.read(t).float() for t in self.frozen.members}}
+        frozen = {t.name: self.frozen.read(t).float() for t in self.frozen.members}
+        return {**self._whole(self._master, torch.float32), **frozen}
 
     def full_moments(self, kind: str) -> dict[str, Tensor]:
         """Return name -> one kind of moment, whole, on every rank; empty where there is none."""
         local = self.optimizer.moments.get(kind)
-        return {} if local is None else self._whole(local.cpu())
+        return {} if local is None else self._whole(_in(local), self.optimizer.moments.dtype)
 
     def entries(self) -> Iterator[StateEntry]:
         """Yield the whole state; every rank reads the same entries in the same order, one at a time."""
@@ -129,14 +121,14 @@ class EngineState:
 
     def master(self, t: ParamInfo) -> Tensor:
         """Return one parameter's whole master weights, float32, on every rank."""
-        return self._consolidator.whole(t.index, self._master, torch.float32).view(t.parameter.shape)
+        return self._consolidator.whole([t.index], self._master, torch.float32)[0].view(t.parameter.shape)
 
     def moment(self, t: ParamInfo, kind: str) -> Tensor:
         """Return one kind of moment of one parameter, whole, on every rank."""
         buffer = self.optimizer.moments.get(kind)
         assert buffer is not None
-        whole = self._consolidator.whole(t.index, _in(buffer), self.optimizer.moments.dtype)
-        return whole.view(t.parameter.shape)
+        whole = self._consolidator.whole([t.index], _in(buffer), self.optimizer.moments.dtype)
+        return whole[0].view(t.parameter.shape)
 
     def value(self, parameter: nn.Parameter) -> Tensor:
         """Return a parameter's whole value, in float32 where it is trained, on every rank."""
@@ -254,14 +246,10 @@ class EngineState:
     def _master(self, s: Segment) -> Tensor:
         return self.optimizer.masters[s.dtype_group].of(s)
 
-    def _whole(self, local: Tensor) -> dict[str, Tensor]:
-        """Return name -> whole tensor, from every rank's `local` [shard.length]."""
-        flat = self.shard.assemble(local, lambda part: all_gather_to_host(self.collectives, part, _STATE))
-        spans = self.shard.layout.spans
-        return {
-            t.name: flat[spans[t.index].start : spans[t.index].stop].view(t.parameter.shape).clone()
-            for t in self.param_infos
-        }
+    def _whole(self, part: Callable[[Segment], Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+        """Return name -> whole tensor, from every rank's parts of the segments."""
+        values = self._consolidator.whole([t.index for t in self.param_infos], part, dtype)
+        return {t.name: v.view(t.parameter.shape) for t, v in zip(self.param_infos, values, strict=True)}
 
 
 def _of_kind(state: Mapping[str, Tensor], kind: str, param_info: ParamInfo) -> Tensor | None:

@@ -6,11 +6,10 @@ from functools import partial
 from torch import nn
 
 from zbench.engine.compiled.backend import compile_in_place, undo_compile
+from zbench.engine.compiled.buffers import StepReducedGradientBuffer, step_buffers
 from zbench.engine.compiled.registry import StepRegistry
 from zbench.engine.compiled.sink import CompiledGradients
-from zbench.engine.gradients.buffer_factory import BucketBufferFactory
 from zbench.engine.gradients.config import ReductionConfig
-from zbench.engine.gradients.reduced_buffers import StepReducedGradientBuffer
 from zbench.engine.gradients.reducer import BucketReducer
 from zbench.engine.parameters.replicated import ParamInfo
 
@@ -25,7 +24,7 @@ def compile_model(
     reduced_gradients = StepReducedGradientBuffer(config)
     reducer = BucketReducer(config.collectives, reduced_gradients, in_flight=config.in_flight)
     registry = StepRegistry([t.parameter for t in param_infos])
-    buffers = BucketBufferFactory(config, reduced_gradients.sums).pooled()
+    buffers = step_buffers(config, reduced_gradients.sums)
     uncompile = partial(undo_compile, model)
     gradients = CompiledGradients(reducer, registry, buffers, config.transport, uncompile)
     compile_in_place(model, lowering, registry, gradients)

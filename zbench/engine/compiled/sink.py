@@ -103,13 +103,13 @@ class CompiledGradients(ReplicatedGradients):
 
     def release_buckets(self) -> None:
         """Free every buffer that is not in use."""
-        self._once.release_unused()
-        self._several.release_unused()
+        self._once.release(used=False)
+        self._several.release(used=False)
         self._transport.release_scratch()
 
     def _release(self) -> None:
         """Free everything; no collective may be in flight."""
-        self._once.release()
-        self._several.release()
+        self._once.release(used=True)
+        self._several.release(used=True)
         self.release_buckets()
         self.reducer.reduced_gradients.release()

@@ -43,12 +43,8 @@ class BucketBuffers(ABC):
         """Drop what was written to a bucket that will not be sent."""
         return
 
-    def release_unused(self) -> None:
-        """Free the buffers that hold no gradients."""
-        return
-
-    def release(self) -> None:
-        """Free every buffer that is taken from a pool, also those that hold gradients."""
+    def release(self, *, used: bool) -> None:
+        """Free every buffer that is taken from a pool; those that hold gradients only if `used`."""
         return
 
 
@@ -77,11 +73,8 @@ class PooledBucketBuffers(BucketBuffers):
         if bucket in self._used:
             self.close(bucket)
 
-    def release_unused(self) -> None:
-        self.pool.drop()
-
-    def release(self) -> None:
-        for bucket in list(self._used):
+    def release(self, *, used: bool) -> None:
+        for bucket in list(self._used) if used else ():
             self.close(bucket)
         self.pool.drop()
 
@@ -144,13 +137,9 @@ class CastBucketBuffers(BucketBuffers):
         self._inner.discard(bucket)
         self._pooled.discard(bucket)
 
-    def release_unused(self) -> None:
-        self._inner.release_unused()
-        self._pooled.release_unused()
-
-    def release(self) -> None:
-        self._inner.release()
-        self._pooled.release()
+    def release(self, *, used: bool) -> None:
+        self._inner.release(used=used)
+        self._pooled.release(used=used)
 
     def bytes_by_category(self) -> dict[str, int]:
         # the pool is that of a step with one backward, and counted there
@@ -188,12 +177,10 @@ class ZeroCopyBucketBuffers(BucketBuffers):
         if self._zero_copied.pop(bucket, None) is None:
             self.inner.discard(bucket)
 
-    def release_unused(self) -> None:
-        self.inner.release_unused()
-
-    def release(self) -> None:
-        self._zero_copied.clear()
-        self.inner.release()
+    def release(self, *, used: bool) -> None:
+        if used:
+            self._zero_copied.clear()
+        self.inner.release(used=used)
 
     def bytes_by_category(self) -> dict[str, int]:
         return self.inner.bytes_by_category()

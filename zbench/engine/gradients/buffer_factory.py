@@ -27,7 +27,7 @@ class BucketBufferFactory:
     def __init__(self, config: ReductionConfig, sums: PartitionedBuffer) -> None:
         self._config, self._sums = config, sums
         self._layout, self._dtypes = config.shard.layout, config.dtype_policy
-        self._pooled = PooledBucketBuffers(self._layout, self._dtypes.communication_dtypes, config.device)
+        self.single_use = PooledBucketBuffers(self._layout, self._dtypes.communication_dtypes, config.device)
         self._alone = config.collectives.world_size == 1
         self._writable = all(flat.memory.device.type == config.device.type for flat in sums.flats)
 
@@ -38,9 +38,9 @@ class BucketBufferFactory:
         """
         sent = self._dtypes.communication_dtypes
         if self._alone:  # nothing is sent
-            return InPlaceBucketBuffers(self._layout, self._sums) if self._writable else self._pooled
+            return InPlaceBucketBuffers(self._layout, self._sums) if self._writable else self.single_use
         in_place = not accumulates and self._config.shard.keeps_all and set(sent) <= {torch.float32}
-        inner: BucketBuffers = self._pooled
+        inner: BucketBuffers = self.single_use
         if in_place and self._writable:
             inner = InPlaceBucketBuffers(self._layout, self._sums)
         return ZeroCopyBucketBuffers(self._layout, inner, sent)
@@ -54,19 +54,10 @@ class BucketBufferFactory:
         make = partial(
             torch.zeros, self._layout.length, dtype=dtypes.accumulation, device=self._config.device
         )
-        return self._sent(PersistentBucketBuffers(self._layout, make))
+        return self.sent(PersistentBucketBuffers(self._layout, make))
 
-    def pooled(self) -> tuple[BucketBuffers, BucketBuffers]:
-        """Return what `direct` and `accumulating` return, but all from pools, which can be freed between
-        steps.
-        """
-        dtypes = self._dtypes
-        sums = [dtypes.accumulation] * len(dtypes.parameters)
-        accumulating = PooledBucketBuffers(self._layout, sums, self._config.device)
-        direct = ZeroCopyBucketBuffers(self._layout, self._pooled, dtypes.communication_dtypes)
-        return direct, self._sent(accumulating)
-
-    def _sent(self, accumulating: BucketBuffers) -> BucketBuffers:
+    def sent(self, accumulating: BucketBuffers) -> BucketBuffers:
+        """Return `accumulating`, but sent in the communication dtype."""
         if self._dtypes.communication in (None, self._dtypes.accumulation):
             return accumulating
-        return CastBucketBuffers(self._layout, accumulating, self._pooled)
+        return CastBucketBuffers(self._layout, accumulating, self.single_use)

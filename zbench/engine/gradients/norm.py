@@ -47,7 +47,7 @@ class Summarizer:
         *,
         always: bool,
     ) -> None:
-        self.collectives, self._agreement = collectives, agreement
+        self.collectives, self.agreement = collectives, agreement
         self._layout, self._square_sums, self._always = layout, square_sums, always
 
     @cached_property
@@ -59,14 +59,14 @@ class Summarizer:
 
         UsageError or RanksDisagreeError, on every rank, where the step cannot be taken.
         """
-        numbers = terms.numbers(self._agreement)
+        numbers = terms.numbers(self.agreement)
         missing = [not there for there in contributed]
         flags = torch.tensor([*missing, *numbers], dtype=torch.float64)
         wanted = norm or self._always
         sums = self._square_sums() if wanted else flags.new_empty(0)
         gathered = self.collectives.all_gather_small(torch.cat([sums, flags]), _SUMMARY)
         sums, flags, numbers_of = gathered.split([sums.numel(), len(contributed), len(numbers)], dim=1)  # type: ignore[no-untyped-call]
-        terms.check(numbers_of, self._agreement)
+        terms.check(numbers_of, self.agreement)
         inactive = (flags != 0).all(dim=0).tolist()
         active = [not nowhere for nowhere in inactive]
         return Summary(sum_in_order(sums.reshape(-1)[self._order]) if wanted else None, active)

@@ -122,19 +122,6 @@ class TransientReducedGradientBuffer(ReducedGradientBuffer):
         return config.memory_layout.cut(self._local(bucket) for bucket in config.shard.layout.buckets)
 
 
-class StepReducedGradientBuffer(TransientReducedGradientBuffer):
-    """Allocates and frees the memory of all buckets at once, at the step's first reduction."""
-
-    def target(self, bucket: Bucket) -> Tensor:
-        for flat in self.sums.flats:
-            if flat.allocate():
-                flat.buffers[0].zero_()
-        return super().target(bucket)
-
-    def _memory_layout(self, config: ReductionConfig) -> MemoryLayout:
-        return config.memory_layout
-
-
 _SUMS = Tag("the reduced gradients")
 
 

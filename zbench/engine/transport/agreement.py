@@ -1,8 +1,10 @@
 """Check that all ranks make the same collective calls; where they do not, the error names each rank's call.
 
-Every call has a `Tag`. Ranks of one host exchange (number, code) with each call, as sockets do in a header of
-16 bytes; behind a backend that can carry no header (NCCL) ranks compare a rolling hash of their calls once a
-step. The error's text goes through the process group's store: after a disagreement no collective works.
+Every call has a `Tag`. Ranks of one host exchange (number, code) with each call. Sockets receive a message
+only in the call that it was sent in, and a rank that waits for longer than `PATIENCE` seconds posts for what.
+Whatever the backend (NCCL checks nothing), ranks compare a rolling hash of their calls in the step's own
+collective. The words of an error go through the process group's store: after a disagreement no collective
+works.
 """
 
 import json
@@ -10,7 +12,8 @@ import time
 import weakref
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from threading import Event, Lock, Thread
@@ -100,7 +103,8 @@ class Agreement:
         self._count = dict.fromkeys(CHANNELS, 0)
         self._hash = dict.fromkeys(CHANNELS, 0)
         self._latest = {channel: deque[Call](maxlen=_REMEMBERED) for channel in CHANNELS}
-        self._meetings = 0
+        self._meetings = self._errors = 0
+        self._told = ""
         self._ended: Exception | None = None
         self._lock = Lock()
         self.waiting: tuple[Call, float] | None = None
@@ -108,6 +112,8 @@ class Agreement:
     def note(self, channel: str, tag: Tag, size: int) -> Call:
         """Count a call of `channel` that moves `size` bytes, and return it."""
         self.check_going_on()
+        if self._told:
+            self._tell_error("")
         number = self._count[channel] = self._count[channel] + 1
         call = Call(channel, number, (tag.code * 31 + size) & 0xFFFFFFFF, tag.what)
         self._hash[channel] = (self._hash[channel] * 1000003 + call.code) & _MASK
@@ -132,8 +138,9 @@ class Agreement:
             if self._ended is None:
                 self._board.write("ended", str(call))
                 self._end()
-                texts = self._board.read("ended", _SECONDS_TO_HEAR)
-                self._ended = _disagreement(texts) if len(set(texts.values())) > 1 else error
+                raised = self._raised_elsewhere(call)
+                texts = {} if raised else self._board.read("ended", _SECONDS_TO_HEAR)
+                self._ended = raised or (_disagreement(texts) if len(set(texts.values())) > 1 else error)
             return self._ended
 
     def look(self, patience: float) -> bool:
@@ -141,12 +148,37 @@ class Agreement:
         if (waiting := self.waiting) is None or time.monotonic() - waiting[1] < patience:
             return False
         call = waiting[0]
-        self._board.write("waiting", json.dumps([call.channel, call.number, self._count]))
+        made = {channel: [(c.number, c.code) for c in list(calls)] for channel, calls in self._latest.items()}
+        self._board.write("waiting", json.dumps([call.channel, call.number, self._count, made]))
         posts = {rank: json.loads(text) for rank, text in self._board.read("waiting", 0.0).items()}
-        if not _waits_for_itself(self._rank, posts):
+        calls = [dict(post[3][call.channel]).get(call.number, call.code) for post in posts.values()]
+        alike = set(calls) == {call.code} and not _waits_for_itself(self._rank, posts)
+        if alike and self._raised_elsewhere(call) is None:
             return False
         self.failed(call, OtherCallError("ranks wait for one another"))
         return True
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Post an error that is raised inside, for ranks that wait for this one."""
+        try:
+            yield
+        except BaseException as error:
+            self._errors += 1
+            self._tell_error(f"{type(error).__name__}: {error}")
+            raise
+
+    def _tell_error(self, text: str) -> None:
+        self._told = text
+        self._board.write("raised", json.dumps([text, self._errors, self._count]))
+
+    def _raised_elsewhere(self, call: Call) -> Exception | None:
+        """Return the error of a rank that raised one where this rank did not, and has not made `call`."""
+        for rank, text in self._board.read("raised", 0.0).items():
+            error, errors, count = json.loads(text)
+            if error and errors > self._errors and count[call.channel] < call.number:
+                return RanksDisagreeError(f"rank {rank} has stopped: {error} (this rank {call})")
+        return None
 
     def differing(self) -> RanksDisagreeError:
         """Return the error of ranks whose digests differ, with the first calls that do. All ranks call it."""
@@ -178,6 +210,8 @@ class Attended:
         self.agreement.waiting = self.call, time.monotonic()
         try:
             self.work.wait()
+        except RuntimeError as error:
+            raise self.agreement.failed(self.call, error) from error
         finally:
             self.agreement.waiting = None
 
@@ -208,12 +242,12 @@ def _watch(found: "weakref.ref[Agreement]", stop: Event) -> None:
         del agreement
 
 
-def _waits_for_itself(rank: int, posts: Mapping[int, tuple[str, int, Mapping[str, int]]]) -> bool:
+def _waits_for_itself(rank: int, posts: Mapping[int, tuple[str, int, Mapping[str, int], object]]) -> bool:
     """Whether `rank` waits for a rank that waits ... for `rank`: for calls that those have not made."""
 
     def awaited(waiting: int) -> set[int]:
-        channel, number, _ = posts[waiting]
-        return {other for other, (_, _, count) in posts.items() if count[channel] < number}
+        channel, number, *_ = posts[waiting]
+        return {other for other, (_, _, count, _) in posts.items() if count[channel] < number}
 
     reached: set[int] = set()
     ahead = {rank} & posts.keys()

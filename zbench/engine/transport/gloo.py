@@ -7,7 +7,6 @@ order, so the bits depend on neither a backend's algorithm nor the bucket size.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -15,9 +14,10 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore
 
 from zbench.engine.protocols import Work
-from zbench.engine.transport.agreement import Agreement, Call
+from zbench.engine.transport.agreement import Call, OtherCallError
 from zbench.engine.transport.base import GroupCollectives
 from zbench.engine.transport.sums import sum_in_rank_order
+from zbench.engine.transport.worker_thread import WorkerThread
 from zbench.engine.transport.works import All, Then
 
 
@@ -32,6 +32,8 @@ class GlooCollectives(GroupCollectives):
         super().__init__(group, device)
         self._timeout = group._get_backend(torch.device("cpu")).options._timeout
         self._exchanges, self._gathers = self._own_group("exchanges"), self._own_group("gathers")
+        self._waits = {g: WorkerThread("gloo") for g in (self._exchanges, self._gathers)}
+        self._seconds_to_end = 10.0
 
     def _own_group(self, purpose: str) -> dist.ProcessGroupGloo:
         """Return another process group of the same ranks."""
@@ -58,13 +60,16 @@ class GlooCollectives(GroupCollectives):
         return self._exchange(self._gathers, [parts[self.rank]] * self.world_size, parts, call)
 
     def end(self) -> None:
-        self._exchanges.abort()
-        self._gathers.abort()
+        self._seconds_to_end = 0.0
+        for group, thread in self._waits.items():
+            group.abort()
+            thread.fail(OtherCallError("disconnected"))
 
     def close(self) -> None:
         super().close()
-        self._exchanges.shutdown()
-        self._gathers.shutdown()
+        for group, thread in self._waits.items():
+            thread.close(self._seconds_to_end)
+            group.shutdown()
 
     def _exchange(
         self, group: dist.ProcessGroupGloo, send: Sequence[Tensor], receive: Sequence[Tensor], call: Call
@@ -72,40 +77,15 @@ class GlooCollectives(GroupCollectives):
         """Send send[r] to every other rank r and receive receive[r] from it, in an order that spreads the
         load.
 
-        Messages of another call have another tag, so they cannot be received here.
+        Messages of another call have another tag, so they cannot be received here; `Agreement.look` finds
+        what waits for them.
         """
-        world, mine = self.world_size, torch.tensor([call.number, call.code])
-        slot = 1 + ((call.number & 7) << 28 | call.code & 0xFFFFFFF)
-        headers: list[tuple[Work, Tensor]] = []
-        works: list[Work] = []
-        for distance in range(1, world):
-            source, target = (self.rank - distance) % world, (self.rank + distance) % world
-            header = torch.empty_like(mine)
-            headers.append((group.recv([header], source, 0), header))  # type: ignore[attr-defined]
-            works.append(group.send([mine], target, 0))  # type: ignore[attr-defined]
+        works, slot = list[Work](), (call.number & 7) << 28 | call.code & 0xFFFFFFF
+        for distance in range(1, self.world_size):
+            source, target = (
+                (self.rank - distance) % self.world_size,
+                (self.rank + distance) % self.world_size,
+            )
             works.append(group.recv([receive[source]], source, slot))  # type: ignore[attr-defined]
             works.append(group.send([send[target]], target, slot))  # type: ignore[attr-defined]
-        return _Checked(call, headers, All(works), self.agreement)
-
-
-@dataclass(slots=True)
-class _Checked:
-    """An exchange that is waited for only where every other rank is in the same call."""
-
-    call: Call
-    headers: Sequence[tuple[Work, Tensor]]
-    work: Work
-    agreement: Agreement
-
-    def wait(self) -> None:
-        """Return when all is received and sent."""
-        try:
-            for arrival, header in self.headers:
-                arrival.wait()
-                self.call.check(*header.tolist())
-            self.work.wait()
-        except RuntimeError as error:
-            raise self.agreement.failed(self.call, error) from error
-
-    def is_completed(self) -> bool:
-        return self.work.is_completed()
+        return self._waits[group].submit(All(works).wait)  # gloo's own wait cannot be ended

@@ -1,5 +1,6 @@
 """A worker thread that runs collectives in the order of submission."""
 
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,6 +28,11 @@ class QueuedWork:
         self.run = None  # the memory that it held on to
         self._done.set()
 
+    def fail(self, error: BaseException) -> None:
+        """Count it as done, with this error."""
+        self.error = error
+        self._done.set()
+
     def wait(self) -> None:
         """Return when it is done, or raise its error. An interrupt is raised only then: until then the thread
         and other ranks use the memory.
@@ -48,14 +54,24 @@ class WorkerThread:
 
     def __init__(self, name: str) -> None:
         self._tasks: SimpleQueue[QueuedWork | None] = SimpleQueue()
+        self._submitted: deque[QueuedWork] = deque()
         self._thread = Thread(target=_work, args=(self._tasks,), name=f"zbench {name}", daemon=True)
         self._thread.start()
 
     def submit(self, run: Callable[[], object]) -> QueuedWork:
         """Queue `run` behind everything that was submitted before."""
         task = QueuedWork(run)
+        while self._submitted and self._submitted[0].is_completed():
+            self._submitted.popleft()
+        self._submitted.append(task)
         self._tasks.put(task)
         return task
+
+    def fail(self, error: Exception) -> None:
+        """Wake whoever waits for what was submitted, with this error; the thread itself may never end."""
+        for task in list(self._submitted):
+            if not task.is_completed():
+                task.fail(error)
 
     def close(self, timeout: float = _SECONDS_TO_END) -> bool:
         """End the thread after what is queued; return whether it has ended in `timeout` seconds.
