@@ -2,7 +2,6 @@
 
 import math
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 from zbench.engine.checkpoint.state import EngineState, LocalState, StateEntry
 from zbench.engine.gradients.norm import Summarizer
 from zbench.engine.gradients.sinks import Gradients
+from zbench.engine.memory.buffers import bytes_of
 from zbench.engine.optimizer.schedule import Schedule
 from zbench.engine.optimizer.shard_optimizer import ParamGroup, ShardOptimizer
 from zbench.engine.optimizer.step_policies import Policies
@@ -198,7 +198,8 @@ class Engine:
 
     def _rebuild(self) -> None:
         """Build a new core for what is trained and offloaded now; the state is carried over."""
-        with self._integrity.whole("the optimizer's state was being moved when an error occurred"):
+        moved = "the optimizer's state was being moved when an error occurred"
+        with self._integrity.whole(moved, refused=UsageError):  # of what cannot be trained, at the beginning
             self._cores[0] = self._build_core(self._core)
 
     def _check_members(self) -> None:
@@ -236,7 +237,7 @@ class Engine:
 
     @torch.no_grad()
     def state_dict(self) -> dict[str, Tensor]:
-        """Return everything a resumed run needs, the same on every rank; `checkpoint.state` lists the keys."""
+        """Return everything a resumed run needs, the same on every rank; `state` lists the keys."""
         return self._checked_state().full()
 
     def _checked_state(self) -> EngineState:
@@ -277,9 +278,7 @@ class Engine:
 
     def memory_by_category(self) -> dict[str, int]:
         """Return the bytes held now, by category; those in offloaded host memory have the prefix `host_`."""
-        total: Counter[str] = Counter()
-        for holder in self._core.holders:
-            total.update(holder.bytes_by_category())
+        total = bytes_of(holder.bytes_by_category() for holder in self._core.holders)
         return {name: count for name, count in total.items() if count}
 
     def close(self) -> None:

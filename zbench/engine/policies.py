@@ -223,8 +223,14 @@ class Integrity:
             raise UsageError(self.refusal)
 
     @contextmanager
-    def whole(self, what: str) -> Iterator[None]:
-        """Refuse everything from now on if the block does not run to its end. what: what went wrong then."""
+    def whole(self, what: str, refused: type[Exception] | tuple[()] = ()) -> Iterator[None]:
+        """Refuse everything from now on if the block does not run to its end. what: what went wrong then.
+        refused: what the block raises only before it has changed anything.
+        """
         self.refusal = f"{what}: build a new engine, and load a checkpoint"
-        yield
+        try:
+            yield
+        except refused:
+            self.refusal = None
+            raise
         self.refusal = None

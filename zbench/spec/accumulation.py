@@ -25,9 +25,16 @@ class Accumulation:
         return self.backwards // self.averaged_over
 
 
+def reduces_each_backward(engine: EngineSpec) -> bool:
+    """Return what `reduce_at: auto` means: each backward where a rank keeps its shard of the sums only, or
+    where they are added up in host memory, so that the device holds no gradient of the whole model.
+    """
+    return engine.zero_stage >= 2 or (engine.offload_optimizer == "cpu" and engine.compile == "off")
+
+
 def accumulation(engine: EngineSpec, workload: WorkloadSpec) -> Accumulation:
     """Return how a trial accumulates. With one backward a step both orders of summation are the same."""
     counted = engine.accumulation_mode == "micro_steps"
     backwards = engine.gradient_accumulation_steps if counted else workload.backwards_per_step
-    each = engine.zero_stage >= 2 if engine.reduce_at == "auto" else engine.reduce_at == "each_backward"
+    each = {"auto": reduces_each_backward(engine), "each_backward": True}.get(engine.reduce_at, False)
     return Accumulation(backwards, backwards if counted else 1, each and backwards > 1)

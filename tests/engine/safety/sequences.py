@@ -87,7 +87,8 @@ class Both:
         self.group, self.row, self.draw = group, row, random.Random(seed)
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         self.engine = self._build()
-        plan = Options(each_backward=row["zero_stage"] >= 2, max_norm=row.get("gradient_clipping", 0.0))
+        each = row["zero_stage"] >= 2 or row.get("offload_optimizer") == "cpu"
+        plan = Options(each_backward=each, max_norm=row.get("gradient_clipping", 0.0))
         optimizer = {"lr": 1e-3, "weight_decay": 0.01}
         self.plain = PlainTrainer(Net(), world_size=self.world, optimizer=optimizer, plan=plan)
         self.number = 0

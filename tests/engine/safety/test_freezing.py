@@ -9,6 +9,7 @@ from torch import nn
 
 from tests.engine.safety.plainly import STAGES, Plain, assert_same, batch, build, row_id, step
 from zbench.engine import Engine, load, save
+from zbench.errors import UsageError
 
 AUTO = {"zero_stage": 1, "offload_optimizer": "cpu", "offload_ratio": "auto"}
 SPECULATIVE = {"zero_stage": 2, "offload_optimizer": "cpu", "offload_schedule": "speculative"}
@@ -72,6 +73,32 @@ def test_a_loss_computed_before_a_layer_was_unfrozen_is_differentiated(row: dict
     plain.step()
     assert_same(engine.full_parameters(), plain.values())
     engine.close()
+
+
+@each_row
+def test_a_rebuild_that_is_refused_has_changed_nothing(row: dict[str, Any]) -> None:
+    engine, plain = (Layers((2, 3)) for _ in range(2))
+    for net in (engine, plain):
+        net[0].weight.data = net[0].weight.data.double()
+        net[0].bias.data = net[0].bias.data.double()
+    trained, expected = build(engine, row), Plain(plain)
+    for number in range(3):
+        engine[0].weight.requires_grad_(True)
+        with pytest.raises(UsageError, match=r"float64.*'0.weight'"):
+            trained.backward(engine[3](torch.ones(2, 24)).sum())
+        engine[0].weight.requires_grad_(False)
+        for net in (engine, plain):
+            x = net[1](net[0](batch(number).double()).float())
+            loss = net[3](net[2](x)).square().mean()
+            trained.backward(loss) if net is engine else loss.backward()
+        trained.step()
+        expected.step()
+    values = {n: v.float() for n, v in expected.values().items()}
+    assert_same(
+        {n: v for n, v in trained.full_parameters().items() if n[0] != "0"},
+        {n: v for n, v in values.items() if n[0] != "0"},
+    )
+    trained.close()
 
 
 @each_row

@@ -14,6 +14,16 @@ GRAD_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MOMENT_DTYPES = (torch.float32, torch.bfloat16)
 
 
+_GIVEN = {"tasks[0].": "", "slot.": "", "hyper.beta1": "betas[0]", "hyper.beta2": "betas[1]", "hyper.": ""}
+
+
+def as_given(message: str) -> str:
+    """Return what is wrong with one task in the words of torch's optimizers."""
+    for name, given in _GIVEN.items():
+        message = message.replace(name, given)
+    return message
+
+
 def check_tasks(tasks: Sequence[AdamTask], device_type: str) -> None:
     """Raise ValueError unless every task can be updated on such a device; overlap is checked elsewhere."""
     for index, task in enumerate(tasks):

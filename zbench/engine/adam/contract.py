@@ -4,9 +4,9 @@ The update is a pure function of these arguments. There is no step counter and n
 any partition, order or number of subgroups, from any thread, gives the same bits as one call.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -25,6 +25,13 @@ class Hyper:
     weight_decay: float
     bias_correction: bool = True
     decoupled: bool = True
+
+
+def hyper_of(group: Mapping[str, Any]) -> Hyper:
+    """Return the scalars of a group with torch's keys."""
+    beta1, beta2 = group["betas"]
+    lr, eps, decay = float(group["lr"]), group["eps"], group["weight_decay"]
+    return Hyper(lr, beta1, beta2, eps, decay, group["bias_correction"], group["decoupled"])
 
 
 @dataclass(slots=True)

@@ -2,11 +2,10 @@
 
 from torch import Tensor
 
+from zbench.engine.adam.checks import as_given
 from zbench.engine.adam.contract import AdamTask, Hyper, Slot
 from zbench.engine.adam.cuda import cuda_adam
 from zbench.engine.adam.native import NativeAdam
-
-_NAMES = {"slot.": "", "hyper.beta1": "betas[0]", "hyper.beta2": "betas[1]", "hyper.": ""}
 
 
 def adam_step_(
@@ -35,14 +34,13 @@ def adam_step_(
 
     ValueError names the argument that is wrong; then nothing has been written.
     """
-    tensors = {
+    tensors: dict[str, Tensor | None] = {
         "param": param,
         "grad": grad,
         "exp_avg": exp_avg,
         "exp_avg_sq": exp_avg_sq,
-        "max_exp_avg_sq": max_exp_avg_sq,
-        "param_out": param_out,
     }
+    tensors |= {"max_exp_avg_sq": max_exp_avg_sq, "param_out": param_out}
     flat = {name: _flat(name, tensor, param) for name, tensor in tensors.items() if tensor is not None}
     slot = Slot(flat["param"], flat["exp_avg"], flat["exp_avg_sq"], flat.get("max_exp_avg_sq"))
     hyper = Hyper(lr, betas[0], betas[1], eps, weight_decay, bias_correction, decoupled)
@@ -51,7 +49,7 @@ def adam_step_(
     try:
         backend.update([task], grad_scale=grad_scale)
     except ValueError as error:
-        raise ValueError(_in_our_names(str(error))) from None
+        raise ValueError(as_given(str(error))) from None
 
 
 def _flat(name: str, tensor: Tensor, param: Tensor) -> Tensor:
@@ -60,10 +58,3 @@ def _flat(name: str, tensor: Tensor, param: Tensor) -> Tensor:
     if not tensor.is_contiguous():
         raise ValueError(f"{name}: expected a contiguous tensor, got strides {tensor.stride()}")
     return tensor.detach().view(-1)
-
-
-def _in_our_names(message: str) -> str:
-    message = message.replace("tasks[0].", "")
-    for theirs, ours in _NAMES.items():
-        message = message.replace(theirs, ours)
-    return message

@@ -7,8 +7,8 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
-from zbench.engine.adam.checks import check_grad_scale, check_hyper
-from zbench.engine.adam.contract import Hyper
+from zbench.engine.adam.checks import as_given, check_grad_scale, check_hyper
+from zbench.engine.adam.contract import Hyper, hyper_of
 from zbench.engine.adam.ops import call_native
 from zbench.engine.adam.pointers import Pointers, checked_tasks, grads_of
 
@@ -35,15 +35,8 @@ class CpuAdam(torch.optim.Optimizer):
         amsgrad: bool = False,
         decoupled: bool = True,
     ) -> None:
-        defaults = {
-            "lr": lr,
-            "betas": betas,
-            "eps": eps,
-            "weight_decay": weight_decay,
-            "bias_correction": bias_correction,
-            "amsgrad": amsgrad,
-            "decoupled": decoupled,
-        }
+        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        defaults |= {"bias_correction": bias_correction, "amsgrad": amsgrad, "decoupled": decoupled}
         super().__init__(params, defaults)
         self._pointers: Pointers | None = None
         for group in self.param_groups:
@@ -113,19 +106,9 @@ class CpuAdam(torch.optim.Optimizer):
 
 
 def _hyper(group: dict[str, Any]) -> Hyper:
-    beta1, beta2 = group["betas"]
-    hyper = Hyper(
-        float(group["lr"]),
-        beta1,
-        beta2,
-        group["eps"],
-        group["weight_decay"],
-        group["bias_correction"],
-        group["decoupled"],
-    )
+    hyper = hyper_of(group)
     try:
         check_hyper(hyper)
     except ValueError as error:
-        message = str(error).replace("hyper.beta1", "betas[0]").replace("hyper.beta2", "betas[1]")
-        raise ValueError(message.replace("hyper.", "")) from None
+        raise ValueError(as_given(str(error))) from None
     return hyper

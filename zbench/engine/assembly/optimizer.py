@@ -9,12 +9,7 @@ from zbench.engine.assembly.settings import DTYPES
 from zbench.engine.gradients.reduced_buffers import ReducedGradientBuffer
 from zbench.engine.memory.buffers import FlatBuffer, MemoryLayout
 from zbench.engine.memory.kinds import Memory
-from zbench.engine.optimizer.masters import (
-    MasterWeights,
-    PartitionedMasters,
-    SeparateMasters,
-    StagedMasters,
-)
+from zbench.engine.optimizer.masters import MasterWeights, PartitionedMasters, SeparateMasters, StagedMasters
 from zbench.engine.optimizer.shard_optimizer import Moments, ParamGroup, ShardOptimizer
 from zbench.engine.parameters.replicated import Parameters, ParamInfo
 from zbench.engine.partition import Extent

@@ -72,12 +72,6 @@ def share(spec: EngineSpec, memories: Memories, parameters: int, world_size: int
         threads, _ = threads_for(spec.optimizer_threads, device, alone=world_size == 1)
     dtype, moments = DTYPES[spec.dtype], DTYPES[spec.optimizer.moments_dtype]
     costs = partial(
-        measure_offload_costs,
-        parameters // world_size,
-        memories.host,
-        device,
-        dtype,
-        moments,
-        threads,
+        measure_offload_costs, parameters // world_size, memories.host, device, dtype, moments, threads
     )
     return MeasuredRatio(costs, torch.cuda.synchronize if device.type == "cuda" else lambda: None)

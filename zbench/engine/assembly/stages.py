@@ -15,6 +15,7 @@ from zbench.engine.gradients.sinks import Gradients, ReplicatedGradients, Sharde
 from zbench.engine.parameters.replicated import ReplicatedParameters
 from zbench.engine.parameters.sharded import ShardedParameters
 from zbench.engine.shard_layout import ShardedLayout, WholeLayout
+from zbench.spec.accumulation import reduces_each_backward
 from zbench.spec.engine import EngineSpec
 
 
@@ -51,12 +52,14 @@ def stage_of(spec: EngineSpec) -> Stage:
 def gradients_type(spec: EngineSpec) -> type[Gradients]:
     """Return what gradients are accumulated in: the stage's type, or what `reduce_at` asks for.
 
-    A step of one backward reduces at its boundary in any case.
+    A step of one backward reduces at its boundary in any case. With an offloaded optimizer several backwards
+    are added up in host memory, part by part, as ZeRO-Offload does (Ren et al., 2021, arXiv:2101.06840).
     """
     one_backward = spec.accumulation_mode == "micro_steps" and spec.gradient_accumulation_steps == 1
     if one_backward or spec.reduce_at == "boundary":
         return ReplicatedGradients
-    return stage_of(spec).gradients if spec.reduce_at == "auto" else ShardedGradients
+    each = spec.reduce_at == "each_backward" or reduces_each_backward(spec)
+    return ShardedGradients if each else stage_of(spec).gradients
 
 
 def reduces_at_boundary(spec: EngineSpec) -> bool:

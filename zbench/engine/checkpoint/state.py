@@ -107,13 +107,13 @@ class EngineState:
                         f"{kind}.{t.name}", self.optimizer.moments.dtype, t.parameter.shape, read
                     )
         for key, value in self._numbers().items():
-            yield StateEntry(key, value.dtype, value.shape, partial(_itself, value))
+            yield StateEntry(key, value.dtype, value.shape, value.detach().clone)
         for t in self.frozen.members:
             yield StateEntry(
                 f"frozen.{t.name}", t.parameter.dtype, t.parameter.shape, partial(self.frozen.read, t)
             )
         for name, value in self.model.named_buffers():
-            yield StateEntry(f"buffer.{name}", value.dtype, value.shape, partial(_itself, value))
+            yield StateEntry(f"buffer.{name}", value.dtype, value.shape, value.detach().clone)
 
     def full(self) -> dict[str, Tensor]:
         """Return the whole state in CPU memory, the same on every rank."""
@@ -258,10 +258,6 @@ def _of_kind(state: Mapping[str, Tensor], kind: str, param_info: ParamInfo) -> T
 
 def _of_old(old: EngineState, known: Mapping[int, ParamInfo], kind: str, t: ParamInfo) -> Tensor | None:
     return old.moment(known[t.index], kind) if t.index in known else None
-
-
-def _itself(value: Tensor) -> Tensor:
-    return value.detach().clone()
 
 
 def _in(local: PartitionedBuffer) -> Callable[[Segment], Tensor]:

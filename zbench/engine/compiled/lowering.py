@@ -17,11 +17,7 @@ compiled (which may be as late as the first backward)."""
 # buffer's memory is handed on to the next. And gradients are computed in autograd's order, that of the trace:
 # by inductor's reckoning the head's weight, the first bucket of all, was best computed last, and every other
 # gradient waited for it in memory, with nothing reduced under backward.
-BACKWARD_OPTIONS = {
-    "allow_buffer_reuse": False,
-    "memory_planning": False,
-    "reorder_for_peak_memory": False,
-}
+BACKWARD_OPTIONS = {"allow_buffer_reuse": False, "memory_planning": False, "reorder_for_peak_memory": False}
 
 
 def lower_aot_eager(graph: fx.GraphModule, inputs: Sequence[Any], edit: EditBackward) -> Callable[..., Any]:

@@ -4,7 +4,6 @@
 same step is added to it.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from zbench.engine.gradients.config import ReductionConfig
 from zbench.engine.gradients.sum_writers import SumWriter, sum_writer
-from zbench.engine.memory.buffers import FlatBuffer, MemoryLayout
+from zbench.engine.memory.buffers import FlatBuffer, MemoryLayout, bytes_of
 from zbench.engine.partition import Bucket, Extent
 from zbench.engine.protocols import Tag, Work
 from zbench.engine.transport.scratch import ScratchPool
@@ -67,9 +66,8 @@ class ReducedGradientBuffer:
 
     def bytes_by_category(self) -> dict[str, int]:
         """Return what it holds now."""
-        held = Counter(self.sums.bytes_by_category("gradients"))
-        for writer in self._writers.values():
-            held.update(writer.bytes_by_category())
+        staged = [writer.bytes_by_category() for writer in self._writers.values()]
+        held = bytes_of([self.sums.bytes_by_category("gradients"), *staged])
         return {**held, "buckets": self._scratch.bytes}
 
     def _memory_layout(self, config: ReductionConfig) -> MemoryLayout:

@@ -10,7 +10,6 @@ ranks. The gradient is copied before `accept` returns, or kept unchanged until i
 """
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Self
 
@@ -20,6 +19,7 @@ from torch import Tensor
 from zbench.engine.gradients.bucket_buffers import BucketBuffers
 from zbench.engine.gradients.buffer_factory import BucketBufferFactory
 from zbench.engine.gradients.reducer import BucketReducer
+from zbench.engine.memory.buffers import bytes_of
 from zbench.engine.parameters.replicated import ParamInfo
 from zbench.engine.partition import Portion
 from zbench.engine.policies import AccumulationBoundary
@@ -252,7 +252,5 @@ class ReplicatedGradients(Gradients):
         self._reduced = False
 
     def bytes_by_category(self) -> dict[str, int]:
-        held = Counter({"gradients": sum(gradient.nbytes for gradient in self._waiting.values())})
-        for bucket_buffers in (self._once, self._several):
-            held.update(bucket_buffers.bytes_by_category())
-        return dict(held)
+        waiting = {"gradients": sum(gradient.nbytes for gradient in self._waiting.values())}
+        return bytes_of([waiting, self._once.bytes_by_category(), self._several.bytes_by_category()])

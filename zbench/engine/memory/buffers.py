@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,14 @@ from zbench.engine.memory.kinds import Memory
 from zbench.engine.memory.pages import prefer_huge_pages
 from zbench.engine.partition import Extent
 from zbench.engine.shard_layout import ShardLayout
+
+
+def bytes_of(held: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the bytes by category of several holders together."""
+    total: Counter[str] = Counter()
+    for each in held:
+        total.update(each)
+    return dict(total)
 
 
 class FlatBuffer:
@@ -100,10 +108,7 @@ class PartitionedBuffer:
 
     def bytes_by_category(self, name: str) -> dict[str, int]:
         """Return the bytes in each memory."""
-        held: Counter[str] = Counter()
-        for flat in self.flats:
-            held[f"{flat.memory.prefix}{name}"] += flat.nbytes
-        return dict(held)
+        return bytes_of({f"{flat.memory.prefix}{name}": flat.nbytes} for flat in self.flats)
 
 
 @dataclass(frozen=True)

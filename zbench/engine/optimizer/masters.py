@@ -2,12 +2,11 @@
 copies.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 
 from torch import Tensor
 
-from zbench.engine.memory.buffers import FlatBuffer
+from zbench.engine.memory.buffers import FlatBuffer, bytes_of
 from zbench.engine.memory.kinds import Copy
 from zbench.engine.parameters.replicated import Parameters
 from zbench.engine.partition import Extent
@@ -110,10 +109,7 @@ class PartitionedMasters(MasterWeights):
             masters.release()
 
     def bytes_by_category(self) -> dict[str, int]:
-        total: Counter[str] = Counter()
-        for _, masters in self._kinds:
-            total.update(masters.bytes_by_category())
-        return dict(total)
+        return bytes_of(masters.bytes_by_category() for _, masters in self._kinds)
 
     def _kind(self, run: Segment) -> MasterWeights:
         return next(m for extents, m in self._kinds if any(e.start <= run.local < e.stop for e in extents))

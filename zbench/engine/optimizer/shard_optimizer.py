@@ -6,7 +6,6 @@ long tasks. A schedule may call `task` for any runs in any order, in place or in
 `commit` when the step counts.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +15,8 @@ from torch import Tensor
 
 from zbench.engine.adam import AdamBackend, AdamTask, Hyper, Slot
 from zbench.engine.adam.checks import check_hyper
-from zbench.engine.memory.buffers import MemoryLayout, PartitionedBuffer
+from zbench.engine.adam.contract import hyper_of
+from zbench.engine.memory.buffers import MemoryLayout, PartitionedBuffer, bytes_of
 from zbench.engine.optimizer.masters import MasterWeights
 from zbench.engine.shard_layout import Segment, ShardLayout
 
@@ -57,10 +57,7 @@ class Moments:
         return dict(zip(MOMENTS, self.buffers, strict=False)).get(kind)
 
     def bytes_by_category(self) -> dict[str, int]:
-        total: Counter[str] = Counter()
-        for buffer in self.buffers:
-            total.update(buffer.bytes_by_category("moments"))
-        return dict(total)
+        return bytes_of(buffer.bytes_by_category("moments") for buffer in self.buffers)
 
 
 class ShardOptimizer:
@@ -102,7 +99,7 @@ class ShardOptimizer:
 
     def when(self, run: UpdateRun) -> tuple[int, Hyper]:
         """Return the step and the present hyperparameters of a run's next update."""
-        return self.count + 1 - run.skipped, self._hyper(run.group)
+        return self.count + 1 - run.skipped, hyper_of(self.groups[run.group])
 
     def task(self, run: UpdateRun) -> AdamTask:
         """Return the next update of one run, in place, with the present hyperparameters."""
@@ -160,9 +157,9 @@ class ShardOptimizer:
         """Return why the next update cannot be taken, or None; asked before anything is updated."""
         if self._fixed() != self._built:
             return f"param_groups: expected the groups that the engine was built with; {BUILD_ANEW}"
-        for number in range(len(self.groups)):
+        for number, group in enumerate(self.groups):
             try:
-                check_hyper(self._hyper(number))
+                check_hyper(hyper_of(group))
             except (ValueError, TypeError, KeyError) as error:
                 return f"param_groups[{number}]: {error!r}; set a valid value and call step() again"
         return None
@@ -170,11 +167,6 @@ class ShardOptimizer:
     def _fixed(self) -> list[tuple[object, list[int]]]:
         """Return what may not change in groups: their parameters, and which moments there are."""
         return [(group["amsgrad"], list(map(id, group["params"]))) for group in self.groups]
-
-    def _hyper(self, group: int) -> Hyper:
-        g = self.groups[group]
-        beta1, beta2 = g["betas"]
-        return Hyper(g["lr"], beta1, beta2, g["eps"], g["weight_decay"], g["bias_correction"], g["decoupled"])
 
     def _runs(self, segments: Sequence[Segment], key: Sequence[int]) -> Iterator[UpdateRun]:
         joined: Segment | None = None

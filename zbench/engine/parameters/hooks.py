@@ -131,7 +131,7 @@ class GatheredForward:
         gatherer, groups = self._gatherer, self._groups
         recomputes = torch._C._current_graph_task_id() >= 0  # what a checkpoint forgot: its graph is not used
         leaf = self._leaf if torch.is_grad_enabled() and not recomputes else None
-        watch = leaf.watch(self._module, (args, kwargs)) if leaf else _ignore
+        watch = leaf.watch(self._module, (args, kwargs)) if leaf else None
         gatherer.enter(self._number)
         try:
             gatherer.begin_use(groups, gather=self._whole)
@@ -139,7 +139,8 @@ class GatheredForward:
         finally:
             gatherer.end_use(groups)
             gatherer.leave()
-        watch(outputs)
+        if watch:
+            watch(outputs)
         return outputs
 
     def remove(self) -> None:
@@ -159,10 +160,6 @@ class GatheredForward:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return own_forward, (self._module,)
-
-
-def _ignore(outputs: object) -> None:
-    return
 
 
 def own_forward(module: nn.Module) -> MethodType:

@@ -22,7 +22,6 @@ from zbench.errors import UsageError
 
 Absent = Callable[[Collection[int]], None]
 """Takes the indices of parameters that get no gradient on this rank in the backward that is running."""
-Report = Callable[[Sequence[nn.Parameter]], None]
 
 
 def find_leaves(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
@@ -53,7 +52,7 @@ class LeafModules:
     def watch(self, module: nn.Module, inputs: object) -> Callable[[object], None]:
         """A leaf module is called with `inputs`; return what to call with its outputs."""
         given = [t for t in tree_leaves(inputs) if isinstance(t, Tensor) and t.grad_fn is not None]
-        use = LeafUse(self.gatherer, list(module.parameters()), len(given), self.report)
+        use = LeafUse(self, list(module.parameters()), len(given))
         for tensor in given:
             tensor.register_hook(use.input_arrived)  # type: ignore[no-untyped-call]
         return partial(use.watch_outputs, [tensor.grad_fn for tensor in given])
@@ -67,10 +66,8 @@ class LeafModules:
 class LeafUse:
     """One call of a leaf module, and its hooks. It refers to no node of the graph that refers to it."""
 
-    def __init__(
-        self, gatherer: Gatherer, parameters: Sequence[nn.Parameter], inputs: int, report: Report
-    ) -> None:
-        self._held, self._gatherer, self._report = gatherer.held_in_backward, gatherer, report
+    def __init__(self, leaves: LeafModules, parameters: Sequence[nn.Parameter], inputs: int) -> None:
+        self._leaves, self._gatherer, self._held = leaves, leaves.gatherer, leaves.gatherer.held_in_backward
         self._parameters, self._inputs, self._missing = parameters, inputs, inputs
 
     def watch_outputs(self, inputs: Sequence[Node | None], outputs: object) -> None:
@@ -88,7 +85,7 @@ class LeafUse:
         self._missing -= 1
         if not self._missing:
             self._gatherer.end_use(self._held.pop(self))
-            self._report(self._parameters)
+            self._leaves.report(self._parameters)
 
     def _begin(self, inputs: Callable[[], int]) -> None:
         """Gather, if that has not been done in this backward, in which so many inputs get a gradient."""

@@ -91,11 +91,7 @@ class Agreement:
     """
 
     def __init__(
-        self,
-        rank: int,
-        world_size: int,
-        store: Store | None = None,
-        end: Callable[[], None] = lambda: None,
+        self, rank: int, world_size: int, store: Store | None = None, end: Callable[[], None] = lambda: None
     ) -> None:
         """end: disconnects this rank, so that ranks that wait for it fail."""
         self._rank, self._end = rank, end
@@ -210,7 +206,7 @@ class Attended:
         self.agreement.waiting = self.call, time.monotonic()
         try:
             self.work.wait()
-        except RuntimeError as error:
+        except OtherCallError as error:
             raise self.agreement.failed(self.call, error) from error
         finally:
             self.agreement.waiting = None

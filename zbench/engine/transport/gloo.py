@@ -7,6 +7,7 @@ order, so the bits depend on neither a backend's algorithm nor the bucket size.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -88,4 +89,10 @@ class GlooCollectives(GroupCollectives):
             )
             works.append(group.recv([receive[source]], source, slot))  # type: ignore[attr-defined]
             works.append(group.send([send[target]], target, slot))  # type: ignore[attr-defined]
-        return self._waits[group].submit(All(works).wait)  # gloo's own wait cannot be ended
+        return self._waits[group].submit(partial(self._wait, works, call))  # gloo's own wait cannot be ended
+
+    def _wait(self, works: Sequence[Work], call: Call) -> None:
+        try:
+            All(works).wait()
+        except RuntimeError as error:
+            raise self.agreement.failed(call, error) from error
