@@ -1,6 +1,9 @@
 """User-facing errors and the exit codes of every command."""
 
+import contextlib
+from collections.abc import Iterator
 from enum import IntEnum
+from pathlib import Path
 
 
 class ExitCode(IntEnum):
@@ -51,6 +54,20 @@ class SpecError(UsageError):
         place = ":".join(str(part) for part in (file, line) if part is not None)
         super().__init__(": ".join(part for part in (place, key, message) if part))
         self.message, self.file, self.line, self.key = message, file, line, key
+
+
+@contextlib.contextmanager
+def undamaged(path: Path, remedy: str) -> Iterator[None]:
+    """Turn whatever reading a damaged file raises in the body into one UsageError with the remedy."""
+    try:
+        yield
+    except (ZbenchError, MemoryError):
+        raise
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read ({error}); check its permissions and the disk") from None
+    except Exception as error:  # a parser, torch and numpy each have their own
+        what = f"{type(error).__name__}: {error}"[:200]
+        raise UsageError(f"{path}: damaged ({what}); {remedy}") from error
 
 
 class RanksDisagreeError(ZbenchError):

@@ -1,5 +1,6 @@
 """The frame of the command line: help without torch, one message an error, the documented exit codes."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -103,6 +104,54 @@ def test_errors_become_a_message_and_their_exit_code(zbench, monkeypatch, error,
     assert words in said.err
     assert "Traceback" not in said.err
     assert said.out == ""
+
+
+NO_MEMORY = "out of memory: free some, or raise the limit (ulimit -v); repeats that have ended are on disk"
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (MemoryError(), NO_MEMORY),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), NO_MEMORY),
+        (ImportError("libfast.so: failed to map segment from shared object"), NO_MEMORY),
+        (OSError(errno.EMFILE, "Too many open files"), "too many open files: close some, or raise the limit"),
+        (OSError(errno.ENOSPC, "No space left on device"), "no space left on the disk"),
+    ],
+    ids=["memory", "enomem", "import", "descriptors", "disk"],
+)
+def test_what_the_machine_lacks_is_one_message_with_the_remedy(zbench, monkeypatch, tmp_path, error, words):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    Failing(monkeypatch, error)
+    said = zbench("list")
+    assert (said.code, said.out) == (70, "")
+    assert words in said.err
+    assert "--resume" in said.err
+    assert not list(tmp_path.glob("zbench-traceback-*"))
+
+
+def test_a_message_that_cannot_be_printed_as_usual_is_printed_plainly(zbench, monkeypatch):
+    def no_memory(*_: object) -> None:
+        raise MemoryError
+
+    Failing(monkeypatch, MemoryError())
+    written: list[tuple[int, bytes]] = []
+    with monkeypatch.context() as patches:
+        patches.setattr("zbench.cli.console.error", no_memory)
+        patches.setattr("os.write", lambda *call: written.append(call))
+        assert zbench("list").code == 70
+    ((descriptor, text),) = written
+    assert descriptor == 2
+    assert text.startswith(f"error: {NO_MEMORY}".encode())
+
+
+def test_a_traceback_that_cannot_be_kept_is_no_second_failure(zbench, monkeypatch):
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    Failing(monkeypatch, ZeroDivisionError("division"))
+    monkeypatch.setattr("tempfile.NamedTemporaryFile", full)
+    assert "internal error: ZeroDivisionError: division; -v shows the traceback" in zbench("list").err
 
 
 def test_internal_error_leaves_its_traceback_in_a_file(zbench, monkeypatch, tmp_path):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.launch.test_revisions import BACKEND, PROJECT
+from tests.launch.revisions.repositories import BACKEND, PROJECT
 
 from .test_action import Job, Outcome
 

@@ -84,8 +84,10 @@ def a_limit(rng: random.Random) -> Fault:
     """Take memory or file descriptors from a process that runs: its next requests are refused."""
     kind, of_memory = rng.choice(PROCESSES), rng.random() < 0.6
 
-    def strike(command: Command, _: Path, draw: random.Random) -> bool:
-        time.sleep(draw.uniform(0.3, 2.5))
+    def strike(command: Command, results: Path, draw: random.Random) -> bool:
+        # before it there is nothing to lose, and Python's own start cannot be guarded
+        until(lambda: bool(find_runs(results)) or command.poll() is not None, "the sweep begins")
+        time.sleep(draw.uniform(0.0, 2.0))
         victim = a_victim(command, kind, draw)
         try:
             if victim is None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.test_revisions import BACKEND, PROJECT, git
+from tests.launch.revisions.repositories import BACKEND, PROJECT, git
 
 ROOT = Path(__file__).parents[2]
 SWEEP = """

@@ -1,7 +1,10 @@
 """How a command fails: one message on stderr, a document on stdout with --json, and the exit code."""
 
 import contextlib
+import errno
 import json
+import os
+import re
 import sys
 import tempfile
 import traceback
@@ -14,6 +17,8 @@ from zbench.cli import console, streams
 from zbench.errors import ExitCode, ZbenchError
 
 _TRIAL_COMMANDS = {"sweep", "run", "tune"}
+_UNMAPPED = re.compile("failed to map segment|cannot allocate memory", re.IGNORECASE)
+_GO_ON = "repeats that have ended are on disk, continue a sweep with --resume"
 _BROKEN_PIPE = 141  # what a shell reports of a program that died of SIGPIPE
 
 
@@ -36,14 +41,40 @@ def shown_to_the_user(arguments: Sequence[str]) -> Iterator[None]:
         streams.discard_stdout()
         sys.exit(_BROKEN_PIPE)
     except Exception as error:
+        if (lacking := _shortage(error)) is not None:
+            _fail(arguments, "ShortageError", lacking, ExitCode.INTERNAL)
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             _fail_usage(arguments, error)
         _fail_internal(arguments, error)
 
 
+def _shortage(error: BaseException) -> str | None:
+    """Return what the machine had too little of, and the remedy; None for an error of another kind.
+
+    An import that lacks memory says so in words only; a memory error that broke an import is its cause.
+    """
+    chain: list[BaseException] = []
+    at: BaseException | None = error
+    while at is not None and len(chain) < 20:
+        chain.append(at)
+        at = at.__cause__ or at.__context__
+    for one in chain:
+        no_memory = isinstance(one, MemoryError) or getattr(one, "errno", None) == errno.ENOMEM
+        if no_memory or (isinstance(one, ImportError) and _UNMAPPED.search(str(one))):
+            return f"out of memory: free some, or raise the limit (ulimit -v); {_GO_ON}"
+        if getattr(one, "errno", None) in (errno.EMFILE, errno.ENFILE):
+            return f"too many open files: close some, or raise the limit (ulimit -n); {_GO_ON}"
+        if getattr(one, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+            return f"no space left on the disk ({one}): free some; {_GO_ON}"
+    return None
+
+
 def _fail(arguments: Sequence[str], kind: str, message: str, code: int) -> None:
-    console.error(message)
-    _print_document(arguments, kind, message, code)
+    try:
+        console.error(message)
+        _print_document(arguments, kind, message, code)
+    except MemoryError:  # what prints cannot be loaded any more
+        os.write(2, f"error: {message}\n".encode(errors="backslashreplace"))
     sys.exit(int(code))
 
 
@@ -63,13 +94,21 @@ def _fail_internal(arguments: Sequence[str], error: Exception) -> None:
         console.trace(text)
         where = ""
     else:
+        where = _written(text)
+    message = f"internal error: {type(error).__name__}: {error}{where}"
+    _fail(arguments, "InternalError", message, ExitCode.INTERNAL)
+
+
+def _written(trace: str) -> str:
+    """Write a traceback to a file; return where it is, or how else to see it."""
+    try:
         with tempfile.NamedTemporaryFile(
             "w", prefix="zbench-traceback-", suffix=".txt", delete=False
         ) as file:
-            file.write(text)
-        where = f"; the traceback is in {file.name} (or use -v)"
-    message = f"internal error: {type(error).__name__}: {error}{where}"
-    _fail(arguments, "InternalError", message, ExitCode.INTERNAL)
+            file.write(trace)
+    except OSError:
+        return "; -v shows the traceback"
+    return f"; the traceback is in {file.name} (or use -v)"
 
 
 def _print_document(arguments: Sequence[str], kind: str, message: str, code: int) -> None:

@@ -33,11 +33,13 @@ class StorageError(ZbenchError):
 
 @contextlib.contextmanager
 def storage_errors() -> Iterator[None]:
-    """Turn an OSError of the body (a full disk) into StorageError; a closed pipe stays what it is."""
+    """Turn an OSError (a full disk) and a lack of memory into StorageError; a closed pipe stays."""
     try:
         yield
     except BrokenPipeError:
         raise
+    except MemoryError:
+        raise StorageError("cannot go on: out of memory; free some and use --resume") from None
     except OSError as error:
         raise StorageError(f"cannot go on: {error}; fix that and use --resume") from None
 

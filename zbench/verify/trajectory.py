@@ -10,6 +10,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from zbench.errors import undamaged
+
 _FORMAT = "1"
 _PREFIXES = ("parameters", "moments", "truth", "true_moments")
 
@@ -68,11 +70,46 @@ def save_reference(reference: Reference, path: Path) -> None:
 
 
 def load_reference(path: Path) -> Reference:
-    """Read what `save_reference` wrote; tensors are mapped from the file, not copied."""
+    """Read what `save_reference` wrote; tensors are mapped from the file, not copied.
+
+    UsageError with the remedy for a file that is damaged or of another format.
+    """
+    with undamaged(path, "remove it and run the sweep again"):
+        reference = _read(path)
+        _check(reference)
+    return reference
+
+
+def _check(reference: Reference) -> None:
+    """Raise ValueError where a reference's parts do not belong together."""
+    plain, names = reference.plain, set(reference.plain.names)
+    steps = len(plain.losses)
+    rows = [plain.grad_norms.shape, plain.digests.shape, reference.travelled.shape]
+    if plain.losses.dim() != 3 or rows != [(steps,), (steps, len(names)), (len(names),)]:
+        raise ValueError("its steps and parameters are not as many everywhere")
+    if len(names) != len(plain.names) or plain.parameters.keys() != names:
+        raise ValueError("its parameters are not those it names")
+    for group in (plain.moments, reference.truth, reference.true_moments):
+        if not group.keys() <= names or any(v.shape != plain.parameters[k].shape for k, v in group.items()):
+            raise ValueError("its moments or its truth are not those of its parameters")
+        if not all(value.is_floating_point() for value in group.values()):
+            raise ValueError("its numbers are of other types")
+    if reference.truth.keys() not in (set(), names):
+        raise ValueError("its truth is not whole")
+    if reference.true_moments.keys() not in (set(), plain.moments.keys()):
+        raise ValueError("its true moments are not whole")
+    numbers = [plain.losses, plain.grad_norms, reference.travelled, *plain.parameters.values()]
+    if plain.digests.dtype != torch.int64 or not all(number.is_floating_point() for number in numbers):
+        raise ValueError("its numbers are of other types")
+    if not all(type(step) is int and 0 <= step < steps for step in plain.skipped):
+        raise ValueError("it skips steps that it does not have")
+
+
+def _read(path: Path) -> Reference:
     with safe_open(path, framework="pt") as file:
-        about = file.metadata()
+        about = file.metadata() or {}
         if about.get("format") != _FORMAT:
-            raise ValueError(f"{path} is no reference of format {_FORMAT}; remove it and run the sweep again")
+            raise ValueError(f"its format is {str(about.get('format'))!r}")
         groups: dict[str, dict[str, Tensor]] = {prefix: {} for prefix in _PREFIXES}
         single: dict[str, Tensor] = {}
         for key in file.keys():  # noqa: SIM118 - a file handle, not a mapping

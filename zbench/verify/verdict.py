@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from zbench.errors import UsageError
 from zbench.record.record import Correctness, VerdictName
 from zbench.verify.distance import Difference, Errors, compare, errors_of
 from zbench.verify.trajectory import Reference, Trajectory, all_finite
@@ -134,7 +135,10 @@ def _differing(observed: Trajectory, plain: Trajectory) -> Tensor:
     column = {name: place for place, name in enumerate(observed.names)}
     mine = observed.digests[:, [column[name] for name in plain.names]]
     if mine.shape != plain.digests.shape:
-        raise ValueError(f"expected {len(plain.digests)} observed steps, got {len(mine)}")
+        raise UsageError(
+            f"expected {len(plain.digests)} observed steps, got {len(mine)}: the reference is "
+            "another trial's; remove it and run the sweep again"
+        )
     return mine != plain.digests
 
 

@@ -18,15 +18,17 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from zbench.engine.checkpoint.rng import rng_state, set_rng_state
+from zbench.engine.checkpoint.rng import check_rng_state, rng_state, set_rng_state
 from zbench.engine.checkpoint.state import LocalState, StateEntry
 from zbench.engine.checkpoint.stream import write_stream
 from zbench.engine.protocols import Collectives
-from zbench.errors import UsageError
+from zbench.errors import UsageError, undamaged
+
+REMEDY = "resume from another checkpoint"
 
 
 class Saves(Protocol):
@@ -96,33 +98,38 @@ def load(engine: Saves, path: str | Path, *, rng: bool = True) -> None:
     """
     path = Path(path)
     if (path / "state.safetensors").exists():
-        engine.load_state_dict(_Whole(path / "state.safetensors"))
+        state: Mapping[str, Tensor] = _Whole(path / "state.safetensors")
     elif (path / "common.safetensors").exists():
-        engine.load_state_dict(_Pieces(path))
+        state = _Pieces(path)
     else:
         raise UsageError(
             f"{path}: expected state.safetensors or common.safetensors in a checkpoint directory"
         )
-    if rng and (kept := path / _rng_file(engine.collectives)).exists():
-        set_rng_state(load_file(kept))
+    kept = path / _rng_file(engine.collectives)
+    with undamaged(kept, REMEDY):
+        generators = load_file(kept) if rng and kept.exists() else None
+        check_rng_state(rng_state() if generators is None else generators)
+    engine.load_state_dict(state)
+    if generators is not None:
+        set_rng_state(generators)
 
 
 class _Whole(Mapping[str, Tensor]):
     """A safetensors file, read tensor by tensor."""
 
     def __init__(self, file: Path) -> None:
-        try:
+        self._path = file
+        with undamaged(file, REMEDY):
             self._file = safe_open(file, framework="pt")
-        except SafetensorError as error:
-            raise UsageError(f"{file}: damaged ({error}); resume from another checkpoint") from error
         self.facts: dict[str, str] = self._file.metadata() or {}  # type: ignore[no-untyped-call]
         self._keys: list[str] = list(self._file.keys())  # type: ignore[no-untyped-call]
 
     def __getitem__(self, key: str) -> Tensor:
         if key not in self._keys:
             raise KeyError(key)
-        tensor: Tensor = self._file.get_tensor(key)  # type: ignore[no-untyped-call]
-        return tensor
+        with undamaged(self._path, REMEDY):
+            tensor: Tensor = self._file.get_tensor(key)  # type: ignore[no-untyped-call]
+            return tensor
 
     def length(self, key: str) -> int:
         """Return the number of elements of a tensor, without reading it."""
@@ -139,28 +146,29 @@ class _Pieces(Mapping[str, Tensor]):
     """A sharded checkpoint: tensors are put together from the ranks' files when they are asked for."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._common = _Whole(path / "common.safetensors")
-        facts = self._common.facts
-        self._shapes: dict[str, list[int]] = json.loads(facts["shapes"])
-        files = sorted(path.glob("rank-*.safetensors"))
-        if len(files) != int(facts["ranks"]):
-            raise UsageError(f"{path}: expected the files of {facts['ranks']} ranks, found {len(files)}")
         self._pieces: dict[str, list[tuple[int, str, _Whole]]] = defaultdict(list)
-        for file in (_Whole(f) for f in files):
-            for piece in file:
+        with undamaged(path, REMEDY):
+            self._shapes: dict[str, list[int]] = json.loads(self._common.facts["shapes"])
+            ranks, files = int(self._common.facts["ranks"]), sorted(path.glob("rank-*.safetensors"))
+            if len(files) != ranks:
+                raise UsageError(f"{path}: expected the files of {ranks} ranks, found {len(files)}")
+            for piece, file in ((piece, whole) for whole in map(_Whole, files) for piece in whole):
                 key, _, start = piece.rpartition("@")
                 self._pieces[key].append((int(start), piece, file))
-        for key, pieces in self._pieces.items():
-            pieces.sort(key=lambda p: p[0])
-            runs = [(start, start + file.length(piece)) for start, piece, file in pieces]
-            whole = math.prod(self._shape(key))
-            if [start for start, _ in runs] + [whole] != [0] + [stop for _, stop in runs]:
-                raise UsageError(f"{path}: {key!r} is not whole; are all files of one checkpoint?")
+            for key, pieces in self._pieces.items():
+                pieces.sort(key=lambda p: p[0])
+                runs = [(start, start + file.length(piece)) for start, piece, file in pieces]
+                whole = math.prod(self._shape(key))
+                if [start for start, _ in runs] + [whole] != [0] + [stop for _, stop in runs]:
+                    raise UsageError(f"{path}: {key!r} is not whole; are all files of one checkpoint?")
 
     def __getitem__(self, key: str) -> Tensor:
         if key not in self._pieces:
             return self._common[key]
-        return torch.cat([file[piece] for _, piece, file in self._pieces[key]]).view(self._shape(key))
+        with undamaged(self._path, REMEDY):
+            return torch.cat([file[piece] for _, piece, file in self._pieces[key]]).view(self._shape(key))
 
     def _shape(self, key: str) -> list[int]:
         return self._shapes[key.partition(".")[2]]

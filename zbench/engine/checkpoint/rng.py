@@ -1,6 +1,7 @@
 """This rank's random number generators, as tensors: torch on the CPU and its devices, numpy, Python."""
 
 import random
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,14 +23,23 @@ def rng_state() -> dict[str, Tensor]:
 
 def set_rng_state(state: dict[str, Tensor]) -> None:
     """Have the generators go on from `state`; devices that are not there are left out."""
-    torch.set_rng_state(state["torch.cpu"])
+    _set(state, torch.default_generator, random, np.random)
     for k in range(len(_cuda_states())):
         if f"torch.cuda.{k}" in state:
             torch.cuda.set_rng_state(state[f"torch.cuda.{k}"], k)
-    random.setstate((3, tuple(state["python"].tolist()), None))
+
+
+def check_rng_state(state: dict[str, Tensor]) -> None:
+    """Try `state` on generators that nobody draws from; an exception of theirs where it does not fit."""
+    _set(state, torch.Generator(), random.Random(), np.random.RandomState())
+
+
+def _set(state: dict[str, Tensor], cpu: torch.Generator, python: Any, numpy: Any) -> None:
+    cpu.set_state(state["torch.cpu"])
+    python.setstate((3, tuple(state["python"].tolist()), None))
     position, has_gauss, gauss = state["numpy.rest"].tolist()
     keys = state["numpy.keys"].numpy().astype(np.uint32)
-    np.random.set_state(("MT19937", keys, int(position), int(has_gauss), gauss))
+    numpy.set_state(("MT19937", keys, int(position), int(has_gauss), gauss))
 
 
 def _cuda_states() -> list[Tensor]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from zbench.engine.checkpoint.consolidate import Consolidator
+from zbench.engine.checkpoint.fit import check_others
 from zbench.engine.memory.buffers import PartitionedBuffer
 from zbench.engine.optimizer.shard_optimizer import MOMENTS, ShardOptimizer
 from zbench.engine.parameters.frozen import Frozen
@@ -228,9 +229,7 @@ class EngineState:
                         f"expected '{kinds[0]}.{t.name}' in the state to load, but it is missing; was it"
                         " another model's?"
                     )
-                if state[key].shape != t.parameter.shape:
-                    shape, given = list(t.parameter.shape), list(state[key].shape)
-                    raise UsageError(f"expected {key!r} of shape {shape}, got {given}")
+                check_others(state, {}, {key: t.parameter})
                 found[t.name] = key
         for key in state:
             kind, _, name = key.partition(".")
@@ -241,6 +240,9 @@ class EngineState:
                 raise UsageError(
                     f"expected {key!r} in the state to load, but it is missing; was it made by state_dict()?"
                 )
+        moments = {f"{kind}.{t.name}": t.parameter for t in self.param_infos for kind in MOMENTS}
+        buffers = {f"buffer.{name}": buffer for name, buffer in self.model.named_buffers()}
+        check_others(state, self._numbers(), {**moments, **buffers})
         return found
 
     def _master(self, s: Segment) -> Tensor:

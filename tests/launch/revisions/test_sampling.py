@@ -1,0 +1,72 @@
+"""A version is sampled by its public command line, once more where a sample was killed."""
+
+import json
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from zbench.errors import TrialsFailedError, UsageError
+from zbench.launch.revisions import version_of
+from zbench.launch.sampling import Sampler
+
+from .repositories import sweep_document
+
+
+@pytest.mark.parametrize(
+    ("tag", "kind", "says"),
+    [
+        ("refusing", UsageError, r"refusing cannot run the sweep \(exit 2\): unknown key engine.x"),
+        ("silent", TrialsFailedError, r"silent cannot run the sweep \(exit 70\)"),
+    ],
+)
+def test_a_version_that_cannot_run_it(tag: str, kind: type[Exception], says: str, tmp_path: Path) -> None:
+    with pytest.raises(kind, match=says):
+        Sampler(tmp_path / "sweep.yaml", []).take(version_of(tag, lambda _: None))
+
+
+def test_a_sample_is_one_sweep_by_the_public_command_line(tmp_path: Path) -> None:
+    stand_in = tmp_path / "python"
+    stand_in.write_text(
+        textwrap.dedent(f"""\
+        #!{sys.executable}
+        import json, os, sys
+        message = json.dumps([sys.argv[1:], os.environ.get("PYTHONPATH"), os.getcwd()])
+        print(json.dumps({{"trials": [], "error": {{"message": message}}}}))
+        """)
+    )
+    stand_in.chmod(0o755)
+    with pytest.raises(TrialsFailedError) as error:
+        Sampler(tmp_path / "sweep.yaml", ["run.steps=4"]).take(version_of(str(stand_in), lambda _: None))
+    arguments, python_path, cwd = json.loads(str(error.value).split(": ", 1)[1])
+    assert arguments[:4] == ["-P", "-m", "zbench.cli.main", "sweep"]
+    assert arguments[4] == str(tmp_path / "sweep.yaml")
+    assert "run.steps=4" in arguments
+    assert "run.repeats=1" in arguments
+    assert python_path is None
+    assert not Path(cwd).exists(), "the scratch directory is gone"
+
+
+def test_a_sample_that_was_killed_is_taken_once_more(tmp_path: Path) -> None:
+    stand_in, once = tmp_path / "python", tmp_path / "once"
+    document = json.dumps(sweep_document(0.1))
+    stand_in.write_text(
+        f"#!/bin/sh\n[ -e {once} ] && {{ echo '{document}'; exit; }}\ntouch {once}\nkill -9 $$\n"
+    )
+    stand_in.chmod(0o755)
+    version = version_of(str(stand_in), lambda _: None)
+    assert len(Sampler(tmp_path / "sweep.yaml", []).take(version)) == 1
+    stand_in.write_text("#!/bin/sh\nkill -9 $$\n")
+    with pytest.raises(TrialsFailedError, match=r"exit -9"):
+        Sampler(tmp_path / "sweep.yaml", []).take(version)
+
+
+def test_an_interpreter_that_goes_away_is_named(tmp_path: Path) -> None:
+    stand_in = tmp_path / "python"
+    stand_in.write_text("#!/bin/sh\n")
+    stand_in.chmod(0o755)
+    version = version_of(str(stand_in), lambda _: None)
+    stand_in.unlink()
+    with pytest.raises(TrialsFailedError, match=r"cannot be run any more: .*python: No such file"):
+        Sampler(tmp_path / "sweep.yaml", []).take(version)

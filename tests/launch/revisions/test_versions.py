@@ -1,0 +1,104 @@
+"""A revision, an interpreter or an environment becomes a version that can be measured, or says why not."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zbench.errors import UsageError
+from zbench.launch.revisions import cache_directory, installer, resolve_commit, version_of
+from zbench.launch.sampling import Sampler
+
+from .repositories import BACKEND, PROJECT, git
+
+
+def test_two_revisions_are_sampled_side_by_side(tmp_path: Path) -> None:
+    said: list[str] = []
+    versions = [version_of(tag, said.append) for tag in ("v1", "v2")]
+    sampler = Sampler(tmp_path / "sweep.yaml", ["engine.zero_stage=1"])
+    steps = [[r.timing.median_step_s for r in sampler.take(v) if r.timing] for v in versions]
+    assert steps == [[0.1], [0.2]]
+    assert [version.commit for version in versions] == [
+        git(Path.cwd(), "rev-parse", tag) for tag in ("v1", "v2")
+    ]
+    assert len(said) == 2
+    assert version_of("v1", said.append) == versions[0]
+    assert len(said) == 2, "an environment that is there is used again"
+
+
+def test_an_environment_sees_our_packages_and_its_own_zbench() -> None:
+    python = version_of("v1", lambda _: None).python
+    code = "import pydantic, torch, zbench; print(zbench.__file__)"
+    done = subprocess.run([str(python), "-P", "-c", code], capture_output=True, text=True, env={}, check=True)
+    assert done.stdout.startswith(str(cache_directory()))
+
+
+def test_another_projects_revisions_run_with_this_zbench(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The repository of a user's model: its project is installed, zbench comes from the shared packages."""
+    (tmp_path / "model.py").write_text("WIDTH = 7\n")
+    backend = BACKEND.replace('Path("zbench").rglob("*.py")', 'Path().glob("model.py")').replace(
+        "zbench-", "model-"
+    )
+    (tmp_path / "backend.py").write_text(backend.replace("Name: zbench", "Name: model"))
+    (tmp_path / "pyproject.toml").write_text(PROJECT.replace('"zbench"', '"model"'))
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "model")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("zbench.launch.revisions._shared_paths", lambda: [str(repository)])
+    git(repository, "checkout", "-q", "v1", "--", "zbench")
+    python = version_of("HEAD", lambda _: None).python
+    code = "import model, zbench; print(model.WIDTH, zbench.__file__)"
+    done = subprocess.run([str(python), "-P", "-c", code], capture_output=True, text=True, env={}, check=True)
+    assert done.stdout.split() == ["7", str(repository / "zbench" / "__init__.py")]
+
+
+def test_uv_installs_where_it_is_found_and_pip_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert installer(Path("python"))[:3] == [sys.executable, "-m", "pip"]
+    (tmp_path / "uv").write_text("#!/bin/sh\n")
+    (tmp_path / "uv").chmod(0o755)
+    assert installer(Path("python"))[:3] == [str(tmp_path / "uv"), "pip", "install"]
+
+
+def test_a_repository_is_left_as_it_was(repository: Path) -> None:
+    before = git(repository, "status", "--porcelain"), git(repository, "worktree", "list")
+    version_of("v2", lambda _: None)
+    assert (git(repository, "status", "--porcelain"), git(repository, "worktree", "list")) == before
+
+
+def test_interpreters_and_environments_are_taken_as_they_are(tmp_path: Path) -> None:
+    assert version_of(sys.executable, lambda _: None).python == Path(sys.executable)
+    python = version_of("v1", lambda _: None).python
+    found = version_of(str(python.parents[1]), lambda _: None)
+    assert (found.python, found.commit) == (python, None)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("broken", r"broken does not build \(log: .*the compiler is on fire"),
+        ("nocli", "its command line cannot be imported.*No module named 'zbench.cli'"),
+        ("no-such-revision", "no such revision in this repository"),
+        ("", "expected a git revision"),
+        ("--upload-pack=evil", "expected a git revision"),
+        ("backend.py", "is a file but no interpreter"),
+    ],
+)
+def test_what_cannot_be_measured_gets_a_clear_message(text: str, says: str) -> None:
+    with pytest.raises(UsageError) as error:
+        version_of(text, lambda _: None)
+    assert re.search(says, str(error.value), flags=re.DOTALL)
+
+
+def test_outside_a_repository_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    with pytest.raises(UsageError, match="is no git repository"):
+        resolve_commit("HEAD")
