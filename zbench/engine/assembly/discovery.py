@@ -101,8 +101,8 @@ def prepare(model: nn.Module, dtype: torch.dtype, buffers: torch.dtype, collecti
     works += [_broadcast(_distinct(buffer.data), collectives) for buffer in model.buffers()]
     for work in works:
         work.wait()
-    frozen = [(p, dtype) for p in model.parameters() if not p.requires_grad]
-    for tensor, to in [*frozen, *((buffer, buffers) for buffer in model.buffers())]:
+    untrained = [(p, dtype) for p in model.parameters() if not (p.requires_grad and p.numel())]
+    for tensor, to in [*untrained, *((buffer, buffers) for buffer in model.buffers())]:
         if tensor.dtype == torch.float32 and not is_part(tensor):
             tensor.data = tensor.data.to(to)
 
