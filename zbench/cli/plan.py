@@ -165,7 +165,7 @@ def _summary(sweep: "SweepSpec", expansion: "Expansion") -> str:
     trials = counts.pop("trials")
     parts = [f"{trials} trial{'' if trials == 1 else 's'} of {sweep.run.repeats} repeats"]
     parts += [f"{count} {name}" for name, count in counts.items() if count]
-    if sweep.search.method != "grid":
+    if not sweep.search.is_listed:
         parts.append(f"{sweep.search.method} tries {min(sweep.search.trials, trials)} of them")
     return f"{sweep.name}: {', '.join(parts)}"
 

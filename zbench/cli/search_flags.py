@@ -93,4 +93,4 @@ def _method_in(data: dict[str, Any]) -> str:
     """Return the search method that a file names, TPE where it names none or the whole grid."""
     search = data.get("search")
     method = search.get("method") if isinstance(search, dict) else None
-    return method if isinstance(method, str) and method != "grid" else "tpe"
+    return method if isinstance(method, str) and method not in ("grid", "covering") else "tpe"

@@ -58,7 +58,7 @@ def command(
         return
     request = tracked(request, log)
     jobs = search_flags.slurm_options(slurm)
-    if request.sweep.search.method == "grid":
+    if request.sweep.search.is_listed:
         raise typer.Exit(sweeping.perform(request, slurm=jobs, max_seconds=most))
     if max_time is not None:
         raise UsageError("--max-time is for a whole sweep; a search takes `--set search.budget=TIME`")

@@ -48,7 +48,7 @@ def resolve_axes(sweep: SweepSpec) -> list[Axis]:
     problems: list[Problem] = []
     for name, written in sweep.axes.items():
         try:
-            axes.append(_resolve(name, written, axes, sweep.search.method == "grid"))
+            axes.append(_resolve(name, written, axes, sweep.search.is_listed))
         except ProblemsError as error:
             problems += error.problems
     if problems:
@@ -56,7 +56,7 @@ def resolve_axes(sweep: SweepSpec) -> list[Axis]:
     return axes
 
 
-def _resolve(name: str, written: list[Any] | AxisSpec, earlier: Sequence[Axis], is_grid: bool) -> Axis:
+def _resolve(name: str, written: list[Any] | AxisSpec, earlier: Sequence[Axis], is_listed: bool) -> Axis:
     place: KeyPath = ("axes", name)
     path = _axis_path(name, earlier, place)
     if isinstance(written, list):
@@ -64,7 +64,7 @@ def _resolve(name: str, written: list[Any] | AxisSpec, earlier: Sequence[Axis], 
     when = _conditions(written.when, earlier, place)
     if written.values is not None:
         return Axis(short_name(path), path, _values(path, written.values, (*place, "values")), None, when)
-    if is_grid:
+    if is_listed:
         raise _problem(
             place, "a range has no grid; list the values, or set search.method to random, tpe or nsga2"
         )

@@ -14,6 +14,7 @@ from zbench.spec.batch import KEY as BATCH_KEY
 from zbench.spec.batch import with_accumulation
 from zbench.spec.combinations import conflict
 from zbench.spec.command import SHAPING
+from zbench.spec.covering import covering
 from zbench.spec.ds_config import KEY as DS_KEY
 from zbench.spec.ds_config import with_ds_config
 from zbench.spec.keys import Path, assign, short_name, value_at
@@ -76,6 +77,9 @@ def expand(sweep: SweepSpec) -> Expansion:
             found.invalid.append(trial)
         seen.update([] if trial_id is None else [trial_id])
     unused = [index for index in range(len(excludes)) if index not in used]
+    if sweep.search.method == "covering":
+        chosen = covering([trial.axes for trial in found.trials], sweep.search.strength, sweep.search.seed)
+        return Expansion([found.trials[index] for index in chosen], [], duplicates, excluded, unused)
     return Expansion(found.trials, found.invalid, duplicates, excluded, unused)
 
 
@@ -109,7 +113,7 @@ def checked_axes(sweep: SweepSpec) -> list[Axis]:
     """Return the axes of a sweep; ProblemsError where one is mistaken or their product is too large."""
     axes = resolve_axes(sweep)
     count = math.prod(len(axis.values) for axis in axes if axis.values is not None)
-    if count > MAX_POINTS and sweep.search.method == "grid":
+    if count > MAX_POINTS and sweep.search.is_listed:
         message = f"the product has {count:,} points, more than {MAX_POINTS:,}"
         message += "; shorten an axis or set search.method"
         raise ProblemsError([Problem(("axes",), message)])

@@ -53,10 +53,18 @@ AxisValues = Annotated[
 
 
 class SearchSpec(SpecModel):
-    """How points of the space are chosen. `grid` runs every one."""
+    """How points of the space are chosen. `grid` runs every one, `covering` few in which all choices meet."""
 
-    method: Literal["grid", "random", "tpe", "nsga2"] = Field("grid", description="Which points are tried.")
-    trials: int = Field(40, ge=1, description="Points tried by a method other than grid.")
+    method: Literal["grid", "covering", "random", "tpe", "nsga2"] = Field(
+        "grid", description="Which points are tried."
+    )
+    strength: int = Field(
+        2,
+        ge=1,
+        le=4,
+        description="Axes of which `covering` tries every combination of values: 2 is pairwise.",
+    )
+    trials: int = Field(40, ge=1, description="Points tried by random, tpe and nsga2.")
     seed: int = Field(0, ge=0, description="Seed of the search; the same seed asks for the same points.")
     budget: Seconds | None = Field(
         None, description="Stop asking for new points after this long, such as `20min`."
@@ -73,6 +81,11 @@ class SearchSpec(SpecModel):
         description="Skip points that need at least as much as one that ran out of memory; record them so.",
     )
     warm_start: list[str] = Field([], description="Directories of earlier results that teach the search.")
+
+    @property
+    def is_listed(self) -> bool:
+        """Tell whether the points are known before the first is run; otherwise a search draws them."""
+        return self.method in ("grid", "covering")
 
 
 _RANKABLE = {"enum": [name for name, metric in METRICS.items() if metric.better is not None]}

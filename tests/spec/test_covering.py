@@ -1,0 +1,71 @@
+"""Covering arrays: every combination that can occur occurs, in a small share of the points."""
+
+import itertools
+from typing import Any
+
+import pytest
+
+from zbench.spec.covering import covering
+from zbench.spec.expand import expand
+from zbench.spec.load import sweep_from_mapping
+
+AXES = {"a": [0, 1, 2, 3], "b": ["x", "y"], "c": [None, 1], "d": [False, True], "e": [1, 2, 3]}
+POINTS = [
+    dict(zip(AXES, values, strict=True))
+    for values in itertools.product(*AXES.values())
+    if not (values[0] == 0 and values[1] == "y")
+]
+
+
+def combinations(points: list[dict[str, Any]], strength: int) -> set[tuple[tuple[str, Any], ...]]:
+    return {
+        tuple(part) for point in points for part in itertools.combinations(sorted(point.items()), strength)
+    }
+
+
+@pytest.mark.parametrize("strength", [1, 2, 3])
+def test_every_combination_that_can_occur_occurs(strength: int) -> None:
+    chosen = [POINTS[index] for index in covering(POINTS, strength)]
+    assert combinations(chosen, strength) == combinations(POINTS, strength)
+
+
+def test_few_points_are_chosen() -> None:
+    assert len(covering(POINTS, 1)) == 4
+    assert len(covering(POINTS, 2)) <= 2 * 12  # twice the largest product of two axes
+    assert len(covering(POINTS, 5)) == len(POINTS)
+
+
+def test_the_same_seed_chooses_the_same_points() -> None:
+    assert covering(POINTS, 2, seed=1) == covering(POINTS, 2, seed=1)
+    assert covering(POINTS, 2, seed=1) != covering(POINTS, 2, seed=2)
+
+
+def test_an_axis_that_does_not_apply_is_a_value_of_its_own() -> None:
+    points = [{"a": 0}, *({"a": 1, "b": value} for value in "xy")]
+    assert covering(points, 2) == [0, 1, 2]
+
+
+def test_a_sweep_runs_the_chosen_points_only_and_none_that_cannot_exist() -> None:
+    found = expand(
+        sweep_from_mapping(
+            {
+                "axes": {
+                    "zero_stage": [0, 1, 2, 3],
+                    "offload_optimizer": ["none", "cpu"],
+                    "dtype": ["float32", "bfloat16"],
+                    "overlap_comm": [True, False],
+                },
+                "search": {"method": "covering"},
+            },
+            environ={},
+        )
+    )
+    chosen = [trial.axes for trial in found.trials]
+    assert {(axes["zero_stage"], axes["offload_optimizer"]) for axes in chosen} == {
+        (0, "none"), (1, "none"), (2, "none"), (3, "none"), (1, "cpu"), (2, "cpu"), (3, "cpu"),
+    }  # fmt: skip
+    assert {(axes["zero_stage"], axes["dtype"]) for axes in chosen} == set(
+        itertools.product(range(4), ["float32", "bfloat16"])
+    )
+    assert len(chosen) < 14
+    assert found.invalid == []
