@@ -69,3 +69,16 @@ class Frozen(nn.Module):
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         return self.line(tokens.to(self.line.weight.dtype)).mean()
+
+
+class NeverEvaluated(nn.Module):
+    """Fails in eval mode, and says whether gradients are on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(8, 256)
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        if not self.training:
+            raise ArithmeticError(f"evaluated, gradients: {torch.is_grad_enabled()}")
+        return self.line(tokens.to(self.line.weight.dtype)).mean()

@@ -11,8 +11,10 @@ MAX_THREADS = 4096
 """More compute threads than any machine has cores; OpenMP crashes where it cannot start that many."""
 
 
-class RunSpec(SpecModel):
+class RunSpec(GrownModel):
     """How a trial is run and timed."""
+
+    _later = ("evaluate_every",)
 
     world_size: int = Field(1, ge=1, description="Ranks, one process each.")
     device: Literal["auto", "cpu", "cuda"] = Field(
@@ -20,6 +22,11 @@ class RunSpec(SpecModel):
     )
     warmup_steps: int = Field(2, ge=0, description="Steps before timing begins.")
     steps: int = Field(8, ge=1, description="Timed steps.")
+    evaluate_every: int | None = Field(
+        None,
+        ge=1,
+        description="Steps between evaluations: one forward in eval mode, not timed; missing: none.",
+    )
     repeats: int = Field(
         5,
         ge=1,

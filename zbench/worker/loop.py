@@ -88,6 +88,15 @@ class Trainer:
         with self._clock.phase("optimizer"):
             return losses, self._engine.step()
 
+    def evaluate(self, step: int) -> None:
+        """Compute the loss of one micro-batch of `step` in eval mode and without gradients."""
+        seed, batch = self.batches(step)[0]
+        torch.manual_seed(seed)
+        self._model.eval()
+        with torch.no_grad():
+            self._workload.loss(self._model, batch)
+        self._model.train()
+
 
 def run_steps(
     trainer: Trainer,

@@ -40,7 +40,7 @@ def trial_workload(trial: TrialSpec, base_dir: str) -> Workload:
 
 
 def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
-    """Run this rank's part of a trial; return the result in the record's fields, complete on rank 0."""
+    """Run this rank's part of a trial; return the result in the record's fields on rank 0, else nothing."""
     device = process.start(job, trial)
     workload = trial_workload(trial, job.base_dir)
     digest(torch.zeros(1, device=device))  # its constants must be there before memory is measured
@@ -49,10 +49,12 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     meters = Meters(PhaseClock(), StepMemory(meter, device), [], StepCounts(device))
     trainer, engine = _trainer(job, trial, workload, meters, device)
     observer = Observer(engine, bits=trial.verify.mode != "off" and job.reference_path is not None)
-    warmup, timed = trial.run.warmup_steps, trial.run.steps
+    warmup, timed, evaluate_every = trial.run.warmup_steps, trial.run.steps, trial.run.evaluate_every
     with Progress(job.progress_path if job.rank == 0 else None) as progress:
 
         def after_step(step: int, seconds: float, losses: list[float], info: StepInfo) -> None:
+            if evaluate_every and (step + 1) % evaluate_every == 0:
+                trainer.evaluate(step)
             with limit.lifted():
                 observer.after_step(losses, info)
             if step < warmup:
@@ -75,6 +77,8 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
             )
             look_inside(Path(job.trace), subject, limit=trial.run.memory_limit, flops=flops_of_a_rank(timing))
     engine.close()
+    if job.rank != 0:
+        return {}
     warnings = ([warning] if warning else []) + judgement.warnings
     return {
         "outcome": "ok",
