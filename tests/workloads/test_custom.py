@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from zbench.errors import UsageError
 from zbench.spec.workload import WorkloadSpec
@@ -66,7 +67,7 @@ def test_a_model_trains_on_tokens(base_dir: Path) -> None:
     model = made.make_model()
     assert model.get_parameter("embed.weight").shape == (256, 16)
     assert made.loss(model, made.batch(0, 0, 0)).ndim == 0
-    assert made.flops_per_micro_batch == 3 * 2 * 2 * 4 * 16 * 256
+    assert made.flops_per_micro_batch() == 3 * 2 * 2 * 4 * 16 * 256
 
 
 def test_a_model_may_make_its_own_batches(base_dir: Path) -> None:
@@ -108,3 +109,23 @@ def test_keys_of_the_built_in_models_are_refused(base_dir: Path, key: str) -> No
     value = {"preset": "nano", "activation_checkpointing": True}[key]
     with pytest.raises(UsageError, match=f"workload.{key} applies to the built-in models"):
         load(base_dir, "own_models:Predicts", **{key: value})
+
+
+class CountsItself(nn.Module):
+    """A model that says how many operations it takes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(16, 1)
+
+    def count_flops(self, batch_size: int, length: int) -> float:
+        return 6.0 * batch_size * length
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        return self.line(tokens.float()).mean()
+
+
+def test_a_model_may_count_its_own_operations() -> None:
+    spec = WorkloadSpec(model=f"{__name__}:CountsItself", sequence_length=16, micro_batch_size=4)
+    made = build_workload(spec, seed=0, world_size=1, base_dir=Path())
+    assert made.flops_per_micro_batch() == 6.0 * 4 * 16

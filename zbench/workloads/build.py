@@ -39,7 +39,7 @@ def build_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: 
     factory, vocabulary, flops = _BUILTIN[spec.model](spec)
     data = token_data(spec, vocabulary, base_dir)
     tokens = spec.micro_batch_size * spec.sequence_length
-    return Workload(factory, data, seed, world_size, tokens, spec.micro_batch_size, flops)
+    return Workload(factory, data, seed, world_size, tokens, spec.micro_batch_size, lambda _: flops)
 
 
 def _gpt(spec: WorkloadSpec) -> _Model:

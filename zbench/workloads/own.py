@@ -1,6 +1,5 @@
 """Workloads whose model is not built in: `module:callable` and `hf:NAME_OR_PATH`."""
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,26 +23,44 @@ _LOSS = "expected module:callable, where callable(model, batch) returns the scal
 def own_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: Path) -> Workload:
     """Return the workload of a model that is not built in; UsageError, with the contract, if it cannot be."""
     factory, vocabulary = _model(spec, base_dir)
-    with torch.device("meta") if spec.model.startswith(PREFIX) else torch.device("cpu"):
-        model = factory().to("meta")  # its methods are asked for; it keeps no memory
+    model = _without_memory(factory) if spec.model.startswith(PREFIX) else factory().to("meta")
     data = _data(spec, model, vocabulary, base_dir)
     names = getattr(data, "names", ())
     loss = load_callable(spec.loss, base_dir, key="workload.loss", expected=_LOSS) if spec.loss else None
     batch = data.micro_batch(0)
-    workload = Workload(
+    return Workload(
         factory,
         data,
         seed,
         world_size,
         _tokens_in(batch, spec),
         spec.micro_batch_size,
+        count_flops=_flops_counter(spec, model),
         compute_loss=choose(model, batch, names, loss),
     )
-    tokens = workload.tokens_per_micro_batch
-    if spec.model.startswith(PREFIX):  # its masks cannot be simulated, so nothing can be counted
-        flops = language_model_flops(model, sequence_length=spec.sequence_length, tokens=tokens)
-        return dataclasses.replace(workload, flops_per_micro_batch=flops)
-    return dataclasses.replace(workload, flops_per_micro_batch=counted_flops(workload))
+
+
+def _flops_counter(spec: WorkloadSpec, model: nn.Module) -> Callable[[Workload], float | None]:
+    """Return the model's own `count_flops(micro_batch_size, sequence_length)`, or what counts for it."""
+    own = getattr(model, "count_flops", None)
+    if own is not None:
+        return lambda _: own(spec.micro_batch_size, spec.sequence_length)
+    if not spec.model.startswith(PREFIX):
+        return counted_flops
+
+    def count(
+        workload: Workload,
+    ) -> float:  # masks of transformers cannot be simulated, so nothing is counted
+        model, tokens = _without_memory(workload.factory), workload.tokens_per_micro_batch
+        return language_model_flops(model, sequence_length=spec.sequence_length, tokens=tokens)
+
+    return count
+
+
+def _without_memory(factory: Callable[[], nn.Module]) -> nn.Module:
+    """Return a transformers model that can be asked about its parameters, and has no memory for them."""
+    with torch.device("meta"):
+        return factory().to("meta")
 
 
 def _model(spec: WorkloadSpec, base_dir: Path) -> tuple[Callable[[], nn.Module], int]:

@@ -34,10 +34,8 @@ def derived_seed(*numbers: int) -> int:
 class Workload:
     """A model and its data.
 
-    tokens_per_micro_batch, samples_per_micro_batch: on one rank. flops_per_micro_batch: floating-point
-    operations of one forward and backward of the model's mathematics (a multiply-add is two), recomputation
-    not counted; None where they could not be counted. compute_loss: how the model is called, if not with the
-    batch as its arguments.
+    tokens_per_micro_batch, samples_per_micro_batch: on one rank. count_flops: see `flops_per_micro_batch`.
+    compute_loss: how the model is called, if not with the batch as its arguments.
     """
 
     factory: Callable[[], nn.Module]
@@ -46,8 +44,15 @@ class Workload:
     world_size: int
     tokens_per_micro_batch: int
     samples_per_micro_batch: int
-    flops_per_micro_batch: float | None = None
+    count_flops: "Callable[[Workload], float | None]" = lambda _: None
     compute_loss: Callable[[nn.Module, Batch], Any] | None = None
+
+    def flops_per_micro_batch(self) -> float | None:
+        """Return the operations of one forward and backward of the model's mathematics, None if unknown.
+
+        A multiply-add is two; recomputation is not counted. A model of one's own takes up to a second.
+        """
+        return self.count_flops(self)
 
     def make_model(self) -> nn.Module:
         """Return a new model on the CPU, seeded: the same bits at every call, in every process."""
