@@ -24,6 +24,7 @@ from zbench.cli.conclusion import (
 from zbench.errors import ExitCode, UsageError, ZbenchError
 from zbench.launch.executor import Executor
 from zbench.launch.executors import make_executor, require_room
+from zbench.launch.jobs import targets_for
 from zbench.launch.slurm import SlurmOptions
 from zbench.launch.sweep import OutOfTimeError, SweepPlan, SweepRun
 from zbench.record.store import load_environment, resolve_run
@@ -107,10 +108,11 @@ def perform(
         trace=trace,
     )
     failure: Interruption | None = None
+    targets = targets_for({trial.workload.model for trial in expansion.trials})
     with open_directory(request, facts(request, sys.argv[1:])) as directory:
 
         def executor() -> Executor:
-            return make_executor(directory.path, request.base_dir, slurm)
+            return make_executor(directory.path, request.base_dir, slurm, targets=targets)
 
         objective, stderr = request.sweep.objective, console.rich_console(stderr=True)
         with (

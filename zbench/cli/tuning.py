@@ -18,6 +18,7 @@ from zbench.cli.conclusion import (
 )
 from zbench.errors import ExitCode, UsageError, ZbenchError
 from zbench.launch.executors import make_executor, require_room
+from zbench.launch.jobs import targets_for
 from zbench.launch.trial import TrialRunner
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory, storage_errors
@@ -104,13 +105,16 @@ def _run(
     from zbench.tune.session import Session
 
     objective, quiet = task.sweep.objective, console.state.quiet
+    targets = targets_for({task.sweep.workload.model})
     try:
         with (
             directory,
             storage_errors(),
             view(console.rich_console(stderr=True), objective, quiet=quiet) as show,
             following(trackers, directory.path, task.sweep.name, show) as tell,
-            TrialRunner(make_executor(directory.path, task.base_dir, slurm), directory.path) as runner,
+            TrialRunner(
+                make_executor(directory.path, task.base_dir, slurm, targets=targets), directory.path
+            ) as runner,
         ):
             return Session(task, directory, runner, tell).run(), None
     except (ZbenchError, KeyboardInterrupt) as error:

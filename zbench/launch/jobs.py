@@ -1,7 +1,7 @@
 """What runs in the processes of a trial, and how each of them starts: cores, threads, log and error file."""
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,12 @@ class Targets:
 
 
 DEFAULT_TARGETS = Targets()
+
+
+def targets_for(models: Collection[str]) -> Targets:
+    """Return the targets of trials that train these models (`workload.model`)."""
+    libraries = preload.libraries_for(models)
+    return replace(DEFAULT_TARGETS, modules=(*DEFAULT_TARGETS.modules, *libraries))
 
 
 def resolved(trial: TrialSpec) -> dict[str, Any]:

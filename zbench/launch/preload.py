@@ -5,12 +5,32 @@ would hang in OpenMP).
 """
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 MODULES = ("zbench.worker.preload", "zbench.worker.main")
 """The first loads the memory shim before torch, and torch's slow parts; the second all that a rank needs."""
 
+_TRANSFORMERS = (
+    "transformers.modeling_utils",
+    "transformers.modeling_layers",
+    "transformers.masking_utils",
+    "transformers.generation.utils",
+)
+_MODEL_LIBRARIES = {"hf:": _TRANSFORMERS, "zbench.workloads.zoo:": (*_TRANSFORMERS, "zbench.workloads.zoo")}
+"""Beginning of `workload.model` -> libraries that take every process of a trial seconds to import."""
+
 THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def libraries_for(models: Collection[str]) -> tuple[str, ...]:
+    """Return what a server whose trials train these models (`workload.model`) loads besides `MODULES`."""
+    found = [
+        library
+        for beginning, libraries in _MODEL_LIBRARIES.items()
+        if any(model.startswith(beginning) for model in models)
+        for library in libraries
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 def environment(inherited: Mapping[str, str], cores: int) -> dict[str, str]:

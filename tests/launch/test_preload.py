@@ -1,0 +1,12 @@
+"""What the warm server loads ahead: slow libraries of the models that are trained, and no others."""
+
+from zbench.launch.jobs import DEFAULT_TARGETS, targets_for
+from zbench.launch.preload import MODULES
+
+
+def test_transformers_is_loaded_once_for_all_trials_that_need_it() -> None:
+    assert targets_for({"gpt", "my_module:make_model"}) == DEFAULT_TARGETS
+    for model in ("hf:gpt2", "zbench.workloads.zoo:build"):
+        modules = targets_for({"gpt", model}).modules
+        assert modules[: len(MODULES)] == MODULES  # the memory shim stays before torch
+        assert "transformers.modeling_utils" in modules
