@@ -1,0 +1,153 @@
+"""The zoo of `zoo.toml`: many architectures in tiny sizes, each with the batch that it takes.
+
+`model: zbench.workloads.zoo:build` with `options: {architecture: NAME}` trains one of them, `sweeps/zoo.yaml`
+all.
+"""
+
+import importlib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from zbench.errors import UsageError
+from zbench.spec.suggest import nearest
+
+TABLE = Path(__file__).with_name("zoo.toml")
+_NOT_FAMILIES = ("tiny", "batches", "families")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One architecture.
+
+    model: a class of transformers, or `module:Class`. batch: argument of forward -> how it is drawn.
+    sizes: configuration keys that are set where a configuration has them. config: those of this architecture.
+    note: what a reader of the docs' table should know.
+    """
+
+    name: str
+    family: str
+    model: str
+    batch: Mapping[str, Mapping[str, Any]]
+    sizes: Mapping[str, Any]
+    config: Mapping[str, Any]
+    note: str
+
+
+@cache
+def table() -> dict[str, Entry]:
+    """Return every architecture by its name, in the file's order."""
+    read = _document()
+    return {
+        name: _entry(name, family, line if isinstance(line, dict) else {"model": line})
+        for family, lines in read.items()
+        if family not in _NOT_FAMILIES
+        for name, line in lines.items()
+    }
+
+
+@cache
+def _document() -> dict[str, Any]:
+    return tomllib.loads(TABLE.read_text())
+
+
+def _entry(name: str, family: str, line: Mapping[str, Any]) -> Entry:
+    document = _document()
+    common = document["families"][family]
+    batch = document["batches"][line.get("batch", common["batch"])]
+    sizes = document["tiny"] | common.get("config", {})
+    return Entry(name, family, line["model"], batch, sizes, line.get("config", {}), line.get("note", ""))
+
+
+def build(architecture: str, checkpointing: bool = False) -> nn.Module:
+    """Return an architecture of the zoo with random weights; UsageError for one that is not in it.
+
+    checkpointing: recompute activations in backward, layer by layer where the model can, else all of it.
+    """
+    found = table().get(architecture)
+    if found is None:
+        raise UsageError(
+            f"workload.options.architecture: the zoo has no {architecture!r}{nearest(architecture, table())}"
+        )
+    return ZooModel(found, checkpointing=checkpointing)
+
+
+class ZooModel(nn.Module):
+    """An architecture as a model of one's own: it makes its batches, and its forward returns the loss."""
+
+    def __init__(self, entry: Entry, *, checkpointing: bool) -> None:
+        super().__init__()
+        self._entry = entry
+        self.model = _transformers_model(entry) if ":" not in entry.model else _module(entry)
+        self._whole = False
+        if checkpointing:
+            self._whole = not getattr(self.model, "supports_gradient_checkpointing", False)
+            if not self._whole:
+                self.model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
+
+    def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
+        """Return one tensor for each argument of the model, in the table's order."""
+        return tuple(_drawn(how, generator, batch_size, length) for how in self._entry.batch.values())
+
+    def count_flops(self, batch_size: int, length: int) -> None:
+        """Decline to have its operations counted: that takes longer than the training of so small a model."""
+
+    def forward(self, *batch: Tensor) -> Tensor:
+        """Return the model's own loss, or the mean of the squares of what it returns."""
+        given = dict(zip(self._entry.batch, batch, strict=True))
+        output = checkpoint(self.model, use_reentrant=False, **given) if self._whole else self.model(**given)
+        loss = getattr(output, "loss", None)
+        if isinstance(loss, Tensor):
+            return loss
+        outputs = output if isinstance(output, tuple) else (output,)
+        return torch.stack([value.float().square().mean() for value in outputs]).sum()
+
+
+def _drawn(how: Mapping[str, Any], generator: torch.Generator, batch_size: int, length: int) -> Tensor:
+    sizes = {"B": batch_size, "T": length}
+    shape = [sizes[part] if part in sizes else int(part) for part in how["shape"].split()]
+    if "below" in how:
+        return torch.randint(how["below"], shape, generator=generator) + how.get("plus", 0)
+    return torch.randn(shape, generator=generator)
+
+
+def _transformers_model(entry: Entry) -> nn.Module:
+    import transformers
+
+    model_class = getattr(transformers, entry.model)
+    model: nn.Module = model_class(_config(model_class.config_class, entry.sizes, entry.config))
+    return model
+
+
+def _config(config_class: Any, sizes: Mapping[str, Any], given: Mapping[str, Any]) -> Any:
+    """Return a configuration with `sizes` where its keys are, nested ones likewise, then `given`."""
+    nested = {
+        name: _config(inner, sizes, given.get(name, {})).to_dict()
+        for name, inner in config_class.sub_configs.items()
+        if inner.__name__ != "AutoConfig"
+    }
+    aliases = config_class.attribute_map
+    known = config_class(**nested).to_dict()
+    fitting = {aliases.get(key, key): value for key, value in sizes.items()}
+    own = {aliases.get(key, key): value for key, value in given.items() if key not in nested}
+    return config_class(**{key: value for key, value in fitting.items() if key in known} | nested | own)
+
+
+def _module(entry: Entry) -> nn.Module:
+    """Return a module of another package; one of torch's FSDP tests is made without FSDP, on the CPU."""
+    module_name, name = entry.model.split(":")
+    module = importlib.import_module(module_name)
+    model_class = getattr(module, name)
+    if not hasattr(model_class, "init"):
+        plain: nn.Module = model_class(**entry.config)
+        return plain
+    group = module.DummyProcessGroup(rank=0, size=1)
+    made: nn.Module = model_class.init(group, module.FSDPInitMode.NO_FSDP, module.DEVICEInitMode.DEVICE_NEVER)
+    return made
