@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from zbench.spec.base import ByteCount, GrownModel, Seconds, Share, SpecModel
+from zbench.spec.base import ByteCount, GrownModel, Seconds, Share
 
 MAX_SEED = 2**63 - 1
 MAX_THREADS = 4096
