@@ -19,6 +19,7 @@ _NAV = {
         "engine.md",
         "performance.md",
         "faults.md",
+        "zoo.md",
     ),
     "Project": ("ARCHITECTURE.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"),
 }

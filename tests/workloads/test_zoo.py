@@ -1,10 +1,12 @@
 """The zoo: its table and its sweep agree, and each architecture trains in one process."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
+from tools import zoo_table
 from zbench.errors import UsageError
 from zbench.spec.load import load_sweep
 from zbench.workloads import zoo
@@ -77,3 +79,22 @@ def test_checkpointing_recomputes_and_leaves_the_gradients(name: str) -> None:
 def test_an_unknown_architecture_is_a_mistake_of_the_user() -> None:
     with pytest.raises(UsageError, match="did you mean 'llama'"):
         zoo.build("lama")
+
+
+def test_the_page_of_the_documentation_shows_what_was_run() -> None:
+    summary = json.loads(zoo_table.SUMMARY.read_text())
+    written = zoo_table.PAGE.read_text()
+    assert written == zoo_table.page(summary["trials"], summary["versions"]), (
+        "run `python -m tools.zoo_table`"
+    )
+    assert all(f"| {name} |" in written for name in table())
+
+
+def test_a_trial_that_is_not_identical_is_shown_with_its_error() -> None:
+    trial = {"options.architecture": "llama", "zero_stage": 3, "dtype": "bfloat16"}
+    bad = {**trial, "outcome": "crashed", "verdict": "unchecked", "error": "rank 0: no"}
+    good = {**trial, "dtype": "float32", "outcome": "ok", "verdict": "identical", "error": None}
+    page = zoo_table.page([good, bad], {"torch": "2", "transformers": "5"})
+    assert "**1 of 2 trials" in page
+    assert "- llama (stage 3, bfloat16): rank 0: no\n" in page
+    assert "| 2 |  |  |  | x |  |  | x |  |  |  | 1 of 2 |" in page

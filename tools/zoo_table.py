@@ -1,0 +1,150 @@
+"""Write docs/zoo.md, the table of what the zoo was trained with and how it ended.
+
+    python -m tools.zoo_table results/zoo/RUN [RUN ...]
+
+The trials of these runs of sweeps/zoo.yaml are added to results/zoo.json, in place of earlier ones of the
+same configuration. The table is made of all that this file holds; without a run the page is written again.
+"""
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from zbench.workloads.zoo import Entry, table
+
+ROOT = Path(__file__).resolve().parents[1]
+SUMMARY = ROOT / "results" / "zoo.json"
+PAGE = ROOT / "docs" / "zoo.md"
+STAGES = (0, 1, 2, 3)
+USES: dict[str, tuple[str, Any]] = {
+    "offload": ("offload_optimizer", "cpu"),
+    "speculation": ("offload_schedule", "speculative"),
+    "bfloat16": ("dtype", "bfloat16"),
+    "checkpointing": ("options.checkpointing", True),
+    "3 backwards": ("backwards_per_step", 3),
+    "evaluation": ("evaluate_every", 1),
+}
+"""Column -> axis and the value that means it."""
+Trial = Mapping[str, Any]
+
+TEXT = """# The zoo
+
+Does the engine train any architecture as plain PyTorch does? `sweeps/zoo.yaml` trains architectures of
+transformers, in tiny sizes with random weights, and the models of torch's own FSDP tests
+(`torch.testing._internal.common_fsdp`), on two ranks. After every step each parameter is compared with plain
+PyTorch's, bit by bit: a trial is `identical` or it is not.
+
+    pip install 'zbench[hf]' expecttest
+    zbench sweep sweeps/zoo.yaml
+
+`search: {{method: covering}}` chooses the trials: of all combinations so few that every two choices still
+meet, for example each architecture with each stage, and each stage with bfloat16. With
+`--set search.strength=3` every three choices meet. Models keep their default dropout.
+`zbench/workloads/zoo.toml` has a line per architecture: add yours there.
+
+**{identical} of {count} trials were `identical`**, with torch {torch} and transformers {transformers}, on
+CPUs. The sweep lists {listed} architectures. {some} have been run so far, {stages} of them at every stage and
+{whole} at every stage and with all six uses below. A mark says that a trial of this architecture had it.
+
+{others}"""
+
+
+def main(runs: Sequence[str]) -> None:
+    summary = json.loads(SUMMARY.read_text()) if SUMMARY.exists() else {"trials": []}
+    trials = {_key(trial): trial for trial in summary["trials"]}
+    trials |= {_key(trial): trial for run in runs for trial in _read(Path(run))}
+    known = [trials[key] for key in sorted(trials) if trials[key]["options.architecture"] in table()]
+    versions = {name: version(name) for name in ("torch", "transformers")} if runs else summary["versions"]
+    _write_summary(known, versions)
+    PAGE.write_text(page(known, versions))
+
+
+def page(trials: Sequence[Trial], versions: Mapping[str, str]) -> str:
+    """Return the page: what was found, then a table per family."""
+    rows = {entry.name: _of(trials, entry) for entry in table().values()}
+    text = TEXT.format(
+        identical=sum(trial["verdict"] == "identical" for trial in trials),
+        count=len(trials),
+        listed=len(rows),
+        some=sum(bool(found) for found in rows.values()),
+        stages=sum(all(_marks(found)[: len(STAGES)]) for found in rows.values()),
+        whole=sum(all(_marks(found)) for found in rows.values()),
+        others=_others(trials),
+        **versions,
+    )
+    return text + "".join(
+        _family(family, rows) for family in dict.fromkeys(e.family for e in table().values())
+    )
+
+
+def _read(run: Path) -> Iterator[Trial]:
+    for line in (run / "trials.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        error = record["error"]
+        yield {
+            **record["axes"],
+            "outcome": record["outcome"],
+            "verdict": record["correctness"]["verdict"],
+            "error": error and error["message"],
+        }
+
+
+def _key(trial: Trial) -> str:
+    return json.dumps([trial["options.architecture"], *(trial.get(axis) for axis in _AXES)])
+
+
+_AXES = ("zero_stage", *(axis for axis, _ in USES.values()))
+
+
+def _write_summary(trials: Sequence[Trial], versions: Mapping[str, str]) -> None:
+    lines = ",\n".join(json.dumps(trial) for trial in trials)
+    SUMMARY.write_text(f'{{"versions": {json.dumps(versions)}, "trials": [\n{lines}\n]}}\n')
+
+
+def _of(trials: Iterable[Trial], entry: Entry) -> list[Trial]:
+    return [trial for trial in trials if trial["options.architecture"] == entry.name]
+
+
+def _marks(found: Sequence[Trial]) -> list[bool]:
+    stages = [any(trial["zero_stage"] == stage for trial in found) for stage in STAGES]
+    return stages + [any(trial.get(axis) == value for trial in found) for axis, value in USES.values()]
+
+
+def _others(trials: Iterable[Trial]) -> str:
+    """Return the trials that are not identical, each with its error."""
+    found = [trial for trial in trials if trial["verdict"] != "identical"]
+    if not found:
+        return ""
+    lines = []
+    for trial in found:
+        uses = [name for name, (axis, value) in USES.items() if trial.get(axis) == value]
+        where = ", ".join([f"stage {trial['zero_stage']}", *uses])
+        lines.append(f"- {trial['options.architecture']} ({where}): {trial['error'] or trial['verdict']}\n")
+    return "Not `identical`:\n\n" + "".join(lines) + "\n"
+
+
+def _family(family: str, rows: Mapping[str, Sequence[Trial]]) -> str:
+    titles = [*(f"stage {stage}" for stage in STAGES), *USES]
+    lines = [
+        f"## {family.replace('_', ' ').capitalize()}\n\n",
+        f"| architecture | class | trials | {' | '.join(titles)} | identical |\n",
+        f"| --- | --- | --- |{' --- |' * (len(titles) + 1)}\n",
+    ]
+    notes = []
+    for entry in (entry for entry in table().values() if entry.family == family):
+        found = rows[entry.name]
+        marks = " | ".join("x" if mark else "" for mark in _marks(found))
+        same = sum(trial["verdict"] == "identical" for trial in found)
+        verdict = f"{same} of {len(found)}" if found else "not run"
+        lines.append(
+            f"| {entry.name} | `{entry.model.split(':')[-1]}` | {len(found)} | {marks} | {verdict} |\n"
+        )
+        notes += [f"- {entry.name}: {entry.note}\n"] if entry.note else []
+    return "".join(lines) + "\n" + "".join(notes) + ("\n" if notes else "")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
