@@ -101,7 +101,7 @@ class ZooModel(nn.Module):
 
     def forward(self, *batch: Tensor) -> Tensor:
         """Return the model's own loss, or the mean of the squares of what it returns."""
-        given = dict(zip(self._entry.batch, batch, strict=True))
+        given: dict[str, Any] = dict(zip(self._entry.batch, batch, strict=True))
         output = checkpoint(self.model, use_reentrant=False, **given) if self._whole else self.model(**given)
         loss = getattr(output, "loss", None)
         if isinstance(loss, Tensor):
@@ -114,7 +114,8 @@ def _drawn(how: Mapping[str, Any], generator: torch.Generator, batch_size: int, 
     sizes = {"B": batch_size, "T": length}
     shape = [sizes[part] if part in sizes else int(part) for part in how["shape"].split()]
     if "below" in how:
-        return torch.randint(how["below"], shape, generator=generator) + how.get("plus", 0)
+        least = int(how.get("plus", 0))
+        return torch.randint(least, least + int(how["below"]), shape, generator=generator)
     return torch.randn(shape, generator=generator)
 
 
