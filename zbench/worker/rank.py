@@ -1,6 +1,7 @@
 """One rank of one trial, from its specification to its result."""
 
 import dataclasses
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,7 +41,7 @@ def trial_workload(trial: TrialSpec, base_dir: str) -> Workload:
 
 
 def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
-    """Run this rank's part of a trial; return the result in the record's fields on rank 0, else nothing."""
+    """Run this rank's part of a trial; return the result in the record's fields, complete on rank 0."""
     device = process.start(job, trial)
     workload = trial_workload(trial, job.base_dir)
     digest(torch.zeros(1, device=device))  # its constants must be there before memory is measured
@@ -49,11 +50,11 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     meters = Meters(PhaseClock(), StepMemory(meter, device), [], StepCounts(device))
     trainer, engine = _trainer(job, trial, workload, meters, device)
     observer = Observer(engine, bits=trial.verify.mode != "off" and job.reference_path is not None)
-    warmup, timed, evaluate_every = trial.run.warmup_steps, trial.run.steps, trial.run.evaluate_every
+    warmup, timed, every = trial.run.warmup_steps, trial.run.steps, trial.run.evaluate_every
     with Progress(job.progress_path if job.rank == 0 else None) as progress:
 
         def after_step(step: int, seconds: float, losses: list[float], info: StepInfo) -> None:
-            if evaluate_every and (step + 1) % evaluate_every == 0:
+            if every and (step + 1) % every == 0:
                 trainer.evaluate(step)
             with limit.lifted():
                 observer.after_step(losses, info)
@@ -68,18 +69,15 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     with limit.lifted():
         judgement = _judge(job, observer, workload)
         counts = meters.counts.smallest | _operators(trial, trainer, device)
-        micros = accumulation(trial.engine, trial.workload).backwards
-        timing = summarise(samples, workload, micros)
+        if job.rank != 0 and job.trace is None:
+            engine.close()
+            return {}
+        timing = summarise(samples, workload, accumulation(trial.engine, trial.workload).backwards)
         if job.trace is not None:
-            after = warmup + timed + 1
-            subject = Subject(
-                lambda: trainer.step(trainer.batches(after)), meters.clock, meter, engine, device
-            )
+            again = partial(_step_after, trainer, warmup + timed + 1)
+            subject = Subject(again, meters.clock, meter, engine, device)
             look_inside(Path(job.trace), subject, limit=trial.run.memory_limit, flops=flops_of_a_rank(timing))
     engine.close()
-    if job.rank != 0:
-        return {}
-    warnings = ([warning] if warning else []) + judgement.warnings
     return {
         "outcome": "ok",
         "error": None,
@@ -89,8 +87,13 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
         "traffic": {kind: dataclasses.asdict(traffic) for kind, traffic in samples.traffic.items()},
         "counts": counts,
         "correctness": dataclasses.asdict(judgement.correctness),
-        "warnings": warnings,
+        "warnings": ([warning] if warning else []) + judgement.warnings,
     }
+
+
+def _step_after(trainer: Trainer, step: int) -> object:
+    """Run one more step after the measured ones."""
+    return trainer.step(trainer.batches(step))
 
 
 def _trainer(
