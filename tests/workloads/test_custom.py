@@ -67,7 +67,7 @@ def test_a_model_trains_on_tokens(base_dir: Path) -> None:
     model = made.make_model()
     assert model.get_parameter("embed.weight").shape == (256, 16)
     assert made.loss(model, made.batch(0, 0, 0)).ndim == 0
-    assert made.flops_per_micro_batch() == 3 * 2 * 2 * 4 * 16 * 256
+    assert made.flops_per_micro_batch == 3 * 2 * 2 * 4 * 16 * 256
 
 
 def test_a_model_may_make_its_own_batches(base_dir: Path) -> None:
@@ -128,4 +128,4 @@ class CountsItself(nn.Module):
 def test_a_model_may_count_its_own_operations() -> None:
     spec = WorkloadSpec(model=f"{__name__}:CountsItself", sequence_length=16, micro_batch_size=4)
     made = build_workload(spec, seed=0, world_size=1, base_dir=Path())
-    assert made.flops_per_micro_batch() == 6.0 * 4 * 16
+    assert made.flops_per_micro_batch == 6.0 * 4 * 16

@@ -88,7 +88,7 @@ def test_the_loss_of_a_bfloat16_model_is_float32(keys: dict[str, object]) -> Non
 @pytest.mark.parametrize("keys", [SMALL_GPT, SMALL_MLP])
 def test_operations_by_formula_are_those_torch_counts(keys: dict[str, object]) -> None:
     made = workload(keys)
-    assert made.flops_per_micro_batch() == counted_flops(made)
+    assert made.flops_per_micro_batch == counted_flops(made)
 
 
 def test_a_loss_that_is_no_scalar_is_refused() -> None:

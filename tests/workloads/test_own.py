@@ -165,7 +165,7 @@ class TestTransformers:
         loss.backward()
         assert loss.ndim == 0
         matrices, attention = 12 * 16**2 + 16 * 64, 2 * 16 * 8
-        assert made.flops_per_micro_batch() == 6 * 4 * 8 * (matrices + attention)
+        assert made.flops_per_micro_batch == 6 * 4 * 8 * (matrices + attention)
         assert torch.equal(model.lm_head.weight, made.make_model().lm_head.weight), "the same at every call"
 
     def test_a_config_of_ones_own_in_a_folder(self, base_dir: Path) -> None:

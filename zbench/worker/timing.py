@@ -16,7 +16,7 @@ def summarise(samples: Samples, workload: Workload, micro_batches: int) -> Timin
     """
     median = statistics.median(samples.step_seconds)
     rate = workload.world_size * micro_batches / median
-    flops = workload.flops_per_micro_batch()
+    flops = workload.flops_per_micro_batch
     return Timing(
         step_seconds=samples.step_seconds,
         median_step_s=median,

@@ -47,6 +47,7 @@ class Workload:
     count_flops: "Callable[[Workload], float | None]" = lambda _: None
     compute_loss: Callable[[nn.Module, Batch], Any] | None = None
 
+    @property
     def flops_per_micro_batch(self) -> float | None:
         """Return the operations of one forward and backward of the model's mathematics, None if unknown.
 
