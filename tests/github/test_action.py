@@ -209,6 +209,9 @@ def test_rights_are_least(path: Path) -> None:
         assert not any("checkout" in step.get("uses", "") for step in steps_of(path)), (
             "it runs no foreign code"
         )
+    elif path.name == "publish.yml":
+        assert rights == {"contents": "read", "id-token": "write"}
+        assert (document.get(True) or document.get("on")) == {"push": {"tags": ["v*"]}}
     else:
         assert rights == {"contents": "read"}
     assert "pull_request_target" not in (document.get(True) or document.get("on"))

@@ -18,6 +18,13 @@ _OPERATOR = re.compile(r"\b([a-z_][\w]*::[\w.]+|aten\.[\w.]+)")
 def check_simulated(trial: TrialSpec) -> None:
     """Raise UsageError for a trial whose memory depends on more than its specification."""
     engine = trial.engine
+    if trial.workload.command is not None:
+        raise UsageError("workload.command: your own script is not simulated; measure it with `zbench run`")
+    if engine.engine_python is not None:
+        raise UsageError(
+            "engine.engine_python: another environment's engine is not simulated; leave the key out to"
+            " simulate this environment's"
+        )
     if engine.compile != "off":
         raise UsageError(
             f"engine.compile: {engine.compile} is not simulated; compile=off shows the eager engine's memory"
