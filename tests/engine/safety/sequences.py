@@ -124,6 +124,12 @@ class Both:
         self.engine.step()
         self.plain.step(loss, [[batch(n, r) for r in range(self.world)] for n in numbers])
 
+    def discard_a_step(self) -> None:
+        """Begin a step, and discard it in one of the two ways."""
+        if any(p.requires_grad for p in self.plain.model.parameters()):
+            self.engine.backward(usual(self.engine.model, batch(4, self.rank)), last=self.draw.random() < 0.5)
+        self.draw.choice((self.engine.zero_grad, self.engine.optimizer.zero_grad))()
+
     def evaluate(self) -> None:
         with torch.no_grad():
             mine, expected = (net(batch(0, self.rank)[0]) for net in self.nets)
@@ -262,6 +268,7 @@ class Both:
 
 RULES: dict[str, int] = {
     "step": 8,
+    "discard_a_step": 1,
     "evaluate": 1,
     "stop_an_evaluation_early": 1,
     "generate": 1,
