@@ -161,6 +161,7 @@ def _row(
     if found is not None:
         row["smallest_world_size"] = found.smallest_world_size
         row["largest_micro_batch"] = found.largest_micro_batch
+        row["undecided"] = found.undecided
     return row
 
 
@@ -215,8 +216,10 @@ def _cells(
     if memory is not None:
         cells["verdict"] = _verdict(outcome, memory)
     if found is not None:
-        cells["ranks"] = f">= {found.smallest_world_size}" if found.smallest_world_size else "none fits"
-        cells["micro-batch"] = f"<= {found.largest_micro_batch}" if found.largest_micro_batch else "none fits"
+        unknown = {name: f"undecided ({why})" for name, why in found.undecided.items()}
+        world, batch = found.smallest_world_size, found.largest_micro_batch
+        cells["ranks"] = f">= {world}" if world else unknown.get("smallest_world_size", "none fits")
+        cells["micro-batch"] = f"<= {batch}" if batch else unknown.get("largest_micro_batch", "none fits")
     return cells
 
 

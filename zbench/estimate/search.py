@@ -1,10 +1,10 @@
 """The smallest world size and the largest micro-batch that fit, by bisection."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from zbench.estimate.client import Simulator
-from zbench.estimate.result import Estimate
+from zbench.estimate.result import NotSimulated
 from zbench.spec.trial import TrialSpec
 
 LARGEST_WORLD, LARGEST_MICRO_BATCH = 4096, 4096
@@ -12,22 +12,52 @@ LARGEST_WORLD, LARGEST_MICRO_BATCH = 4096, 4096
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What still fits: None where nothing does."""
+    """What still fits: None where nothing does, or where `undecided` says that it could not be told.
+
+    undecided: by limit, which point on the way could not be simulated, and why.
+    """
 
     smallest_world_size: int | None
     largest_micro_batch: int | None
+    undecided: dict[str, str] = field(default_factory=dict)
+
+
+class _UndecidedError(Exception):
+    """A point on the way to a limit is no configuration, or cannot be simulated."""
 
 
 def limits(simulator: Simulator, trial: TrialSpec, memory: int) -> Limits:
-    """Return both limits of one configuration on devices of `memory` bytes."""
+    """Return both limits of one configuration on devices of `memory` bytes.
+
+    A point that cannot be simulated decides nothing: it never counts as one that does not fit.
+    """
 
     def fits(section: str, key: str, value: int) -> bool:
-        found = simulator.of(_with(trial, section, key, value))
-        return isinstance(found, Estimate) and found.peak_device_bytes <= memory
+        try:
+            found = simulator.of(_with(trial, section, key, value))
+        except ValueError as error:
+            raise _UndecidedError(f"{key}={value}: {error}") from None
+        if isinstance(found, NotSimulated):
+            raise _UndecidedError(f"{key}={value}: {found.reason}")
+        return found.peak_device_bytes <= memory
 
-    world = smallest(lambda n: fits("run", "world_size", n), LARGEST_WORLD)
-    batch = largest(lambda n: fits("workload", "micro_batch_size", n), LARGEST_MICRO_BATCH)
-    return Limits(world, batch)
+    undecided: dict[str, str] = {}
+
+    def decided(name: str, search: Callable[[], int | None]) -> int | None:
+        try:
+            return search()
+        except _UndecidedError as error:
+            undecided[name] = str(error)
+            return None
+
+    world = decided(
+        "smallest_world_size", lambda: smallest(lambda n: fits("run", "world_size", n), LARGEST_WORLD)
+    )
+    batch = decided(
+        "largest_micro_batch",
+        lambda: largest(lambda n: fits("workload", "micro_batch_size", n), LARGEST_MICRO_BATCH),
+    )
+    return Limits(world, batch, undecided)
 
 
 def smallest(holds: Callable[[int], bool], most: int) -> int | None:

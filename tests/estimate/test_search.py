@@ -1,0 +1,53 @@
+"""The limits that fit, by bisection; what cannot be simulated decides nothing."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.making import make_trial
+from zbench.estimate.result import Estimate, NotSimulated
+from zbench.estimate.search import LARGEST_MICRO_BATCH, limits
+from zbench.spec.trial import TrialSpec
+
+
+@dataclass
+class Formula:
+    """A simulator whose peak is 960 bytes of state over the ranks and 10 for each sample."""
+
+    refused: set[int] = field(default_factory=set)
+
+    def of(self, trial: TrialSpec) -> Estimate | NotSimulated:
+        ranks, batch = trial.run.world_size, trial.workload.micro_batch_size
+        if ranks in self.refused:
+            return NotSimulated("its shapes depend on data")
+        peak = 960 // ranks + 10 * batch
+        return Estimate(peak, 0, peak, {}, {}, "backward", [], {}, None, 0.0)
+
+
+TRIAL = make_trial({"zero_stage": 3})
+BATCH = TRIAL.workload.micro_batch_size
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 7, 30])
+def test_the_smallest_world_that_fits(ranks):
+    found = limits(Formula(), TRIAL, 960 // ranks + 10 * BATCH)
+    assert found.smallest_world_size == ranks
+    assert found.undecided == {}
+
+
+def test_the_largest_micro_batch_that_fits():
+    state = 960 // TRIAL.run.world_size
+    assert limits(Formula(), TRIAL, state + 10 * 37).largest_micro_batch == 37
+    assert limits(Formula(), TRIAL, 10**9).largest_micro_batch == LARGEST_MICRO_BATCH
+
+
+def test_none_fits_only_where_every_point_was_simulated():
+    found = limits(Formula(), TRIAL, 5)
+    assert (found.smallest_world_size, found.largest_micro_batch) == (None, None)
+    assert found.undecided == {}
+
+
+def test_a_point_that_cannot_be_simulated_is_named_and_never_called_too_large():
+    found = limits(Formula(refused={8}), TRIAL, 960 // 7 + 10 * BATCH)
+    assert found.smallest_world_size is None
+    assert found.undecided == {"smallest_world_size": "world_size=8: its shapes depend on data"}
