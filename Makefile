@@ -46,6 +46,11 @@ neon:
 bench: $(VENV)/.installed
 	$(BIN)/zbench bench adam
 
+# Everything that needs a CUDA device: at most 25 minutes, and what passed is not run again (results/benchmarks/gpu.md).
+.PHONY: gpu
+gpu: $(VENV)/.installed-test
+	$(BIN)/python -m zbench.bench.gpu $(GPU_FLAGS)
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 

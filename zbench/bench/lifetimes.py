@@ -1,9 +1,10 @@
 """One rank of compiled ZeRO-1 with the update as the peak of its step: what the reductions hold shows there.
 
-Run by `zbench.bench.compiled`; answers `go N` on standard input like `zbench.bench.contender`. MODE is
-`released` (the engine as it is) or `held`: buckets are kept through the step, and targets beside the
-optimizer's float32 partition, as in the scheme that step-local memory replaces. On a CPU the fused update
-needs no memory of its own, so here it is given temporaries, as an optimizer that is not fused has.
+Run by `zbench.bench.compiled` and `zbench.bench.gpu.compiled`; answers `go N` on standard input like
+`zbench.bench.contender`. MODE is `released` (the engine as it is) or `held`: buckets are kept through the
+step, and targets beside the optimizer's float32 partition, as in the scheme that step-local memory replaces.
+The fused update needs no memory of its own, so here it is given temporaries, as an optimizer that is not
+fused has. In the environment: DEVICE (cpu), LOWERING (inductor), BESIDE (bytes of the temporaries).
 """
 
 import json
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from zbench.measure.shim import SHIM, WHY_NOT  # before torch
+import zbench.measure.shim  # noqa: F401 - before torch
 
 # isort: split
 import torch
@@ -23,9 +24,12 @@ from zbench.bench.training import random_tokens, seeded_gpt
 from zbench.engine import Engine, Instruments, build_engine
 from zbench.engine.adam import AdamBackend, AdamTask
 from zbench.engine.compiled.sink import CompiledGradients
+from zbench.measure.memory import choose_meter
 from zbench.spec.engine import EngineSpec
+from zbench.worker.loop import Fence
 
-TEMPORARIES = 1 << 30  # bytes; never touched, so they cost address space only
+TEMPORARIES = int(os.environ.get("BESIDE", 1 << 30))  # bytes; untouched, so on a CPU address space only
+DEVICE = torch.device(os.environ.get("DEVICE", "cpu"))
 
 
 @dataclass
@@ -40,7 +44,7 @@ class HungryAdam:
     def update(
         self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0, nonfinite: Tensor | None = None
     ) -> None:
-        temporaries = [torch.empty(size, dtype=torch.uint8) for size in self.beside]
+        temporaries = [torch.empty(size, dtype=torch.uint8, device=DEVICE) for size in self.beside]
         if self.engine is not None:
             self.held = self.engine.memory_by_category()
         self.inner.update(tasks, grad_scale=grad_scale, nonfinite=nonfinite)
@@ -59,9 +63,13 @@ def build(layers: int, width: int, length: int, *, held: bool) -> tuple[Engine, 
         return adams[-1]
 
     spec = EngineSpec.model_validate(
-        {"zero_stage": 1, "compile": "inductor", "reduce_bucket_size": 5_000_000}
+        {
+            "zero_stage": 1,
+            "compile": os.environ.get("LOWERING", "inductor"),
+            "reduce_bucket_size": 5_000_000,
+        }
     )
-    model = seeded_gpt(layers, width, length=length)
+    model = seeded_gpt(layers, width, length=length).to(DEVICE)
     engine = build_engine(model, spec, instruments=Instruments(wrap_adam=wrap))
     adam = adams[-1]
     adam.engine = engine
@@ -75,22 +83,29 @@ def build(layers: int, width: int, length: int, *, held: bool) -> tuple[Engine, 
 
 def main(mode: str, layers: int, width: int, micro_batch: int, length: int) -> None:
     """Serve `go N` until standard input ends."""
-    assert SHIM is not None, WHY_NOT
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
+    meter, inexact = choose_meter(DEVICE)
+    assert inexact is None, inexact
     engine, adam = build(layers, width, length, held=mode == "held")
-    data = random_tokens(micro_batch, length=length)
+    data, fence, done = random_tokens(micro_batch, length=length), Fence(DEVICE), 0
     for line in sys.stdin:
-        for step in range(int(line.split()[1])):
-            SHIM.zbench_memory_reset_peak()
-            engine.backward(engine.model(*data.micro_batch(step)))
+        seconds = []
+        for _ in range(int(line.split()[1])):
+            batch = [tensor.to(DEVICE) for tensor in data.micro_batch(done)]
+            meter.reset()
+            begin = fence.ready()
+            engine.backward(engine.model(*batch))
             engine.step()
+            seconds.append(fence.slowest(begin))
+            done += 1
         answer = {
-            "peak_bytes": SHIM.zbench_memory_peak_bytes(),
+            "peak_bytes": meter.peak(),
             "partition_bytes": engine._core.optimizer.shard.length * 4,
             "bucket_bytes": adam.held.get("buckets", 0),
+            "seconds": seconds,
         }
         print(json.dumps(answer), file=answers)
 

@@ -2,6 +2,8 @@
 
     python -m zbench.bench.speculative [--deepspeed-python PYTHON] [--steps N] [--out FILE]
 
+On a CUDA device `make gpu` measures the schedules, in bfloat16 (`zbench.bench.gpu.superoffload`).
+
 Schedules: one process, one compute thread, one optimizer thread. Six engines train copies of one GPT, a step
 each in turn and in alternating order, so that a drift of the machine hits all alike. `exposed` is the time of
 `engine.step()`, which is all that is left of the optimizer after backward; contention shows in `backward`.
@@ -15,12 +17,15 @@ import statistics
 import sys
 import time
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 import torch
+from torch import Tensor
 
 from zbench.bench import results
-from zbench.bench.training import random_tokens, seeded_gpt
+from zbench.bench.training import LENGTH, random_tokens, seeded_gpt
 from zbench.bench.turns import Contender, Figures, take_turns
 from zbench.engine import Engine, build_engine
 from zbench.spec.engine import EngineSpec
@@ -44,50 +49,88 @@ Key = tuple[str, str]
 Times = dict[str, list[float]]
 
 
-def make_engine(limit: float, schedule: str, layers: int, width: int) -> Engine:
+PHASES = ("forward", "backward", "exposed", "whole")
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What the schedules are measured on; `length`, `batch`: of a micro-batch; `threads`: the optimizer's."""
+
+    layers: int
+    width: int
+    length: int = LENGTH
+    batch: int = BATCH
+    dtype: str = "float32"
+    device: str = "cpu"
+    threads: int | Literal["auto"] = 1
+
+    def on(self, device: str) -> "Setup":
+        """Return the same on a device."""
+        return replace(self, device=device)
+
+    def micro_batch(self, step: int) -> tuple[Tensor, ...]:
+        """Return the tokens and targets of a step, on the device."""
+        data = random_tokens(self.batch, vocabulary=VOCABULARY, length=self.length).micro_batch(step)
+        return tuple(tensor.to(self.device) for tensor in data)
+
+    def finish(self) -> None:
+        """Return when the device has done what it was given."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+
+def make_engine(limit: float, schedule: str, setup: Setup) -> Engine:
     """Return one contender, with the same seeded model."""
     spec = {
         "zero_stage": 1,
+        "dtype": setup.dtype,
         "offload_optimizer": "cpu",
         "offload_schedule": schedule,
-        "optimizer_threads": 1,
+        "optimizer_threads": setup.threads,
         "gradient_clipping": limit,
-        "reduce_bucket_size": 1_000_000,
+        "reduce_bucket_size": 1_000_000 if setup.device == "cpu" else 20_000_000,
     }
-    return build_engine(seeded_gpt(layers, width, vocabulary=VOCABULARY), EngineSpec.model_validate(spec))
+    model = seeded_gpt(setup.layers, setup.width, vocabulary=VOCABULARY, length=setup.length)
+    return build_engine(model.to(setup.device), EngineSpec.model_validate(spec))
 
 
-def one_step(engine: Engine, step: int, into: Times) -> None:
+def one_step(engine: Engine, step: int, into: Times, setup: Setup) -> None:
     """Train one step and note the seconds of its phases."""
-    ids, targets = random_tokens(BATCH, vocabulary=VOCABULARY).micro_batch(step)
+    ids, targets = setup.micro_batch(step)
+    setup.finish()
     marks = [time.perf_counter()]
     loss = engine.model(ids, targets)
+    setup.finish()
     marks.append(time.perf_counter())
     engine.backward(loss)
+    setup.finish()
     marks.append(time.perf_counter())
     engine.step()
+    setup.finish()
     marks.append(time.perf_counter())
-    for name, begin, end in zip(("forward", "backward", "exposed"), marks, marks[1:], strict=False):
+    for name, begin, end in zip(PHASES, marks, marks[1:], strict=False):
         into[name].append(end - begin)
     into["whole"].append(marks[-1] - marks[0])
 
 
-def measure(steps: int, layers: int, width: int) -> dict[Key, Times]:
+def measure(steps: int, setup: Setup) -> dict[Key, Times]:
     """Return the seconds of every phase of every step after the warm-up."""
-    torch.set_num_threads(1)
-    engines = {(c, s): make_engine(LIMITS[c], s, layers, width) for c in LIMITS for s in SCHEDULES}
-    times: dict[Key, Times] = {
-        k: {n: [] for n in ("forward", "backward", "exposed", "whole")} for k in engines
-    }
+    engines = {(c, s): make_engine(LIMITS[c], s, setup) for c in LIMITS for s in SCHEDULES}
+    times: dict[Key, Times] = {k: {n: [] for n in PHASES} for k in engines}
     try:
         for step in range(WARMUP + steps):
             order = list(engines) if step % 2 else list(engines)[::-1]
             for key in order:
-                one_step(engines[key], step, times[key])
+                one_step(engines[key], step, times[key], setup)
     finally:
         for engine in engines.values():
             engine.close()
     return {key: {name: t[WARMUP:] for name, t in phases.items()} for key, phases in times.items()}
+
+
+def medians(times: dict[Key, Times]) -> dict[Key, dict[str, float]]:
+    """Return the median seconds of every phase."""
+    return {k: {n: statistics.median(t) for n, t in phases.items()} for k, phases in times.items()}
 
 
 def measure_peers(deepspeed_python: str, rounds: int) -> dict[str, list[float]]:
@@ -106,7 +149,7 @@ def measure_peers(deepspeed_python: str, rounds: int) -> dict[str, list[float]]:
 
 def table(times: dict[Key, Times], peers: dict[str, list[float]]) -> str:
     """Return the ratios of medians that have a bar, and the medians behind them, as Markdown."""
-    median = {k: {n: statistics.median(t) for n, t in phases.items()} for k, phases in times.items()}
+    median = medians(times)
     lines = ["| speculative / after_backward | ratio of medians | bar |", "|---|---|---|"]
     for clip, bar in BARS.items():
         ratio = median[clip, "speculative"]["exposed"] / median[clip, "after_backward"]["exposed"]
@@ -118,7 +161,7 @@ def table(times: dict[Key, Times], peers: dict[str, list[float]]) -> str:
     lines += ["", "| clipping | schedule | forward | backward | exposed | whole step, ms |"]
     lines.append("|---|---|---|---|---|---|")
     for (clip, schedule), m in median.items():
-        cells = " | ".join(f"{m[name] * 1e3:.2f}" for name in ("forward", "backward", "exposed", "whole"))
+        cells = " | ".join(f"{m[name] * 1e3:.2f}" for name in PHASES)
         lines.append(f"| {clip} | {schedule} | {cells} |")
     return "\n".join([*lines, *(_peer_lines(peers) if peers else [])]) + "\n"
 
@@ -150,7 +193,8 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--out", type=Path, help="file to write, without its ending (.json and .md)")
     given = parser.parse_args()
-    times = measure(given.steps, given.layers, given.width)
+    torch.set_num_threads(1)
+    times = measure(given.steps, Setup(given.layers, given.width))
     peers = measure_peers(given.deepspeed_python, given.rounds) if given.deepspeed_python else {}
     text = table(times, peers)
     print(text)

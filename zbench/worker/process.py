@@ -26,13 +26,21 @@ def start(job: RankJob, trial: TrialSpec) -> torch.device:
     if job.init_method.startswith(_LOCAL_PREFIXES):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a machine's own name need not resolve
     dist.init_process_group(
-        backend="gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl",
+        backend=backend_for(device, job.local_world_size or job.world_size, torch.cuda.device_count()),
         init_method=job.init_method,
         rank=job.rank,
         world_size=job.world_size,
         timeout=timedelta(seconds=max(60.0, trial.run.timeout)),
     )
     return device
+
+
+def backend_for(device: torch.device, local_ranks: int, devices: int) -> str:
+    """Return the process group's backend. NCCL takes one rank per device; where ranks share one, the engine
+    stages what they exchange through host memory, with gloo.
+    """
+    alone = device.type == "cuda" and local_ranks <= devices
+    return "cpu:gloo,cuda:nccl" if alone else "gloo"
 
 
 def stop() -> None:

@@ -46,6 +46,9 @@ class Stream:
 class Event:
     """A place in a stream."""
 
+    def __init__(self, blocking: bool = False) -> None:
+        assert blocking, "the host would wait by spinning, on a core that the optimizer needs"
+
     def record(self, stream: Stream) -> None:
         self._stream, self._upto = stream, len(stream.operations)
 
@@ -79,7 +82,7 @@ class Values:
 
     def __init__(self, device: Device, value: float = GARBAGE) -> None:
         self._cuda, self.value, self._users = device, value, [device.main]
-        self.device = "cuda"
+        self.device = torch.device("cuda", 0)
 
     def write(self, value: float) -> None:
         """Give the current stream a kernel that writes."""

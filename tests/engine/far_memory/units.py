@@ -4,6 +4,7 @@ import threading
 from typing import Any
 
 from tests.engine.far_memory.streams import Stream, Values, modelled
+from zbench.engine.memory.kinds import used_on_current_stream
 from zbench.engine.transport.worker_thread import QueuedWork
 
 
@@ -59,6 +60,18 @@ def the_host_may_write_the_source_of_a_copy_to_the_device_after_release() -> Non
         assert target.value == 3.0
 
 
+def memory_that_another_stream_still_reads_may_be_freed() -> None:
+    """A forward on a stream of the user's reads weights, and gives them up before it has run."""
+    with modelled() as (device, _):
+        weights, out, side = Values(device, 3.0), Values(device), Stream()
+        with device.stream(side):
+            out.copy_(weights)
+            used_on_current_stream(weights)  # type: ignore[arg-type]
+        weights.free()
+        side.run(len(side.operations))
+        assert out.value == 3.0
+
+
 def an_interrupted_wait_ends_behind_the_work() -> None:
     class Interrupted(threading.Event):
         times = 0
@@ -89,5 +102,6 @@ CHECKS: list[Any] = [
     the_source_of_a_copy_to_the_host_may_be_freed,
     a_copy_to_the_device_is_waited_for_by_the_stream_that_reads_it,
     the_host_may_write_the_source_of_a_copy_to_the_device_after_release,
+    memory_that_another_stream_still_reads_may_be_freed,
     an_interrupted_wait_ends_behind_the_work,
 ]

@@ -48,6 +48,23 @@ def differing(group: dist.ProcessGroup, kind: str) -> list[str]:
     return found
 
 
+def in_another_order(group: dist.ProcessGroup) -> bool:
+    """Gather before the reduction on odd ranks and after it on the others; return whether both are right."""
+    gathers = dist.new_group(dist.get_process_group_ranks(group))
+    assert isinstance(gathers, dist.ProcessGroup)
+    comm = ProcessGroupCollectives(group, CPU, gathers)
+    rank, world = comm.rank, comm.world_size
+    out, flat = torch.empty(64), torch.full((world * 64,), float(rank))
+    send = torch.full((world * 64,), float(rank))
+    calls = [lambda: comm.reduce_scatter(send, out, TAG), lambda: comm.all_gather(flat, TAG)]
+    works = [call() for call in (calls[::-1] if rank % 2 else calls)]
+    for work in works:
+        work.wait()
+    comm.close()
+    gathered = torch.arange(world).repeat_interleave(64).float()
+    return torch.equal(flat, gathered) and bool((out == sum(range(world))).all())
+
+
 def chosen_for_a_device(group: dist.ProcessGroup) -> str:
     """Return the kind of collectives that tensors of a GPU get over gloo."""
     comm = choose_collectives(group, DeviceMemory(torch.device("cuda")), PinnedHostMemory(CPU))

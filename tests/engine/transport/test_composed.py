@@ -25,3 +25,7 @@ def test_gloo_takes_tensors_of_a_device_through_the_host(ranks: RankPool, world:
 
 def test_a_world_of_one_needs_no_backend() -> None:
     assert choose.choose_collectives(None, *[DeviceMemory(torch.device("meta"))] * 2).world_size == 1
+
+
+def test_gathers_of_a_group_of_their_own_need_no_order_among_reductions(ranks: RankPool) -> None:
+    assert ranks.run(3, "tests.engine.transport.composed:in_another_order") == [True] * 3

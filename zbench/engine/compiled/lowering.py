@@ -50,13 +50,14 @@ def lower_inductor(graph: fx.GraphModule, inputs: Sequence[Any], edit: EditBackw
     from torch._functorch import config
     from torch._inductor import config as inductor_config
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+    from torch._inductor.utils import BoxedBool
 
     def compile_half(module: fx.GraphModule, example: Sequence[Any], **options: Any) -> Any:
         if not options.get("is_backward"):
             return compile_fx_inner(module, example, **options)
         edit(module)
         with inductor_config.patch(BACKWARD_OPTIONS):
-            return compile_fx_inner(module, example, **options)
+            return compile_fx_inner(module, example, **{**options, "cudagraphs": BoxedBool(False)})
 
     with config.patch(enable_autograd_cache=False):
         compiled: Callable[..., Any] = compile_fx(graph, inputs, inner_compile=compile_half)  # type: ignore[assignment]

@@ -54,11 +54,13 @@ def _reduce_gradient_fake(grad: Tensor, position: int) -> None:
 # The gradient is declared mutated though it is only read: a mutation is the one effect that dead-code
 # elimination, functional passes and inductor's scheduler all respect in an operator without results.
 # `flexible_layout`: any strides will do, so inductor need not copy a transposed gradient into rows first.
+# `cudagraph_unsafe`: a CUDA graph would call this Python code once, when it is captured, and never when it is
+# replayed; inductor splits its graph at such an operator.
 # Caches of compiled code outlive versions of this package: with another contract it needs another name.
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define(  # type: ignore[no-untyped-call]
     "reduce_lent_gradient(Tensor(a!) grad, int position) -> ()",
-    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout),
+    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout, torch.Tag.cudagraph_unsafe),
 )
 _library.impl("reduce_lent_gradient", _reduce_gradient, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 torch.library.register_fake(f"{NAMESPACE}::reduce_lent_gradient", _reduce_gradient_fake, lib=_library)

@@ -54,6 +54,11 @@ class Summarizer:
     def _order(self) -> Tensor:
         return torch.from_numpy(canonical_order(self._layout))
 
+    @cached_property
+    def _ordered(self) -> Tensor:
+        """Memory for the sums in order; kept, since memory that is new to a process is slow."""
+        return torch.empty(self._order.numel(), dtype=torch.float64)
+
     def gather(self, contributed: Sequence[bool], terms: Terms, *, norm: bool = False) -> Summary:
         """Return the summary, the same on every rank; with its norm if `norm`, or always.
 
@@ -69,7 +74,10 @@ class Summarizer:
         terms.check(numbers_of, self.agreement)
         inactive = (flags != 0).all(dim=0).tolist()
         active = [not nowhere for nowhere in inactive]
-        return Summary(sum_in_order(sums.reshape(-1)[self._order]) if wanted else None, active)
+        return Summary(self._sum(sums.reshape(-1)) if wanted else None, active)
+
+    def _sum(self, sums: Tensor) -> float:
+        return sum_in_order(torch.index_select(sums, 0, self._order, out=self._ordered))
 
 
 class ChunkSums:
@@ -89,12 +97,12 @@ class ChunkSums:
 
 
 def sum_in_order(chunk_sums: Tensor) -> float:
-    """Return the sum of `chunk_sums` [n] (float64, CPU), added strictly from first to last."""
+    """Return the sum of `chunk_sums` [n] (float64, CPU), added strictly from first to last; they are lost."""
     total = [0.0]
 
     def add() -> None:
-        values = chunk_sums.numpy()
-        total[0] = float(np.add.accumulate(values)[-1]) if values.size else 0.0
+        if chunk_sums.numel():
+            total[0] = float(torch.cumsum(chunk_sums, 0, out=chunk_sums)[-1])
 
     call_native(add, [chunk_sums])
     return total[0]

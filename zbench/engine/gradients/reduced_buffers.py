@@ -141,14 +141,12 @@ class WholeReducedGradientBuffer(ReducedGradientBuffer):
         self._last = last
 
     def store(self, bucket: Bucket, target: Tensor) -> Work | None:
-        super().store(bucket, target)
+        assert super().store(bucket, target) is None, "a whole gradient is on the device"
         if self._last:
-            super().settle()
             self._gather(bucket.blocks)
         return None
 
     def settle(self) -> None:
-        super().settle()
         if not self._last:
             self._gather(self.shard.layout.blocks)
             self._last = True

@@ -109,7 +109,7 @@ class BucketReducer:
         assert self._bucket_buffers is not None
         for portion in self._zeros.pop(bucket.index, ()):
             self._clear(self._bucket_buffers, portion)
-        self._complete_down_to(self.in_flight - bucket.length)
+        self._complete_down_to(self.in_flight - bucket.length)  # bounds the memory in flight
         target = self.reduced_gradients.target(bucket)
         part = target[: bucket.length // self.collectives.world_size]
         send, tag = self._bucket_buffers.ready(bucket.index), self._tags[bucket.index]

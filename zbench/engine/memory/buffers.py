@@ -108,7 +108,9 @@ class PartitionedBuffer:
 
     def bytes_by_category(self, name: str) -> dict[str, int]:
         """Return the bytes in each memory."""
-        return bytes_of({f"{flat.memory.prefix}{name}": flat.nbytes} for flat in self.flats)
+        return bytes_of(
+            {f"{flat.memory.prefix}{name}": flat.memory.occupied(flat.nbytes)} for flat in self.flats
+        )
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,19 @@ class DeviceMemory:
         return Done()
 
 
+def _event() -> torch.cuda.Event:
+    """Return an event on which the host waits asleep: a core that spins would be the optimizer threads'."""
+    return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+
+
+def used_on_current_stream(tensor: Tensor) -> None:
+    """Have the memory of a tensor that is about to be freed stay as it is until the current stream, which may
+    be another than the one that it was allocated on, has passed this point.
+    """
+    if tensor.device.type == "cuda":
+        tensor.record_stream(torch.cuda.current_stream(tensor.device))
+
+
 class _CopyEvent:
     """A copy between the device and the host. The device's streams wait for it without the host; the host
     waits until the device has reached it.
@@ -91,7 +104,7 @@ class PinnedHostMemory:
         self.stream.wait_stream(torch.cuda.current_stream(source.device))
         with torch.cuda.stream(self.stream):
             target.copy_(source, non_blocking=True)
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event = _event()
             event.record(self.stream)
         source.record_stream(self.stream)  # it may be freed before the copy has been made
         return _CopyToHost(event, source.device)
@@ -101,7 +114,7 @@ class PinnedHostMemory:
         target.copy_(source, non_blocking=True)
         if self.stream is None:
             return Done()
-        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event = _event()
         event.record(torch.cuda.current_stream(target.device))
         return _CopyToDevice(event, target.device)
 

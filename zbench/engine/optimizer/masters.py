@@ -58,7 +58,7 @@ class SeparateMasters(MasterWeights):
         return self._parameters.owned(run)
 
     def bytes_by_category(self) -> dict[str, int]:
-        return {f"{self._flat.memory.prefix}master": self._flat.nbytes}
+        return {f"{self._flat.memory.prefix}master": self._flat.memory.occupied(self._flat.nbytes)}
 
 
 class StagedMasters(SeparateMasters):
@@ -85,7 +85,8 @@ class StagedMasters(SeparateMasters):
         self._leaving.clear()
 
     def bytes_by_category(self) -> dict[str, int]:
-        return {**super().bytes_by_category(), f"{self._flat.memory.prefix}buckets": self._staged.nbytes}
+        staged = self._staged.memory.occupied(self._staged.nbytes)
+        return {**super().bytes_by_category(), f"{self._flat.memory.prefix}buckets": staged}
 
 
 class PartitionedMasters(MasterWeights):

@@ -121,7 +121,8 @@ class Parameters(ABC):
 
     def bytes_by_category(self) -> dict[str, int]:
         """Return what is held now."""
-        return {f"{self.memory.prefix}parameters": sum(flat.nbytes for flat in self.buffers)}
+        held = sum(self.memory.occupied(flat.nbytes) for flat in self.buffers)
+        return {f"{self.memory.prefix}parameters": held}
 
     def _stored(self, dtype_group: int, start: int, length: int) -> Tensor:
         at = start - self.dtype_groups[dtype_group].start

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from zbench.engine.memory.kinds import Copy, Memory
+from zbench.engine.memory.kinds import Copy, Memory, used_on_current_stream
 from zbench.engine.parameters.released import Kinds, data_was_read, kinds_of, release, set_refusal, set_values
 from zbench.engine.parameters.replicated import Parameters, ParamInfo
 from zbench.engine.partition import Extent
@@ -189,6 +189,7 @@ class ShardedParameters(Parameters):
             group.unsharding.wait()
             group.unsharding = None
         if group.full is not None:
+            used_on_current_stream(group.full)
             del self.by_storage[group.full.untyped_storage()._cdata]
         if group.exposed:
             increment_version([m.info.parameter for m in group.members])

@@ -57,11 +57,12 @@ def storage_of(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def summed(parts: Iterable[tuple[str, Sequence[Tensor]]]) -> dict[str, int]:
-    """Return the bytes of tensors by category."""
+def summed(parts: Iterable[tuple[RollbackTarget, Sequence[Tensor]]]) -> dict[str, int]:
+    """Return the bytes of second copies by category."""
     total: dict[str, int] = {}
-    for category, tensors in parts:
-        total[category] = total.get(category, 0) + sum(t.nbytes for t in tensors)
+    for target, tensors in parts:
+        held = sum(target.holder.memory.occupied(t.nbytes) for t in tensors)
+        total[target.category] = total.get(target.category, 0) + held
     return total
 
 
@@ -104,7 +105,7 @@ class DoubleBuffer:
             set_values(parameter, type(parameter), view)
 
     def bytes_by_category(self) -> dict[str, int]:
-        return summed((h.category, others) for h, others in self._doubled)
+        return summed(self._doubled)
 
     def _moved(self) -> list[tuple[nn.Parameter, Tensor]]:
         if self.parity not in self._views:
@@ -146,13 +147,13 @@ class Journal:
         )
         self._starts: dict[int, list[int]] = {}
         self._room: dict[int, list[Tensor]] = {}
-        self._kept: list[tuple[str, list[Tensor]]] = []
+        self._kept: list[tuple[RollbackTarget, list[Tensor]]] = []
         for storage, runs in groupby(covered, key=lambda run: run[0]):
             dtype, h = category[storage]
             joined = _joined([(start, stop) for _, start, stop in runs])
             self._starts[storage] = [start for start, _ in joined]
             self._room[storage] = [h.holder.memory.zeros(stop - start, dtype) for start, stop in joined]
-            self._kept.append((h.category, self._room[storage]))
+            self._kept.append((h, self._room[storage]))
 
     def other(self, view: Tensor) -> Tensor:
         storage, at = storage_of(view), view.storage_offset()

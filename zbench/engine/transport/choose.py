@@ -9,7 +9,7 @@ from zbench.engine.transport.cross_memory import CrossMemoryCollectives
 from zbench.engine.transport.gloo import GlooCollectives
 from zbench.engine.transport.host_staged import HostStagedCollectives
 from zbench.engine.transport.probe import probe_peers
-from zbench.engine.transport.process_group import ProcessGroupCollectives
+from zbench.engine.transport.process_group import ProcessGroupCollectives, gathering_group
 from zbench.engine.transport.single import SingleProcessCollectives
 
 HostTransport = GlooCollectives | CrossMemoryCollectives
@@ -26,7 +26,7 @@ def choose_collectives(group: dist.ProcessGroup | None, local: Memory, host: Mem
     if dist.get_world_size(group) == 1:
         return SingleProcessCollectives()
     if group._get_backend(device).name() != "gloo":  # a group may have another backend for another device
-        return ProcessGroupCollectives(group, device)
+        return ProcessGroupCollectives(group, device, gathering_group(group, device))
     through = host_collectives(group)
     return through if device.type == "cpu" else HostStagedCollectives(through, host)
 

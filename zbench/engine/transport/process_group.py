@@ -1,5 +1,6 @@
 """The collectives of NCCL and of other backends that need no composition."""
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -11,9 +12,23 @@ from zbench.engine.transport.works import Then
 
 
 class ProcessGroupCollectives(GroupCollectives):
-    """Sums in rank order: each rank sends every part to its owner, which adds them. A backend's own
+    """gathers: another group of the same ranks, so that no gather waits behind a reduction in one queue.
+
+    Sums in rank order: each rank sends every part to its owner, which adds them. A backend's own
     reduce-scatter moves as many bytes, and adds in an order of its own that depends on sizes and links.
     """
+
+    def __init__(
+        self, group: dist.ProcessGroup, device: torch.device, gathers: dist.ProcessGroup | None = None
+    ) -> None:
+        super().__init__(group, device)
+        self._gathers = gathers or group
+
+    def close(self) -> None:
+        super().close()
+        if self._gathers is not self.group:
+            dist.destroy_process_group(self._gathers)
+            self._gathers = self.group
 
     def _reduce_scatter(self, send: Tensor, out: Tensor, call: Call) -> Work:
         buffer = self.scratch.take(send.numel(), send.dtype)
@@ -28,4 +43,15 @@ class ProcessGroupCollectives(GroupCollectives):
 
     def _all_gather(self, flat: Tensor, call: Call) -> Work:
         part = flat.chunk(self.world_size)[self.rank]
-        return launched(dist.all_gather_into_tensor(flat, part, group=self.group, async_op=True))
+        return launched(dist.all_gather_into_tensor(flat, part, group=self._gathers, async_op=True))
+
+
+def gathering_group(group: dist.ProcessGroup, device: torch.device) -> dist.ProcessGroup | None:
+    """Return another group of the same ranks; every one of them calls this. On CUDA it is a communicator of
+    its own: what one communicator is given runs in order, and a weight would wait behind all reductions.
+    """
+    if device.type != "cuda":
+        return None
+    ranks = dist.get_process_group_ranks(group)
+    made = dist.new_group(ranks, use_local_synchronization=group is not dist.group.WORLD)
+    return made if isinstance(made, dist.ProcessGroup) else None

@@ -1,0 +1,129 @@
+"""`make gpu`: every part is tried on the CPU in its smallest form, so that a first real run meets no slip."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from zbench.bench.gpu import __main__ as program
+from zbench.bench.gpu import page
+from zbench.bench.gpu.outcome import Bar, Outcome, Place
+from zbench.bench.gpu.parts import PARTS, ROOT, decoder_sweep
+from zbench.spec.expand import expand
+from zbench.spec.load import load_sweep
+
+QUICK = [part for part in PARTS if part.name in ("build", "tests", "superoffload")]
+REST = [part for part in PARTS if part not in QUICK]
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *flags: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["gpu", *flags])
+    return program.main()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_device_one_line_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert len(told.err.splitlines()) == 1
+    assert "no CUDA device" in told.err
+    assert "--device cpu --tiny" in told.err
+
+
+@pytest.mark.parametrize("part", QUICK, ids=lambda part: part.name)
+def test_a_part_in_its_smallest_form(part: program.Part, tmp_path: Path) -> None:
+    outcome = part.run(Place("cpu", True, tmp_path))
+    assert outcome.status == "passed", outcome
+    outcome.save(tmp_path / "saved.json")
+    assert page.text("cpu", {part.name: outcome}) == page.text(
+        "cpu", {part.name: Outcome.load(tmp_path / "saved.json")}
+    )
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", REST, ids=lambda part: part.name)
+def test_another_part_in_its_smallest_form(part: program.Part, tmp_path: Path) -> None:
+    outcome = part.run(Place("cpu", True, tmp_path))
+    assert outcome.status == "passed", outcome
+
+
+def test_a_run_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first part passes and is not run again; the second failed, and is."""
+    names = [part.name for part in PARTS[:3]]
+    begun: list[str] = []
+    answers = {names[0]: "passed", names[1]: "failed", names[2]: "passed"}
+
+    def run_apart(part: program.Part, place: Place, seconds: float) -> Outcome:
+        begun.append(part.name)
+        outcome = Outcome(answers[part.name], "so it was")  # type: ignore[arg-type]
+        outcome.save(place.out / f"{part.name}.json")
+        return outcome
+
+    monkeypatch.setattr(program, "_run_apart", run_apart)
+    flags = ["--device", "cpu", "--tiny", "--out", str(tmp_path), "--only", ",".join(names)]
+    assert call(monkeypatch, *flags) == 1
+    assert begun == names
+    assert "2 passed, 1 failed, 0 missing" in capsys.readouterr().out
+    answers[names[1]] = "passed"
+    begun.clear()
+    assert call(monkeypatch, *flags) == 0
+    assert begun == [names[1]]
+    assert "3 passed, 0 failed, 0 missing" in capsys.readouterr().out
+    assert "nothing here is a figure of a device" in (tmp_path / "README.md").read_text()
+
+
+def test_no_part_begins_after_the_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--device", "cpu", "--tiny", "--out", str(tmp_path), "--only", "build", "--minutes", "0"]
+    assert call(monkeypatch, *flags) == 1
+    assert "run it again" in capsys.readouterr().out
+
+
+def test_a_part_that_dies_or_hangs_is_a_failure_of_its_own(tmp_path: Path) -> None:
+    place = Place("cpu", True, tmp_path)
+    build = PARTS[0]
+    assert program._run_apart(build, place, 0.01).says.startswith("it was ended after")
+    nobody = program.Part("no-such-part", "nothing", 60, build.run)
+    died = program._run_apart(nobody, place, 60)
+    assert (died.status, died.says.startswith("it ended with 2")) == ("failed", True)
+    assert Outcome.load(tmp_path / "no-such-part.json") == died
+
+
+def test_the_page_says_which_bars_are_missed() -> None:
+    found = Outcome(
+        "passed", "done", [["a"], ["1"]], (Bar("exposed", 0.2, 0.15), Bar("rate", 0.95, 0.9, most=False))
+    )
+    text = page.text("NVIDIA H100 80GB", {"part": found})
+    assert "| part | exposed | 0.200 | at most 0.15 | **no** |" in text
+    assert "| part | rate | 0.950 | at least 0.90 | yes |" in text
+    assert "1 of 2 bars missed" in page.summary({"part": found})
+    assert page.folder_name("NVIDIA H100 80GB") == "nvidia-h100-80gb"
+
+
+def test_the_decoders_configurations_all_exist(tmp_path: Path) -> None:
+    document = decoder_sweep(Place("cuda", False, tmp_path))
+    file = tmp_path / "decoder.json"
+    file.write_text(json.dumps(document))
+    points = expand(load_sweep(file))
+    assert not [p for p in points if p.invalid]
+    assert len(points) >= 25
+
+
+def test_all_parts_fit_in_the_time_of_two_calls() -> None:
+    assert sum(part.seconds for part in PARTS) <= 2 * 60 * program.MINUTES
+
+
+def test_where_no_card_was_at_hand_the_page_says_so() -> None:
+    """A device's page and the sentence that there is none exclude each other."""
+    folder = ROOT / "results" / "benchmarks"
+    says = "No figure was taken on a GPU" in (folder / "gpu.md").read_text()
+    measured = [p for p in folder.glob("*/README.md") if "Made by `make gpu`" in p.read_text()]
+    assert says == (not measured)

@@ -1,0 +1,144 @@
+"""Runs the parts of `make gpu` that have not passed yet; prints what passed, failed and is missing.
+
+    make gpu                                        # or: python -m zbench.bench.gpu
+    python -m zbench.bench.gpu --only adam,decoder  # some parts
+    python -m zbench.bench.gpu --device cpu --tiny  # try every part where there is no card; no figures
+
+A part's result is written when it ends, so that an interrupted run goes on where it was. Exit codes: 0 all
+passed, 1 something failed or is missing, 2 no CUDA device.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from zbench.bench.gpu import page
+from zbench.bench.gpu.outcome import Outcome, Place
+from zbench.bench.gpu.parts import PARTS, ROOT, Part
+
+MINUTES = 25.0
+NO_DEVICE = (
+    "zbench.bench.gpu: no CUDA device: {why}; run it on a machine with one, or try the parts with"
+    " --device cpu --tiny --out DIR"
+)
+
+
+def main() -> int:
+    """Run what is asked for; return the exit code."""
+    given = _arguments()
+    if given.device == "cuda" and not torch.cuda.is_available():
+        why = "this torch was built without CUDA" if torch.version.cuda is None else "torch finds none"
+        print(NO_DEVICE.format(why=f"torch {torch.__version__}: {why}"), file=sys.stderr)
+        return 2
+    name = torch.cuda.get_device_name() if given.device == "cuda" else "cpu"
+    out = given.out or ROOT / "results" / "benchmarks" / page.folder_name(name)
+    place = Place(given.device, given.tiny, out.resolve(), given.deepspeed_python)
+    place.out.mkdir(parents=True, exist_ok=True)
+    if given.part:
+        return _run_here(next(part for part in PARTS if part.name == given.part), place)
+    names = given.only.split(",") if given.only else [part.name for part in PARTS]
+    outcomes = _run_all([part for part in PARTS if part.name in names], place, given.minutes)
+    text = page.text(name, {part.name: outcomes.get(part.name) or _known(part, place) for part in PARTS})
+    (place.out / "README.md").write_text(text, encoding="utf-8")
+    print(page.summary({part.name: outcomes[part.name] for part in PARTS if part.name in outcomes}))
+    return int(any(outcome.status != "passed" for outcome in outcomes.values()))
+
+
+def _run_all(parts: list[Part], place: Place, minutes: float) -> dict[str, Outcome]:
+    deadline = time.monotonic() + 60 * minutes
+    found: dict[str, Outcome] = {}
+    for part in parts:
+        known, left = _known(part, place), deadline - time.monotonic()
+        if known.status == "passed":
+            found[part.name] = known
+        elif left < min(30, part.seconds):
+            found[part.name] = Outcome("missing", f"the {minutes:g} minutes were over: run it again")
+        else:
+            print(f"{part.name}: {part.shows}", file=sys.stderr, flush=True)
+            found[part.name] = _run_apart(part, place, min(left, part.seconds))
+    return found
+
+
+def _run_apart(part: Part, place: Place, seconds: float) -> Outcome:
+    """Run a part in a process of its own, so that no part's crash is another's; keep its result."""
+    command = [sys.executable, "-m", "zbench.bench.gpu", "--part", part.name, "--out", str(place.out)]
+    command += ["--device", place.device, *(["--tiny"] if place.tiny else [])]
+    if place.deepspeed_python:
+        command += ["--deepspeed-python", place.deepspeed_python]
+    begin = time.monotonic()
+    _file(part, place).unlink(missing_ok=True)
+    log = place.out / f"{part.name}.log"
+    with log.open("w") as stream:
+        child = subprocess.Popen(command, stdout=stream, stderr=stream, cwd=ROOT, start_new_session=True)
+        try:
+            ended = f"it ended with {child.wait(seconds)}"
+        except subprocess.TimeoutExpired:
+            ended = f"it was ended after {seconds:.0f} s"
+        finally:
+            _end(child)
+    outcome = _known(part, place)
+    if not _file(part, place).exists():
+        last = (log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
+        outcome = Outcome("failed", f"{ended}: {last[:200]}")
+    outcome = replace(outcome, seconds=round(time.monotonic() - begin, 1))
+    outcome.save(_file(part, place))
+    return outcome
+
+
+def _run_here(part: Part, place: Place) -> int:
+    part.run(place).save(_file(part, place))
+    return 0
+
+
+def _known(part: Part, place: Place) -> Outcome:
+    """Return what a part has left here, or that it has not been run."""
+    try:
+        return Outcome.load(_file(part, place))
+    except (OSError, ValueError, TypeError, KeyError):
+        return Outcome("missing", "not run yet")
+
+
+def _file(part: Part, place: Place) -> Path:
+    return place.out / f"{part.name}.json"
+
+
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    """End a part's process and its children."""
+    if child.poll() is None:
+        child.terminate()
+        try:
+            child.wait(10)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m zbench.bench.gpu",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="the smallest sizes, which show nothing")
+    parser.add_argument("--only", help="names of parts, by comma: " + ",".join(part.name for part in PARTS))
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="begin no part after so long")
+    parser.add_argument("--deepspeed-python", help="an interpreter that has DeepSpeed and zbench")
+    parser.add_argument("--out", type=Path, help="folder of the results [results/benchmarks/DEVICE]")
+    parser.add_argument("--part", choices=[part.name for part in PARTS], help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    unknown = set((given.only or "").split(",")) - {part.name for part in PARTS} - {""}
+    if unknown:
+        parser.error(f"--only: no part is called {', '.join(sorted(unknown))}")
+    if given.device == "cpu" and not (given.tiny and given.out):
+        parser.error("--device cpu only tries the parts: give --tiny and --out DIR as well")
+    return given
+
+
+if __name__ == "__main__":
+    sys.exit(main())
