@@ -151,5 +151,5 @@ PARTS = (
     Part("superoffload", "what speculation leaves exposed, with a trace", 240, superoffload.run),
     Part("compiled", "compiled ZeRO-1: released against held memory, CUDA graphs", 360, compiled.run),
     Part("decoder", "a decoder of 1.0 G parameters in bfloat16: stages, offload, speculation", 540, decoder),
-    *(Part(f"sweep-{name}", f"sweeps/{name}.yaml end to end", 240, shipped(name)) for name in SWEEPS),
+    *(Part(f"sweep-{name}", f"sweeps/{name}.yaml end to end", 200, shipped(name)) for name in SWEEPS),
 )
