@@ -20,6 +20,7 @@ _NAV = {
         "performance.md",
         "faults.md",
         "zoo.md",
+        "device.md",
     ),
     "Project": ("ARCHITECTURE.md", "SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md"),
 }

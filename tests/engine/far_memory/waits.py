@@ -6,6 +6,7 @@
 FREES = "frees memory"
 BOUNDS = "bounds the memory in flight; the reductions are waited for later all the same"
 MEASURES = "what is timed here is the whole copy; no value depends on it"
+APART = "`overlap_comm: false` asks that nothing overlaps; no value depends on it"
 
 REASONS: dict[str, str] = {
     "assembly/discovery.py work.wait()": "",
@@ -27,7 +28,7 @@ REASONS: dict[str, str] = {
     "gradients/reducer.py self._complete_down_to(0)": "",
     "gradients/reducer.py self._complete_down_to(0) #2": "",
     "gradients/reducer.py self._complete_down_to(self.in_flight - bucket.length)": BOUNDS,
-    "gradients/reducer.py self._complete_down_to(0) #3": "",
+    "gradients/reducer.py self._complete_down_to(0) #3": APART,
     "gradients/reducer.py work.wait()": "",
     "gradients/sinks.py self.reducer.reduced_gradients.settle()": "",
     "gradients/sinks.py self.reducer.reduced_gradients.settle() #2": "",

@@ -116,7 +116,7 @@ class BucketReducer:
         work = self.collectives.reduce_scatter(send, part, tag)
         self._running.append((bucket, work, target))
         if self.in_flight == 0:
-            self._complete_down_to(0)
+            self._complete_down_to(0)  # nothing overlaps
 
     @staticmethod
     def _clear(bucket_buffers: BucketBuffers, portion: Portion) -> None:
