@@ -1,6 +1,7 @@
 """The operator behaves as declared, and never drops a gradient silently."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -39,3 +40,28 @@ def test_obeys_its_schema_and_has_a_fake_kernel(receiver: Receiver) -> None:
 def test_raises_where_nobody_takes_gradients() -> None:
     with pytest.raises(RuntimeError, match=r"engine\.backward\(loss\)"):
         reduce_gradient(torch.ones(2), 0)
+
+
+def test_no_cuda_graph_is_captured_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replay would not call it, and gradients are sent from memory that must not be a graph's."""
+    from torch._functorch._aot_autograd.utils import make_boxed_func
+    from torch._inductor import compile_fx
+
+    from zbench.engine.compiled.lowering import lower_inductor
+
+    asked: dict[bool, bool] = {}
+
+    def compile_inner(module: torch.fx.GraphModule, example: object, **options: Any) -> Any:
+        asked[bool(options.get("is_backward"))] = bool(options["cudagraphs"])
+        return make_boxed_func(module.forward)
+
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", compile_inner)
+    monkeypatch.setattr(torch._inductor.config.triton, "cudagraphs", True)
+    weight = torch.ones(3, requires_grad=True)
+
+    def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+        return lower_inductor(graph, inputs, lambda module: None)
+
+    torch.compile(lambda x: (x * weight).sin().sum(), backend=backend)(torch.ones(3)).backward()
+    assert asked == {False: True, True: False}
+    assert torch.Tag.cudagraph_unsafe in reduce_gradient.tags
