@@ -117,7 +117,9 @@ class Copies:
             time.sleep(seconds)
 
     def complete(self, copy: LateCopy, stage: threading.Event) -> None:
-        """Return when a copy has passed a stage."""
+        """Return when a copy has passed a stage; a thread beside the step's own may come late to wait."""
+        if threading.current_thread() is not threading.main_thread():
+            self.dawdle()
         with self._changed:
             if not stage.is_set():
                 self._wanted.append((copy, stage))

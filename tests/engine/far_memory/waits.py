@@ -7,6 +7,7 @@ FREES = "frees memory"
 BOUNDS = "bounds the memory in flight; the reductions are waited for later all the same"
 MEASURES = "what is timed here is the whole copy; no value depends on it"
 APART = "`overlap_comm: false` asks that nothing overlaps; no value depends on it"
+DROPPED = "what these copies bring is gathered anew by `settle`; no copy reads what is being written"
 
 REASONS: dict[str, str] = {
     "assembly/discovery.py work.wait()": "",
@@ -52,7 +53,7 @@ REASONS: dict[str, str] = {
     "optimizer/shard_optimizer.py self.release()": "",
     "optimizer/shard_optimizer.py masters.release()": "",
     "parameters/access.py self._collectives.broadcast(values, 0).wait()": "",
-    "parameters/frozen.py self.store.release()": "",
+    "parameters/frozen.py self.store.release()": DROPPED,
     "parameters/frozen.py self.store.settle()": "",
     "parameters/replicated.py copy.wait()": "",
     "parameters/replicated.py self._arrive()": "",
