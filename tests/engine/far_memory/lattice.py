@@ -98,14 +98,18 @@ def drawn(seed: int) -> Case:
     changes = CHANGES
     if model == "odd-together":
         changes = FREEZING if "dtype" in spec else UNFREEZING
+    world_size, change = draw.choice((1, 2, 2, 2, 3)), draw.choice(changes)
+    disturb = "" if compiled else draw.choice(DISTURBANCES)
+    if (change, disturb) == ("unfreeze", "interrupt"):
+        disturb = "backward"  # the engine's parts, one of which the interrupt replaces, are built anew
     return Case(
         spec,
         seed,
-        world_size=draw.choice((1, 2, 2, 2, 3)),
+        world_size=world_size,
         model=model,
         backwards=backwards,
-        change=draw.choice(changes),
-        disturb="" if compiled else draw.choice(DISTURBANCES),
+        change=change,
+        disturb=disturb,
         resume=draw.choice((-1, -1, 1, 2)),
         staged=draw.random() < 0.25,
         sockets=draw.random() < 0.3,
