@@ -46,7 +46,7 @@ class FrozenShards(Frozen):
             return super().read(member)
 
     def load(self, value: Callable[[ParamInfo], Tensor]) -> None:
-        self.store.release()
+        self.store.release()  # no copy reads what is written; what it brings is gathered anew below
         write_segments(self.store.shard, self.members, value, self.store.owned)
         self.store.settle()
 
