@@ -63,7 +63,7 @@ COMPILED: dict[str, list[dict[str, Any]]] = {
         {"gradient_accumulation_steps": 3},
         {"accumulation_mode": "multi_backward", "backwards": 3},
     ],
-    "reduce_at": [{}],
+    "reduce_at": [{"reduce_at": "boundary"}],
 }
 """What a compiled step can do; of one backward it would be seen less."""
 CHOICES: dict[str, list[dict[str, Any]]] = {
