@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from zbench.spec.trial import TrialSpec
 
 _LONGEST = 8  # allocations that are named
+_ASSUMED = (
+    "ranks that read one another's memory, as on one host; over sockets or NCCL each collective under way"
+    " holds receive buffers, too, of up to a bucket"
+)
 
 
 @common_flags()
@@ -77,6 +81,8 @@ def command(
         console.document(_document(sweep, rows, expansion.invalid, memory))
     else:
         _print(rows, expansion.invalid, memory)
+        if any(trial.run.world_size > 1 for trial in trials):
+            console.note(f"assumed: {_ASSUMED}")
 
 
 def _is(outcome: "Outcome") -> bool:
@@ -132,6 +138,7 @@ def _document(
         "schema_version": 1,
         "name": sweep.name,
         "device_memory": memory,
+        "assumed": _ASSUMED,
         "trials": [_row(trial, outcome, found, memory) for trial, outcome, found in rows],
         "invalid": [
             {"trial_id": trial.trial_id, "axes": trial.axes, "key": trial.key, "reason": trial.reason}
