@@ -19,7 +19,8 @@ from zbench.engine.protocols import StepInfo
 from zbench.spec.accumulation import reduces_each_backward
 from zbench.spec.engine import EngineSpec
 
-KINDS = [*disturbances.DISTURBANCES, *[""] * len(disturbances.DISTURBANCES)]
+HARMLESS = [name for name in disturbances.DISTURBANCES if name != "write"]  # refused after a backward
+KINDS = [*HARMLESS, *[""] * len(HARMLESS)]
 FATAL = ("backward", "interrupt")  # they cost the step the backwards before them
 FROZEN = {"gpt": "norm", "odd-together": "last", "wandering": "last"}  # the layer that is frozen at times
 Micros = list[list[models.Batch]]

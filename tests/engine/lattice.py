@@ -86,7 +86,7 @@ def reference(
 
 def reference_options(spec: dict[str, Any]) -> dict[str, Any]:
     """Return how the reference trains what `spec` describes."""
-    auto = spec["zero_stage"] >= 2 or spec.get("offload_optimizer") == "cpu"
+    auto = spec["zero_stage"] >= 2
     each = {"boundary": False, "each_backward": True}.get(spec.get("reduce_at", ""), auto)
     same = ("dtype", "grad_accum_dtype", "communication_dtype", "initial_loss_scale", "loss_scale_window")
     plan = {

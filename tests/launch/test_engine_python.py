@@ -15,7 +15,7 @@ from zbench.launch.sweep import SweepPlan, SweepRun
 from zbench.record.store import RunDirectory
 from zbench.spec.dump import sweep_document
 from zbench.spec.expand import Expansion, expand
-from zbench.spec.load import sweep_from_mapping
+from zbench.spec.load import load_sweep, sweep_from_mapping
 from zbench.spec.sweep import SweepSpec
 
 
@@ -47,15 +47,16 @@ def environments(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def swept(place: Path, *values: str | None, engine: str = "deepspeed") -> SweepSpec:
-    return sweep_from_mapping(
-        {
-            "workload": {"model": "fake:model", "options": {"do": "where"}},
-            "run": {"repeats": 1},
-            "engine": {"engine": engine, "zero_stage": 0},
-            "axes": {"engine_python": list(values)},
-        },
-        environ={},
-    ).placed(place)
+    """Return the sweep of a file in `place`: relative environments begin there."""
+    file = place / "sweep.json"
+    document = {
+        "workload": {"model": "fake:model", "options": {"do": "where"}},
+        "run": {"repeats": 1},
+        "engine": {"engine": engine, "zero_stage": 0},
+        "axes": {"engine_python": list(values)},
+    }
+    file.write_text(json.dumps(document))
+    return load_sweep(file, environ={})
 
 
 def test_two_versions_race_and_each_record_names_its_own(environments: Path, tmp_path: Path) -> None:

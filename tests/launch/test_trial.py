@@ -179,9 +179,8 @@ def test_failed_reference_leaves_the_trial_unchecked_and_says_why(runner, trial)
     record = runner.run(trial(reference="fails"))
     assert record.outcome == "ok"
     assert record.correctness.verdict == "unchecked"
-    assert record.warnings == [
-        "not verified: the reference could not be computed: RuntimeError: no reference today"
-    ]
+    why = "not verified: the reference could not be computed: RuntimeError: no reference today"
+    assert why in record.warnings  # a loaded machine is warned of, too
 
 
 def test_bad_input_found_by_the_reference_is_recorded_and_nothing_runs(runner, trial):

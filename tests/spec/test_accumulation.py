@@ -16,7 +16,7 @@ def found(*, backwards_per_step: int = 1, **engine: object) -> Accumulation:
 def test_sharded_gradients_are_reduced_at_each_backward_unless_told_otherwise(stage: int) -> None:
     assert found(zero_stage=stage, gradient_accumulation_steps=2).each_backward is (stage >= 2)
     offloaded = found(zero_stage=max(stage, 1), gradient_accumulation_steps=2, offload_optimizer="cpu")
-    assert offloaded.each_backward, "sums are added up in host memory"
+    assert offloaded.each_backward is (stage >= 2), "offload changes no bit"
     for reduce_at in ("boundary", "each_backward"):
         told = found(zero_stage=stage, gradient_accumulation_steps=2, reduce_at=reduce_at)
         assert told.each_backward is (reduce_at == "each_backward")

@@ -26,10 +26,12 @@ class Accumulation:
 
 
 def reduces_each_backward(engine: EngineSpec) -> bool:
-    """Return what `reduce_at: auto` means: each backward where a rank keeps its shard of the sums only, or
-    where they are added up in host memory, so that the device holds no gradient of the whole model.
+    """Return what `reduce_at: auto` means: each backward where a rank keeps only its shard of the sums.
+
+    Stage 1 reduces at the boundary, with offload too, so that offload changes no bit. With `each_backward`
+    its sums are added up in host memory, and the device holds no gradient of the whole model.
     """
-    return engine.zero_stage >= 2 or (engine.offload_optimizer == "cpu" and engine.compile == "off")
+    return engine.zero_stage >= 2
 
 
 def accumulation(engine: EngineSpec, workload: WorkloadSpec) -> Accumulation:

@@ -34,7 +34,7 @@ DEPENDENCIES = (
             refusal="offload_optimizer needs a sharded optimizer state; set zero_stage: 1, 2 or 3,"
             " or offload_optimizer: none"),
     _engine("leaf_modules", "zero_stage", 3,
-            refusal="leaf_modules says what is gathered at once, and only stage 3 gathers; set zero_stage: 3"
+            refusal="leaf_modules: names what is gathered whole, and only stage 3 gathers; set zero_stage: 3"
             " or leave leaf_modules out"),
     _engine("offload_schedule", "offload_optimizer", "cpu",
             refusal="the speculative schedule updates on the CPU; set offload_optimizer: cpu"

@@ -95,8 +95,7 @@ class EngineSpec(GrownModel):
     )
     reduce_at: Literal["auto", "boundary", "each_backward"] = Field(
         "auto",
-        description="When gradients are reduced; auto is each backward at stages 2 and 3 and with offload,"
-        " else boundary.",
+        description="When gradients are reduced; auto is boundary at stages 0 and 1, else each backward.",
     )
     reduce_bucket_size: ElementCount = Field(5_000_000, description="Elements in one gradient reduction.")
     allgather_bucket_size: ElementCount = Field(

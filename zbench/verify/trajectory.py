@@ -98,7 +98,11 @@ def _check(reference: Reference) -> None:
         raise ValueError("its truth is not whole")
     if reference.true_moments.keys() not in (set(), plain.moments.keys()):
         raise ValueError("its true moments are not whole")
-    numbers = [plain.losses, plain.grad_norms, reference.travelled, *plain.parameters.values()]
+    if any(
+        value.dtype != torch.float32 for kept in (plain.parameters, plain.moments) for value in kept.values()
+    ):
+        raise ValueError("its parameters or moments are not in float32")
+    numbers = [plain.losses, plain.grad_norms, reference.travelled]
     if plain.digests.dtype != torch.int64 or not all(number.is_floating_point() for number in numbers):
         raise ValueError("its numbers are of other types")
     if not all(type(step) is int and 0 <= step < steps for step in plain.skipped):

@@ -87,7 +87,7 @@ class Both:
         self.group, self.row, self.draw = group, row, random.Random(seed)
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         self.engine = self._build()
-        each = row["zero_stage"] >= 2 or row.get("offload_optimizer") == "cpu"
+        each = row["zero_stage"] >= 2
         plan = Options(each_backward=each, max_norm=row.get("gradient_clipping", 0.0))
         optimizer = {"lr": 1e-3, "weight_decay": 0.01}
         self.plain = PlainTrainer(Net(), world_size=self.world, optimizer=optimizer, plan=plan)

@@ -64,7 +64,7 @@ class Case:
                 "gradient_clipping": SOMETIMES[self.model] if self.clip == "sometimes" else LIMITS[self.clip],
                 "accumulation_mode": "micro_steps" if self.mode == "single" else self.mode,
                 "gradient_accumulation_steps": 3 if self.mode == "micro_steps" else 1,
-                "reduce_at": "each_backward" if self.each else "boundary" if self.stage == 1 else "auto",
+                "reduce_at": "each_backward" if self.each else "auto",
                 "reduce_bucket_size": self.bucket,
                 "sub_group_size": 512,
                 "dtype": self.dtype,

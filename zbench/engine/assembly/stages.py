@@ -52,8 +52,9 @@ def stage_of(spec: EngineSpec) -> Stage:
 def gradients_type(spec: EngineSpec) -> type[Gradients]:
     """Return what gradients are accumulated in: the stage's type, or what `reduce_at` asks for.
 
-    A step of one backward reduces at its boundary in any case. With an offloaded optimizer several backwards
-    are added up in host memory, part by part, as ZeRO-Offload does (Ren et al., 2021, arXiv:2101.06840).
+    A step of one backward reduces at its boundary in any case. With an offloaded optimizer and
+    `each_backward` the sums are added up in host memory, part by part, as ZeRO-Offload does (Ren et al.,
+    2021, arXiv:2101.06840).
     """
     one_backward = spec.accumulation_mode == "micro_steps" and spec.gradient_accumulation_steps == 1
     if one_backward or spec.reduce_at == "boundary":
