@@ -16,7 +16,6 @@ from tests.engine.holding import live
 from tests.engine.plain import Options, PlainTrainer
 from zbench.engine import build_engine
 from zbench.engine.protocols import StepInfo
-from zbench.spec.accumulation import reduces_each_backward
 from zbench.spec.engine import EngineSpec
 
 HARMLESS = [name for name in disturbances.DISTURBANCES if name != "write"]  # refused after a backward
@@ -102,9 +101,7 @@ class Judge:
         plan = Options(
             max_norm=spec.gradient_clipping,
             divisor=spec.gradient_accumulation_steps,
-            each_backward={"auto": reduces_each_backward(spec)}.get(
-                spec.reduce_at, spec.reduce_at != "boundary"
-            ),
+            each_backward={"auto": spec.zero_stage >= 2}.get(spec.reduce_at, spec.reduce_at != "boundary"),
             dtype=spec.dtype,
             loss_scale_window=spec.loss_scale_window,
         )

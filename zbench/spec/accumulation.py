@@ -25,18 +25,12 @@ class Accumulation:
         return self.backwards // self.averaged_over
 
 
-def reduces_each_backward(engine: EngineSpec) -> bool:
-    """Return what `reduce_at: auto` means: each backward where a rank keeps only its shard of the sums.
-
-    Stage 1 reduces at the boundary, with offload too, so that offload changes no bit. With `each_backward`
-    its sums are added up in host memory, and the device holds no gradient of the whole model.
-    """
-    return engine.zero_stage >= 2
-
-
 def accumulation(engine: EngineSpec, workload: WorkloadSpec) -> Accumulation:
-    """Return how a trial accumulates. With one backward a step both orders of summation are the same."""
+    """Return how a trial accumulates. With one backward a step both orders of summation are the same.
+
+    `reduce_at: auto` is the boundary at stage 1, with offload too, so that offload changes no bit.
+    """
     counted = engine.accumulation_mode == "micro_steps"
     backwards = engine.gradient_accumulation_steps if counted else workload.backwards_per_step
-    each = {"auto": reduces_each_backward(engine), "each_backward": True}.get(engine.reduce_at, False)
+    each = engine.zero_stage >= 2 if engine.reduce_at == "auto" else engine.reduce_at == "each_backward"
     return Accumulation(backwards, backwards if counted else 1, each and backwards > 1)

@@ -15,7 +15,6 @@ from zbench.engine.gradients.sinks import Gradients, ReplicatedGradients, Sharde
 from zbench.engine.parameters.replicated import ReplicatedParameters
 from zbench.engine.parameters.sharded import ShardedParameters
 from zbench.engine.shard_layout import ShardedLayout, WholeLayout
-from zbench.spec.accumulation import reduces_each_backward
 from zbench.spec.engine import EngineSpec
 
 
@@ -59,8 +58,7 @@ def gradients_type(spec: EngineSpec) -> type[Gradients]:
     one_backward = spec.accumulation_mode == "micro_steps" and spec.gradient_accumulation_steps == 1
     if one_backward or spec.reduce_at == "boundary":
         return ReplicatedGradients
-    each = spec.reduce_at == "each_backward" or reduces_each_backward(spec)
-    return ShardedGradients if each else stage_of(spec).gradients
+    return stage_of(spec).gradients if spec.reduce_at == "auto" else ShardedGradients
 
 
 def reduces_at_boundary(spec: EngineSpec) -> bool:
