@@ -28,13 +28,11 @@ from zbench.bench import results
 from zbench.bench.compare import SETTINGS
 from zbench.bench.neighbour import neighbour
 from zbench.bench.resumable import Kept
+from zbench.bench.smallest import smallest_trial
 from zbench.launch.trial import TrialRunner, local_runner
 from zbench.record import lines
 from zbench.record.environment import machine_facts
 from zbench.record.record import Record
-from zbench.spec.expand import expand
-from zbench.spec.load import sweep_from_mapping
-from zbench.spec.trial import TrialSpec
 
 Kind = Literal["both", "base only", "head only", "paired"]
 CLAIM = 0.05
@@ -42,21 +40,6 @@ REPEATS = 5
 PLAN = (8, 12)
 HISTORY = 30
 """Earlier runs that a stored comparison sees, at most."""
-
-
-def trial() -> TrialSpec:
-    """Return the configuration that both sides run: the smallest that trains a model."""
-    sweep = sweep_from_mapping(
-        {
-            "name": "alike",
-            "workload": {"model": "gpt", "preset": "nano", "sequence_length": 64, "micro_batch_size": 2},
-            "run": {"world_size": 1, "threads_per_rank": 1, "warmup_steps": 2, "steps": 8},
-            "verify": {"mode": "off"},
-        },
-        environ={},
-    )
-    (found,) = expand(sweep).trials
-    return found
 
 
 class Bench:
@@ -70,7 +53,7 @@ class Bench:
         sides = {}
         for side in ("base", "head"):
             with neighbour(kind in ("both", f"{side} only")):
-                sides[side] = [self._runner.run(trial(), repeat=i) for i in range(REPEATS)]
+                sides[side] = [self._runner.run(smallest_trial(), repeat=i) for i in range(REPEATS)]
         base, head = (self._run(name, records) for name, records in sides.items())
         found = compare_runs(base, head, Settings(), noise_of_history(self._history()))
         records = {name: [lines.jsonable(one) for one in side] for name, side in sides.items()}
@@ -81,7 +64,7 @@ class Bench:
         repeat = count()
 
         def take(_: Side) -> list[Record]:
-            return [self._runner.run(trial(), repeat=next(repeat))]
+            return [self._runner.run(smallest_trial(), repeat=next(repeat))]
 
         plan = Plan(*PLAN, seed=len(self._kept.of("paired")))
         with neighbour():

@@ -21,34 +21,17 @@ from zbench.analysis.disturbance import disturbances
 from zbench.analysis.ranking import rank
 from zbench.bench import results
 from zbench.bench.resumable import Kept
+from zbench.bench.smallest import smallest_trial
 from zbench.launch.executor import Executor
 from zbench.launch.executors import make_executor
 from zbench.launch.trial import TrialRunner
 from zbench.record.record import Record
 from zbench.record.summary import summarize
-from zbench.spec.expand import expand
-from zbench.spec.load import sweep_from_mapping
 from zbench.spec.sweep import ObjectiveSpec
-from zbench.spec.trial import TrialSpec
 
 EQUALS = 6
 FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
 BAR = 0.05
-
-
-def trial() -> TrialSpec:
-    """Return the configuration that all six are."""
-    sweep = sweep_from_mapping(
-        {
-            "name": "equals",
-            "workload": {"model": "gpt", "preset": "nano", "sequence_length": 64, "micro_batch_size": 2},
-            "run": {"world_size": 1, "threads_per_rank": 1, "warmup_steps": 2, "steps": 8},
-            "verify": {"mode": "off"},
-        },
-        environ={},
-    )
-    (found,) = expand(sweep).trials
-    return found
 
 
 def one_sweep(runner: TrialRunner, repeats: int, number: int) -> list[Record]:
@@ -56,7 +39,7 @@ def one_sweep(runner: TrialRunner, repeats: int, number: int) -> list[Record]:
     records, order = [], random.Random(number)
     for repeat in range(repeats):
         for name in order.sample(range(EQUALS), EQUALS):
-            record = runner.run(trial(), repeat=repeat)
+            record = runner.run(smallest_trial(), repeat=repeat)
             judged = replace(record.correctness, verdict="identical")
             records.append(replace(record, trial_id=f"equal{name}", axes={"equal": name}, correctness=judged))
     return records

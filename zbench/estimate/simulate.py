@@ -23,7 +23,6 @@ from zbench.estimate.values import follow, set_value, value_of
 from zbench.measure.clock import PhaseClock
 from zbench.measure.traffic import CountingCollectives
 from zbench.record.record import Traffic
-from zbench.spec.accumulation import accumulation
 from zbench.spec.trial import TrialSpec
 from zbench.worker.engines import build
 from zbench.worker.loop import Trainer
@@ -125,15 +124,8 @@ def prepare_step(
     spec = trial.engine
     model = workload.make_model()
     engine = build(spec.engine, model, spec, base_dir, instruments, group)
-    trainer = Trainer(
-        workload,
-        model,
-        engine,
-        accumulation(spec, trial.workload),
-        marks_last=spec.accumulation_mode == "multi_backward",
-        device=torch.device("cpu"),
-        clock=clock or PhaseClock(),
-    )
+    cpu = torch.device("cpu")
+    trainer = Trainer.of(trial, workload, model, engine, device=cpu, clock=clock or PhaseClock())
     return Rank(workload, engine, trainer)
 
 

@@ -5,6 +5,7 @@ import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Self
 
 import torch
 import torch.distributed as dist
@@ -16,7 +17,8 @@ from zbench.measure.counts import StepCounts
 from zbench.measure.memory import StepMemory
 from zbench.measure.traffic import CountingCollectives
 from zbench.record.record import Traffic
-from zbench.spec.accumulation import Accumulation
+from zbench.spec.accumulation import Accumulation, accumulation
+from zbench.spec.trial import TrialSpec
 from zbench.workloads import Batch, Workload
 
 
@@ -57,6 +59,23 @@ class Trainer:
         self._workload, self._engine, self._accumulation = workload, engine, accumulation
         self._model = getattr(engine, "module", model)  # an engine may wrap the model to be called
         self._marks_last, self._device, self._clock = marks_last, device, clock
+
+    @classmethod
+    def of(
+        cls,
+        trial: TrialSpec,
+        workload: Workload,
+        model: nn.Module,
+        engine: TrainingEngine,
+        *,
+        device: torch.device,
+        clock: PhaseClock,
+    ) -> Self:
+        """Return the trainer that accumulates as `trial` says."""
+        spec = trial.engine
+        marks_last = spec.accumulation_mode == "multi_backward"
+        how = accumulation(spec, trial.workload)
+        return cls(workload, model, engine, how, marks_last=marks_last, device=device, clock=clock)
 
     @property
     def backwards(self) -> int:

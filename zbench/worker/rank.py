@@ -109,16 +109,7 @@ def _trainer(
     model = workload.make_model().to(device)
     spec = trial.engine
     engine = build(spec.engine, model, spec, Path(job.base_dir), Instruments(wrap_collectives=count))
-    trainer = Trainer(
-        workload,
-        model,
-        engine,
-        accumulation(spec, trial.workload),
-        marks_last=spec.accumulation_mode == "multi_backward",
-        device=device,
-        clock=meters.clock,
-    )
-    return trainer, engine
+    return Trainer.of(trial, workload, model, engine, device=device, clock=meters.clock), engine
 
 
 def _operators(trial: TrialSpec, trainer: Trainer, device: torch.device) -> dict[str, int]:
