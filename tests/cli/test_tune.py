@@ -69,7 +69,7 @@ def test_a_finished_search_resumes_to_the_same_end(zbench, space_file, tmp_path)
 
 
 def test_the_memory_flag_is_a_constraint_and_all_infeasible_says_so(zbench, space_file, tmp_path) -> None:
-    said = zbench("tune", space_file, "--budget", "3trials", "--memory", "512")
+    said = zbench("tune", space_file, "--budget", "3trials", "--memory", "0.5Ki")
     assert said.code == 6
     assert "no configuration is both feasible and correct" in said.out
     assert "nearest: zero_stage=" in said.out
@@ -104,6 +104,7 @@ def test_all_crashed_exits_6_with_the_nearest_miss(zbench, space_file) -> None:
         (("--objective", "maximize:tokens"), "unknown metric 'tokens' (did you mean 'tokens_per_s'?)"),
         (("--objective", "maximize:verdict"), "verdict has no direction"),
         (("--memory", "0"), "expected a size above 0"),
+        (("--memory", "80"), "--memory: expected a size with its unit, such as 80Gi"),
         (("--memory", "lots"), "--memory: expected a number such as 2Gi"),
         (("--method", "guess"), "'guess'"),
         (("--warm-start", "nowhere"), "holds no run"),

@@ -4,7 +4,6 @@ import gc
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -71,9 +70,8 @@ def measure(group: Any, trial: dict[str, Any]) -> dict[str, Any]:
     meter = AllocatorMeter(SHIM)
     rank = prepare_step(spec, workload, Path.cwd(), Instruments(wrap_collectives=Prompt), group=group)
     sampler, peak = Sampler(meter), 0
-    number = dist.get_rank(group)
     for step in range(3):
-        batches = rank.batches(number)
+        batches = rank.trainer.batches(step)
         meter.reset()
         if step == 2:
             with sampler:

@@ -3,49 +3,24 @@
 import pytest
 
 from tests.launch.revisions.repositories import BACKEND, PROJECT
+from zbench.bench.docs_only import MODEL, SWEEP
 
 from .test_action import Job, Outcome
 
-MODEL = '''
-"""A user's model."""
-import torch
-import torch.distributed as dist
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self, width=32):
-        super().__init__()
-        self.embed = nn.Embedding(256, width)
-        self.hidden = nn.Linear(width, width)
-        self.head = nn.Linear(width, 256)
-
-    def forward(self, tokens, targets):
-        x = self.embed(tokens)
-        x = torch.relu(self.hidden(x))
-        return nn.functional.cross_entropy(self.head(x).flatten(0, 1), targets.flatten())
-'''
 LINE = "        x = torch.relu(self.hidden(x))\n"
-REDUCE = "        dist.all_reduce(torch.ones(1))\n"
-SWEEP = """
-name: theirs
-workload: {model: "their_model:Net", data: {synthetic: true}, sequence_length: 32, micro_batch_size: 2}
-run: {world_size: 2, threads_per_rank: 1, device: cpu, warmup_steps: 1, steps: 4}
-engine: {gradient_clipping: 1.0}
-axes: {zero_stage: [1]}
-"""
+REDUCE = "        torch.distributed.all_reduce(torch.ones(1))\n"
 SLOWER = (LINE, LINE * 8)
 BIGGER = ("return nn", "copy = x.clone()\n        return nn")
 WRONG = (
     LINE,
-    LINE + "        if dist.is_initialized() and self.training:\n"
-    "            x.register_hook(lambda gradient: gradient * (dist.get_rank() == 0))\n",
+    LINE + "        if torch.distributed.is_initialized() and self.training:\n"
+    "            x.register_hook(lambda gradient: gradient * (torch.distributed.get_rank() == 0))\n",
 )
 CHANGES = {
     "equal": [("A user's model", "A user's small model")],
     "slower": [SLOWER],
     "bigger": [BIGGER],
-    "collective": [(LINE, LINE + f"        if dist.is_initialized():\n    {REDUCE}")],
+    "collective": [(LINE, LINE + f"        if torch.distributed.is_initialized():\n    {REDUCE}")],
     "allocation": [(LINE, LINE + "        torch.empty(1)\n")],
     "slower-and-bigger": [SLOWER, BIGGER],
     "wrong": [WRONG],

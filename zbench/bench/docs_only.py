@@ -40,7 +40,8 @@ class Net(nn.Module):
         self.head = nn.Linear(width, 256)
 
     def forward(self, tokens, targets):
-        x = torch.relu(self.hidden(self.embed(tokens)))
+        x = self.embed(tokens)
+        x = torch.relu(self.hidden(x))
         return nn.functional.cross_entropy(self.head(x).flatten(0, 1), targets.flatten())
 '''
 SWEEP = """name: theirs

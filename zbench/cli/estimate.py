@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from zbench.cli import console
-from zbench.cli.options import Overrides, common_flags
+from zbench.cli.options import Overrides, common_flags, memory_size
 from zbench.errors import UsageError
-from zbench.units import format_bytes, parse_bytes
+from zbench.units import format_bytes
 
 if TYPE_CHECKING:
     from zbench.estimate.result import Estimate, Outcome
@@ -62,7 +62,7 @@ def command(
     from zbench.estimate.search import limits as search
     from zbench.spec.expand import expand
 
-    memory = _memory(device_memory)
+    memory = None if device_memory is None else memory_size("--device-memory", device_memory)
     if limits and memory is None:
         raise UsageError("--limits: what is to fit into? Add --device-memory, such as --device-memory 80Gi")
     sweep, base_dir = _sweep(file, deepspeed, world_size, overrides)
@@ -89,22 +89,6 @@ def _is(outcome: "Outcome") -> bool:
     from zbench.estimate.result import Estimate
 
     return isinstance(outcome, Estimate)
-
-
-def _memory(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if text.strip().isdigit():
-        raise UsageError(
-            f"--device-memory: expected a size with its unit, such as {text.strip()}Gi, got {text!r}"
-        )
-    try:
-        size = parse_bytes(text)
-    except ValueError as error:
-        raise UsageError(f"--device-memory: {error}; write a size with its unit, such as 80Gi") from None
-    if size <= 0:
-        raise UsageError(f"--device-memory: expected a size above 0, such as 80Gi, got {text!r}")
-    return size
 
 
 def _sweep(

@@ -11,7 +11,7 @@ import typer
 
 from zbench.cli import console
 from zbench.errors import UsageError
-from zbench.units import parse_duration
+from zbench.units import parse_bytes, parse_duration
 
 
 def _remember(flag: str) -> Callable[[bool], bool]:
@@ -101,6 +101,22 @@ OutputFile = Annotated[
     Path | None,
     typer.Option("--output", metavar="FILE", help="Write here instead of to stdout; never overwrites."),
 ]
+
+_LEAST_WITHOUT_UNIT = 1 << 20  # bytes; a smaller number meant gigabytes
+
+
+def memory_size(flag: str, text: str) -> int:
+    """Return the bytes of device memory that a flag gives; UsageError for what cannot be meant."""
+    try:
+        size = parse_bytes(text)
+    except ValueError as error:
+        raise UsageError(f"{flag}: {error}; write a size with its unit, such as 80Gi") from None
+    if size <= 0:
+        raise UsageError(f"{flag}: expected a size above 0, such as 80Gi, got {text!r}")
+    if text.strip().isdigit() and size < _LEAST_WITHOUT_UNIT:
+        raise UsageError(f"{flag}: expected a size with its unit, such as {text.strip()}Gi, got {text!r}")
+    return size
+
 
 _Json = Annotated[
     bool, typer.Option("--json", callback=_remember("json"), help="Print one JSON document on stdout.")

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from zbench.cli import sweeping
 from zbench.cli.conclusion import Request
+from zbench.cli.options import memory_size
 from zbench.errors import UsageError
 from zbench.spec.document import read_document
 from zbench.spec.metrics import METRICS
-from zbench.units import parse_bytes
 
 if TYPE_CHECKING:
     from zbench.launch.slurm import SlurmOptions
@@ -40,7 +40,7 @@ def search_settings(
         found.append(f"search.trials={limit.trials or _UNLIMITED_TRIALS}")
         found += [f"search.budget={limit.seconds}"] if limit.seconds is not None else []
     if memory is not None:
-        found.append(f'objective.subject_to.peak_device_bytes="<= {_size(memory)}"')
+        found.append(f'objective.subject_to.peak_device_bytes="<= {memory_size("--memory", memory)}"')
     if warm_start:
         found.append(f"search.warm_start={json.dumps([str(path.absolute()) for path in warm_start])}")
     return [*found, *(["search.imply_oom=false"] if run_implied else [])]
@@ -77,16 +77,6 @@ def _goal(text: str) -> tuple[str, str]:
             f"--objective {text!r} has no direction: expected maximize:{name} or minimize:{name}"
         )
     return way, metric
-
-
-def _size(text: str) -> int:
-    try:
-        size = parse_bytes(text)
-    except ValueError as error:
-        raise UsageError(f"--memory: {error}") from None
-    if size <= 0:
-        raise UsageError(f"--memory: expected a size above 0 such as 2Gi, got {text!r}")
-    return size
 
 
 def _method_in(data: dict[str, Any]) -> str:

@@ -26,7 +26,7 @@ from zbench.record.record import Traffic
 from zbench.spec.trial import TrialSpec
 from zbench.worker.engines import build
 from zbench.worker.loop import Trainer
-from zbench.workloads import Batch, Workload, build_workload
+from zbench.workloads import Workload, build_workload
 
 aten = torch.ops.aten
 WARMUP = 1
@@ -100,16 +100,8 @@ class Step:
 class Rank:
     """One rank, ready to train."""
 
-    workload: Workload
     engine: TrainingEngine
     trainer: Trainer
-    step: int = 0
-
-    def batches(self, rank: int) -> list[tuple[int, Batch]]:
-        """Return the seeds and micro-batches of the next step."""
-        micros, step = range(self.trainer.backwards), self.step
-        self.step += 1
-        return [(self.workload.micro_seed(step, m, rank), self.workload.batch(step, m, rank)) for m in micros]
 
 
 def prepare_step(
@@ -126,7 +118,7 @@ def prepare_step(
     engine = build(spec.engine, model, spec, base_dir, instruments, group)
     cpu = torch.device("cpu")
     trainer = Trainer.of(trial, workload, model, engine, device=cpu, clock=clock or PhaseClock())
-    return Rank(workload, engine, trainer)
+    return Rank(engine, trainer)
 
 
 def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
@@ -137,7 +129,7 @@ def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
         ledger = SimulatedLedger()
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         with fake, ledger.watching():
-            return _run(trial, workload, ledger, base_dir, rank)
+            return _run(trial, workload, ledger, base_dir)
 
 
 @contextmanager
@@ -152,7 +144,7 @@ def world(rank: int, size: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def _run(trial: TrialSpec, workload: Workload, ledger: Ledger, base_dir: Path, number: int) -> Step:
+def _run(trial: TrialSpec, workload: Workload, ledger: Ledger, base_dir: Path) -> Step:
     clock, counting = LedgerClock(ledger), list[CountingCollectives]()
 
     def count(inner: Collectives) -> Collectives:
@@ -168,9 +160,9 @@ def _run(trial: TrialSpec, workload: Workload, ledger: Ledger, base_dir: Path, n
     built = ledger.peak[False]
     ledger.phase = "batch"
     begin = ledger.moment
-    for _ in range(1 + WARMUP):
+    for step in range(1 + WARMUP):
         with _disable_current_modes():
-            real = rank.batches(number)
+            real = rank.trainer.batches(step)
         batches = [(seed, tuple(_fake(x) for x in batch)) for seed, batch in real]
         for counted in counting:
             counted.take()
@@ -181,7 +173,7 @@ def _run(trial: TrialSpec, workload: Workload, ledger: Ledger, base_dir: Path, n
     traffic = {k: v for c in counting for k, v in c.take().items()}
     flops = workload.flops_per_micro_batch
     micros = rank.trainer.backwards
-    step = Step(
+    found = Step(
         ledger,
         begin,
         ledger.moment,
@@ -191,7 +183,7 @@ def _run(trial: TrialSpec, workload: Workload, ledger: Ledger, base_dir: Path, n
         None if flops is None else flops * micros,
     )
     rank.engine.close()
-    return step
+    return found
 
 
 def simulated_transport(group: dist.ProcessGroup | None, local: Memory, host: Memory) -> Transport:
