@@ -7,11 +7,12 @@ import pytest
 
 from zbench.analysis import measurement
 from zbench.analysis.compare import PAIRED_THRESHOLDS, Comparison, Settings
+from zbench.analysis.exact import COUNTS, PEAKS, TRAFFIC
 from zbench.analysis.measurement import PairedMeasurement, Plan, check_plan
 from zbench.analysis.paired import BASE_FIRST, HEAD_FIRST, Side, block_difference, block_orders, control
 from zbench.analysis.trials import Source
 from zbench.errors import ExitCode, IncomparableError, UsageError
-from zbench.record.record import Record
+from zbench.record.record import Record, Traffic
 
 from .machine import Machine
 from .synthetic import record
@@ -87,6 +88,40 @@ def test_bytes_are_compared_exactly() -> None:
     assert {change.answer for row in found.rows for change in row.exact if "peak" in change.metric} == {
         "regression"
     }
+
+
+@pytest.mark.parametrize("figure", [*COUNTS, *TRAFFIC, *PEAKS])
+def test_an_exact_figure_that_grew_is_a_regression_where_time_tells_nothing(figure: str) -> None:
+    """A copy, a collective, an allocation a step: red on a machine whose control vetoes every time."""
+
+    def grown(counts: dict[str, int]) -> dict[str, int]:
+        return counts | {name: counts[name] + 1 + counts[name] // 10 for name in counts if name == figure}
+
+    def more(one: Record) -> Record:
+        assert one.memory is not None
+        peaks = grown({name: getattr(one.memory, name) for name in PEAKS})
+        (calls,) = one.traffic.values()
+        traffic = grown({"traffic_bytes": calls.bytes, "traffic_calls": calls.calls})
+        return replace(
+            one,
+            counts=grown(one.counts),
+            traffic={"all_reduce": Traffic(traffic["traffic_calls"], traffic["traffic_bytes"])},
+            memory=replace(one.memory, **peaks),
+        )
+
+    machine = Machine(drift=0.02)
+
+    def take(side: Side) -> list[Record]:
+        taken = [replace(one, counts=dict.fromkeys(COUNTS, 10)) for one in machine(side)]
+        return [more(one) for one in taken] if side == "head" else taken
+
+    found = PairedMeasurement(Source("v1"), Source("v2"), Plan(), SETTINGS, take, lambda _: None).run()
+    assert {one.answer for _, one in found.timed} == {"inconclusive"}
+    assert {row.answer for row in found.rows} == {"regression"}
+    assert {change.metric for row in found.rows for change in row.exact if change.answer == "regression"} == {
+        figure
+    }
+    assert found.exit_code == ExitCode.REGRESSION
 
 
 def test_it_stops_when_decided_and_precise_and_not_before() -> None:
