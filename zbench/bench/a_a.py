@@ -7,8 +7,9 @@ The neighbour (`zbench.bench.neighbour`) is there during both runs; in further p
 then seems faster by far) or only during head. Paired: the rounds of `zbench compare --paired`, the neighbour
 there throughout. No answer may claim more than 5 % either way.
 
-One warm server forks all trials, so that a pair takes seconds. Each pair is written when it is done, records
-included, so a measurement that was cut short goes on where it stopped.
+One warm server forks all trials, so that a pair takes seconds. Each pair is written when it is done, so a
+measurement that was cut short goes on where it stopped. The records of stored pairs are kept, and each start
+decides on them anew: the table always says what the present code decides.
 """
 
 import argparse
@@ -42,22 +43,52 @@ HISTORY = 30
 """Earlier runs that a stored comparison sees, at most."""
 
 
-class Bench:
-    """Measures pairs with a warm runner, and keeps each."""
+class Pairs:
+    """The pairs measured so far, and what the present code says of each."""
 
-    def __init__(self, runner: TrialRunner, kept: Kept) -> None:
-        self._runner, self._kept, self._facts = runner, kept, machine_facts()
+    def __init__(self, kept: Kept) -> None:
+        self._kept, self._facts = kept, machine_facts()
+        self._runs: list[RunResults] = []
+        self.findings = [self._judged(one) for one in kept.found]
+
+    def of(self, kind: Kind) -> int:
+        """Return how many pairs of a kind there are."""
+        return sum(one["kind"] == kind for one in self.findings)
+
+    def add(self, pair: dict[str, Any]) -> None:
+        """Keep a pair, and decide."""
+        self._kept.add(pair)
+        self.findings.append(self._judged(pair))
+
+    def _judged(self, pair: dict[str, Any]) -> dict[str, Any]:
+        if "records" not in pair:
+            return pair  # a paired comparison decides while it measures
+        base, head = (
+            RunResults.of(
+                Source(name, run_ids=(f"{name} {len(self._runs)}",), facts=self._facts),
+                [lines.decode(record, "a kept record") for record in pair["records"][name]],
+            )
+            for name in ("base", "head")
+        )
+        found = compare_runs(base, head, Settings(), noise_of_history(self._runs[-HISTORY:]))
+        self._runs += [base, head]
+        return finding(pair["kind"], found)
+
+
+class Bench:
+    """Measures pairs with a warm runner."""
+
+    def __init__(self, runner: TrialRunner, pairs: Pairs) -> None:
+        self._runner, self._pairs = runner, pairs
 
     def stored(self, kind: Kind) -> None:
-        """Measure two runs of one code and keep what comparing them says."""
+        """Measure two runs of one code."""
         sides = {}
         for side in ("base", "head"):
             with neighbour(kind in ("both", f"{side} only")):
-                sides[side] = [self._runner.run(smallest_trial(), repeat=i) for i in range(REPEATS)]
-        base, head = (self._run(name, records) for name, records in sides.items())
-        found = compare_runs(base, head, Settings(), noise_of_history(self._history()))
-        records = {name: [lines.jsonable(one) for one in side] for name, side in sides.items()}
-        self._kept.add({**finding(kind, found), "records": records})
+                repeats = [self._runner.run(smallest_trial(), repeat=i) for i in range(REPEATS)]
+            sides[side] = [lines.jsonable(one) for one in repeats]
+        self._pairs.add({"kind": kind, "records": sides})
 
     def paired(self) -> None:
         """Measure base and head side by side and keep what the comparison says."""
@@ -66,23 +97,12 @@ class Bench:
         def take(_: Side) -> list[Record]:
             return [self._runner.run(smallest_trial(), repeat=next(repeat))]
 
-        plan = Plan(*PLAN, seed=len(self._kept.of("paired")))
+        plan = Plan(*PLAN, seed=self._pairs.of("paired"))
         with neighbour():
             found = PairedMeasurement(
                 Source("base"), Source("head"), plan, SETTINGS, take, lambda _: None
             ).run()
-        self._kept.add(finding("paired", found))
-
-    def _run(self, name: str, records: Sequence[Record]) -> RunResults:
-        return RunResults.of(Source(name, run_ids=(name,), facts=self._facts), records)
-
-    def _history(self) -> list[RunResults]:
-        """Return the runs before, oldest first, as a results directory would hold them."""
-        runs = [side for one in self._kept.found for side in one.get("records", {}).values()]
-        return [
-            self._run(f"run {number}", [lines.decode(record, "a kept record") for record in run])
-            for number, run in list(enumerate(runs))[-HISTORY:]
-        ]
+        self._pairs.add(finding("paired", found))
 
 
 def finding(kind: Kind, comparison: Comparison) -> dict[str, Any]:
@@ -140,7 +160,7 @@ def main() -> None:
     parser.add_argument("--paired", type=int, default=60, help="paired comparisons")
     parser.add_argument("--out", type=Path, required=True, help="file to write, without its ending")
     given = parser.parse_args()
-    kept = Kept(given.out)
+    pairs = Pairs(Kept(given.out))
     wanted: dict[Kind, int] = {
         "both": given.pairs,
         "base only": given.one_sided,
@@ -151,14 +171,14 @@ def main() -> None:
         scratch = Path(name)
         with local_runner(scratch, scratch, rerun_disturbed=False) as runner:
             runner.wait_until_ready()
-            bench = Bench(runner, kept)
+            bench = Bench(runner, pairs)
             for kind, number in wanted.items():
-                while len(kept.of(kind)) < number:
+                while pairs.of(kind) < number:
                     bench.paired() if kind == "paired" else bench.stored(kind)
-                    shown = [{k: v for k, v in one.items() if k != "records"} for one in kept.found]
-                    print(f"{kind}: {shown[-1]}", file=sys.stderr, flush=True)
-                    results.write(given.out, table(kept.found), {"pairs": shown})
-    print(table(kept.found))
+                    print(f"{kind}: {pairs.findings[-1]}", file=sys.stderr, flush=True)
+                    results.write(given.out, table(pairs.findings), {"pairs": pairs.findings})
+    results.write(given.out, table(pairs.findings), {"pairs": pairs.findings})
+    print(table(pairs.findings))
 
 
 if __name__ == "__main__":
