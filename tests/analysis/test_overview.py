@@ -68,10 +68,30 @@ def test_what_changed_while_it_was_read_is_not_kept(run: Path) -> None:
     assert not (run / KEPT).exists()
 
 
-def test_nothing_is_kept_of_a_run_that_was_just_written(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(subject, "_SETTLED_NS", 2_000_000_000)
+def test_of_a_run_that_was_just_written_the_content_counts(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system may show two changes at one time; without the content such a change was not seen."""
+    monkeypatch.setattr(subject, "_SETTLED_NS", 3_600_000_000_000)
+    same = [[1, 2, time.time_ns(), time.time_ns()]]
+    monkeypatch.setattr(subject, "_state", lambda run: same)
     KeptOverview(run).keep(FOUND)
-    assert not (run / KEPT).exists()
+    assert KeptOverview(run).load() == FOUND
+    _same_size(run)
+    assert KeptOverview(run).load() is None
+
+
+def test_once_its_files_are_settled_their_content_is_read_no_more(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subject, "_SETTLED_NS", 3_600_000_000_000)
+    KeptOverview(run).keep(FOUND)
+    monkeypatch.setattr(subject, "_SETTLED_NS", -1)
+    read: list[Path] = []
+    real = subject._content
+    monkeypatch.setattr(subject, "_content", lambda run: read.append(run) or real(run))
+    assert [KeptOverview(run).load() for _ in range(3)] == [FOUND] * 3
+    assert read == [run]
 
 
 def test_other_code_reads_the_run_again(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,5 +118,5 @@ def test_a_directory_that_cannot_be_written_is_no_failure(run: Path, monkeypatch
     def refused(*_: object, **__: object) -> None:
         raise PermissionError("read-only")
 
-    monkeypatch.setattr("tempfile.mkstemp", refused)
+    monkeypatch.setattr(Path, "write_bytes", refused)
     assert KeptOverview(run).keep(FOUND) == FOUND

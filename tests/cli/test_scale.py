@@ -1,5 +1,6 @@
 """`list` and `show` read what changed, and import statistics only to compute them."""
 
+import json
 import os
 import subprocess
 import sys
@@ -38,6 +39,17 @@ def test_a_second_list_parses_no_record_and_a_third_only_those_that_changed(
     assert parsed[3:] == [changed]
 
 
+def test_a_run_has_its_overview_when_its_command_ends(
+    zbench, sweep_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = json.loads(zbench("sweep", sweep_file, "--json").out)
+    monkeypatch.setattr(store.lines, "read", None)
+    (row,) = json.loads(zbench("list", "--json").out)["runs"]
+    assert row["configurations"] == 2
+    assert (row["best"], row["recommended"]) == (document["best"], document["recommended"])
+    assert row["problem"] is None
+
+
 @pytest.mark.parametrize("words", [["list"], ["show", "run-1"]], ids=lambda words: words[0])
 def test_statistics_are_not_imported_for_what_is_known(zbench, results: Path, words: list[str]) -> None:
     zbench(*words, "-o", results)
@@ -62,6 +74,6 @@ def test_the_cost_of_a_command_is_that_of_its_process() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_large_sweeps_and_many_runs_stay_within_the_bars(tmp_path: Path) -> None:
-    """CPU time on a quiet machine; the first `list` of 1,000 runs reads them all and has no bar."""
+    """CPU time on a quiet machine; a `list` of 1,000 runs without overviews reads them all and has no bar."""
     found = scale.costs(tmp_path, configurations=5_000, runs=1_000)
     assert [cost.row() for cost in found if not cost.is_met] == []

@@ -2,15 +2,19 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zbench.errors import SpecError
+from zbench.record.store import SPEC, RunDirectory
+from zbench.spec import load
 from zbench.spec.document import parse_scalar, read_document
+from zbench.spec.dump import sweep_document
 from zbench.spec.load import load_sweep, sweep_from_mapping
-from zbench.spec.sweep import AxisSpec, SweepSpec
+from zbench.spec.sweep import AxisSpec, ObjectiveSpec, SweepSpec
 
 Loaded = Callable[..., SweepSpec]
 TEXT = """
@@ -161,3 +165,44 @@ SET_KEYS = ["steps", "axes.lr", "exclude", "axes", "run", "engine", "objective",
 def test_no_setting_makes_anything_but_a_sweep_or_a_clear_error(key: str, value: object) -> None:
     with suppress(SpecError):
         sweep_from_mapping({"axes": {"zero_stage": [0, 1]}}, [f"{key}={json.dumps(value)}"], {})
+
+
+OBJECTIVES = [
+    {"maximize": ["tokens_per_s"]},
+    {"minimize": ["peak_device_bytes", "median_step_s"]},
+    {"maximize": "tokens_per_s", "subject_to": {"peak_device_bytes": "<= 2Gi", "verdict": ">= identical"}},
+]
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda objective: str(len(str(objective))))
+def test_the_objective_of_a_run_is_read_without_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objective: dict[str, Any]
+) -> None:
+    sweep = sweep_from_mapping({"name": "some", "objective": objective}, environ={})
+    with RunDirectory.create(tmp_path, "some", spec=sweep_document(sweep), environment={}) as directory:
+        file = directory.path / SPEC
+    monkeypatch.setattr(load, "read_document", None)
+    assert load.recorded_objective(file) == sweep.objective
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{axes: {zero_stage: [0]}, objective: {minimize: median_step_s}}",
+        "axes: {zero_stage: [0]}\nobjective: {minimize: median_step_s}\n",
+        "name: &goal median_step_s\nobjective:\n  minimize: *goal\n",
+        "objective:\n  minimize: median_step_s",
+    ],
+)
+def test_an_objective_that_was_written_otherwise_is_read_all_the_same(tmp_path: Path, text: str) -> None:
+    (tmp_path / SPEC).write_text(text)
+    assert load.recorded_objective(tmp_path / SPEC) == ObjectiveSpec(minimize=["median_step_s"])
+
+
+@pytest.mark.parametrize(
+    "text", ["objective:\n  maximise: tokens_per_s\n", "objective:\n  - 3\n", "", "\xff: ["]
+)
+def test_an_objective_that_cannot_be_read_says_why(tmp_path: Path, text: str) -> None:
+    (tmp_path / SPEC).write_bytes(text.encode("latin-1"))
+    with pytest.raises(SpecError, match=SPEC):
+        load.recorded_objective(tmp_path / SPEC)

@@ -18,3 +18,17 @@ def test_trial_ids_are_what_they_were() -> None:
         environ={},
     )
     assert [trial.trial_id for trial in expand(sweep).trials] == GOLDEN
+
+
+def test_a_copy_with_other_keys_has_its_own_identity() -> None:
+    (trial,) = expand(sweep_from_mapping({"name": "one"}, environ={})).trials
+    engine = trial.engine.model_copy(update={"zero_stage": 3})
+    assert trial.trial_id != trial.model_copy(update={"engine": engine}).trial_id
+    assert trial.trial_id == trial.model_copy().trial_id
+
+
+def test_trials_share_the_blocks_that_their_sweep_does_not_vary() -> None:
+    sweep = sweep_from_mapping({"name": "many", "axes": {"zero_stage": [0, 1]}}, environ={})
+    first, second = expand(sweep).trials
+    assert first.workload is second.workload
+    assert (first.engine.zero_stage, second.engine.zero_stage) == (0, 1)

@@ -1,16 +1,14 @@
 """What a run comes to, in a few figures, and those kept beside its records so that `list` need not read them.
 
 A kept overview counts only while the files that it was made from are the same (inode, size, times of change),
-the code that made it is the same, and its checksum is right. A file that has changed within the last seconds
-is not trusted to show its next change in its times, so nothing is kept of a run that is being written.
+the code that made it is the same, and its checksum is right. A file that changed within the last seconds is
+not trusted to show its next change in its times: then a checksum of the files is kept, too, and compared.
 """
 
 import contextlib
 import hashlib
 import json
 import math
-import os
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,9 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import zbench
-from zbench.analysis.ranking import Ranking
-from zbench.record.store import ENVIRONMENT, SPEC, TRIALS
-from zbench.record.summary import ConfigSummary
+from zbench.analysis.ranking import Ranking, rank
+from zbench.errors import ZbenchError
+from zbench.record.record import Record
+from zbench.record.store import ENVIRONMENT, SPEC, TRIALS, load_environment
+from zbench.record.summary import ConfigSummary, summarize
+from zbench.spec.sweep import ObjectiveSpec
 
 KEPT = ".overview.json"
 _MOST_BYTES = 16 << 20
@@ -73,6 +74,7 @@ class KeptOverview:
         """Take a run directory."""
         self._run = run
         self._state = _state(run)
+        self._content = "" if _is_settled(self._state) else _content(run)
 
     def load(self) -> Overview | None:
         """Return what was kept of the run as it is; None where that is nothing, or not to be trusted."""
@@ -84,24 +86,39 @@ class KeptOverview:
             document = json.loads(body)
             if document["of"] != [_code(), self._state]:
                 return None
-            return _read(document["overview"])
+            overview, content = _read(document["overview"]), document["content"]
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return None
+        if not content:
+            return overview
+        if content != (self._content or _content(self._run)):
+            return None
+        return overview if self._content else self.keep(overview)
 
     def keep(self, overview: Overview) -> Overview:
         """Keep an overview of the files as they were noted, if that is possible, and return it."""
-        is_settled = all(
-            time.time_ns() - changed > _SETTLED_NS for _, _, *times in self._state for changed in times
-        )
-        if not is_settled or _state(self._run) != self._state:
+        if not self._state or _state(self._run) != self._state:
             return overview
-        with contextlib.suppress(
-            OSError, ValueError, TypeError
-        ):  # a run of somebody else: it is read each time
-            document = {"of": [_code(), self._state], "overview": asdict(overview)}
+        # a run of somebody else, or a full disk: it is read each time
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            document = {
+                "of": [_code(), self._state],
+                "content": self._content,
+                "overview": asdict(overview),
+            }
             body = json.dumps(document, allow_nan=False).encode()
-            _replace(self._run / KEPT, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+            # not replaced as a whole: the checksum tells a reader of what is cut short
+            (self._run / KEPT).write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
         return overview
+
+
+def ranking_kept(run: Path, records: Sequence[Record], objective: ObjectiveSpec) -> Ranking:
+    """Return the ranking of a run's records, all that it has, and keep its overview for `list` and `show`."""
+    kept, summaries = KeptOverview(run), summarize(records)
+    ranking = rank(summaries, objective)
+    with contextlib.suppress(ZbenchError):  # an environment that cannot be read: `list` says so
+        kept.keep(overview_of(load_environment(run), summaries, ranking))
+    return ranking
 
 
 def _state(run: Path) -> list[list[int]]:
@@ -113,6 +130,21 @@ def _state(run: Path) -> list[list[int]]:
     return [[one.st_ino, one.st_size, one.st_mtime_ns, one.st_ctime_ns] for one in found]
 
 
+def _is_settled(state: list[list[int]]) -> bool:
+    now = time.time_ns()
+    return all(now - changed > _SETTLED_NS for _, _, *times in state for changed in times)
+
+
+def _content(run: Path) -> str:
+    """Return a checksum of the files that count; of nothing where one cannot be read."""
+    digest = hashlib.sha256()
+    with contextlib.suppress(OSError):
+        for name in (SPEC, ENVIRONMENT, TRIALS):
+            with (run / name).open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
 @cache
 def _code() -> str:
     """Return what tells one state of the code that makes overviews from any other."""
@@ -120,18 +152,6 @@ def _code() -> str:
     files = sorted(file for room in ("analysis", "record", "spec") for file in (root / room).glob("*.py*"))
     about = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return hashlib.sha256(repr((zbench.__version__, about)).encode()).hexdigest()
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file as a whole or not at all; it need not survive a crash of the machine."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(name, path)
-    except OSError:
-        os.unlink(name)
-        raise
 
 
 def _read(data: dict[str, Any]) -> Overview:

@@ -220,7 +220,7 @@ def is_torn(path: Path) -> bool:
     file = path / store.TRIALS if path.is_dir() else path
     if file.suffix != ".jsonl" or not file.is_file():
         return False
-    _, torn = lines.split_torn(file.read_bytes())
+    torn = lines.torn_end(file)
     return bool(torn.strip()) and not lines.is_record(torn)
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from zbench.analysis.overview import KEPT
 from zbench.bench import results
 
 MIB = 1 << 20
@@ -58,13 +59,19 @@ def write_sweep(path: Path, configurations: int) -> Path:
     return path
 
 
-def write_run(sweep_file: Path, output_dir: Path, run_id: str, steps: int = 20) -> Path:
-    """Write a finished run of a sweep: every repeat with its samples and verdict, step times drawn."""
+def write_run(
+    sweep_file: Path, output_dir: Path, run_id: str, steps: int = 20, *, is_kept: bool = False
+) -> Path:
+    """Write a finished run of a sweep: every repeat with its samples and verdict, step times drawn.
+
+    is_kept: with its overview, as `sweep` and `tune` leave one.
+    """
     import random
 
+    from zbench.analysis.overview import ranking_kept
     from zbench.record import lines
     from zbench.record.record import Correctness, Memory, Record, Timing
-    from zbench.record.store import TRIALS, RunDirectory
+    from zbench.record.store import TRIALS, RunDirectory, load_records
     from zbench.spec.dump import sweep_document
     from zbench.spec.expand import expand
     from zbench.spec.load import load_sweep
@@ -88,6 +95,8 @@ def write_run(sweep_file: Path, output_dir: Path, run_id: str, steps: int = 20) 
                 median = sorted(samples)[steps // 2]
                 timing = Timing(samples, median, 1000 / median, 10 / median)
                 file.write(lines.encode(replace(record, repeat=repeat, timing=timing)))
+    if is_kept:
+        ranking_kept(directory.path, load_records(directory.path), sweep.objective)
     return directory.path
 
 
@@ -115,7 +124,7 @@ def cost_of(name: str, words: Sequence[str], most_s: float) -> Cost:
 
 
 def costs(home: Path, configurations: int, runs: int) -> Iterator[Cost]:
-    """Yield what each command costs; the first `list` reads all runs, the second finds what that one kept."""
+    """Yield what each command costs; `list` of runs as commands leave them, and of runs without overviews."""
     large, small = write_sweep(home / "large.json", configurations), write_sweep(home / "small.json", 4)
     yield cost_of(f"plan of {configurations:,} configurations", ["plan", str(large)], 2.0)
     run = write_run(large, home / "large", "one")
@@ -123,9 +132,13 @@ def costs(home: Path, configurations: int, runs: int) -> Iterator[Cost]:
     yield cost_of(f"resume of {configurations:,} configurations", again, 5.0)
     yield cost_of(f"show of {configurations:,} configurations", ["show", str(run)], 5.0)
     for number in range(runs):
-        write_run(small, home / "small", f"run-{number:05}")
-    for when, most_s in (("first", math.inf), ("second", 1.0)):
-        yield cost_of(f"list of {runs:,} runs, {when} time", ["list", "-o", str(home / "small")], most_s)
+        write_run(small, home / "small", f"run-{number:05}", is_kept=True)
+    for when in ("first", "second"):
+        yield cost_of(f"list of {runs:,} runs, {when} time", ["list", "-o", str(home / "small")], 1.0)
+    for kept in home.glob(f"small/*/*/{KEPT}"):
+        kept.unlink()
+    words = ["list", "-o", str(home / "small")]
+    yield cost_of(f"list of {runs:,} runs of an earlier version, first time", words, math.inf)
     yield cost_of("show of a small run", ["show", "last", "-o", str(home / "small")], 0.4)
     yield cost_of("list of one run", ["list", "-o", str(home / "large")], 0.4)
     yield cost_of("--help", ["--help"], 0.2)

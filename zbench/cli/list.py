@@ -69,10 +69,10 @@ def _read(path: Path) -> "Overview":
     from zbench.analysis.ranking import rank
     from zbench.record.store import load_environment, load_records
     from zbench.record.summary import summarize
-    from zbench.spec.load import load_sweep
+    from zbench.spec.load import recorded_objective
 
     environment, summaries = load_environment(path), summarize(load_records(path))
-    objective = load_sweep(path / "spec.yaml", environ={}, inputs=False).objective
+    objective = recorded_objective(path / "spec.yaml")
     return overview_of(environment, summaries, rank(summaries, objective))
 
 

@@ -41,12 +41,12 @@ def command(
     from zbench.record.summary import summarize
     from zbench.report.detail import print_configuration
     from zbench.report.table import print_results
-    from zbench.spec.load import load_sweep
+    from zbench.spec.load import recorded_objective
 
     path = resolve_run(run, output_dir)
     kept = KeptOverview(path)
     records = load_records(path)
-    objective = load_sweep(path / "spec.yaml", environ={}, inputs=False).objective
+    objective = recorded_objective(path / "spec.yaml")
     summaries = summarize(records)
     if (overview := kept.load()) is None:
         overview = kept.keep(overview_of(load_environment(path), summaries, rank(summaries, objective)))

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zbench.analysis.ranking import rank
+from zbench.analysis.overview import ranking_kept
+from zbench.analysis.ranking import Ranking
 from zbench.analysis.separation import contenders
 from zbench.cli import console
 from zbench.cli.conclusion import (
@@ -81,8 +82,10 @@ def resumed(run: str, output_dir: Path, file: Path | None, settings: Sequence[st
         base_dir = source.absolute().parent
     elif file is not None:
         raise UsageError(f"no such file: {file}")
-    wanted = load_sweep(path / "spec.yaml", settings, environ={}, inputs=False)
-    _require_same_computation(recorded, wanted, path)
+    wanted = recorded
+    if settings:
+        wanted = load_sweep(path / "spec.yaml", settings, environ={}, inputs=False)
+        _require_same_computation(recorded, wanted, path)
     return Request(wanted.placed(base_dir), base_dir, output_dir, path, source, kept, added=tuple(settings))
 
 
@@ -126,25 +129,26 @@ def perform(
         if failure is not None and request.run is None and directory.discard_if_empty():
             raise failure
         records = directory.records()
+        ranking = ranking_kept(directory.path, records, objective)
     if failure is None or (isinstance(failure, OutOfTimeError) and is_incorrect(records)):
         code = exit_code(records)
     else:
         code = failure_code(failure)
     conclusion = Conclusion(request, directory.path, records, code, failure, "sweep")
-    _print(conclusion, detailed)
+    _print(conclusion, ranking, detailed)
     return code
 
 
-def _print(conclusion: Conclusion, detailed: bool) -> None:
+def _print(conclusion: Conclusion, ranking: Ranking, detailed: bool) -> None:
     """Print the results of a run, also of one that was cut short."""
     request, path, records = conclusion.request, conclusion.path, conclusion.records
     if console.state.json:
-        console.document(conclusion.document(**rank(summarize(records), request.sweep.objective).document()))
+        console.document(conclusion.document(**ranking.document()))
     elif detailed:
         for summary in summarize(records):
             print_configuration(console.rich_console(), summary, path)
     elif records:
-        print_results(console.rich_console(), records, request.sweep.objective, path)
+        print_results(console.rich_console(), records, request.sweep.objective, path, ranking)
     conclusion.say()
 
 

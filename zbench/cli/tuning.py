@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zbench.analysis.overview import ranking_kept
+from zbench.analysis.ranking import Ranking
 from zbench.cli import console
 from zbench.cli.conclusion import (
     Conclusion,
@@ -57,7 +59,8 @@ def perform_search(
     document = None if found is None else search_document(found, request.sweep.objective, records)
     if document is not None:
         (directory.path / "search.json").write_text(json.dumps(document, indent=2) + "\n")
-    _print(Conclusion(request, directory.path, records, code, failure, "tune"), document)
+    ranking = ranking_kept(directory.path, records, request.sweep.objective)
+    _print(Conclusion(request, directory.path, records, code, failure, "tune"), ranking, document)
     return code
 
 
@@ -81,6 +84,7 @@ def work(
     task = SearchTask(request.sweep, base_dir, about, storage, study, is_worker=True)
     found, failure = _run(task, directory, slurm, fresh=True)
     records = directory.records()
+    ranking_kept(directory.path, records, request.sweep.objective)
     code = failure_code(failure) if failure is not None else ExitCode.PASS
     if console.state.json:
         conclusion = Conclusion(request, directory.path, records, code, failure, "worker")
@@ -132,17 +136,13 @@ def _code(found: "Outcome | None", failure: Interruption | None, records: Sequen
     return ExitCode.PASS if found.final.best is not None else ExitCode.TRIALS_FAILED
 
 
-def _print(conclusion: Conclusion, found: dict[str, Any] | None) -> None:
+def _print(conclusion: Conclusion, ranking: Ranking, found: dict[str, Any] | None) -> None:
     """Print the results of a search, also of one that was cut short."""
     records, objective = list(conclusion.records), conclusion.request.sweep.objective
     if console.state.json:
-        from zbench.analysis.ranking import rank
-        from zbench.record.summary import summarize
-
-        leaders = rank(summarize(records), objective).document()
-        console.document(conclusion.document(**leaders, search=found))
+        console.document(conclusion.document(**ranking.document(), search=found))
     elif records:
-        print_results(console.rich_console(), records, objective, conclusion.path)
+        print_results(console.rich_console(), records, objective, conclusion.path, ranking)
         if found is not None:
             print_search(console.rich_console(), found, records)
     conclusion.say()

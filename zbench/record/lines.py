@@ -77,15 +77,12 @@ def read(path: Path) -> list[Record]:
 
     A later line for the same trial and repeat replaces the earlier one, in the earlier one's place.
     """
-    data = path.read_bytes()
-    whole, torn = split_torn(data)
-    lines = whole.split(b"\n")[:-1]
-    if torn and is_record(torn):
-        lines.append(torn)
     found: dict[tuple[str, int], Record] = {}
     first: dict[str, Record] = {}
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.strip() or (not line.endswith(b"\n") and not is_record(line)):
+                continue
             record = decode_line(line, f"{path}:{number}")
             record = _sharing(first.setdefault(record.trial_id, record), record)
             found[record.trial_id, record.repeat] = record
@@ -99,10 +96,13 @@ def _sharing(first: Record, record: Record) -> Record:
     return replace(record, axes=first.axes, config=first.config)
 
 
-def split_torn(data: bytes) -> tuple[bytes, bytes]:
-    """Return (whole lines, bytes after the last newline): what a kill in mid-write leaves comes second."""
-    end = data.rfind(b"\n") + 1
-    return data[:end], data[end:]
+def torn_end(path: Path) -> bytes:
+    """Return the bytes after the last newline of a file: what a kill in mid-write leaves."""
+    last = b""
+    with path.open("rb") as file:
+        for line in file:
+            last = line
+    return b"" if last.endswith(b"\n") else last
 
 
 def is_record(line: bytes) -> bool:

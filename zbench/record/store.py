@@ -234,7 +234,7 @@ def _by_repeat(records: list[Record]) -> dict[tuple[str, int], Record]:
 
 def _repaired(path: Path) -> list[Record]:
     """Read the records and make the file end in a newline; torn bytes go to a side file, not to waste."""
-    _, torn = lines.split_torn(path.read_bytes())
+    torn = lines.torn_end(path)
     if torn and lines.is_record(torn):
         with path.open("ab") as file:
             file.write(b"\n")

@@ -3,8 +3,9 @@
 import json
 import re
 import tomllib
-from collections.abc import Hashable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -25,13 +26,18 @@ _TOML_KEY = re.compile(rf"\s*((?:{_TOML_WORD})(?:\s*\.\s*(?:{_TOML_WORD}))*)\s*=
 _TOML_PART = re.compile(_TOML_WORD)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Document:
-    """The data of a file and the line (from 1) on which each path begins."""
+    """The data of a file. find_lines: returns the line (from 1) on which each path begins."""
 
     data: Any
     file: str
-    lines: dict[KeyPath, int] = field(default_factory=dict)
+    find_lines: Callable[[], dict[KeyPath, int]] = dict
+
+    @cached_property
+    def lines(self) -> dict[KeyPath, int]:
+        """The line of each path; found when a message first needs it."""
+        return self.find_lines()
 
     def line_of(self, path: KeyPath) -> int | None:
         """Return the line of a path, or of the nearest thing around it that has one."""
@@ -98,7 +104,7 @@ def _read_yaml(text: str, file: str) -> Document:
         raise SpecError(f"not YAML: {str(error).splitlines()[0]}; correct the syntax", file=file) from None
     except RecursionError:
         raise SpecError("nested too deeply; this is no sweep file", file=file) from None
-    return Document(data, file, reader.lines)
+    return Document(data, file, lambda: reader.lines)
 
 
 class _YamlReader:
@@ -160,7 +166,6 @@ def _read_json(text: str, file: str) -> Document:
             raise _RepeatedKeyError(twice)
         return found
 
-    lines: dict[KeyPath, int] = {}
     try:
         data = json.loads(text, object_pairs_hook=no_repeats)
     except json.JSONDecodeError as error:
@@ -173,11 +178,15 @@ def _read_json(text: str, file: str) -> Document:
         raise SpecError(message, file=file, line=where[-1] if where else None, key=str(error)) from None
     except RecursionError:
         raise SpecError("nested too deeply; this is no sweep file", file=file) from None
-    try:  # JSON is YAML but for tabs, which JSON only allows between values: so YAML knows the lines
-        lines = _read_yaml(text.replace("\t", " "), file).lines
+    return Document(data, file, partial(_json_lines, text, file))
+
+
+def _json_lines(text: str, file: str) -> dict[KeyPath, int]:
+    """Return the lines of JSON's keys: it is YAML but for tabs, which JSON only allows between values."""
+    try:
+        return _read_yaml(text.replace("\t", " "), file).lines
     except SpecError:
-        lines = {}
-    return Document(data, file, lines)
+        return {}
 
 
 def _why_no_json(error: json.JSONDecodeError) -> str:
@@ -204,7 +213,7 @@ def _read_toml(text: str, file: str) -> Document:
         raise SpecError(f"not TOML: {what}; correct the syntax", file=file, line=line) from None
     except RecursionError:
         raise SpecError("nested too deeply; this is no sweep file", file=file) from None
-    return Document(data or None, file, dict(_toml_lines(text)))
+    return Document(data or None, file, lambda: dict(_toml_lines(text)))
 
 
 def _toml_lines(text: str) -> Iterator[tuple[KeyPath, int]]:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path as Directory
 from typing import Any
 
 from pydantic import ValidationError
@@ -106,7 +105,7 @@ def _walk(
             yield None
         else:
             shown_axes = _shown_axes(config, values, axes, is_extra)
-            yield _held(sweep, values, _trial(config, shown_axes, values, sweep.place))
+            yield _held(sweep, values, _trial(sweep, base, config, shown_axes, values))
 
 
 def checked_axes(sweep: SweepSpec) -> list[Axis]:
@@ -124,12 +123,10 @@ def trial_at(sweep: SweepSpec, point: Point) -> TrialSpec | InvalidTrial:
     """Return the trial at one point (axis key -> value), for a search that draws its own points."""
     axes = {axis.key: axis for axis in resolve_axes(sweep)}
     values = {axes[key].path: value for key, value in point.items()}
-    config = configured(base_config(sweep), values)
-    return _held(
-        sweep,
-        values,
-        _trial(config, _shown_axes(config, values, list(axes.values()), False), values, sweep.place),
-    )
+    base = base_config(sweep)
+    config = configured(base, values)
+    shown = _shown_axes(config, values, list(axes.values()), False)
+    return _held(sweep, values, _trial(sweep, base, config, shown, values))
 
 
 def is_excluded(sweep: SweepSpec, trial: TrialSpec | InvalidTrial) -> bool:
@@ -221,20 +218,26 @@ def _held(
     if trial.verify.mode == "off" or trial.workload.checkpoint is None:
         return trial
     same = {path: value for path, value in values.items() if path[0] != "engine" or path[1] in SHAPING}
-    base = _trial(configured(base_config(sweep), same), {}, same, sweep.place)
-    if isinstance(base, InvalidTrial):
-        reason = f"the run that it is held against cannot exist: {base.reason}; set verify.against"
-        return InvalidTrial(trial.axes, trial.config(), reason, trial.trial_id, base.key)
-    mine, theirs = trial.config()["engine"], base.config()["engine"]
+    base = base_config(sweep)
+    run = _trial(sweep, base, configured(base, same), {}, same)
+    if isinstance(run, InvalidTrial):
+        reason = f"the run that it is held against cannot exist: {run.reason}; set verify.against"
+        return InvalidTrial(trial.axes, trial.config(), reason, trial.trial_id, run.key)
+    mine, theirs = trial.config()["engine"], run.config()["engine"]
     other = {key: theirs.get(key) for key in mine | theirs if mine.get(key) != theirs.get(key)}
     return trial.model_copy(update={"verify": trial.verify.model_copy(update={"against": other})})
 
 
 def _trial(
-    config: dict[str, Any], axes: dict[str, Any], varied: Collection[Path], place: Directory | None
+    sweep: SweepSpec,
+    base: dict[str, Any],
+    config: dict[str, Any],
+    axes: dict[str, Any],
+    varied: Collection[Path],
 ) -> TrialSpec | InvalidTrial:
+    """Return the trial of a configuration. base: that of the sweep itself, whose blocks trials share."""
     try:
-        config = with_ds_config(config, varied, place)
+        config = with_ds_config(config, varied, sweep.place)
     except SpecError:
         raise  # a file that cannot be read is no point that cannot exist
     except ValueError as error:
@@ -244,14 +247,15 @@ def _trial(
     except ValueError as error:
         return InvalidTrial(axes, config, str(error), config_id(config), BATCH_KEY)
     try:
-        trial = TrialSpec.model_validate({**config, "axes": axes})
+        blocks = {key: getattr(sweep, key) if block == base[key] else block for key, block in config.items()}
+        trial = TrialSpec.model_validate({**blocks, "axes": axes})
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
         reason = (
             f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg'].removeprefix('Value error, ')}"
         )
         return InvalidTrial(axes, config, reason, config_id(config))
-    found = conflict(trial.engine, trial.run, trial.workload, place)
+    found = conflict(trial.engine, trial.run, trial.workload, sweep.place)
     if found is None:
         return trial
     key, reason = found

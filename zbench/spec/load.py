@@ -1,8 +1,10 @@
 """Sweep file, `ZBENCH_*` and `--set` to a SweepSpec: command line > environment > file > defaults."""
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,14 @@ from pydantic import ValidationError
 from zbench.errors import SpecError
 from zbench.spec import overrides as settings
 from zbench.spec.axes import Axis, included, matching
-from zbench.spec.document import Document, read_document
+from zbench.spec.document import Document, parse_scalar, read_document
 from zbench.spec.expand import InvalidTrial, all_points, checked_axes
 from zbench.spec.inputs import input_problems, place_of
 from zbench.spec.problems import KeyPath, Problem, ProblemsError, key_text, problems_of, shown
 from zbench.spec.shipped import sweep_file
-from zbench.spec.sweep import AxisSpec, SweepSpec
+from zbench.spec.sweep import AxisSpec, ObjectiveSpec, SweepSpec
+
+_OBJECTIVE = re.compile(r"^objective:\n(?:[ -].*\n)+", re.MULTILINE)
 
 
 def load_sweep(
@@ -42,6 +46,27 @@ def load_sweep(
         raise SpecError(f"{message}; `zbench init` writes one", file=document.file, line=document.line_of(()))
     data = {"name": _default_name(path), **document.data}
     return _parse(data, document, overrides, environ, path.parent if inputs else None, None)
+
+
+def recorded_objective(path: Path) -> ObjectiveSpec:
+    """Return the objective of a sweep as a run directory holds it, which is all that a table needs of it.
+
+    Of a file as zbench writes it, one top-level key a block, only this block is read: YAML is slow.
+    """
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        blocks = _OBJECTIVE.findall(path.read_text(encoding="utf-8"))
+        if len(blocks) == 1 and (objective := _objective(blocks[0])) is not None:
+            return objective
+    return load_sweep(path, environ={}, inputs=False).objective
+
+
+@lru_cache(maxsize=64)
+def _objective(block: str) -> ObjectiveSpec | None:
+    """Return the objective of a block of YAML; None where it is no valid one by itself."""
+    try:
+        return ObjectiveSpec.model_validate(parse_scalar(block, "objective")["objective"])
+    except (SpecError, ValidationError, LookupError, TypeError):
+        return None
 
 
 def sweep_from_mapping(

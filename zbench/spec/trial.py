@@ -3,7 +3,8 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any
+from functools import cached_property
+from typing import Any, Self
 
 from pydantic import Field
 
@@ -59,7 +60,13 @@ class TrialSpec(SpecModel):
         engine = {key: value for key, value in changed.items() if value is not None or key not in against}
         return TrialSpec.model_validate({**config, "engine": engine, "verify": {"mode": self.verify.mode}})
 
-    @property
+    @cached_property
     def trial_id(self) -> str:
-        """Return the identity of everything that shapes the computation; see `config_id`."""
+        """The identity of everything that shapes the computation; see `config_id`."""
         return config_id(self.config())
+
+    def __copy__(self) -> Self:
+        """Return a copy without its identity, since `model_copy` changes keys of one."""
+        copied = super().__copy__()
+        copied.__dict__.pop("trial_id", None)
+        return copied
