@@ -158,7 +158,6 @@ def endure(
         if (step + 1) % steps == 0:
             held.append(_held())
     run.engine.close()
-    gc.unfreeze()
     return held
 
 

@@ -91,7 +91,6 @@ def steps(group: dist.ProcessGroup, spec: dict[str, Any], backwards: int) -> dic
         kept.append(live() - start)
     held = engine.memory_by_category()
     engine.close()
-    gc.unfreeze()
     return {"kept": kept, "copies": dict(copies.bytes), "held": held}
 
 
@@ -134,7 +133,6 @@ def disturbed(group: dist.ProcessGroup, spec: dict[str, Any]) -> list[int]:
         engine.step()
         held.append(live())
     engine.close()
-    gc.unfreeze()
     return held
 
 

@@ -1,14 +1,17 @@
 """A pool of ranks for tests: processes that stay, so that a case costs what it computes and nothing more."""
 
+import gc
 import importlib
 import multiprocessing as mp
 import os
+import sys
 import tempfile
 import traceback
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 _PRELOAD = [
@@ -94,7 +97,16 @@ def _serve(pipe: Connection, rank: int, size: int, store: str) -> None:
             return
         module, _, name = function.partition(":")
         try:
-            answer = (True, getattr(importlib.import_module(module), name)(groups[world], *args, **kwargs))
+            answer = (True, getattr(_loaded(module), name)(groups[world], *args, **kwargs))
         except BaseException:
             answer = (False, f"rank {rank}:\n{traceback.format_exc()}")
         pipe.send(answer)
+
+
+def _loaded(module: str) -> ModuleType:
+    """Import a module of cases; what it loaded stays, so later collections need not look at it."""
+    if module not in sys.modules:
+        importlib.import_module(module)
+        gc.collect()
+        gc.freeze()
+    return sys.modules[module]

@@ -111,7 +111,8 @@ def perform(
         trace=trace,
     )
     failure: Interruption | None = None
-    targets = targets_for({trial.workload.model for trial in expansion.trials})
+    compiles = any(trial.engine.compile != "off" for trial in expansion.trials)
+    targets = targets_for({trial.workload.model for trial in expansion.trials}, compiles=compiles)
     with open_directory(request, facts(request, sys.argv[1:])) as directory:
 
         def executor() -> Executor:

@@ -109,7 +109,8 @@ def _run(
     from zbench.tune.session import Session
 
     objective, quiet = task.sweep.objective, console.state.quiet
-    targets = targets_for({task.sweep.workload.model})
+    compiles = task.sweep.engine.compile != "off" or "compile" in task.sweep.axes
+    targets = targets_for({task.sweep.workload.model}, compiles=compiles)
     try:
         with (
             directory,

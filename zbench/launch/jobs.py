@@ -24,9 +24,9 @@ class Targets:
 DEFAULT_TARGETS = Targets()
 
 
-def targets_for(models: Collection[str]) -> Targets:
-    """Return the targets of trials that train these models (`workload.model`)."""
-    libraries = preload.libraries_for(models)
+def targets_for(models: Collection[str], *, compiles: bool = False) -> Targets:
+    """Return the targets of trials that train these models; `compiles`: some of them are compiled."""
+    libraries = preload.libraries_for(models, compiles=compiles)
     return replace(DEFAULT_TARGETS, modules=(*DEFAULT_TARGETS.modules, *libraries))
 
 

@@ -16,21 +16,25 @@ _TRANSFORMERS = (
     "transformers.masking_utils",
     "transformers.generation.utils",
 )
+_COMPILER = ("torch._inductor.compile_fx", "zbench.engine.compiled.compile")
 _MODEL_LIBRARIES = {"hf:": _TRANSFORMERS, "zbench.workloads.zoo:": (*_TRANSFORMERS, "zbench.workloads.zoo")}
 """Beginning of `workload.model` -> libraries that take every process of a trial seconds to import."""
 
 THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-def libraries_for(models: Collection[str]) -> tuple[str, ...]:
-    """Return what a server whose trials train these models (`workload.model`) loads besides `MODULES`."""
+def libraries_for(models: Collection[str], *, compiles: bool = False) -> tuple[str, ...]:
+    """Return what a server whose trials train these models (`workload.model`) loads besides `MODULES`.
+
+    compiles: whether any of them has another `compile` than `off`.
+    """
     found = [
         library
         for beginning, libraries in _MODEL_LIBRARIES.items()
         if any(model.startswith(beginning) for model in models)
         for library in libraries
     ]
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys([*found, *(_COMPILER if compiles else ())]))
 
 
 def environment(inherited: Mapping[str, str], cores: int) -> dict[str, str]:

@@ -18,7 +18,6 @@ from zbench.engine.assembly.parameters import PARAMETER_BUILDERS, ParameterBuild
 from zbench.engine.assembly.settings import DTYPES
 from zbench.engine.assembly.stages import gradients_type, reduced_gradients_type, stage_of
 from zbench.engine.checkpoint.state import EngineState, set_masters
-from zbench.engine.compiled.compile import compile_model
 from zbench.engine.engine import Core, Engine
 from zbench.engine.gradients.buffer_factory import BucketBufferFactory
 from zbench.engine.gradients.config import DtypePolicy, ReductionConfig
@@ -201,6 +200,8 @@ class _CoreBuilder:
     ) -> tuple[ReducedGradientBuffer, Gradients]:
         spec, comm = self.spec, self.collectives
         if spec.compile != "off":
+            from zbench.engine.compiled.compile import compile_model  # torch's compiler takes 2 s to import
+
             return compile_model(self.model, param_infos, config, spec.compile)
         reduced = reduced_gradients_type(spec, comm.world_size)(config)
         polls = spec.offload_schedule == "speculative" or bool(spec.leaf_modules)
