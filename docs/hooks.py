@@ -9,10 +9,19 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 _NAV = {
-    "Begin": ("index.md", "quickstart.md", "own-model.md", "own-script.md", "engines.md", "verdicts.md"),
+    "Begin": (
+        "index.md",
+        "quickstart.md",
+        "own-model.md",
+        "own-script.md",
+        "engines.md",
+        "verdicts.md",
+        "regressions.md",
+    ),
     "Reference": ("commands.md", "keys.md", "schemas.md", "statistics.md"),
     "Use": (
         "estimate.md",
+        "tracing.md",
         "ci.md",
         "scale.md",
         "trackers.md",

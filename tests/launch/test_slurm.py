@@ -74,6 +74,19 @@ def test_ranks_must_fill_the_nodes_evenly(tmp_path: Path) -> None:
         executor.run(RepeatTask(make_trial()))
 
 
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [("workload", "command", "python train.py"), ("engine", "engine_python", "/opt/other/bin/python")],
+)
+def test_what_starts_its_own_processes_is_no_job(tmp_path: Path, section: str, key: str, value: str) -> None:
+    trial = make_trial()
+    block = getattr(trial, section).model_copy(update={key: value})
+    executor = SlurmExecutor(tmp_path, tmp_path, SlurmOptions(cluster="local"), targets=FAKES)
+    with pytest.raises(UsageError, match=f"{section}.{key}: "):
+        executor.run(RepeatTask(trial.model_copy(update={section: block})))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_nothing_runs_after_a_reference_that_found_bad_input(runner: TrialRunner) -> None:
     record = runner.run(make_trial(reference="bad_input"))
     assert record.error is not None

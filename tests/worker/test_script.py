@@ -2,8 +2,11 @@
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -168,3 +171,29 @@ def test_the_perturbed_run_moves_each_weight_by_one_unit(tmp_path: Path) -> None
     env = os.environ | {"PYTHONPATH": str(perturbing.write(tmp_path))}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[1, -1, 1, -1]"
+
+
+def test_ctrl_c_ends_the_command_and_all_that_it_started(tmp_path: Path) -> None:
+    sweep(tmp_path, do="hang", verify={"mode": "off"})
+    words = [sys.executable, "-m", "zbench.cli.main", "sweep", "sweep.yaml", "--timeout", "500s"]
+    started = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        child = first_match(tmp_path, r"child (\d+)", started)
+        started.send_signal(signal.SIGINT)
+        _, said = started.communicate(timeout=60)
+    finally:
+        started.kill()
+    assert started.returncode == 130, said
+    assert not psutil.pid_exists(int(child)), "not even a process in a session of its own"
+
+
+def first_match(place: Path, pattern: str, process: subprocess.Popen[str]) -> str:
+    """Wait until a log of the only run matches, and return its first group."""
+    for _ in range(600):
+        for log in place.glob("results/*/*/logs/**/*"):
+            found = re.search(pattern, log.read_text(errors="replace")) if log.is_file() else None
+            if found:
+                return found[1]
+        assert process.poll() is None, process.communicate()[1]
+        time.sleep(0.1)
+    raise AssertionError(f"no log matches {pattern} within a minute")

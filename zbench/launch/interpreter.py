@@ -1,5 +1,6 @@
 """Which interpreter a trial's ranks run under, and how a trial server is started with it."""
 
+import hashlib
 import json
 import os
 import sys
@@ -45,11 +46,23 @@ def server_command(python: Path | None) -> list[str]:
 
 
 def server_environment(python: Path | None, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of a trial server; under the running interpreter they lead to this zbench."""
+    """Return the variables of a trial server; under the running interpreter they lead to this zbench.
+
+    Another environment compiles its extensions in a place of its own: two versions of DeepSpeed would replace
+    one another's in torch's.
+    """
     if python is not None:
         kept = {key: value for key, value in inherited.items() if key not in _LEADS_ASTRAY}
-        return kept | {"PATH": os.pathsep.join([str(python.parent), inherited.get("PATH", os.defpath)])}
+        path = os.pathsep.join([str(python.parent), inherited.get("PATH", os.defpath)])
+        return {"TORCH_EXTENSIONS_DIR": str(_extensions(python, inherited))} | kept | {"PATH": path}
     if _INSTALLED:
         return dict(inherited)
     paths = (str(_ROOT), inherited.get("PYTHONPATH"))
     return dict(inherited) | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
+def _extensions(python: Path, variables: Mapping[str, str]) -> Path:
+    """Return where an environment's compiled extensions are kept: `$XDG_CACHE_HOME/zbench/extensions`."""
+    base = variables.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    name = hashlib.sha256(str(python).encode()).hexdigest()[:12]
+    return Path(base) / "zbench" / "extensions" / name

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from zbench.engine.assembly import settings
 from zbench.engine.assembly.discovery import make_groups
 from zbench.engine.protocols import StepInfo
+from zbench.peers.extensions import remove_abandoned_locks
 from zbench.spec.engine import EngineSpec
 
 _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
@@ -125,6 +126,8 @@ def build_engine(
 ) -> DeepSpeedEngine:
     """Return DeepSpeed's engine; it counts no collectives, so `instruments` measure nothing."""
     _describe_launch()
+    if dist.get_rank() == 0:
+        remove_abandoned_locks()
     import deepspeed
 
     groups = make_groups(model, settings.hyperparameters(spec), settings.overrides(spec))

@@ -166,11 +166,15 @@ def to_deepspeed(trial: TrialSpec) -> Translated:
     engine = trial.engine
     document: dict[str, Any] = {}
     for theirs, ours in PLAIN.items():
-        if _applies(theirs, engine):
+        if _applies(theirs, trial):
             put(document, theirs, value_at(config, tuple(ours.split("."))))
     document["optimizer"]["type"] = "AdamW" if engine.optimizer.name == "adamw" else "Adam"
     if engine.optimizer.name == "adam":
         document["optimizer"]["params"]["adam_w_mode"] = False
+    if _is_torchs(trial):
+        document["optimizer"]["params"]["torch_adam"] = True
+    if engine.optimizer.amsgrad and engine.offload_optimizer != "none":
+        document["zero_force_ds_cpu_optimizer"] = False  # torch's Adam updates on the CPU
     if engine.dtype == "bfloat16":
         document["bf16"] = {"enabled": True}
     if engine.dtype == "float16":
@@ -185,7 +189,13 @@ def to_deepspeed(trial: TrialSpec) -> Translated:
         document["zero_optimization"]["offload_optimizer"]["super_offload"] = True
     if engine.compile != "off":
         document["compile"] = {"deepcompile": True}
-    return Translated(document, [*_export_notes(engine), *script_notes(trial)])
+    return Translated(document, [*_export_notes(trial), *script_notes(trial)])
+
+
+def _is_torchs(trial: TrialSpec) -> bool:
+    """Tell whether DeepSpeed is to take torch's Adam: its own have no AMSGrad; on CPUs this one is ready."""
+    engine = trial.engine
+    return engine.optimizer.amsgrad or (trial.run.device == "cpu" and engine.offload_optimizer == "none")
 
 
 def script_notes(trial: TrialSpec) -> Iterator[str]:
@@ -205,8 +215,9 @@ def script_notes(trial: TrialSpec) -> Iterator[str]:
         yield "workload.activation_checkpointing is the model's to switch on; left out"
 
 
-def _applies(key: str, engine: EngineSpec) -> bool:
+def _applies(key: str, trial: TrialSpec) -> bool:
     """Tell whether DeepSpeed reads a key in this configuration."""
+    engine = trial.engine
     if key == f"{_ZERO}offload_optimizer.ratio":
         return (
             engine.offload_optimizer != "none" and engine.zero_stage == 3 and engine.offload_ratio != "auto"
@@ -217,11 +228,17 @@ def _applies(key: str, engine: EngineSpec) -> bool:
         return engine.offload_param != "none"
     if key.startswith(f"{_ZERO}stage3"):
         return engine.zero_stage == 3
+    if key == "optimizer.params.bias_correction":  # torch's Adam has no such argument
+        return not engine.optimizer.bias_correction and not _is_torchs(trial)
+    if key == "optimizer.params.amsgrad":
+        return engine.optimizer.amsgrad
     return engine.dtype == "float16" or not key.startswith("fp16")
 
 
-def _export_notes(engine: EngineSpec) -> Iterator[str]:
-    defaults = EngineSpec()
+def _export_notes(trial: TrialSpec) -> Iterator[str]:
+    engine, defaults = trial.engine, EngineSpec()
+    if _is_torchs(trial) and not engine.optimizer.bias_correction:
+        yield "engine.optimizer.bias_correction: torch's Adam, which this needs, always corrects; left out"
     for key in _WITHOUT_COUNTERPART:
         if getattr(engine, key) != getattr(defaults, key):
             yield f"engine.{key} has no counterpart in DeepSpeed; left out"

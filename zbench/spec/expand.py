@@ -16,6 +16,8 @@ from zbench.spec.command import SHAPING
 from zbench.spec.covering import covering
 from zbench.spec.ds_config import KEY as DS_KEY
 from zbench.spec.ds_config import with_ds_config
+from zbench.spec.environments import KEY as ENVIRONMENT_KEY
+from zbench.spec.environments import with_environment
 from zbench.spec.keys import Path, assign, short_name, value_at
 from zbench.spec.problems import Problem, ProblemsError
 from zbench.spec.sweep import SweepSpec
@@ -236,6 +238,10 @@ def _trial(
     varied: Collection[Path],
 ) -> TrialSpec | InvalidTrial:
     """Return the trial of a configuration. base: that of the sweep itself, whose blocks trials share."""
+    try:
+        config = with_environment(config, sweep.environments, sweep.place)
+    except ValueError as error:
+        return InvalidTrial(axes, config, str(error), config_id(config), ENVIRONMENT_KEY)
     try:
         config = with_ds_config(config, varied, sweep.place)
     except SpecError:

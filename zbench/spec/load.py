@@ -14,6 +14,7 @@ from zbench.errors import SpecError
 from zbench.spec import overrides as settings
 from zbench.spec.axes import Axis, included, matching
 from zbench.spec.document import Document, parse_scalar, read_document
+from zbench.spec.environments import unknown_names
 from zbench.spec.expand import InvalidTrial, all_points, checked_axes
 from zbench.spec.inputs import input_problems, place_of
 from zbench.spec.problems import KeyPath, Problem, ProblemsError, key_text, problems_of, shown
@@ -118,6 +119,8 @@ def _canonical(sweep: SweepSpec, base_dir: Path | None) -> SweepSpec:
             check(sweep)
         except ProblemsError as error:
             problems += error.problems
+    if not problems and sweep.place is not None:
+        problems += unknown_names(sweep, sweep.place)
     if problems:
         raise ProblemsError(problems)
     if base_dir is not None and (unfit := input_problems(sweep, base_dir)):

@@ -179,6 +179,11 @@ class SweepSpec(SpecModel):
         ObjectiveSpec(maximize=["tokens_per_s"]), description="What the best row is."
     )
     verify: VerifySpec = Field(VerifySpec(), description="How every trial is checked.")
+    environments: dict[str, Annotated[str, Field(min_length=1)]] | str = Field(
+        {},
+        description="Names that `engine_python` may take: name -> path of a Python environment, or the"
+        " directory that holds such environments.",
+    )
     _place: Path | None = PrivateAttr(None)
 
     @property

@@ -1,0 +1,85 @@
+"""`environments`: names for the Python environments of `engine_python`; a wrong name says which exist."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from zbench.spec import interpreters
+from zbench.spec.expand import expand
+from zbench.spec.load import sweep_from_mapping
+from zbench.spec.sweep import SweepSpec
+
+Loaded = Callable[..., SweepSpec]
+Refusal = Callable[..., str]
+AXIS = "engine: {engine: ddp}\naxes:\n  engine_python: [old, new]\n"
+MAPPING = AXIS + "environments: {old: envs/old, new: /somewhere/new}\n"
+
+
+@pytest.fixture(autouse=True)
+def torch_is_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every path but `gone` be an environment that has torch."""
+
+    def found(python: Path, _: tuple[str, ...]) -> interpreters.Environment | str:
+        if "gone" in str(python):
+            return "no such interpreter"
+        return interpreters.Environment(python, (3, 11, 0), "cpython-311", {"torch": "2"}, frozenset())
+
+    monkeypatch.setattr(interpreters, "_asked", found)
+
+
+def make_environments(place: Path, *names: str) -> None:
+    for name in names:
+        (place / name / "bin").mkdir(parents=True)
+        (place / name / "bin" / "python").touch()
+
+
+def test_a_trial_runs_under_the_path_and_is_shown_by_the_name(loaded: Loaded) -> None:
+    trials = expand(loaded(MAPPING)).trials
+    assert [trial.engine.engine_python for trial in trials] == ["envs/old", "/somewhere/new"]
+    assert [trial.axes["engine_python"] for trial in trials] == ["old", "new"]
+
+
+def test_a_name_that_the_mapping_lacks_is_refused_with_those_that_exist(refusal: Refusal) -> None:
+    said = refusal(MAPPING.replace("[old, new]", "[old, nwe]"))
+    assert said.startswith(
+        "sweep.yaml:3: axes.engine_python: no environment is named 'nwe' (did you mean 'new'?)"
+    )
+    assert "environments has old, new; name one, or give a path" in said
+    alone = refusal("engine: {engine: ddp, engine_python: nowhere}\nenvironments: {old: envs/old}")
+    assert alone.startswith("sweep.yaml:1: engine.engine_python: no environment is named 'nowhere'")
+
+
+def test_a_path_needs_no_name(loaded: Loaded) -> None:
+    sweep = loaded(MAPPING.replace("[old, new]", "[old, ./other]"))
+    assert [trial.engine.engine_python for trial in expand(sweep).trials] == ["envs/old", "./other"]
+
+
+def test_an_environment_that_is_named_and_not_there_makes_its_trial_invalid(loaded: Loaded) -> None:
+    found = expand(loaded(MAPPING.replace("/somewhere/new", "gone")))
+    assert [point.reason for point in found.invalid] == ["gone: no such interpreter"]
+    assert len(found.trials) == 1
+
+
+def test_a_directory_names_the_environments_in_it(loaded: Loaded, refusal: Refusal, tmp_path: Path) -> None:
+    make_environments(tmp_path / "envs", "old", "other")
+    found = expand(loaded(AXIS + "environments: envs\n"))
+    assert [trial.engine.engine_python for trial in found.trials] == [str(tmp_path / "envs" / "old")]
+    (missing,) = found.invalid
+    assert "no environment is named 'new'; environments has old, other" in missing.reason
+    assert "holds none yet" in refusal(AXIS, ZBENCH_ENVIRONMENTS="nowhere")
+
+
+def test_the_directory_can_be_set_from_outside(loaded: Loaded, tmp_path: Path) -> None:
+    make_environments(tmp_path / "mine", "old", "new")
+    for sweep in (
+        loaded(AXIS, f"environments={tmp_path}/mine"),
+        loaded(MAPPING, ZBENCH_ENVIRONMENTS=str(tmp_path / "mine")),
+    ):
+        assert len(expand(sweep).trials) == 2
+
+
+def test_names_of_a_single_configuration(tmp_path: Path) -> None:
+    data = {"engine": {"engine": "ddp", "engine_python": "mine"}, "environments": {"mine": str(tmp_path)}}
+    (trial,) = expand(sweep_from_mapping(data, environ={})).trials
+    assert trial.engine.engine_python == str(tmp_path)

@@ -1,0 +1,183 @@
+"""How far healthy engines are from the reference: the error ratios from which the verdicts' limits follow.
+
+    python -m zbench.bench.healthy [--deepspeed-python PYTHON] [--minutes M] [--limit N] --out FILE
+
+Trains small models with the built-in engine, torch's own engines and, where an interpreter that has it is
+named, DeepSpeed: float32 and bfloat16, 2 to 24 layers, 1 to 200 steps, with and without accumulation. None of
+these has a known fault, so each verdict worse than `equivalent` is a false one. Engines take turns, each with
+its configurations in random order, and every finding is written at once: a measurement that was cut short
+goes on where it stopped, and what it has is a fair sample.
+"""
+
+import argparse
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from itertools import product, zip_longest
+from pathlib import Path
+from typing import Any
+
+from zbench.bench import results
+from zbench.bench.resumable import Kept
+from zbench.launch.executors import make_executor
+from zbench.launch.trial import TrialRunner
+from zbench.spec.expand import expand
+from zbench.spec.load import sweep_from_mapping
+from zbench.spec.trial import TrialSpec
+from zbench.verify.verdict import DRIFTED_UP_TO, EQUIVALENT_UP_TO
+
+STEPS = (1, 3, 10, 50, 200)
+LAYERS = (2, 8, 24)
+MODELS: dict[str, dict[str, int]] = {"gpt": {"width": 32, "heads": 2}, "mlp": {"hidden": 64}}
+DTYPES = ("float32", "bfloat16")
+ACCUMULATION = (1, 4)
+OFFLOAD = {"offload_optimizer": "cpu"}
+BUILT_IN: tuple[dict[str, Any], ...] = (
+    *({"zero_stage": stage} for stage in range(4)),
+    *({"zero_stage": stage, **OFFLOAD} for stage in (2, 3)),
+    *({"zero_stage": stage, "reduce_at": "each_backward"} for stage in (0, 1)),
+    *({"zero_stage": stage, "reduce_at": "boundary"} for stage in (2, 3)),
+)
+TORCHS: tuple[dict[str, Any], ...] = (
+    {"engine": "ddp", "zero_stage": 0},
+    {"engine": "zero_redundancy", "zero_stage": 1},
+    {"engine": "fsdp2", "zero_stage": 3},
+)
+DEEPSPEEDS: tuple[dict[str, Any], ...] = (
+    *({"engine": "deepspeed", "zero_stage": stage} for stage in range(4)),
+    *({"engine": "deepspeed", "zero_stage": stage, **OFFLOAD} for stage in (1, 2, 3)),
+)
+
+
+def trials(deepspeed_python: str | None) -> list[TrialSpec]:
+    """Return every healthy configuration, each engine in turn."""
+    engines = [*BUILT_IN, *TORCHS]
+    if deepspeed_python is not None:
+        engines += [one | {"engine_python": deepspeed_python} for one in DEEPSPEEDS]
+    each = [list(_of_engine(engine)) for engine in engines]
+    for number, theirs in enumerate(each):
+        random.Random(number).shuffle(theirs)
+    return [trial for turn in zip_longest(*each) for trial in turn if trial is not None]
+
+
+def _of_engine(engine: dict[str, Any]) -> Iterator[TrialSpec]:
+    """Yield an engine's configurations; torch's compute in float32 alone."""
+    dtypes = DTYPES[:1] if engine in TORCHS else DTYPES
+    for model, layers, steps, dtype, accumulation in product(MODELS, LAYERS, STEPS, dtypes, ACCUMULATION):
+        yield _trial(
+            {"model": model, "options": {"layers": layers, "vocabulary": 64, **MODELS[model]}},
+            engine | {"dtype": dtype, "gradient_accumulation_steps": accumulation},
+            steps,
+        )
+
+
+def _trial(workload: dict[str, Any], engine: dict[str, Any], steps: int) -> TrialSpec:
+    document = {
+        "workload": {"sequence_length": 16, "micro_batch_size": 2} | workload,
+        "run": {"world_size": 2, "threads_per_rank": 1, "warmup_steps": 0, "steps": steps, "timeout": 300},
+        "engine": {"gradient_clipping": 1.0} | engine,
+    }
+    (trial,) = expand(sweep_from_mapping(document, environ={})).trials
+    return trial
+
+
+def finding(trial: TrialSpec, runner: TrialRunner) -> dict[str, Any]:
+    """Train one configuration and return what was asked and how far it was from the reference."""
+    record = runner.run(trial)
+    found, engine = record.correctness, trial.engine
+    return {
+        "trial_id": trial.trial_id,
+        "engine": engine.engine,
+        "zero_stage": engine.zero_stage,
+        "offload_optimizer": engine.offload_optimizer,
+        "reduce_at": engine.reduce_at,
+        "dtype": engine.dtype,
+        "accumulation": engine.gradient_accumulation_steps,
+        "model": trial.workload.model,
+        "layers": trial.workload.options["layers"],
+        "steps": trial.run.steps,
+        "outcome": record.outcome,
+        "error": None if record.error is None else record.error.message,
+        "verdict": found.verdict,
+        "error_ratio": found.error_ratio,
+        "worst_parameter": found.worst_parameter,
+    }
+
+
+def tables(found: Sequence[dict[str, Any]], planned: int) -> str:
+    """Return what was found, as Markdown: by engine and dtype, and by dtype and steps."""
+    judged = [one for one in found if one["error_ratio"] is not None]
+    worse = [one for one in judged if one["error_ratio"] > EQUIVALENT_UP_TO]
+    failed = [one for one in found if one["error_ratio"] is None]
+    parts = [
+        "# Healthy engines",
+        "How far engines without a known fault are from a float64 run, over the reference's own distance (the"
+        f" error ratio: `equivalent` up to {EQUIVALENT_UP_TO:g}, `wrong` above {DRIFTED_UP_TO:g}).",
+        f"{len(found)} of {planned} configurations, drawn at random: GPTs and MLPs of"
+        f" {', '.join(map(str, LAYERS))} layers, {', '.join(map(str, STEPS))} steps, 2 ranks, AdamW, with and"
+        " without 4 micro-steps of accumulation.",
+        f"{len(worse)} of {len(judged)} were called `drifted` or `wrong`; {len(failed)} gave no ratio.",
+        _table("engine", "dtype", judged),
+        _table("dtype", "steps", judged),
+        _table("dtype", "layers", judged),
+    ]
+    for one in sorted(worse, key=lambda one: -float(one["error_ratio"])):
+        parts.append(f"- {_named(one)}: {one['error_ratio']:.2f}, worst {one['worst_parameter']}")
+    parts += [f"- no ratio: {_named(one)}: {one['outcome']}: {one['error']}" for one in failed]
+    return "\n\n".join(parts)
+
+
+def _named(one: dict[str, Any]) -> str:
+    keys = ("engine", "zero_stage", "offload_optimizer", "reduce_at", "dtype", "accumulation", "model")
+    return " ".join(f"{key}={one[key]}" for key in (*keys, "layers", "steps"))
+
+
+def _table(first: str, second: str, judged: Sequence[dict[str, Any]]) -> str:
+    lines = [
+        f"| {first} | {second} | configurations | identical | median | 95 % up to | largest |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    groups = sorted({(one[first], one[second]) for one in judged})
+    for group in groups:
+        members = [one for one in judged if (one[first], one[second]) == group]
+        ratios = sorted(one["error_ratio"] for one in members)
+        same = sum(one["verdict"] == "identical" for one in members)
+        high = ratios[min(len(ratios) - 1, int(0.95 * len(ratios)))]
+        figures = f"{statistics.median(ratios):.2f} | {high:.2f} | {ratios[-1]:.2f}"
+        lines.append(f"| {group[0]} | {group[1]} | {len(members)} | {same} | {figures} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure what is not measured yet, and write the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--deepspeed-python", help="an environment or interpreter that has DeepSpeed")
+    parser.add_argument("--minutes", type=float, default=60.0, help="stop after this long")
+    parser.add_argument("--limit", type=int, help="stop when so many configurations are measured")
+    parser.add_argument("--out", type=Path, required=True, help="file to write, without its ending")
+    given = parser.parse_args()
+    kept, until = Kept(given.out), time.monotonic() + 60 * given.minutes
+    every = trials(given.deepspeed_python)
+    done = {one["trial_id"] for one in kept.found}
+    left = [trial for trial in every if trial.trial_id not in done]
+    with tempfile.TemporaryDirectory(prefix="zbench-healthy-") as scratch:
+        executor = make_executor(Path(scratch), Path.cwd(), None)
+        with TrialRunner(executor, Path(scratch), rerun_disturbed=False) as runner:
+            runner.wait_until_ready()
+            for trial in left:
+                if time.monotonic() > until or len(kept.found) >= (given.limit or len(every)):
+                    break
+                kept.add(finding(trial, runner))
+                print(f"{len(kept.found)} of {len(every)}: {kept.found[-1]}", file=sys.stderr, flush=True)
+    text = tables(kept.found, len(every))
+    results.write(given.out, text, {"configurations": kept.found})
+    print(text)
+
+
+if __name__ == "__main__":
+    main()
