@@ -43,7 +43,7 @@ def with_environment(
     if isinstance(environments, str):
         if place is None:
             return config
-        known = _of_directory(place / Path(environments).expanduser())
+        known: Mapping[str, str] = _of_directory(place / Path(environments).expanduser())
         if written not in known and not _is_path(written, place):
             raise ValueError(f"{_unknown(written, list(known))} ({environments})")
     else:
