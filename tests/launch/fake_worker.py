@@ -33,6 +33,8 @@ def run_rank(job: RankJob) -> None:
     """Do to this rank what the trial's options say, then, on rank 0, report success."""
     options = job.trial["workload"]["options"]
     rank_of_trouble = options.get("rank", 0)
+    if "gate" in options:
+        _wait_for(Path(options["gate"]))
     if "sleep" in options:
         time.sleep(options["sleep"])
     if rank_of_trouble in (job.rank, "all") and "do" in options:
@@ -71,6 +73,13 @@ def run_reference(job: ReferenceJob) -> None:
             return
     Path(job.run_dir, "prefix-reference").write_text(sys.prefix)
     Path(job.reference_path).write_text("reference")
+
+
+def _wait_for(gate: Path) -> None:
+    """Wait until a file is there, but not for ever."""
+    give_up = time.monotonic() + 15
+    while not gate.exists() and time.monotonic() < give_up:
+        time.sleep(0.02)
 
 
 def _die(_: RankJob) -> None:

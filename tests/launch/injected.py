@@ -16,6 +16,8 @@ from typing import Any
 
 VARIABLE = "ZBENCH_TEST_FAULT"
 STALL_SECONDS = 6.0
+STRUCK = "ZBENCH_TEST_STRUCK"
+"""The file that is made when the fault strikes."""
 PACE = "ZBENCH_TEST_HEARTBEAT"
 """Seconds between the signs of life of a shared study's workers; who misses three is lost."""
 
@@ -28,6 +30,7 @@ def install(text: str) -> None:
     def strike(file: Any = None) -> None:
         if next(calls) != int(number):
             return
+        _mark()
         if what == "STALL":
             time.sleep(STALL_SECONDS)
         else:
@@ -44,7 +47,20 @@ def install(text: str) -> None:
 
 def _jump(seconds: int, number: int) -> None:
     real, calls = time.time, itertools.count(1)
-    time.time = lambda: real() + (seconds if next(calls) >= number else 0)
+
+    def jumping() -> float:
+        if next(calls) < number:
+            return real()
+        _mark()
+        return real() + seconds
+
+    time.time = jumping
+
+
+def _mark() -> None:
+    """Say that the fault has struck, by a call that none of them fails."""
+    if (path := os.environ.get(STRUCK)) is not None:
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o644))
 
 
 def _before_fsync(strike: Callable[[], None]) -> None:

@@ -9,12 +9,12 @@ import psutil
 MARK = "ZBENCH_TEST_MARK"
 
 
-def until(true: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
+def until(true: Callable[[], bool], what: str, seconds: float = 60.0, pause: float = 0.005) -> None:
     """Return as soon as `true()`; AssertionError saying `what` never came about."""
     give_up = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < give_up, f"waited in vain: {what}"
-        time.sleep(0.005)
+        time.sleep(pause)
 
 
 def text_of(path: Path) -> str:

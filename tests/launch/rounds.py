@@ -1,5 +1,6 @@
 """One round of the fault campaign: commands with fake workers in a scratch directory, and what they leave."""
 
+import contextlib
 import json
 import os
 import random
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ import psutil
 from zbench.record.store import find_runs
 
 from . import isolation
+from .injected import STRUCK
 from .processes import MARK, marked, until
 
 DRIVER = Path(__file__).with_name("driver.py")
@@ -27,24 +30,51 @@ Command = subprocess.Popen[str]
 Row = tuple[Any, ...]
 
 
+@dataclass(frozen=True)
+class Played:
+    """A round: whether the fault came in time, and what did not hold."""
+
+    struck: bool
+    problem: str | None
+
+
 class Round:
     """A sweep file, a scratch directory and an environment of their own; what was there before the round."""
 
-    def __init__(self, home: Path, points: int, repeats: int, seconds: float = 0.15) -> None:
-        """seconds: how long a repeat takes."""
+    def __init__(
+        self,
+        home: Path,
+        points: int,
+        repeats: int,
+        seconds: float = 0.15,
+        timeout: str = "4s",
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        """seconds: how long a repeat takes. options: what else the fake workers do."""
         self.home, self.scratch, self.mark = home, home / "tmp", uuid.uuid4().hex
         self.scratch.mkdir(parents=True)
         self.file, self.points, self.repeats = home / "sweep.json", points, repeats
         sweep = {
             "name": "faults",
-            "workload": {"model": "fake:model", "options": {"sleep": seconds}},
-            "run": {"world_size": 2, "repeats": repeats, "timeout": "4s"},
+            "workload": {"model": "fake:model", "options": {"sleep": seconds, **(options or {})}},
+            "run": {"world_size": 2, "repeats": repeats, "timeout": timeout},
             "axes": {"reduce_bucket_size": [10_000 + n for n in range(points)]},
         }
         self.file.write_text(json.dumps(sweep))
         path = os.pathsep.join([str(DRIVER.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
-        self.environment = {MARK: self.mark, "TMPDIR": str(self.scratch), "PYTHONPATH": path}
+        self._injected = home / "injected"
+        self.environment = {
+            MARK: self.mark,
+            "TMPDIR": str(self.scratch),
+            "PYTHONPATH": path,
+            STRUCK: str(self._injected),
+        }
         self._before = isolation.shared()
+
+    @property
+    def was_injected(self) -> bool:
+        """Whether a fault that the driver injects has struck."""
+        return self._injected.exists()
 
     def start(
         self, *words: object, variables: dict[str, str] | None = None, file_size: int | None = None
@@ -72,7 +102,7 @@ class Round:
 
     def left(self) -> list[str]:
         """Wait for the end of every process of the round; return the files and sockets that outlive them."""
-        until(lambda: not marked(self.mark), "everything ends with the command", 30.0)
+        until(lambda: not marked(self.mark), "everything ends with the command", 60.0, pause=0.1)
         files = [f"left behind: {path.name}" for path in self.scratch.iterdir() if path.name != "pytest"]
         return [*files, *(f"left behind: {name}" for name in isolation.shared() - self._before)]
 
@@ -97,10 +127,19 @@ def victims(command: Command, kind: str) -> list[psutil.Process]:
     try:
         level = [psutil.Process(command.pid)]
         for _ in range(PROCESSES.index(kind)):
-            level = [child for process in level for child in process.children()]
+            level = [psutil.Process(pid) for process in level for pid in children(process.pid)]
     except psutil.NoSuchProcess:
         return []
     return [process for process in level if process.status() != psutil.STATUS_ZOMBIE]
+
+
+def children(pid: int) -> list[int]:
+    """Return the children of a process as the kernel lists them; psutil would look at every process."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, task.read_text().split())
+    return found
 
 
 def a_victim(command: Command, kind: str, rng: random.Random) -> psutil.Process | None:

@@ -1,4 +1,4 @@
-"""Rounds of a shared study on PostgreSQL: `zbench tune`, `zbench worker`, and a fault at one of them."""
+"""Rounds of a shared study on PostgreSQL: `zbench tune`, `zbench worker`, and a signal to one of them."""
 
 import collections
 import random
@@ -6,6 +6,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -14,12 +15,12 @@ from tests.tune import postgres
 from zbench.record.store import find_runs
 from zbench.tune.storage import relational_storage
 
+from .faults import SIGNALS
 from .injected import PACE
 from .processes import until
-from .rounds import PROCESSES, Command, Round, Row, a_victim, records, send, victims
+from .rounds import Command, Played, Round, Row, a_victim, records, send, victims
 
 POINTS = 6
-SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
 Strike = Callable[[postgres.Server, dict[str, Command], random.Random], bool]
 
 
@@ -28,22 +29,19 @@ def is_possible() -> bool:
     return postgres.BINARIES is not None
 
 
-def random_fault(rng: random.Random) -> tuple[str, Strike]:
-    """Draw the name of a fault, and what does it."""
-    if rng.random() < 0.4:
-        return rng.choice([("SIGKILL PostgreSQL", kill_server), ("SIGSTOP PostgreSQL", stop_server),
-                           ("SIGKILL PostgreSQL session", kill_session)])  # fmt: skip
-    who, number = rng.choice(("tune", "worker", "worker", "worker")), rng.choice(SIGNALS)
-    kind = rng.choice(PROCESSES)
-
-    def strike(_: postgres.Server, commands: dict[str, Command], draw: random.Random) -> bool:
-        victim = a_victim(commands[who], kind, draw)
-        return victim is not None and send(victim, number, goes_on=kind != "rank")
-
-    return f"{number.name} {who}: {kind}", strike
+def _process(
+    who: str,
+    kind: str,
+    number: signal.Signals,
+    _: postgres.Server,
+    commands: dict[str, Command],
+    rng: random.Random,
+) -> bool:
+    victim = a_victim(commands[who], kind, rng)
+    return victim is not None and send(victim, number, goes_on=kind != "rank")
 
 
-def kill_server(server: postgres.Server, _: dict[str, Command], rng: random.Random) -> bool:
+def _kill_server(server: postgres.Server, _: dict[str, Command], rng: random.Random) -> bool:
     """Kill the server and all its sessions, and start it again after a while."""
     server.kill()
     time.sleep(rng.uniform(0.0, 2.0))
@@ -51,7 +49,7 @@ def kill_server(server: postgres.Server, _: dict[str, Command], rng: random.Rand
     return True
 
 
-def stop_server(server: postgres.Server, _: dict[str, Command], rng: random.Random) -> bool:
+def _stop_server(server: postgres.Server, _: dict[str, Command], rng: random.Random) -> bool:
     """Stop the server and its sessions for a while: a database that does not answer."""
     main = psutil.Process(server.pid)
     stopped = [
@@ -63,25 +61,59 @@ def stop_server(server: postgres.Server, _: dict[str, Command], rng: random.Rand
     return True
 
 
-def kill_session(server: postgres.Server, _: dict[str, Command], rng: random.Random) -> bool:
-    """Kill one process of the server: it ends all sessions and recovers by itself."""
-    sessions = psutil.Process(server.pid).children()
-    return bool(sessions) and send(rng.choice(sessions), signal.SIGKILL, goes_on=False)
+def _end_server(server: postgres.Server, _: dict[str, Command], rng: random.Random) -> bool:
+    """Let the server refuse new sessions and wait for the old ones, then end these; start it again."""
+    send(psutil.Process(server.pid), signal.SIGTERM, goes_on=False)
+    time.sleep(rng.uniform(0.0, 2.0))
+    server.stop("fast")
+    time.sleep(rng.uniform(0.0, 2.0))
+    server.start()
+    return True
 
 
-def play(home: Path, rng: random.Random) -> tuple[str, str | None]:
-    """Play one round; return the fault's name and, if something did not hold, what."""
-    name, strike = random_fault(rng)
-    study, struck = Round(home, POINTS, repeats=2, seconds=0.6), True
+def _session(
+    number: signal.Signals, server: postgres.Server, _: dict[str, Command], rng: random.Random
+) -> bool:
+    """Signal one session of a client; if it is killed the server ends all sessions and recovers."""
+    until(lambda: bool(server.sessions()), "a session begins", 10.0)
+    return send(rng.choice(server.sessions()), number, goes_on=True)
+
+
+_WHO = {
+    "worker": ("worker", "command"),
+    "worker's guard": ("worker", "guard"),
+    "worker's server": ("worker", "server"),
+    "worker's rank": ("worker", "rank"),
+    "tune": ("tune", "command"),
+}
+CATALOGUE: dict[str, Strike] = {
+    **{
+        f"{sent.name} {name}": partial(_process, *who, sent) for name, who in _WHO.items() for sent in SIGNALS
+    },
+    "SIGKILL PostgreSQL": _kill_server,
+    "SIGSTOP PostgreSQL": _stop_server,
+    "SIGTERM PostgreSQL": _end_server,
+    **{f"{sent.name} PostgreSQL session": partial(_session, sent) for sent in SIGNALS},
+}
+
+
+def play(home: Path, name: str, rng: random.Random) -> Played:
+    """Play one round of a study with a fault of the catalogue; all wait in their first trial for it."""
+    gate = home / "open"
+    options = {"gate": str(gate)}
+    study, struck = Round(home, POINTS, repeats=2, seconds=0.3, timeout="20s", options=options), True
     try:
         with postgres.running() as server:
             study.environment |= {"ZBENCH_STORAGE": server.url, PACE: "1"}
             commands = {"tune": start(study, "asks")}
             wait_for_study(server.url, commands["tune"])
             commands["worker"] = study.start("worker", "--study", "faults", "-o", home / "helps")
-            until(lambda: all(map(is_at_work, commands.values())), "both have begun")
-            time.sleep(rng.uniform(0.0, 1.5))
-            struck = strike(server, commands, rng)
+            until(lambda: all(map(is_at_work, commands.values())), "both have begun", pause=0.05)
+            if rng.random() < 0.5:
+                gate.touch()
+                time.sleep(rng.uniform(0.0, 0.5))
+            struck = CATALOGUE[name](server, commands, rng)
+            gate.touch()
             problems = [f"{who}: {p}" for who, one in commands.items() for p in study.wait(one)]
             kept = records(home / "asks")
             last = start(study, "asks")
@@ -91,7 +123,7 @@ def play(home: Path, rng: random.Random) -> tuple[str, str | None]:
     except (AssertionError, subprocess.SubprocessError, ValueError) as error:
         problems = [f"{type(error).__name__}: {error}"[:300]]
         study.kill_all()
-    return (name if struck else "none (the study had ended)"), "; ".join(problems) or None
+    return Played(struck, "; ".join(problems) or None)
 
 
 def start(study: Round, name: str) -> Command:
@@ -102,8 +134,8 @@ def start(study: Round, name: str) -> Command:
 
 
 def is_at_work(command: Command) -> bool:
-    """Whether a command has started its server, or has ended."""
-    return command.poll() is not None or bool(victims(command, "server"))
+    """Whether the ranks of a command run, or it has ended."""
+    return command.poll() is not None or bool(victims(command, "rank"))
 
 
 def wait_for_study(url: str, command: Command) -> None:
@@ -113,6 +145,7 @@ def wait_for_study(url: str, command: Command) -> None:
         until(
             lambda: any(s.user_attrs for s in studies.get_all_studies()) or command.poll() is not None,
             "the study begins",
+            pause=0.1,
         )
     finally:
         studies.engine.dispose()
@@ -124,7 +157,7 @@ def finished(kept: list[Row], home: Path) -> list[str]:
     problems = [] if set(kept) <= set(found) else ["finished repeats were changed"]
     counts = collections.Counter(record[:2] for record in found)
     if set(counts.values()) != {1}:
-        problems.append(f"a repeat is there {max(counts.values())} times")
+        problems.append(f"a repeat is there {max(counts.values(), default=0)} times")
     if len({trial for trial, _ in counts}) != POINTS:
         problems.append(f"{len({trial for trial, _ in counts})} of {POINTS} points")
     both = set(records(home / "helps")) & {row for row in kept if row[1] == 0}

@@ -41,10 +41,15 @@ class Server:
         options = f"-c listen_addresses= -k {self._home} -c fsync=off -c max_connections=50"
         self._control("-l", self._home / "log", "-o", options, "-w", "start")
 
-    def stop(self) -> None:
-        """End it without a farewell to its clients, if it runs."""
+    def stop(self, mode: str = "immediate") -> None:
+        """End it, if it runs; by default without a farewell to its clients."""
         with contextlib.suppress(subprocess.CalledProcessError):
-            self._control("-m", "immediate", "stop")
+            self._control("-m", mode, "stop")
+
+    def sessions(self) -> list[psutil.Process]:
+        """Return the processes that serve clients."""
+        children = psutil.Process(self.pid).children()
+        return [child for child in children if "zbench" in " ".join(child.cmdline())]
 
     def kill(self) -> None:
         """Kill it and all its sessions at once, as a crash of its host does."""
