@@ -17,7 +17,7 @@ from zbench.record.store import find_runs
 
 from .injected import VARIABLE
 from .processes import until
-from .rounds import PROCESSES, Command, Played, Round, Row, a_victim, records, send
+from .rounds import LONGEST, PROCESSES, Command, Played, Round, Row, a_victim, records, send
 
 POINTS, REPEATS = 4, 2
 SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
@@ -48,7 +48,7 @@ def _signal(kind: str, number: signal.Signals, rng: random.Random) -> Fault:
     def strike(command: Command, results: Path) -> bool:
         if number == signal.SIGSTOP and kind in ("guard", "server"):
             # one that is stopped while it starts is waited for longer than a round may take
-            until(lambda: bool(records(results)) or command.poll() is not None, "a repeat ends")
+            until(lambda: bool(records(results)) or command.poll() is not None, "a repeat ends", LONGEST)
         time.sleep(rng.uniform(0.0, 2.5))
         victim = a_victim(command, kind, rng)
         return victim is not None and send(victim, number, goes_on=kind == "command")
@@ -71,7 +71,7 @@ def _limit(kind: str, what: str, rng: random.Random) -> Fault:
 
     def strike(command: Command, results: Path) -> bool:
         # before it there is nothing to lose, and Python's own start cannot be guarded
-        until(lambda: bool(find_runs(results)) or command.poll() is not None, "the sweep begins")
+        until(lambda: bool(find_runs(results)) or command.poll() is not None, "the sweep begins", LONGEST)
         time.sleep(rng.uniform(0.0, 2.0))
         victim = a_victim(command, kind, rng)
         of_memory = what == "memory"
@@ -92,7 +92,7 @@ def _limit(kind: str, what: str, rng: random.Random) -> Fault:
 CATALOGUE: dict[str, Callable[[random.Random], Fault]] = {
     **{f"{sent.name} {kind}": partial(_signal, kind, sent) for kind in PROCESSES for sent in SIGNALS},
     **{f"{call}:{error}": partial(_injected, f"{call}:{error}", 12) for call in CALLS for error in ERRORS},
-    **{f"{call} stalls for 6 s": partial(_injected, f"{call}:STALL", 12) for call in CALLS},
+    **{f"{call} stalls for 10 s": partial(_injected, f"{call}:STALL", 12) for call in CALLS},
     **{f"clock jumps by {seconds:+} s": partial(_injected, f"clock:{seconds}", 3) for seconds in CLOCKS},
     "file size limit": _full_file,
     **{f"{what} limit {kind}": partial(_limit, kind, what) for what in LIMITS for kind in PROCESSES},

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 VARIABLE = "ZBENCH_TEST_FAULT"
-STALL_SECONDS = 6.0
+STALL_SECONDS = 10.0
 STRUCK = "ZBENCH_TEST_STRUCK"
 """The file that is made when the fault strikes."""
 PACE = "ZBENCH_TEST_HEARTBEAT"

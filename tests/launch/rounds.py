@@ -25,7 +25,7 @@ from .processes import MARK, marked, until
 DRIVER = Path(__file__).with_name("driver.py")
 PROCESSES = ("command", "guard", "server", "rank")
 STOPPED_SECONDS = 0.5
-LONGEST = 180.0
+LONGEST = 600.0
 Command = subprocess.Popen[str]
 Row = tuple[Any, ...]
 
@@ -47,7 +47,7 @@ class Round:
         points: int,
         repeats: int,
         seconds: float = 0.15,
-        timeout: str = "4s",
+        timeout: str = "8s",
         options: dict[str, Any] | None = None,
     ) -> None:
         """seconds: how long a repeat takes. options: what else the fake workers do."""
@@ -102,7 +102,7 @@ class Round:
 
     def left(self) -> list[str]:
         """Wait for the end of every process of the round; return the files and sockets that outlive them."""
-        until(lambda: not marked(self.mark), "everything ends with the command", 60.0, pause=0.1)
+        until(lambda: not marked(self.mark), "everything ends with the command", 120.0, pause=0.1)
         files = [f"left behind: {path.name}" for path in self.scratch.iterdir() if path.name != "pytest"]
         return [*files, *(f"left behind: {name}" for name in isolation.shared() - self._before)]
 
@@ -144,7 +144,7 @@ def children(pid: int) -> list[int]:
 
 def a_victim(command: Command, kind: str, rng: random.Random) -> psutil.Process | None:
     """Wait up to a few seconds for a living process of a kind; None if the command ends before."""
-    give_up = time.monotonic() + 5.0
+    give_up = time.monotonic() + 20.0
     while time.monotonic() < give_up and command.poll() is None:
         try:
             if living := victims(command, kind):

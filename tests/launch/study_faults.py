@@ -18,7 +18,7 @@ from zbench.tune.storage import relational_storage
 from .faults import SIGNALS
 from .injected import PACE
 from .processes import until
-from .rounds import Command, Played, Round, Row, a_victim, records, send, victims
+from .rounds import LONGEST, Command, Played, Round, Row, a_victim, records, send, victims
 
 POINTS = 6
 Strike = Callable[[postgres.Server, dict[str, Command], random.Random], bool]
@@ -101,14 +101,14 @@ def play(home: Path, name: str, rng: random.Random) -> Played:
     """Play one round of a study with a fault of the catalogue; all wait in their first trial for it."""
     gate = home / "open"
     options = {"gate": str(gate)}
-    study, struck = Round(home, POINTS, repeats=2, seconds=0.3, timeout="20s", options=options), True
+    study, struck = Round(home, POINTS, repeats=2, seconds=0.3, timeout="40s", options=options), True
     try:
         with postgres.running() as server:
             study.environment |= {"ZBENCH_STORAGE": server.url, PACE: "1"}
             commands = {"tune": start(study, "asks")}
             wait_for_study(server.url, commands["tune"])
             commands["worker"] = study.start("worker", "--study", "faults", "-o", home / "helps")
-            until(lambda: all(map(is_at_work, commands.values())), "both have begun", pause=0.05)
+            until(lambda: all(map(is_at_work, commands.values())), "both have begun", LONGEST, pause=0.05)
             if rng.random() < 0.5:
                 gate.touch()
                 time.sleep(rng.uniform(0.0, 0.5))
@@ -145,6 +145,7 @@ def wait_for_study(url: str, command: Command) -> None:
         until(
             lambda: any(s.user_attrs for s in studies.get_all_studies()) or command.poll() is not None,
             "the study begins",
+            LONGEST,
             pause=0.1,
         )
     finally:

@@ -2,8 +2,14 @@
 
 import contextlib
 import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import psutil
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +21,7 @@ from zbench.launch.trial import TrialRunner
 from zbench.record import lines
 from zbench.record.summary import summarize
 from zbench.spec.deepspeed import from_deepspeed
-from zbench.spec.load import sweep_from_mapping
+from zbench.spec.load import load_sweep, recorded_objective, sweep_from_mapping
 from zbench.worker.job import error_path, first_failure
 
 from .conftest import make_trial
@@ -27,7 +33,38 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW, MANY = 100, int(os.environ.get("ZBENCH_FUZZ", "5000"))
+MIB = 1 << 20
+SWEEP = {
+    "name": "fuzz",
+    "workload": {"model": "mlp", "options": {"hidden": 8}},
+    "run": {"world_size": 2, "steps": 3},
+    "engine": {"zero_stage": 1, "optimizer": {"lr": 0.1}, "param_groups": {"*": {"lr": 0.1}}},
+    "axes": {"zero_stage": [0, 1]},
+    "exclude": [],
+    "search": {"method": "grid"},
+    "objective": {"maximize": "tokens_per_s"},
+}
+DEEPSPEED = {
+    "train_micro_batch_size_per_gpu": 2,
+    "gradient_clipping": 1.0,
+    "bf16": {"enabled": True},
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.999]}},
+    "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}, "reduce_bucket_size": 5e8},
+}
+WORDS = "axes: run: objective: minimize: zero_stage zero_stage: when: low: high: exclude: search: cpu true"
+SIGNS = """: [ ] { } , - &a *a !!int !!bool !!float !!str !!map 1 -1 1e3 0x .nan .inf ' " # | > % ? << ="""
+BLANKS = [" ", "\n", "\n  ", "\t", "---\n"]
+TEXTS = st.lists(st.sampled_from([*WORDS.split(), *SIGNS.split(), *BLANKS]), max_size=25).map("".join)
+
+
+LINES = """objective:|objective: {}|objective: &a|  minimize: median_step_s|  maximize: tokens_per_s
+  maximize:|  - tokens_per_s|  minimize: *a|  <<: *a|  subject_to: {verdict: identical}|  subject_to:
+    verdict: '>= equivalent'|axes: {zero_stage: [0]}|search: 'a|b'|name: "a|b"|exclude:
+workload: {|}|run: >|--- |# some|- x||..."""
+SOME = st.lists(st.sampled_from(re.split(r"[|\n]", LINES)), max_size=4)
+WHOLE = st.sampled_from([[], ["objective:", "  minimize: median_step_s"]])
+BLOCKS = st.tuples(SOME, WHOLE, SOME).map(lambda parts: "\n".join(line for part in parts for line in part))
 
 
 def replaced(document: Any, draw: st.DataObject) -> Any:
@@ -46,16 +83,21 @@ def record() -> dict[str, Any]:
     return lines.jsonable(lines.decode(identity | what | result_of({}, 0, has_reference=True)))
 
 
-@FUZZ
-@given(st.binary(max_size=200))
-def test_any_bytes_as_a_record_line(data: bytes) -> None:
+def record_line(data: bytes, _: Path) -> None:
     with contextlib.suppress(ZbenchError):
         lines.decode_line(data)
 
 
-@FUZZ
-@given(st.data())
-def test_a_record_with_any_value_anywhere(data: st.DataObject) -> None:
+def record_file(data: bytes, home: Path) -> None:
+    """Put any bytes around a good record, as a torn or damaged file has them."""
+    good = json.dumps(RECORD).encode() + b"\n"
+    (home / "trials.jsonl").write_bytes(good + data)
+    with contextlib.suppress(ZbenchError):
+        found = lines.read(home / "trials.jsonl")
+        assert found[0].trial_id == RECORD["trial_id"]
+
+
+def any_record(data: st.DataObject, _: Path) -> None:
     try:
         found = lines.decode(replaced(RECORD, data))
     except ZbenchError:
@@ -66,9 +108,7 @@ def test_a_record_with_any_value_anywhere(data: st.DataObject) -> None:
         summary.metric(name)
 
 
-@FUZZ
-@given(st.data())
-def test_any_result_of_a_worker_becomes_a_record(tmp_path, data: st.DataObject) -> None:
+def workers_result(data: st.DataObject, home: Path) -> None:
     result = replaced(result_of({}, 0, has_reference=False), data)
 
     class Reporting(MockExecutor):
@@ -77,51 +117,86 @@ def test_any_result_of_a_worker_becomes_a_record(tmp_path, data: st.DataObject) 
 
     trial = make_trial()
     trial = trial.model_copy(update={"verify": trial.verify.model_copy(update={"mode": "off"})})
-    found = TrialRunner(Reporting(), tmp_path).run(trial)
+    found = TrialRunner(Reporting(), home).run(trial)
     assert found.trial_id == trial.trial_id
     lines.encode(found)
 
 
-@FUZZ
-@given(VALUES)
-def test_any_error_file_and_progress_line(tmp_path, value: Any) -> None:
-    error_path(str(tmp_path / "result"), 0).write_text(json.dumps(value))
-    first_failure(str(tmp_path / "result"), 1)
-    (tmp_path / "progress").write_text(json.dumps(value) + "\n")
-    assert all(isinstance(line["step"], int) for line in ProgressTail(tmp_path / "progress").new_lines())
+def workers_messages(value: Any, home: Path) -> None:
+    error_path(str(home / "result"), 0).write_text(json.dumps(value))
+    first_failure(str(home / "result"), 1)
+    (home / "progress").write_text(json.dumps(value) + "\n")
+    assert all(isinstance(line["step"], int) for line in ProgressTail(home / "progress").new_lines())
 
 
-@FUZZ
-@given(st.data())
-def test_a_sweep_with_any_value_anywhere(data: st.DataObject) -> None:
-    sweep = {
-        "name": "fuzz",
-        "workload": {"model": "mlp", "options": {"hidden": 8}},
-        "run": {"world_size": 2, "steps": 3},
-        "engine": {"zero_stage": 1, "optimizer": {"lr": 0.1}, "param_groups": {"*": {"lr": 0.1}}},
-        "axes": {"zero_stage": [0, 1]},
-        "exclude": [],
-        "search": {"method": "grid"},
-        "objective": {"maximize": "tokens_per_s"},
-    }
-    document = replaced(sweep, data)
+def any_sweep(data: st.DataObject, _: Path) -> None:
+    document = replaced(SWEEP, data)
     assume(isinstance(document, dict))  # the file's reader refuses everything else
     with contextlib.suppress(ZbenchError):
         sweep_from_mapping(document, environ={})
 
 
-@FUZZ
-@given(st.data())
-def test_a_deepspeed_configuration_with_any_value_anywhere(data: st.DataObject) -> None:
-    document = {
-        "train_micro_batch_size_per_gpu": 2,
-        "gradient_clipping": 1.0,
-        "bf16": {"enabled": True},
-        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, 0.999]}},
-        "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}, "reduce_bucket_size": 5e8},
-    }
+def sweep_file(text: str, home: Path) -> None:
+    for ending in ("yaml", "toml", "json"):
+        path = home / f"fuzzed.{ending}"
+        path.write_text(text)
+        with contextlib.suppress(ZbenchError):
+            load_sweep(path, (), {}, inputs=False)
+
+
+def recorded_sweep(text: str, home: Path) -> None:
+    """What is read of a run's spec.yaml alone is what reading all of it finds."""
+    (home / "spec.yaml").write_text(f"name: some\n{text}\n")
+    try:
+        found = recorded_objective(home / "spec.yaml")
+    except ZbenchError:
+        return
     with contextlib.suppress(ZbenchError):
-        from_deepspeed(replaced(document, data))
+        assert load_sweep(home / "spec.yaml", (), {}, inputs=False).objective == found
+
+
+def deepspeed_configuration(data: st.DataObject, _: Path) -> None:
+    with contextlib.suppress(ZbenchError):
+        from_deepspeed(replaced(DEEPSPEED, data))
 
 
 RECORD = record()
+READERS: dict[Callable[..., None], st.SearchStrategy[Any]] = {
+    record_line: st.binary(max_size=200),
+    record_file: st.binary(max_size=200) | st.just(json.dumps(RECORD).encode()),
+    any_record: st.data(),
+    workers_result: st.data(),
+    workers_messages: VALUES,
+    any_sweep: st.data(),
+    sweep_file: TEXTS | st.text(max_size=40),
+    recorded_sweep: BLOCKS,
+    deepspeed_configuration: st.data(),
+}
+
+
+def fuzz(reader: Callable[..., None], home: Path, examples: int) -> None:
+    @settings(
+        max_examples=examples, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    @given(READERS[reader])
+    def read(drawn: Any) -> None:
+        reader(drawn, home)
+
+    read()
+
+
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
+def test_whatever_is_read_is_an_answer_or_one_clear_error(
+    reader: Callable[..., None], tmp_path: Path
+) -> None:
+    fuzz(reader, tmp_path, FEW)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
+def test_so_it_is_at_length_and_without_growth(reader: Callable[..., None], tmp_path: Path) -> None:
+    fuzz(reader, tmp_path, FEW)  # imports, caches
+    before = psutil.Process().memory_info().rss
+    fuzz(reader, tmp_path, MANY)
+    assert psutil.Process().memory_info().rss - before < 256 * MIB

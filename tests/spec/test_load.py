@@ -137,26 +137,6 @@ def test_json_reads_back_with_a_line_for_every_top_key(
         assert f'"{key}"' in lines[line - 1]
 
 
-WORDS = "axes: run: engine: zero_stage zero_stage: when: low: high: exclude: search: cpu true null"
-SIGNS = (
-    """: [ ] { } , - &a *a !!int !!bool !!float !!str !!map !!seq 1 -1 1e3 0x .nan .inf ' " # | > % ? << ="""
-)
-BLANKS = [" ", "\n", "\n  ", "\t", "---\n"]
-fragments = st.sampled_from([*WORDS.split(), *SIGNS.split(), *BLANKS])
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.lists(fragments, max_size=25).map("".join) | st.text(max_size=40))
-def test_no_text_makes_anything_but_a_sweep_or_a_clear_error(
-    tmp_path_factory: pytest.TempPathFactory, text: str
-) -> None:
-    for ending in ("yaml", "toml", "json"):
-        path = tmp_path_factory.getbasetemp() / f"fuzzed.{ending}"
-        path.write_text(text)
-        with suppress(SpecError):
-            load_sweep(path, (), {}, inputs=False)
-
-
 SET_KEYS = ["steps", "axes.lr", "exclude", "axes", "run", "engine", "objective", "optimizer.betas"]
 
 

@@ -71,7 +71,7 @@ class Server:
 
     def _run(self, *words: object) -> None:
         command = [*self._as_user, *map(str, words)]
-        subprocess.run(command, check=True, capture_output=True, timeout=60, cwd="/")
+        subprocess.run(command, check=True, capture_output=True, timeout=300, cwd="/")
 
 
 @contextlib.contextmanager

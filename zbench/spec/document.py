@@ -92,6 +92,7 @@ def _read_text(path: Path) -> str:
 def _read_yaml(text: str, file: str) -> Document:
     loader = YAML(typ="safe", pure=True)
     try:
+        loader.composer.warn_double_anchors = False  # YAML 1.2 lets an anchor be set again
         root = loader.compose(text)
         reader = _YamlReader(loader, file)
         data = None if root is None else reader.value(root, ())

@@ -21,7 +21,7 @@ from zbench.spec.problems import KeyPath, Problem, ProblemsError, key_text, prob
 from zbench.spec.shipped import sweep_file
 from zbench.spec.sweep import AxisSpec, ObjectiveSpec, SweepSpec
 
-_OBJECTIVE = re.compile(r"^objective:\n(?:[ -].*\n)+", re.MULTILINE)
+_OBJECTIVE = re.compile(r"^objective:\n(?:(?:[ #-].*)?\n)+(?=\w|\Z)", re.MULTILINE)
 
 
 def load_sweep(

@@ -2,13 +2,16 @@
 
 import os
 import resource
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 
 from zbench.errors import UsageError
 from zbench.spec.trial import TrialSpec
@@ -25,14 +28,32 @@ def start(job: RankJob, trial: TrialSpec) -> torch.device:
     device = device_of(trial.run.device, local_rank)
     if job.init_method.startswith(_LOCAL_PREFIXES):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a machine's own name need not resolve
+    timeout = timedelta(seconds=max(60.0, trial.run.timeout))
+    store = None
+    if job.init_method.startswith("tcp://127."):
+        store = loopback_store(job.init_method, job.rank, job.world_size, timeout)
     dist.init_process_group(
         backend=backend_for(device, job.local_world_size or job.world_size, torch.cuda.device_count()),
-        init_method=job.init_method,
+        init_method=None if store else job.init_method,
+        store=store,
         rank=job.rank,
         world_size=job.world_size,
-        timeout=timedelta(seconds=max(60.0, trial.run.timeout)),
+        timeout=timeout,
     )
     return device
+
+
+def loopback_store(url: str, rank: int, world_size: int, timeout: timedelta) -> TCPStore:
+    """Return the store of ranks that meet at `tcp://127.0.0.1:PORT`; rank 0 accepts them there.
+
+    torch listens at all addresses of the machine, whichever one it is told, unless it is given a socket.
+    """
+    place = urlsplit(url)
+    host, port = str(place.hostname), int(place.port or 0)
+    listener = None
+    if rank == 0:
+        listener = socket.create_server((host, port), backlog=world_size).detach()
+    return TCPStore(host, port, world_size, rank == 0, timeout, master_listen_fd=listener)
 
 
 def backend_for(device: torch.device, local_ranks: int, devices: int) -> str:
