@@ -14,8 +14,8 @@ from zbench.bench.gpu.parts import PARTS, ROOT, decoder_sweep
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
 
-QUICK = [part for part in PARTS if part.name in ("build", "tests", "superoffload")]
-REST = [part for part in PARTS if part not in QUICK]
+QUICK = [part for part in PARTS if part.name in ("build", "superoffload")]
+REST = [part for part in PARTS if part not in QUICK]  # among them `tests`, which collects all of tests/engine
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *flags: str) -> int:

@@ -65,11 +65,11 @@ def test_engine_that_trains_something_else_is_found_and_never_the_best(real):
 def test_trial_over_its_memory_limit_is_out_of_memory_and_the_rest_goes_on(real):
     said = real(
         "sweep", "sweep.yaml", "--json", "-q", "--set", "run.memory_limit=200Mi", "--set", "verify.mode=off",
-        "--set", "axes={micro_batch_size: [1, 512, 1024]}",
+        "--set", "axes={micro_batch_size: [1, 512]}",
     )  # fmt: skip
     outcomes = {
         r["axes"]["micro_batch_size"]: (r["outcome"], r["error"]) for r in json.loads(said.out)["trials"]
     }
     assert said.code == 6
     assert outcomes[1] == ("ok", None)
-    assert {outcomes[512][0], outcomes[1024][0]} == {"oom"}
+    assert outcomes[512][0] == "oom"

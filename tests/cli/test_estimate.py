@@ -40,7 +40,9 @@ def test_says_what_fits_at_a_world_size_and_what_is_left(
     assert rows[3]["estimate"]["traffic"]["reduce_scatter"]["calls"] > 0
 
 
-def test_finds_the_largest_micro_batch_and_the_smallest_world(capsys: pytest.CaptureFixture[str]) -> None:
+def test_finds_the_largest_micro_batch_and_the_smallest_world(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     code, out, err = run(
         capsys, "estimate", *SMALL, "--set", "zero_stage=1", "--device-memory", "1Mi", "--limits", "--json"
     )
@@ -48,11 +50,10 @@ def test_finds_the_largest_micro_batch_and_the_smallest_world(capsys: pytest.Cap
     (row,) = json.loads(out)["trials"]
     assert row["smallest_world_size"] == 1
     largest = row["largest_micro_batch"]
-    peaks = []
-    for size in (largest, largest + 1):
-        more = ["--set", f"micro_batch_size={size}", "--set", "zero_stage=1", "--json"]
-        _, out, _ = run(capsys, "estimate", *SMALL, *more)
-        peaks.append(json.loads(out)["trials"][0]["estimate"]["peak_device_bytes"])
+    beside = tmp_path / "beside.yaml"
+    beside.write_text(f"axes: {{micro_batch_size: [{largest}, {largest + 1}]}}\n")
+    _, out, _ = run(capsys, "estimate", str(beside), *SMALL, "--set", "zero_stage=1", "--json")
+    peaks = [trial["estimate"]["peak_device_bytes"] for trial in json.loads(out)["trials"]]
     assert peaks[0] <= 1 << 20 < peaks[1]
 
 

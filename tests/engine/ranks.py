@@ -16,7 +16,14 @@ from typing import Any
 
 _PRELOAD = [
     "zbench.measure.shim",  # before torch, so that cases can count allocated bytes
-    *("torch", "torch.distributed", "torch._dynamo", "torch._inductor.compile_fx", "zbench.engine"),
+    *(
+        "torch",
+        "torch.distributed",
+        "torch._dynamo",
+        "torch._inductor.compile_fx",
+        "zbench.engine",
+        "zbench.engine.compiled.compile",
+    ),
 ]
 """Imported once, by the process that all ranks are forked from."""
 

@@ -16,12 +16,21 @@ STEPS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("spec", STEPS, ids=lambda spec: "_".join(spec) or "plain")
-@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize(
+    ("k", "world_size"),
+    [
+        pytest.param(k, world, marks=[pytest.mark.soak] * (world != 1 + k % 2))
+        for k in range(len(STEPS))
+        for world in (1, 2)
+    ],
+    ids=lambda value: str(value),
+)
 def test_during_the_update_only_the_float32_partition_is_alive(
-    ranks: RankPool, world_size: int, spec: dict[str, Any]
+    ranks: RankPool, k: int, world_size: int
 ) -> None:
-    ranks.run(world_size, f"{CASES}:update_meets_only_the_partition", spec, "two_graphs_share_a_parameter")
+    ranks.run(
+        world_size, f"{CASES}:update_meets_only_the_partition", STEPS[k], "two_graphs_share_a_parameter"
+    )
 
 
 @pytest.mark.parametrize("compiling", ["aot_eager", "inductor"])
@@ -30,8 +39,16 @@ def test_a_gradient_that_was_sent_from_where_it_was_is_gone_too(ranks: RankPool,
     ranks.run(2, f"{CASES}:update_meets_only_the_partition", spec, "wide")
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-@pytest.mark.parametrize("spec", [{}, {"reduce_bucket_size": 1_000_000}], ids=["buckets", "one_bucket"])
+@pytest.mark.parametrize(
+    ("world_size", "spec"),
+    [
+        (1, {"reduce_bucket_size": 1_000_000}),
+        (2, {}),
+        pytest.param(3, {"reduce_bucket_size": 1_000_000}, marks=pytest.mark.soak),
+        pytest.param(3, {}, marks=pytest.mark.soak),
+    ],
+    ids=["one_bucket-1", "buckets-2", "one_bucket-3", "buckets-3"],
+)
 def test_holding_targets_and_buckets_would_cost_exactly_their_bytes(
     ranks: RankPool, world_size: int, spec: dict[str, Any]
 ) -> None:
