@@ -1,10 +1,12 @@
 """Every stage, memory, mode and size leaves the bits of plain PyTorch: parameters, moments and norms."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from tests.engine.covering import covering
-from tests.engine.lattice import CHOICES, ROWS, check, row_id
+from tests.engine.lattice import CHOICES, ROWS, SPECULATIVE_ROWS, check, row_id
 from tests.engine.ranks import RankPool
 
 PAIRS = covering(
@@ -27,6 +29,32 @@ def test_every_pair_of_choices_is_bit_identical_to_plain_pytorch(ranks: RankPool
     for choice in point.values():
         row = row | choice
     check(ranks, model, world_size, row)
+
+
+SHARDED = [row for row in ROWS if row["zero_stage"]] + SPECULATIVE_ROWS
+HYBRID = {"row": range(len(SHARDED)), "groups": [(2, 1), (4, 2), (4, 1)], "model": ["gpt", "mlp"], **CHOICES}
+
+
+def check_hybrid(ranks: RankPool, point: dict[str, Any]) -> None:
+    row, (world_size, group), model = SHARDED[point.pop("row")], point.pop("groups"), point.pop("model")
+    row = row | {"shard_group_size": group}
+    for choice in point.values():
+        row = row | choice
+    check(ranks, model, world_size, row)
+
+
+@pytest.mark.parametrize("k", range(len(SHARDED)))
+def test_shard_groups_with_replicas_are_bit_identical_to_plain_pytorch(ranks: RankPool, k: int) -> None:
+    """Each choice once; the soak has every pair of them."""
+    for point in [point for point in covering(HYBRID, 1, seed=5) if point["row"] == k]:
+        check_hybrid(ranks, dict(point))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("k", range(len(SHARDED)))
+def test_every_pair_of_choices_with_shard_groups(ranks: RankPool, k: int) -> None:
+    for point in [point for point in covering(HYBRID, 2, seed=5) if point["row"] == k]:
+        check_hybrid(ranks, dict(point))
 
 
 @pytest.mark.parametrize("world_size", [2, 4])

@@ -39,7 +39,7 @@ def cases(draw: st.DrawFn) -> Case:
     layout = plan_layout(
         sizes,
         groups,
-        world_size=world_size,
+        shards=world_size,
         block_size=block,
         bucket_size=bucket,
         standalone_threshold=standalone_threshold,
@@ -60,7 +60,7 @@ def numbered(case: Case) -> np.ndarray:
 
 @given(cases())
 def test_parameters_begin_at_chunks_and_blocks_tile_the_layout(case: Case) -> None:
-    layout, alignment = case.layout, case.layout.world_size * CHUNK
+    layout, alignment = case.layout, case.layout.shards * CHUNK
     assert all(span.start % CHUNK == 0 and span.stop <= layout.length for span in layout.spans)
     stops = [0]
     for block in layout.blocks:
@@ -75,7 +75,7 @@ def test_parameters_begin_at_chunks_and_blocks_tile_the_layout(case: Case) -> No
 def test_padding_is_less_than_a_chunk_a_parameter_and_a_grain_a_region(case: Case) -> None:
     layout = case.layout
     least = sum(round_up(size, CHUNK) for size in case.sizes)
-    assert least <= layout.length < least + layout.world_size * CHUNK * max(len(layout.groups), 1)
+    assert least <= layout.length < least + layout.shards * CHUNK * max(len(layout.groups), 1)
 
 
 @given(cases())
@@ -97,7 +97,7 @@ def test_buckets_are_launched_in_the_order_in_which_backward_completes_them(case
 @given(cases())
 def test_a_send_buffer_holds_each_owners_part_in_the_order_of_its_shard(case: Case) -> None:
     layout, flat = case.layout, numbered(case)
-    shards = [ShardedLayout(layout, rank) for rank in range(layout.world_size)]
+    shards = [ShardedLayout(layout, rank) for rank in range(layout.shards)]
     bucket_buffers = [np.full(bucket.length, -1) for bucket in layout.buckets]
     for index, (span, size) in enumerate(zip(layout.spans, case.sizes, strict=True)):
         covered = 0
@@ -112,7 +112,7 @@ def test_a_send_buffer_holds_each_owners_part_in_the_order_of_its_shard(case: Ca
         for start, stop in layout.gaps(bucket):
             assert (send[start:stop] == -1).all()
             send[start:stop] = 0
-        for rank, part in enumerate(send.reshape(layout.world_size, -1)):
+        for rank, part in enumerate(send.reshape(layout.shards, -1)):
             owned = [shards[rank].part(block) for block in bucket.blocks]
             assert (part == np.concatenate([flat[p.start : p.stop] for p in owned])).all()
 
@@ -121,9 +121,9 @@ def test_a_send_buffer_holds_each_owners_part_in_the_order_of_its_shard(case: Ca
 def test_shards_own_every_element_once(case: Case, whole: bool) -> None:
     layout, flat = case.layout, numbered(case)
     seen = np.zeros_like(flat)
-    for rank in range(layout.world_size):
+    for rank in range(layout.shards):
         shard = (WholeLayout if whole else ShardedLayout)(layout, rank)
-        assert shard.length == layout.length // (1 if whole else layout.world_size)
+        assert shard.length == layout.length // (1 if whole else layout.shards)
         at = 0
         for s in shard.segments:
             assert s.local >= at
@@ -131,7 +131,7 @@ def test_shards_own_every_element_once(case: Case, whole: bool) -> None:
             assert s.flat % CHUNK == s.local % CHUNK == s.length % CHUNK == 0
             seen[s.flat : s.flat + s.length] += 1
         assert at <= shard.length
-    copies = layout.world_size if whole else 1
+    copies = layout.shards if whole else 1
     assert (seen[flat > 0] == copies).all()
     assert seen.max(initial=0) <= copies
 
@@ -143,7 +143,7 @@ def test_canonical_order_undoes_the_sharding(case: Case) -> None:
     chunks = np.arange(layout.length // CHUNK)
     gathered = [
         chunks[p.start // CHUNK : p.stop // CHUNK]
-        for rank in range(layout.world_size)
+        for rank in range(layout.shards)
         for p in (ShardedLayout(layout, rank).part(block) for block in layout.blocks)
     ]
     ordered = np.concatenate([np.empty(0, dtype=np.int64), *gathered])[canonical_order(layout)]

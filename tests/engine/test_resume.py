@@ -47,6 +47,17 @@ def test_a_checkpoint_of_two_ranks_is_resumed_by_any_number(
             assert all(torch.equal(loaded[key], saved[key]) for key in saved)
 
 
+def test_a_checkpoint_of_shard_groups_is_resumed_by_any_number(ranks: RankPool, tmp_path: Path) -> None:
+    """Replicas save nothing twice."""
+    grouped = ALL[5] | {"shard_group_size": 2}
+    ranks.run(4, "tests.engine.resuming:interrupted", "gpt", grouped, [ALL[1], grouped], str(tmp_path))
+    saved = load_file(tmp_path / "whole-4" / "state.safetensors")
+    for world_size, spec in ((1, ALL[5]), (2, ALL[9]), (4, ALL[3] | {"shard_group_size": 1})):
+        arguments = ("gpt", [spec], str(tmp_path / "pieces-4"))
+        for loaded in ranks.run(world_size, "tests.engine.resuming:elsewhere", *arguments):
+            assert all(torch.equal(loaded[key], saved[key]) for key in saved)
+
+
 @pytest.fixture(scope="module")
 def checkpoints(ranks: RankPool, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("checkpoints")

@@ -39,6 +39,7 @@ class ThreadCollectives:
 
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self.rank, self.world_size, self._meeting = rank, meeting.world_size, meeting
+        self.shard, self.shards = rank, meeting.world_size
         self.reductions = 0
 
     def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
@@ -57,6 +58,8 @@ class ThreadCollectives:
 
     def all_gather_small(self, values: Tensor, tag: Tag) -> Tensor:
         return torch.stack(self._meeting.exchange(self.rank, values.clone()))
+
+    gather_shards = all_gather_small
 
     def broadcast(self, tensor: Tensor, source: int) -> Work:
         tensor.copy_(self._meeting.exchange(self.rank, tensor.clone())[source])

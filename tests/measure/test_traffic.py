@@ -28,6 +28,7 @@ class FakeCollectives:
 
     def __init__(self, world_size: int) -> None:
         self.rank, self.world_size = 1 % world_size, world_size
+        self.shard, self.shards = self.rank, world_size
         self.asked: list[tuple[object, ...]] = []
         self.work = FakeWork()
         self.extra = "of its own"
@@ -45,6 +46,8 @@ class FakeCollectives:
     def all_gather_small(self, values: Tensor, tag: Tag) -> Tensor:
         self._note("all_gather_small", values)
         return values.expand(self.world_size, *values.shape)
+
+    gather_shards = all_gather_small
 
     def broadcast(self, tensor: Tensor, source: int) -> Work:
         return self._note("broadcast", tensor, source)

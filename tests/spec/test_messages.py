@@ -97,6 +97,11 @@ YAML = {
         "sweep.yaml:3: engine.offload_param: offload_param needs sharded parameters;"
         " set zero_stage: 3 or offload_param: none",
     ),
+    "groups that do not fill the world": (
+        "run:\n  world_size: 4\nengine: {zero_stage: 3, shard_group_size: 3}\n",
+        "sweep.yaml:3: engine.shard_group_size: 4 ranks do not divide into groups of 3;"
+        " set a divisor of run.world_size, or leave shard_group_size out",
+    ),
     "no point can exist": (
         "engine: {offload_optimizer: cpu}\naxes:\n  lr: [1, 2]\n",
         "sweep.yaml:1: engine.offload_optimizer: none of the 2 points can exist; the first: offload_optimizer"

@@ -17,6 +17,7 @@ ENGINES: list[dict[str, Any]] = [
     {"zero_stage": 2, "offload_optimizer": "cpu", "gradient_accumulation_steps": 4},
     {"zero_stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu", "dtype": "float16"},
     {"engine": "fsdp2", "zero_stage": 3, "gradient_clipping": 0.5},
+    {"zero_stage": 3, "shard_group_size": 1},
     {"zero_stage": 3, "reduce_at": "boundary", "param_groups": {"*.bias": {"weight_decay": 0.0}}},
 ]
 each_engine = pytest.mark.parametrize(
@@ -130,6 +131,7 @@ def test_fsdp2_code_trains(tmp_path: Path, engine: dict[str, Any]) -> None:
         ("hf-trainer", {"param_groups": {"*.bias": {"lr": 0.1}}}, "engine.param_groups"),
         ("hf-trainer", {"zero_stage": 1, "reduce_at": "each_backward"}, "engine.reduce_at"),
         ("deepspeed", {"accumulation_mode": "unmanaged"}, "engine.accumulation_mode"),
+        ("deepspeed", {"zero_stage": 3, "shard_group_size": 2}, "engine.shard_group_size"),
     ],
 )  # fmt: skip
 def test_what_does_not_map_is_named(target: str, engine: dict[str, Any], named: str) -> None:

@@ -4,10 +4,10 @@ All trained parameters are laid end to end in one index space, the flat layout, 
 produces their gradients. Every parameter begins at a multiple of CHUNK elements; the gaps stay zero.
 
 The flat layout is cut into gather groups (parameters that are stored and gathered together), a group into
-*blocks*, and a block into `world_size` equal parts; part r belongs to rank r. So a block is gathered in
-place, and a rank's parts of consecutive blocks are adjacent in its *local* index space. A *bucket* is a run
-of consecutive blocks that is reduced at once; its buffer holds all parts of rank 0 first, then those of rank
-1, and so on.
+*blocks*, and a block into as many equal parts as there are shards; part s belongs to the ranks that keep
+shard s. So a block is gathered in place, and a rank's parts of consecutive blocks are adjacent in its *local*
+index space. A *bucket* is a run of consecutive blocks that is reduced at once; its buffer holds all parts of
+shard 0 first, then those of shard 1, and so on.
 """
 
 import math
@@ -95,11 +95,11 @@ class Portion:
 
 @dataclass(frozen=True)
 class Layout:
-    """The flat layout of one model at one world size. `spans[i]` is that of parameter i in registration
-    order.
+    """The flat layout of one model, cut into `shards` shards. `spans[i]` is that of parameter i in
+    registration order.
     """
 
-    world_size: int
+    shards: int
     spans: tuple[Span, ...]
     groups: tuple[GatherGroup, ...]
     group_extents: tuple[Extent, ...]
@@ -151,22 +151,22 @@ class Layout:
         ]
 
     def runs(self, span: Span, blocks: Sequence[Extent]) -> Iterator[tuple[Extent, int, int, int, int]]:
-        """Yield what lies in `blocks` of a parameter, in its order: the block, the rank whose part it is, its
-        offset in that part and in the parameter, and its length.
+        """Yield what lies in `blocks` of a parameter, in its order: the block, the shard whose part it is,
+        its offset in that part and in the parameter, and its length.
         """
         for block in blocks:
-            size = block.length // self.world_size
+            size = block.length // self.shards
             at, stop = max(span.start, block.start), min(span.stop, block.stop)
             while at < stop:
-                rank, within = divmod(at - block.start, size)
+                shard, within = divmod(at - block.start, size)
                 length = min(stop - at, size - within)
-                yield block, rank, within, at - span.start, length
+                yield block, shard, within, at - span.start, length
                 at += length
 
     def _portions_in(self, span: Span, bucket: Bucket) -> Iterator[Portion]:
-        part = bucket.length // self.world_size
-        for block, rank, within, source, length in self.runs(span, bucket.blocks):
-            target = rank * part + (block.start - bucket.start) // self.world_size + within
+        part = bucket.length // self.shards
+        for block, shard, within, source, length in self.runs(span, bucket.blocks):
+            target = shard * part + (block.start - bucket.start) // self.shards + within
             yield Portion(bucket.index, source, target, length)
 
 
@@ -187,7 +187,7 @@ def plan_layout(
     sizes: Sequence[int],
     groups: Sequence[GatherGroup],
     *,
-    world_size: int,
+    shards: int,
     block_size: int,
     bucket_size: int,
     standalone_threshold: float = math.inf,
@@ -195,10 +195,10 @@ def plan_layout(
     """Lay out parameters of `sizes` elements (registration order) by gather group.
 
     block_size and bucket_size are upper limits in elements, but a block holds at least CHUNK elements per
-    rank and a bucket at least one block. Groups of one dtype group must be consecutive. standalone_threshold:
-    blocks of at least so many elements are buckets of their own.
+    shard and a bucket at least one block. Groups of one dtype group must be consecutive.
+    standalone_threshold: blocks of at least so many elements are buckets of their own.
     """
-    alignment = world_size * CHUNK
+    alignment = shards * CHUNK
     limit = max(block_size // alignment, 1) * alignment
     spans = [Span(0, 0)] * len(sizes)
     extents: list[Extent] = []
@@ -215,7 +215,7 @@ def plan_layout(
         cuts = range(begin, at, limit)
         blocks += [Extent(cut, min(limit, at - cut)) for cut in cuts]
         owners += [group.dtype_group] * len(cuts)
-    layout = Layout(world_size, tuple(spans), tuple(groups), tuple(extents), tuple(blocks), ())
+    layout = Layout(shards, tuple(spans), tuple(groups), tuple(extents), tuple(blocks), ())
     buckets = _in_launch_order(layout, _bucketed(blocks, owners, bucket_size, standalone_threshold))
     return replace(layout, buckets=buckets)
 

@@ -111,20 +111,27 @@ class Tag:
 class Collectives(Protocol):
     """The only operations the engine asks of a process group; every reduction sums in rank order.
 
-    Shapes: W is the world size. `send` holds W equal parts, part r meant for rank r; parts begin at 64-byte
-    boundaries. All ranks call the same operations with the same tags in the same order; RanksDisagreeError
-    where they do not.
+    Shapes: W is the world size, N the number of shards. Rank r keeps shard r % N; N consecutive ranks are a
+    shard group, and without `shard_group_size` N is W. `send` holds N equal parts, part s meant for the ranks
+    that keep shard s; parts begin at 64-byte boundaries. All ranks call the same operations with the same
+    tags in the same order; RanksDisagreeError where they do not.
     """
 
     rank: int
     world_size: int
+    shard: int
+    shards: int
 
     def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
-        """out[i] = sum over ranks r, in rank order, of rank r's send[rank * n + i], added in out's dtype."""
+        """out[i] = sum over ranks r, in rank order, of rank r's send[shard * n + i], added in out's dtype."""
         ...
 
     def all_gather(self, flat: Tensor, tag: Tag) -> Work:
-        """Fill `flat` [W * n] in place; this rank's part already stands at [rank * n, (rank + 1) * n)."""
+        """Fill `flat` [N * n] in place; this rank's part already stands at [shard * n, (shard + 1) * n)."""
+        ...
+
+    def gather_shards(self, values: Tensor, tag: Tag) -> Tensor:
+        """Return [N, *values.shape]: the values of each shard; synchronous."""
         ...
 
     def all_gather_small(self, values: Tensor, tag: Tag) -> Tensor:

@@ -26,6 +26,7 @@ class ShardLayout(ABC):
 
     def __init__(self, layout: Layout, rank: int, scale: int) -> None:
         self.layout, self.rank, self._scale = layout, rank, scale
+        self.shard = rank % layout.shards
         self.length = layout.length // scale
         self.segments = tuple(self._segments())
 
@@ -40,8 +41,8 @@ class ShardLayout(ABC):
 
     def part(self, block: Extent) -> Extent:
         """Return the run of the flat layout that this rank reduces and gathers of a block."""
-        size = block.length // self.layout.world_size
-        return Extent(block.start + self.rank * size, size)
+        size = block.length // self.layout.shards
+        return Extent(block.start + self.shard * size, size)
 
     @abstractmethod
     def kept(self, block: Extent) -> Extent:
@@ -85,10 +86,10 @@ class ShardLayout(ABC):
 
 
 class ShardedLayout(ShardLayout):
-    """Keeps this rank's part of every block: 1 / world_size of the flat layout."""
+    """Keeps one shard: this rank's part of every block. Ranks `layout.shards` apart keep the same."""
 
     def __init__(self, layout: Layout, rank: int) -> None:
-        super().__init__(layout, rank, layout.world_size)
+        super().__init__(layout, rank, layout.shards)
 
     def kept(self, block: Extent) -> Extent:
         return self.part(block)
@@ -103,7 +104,7 @@ class ShardedLayout(ShardLayout):
 
     @property
     def segments_to_save(self) -> Sequence[Segment]:
-        return self.segments
+        return self.segments if self.rank < self.layout.shards else ()
 
 
 class WholeLayout(ShardLayout):

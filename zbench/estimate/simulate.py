@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from zbench.engine.assembly.build import Instruments as EngineInstruments
 from zbench.engine.memory.kinds import DeviceMemory, Memories, PinnedHostMemory
 from zbench.engine.protocols import Collectives, Memory, TrainingEngine
-from zbench.engine.transport.choose import Transport, choose_collectives
+from zbench.engine.transport.choose import Transport, grouped
 from zbench.estimate.ledger import Ledger
 from zbench.estimate.transport import SimulatedCrossMemory
 from zbench.estimate.values import follow, set_value, value_of
@@ -186,13 +186,13 @@ def _run(trial: TrialSpec, workload: Workload, ledger: Ledger, base_dir: Path) -
     return found
 
 
-def simulated_transport(group: dist.ProcessGroup | None, local: Memory, host: Memory) -> Transport:
+def simulated_transport(
+    group: dist.ProcessGroup | None, local: Memory, host: Memory, shard_group_size: int | None = None
+) -> Transport:
     """Return collectives that allocate what those of a real group would."""
-    if dist.get_world_size(group) == 1:
-        return choose_collectives(group, local, host)
     found = group or dist.group.WORLD
     assert found is not None
-    return SimulatedCrossMemory(found, local.device)
+    return grouped(found, local.device, shard_group_size, SimulatedCrossMemory)
 
 
 def _fake(x: Tensor) -> Tensor:

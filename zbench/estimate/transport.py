@@ -1,36 +1,40 @@
 """Collectives of a world that is not there: they allocate what the real ones allocate, and send nothing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from zbench.engine.protocols import Memory, Work
+from zbench.engine.protocols import Work
 from zbench.engine.transport.agreement import Call
-from zbench.engine.transport.base import GroupCollectives
-from zbench.engine.transport.choose import Transport
+from zbench.engine.transport.base import GroupCollectives, overlap
 from zbench.engine.transport.gloo import GlooCollectives
-from zbench.engine.transport.works import Done
-
-ChooseTransport = Callable[[dist.ProcessGroup | None, Memory, Memory], Transport]
+from zbench.engine.transport.works import Done, Then
 
 
 class SimulatedCrossMemory(GroupCollectives):
     """Ranks of one host read one another's memory: a collective's own pieces are freed within it."""
 
     def _reduce_scatter(self, send: Tensor, out: Tensor, call: Call) -> Work:
-        return Done()
+        if self.shards == self.world_size or not overlap(send, out):
+            return Done()
+        sums = torch.empty_like(out)
+        return Then(Done(), lambda: _take(out, sums))
 
     def _all_gather(self, flat: Tensor, call: Call) -> Work:
         return Done()
 
 
+def _take(out: Tensor, sums: Tensor) -> None:
+    out.copy_(sums)
+
+
 class SimulatedGloo(GlooCollectives):
     """Gloo between hosts: its receive buffers are real code's, only the exchange is left out."""
 
-    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
-        GroupCollectives.__init__(self, group, device)
+    def __init__(self, group: dist.ProcessGroup, device: torch.device, shards: int | None = None) -> None:
+        GroupCollectives.__init__(self, group, device, shards)
         self._exchanges = self._gathers = None  # type: ignore[assignment]
 
     def close(self) -> None:

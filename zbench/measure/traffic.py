@@ -20,6 +20,7 @@ class CountingCollectives:
 
     def __init__(self, inner: Collectives, clock: PhaseClock) -> None:
         self.rank, self.world_size = inner.rank, inner.world_size
+        self.shard, self.shards = inner.shard, inner.shards
         self._inner, self._clock = inner, clock
         self._counts: dict[str, tuple[int, int]] = {}
 
@@ -34,7 +35,7 @@ class CountingCollectives:
             return _TimedWork(self._inner.reduce_scatter(send, out, tag), self._clock, "reduce")
 
     def all_gather(self, flat: Tensor, tag: Tag) -> Work:
-        self._note("all_gather", flat.nbytes // self.world_size)
+        self._note("all_gather", flat.nbytes // self.shards)
         with self._clock.phase("gather"):
             return _TimedWork(self._inner.all_gather(flat, tag), self._clock, "gather")
 
@@ -42,6 +43,11 @@ class CountingCollectives:
         self._note("all_gather_small", values.nbytes)
         with self._clock.phase("reduce"):
             return self._inner.all_gather_small(values, tag)
+
+    def gather_shards(self, values: Tensor, tag: Tag) -> Tensor:
+        self._note("all_gather_small", values.nbytes)
+        with self._clock.phase("reduce"):
+            return self._inner.gather_shards(values, tag)
 
     def broadcast(self, tensor: Tensor, source: int) -> Work:
         self._note("broadcast", tensor.nbytes if source == self.rank else 0)

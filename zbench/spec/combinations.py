@@ -84,6 +84,12 @@ def _run_conflicts(engine: EngineSpec, run: RunSpec, workload: WorkloadSpec) -> 
             "several backwards a step need accumulation_mode: multi_backward or unmanaged;"
             " with micro_steps set gradient_accumulation_steps instead",
         )
+    if engine.shard_group_size is not None and run.world_size % engine.shard_group_size:
+        yield (
+            "engine.shard_group_size",
+            f"{run.world_size} ranks do not divide into groups of {engine.shard_group_size};"
+            " set a divisor of run.world_size, or leave shard_group_size out",
+        )
     if run.world_size > MAX_RANKS_ON_ONE_HOST:
         yield (
             "run.world_size",

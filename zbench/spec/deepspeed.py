@@ -51,7 +51,7 @@ _OPTIMIZER_DEFAULTS = {"optimizer.params.weight_decay": 0.0}
 _FLAGS = {"fp16.enabled", "bf16.enabled", "train_batch_size", "optimizer.type"}
 _WITHOUT_COUNTERPART = (
     "accumulation_mode", "reduce_at", "rollback", "optimizer_threads", "param_groups", "leaf_modules",
-    "buffer_dtype",
+    "buffer_dtype", "shard_group_size",
 )  # fmt: skip
 
 

@@ -33,6 +33,9 @@ DEPENDENCIES = (
     _engine("offload_optimizer", "zero_stage", 1, 2, 3,
             refusal="offload_optimizer needs a sharded optimizer state; set zero_stage: 1, 2 or 3,"
             " or offload_optimizer: none"),
+    _engine("shard_group_size", "zero_stage", 1, 2, 3,
+            refusal="shard_group_size: groups ranks that share shards; stage 0 has none; set zero_stage: 1, 2"
+            " or 3, or leave shard_group_size out"),
     _engine("leaf_modules", "zero_stage", 3,
             refusal="leaf_modules: names what is gathered whole, and only stage 3 gathers; set zero_stage: 3"
             " or leave leaf_modules out"),

@@ -67,6 +67,10 @@ class EngineSpec(GrownModel):
         0,
         description="What is sharded over ranks: 0 nothing, 1 moments, 2 gradients too, 3 parameters too.",
     )
+    shard_group_size: Annotated[int, Field(ge=1)] | None = Field(
+        None,
+        description="Ranks that share one set of shards; groups are replicas (HSDP, MiCS). Missing: all.",
+    )
     offload_optimizer: Literal["none", "cpu"] = Field(
         "none", description="Where master weights and moments live and Adam runs."
     )

@@ -17,7 +17,7 @@ GRADIENT_ACCUMULATION_STEPS = {accumulation}
 
 def shard(model: nn.Module, world_size: int, device_type: str = "cuda") -> nn.Module:
     """Shard a model's blocks (the entries of its ModuleLists), then the rest."""
-    mesh = init_device_mesh(device_type, (world_size,))
+    mesh = init_device_mesh(device_type, {mesh})
     options = {{"mesh": mesh, "reshard_after_forward": {reshard}}}
 {options}    blocks = [block for m in model.modules() if isinstance(m, nn.ModuleList) for block in m]
     for block in blocks:
@@ -69,6 +69,7 @@ def fsdp2_code(trial: TrialSpec) -> str:
         imports=", ".join(sorted(imports, key=str.lower)),
         micro_batch_size=trial.workload.micro_batch_size,
         accumulation=engine.gradient_accumulation_steps,
+        mesh=_mesh(engine.shard_group_size),
         reshard=engine.zero_stage == 3,
         options=options,
         kind="AdamW" if optimizer.name == "adamw" else "Adam",
@@ -76,3 +77,11 @@ def fsdp2_code(trial: TrialSpec) -> str:
         sync="True" if each else "number == GRADIENT_ACCUMULATION_STEPS",
         clip=f"    nn.utils.clip_grad_norm_(model.parameters(), {limit!r})\n" if limit else "",
     ).rstrip("\n")
+
+
+def _mesh(shard_group_size: int | None) -> str:
+    """Return the mesh; of two dimensions `fully_shard` replicates along the first."""
+    if shard_group_size is None:
+        return "(world_size,)"
+    names = '("replicate", "shard")'
+    return f"(world_size // {shard_group_size}, {shard_group_size}), mesh_dim_names={names}"

@@ -21,6 +21,7 @@ _MIXED = {"float32": SingleQuotedScalarString("no"), "bfloat16": "bf16", "float1
 _BUILT_IN_ONLY = (
     "offload_schedule", "offload_ratio", "optimizer_threads", "rollback", "accumulation_mode", "reduce_at",
     "grad_accum_dtype", "communication_dtype", "compile", "leaf_modules", "buffer_dtype",
+    "shard_group_size",
 )  # fmt: skip
 _SIZES = (
     "reduce_bucket_size", "allgather_bucket_size", "sub_group_size", "prefetch_bucket_size",
@@ -93,7 +94,8 @@ def fsdp2(trial: TrialSpec) -> Exported:
         notes.append("engine.grad_accum_dtype: FSDP2 accumulates in the parameters' dtype; left out")
     if not engine.optimizer.bias_correction:
         notes.append("engine.optimizer.bias_correction: torch's Adam always corrects; left out")
-    rest = tuple(k for k in _BUILT_IN_ONLY if k not in ("grad_accum_dtype", "communication_dtype"))
+    carried = ("grad_accum_dtype", "communication_dtype", "shard_group_size")
+    rest = tuple(k for k in _BUILT_IN_ONLY if k not in carried)
     notes += [*_unsaid(engine, (*_SIZES, *rest), "FSDP2"), *_moments_notes(engine)]
     if engine.param_groups:
         notes.append("engine.param_groups: make the optimizer's groups where the code says so; left out")

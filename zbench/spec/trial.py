@@ -16,7 +16,7 @@ from zbench.spec.workload import WorkloadSpec
 NOT_IDENTITY = frozenset({"repeats", "precision", "separate", "max_repeats", "timeout", "memory_limit"})
 """Keys of `run` excluded from the trial ID: they change how often or how long a trial is measured."""
 
-_LATER_KEYS: Mapping[str, Any] = {"leaf_modules": [], "buffer_dtype": None}
+_LATER_KEYS: Mapping[str, Any] = {"leaf_modules": [], "buffer_dtype": None, "shard_group_size": None}
 """Keys of `engine` that earlier versions did not have, and the values at which a trial keeps the ID that it
 had there."""
 

@@ -70,8 +70,8 @@ class FarCollectives:
         return self._late("reduce-scatter", work.wait, None if shared else send, [(out, received)])
 
     def all_gather(self, flat: Tensor, tag: Tag) -> Several:
-        gathered, rank = poisoned(flat), self._inner.rank
-        parts = [t.chunk(self._inner.world_size) for t in (flat, gathered)]
+        gathered, rank = poisoned(flat), self._inner.shard
+        parts = [t.chunk(self._inner.shards) for t in (flat, gathered)]
         parts[1][rank].copy_(parts[0][rank])
         self._copies.dawdle()
         work = self._inner.all_gather(gathered, tag)

@@ -22,7 +22,7 @@ def layout_for(shard_type: type[ShardLayout], world_size: int = WORLD) -> Layout
     """Return a layout of SIZES in several buckets, with gaps behind the parameters."""
     block = 1024 if shard_type.one_block_per_bucket else 512
     groups = [GatherGroup((2, 1, 0))]
-    return plan_layout(SIZES, groups, world_size=world_size, block_size=block, bucket_size=1024)
+    return plan_layout(SIZES, groups, shards=world_size, block_size=block, bucket_size=1024)
 
 
 def config_for(

@@ -16,7 +16,7 @@ def layout(world_size: int, bucket: int) -> Layout:
     return plan_layout(
         [700, 1, 256, 5000, 1300, 40],
         [GatherGroup((5, 4, 3)), GatherGroup((2, 1, 0), 1)],
-        world_size=world_size,
+        shards=world_size,
         block_size=1800,
         bucket_size=bucket,
     )

@@ -175,7 +175,7 @@ class TestDoubleBuffer(ScheduleSuite):
 
     def make(self, made: Parts, contributed: Callable[[], Sequence[bool]]) -> Schedule:
         buckets = len(made.optimizer.shard.layout.buckets)
-        chosen = SpeculationSettings(512, 1, self.rollback, buckets)
+        chosen = SpeculationSettings(512, 1, self.rollback, buckets, alone=False)
         assumptions = StepAssumptions(contributed, lambda: 1.0, True)
         return speculate(made.optimizer, NativeAdam(1), made.parameters, made.infos, assumptions, chosen)
 

@@ -24,7 +24,7 @@ def test_subgroups_cover_every_segment_once_within_its_bucket(
     layout = plan_layout(
         sizes,
         [GatherGroup((5, 4, 3)), GatherGroup((2, 1, 0), 1)],
-        world_size=world_size,
+        shards=world_size,
         block_size=2000,
         bucket_size=bucket,
     )

@@ -8,7 +8,12 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tests.engine.transport.cases import CPU, TAG, make
+from zbench.engine.memory.kinds import PinnedHostMemory
+from zbench.engine.transport.base import GroupCollectives
+from zbench.engine.transport.choose import grouped, host_collectives
+from zbench.engine.transport.cross_memory import CrossMemoryCollectives
 from zbench.engine.transport.gloo import GlooCollectives
+from zbench.engine.transport.host_staged import HostStagedCollectives
 from zbench.engine.transport.process_group import ProcessGroupCollectives
 from zbench.engine.transport.single import SingleProcessCollectives
 
@@ -17,7 +22,23 @@ KINDS: dict[str, Callable[[dist.ProcessGroup], Any]] = {
     "gloo": lambda group: GlooCollectives(group, CPU),
     "cross_memory": make,
     "process_group": lambda group: ProcessGroupCollectives(group, CPU),
+    "hybrid_gloo": lambda group: grouped(group, CPU, group.size() // 2, GlooCollectives),
+    "hybrid_cross_memory": lambda group: grouped(group, CPU, group.size() // 2, _cross_memory),
+    "hybrid_process_group": lambda group: grouped(group, CPU, group.size() // 2, _process_group),
+    "hybrid_staged": lambda group: HostStagedCollectives(
+        grouped(group, CPU, group.size() // 2, _cross_memory), PinnedHostMemory(CPU)
+    ),
 }
+
+
+def _cross_memory(group: dist.ProcessGroup, _: torch.device, shards: int | None) -> GroupCollectives:
+    found = host_collectives(group, shards)
+    assert isinstance(found, CrossMemoryCollectives)
+    return found
+
+
+def _process_group(group: dist.ProcessGroup, device: torch.device, shards: int | None) -> GroupCollectives:
+    return ProcessGroupCollectives(group, device, shards=shards)
 
 
 def sent_by(rank: int, numel: int, dtype: torch.dtype) -> Tensor:
@@ -37,23 +58,47 @@ def run(group: dist.ProcessGroup, kind: str, operation: str, dtype: torch.dtype,
 
 def reduce_scatter(comm: Any, dtype: torch.dtype, length: int) -> bool:
     """The sums of this rank's part in rank order, in float32."""
-    world, rank = comm.world_size, comm.rank
-    send, out = sent_by(rank, world * length, dtype), torch.full((length,), torch.nan)
+    world, rank, shards, shard = comm.world_size, comm.rank, comm.shards, comm.shard
+    send, out = sent_by(rank, shards * length, dtype), torch.full((length,), torch.nan)
     work = comm.reduce_scatter(send, out, TAG)
     work.wait()
-    expected = sent_by(0, world * length, dtype).chunk(world)[rank].float()
+    expected = sent_by(0, shards * length, dtype).chunk(shards)[shard].float()
     for r in range(1, world):
-        expected = expected + sent_by(r, world * length, dtype).chunk(world)[rank].float()
-    return torch.equal(out, expected) and torch.equal(send, sent_by(rank, world * length, dtype))
+        expected = expected + sent_by(r, shards * length, dtype).chunk(shards)[shard].float()
+    return torch.equal(out, expected) and torch.equal(send, sent_by(rank, shards * length, dtype))
+
+
+def reduce_in_place(comm: Any, dtype: torch.dtype, length: int) -> bool:
+    """The sums may be written over this rank's own part of what it sends, though replicas read that, too."""
+    shards, shard = comm.shards, comm.shard
+    everyone = [sent_by(r, shards * length, torch.float32) for r in range(comm.world_size)]
+    send = everyone[comm.rank].clone()
+    out = send.chunk(shards)[shard]
+    comm.reduce_scatter(send, out, TAG).wait()
+    expected = everyone[0].chunk(shards)[shard]
+    for other in everyone[1:]:
+        expected = expected + other.chunk(shards)[shard]
+    return torch.equal(out, expected)
 
 
 def all_gather(comm: Any, dtype: torch.dtype, length: int) -> bool:
-    """Every rank's part in its place."""
-    world, rank = comm.world_size, comm.rank
-    flat = torch.zeros(world * length, dtype=dtype)
-    flat.chunk(world)[rank].copy_(sent_by(rank, length, dtype))
+    """Every shard's part in its place, from the ranks of this rank's shard group."""
+    shards, shard = comm.shards, comm.shard
+    flat = torch.zeros(shards * length, dtype=dtype)
+    flat.chunk(shards)[shard].copy_(sent_by(comm.rank, length, dtype))
     comm.all_gather(flat, TAG).wait()
-    return torch.equal(flat, torch.cat([sent_by(r, length, dtype) for r in range(world)]))
+    return torch.equal(flat, torch.cat([sent_by(r, length, dtype) for r in _shard_group(comm)]))
+
+
+def gather_shards(comm: Any, dtype: torch.dtype, length: int) -> bool:
+    """The values of each shard, stacked."""
+    found = comm.gather_shards(sent_by(comm.rank, length, dtype), TAG)
+    return torch.equal(found, torch.stack([sent_by(r, length, dtype) for r in _shard_group(comm)]))
+
+
+def _shard_group(comm: Any) -> range:
+    first = comm.rank - comm.shard
+    return range(first, first + comm.shards)
 
 
 def all_gather_small(comm: Any, dtype: torch.dtype, length: int) -> bool:
@@ -80,5 +125,14 @@ def scratch(comm: Any, dtype: torch.dtype, length: int) -> bool:
 
 
 OPERATIONS: dict[str, Callable[[Any, torch.dtype, int], bool]] = {
-    f.__name__: f for f in (reduce_scatter, all_gather, all_gather_small, broadcast, scratch)
+    f.__name__: f
+    for f in (
+        reduce_scatter,
+        reduce_in_place,
+        all_gather,
+        gather_shards,
+        all_gather_small,
+        broadcast,
+        scratch,
+    )
 }

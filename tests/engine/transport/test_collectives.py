@@ -42,3 +42,21 @@ class TestProcessGroup(CollectivesSuite):
     """Over gloo, of which it uses the operations that NCCL has too; two ranks have one order of sums."""
 
     kind, worlds = "process_group", (2,)
+
+
+class TestHybridGloo(CollectivesSuite):
+    """Two shard groups, of one rank and of two."""
+
+    kind, worlds = "hybrid_gloo", (2, 4)
+
+
+class TestHybridCrossMemory(CollectivesSuite):
+    kind, worlds = "hybrid_cross_memory", (2, 4)
+
+
+class TestHybridProcessGroup(CollectivesSuite):
+    kind, worlds = "hybrid_process_group", (2,)
+
+
+class TestHybridStaged(CollectivesSuite):
+    kind, worlds = "hybrid_staged", (4,)

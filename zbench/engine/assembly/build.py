@@ -26,7 +26,7 @@ from zbench.engine.gradients.reduced_buffers import ReducedGradientBuffer
 from zbench.engine.gradients.reducer import BucketReducer
 from zbench.engine.gradients.sinks import Gradients, ReplicatedGradients
 from zbench.engine.memory.buffers import MemoryLayout, memory_layout_of
-from zbench.engine.memory.kinds import Memories, Memory
+from zbench.engine.memory.kinds import Memories
 from zbench.engine.optimizer.offload_split import split_layout
 from zbench.engine.optimizer.schedule import AfterBackward, Schedule
 from zbench.engine.optimizer.shard_optimizer import ParamGroup, ShardOptimizer
@@ -39,7 +39,7 @@ from zbench.engine.partition import GatherGroup, Layout, plan_layout
 from zbench.engine.protocols import Collectives, HoldsBytes
 from zbench.engine.shard_layout import Segment, ShardLayout
 from zbench.engine.speculative import SpeculationSettings, StepAssumptions, speculate
-from zbench.engine.transport.choose import Transport, choose_collectives
+from zbench.engine.transport.choose import ChooseTransport, Transport, choose_collectives
 from zbench.spec.engine import EngineSpec
 
 STANDALONE_THRESHOLD = 1 << 17  # elements from which a copy costs the CPU more than a collective of its own
@@ -52,7 +52,7 @@ class Instruments:
     wrap_collectives: Callable[[Collectives], Collectives] = lambda inner: inner
     wrap_adam: Callable[[AdamBackend], AdamBackend] = lambda inner: inner
     memories: Callable[[torch.device], Memories] = Memories.of
-    transport: Callable[[dist.ProcessGroup | None, Memory, Memory], Transport] = choose_collectives
+    transport: ChooseTransport = choose_collectives
 
 
 def build_engine(
@@ -75,12 +75,12 @@ def build_engine(
     instruments = instruments or Instruments()
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     memories = instruments.memories(device)
-    transport = instruments.transport(process_group, memories.local, memories.host)
+    transport = instruments.transport(process_group, memories.local, memories.host, spec.shard_group_size)
     collectives = instruments.wrap_collectives(transport)
     groups = make_groups(model, settings.hyperparameters(spec), settings.overrides(spec))
     scaling = settings.scaling(spec)
     count = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    share = settings.share(spec, memories, count, collectives.world_size)
+    share = settings.share(spec, memories, count, collectives)
     counting, clip = settings.accumulation(spec), settings.clip(spec)
     policies = Policies(counting, clip, scaling, share, collectives, transport.close)
     prepare(model, dtype, buffers, collectives)
@@ -170,7 +170,7 @@ class _CoreBuilder:
         return plan_layout(
             sizes,
             groups,
-            world_size=self.collectives.world_size,
+            shards=self.collectives.shards,
             block_size=reduce if one_block else min(reduce, gather),
             bucket_size=reduce,
             standalone_threshold=1 if one_block else self._standalone_threshold,
@@ -227,7 +227,10 @@ class _CoreBuilder:
         assumptions = StepAssumptions(
             lambda: gradients.contributed, policies.unclipped_scale, self._needs_norm
         )
-        chosen = SpeculationSettings(spec.sub_group_size, spec.optimizer_threads, spec.rollback, offloaded)
+        alone = self.collectives.world_size == 1
+        chosen = SpeculationSettings(
+            spec.sub_group_size, spec.optimizer_threads, spec.rollback, offloaded, alone
+        )
         return speculate(optimizer, adam, parameters, param_infos, assumptions, chosen)
 
 

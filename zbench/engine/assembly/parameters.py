@@ -87,7 +87,7 @@ class ReplicatedBuilder(ParameterBuilder):
     """Builds ReplicatedParameters."""
 
     def groups(self, param_infos: Sequence[ParamInfo]) -> GroupPlan:
-        alignment = self.collectives.world_size * NORM_CHUNK
+        alignment = self.collectives.shards * NORM_CHUNK
         return replicated_groups(
             param_infos, self.settings.dtype, alignment, self.settings.standalone_threshold
         )

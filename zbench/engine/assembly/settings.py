@@ -18,6 +18,7 @@ from zbench.engine.policies import (
     MultiBackward,
     Unmanaged,
 )
+from zbench.engine.protocols import Collectives
 from zbench.engine.speculative.threads import threads_for
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
@@ -61,7 +62,7 @@ def overrides(spec: EngineSpec) -> dict[str, ParamGroup]:
     return {p: group.model_dump(exclude_none=True) for p, group in spec.param_groups.items()}
 
 
-def share(spec: EngineSpec, memories: Memories, parameters: int, world_size: int) -> OffloadRatio:
+def share(spec: EngineSpec, memories: Memories, parameters: int, comm: Collectives) -> OffloadRatio:
     """Return what decides the share of the optimizer state, of so many parameters, that is offloaded."""
     if spec.offload_optimizer == "none":
         return OffloadRatio(0.0)
@@ -69,9 +70,9 @@ def share(spec: EngineSpec, memories: Memories, parameters: int, world_size: int
         return OffloadRatio(spec.offload_ratio)
     threads, device = torch.get_num_threads(), memories.local.device
     if spec.offload_schedule == "speculative":
-        threads, _ = threads_for(spec.optimizer_threads, device, alone=world_size == 1)
+        threads, _ = threads_for(spec.optimizer_threads, device, alone=comm.world_size == 1)
     dtype, moments = DTYPES[spec.dtype], DTYPES[spec.optimizer.moments_dtype]
     costs = partial(
-        measure_offload_costs, parameters // world_size, memories.host, device, dtype, moments, threads
+        measure_offload_costs, parameters // comm.shards, memories.host, device, dtype, moments, threads
     )
     return MeasuredRatio(costs, torch.cuda.synchronize if device.type == "cuda" else lambda: None)

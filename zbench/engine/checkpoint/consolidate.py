@@ -24,7 +24,7 @@ class Consolidator:
             if s.flat < layout.spans[s.parameter].stop:  # not padding alone
                 self._segments[s.parameter].append(s)
         self._pieces = {
-            i: [(i, rank, at, length) for _, rank, _, at, length in layout.runs(span, layout.blocks)]
+            i: [(i, shard, at, length) for _, shard, _, at, length in layout.runs(span, layout.blocks)]
             for i, span in enumerate(() if shard.keeps_all else layout.spans)
         }
 
@@ -58,14 +58,14 @@ class Consolidator:
         if self.shard.keeps_all:
             return [values.clone() for values in own.split([spans[i].numel for i in batch])]  # type: ignore[no-untyped-call]
         pieces = [piece for i in batch for piece in self._pieces[i]]
-        taken = [0] * self.collectives.world_size
-        for _, rank, _, length in pieces:
-            taken[rank] += length
+        taken = [0] * self.shard.layout.shards
+        for _, shard, _, length in pieces:
+            taken[shard] += length
         sent = own.new_zeros(max(taken))
         sent[: own.numel()] = own
-        gathered = self.collectives.all_gather_small(sent, _WHOLE)
+        gathered = self.collectives.gather_shards(sent, _WHOLE)
         found, taken = {i: own.new_empty(spans[i].numel) for i in batch}, [0] * len(taken)
-        for i, rank, at, length in pieces:
-            found[i][at : at + length] = gathered[rank, taken[rank] : taken[rank] + length]
-            taken[rank] += length
+        for i, shard, at, length in pieces:
+            found[i][at : at + length] = gathered[shard, taken[shard] : taken[shard] + length]
+            taken[shard] += length
         return [found[i] for i in batch]

@@ -69,12 +69,23 @@ class Summarizer:
         flags = torch.tensor([*missing, *numbers], dtype=torch.float64)
         wanted = norm or self._always
         sums = self._square_sums() if wanted else flags.new_empty(0)
-        gathered = self.collectives.all_gather_small(torch.cat([sums, flags]), _SUMMARY)
-        sums, flags, numbers_of = gathered.split([sums.numel(), len(contributed), len(numbers)], dim=1)  # type: ignore[no-untyped-call]
+        sums, flags = self._gathered(sums, flags)
+        flags, numbers_of = flags.split([len(contributed), len(numbers)], dim=1)  # type: ignore[no-untyped-call]
         terms.check(numbers_of, self.agreement)
         inactive = (flags != 0).all(dim=0).tolist()
         active = [not nowhere for nowhere in inactive]
         return Summary(self._sum(sums.reshape(-1)) if wanted else None, active)
+
+    def _gathered(self, sums: Tensor, flags: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sums of every shard [N, chunks] and the flags of every rank [W, n]: in one message where
+        each rank keeps a shard of its own.
+        """
+        comm = self.collectives
+        if comm.shards < comm.world_size:
+            flags = comm.all_gather_small(flags, _SUMMARY)
+            return comm.gather_shards(sums, _SUMMARY), flags
+        gathered = comm.all_gather_small(torch.cat([sums, flags]), _SUMMARY)
+        return gathered[:, : sums.numel()], gathered[:, sums.numel() :]
 
     def _sum(self, sums: Tensor) -> float:
         return sum_in_order(torch.index_select(sums, 0, self._order, out=self._ordered))
@@ -121,13 +132,13 @@ def chunk_square_sums(backend: AdamBackend, gradients: Sequence[Tensor], out: Se
 
 
 def canonical_order(layout: Layout) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """Return the position in [rank, local chunk] order of each chunk in registration order."""
+    """Return the position in [shard, local chunk] order of each chunk in registration order."""
     place = np.empty(layout.length // NORM_CHUNK, dtype=np.int64)
-    local_chunks = place.size // layout.world_size
+    local_chunks = place.size // layout.shards
     for block in layout.blocks:
-        begin, size = block.start // NORM_CHUNK, block.length // NORM_CHUNK // layout.world_size
-        local = begin // layout.world_size + np.arange(size)
-        ranks = np.arange(layout.world_size)[:, None] * local_chunks
-        place[begin : begin + size * layout.world_size] = (ranks + local).reshape(-1)
+        begin, size = block.start // NORM_CHUNK, block.length // NORM_CHUNK // layout.shards
+        local = begin // layout.shards + np.arange(size)
+        shards = np.arange(layout.shards)[:, None] * local_chunks
+        place[begin : begin + size * layout.shards] = (shards + local).reshape(-1)
     spans = [place[s.start // NORM_CHUNK : s.padded_stop // NORM_CHUNK] for s in layout.spans]
     return np.concatenate([place[:0], *spans])

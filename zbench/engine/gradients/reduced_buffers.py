@@ -42,7 +42,7 @@ class ReducedGradientBuffer:
         self._first = first
 
     def target(self, bucket: Bucket) -> Tensor:
-        """Return a float32 tensor whose first bucket.length / world_size elements the reduction writes."""
+        """Return a float32 tensor whose first bucket.length / shards elements the reduction writes."""
         return self._writer(bucket).target(self._place(bucket), first=self._first)
 
     def store(self, bucket: Bucket, target: Tensor) -> Work | None:

@@ -13,7 +13,7 @@ def split_layout(layout: Layout, share: float) -> tuple[Layout, int]:
     The bucket at the boundary is cut in two; nothing else moves. The device keeps the rest, whose gradients
     backward produces last.
     """
-    alignment = layout.world_size * NORM_CHUNK
+    alignment = layout.shards * NORM_CHUNK
     wanted = round(share * layout.length / alignment) * alignment
     buckets: list[Bucket] = []
     blocks = list(layout.blocks)

@@ -30,13 +30,14 @@ from zbench.engine.speculative.worker import UpdateWorker
 @dataclass(frozen=True, slots=True)
 class SpeculationSettings:
     """sub_group_size: the most elements per update. offloaded_buckets: so many buckets, the first to be
-    reduced, have their optimizer state in CPU memory.
+    reduced, have their optimizer state in CPU memory. alone: the world is one rank.
     """
 
     sub_group_size: int
     threads: int | Literal["auto"]
     rollback: Literal["double_buffer", "journal"]
     offloaded_buckets: int
+    alone: bool
 
 
 def speculate(
@@ -68,7 +69,7 @@ def speculate(
     late = {g.index for of_bucket in subgroups for g in of_bucket} - {g.index for g in ahead}
     updates = Updates(optimizer, parameters, rollback, squares)
     device = param_infos[0].parameter.device if param_infos else torch.device("cpu")
-    count, processors = threads_for(settings.threads, device, alone=shard.layout.world_size == 1)
+    count, processors = threads_for(settings.threads, device, alone=settings.alone)
     worker = UpdateWorker(count, processors, _SubgroupNames(subgroups, param_infos).describe)
     return Speculative(updates, worker, parameters, backend, subgroups, late, assumptions)
 

@@ -17,9 +17,14 @@ from zbench.engine.transport.scratch import ScratchPool
 class GroupCollectives(ABC):
     """Collectives over one process group, with receive buffers that are kept between calls."""
 
-    def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
+    def __init__(self, group: dist.ProcessGroup, device: torch.device, shards: int | None = None) -> None:
+        """shards: what reductions are scattered into; as many as ranks where it is None. Gathers are among
+        all ranks.
+        """
         self.group, self.device = group, device
         self.rank, self.world_size = dist.get_rank(group), dist.get_world_size(group)
+        self.shards = self.world_size if shards is None else shards
+        self.shard = self.rank % self.shards
         self.scratch = ScratchPool(device)
         store = group.get_group_store()
         # The same number on every rank: all make their engines together.
@@ -48,6 +53,9 @@ class GroupCollectives(ABC):
             self.all_gather(gathered.view(-1), tag).wait()
         return gathered.cpu()
 
+    def gather_shards(self, values: Tensor, tag: Tag) -> Tensor:
+        return self.all_gather_small(values, tag)
+
     def broadcast(self, tensor: Tensor, source: int) -> Work:
         return launched(dist.broadcast(tensor, group_src=source, group=self.group, async_op=True))
 
@@ -73,6 +81,14 @@ class GroupCollectives(ABC):
 def _end(comm: "weakref.ref[GroupCollectives]") -> None:
     if (alive := comm()) is not None:
         alive.end()
+
+
+def overlap(one: Tensor, other: Tensor) -> bool:
+    """Whether two dense tensors share memory; asked of storages, as a fake tensor has no address."""
+    storages = [t.untyped_storage()._cdata for t in (one, other)]
+    begin, other_begin = (t.storage_offset() * t.element_size() for t in (one, other))
+    shared = begin < other_begin + other.nbytes and other_begin < begin + one.nbytes
+    return storages[0] == storages[1] and shared
 
 
 def launched(work: dist.Work | None) -> Work:

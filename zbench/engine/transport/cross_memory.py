@@ -16,7 +16,7 @@ from torch import Tensor
 from zbench.engine.adam.sums import sum_memory
 from zbench.engine.protocols import Work
 from zbench.engine.transport.agreement import Call, OtherCallError
-from zbench.engine.transport.base import GroupCollectives
+from zbench.engine.transport.base import GroupCollectives, overlap
 from zbench.engine.transport.probe import PeerProcesses
 from zbench.engine.transport.remote_memory import read_memory
 from zbench.engine.transport.sockets import PeerSockets
@@ -29,14 +29,24 @@ _FAILED = 0
 class CrossMemoryCollectives(GroupCollectives):
     """Reductions and gathers have a worker thread each, so they need no order relative to one another."""
 
-    def __init__(self, group: dist.ProcessGroup, device: torch.device, found: PeerProcesses) -> None:
-        super().__init__(group, device)
+    def __init__(
+        self,
+        group: dist.ProcessGroup,
+        device: torch.device,
+        found: PeerProcesses,
+        shards: int | None = None,
+    ) -> None:
+        super().__init__(group, device, shards)
         self.pids, self._channels = found.pids, found.channels
         self._others = [r for r in range(self.world_size) if r != self.rank]
         self._threads = WorkerThread("reductions"), WorkerThread("gathers")
 
     def _reduce_scatter(self, send: Tensor, out: Tensor, call: Call) -> Work:
-        return self._submit(0, send, partial(self._reduce, send, out), call)
+        """Where `out` lies in `send` and replicas read that part, too, it is written after they have."""
+        if self.shards == self.world_size or not overlap(send, out):
+            return self._submit(0, send, partial(self._reduce, send, out), call)
+        sums = torch.empty_like(out)
+        return self._submit(0, send, partial(self._reduce, send, sums), call, partial(out.copy_, sums))
 
     def _all_gather(self, flat: Tensor, call: Call) -> Work:
         return self._submit(1, flat, partial(self._gather, flat), call)
@@ -51,12 +61,19 @@ class CrossMemoryCollectives(GroupCollectives):
             index.close()
             channel.close()
 
-    def _submit(self, index: int, shared: Tensor, read: Callable[[Sequence[int]], None], call: Call) -> Work:
+    def _submit(
+        self,
+        index: int,
+        shared: Tensor,
+        read: Callable[[Sequence[int]], None],
+        call: Call,
+        finish: Callable[[], object] = lambda: None,
+    ) -> Work:
         """Queue a collective: exchange the address of `shared`, call `read` with all ranks' addresses,
-        confirm.
+        confirm, and call `finish` when all ranks have.
         """
         tell = partial(self._tell, self._channels[index], call)
-        return self._threads[index].submit(partial(_run_collective, tell, shared, read))
+        return self._threads[index].submit(partial(_run_collective, tell, shared, read, finish))
 
     def _tell(self, channel: PeerSockets, call: Call, value: int) -> list[int]:
         """Return every rank's value in this call."""
@@ -75,8 +92,8 @@ class CrossMemoryCollectives(GroupCollectives):
         receive buffers of the others are small and freed at once, so they do not add to the peak of
         activation memory.
         """
-        mine = send.chunk(self.world_size)[self.rank]
-        offset, size = self.rank * mine.nbytes, send.element_size()
+        mine = send.chunk(self.shards)[self.shard]
+        offset, size = self.shard * mine.nbytes, send.element_size()
         length = min(_PIECE // size, mine.numel())
         lands = send.dtype == out.dtype and out.data_ptr() != mine.data_ptr()
         buffer = send.new_empty((len(self._others) - lands) * length)
@@ -97,7 +114,10 @@ class CrossMemoryCollectives(GroupCollectives):
 
 
 def _run_collective(
-    tell: Callable[[int], list[int]], shared: Tensor, read: Callable[[Sequence[int]], None]
+    tell: Callable[[int], list[int]],
+    shared: Tensor,
+    read: Callable[[Sequence[int]], None],
+    finish: Callable[[], object],
 ) -> None:
     addresses = tell(shared.data_ptr())
     error: Exception | None = None
@@ -110,3 +130,4 @@ def _run_collective(
         raise error
     if _FAILED in answers:
         raise RuntimeError(f"rank {answers.index(_FAILED)} could not read the memory of another rank")
+    finish()

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from torch import Tensor
 
 from zbench.engine.protocols import Copy, Memory, Tag, Work
-from zbench.engine.transport.cross_memory import CrossMemoryCollectives
-from zbench.engine.transport.gloo import GlooCollectives
+from zbench.engine.transport.base import GroupCollectives
+from zbench.engine.transport.hybrid import HybridCollectives
 from zbench.engine.transport.scratch import StagingPool
 from zbench.engine.transport.worker_thread import QueuedWork, WorkerThread
 from zbench.engine.transport.works import Done
@@ -20,8 +20,9 @@ class HostStagedCollectives:
     Reductions and gathers have a thread each, as they need no order relative to one another.
     """
 
-    def __init__(self, inner: GlooCollectives | CrossMemoryCollectives, host: Memory) -> None:
+    def __init__(self, inner: GroupCollectives | HybridCollectives, host: Memory) -> None:
         self.rank, self.world_size, self.agreement = inner.rank, inner.world_size, inner.agreement
+        self.shard, self.shards = inner.shard, inner.shards
         self._inner, self._host = inner, host
         self._staging = StagingPool(host)
         self._reductions, self._gathers = WorkerThread("staged reductions"), WorkerThread("staged gathers")
@@ -38,13 +39,16 @@ class HostStagedCollectives:
     def all_gather(self, flat: Tensor, tag: Tag) -> Work:
         buffers = [self._staging.take(flat.numel(), flat.dtype)]
         gathered = buffers[0][: flat.numel()]
-        mine, here = (t.chunk(self.world_size)[self.rank] for t in (flat, gathered))
+        mine, here = (t.chunk(self.shards)[self.shard] for t in (flat, gathered))
         copy = self._host.copy_in(mine, here)
         call = self._gathers.submit(lambda: (copy.wait(), self._inner.all_gather(gathered, tag).wait()))
         return _Staged(call, copy, lambda: self._bring_back(gathered, flat, buffers))
 
     def all_gather_small(self, values: Tensor, tag: Tag) -> Tensor:
         return self._inner.all_gather_small(values.cpu(), tag)
+
+    def gather_shards(self, values: Tensor, tag: Tag) -> Tensor:
+        return self._inner.gather_shards(values.cpu(), tag)
 
     def broadcast(self, tensor: Tensor, source: int) -> Work:
         values = tensor.cpu()

@@ -19,9 +19,13 @@ class ProcessGroupCollectives(GroupCollectives):
     """
 
     def __init__(
-        self, group: dist.ProcessGroup, device: torch.device, gathers: dist.ProcessGroup | None = None
+        self,
+        group: dist.ProcessGroup,
+        device: torch.device,
+        gathers: dist.ProcessGroup | None = None,
+        shards: int | None = None,
     ) -> None:
-        super().__init__(group, device)
+        super().__init__(group, device, shards)
         self._gathers = gathers or group
 
     def close(self) -> None:
@@ -31,6 +35,7 @@ class ProcessGroupCollectives(GroupCollectives):
             self._gathers = self.group
 
     def _reduce_scatter(self, send: Tensor, out: Tensor, call: Call) -> Work:
+        send = send.repeat(self.world_size // self.shards) if self.shards < self.world_size else send
         buffer = self.scratch.take(send.numel(), send.dtype)
         received = buffer[: send.numel()]
         work = dist.all_to_all_single(received, send, group=self.group, async_op=True)
