@@ -31,10 +31,14 @@ def test_kinds(error: BaseException, kind: str) -> None:
         (ValueError("first line\nsecond"), "ValueError: first line"),
         (MemoryError(), "MemoryError"),
         (UsageError("engine.engine: cannot"), "engine.engine: cannot"),
+        (
+            UsageError("no loss; expected:\n    loss = model(*batch)\n"),
+            "no loss; expected:\n    loss = model(*batch)",
+        ),
         (RuntimeError("\n\n  late  "), "RuntimeError: late"),
     ],
 )
-def test_messages_are_one_line(error: BaseException, message: str) -> None:
+def test_messages_are_one_line_but_for_advice(error: BaseException, message: str) -> None:
     assert message_of(error) == message
 
 

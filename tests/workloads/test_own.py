@@ -60,6 +60,8 @@ class Stream(IterableDataset):
 class Words(Dicts):
     def __getitem__(self, k): return {"x": "word"}
 
+def output_loss(output, target): return (output - target).square().mean()
+
 def empty():
     return TensorDataset(X[:0])
 """
@@ -144,6 +146,10 @@ def test_the_contract_is_shown_where_it_is_not_met(base_dir: Path) -> None:
     said = r"expected a scalar loss, got a tensor of shape \(4, 1\)(.|\n)*make_batch"
     with pytest.raises(UsageError, match=said):
         unfit.loss(unfit.make_model(), unfit.batch(0, 0, 0))
+    taken_otherwise = load(base_dir, "mine:Plain", "mine:pairs", loss="mine:output_loss")
+    said = r"output_loss\(model: Plain, batch: tuple\) failed with TypeError(.|\n)*function\(model, batch\)"
+    with pytest.raises(UsageError, match=said):
+        taken_otherwise.loss(made.make_model(), made.batch(0, 0, 0))
 
 
 TINY = {"n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 64, "n_positions": 32}

@@ -21,7 +21,7 @@ from zbench.launch.events import (
 )
 from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary, best, point, summarize
-from zbench.report.printable import printable, printable_lines
+from zbench.report.printable import printable
 from zbench.report.screen import Screen
 from zbench.report.text import (
     OUTCOME_STYLE,
@@ -97,7 +97,8 @@ def record_line(record: Record, axes: Sequence[str] = ()) -> Text:
     text = Text.assemble((f"{outcome_text(record):8}", OUTCOME_STYLE[outcome_text(record)]), where)
     text.append(f" #{record.repeat + 1}", "dim")
     if record.outcome != "ok":
-        return text.append(f"  {printable_lines(record.error.message) if record.error else ''}")
+        why = record.error.message.strip().split("\n")[0] if record.error else ""
+        return text.append(f"  {printable(why)}")
     if record.timing is not None:
         text.append(f"  {rate_text(record.timing.tokens_per_s)} tokens/s")
     if record.memory is not None:

@@ -27,6 +27,7 @@ _PEER_SILENT = (
     "Application timeout",
 )
 _LONGEST = 400
+_LONGEST_ADVICE = 2000
 
 
 def kind_of(error: BaseException) -> Kind:
@@ -45,12 +46,19 @@ def kind_of(error: BaseException) -> Kind:
 
 
 def message_of(error: BaseException) -> str:
-    """Return one line: the error's own words, with its type where they do not explain themselves."""
+    """Return one line: the error's own words, with its type where they do not explain themselves.
+
+    A UsageError is told whole: it may show, over several lines, what was expected.
+    """
+    if isinstance(error, UsageError):
+        return _shortened(str(error).strip(), _LONGEST_ADVICE)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = lines[0] if lines else ""
-    if not isinstance(error, UsageError):
-        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    name = type(error).__name__
+    return _shortened(f"{name}: {lines[0]}" if lines else name, _LONGEST)
+
+
+def _shortened(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def report(error: BaseException, stem: str, who: int | str) -> None:

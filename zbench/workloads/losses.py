@@ -31,10 +31,21 @@ def language_model_loss(model: nn.Module, batch: Batch) -> Any:
 
 
 def own_loss(function: Callable[..., Any], *, names: tuple[str, ...]) -> LossFunction:
-    """Return the user's function, which sees a batch as the data made it: a tuple, or a dict of tensors."""
+    """Return the user's function, which sees a batch as the data made it: a tuple, or a dict of tensors.
+
+    Where it takes something else, such as (output, target), its mistake is told with the contract.
+    """
 
     def compute(model: nn.Module, batch: Batch) -> Any:
-        return function(model, dict(zip(names, batch, strict=True)) if names else batch)
+        given = dict(zip(names, batch, strict=True)) if names else batch
+        try:
+            return function(model, given)
+        except (TypeError, AttributeError) as error:
+            called = getattr(function, "__name__", "the function")
+            shown = f"{called}(model: {type(model).__name__}, batch: {type(given).__name__})"
+            raise UsageError(
+                f"workload.loss: {shown} failed with {type(error).__name__}: {error}; {CONTRACT}"
+            ) from error
 
     return compute
 
