@@ -19,7 +19,7 @@ class AccidentError(Exception):
 def disturb(kinds: str, engine: Engine, data: models.Batch, *, first: bool, last: bool | None) -> None:
     """Do what `kinds` (names, by comma) says, before a backward that is the step's `first` or not."""
     for kind in kinds.split(","):
-        if kind in ("backward", "interrupt", "write") and not first:
+        if kind in ("backward", "interrupt", "write", "discard") and not first:
             continue  # it would cost the step the backwards before it, or is refused after them
         DISTURBANCES[kind](engine, data, last)
 
@@ -78,6 +78,12 @@ def _own(module: nn.Module) -> Iterator[Tensor]:
             yield value
 
 
+def discard(engine: Engine, data: models.Batch, last: bool | None) -> None:
+    """Discard a step of which everything has been reduced, and may still be on its way."""
+    engine.backward(models.loss(engine.model, data), None if last is None else True)
+    engine.zero_grad()
+
+
 def misuse(engine: Engine, data: models.Batch, last: bool | None) -> None:
     """Call out of turn: all of it is refused, and says what to do."""
     policies = engine._policies.accumulation
@@ -94,6 +100,7 @@ DISTURBANCES = {
     "evaluate": evaluate,
     "read": read,
     "write": write,
+    "discard": discard,
     "misuse": misuse,
 }
 

@@ -20,7 +20,7 @@ from zbench.spec.engine import EngineSpec
 
 HARMLESS = [name for name in disturbances.DISTURBANCES if name != "write"]  # refused after a backward
 KINDS = [*HARMLESS, *[""] * len(HARMLESS)]
-FATAL = ("backward", "interrupt")  # they cost the step the backwards before them
+FATAL = ("backward", "interrupt", "discard")  # they cost the step the backwards before them
 FROZEN = {"gpt": "norm", "odd-together": "last", "wandering": "last"}  # the layer that is frozen at times
 Micros = list[list[models.Batch]]
 

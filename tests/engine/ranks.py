@@ -35,9 +35,14 @@ class RankError(AssertionError):
 class RankPool:
     """`size` processes with a gloo group for every smaller world; `run` calls a function on the first few."""
 
-    def __init__(self, size: int, timeout: float = 120.0, *, fork_here: bool = False) -> None:
-        """fork_here: fork ranks from this process, which must not have computed anything."""
+    def __init__(
+        self, size: int, timeout: float = 120.0, *, fork_here: bool = False, grace: float | None = None
+    ) -> None:
+        """fork_here: fork ranks from this process, which must not have computed anything. grace: how many
+        seconds the other ranks have left to answer when one has failed [timeout].
+        """
         self.size, self.timeout, self._fork_here = size, timeout, fork_here
+        self._grace = timeout if grace is None else grace
         self._processes: list[BaseProcess] = []
         self._pipes: list[Connection] = []
 
@@ -67,8 +72,9 @@ class RankPool:
             pipe.send((world_size, function, args, kwargs))
         answers: dict[int, tuple[bool, Any]] = {}
         while len(answers) < world_size:
-            ready = wait([p for k, p in enumerate(pipes) if k not in answers], timeout=self.timeout)
             failed = next((a for ok, a in answers.values() if not ok), None)
+            patience = self.timeout if failed is None else self._grace
+            ready = wait([p for k, p in enumerate(pipes) if k not in answers], timeout=patience)
             if not ready:
                 self.close()
                 raise RankError(failed or f"{function}: no answer from some rank after {self.timeout} s")

@@ -81,7 +81,8 @@ MODELS = ["mlp", "mlp", "gpt", "odd-together", "wandering"]
 CHANGES = ["nothing", "schedule"]
 FREEZING = ["nothing", "schedule", "thaw"]
 UNFREEZING = [*FREEZING, "unfreeze"]  # frozen values are in the engine's dtype, plain PyTorch's in float32
-DISTURBANCES = ["", "", "backward", "interrupt", "forward", "evaluate", "read", "write", "evaluate,backward"]
+DISTURBANCES = ["", "", "backward", "interrupt", "forward", "evaluate", "read", "write", "discard"]
+DISTURBANCES += ["discard,backward", "evaluate,backward"]
 
 
 def drawn(seed: int) -> Case:

@@ -1,204 +1,195 @@
-"""Removes each wait of the engine in turn and runs far-memory schedules: each removal must make one fail.
+"""Removes each wait of the engine in turn and runs the far-memory schedules that reach it: one must fail.
 
-    python -m tests.engine.far_memory.mutate_waits             # every wait that can be missed
-    python -m tests.engine.far_memory.mutate_waits masters     # those in files whose path contains the word
-    python -m tests.engine.far_memory.mutate_waits --all       # also those that `waits.py` gives a reason for
+    python -m tests.engine.far_memory.mutate_waits                # every wait without a known result
+    python -m tests.engine.far_memory.mutate_waits masters kinds  # in files whose path has one of the words
+    python -m tests.engine.far_memory.mutate_waits --afresh       # also those with a known result
+    python -m tests.engine.far_memory.mutate_waits --minutes 10   # stop then; the next call goes on
 
-The working tree is not touched: an import hook removes the call in the test processes. `waits.py` lists every
-wait; one that no schedule misses needs a reason there, and is else `SURVIVED`: the exit code is 1 then.
+Results are in `results/benchmarks/waits.json`, one for each wait, and on the page `waits.md` beside it. A
+result holds until the file that has the wait changes. `waits.py` lists every wait; one that no schedule
+misses needs a reason there, and is else `survived`: the exit code is 1 then, and 3 where the time was over.
+
+The working tree is not touched: the functions of a fork of this process get other code.
 """
 
 import argparse
-import ast
-import importlib.abc
-import importlib.machinery
-import importlib.util
+import hashlib
+import json
 import os
 import signal
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
-from importlib.machinery import ModuleSpec
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import CodeType
 
+from tests.engine.far_memory.lattice import ROWS
+from tests.engine.far_memory.wait_sites import ENGINE, ROOT, Site, sites
 from tests.engine.far_memory.waits import REASONS
 
-ROOT = Path(__file__).resolve().parents[3]
-ENGINE = ROOT / "zbench" / "engine"
-NAMES = {
-    *("wait", "release", "settle", "collect", "_arrive", "_let_go", "_collect"),
-    *("synchronize", "wait_stream", "wait_event", "record_stream"),
-    *("_complete_down_to", "_reuse_scratch"),
-}
-WITH_ARGUMENTS = {"wait_stream", "wait_event", "record_stream", "_complete_down_to", "_reuse_scratch"}
-SCHEDULES, AT_ONCE = 10 * 18, 9
-NOTICED = 9  # exit code
-PATIENCE = 900.0  # seconds
+PAGE = ROOT / "results" / "benchmarks" / "waits.md"
+REACHED = ROOT / "build" / "reached_waits.json"
+SO_FAR = ROOT / "build" / "waits"  # a file for each process, with what the page does not have yet
+RECORDED = 3 * len(ROWS)  # schedules of which it is recorded what they reach
+AT_ONCE = 30
+MOST = 40  # schedules that are tried for one wait
+SURVIVED, UNREACHED, KEPT = "survived", "unreached", "kept"
 
 
 @dataclass(frozen=True)
-class Site:
-    """A call that waits, or a wait that is handed on to be called (`submit(copy.wait)`). number: of those
-    with the same text in the same file.
+class Result:
+    """file: digest of the file that has the wait. noticed: what failed, "" if nothing did. tried, reached:
+    schedules that would be run without the wait, and that reach it.
     """
 
-    path: Path
-    line: int
-    column: int
-    text: str
-    number: int
+    key: str
+    file: str
+    noticed: str
+    tried: int
+    reached: int
 
     @property
-    def name(self) -> str:
-        return str(self.path.relative_to(ENGINE))
-
-    @property
-    def module(self) -> str:
-        return ".".join(self.path.relative_to(ROOT).with_suffix("").parts)
-
-    @property
-    def key(self) -> str:
-        return f"{self.name} {self.text}" + (f" #{self.number}" if self.number > 1 else "")
+    def verdict(self) -> str:
+        """Return the wait's verdict in a word."""
+        if self.noticed:
+            return "caught"
+        if REASONS.get(self.key):
+            return KEPT
+        return SURVIVED if self.reached else UNREACHED
 
 
-def sites() -> Iterator[Site]:
-    """Yield every wait in the engine, in the order of files and lines."""
-    for path in sorted(ENGINE.rglob("*.py")):
-        found = [wait for node in ast.walk(ast.parse(path.read_text())) for wait in _waits(node)]
-        seen: Counter[str] = Counter()
-        for node in sorted(found, key=lambda node: (node.lineno, node.col_offset)):
-            text = ast.unparse(node)
-            seen[text] += 1
-            yield Site(path, node.lineno, node.col_offset, text, seen[text])
+def known() -> dict[str, Result]:
+    """Return the results so far."""
+    found: dict[str, Result] = {}
+    for file in (PAGE.with_suffix(".json"), *sorted(SO_FAR.glob("*.json"))):
+        if file.exists():
+            found |= {one["key"]: Result(**one) for one in json.loads(file.read_text())}
+    return found
 
 
-def _waits(node: ast.AST) -> Iterator[ast.expr]:
-    """Yield a call if it waits, and those of its arguments that are waits."""
-    if isinstance(node, ast.Call):
-        yield from (a for a in node.args if isinstance(a, ast.Attribute) and a.attr == "wait")
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        if name in NAMES and bool(node.args) == (name in WITH_ARGUMENTS):
-            yield node
+def publish(results: dict[str, Result]) -> None:
+    """Write the results of the waits that there are, and their page."""
+    ordered = [results[site.key] for site in sites() if site.key in results]
+    _write(PAGE.with_suffix(".json"), ordered)
+    PAGE.write_text(page(ordered))
 
 
-class _Without(ast.NodeTransformer):
-    """Takes the wait at one place out of a module."""
-
-    def __init__(self, site: Site) -> None:
-        self._site = site
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        place = getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
-        if place == (self._site.line, self._site.column) and ast.unparse(node) == self._site.text:
-            nothing = "None" if isinstance(node, ast.Call) else "lambda: None"
-            if isinstance(node, ast.Expr):
-                return self.generic_visit(node)
-            return ast.copy_location(ast.parse(nothing, mode="eval").body, node)
-        return self.generic_visit(node)
+def _write(file: Path, results: Iterable[Result]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    draft = file.with_suffix(".new")
+    draft.write_text("[\n" + ",\n".join(json.dumps(asdict(result)) for result in results) + "\n]\n")
+    os.replace(draft, file)
 
 
-class _Loader(importlib.machinery.SourceFileLoader):
-    def __init__(self, name: str, path: str, site: Site) -> None:
-        super().__init__(name, path)
-        self._site = site
-
-    def get_code(self, name: str) -> CodeType:
-        tree = _Without(self._site).visit(ast.parse(self.get_data(self.path)))
-        return compile(ast.fix_missing_locations(tree), self.path, "exec")
-
-
-class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the engine's modules beside this file, one of them without a wait."""
-
-    def __init__(self, site: Site | None) -> None:
-        self._site = site
-
-    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
-        base = ROOT.joinpath(*name.split("."))
-        for file, folder in ((base.with_suffix(".py"), None), (base / "__init__.py", [str(base)])):
-            if name.split(".")[0] == "zbench" and file.exists():
-                loader = None
-                if self._site is not None and name == self._site.module:
-                    loader = _Loader(name, str(file), self._site)
-                return importlib.util.spec_from_file_location(
-                    name, file, loader=loader, submodule_search_locations=folder
-                )
-        return None
+def page(results: list[Result]) -> str:
+    """Return the results as Markdown."""
+    verdicts = [result.verdict for result in results]
+    counts = ", ".join(f"{verdicts.count(v)} {v}" for v in sorted(set(verdicts)))
+    lines = [
+        "# Every wait of the engine, removed",
+        "",
+        "Written by `python -m tests.engine.far_memory.mutate_waits`: each wait is removed in turn, and the",
+        "far-memory schedules that reach it are run until one fails ([how](../../docs/device.md)).",
+        "",
+        f"**{len(results)} waits: {counts}.** Kept: no schedule misses it;",
+        "`tests/engine/far_memory/waits.py` says why it is there.",
+        "",
+        "| wait | verdict | schedules that reach it | what failed first, or the reason |",
+        "|---|---|---|---|",
+    ]
+    for result in results:
+        says = result.noticed or REASONS.get(result.key, "")
+        name, _, text = result.key.partition(" ")
+        lines.append(f"| {name} `{text}` | {result.verdict} | {result.reached} | {_cell(says)} |")
+    return "\n".join(lines) + "\n"
 
 
-def noticed(site: Site | None) -> bool:
-    """Whether a schedule fails without this wait; a hang counts. In a fork of this process."""
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 - until the process ends
-        code = 0
-        try:
-            sys.meta_path.insert(0, _Finder(site))
-            run_schedules()
-        except BaseException as error:
-            code = NOTICED
-            if site is None:
-                print(f"without any removal: {error}", file=sys.__stderr__, flush=True)
-        os._exit(code)
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            break
-        time.sleep(0.05)
-    os.killpg(child, signal.SIGKILL) if not ended else None
-    return not ended or status != 0
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")[:160]
 
 
-def run_schedules() -> None:
-    """Run the model of a device's streams, then schedules, until one fails."""
-    import torch
+def _digest(*paths: Path) -> str:
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
-    from tests.engine.far_memory.lattice import check, drawn
-    from tests.engine.far_memory.units import CHECKS
-    from tests.engine.ranks import RankPool
 
-    torch.set_num_threads(1)
-    for unit in CHECKS:
-        unit()
-    pool = RankPool(3, timeout=90.0, fork_here=True)
-    pool.run(3, "tests.engine.far_memory.cases:run", [])  # before this process computes references
+def _reached() -> dict[str, list[int]]:
+    """Return which schedules reach each wait; kept until a file of the engine or of these tests changes."""
+    from tests.engine.far_memory.wait_runs import reached
+
+    digest = _digest(*sorted(ENGINE.rglob("*.py")), Path(__file__).with_name("lattice.py"))
     try:
-        for begin in range(0, SCHEDULES, AT_ONCE):
-            check(pool, [drawn(seed) for seed in range(begin, begin + AT_ONCE)])
-    finally:
-        pool.close()
+        kept = json.loads(REACHED.read_text())
+    except (OSError, ValueError):
+        kept = {}
+    if kept.get("digest") != digest:
+        kept = {"digest": digest, "upto": 0, "reached": {site.key: [] for site in sites()}}
+    while kept["upto"] < RECORDED:
+        begin, kept["upto"] = kept["upto"], min(kept["upto"] + AT_ONCE, RECORDED)
+        print(f"schedules {begin} to {kept['upto']}, with every wait in place", flush=True)
+        for key, seeds in reached(range(begin, kept["upto"])).items():
+            kept["reached"][key] += seeds
+        REACHED.parent.mkdir(exist_ok=True)
+        REACHED.write_text(json.dumps(kept))
+    return dict(kept["reached"])
+
+
+def _seeds(reached: list[int], before: Result | None) -> list[int]:
+    """Return the schedules to run: first what failed last time, then spread over those that reach it."""
+    spread = [seed for start in range(10) for seed in reached[start::10]][:MOST]
+    failed = before.noticed.removeprefix("seed ").partition(":")[0] if before else ""
+    first = [seed for seed in spread if str(seed) in failed.split("/")]
+    return first + [seed for seed in spread if seed not in first]
+
+
+def _try(site: Site, reached: list[int], before: Result | None) -> Result:
+    from tests.engine.far_memory.wait_runs import noticed
+
+    seeds = _seeds(reached, before)
+    error = noticed(site, seeds).splitlines()
+    says = error[0] if error else ""
+    if len(error) > 1:  # a rank's traceback: its last line says what happened
+        says = f"{error[0]} {error[-1]}"
+    return Result(site.key, _digest(site.path), says[:240], len(seeds), len(reached))
 
 
 def main() -> int:
-    """Print a line for each wait; return 1 if one survived without a reason."""
+    """Print a line for each wait; return 1 if one survived without a reason, 3 if the time was over."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("word", nargs="?", default="", help="only files whose path contains this")
-    parser.add_argument("--all", action="store_true", help="also try those that have a reason")
+    parser.add_argument("words", nargs="*", default=[""], help="only files whose path contains one of these")
+    parser.add_argument("--afresh", action="store_true", help="also try waits with a known result")
+    parser.add_argument("--minutes", type=float, default=1e6, help="begin no wait after so long")
+    parser.add_argument(
+        "--share", default="0/1", help="`1/3`: of the waits, those of the second of 3 processes"
+    )
     options = parser.parse_args()
-    import torch  # once, for all forks
+    from tests.engine.far_memory.wait_runs import import_engine
 
-    importlib.import_module("torch.distributed")
-    importlib.import_module("torch._dynamo")
-    torch.set_num_threads(1)
-    if noticed(None):
-        raise SystemExit("the schedules fail with every wait in place")
-    counts: Counter[str] = Counter()
-    for site in sites():
-        reason = REASONS[site.key]
-        if options.word in site.name:
-            caught = (not reason or options.all) and noticed(site)
-            what = "caught" if caught else f"kept: {reason}" if reason else "SURVIVED"
-            counts[what.partition(":")[0]] += 1
-            print(f"{site.name}:{site.line}  {site.text}  {what}", flush=True)
-    print(", ".join(f"{count} {what}" for what, count in counts.items()))
-    return int(counts["SURVIVED"] > 0)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the forks are ended, too
+    import_engine()
+    results, deadline = known(), time.monotonic() + 60 * options.minutes
+    wanted = [site for site in sites() if any(word in site.name for word in options.words)]
+    if not options.afresh:
+        wanted = [s for s in wanted if s.key not in results or results[s.key].file != _digest(s.path)]
+    reached, tried = _reached() if wanted else {}, list[Result]()
+    number, of = map(int, options.share.split("/"))
+    wanted = wanted[number::of]
+    for done, site in enumerate(wanted):
+        if time.monotonic() > deadline:
+            print(f"{len(wanted) - done} waits are left: run it again")
+            publish(known())
+            return 3
+        result = _try(site, reached[site.key], results.get(site.key))
+        results[site.key] = result
+        tried.append(result)
+        _write(SO_FAR / f"{os.getpid()}.json", tried)
+        print(f"{site.name}:{site.line}  {site.text}  {result.verdict} {_cell(result.noticed)}", flush=True)
+    results = known()
+    publish(results)
+    open_ones = [r.key for r in results.values() if r.verdict in (SURVIVED, UNREACHED)]
+    print("\n".join(["still open:", *open_ones] if open_ones else ["every wait is needed, or has a reason"]))
+    return int(bool(open_ones))
 
 
 if __name__ == "__main__":

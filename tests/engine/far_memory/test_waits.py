@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.engine.far_memory.mutate_waits import sites
 from tests.engine.far_memory.units import CHECKS
+from tests.engine.far_memory.wait_sites import sites
 from tests.engine.far_memory.waits import REASONS
 
 
