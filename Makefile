@@ -48,8 +48,9 @@ bench: $(VENV)/.installed
 
 # Everything that needs a CUDA device: at most 25 minutes, and what passed is not run again (results/benchmarks/gpu.md).
 .PHONY: gpu
+BEGUN := $(shell date +%s)
 gpu: $(VENV)/.installed-test
-	$(BIN)/python -m zbench.bench.gpu $(GPU_FLAGS)
+	$(BIN)/python -m zbench.bench.gpu --since $(BEGUN) $(GPU_FLAGS)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -2,15 +2,18 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from zbench.bench.gpu import __main__ as program
 from zbench.bench.gpu import page
+from zbench.bench.gpu.decoder import PEAK_ROWS, decoder_sweep, deepspeed_sweep, peaks_differ
 from zbench.bench.gpu.outcome import Bar, Outcome, Place
-from zbench.bench.gpu.parts import PARTS, ROOT, decoder_sweep
+from zbench.bench.gpu.parts import PARTS, ROOT, SWEEPS, _smallest
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
 
@@ -90,7 +93,10 @@ def test_no_part_begins_after_the_time_is_over(
 def test_a_part_that_dies_or_hangs_is_a_failure_of_its_own(tmp_path: Path) -> None:
     place = Place("cpu", True, tmp_path)
     build = PARTS[0]
-    assert program._run_apart(build, place, 0.01).says.startswith("it was ended after")
+    late = program._run_apart(replace(build, seconds=0), place, 0.01)
+    assert (late.status, late.says.startswith("it was ended after")) == ("failed", True)
+    cut = program._run_apart(build, place, 0.01)
+    assert (cut.status, "run it again" in cut.says) == ("missing", True)
     nobody = program.Part("no-such-part", "nothing", 60, build.run)
     died = program._run_apart(nobody, place, 60)
     assert (died.status, died.says.startswith("it ended with 2")) == ("failed", True)
@@ -115,6 +121,26 @@ def test_the_decoders_configurations_all_exist(tmp_path: Path) -> None:
     found = expand(load_sweep(file))
     assert not found.invalid
     assert len(found.trials) >= 25
+
+
+def test_deepspeeds_rows_differ_from_ours_in_the_engine_alone(tmp_path: Path) -> None:
+    place = Place("cuda", False, tmp_path)
+    ours, theirs = decoder_sweep(place), deepspeed_sweep(place)
+    rows = [{key: value for key, value in row.items() if key != "engine"} for row in theirs["include"]]
+    assert all(row in ours["include"] for row in rows)
+    assert {**ours, "name": "", "include": []} == {**theirs, "name": "", "include": []}
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_a_sweep_in_its_smallest_form_is_one_configuration(name: str) -> None:
+    file = ROOT / "sweeps" / f"{name}.yaml"
+    found = expand(load_sweep(file, _smallest(file)))
+    assert [trial.axes for trial in found.trials] == [expand(load_sweep(file)).trials[-1].axes]
+
+
+@pytest.mark.parametrize("row", PEAK_ROWS, ids=str)
+def test_the_peak_of_a_trial_is_the_allocators_own(row: dict[str, Any], tmp_path: Path) -> None:
+    assert peaks_differ(Place("cpu", True, tmp_path), row) == ""
 
 
 def test_all_parts_fit_in_the_time_of_two_calls() -> None:

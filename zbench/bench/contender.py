@@ -1,8 +1,8 @@
 """One rank of one contender: trains a GPT step by step when told to, and reports each step's time.
 
 Run by `zbench.bench.turns`, for DeepSpeed under the interpreter that has it. Reads `go N` lines on standard
-input and answers each with one JSON line. The modes are `zbench.bench.training`'s. THREADS in the environment
-are the threads that a rank computes with, else one.
+input and answers each with one JSON line. The modes are `zbench.bench.training`'s. In the environment:
+THREADS that a rank computes with (1), DEVICE (cpu), DTYPE (float32).
 """
 
 import json
@@ -10,14 +10,17 @@ import os
 import resource
 import sys
 
-from zbench.measure.shim import SHIM  # before torch
+import zbench.measure.shim  # noqa: F401 - before torch
 
 # isort: split
 import torch
 import torch.distributed as dist
 
 from zbench.bench.training import BATCH, LENGTH, build, random_tokens, seeded_gpt
+from zbench.measure.memory import choose_meter
 from zbench.worker.loop import Fence
+
+BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 
 
 def main(mode: str, layers: int, width: int, micro_batch: int = BATCH, length: int = LENGTH) -> None:
@@ -25,24 +28,26 @@ def main(mode: str, layers: int, width: int, micro_batch: int = BATCH, length: i
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # libraries print to standard output; answers must stand alone
     torch.set_num_threads(int(os.environ.get("THREADS", "1")))
-    dist.init_process_group("gloo")
+    device = torch.device(os.environ.get("DEVICE", "cpu"))
+    dist.init_process_group(BACKENDS[device.type])
     rank, world = dist.get_rank(), dist.get_world_size()
-    model, data = seeded_gpt(layers, width, length=length), random_tokens(micro_batch, length=length)
-    engine, fence, done = build(mode, model), Fence(torch.device("cpu")), 0
+    meter, inexact = choose_meter(device)
+    model = seeded_gpt(layers, width, length=length).to(device)
+    data = random_tokens(micro_batch, length=length)
+    engine, fence, done = build(mode, model, os.environ.get("DTYPE", "float32")), Fence(device), 0
     called = getattr(engine, "module", model)
     for line in sys.stdin:
-        if SHIM is not None:
-            SHIM.zbench_memory_reset_peak()
+        meter.reset()
         seconds = []
         for _ in range(int(line.split()[1])):
-            batch = data.micro_batch(done * world + rank)
+            batch = [tensor.to(device) for tensor in data.micro_batch(done * world + rank)]
             begin = fence.ready()
             engine.backward(called(*batch))
             engine.step()
             seconds.append(fence.slowest(begin))
             done += 1
         rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        peak = int(SHIM.zbench_memory_peak_bytes()) if SHIM is not None else None
+        peak = None if inexact else meter.peak()
         print(json.dumps({"seconds": seconds, "peak_bytes": peak, "rss_bytes": rss}), file=answers)
 
 

@@ -1,8 +1,8 @@
 """The engine, model and data of a contender, as the product builds them; imports torch.
 
-A mode is `alone` (no communication), `ddp`, `zero_redundancy`, `fsdp2`, `deepspeed-STAGE[-offload]`,
-`zbench-STAGE[-offload[-speculative]]`, or one that is compiled: `alone-inductor`, `ddp-inductor`,
-`zbench-1-inductor`.
+A mode is `alone` (no communication), `ddp`, `zero_redundancy`, `fsdp2`, `deepspeed-STAGE[-offload[-super]]`
+(`super`: SuperOffload, at stage 3 on a device), `zbench-STAGE[-offload[-speculative]]`, or one that is
+compiled: `alone-inductor`, `ddp-inductor`, `zbench-1-inductor`.
 """
 
 from pathlib import Path
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from zbench.engine.protocols import StepInfo
+from zbench.peers.deepspeed import configuration
 from zbench.peers.stepping import TorchAdam, TorchEngine
 from zbench.spec.engine import EngineSpec
 from zbench.worker.engines import find_builder
@@ -35,7 +36,7 @@ def random_tokens(batch_size: int, *, vocabulary: int = VOCABULARY, length: int 
     return SyntheticTokens(vocabulary=vocabulary, sequence_length=length, batch_size=batch_size)
 
 
-def spec_of(mode: str) -> EngineSpec:
+def spec_of(mode: str, dtype: str = "float32") -> EngineSpec:
     """Return the configuration of a mode: the same clipping, learning rate and bucket sizes for all."""
     name, *options = mode.split("-")
     keys: dict[str, Any] = {
@@ -45,6 +46,7 @@ def spec_of(mode: str) -> EngineSpec:
         "reduce_bucket_size": BUCKET,
         "allgather_bucket_size": BUCKET,
         "optimizer": {"lr": LEARNING_RATE},
+        "dtype": dtype,
     }
     if "offload" in options:
         keys["offload_optimizer"] = "cpu"
@@ -54,7 +56,15 @@ def spec_of(mode: str) -> EngineSpec:
             keys["prefetch_bucket_size"] = PREFETCH
     if name == "zbench" and "inductor" in options:
         keys["compile"] = "inductor"
-    return EngineSpec.model_validate(keys)
+    spec = EngineSpec.model_validate(keys)
+    return _with_super_offload(spec) if "super" in options else spec
+
+
+def _with_super_offload(spec: EngineSpec) -> EngineSpec:
+    """Return DeepSpeed's configuration for the same engine, with SuperOffload."""
+    theirs = configuration(spec)
+    theirs["zero_optimization"]["offload_optimizer"] |= {"pin_memory": True, "super_offload": True}
+    return spec.model_copy(update={"ds_config": theirs})
 
 
 class Steps(Protocol):
@@ -64,9 +74,9 @@ class Steps(Protocol):
     def step(self) -> StepInfo: ...
 
 
-def build(mode: str, model: nn.Module) -> Steps:
+def build(mode: str, model: nn.Module, dtype: str = "float32") -> Steps:
     """Return the engine of a mode, by the builder that a sweep would use."""
-    spec, name = spec_of(mode), mode.split("-")[0]
+    spec, name = spec_of(mode, dtype), mode.split("-")[0]
     if name == "alone":
         adam = TorchAdam.of(model, spec)
         named = dict(model.named_parameters())

@@ -4,14 +4,18 @@
     python -m zbench.bench.gpu --only adam,decoder  # some parts
     python -m zbench.bench.gpu --device cpu --tiny  # try every part where there is no card; no figures
 
-A part's result is written when it ends, so that an interrupted run goes on where it was. Exit codes: 0 all
-passed, 1 something failed or is missing, 2 no CUDA device.
+A part's result is written when it ends, so that an interrupted run goes on where it was. After --minutes, the
+building of `make` included, nothing runs any more: parts that were cut or not begun are missing, and the next
+call goes on with them. Exit codes: 0 all passed, 1 something failed or is missing, 2 no CUDA device.
 """
 
 import argparse
+import os
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +26,7 @@ from zbench.bench.gpu.outcome import Outcome, Place
 from zbench.bench.gpu.parts import PARTS, ROOT, Part
 
 MINUTES = 25.0
+_TO_END = 15.0  # seconds in which the last part's processes end, and the page is written
 NO_DEVICE = (
     "zbench.bench.gpu: no CUDA device: {why}; run it on a machine with one, or try the parts with"
     " --device cpu --tiny --out DIR"
@@ -42,15 +47,15 @@ def main() -> int:
     if given.part:
         return _run_here(next(part for part in PARTS if part.name == given.part), place)
     names = given.only.split(",") if given.only else [part.name for part in PARTS]
-    outcomes = _run_all([part for part in PARTS if part.name in names], place, given.minutes)
+    outcomes = _run_all([part for part in PARTS if part.name in names], place, given.minutes, given.since)
     text = page.text(name, {part.name: outcomes.get(part.name) or _known(part, place) for part in PARTS})
     (place.out / "README.md").write_text(text, encoding="utf-8")
     print(page.summary({part.name: outcomes[part.name] for part in PARTS if part.name in outcomes}))
     return int(any(outcome.status != "passed" for outcome in outcomes.values()))
 
 
-def _run_all(parts: list[Part], place: Place, minutes: float) -> dict[str, Outcome]:
-    deadline = time.monotonic() + 60 * minutes
+def _run_all(parts: list[Part], place: Place, minutes: float, since: float) -> dict[str, Outcome]:
+    deadline = time.monotonic() + 60 * minutes - _TO_END - max(0.0, time.time() - since)
     found: dict[str, Outcome] = {}
     for part in parts:
         known, left = _known(part, place), deadline - time.monotonic()
@@ -73,18 +78,21 @@ def _run_apart(part: Part, place: Place, seconds: float) -> Outcome:
     begin = time.monotonic()
     _file(part, place).unlink(missing_ok=True)
     log = place.out / f"{part.name}.log"
+    cut = False
     with log.open("w") as stream:
         child = subprocess.Popen(command, stdout=stream, stderr=stream, cwd=ROOT, start_new_session=True)
         try:
             ended = f"it ended with {child.wait(seconds)}"
         except subprocess.TimeoutExpired:
-            ended = f"it was ended after {seconds:.0f} s"
+            ended, cut = f"it was ended after {seconds:.0f} s", seconds < part.seconds or part.goes_on
         finally:
             _end(child)
     outcome = _known(part, place)
     if not _file(part, place).exists():
         last = (log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
         outcome = Outcome("failed", f"{ended}: {last[:200]}")
+        if cut:
+            outcome = Outcome("missing", f"{ended}, which were left: run it again")
     outcome = replace(outcome, seconds=round(time.monotonic() - begin, 1))
     outcome.save(_file(part, place))
     return outcome
@@ -108,14 +116,16 @@ def _file(part: Part, place: Place) -> Path:
 
 
 def _end(child: "subprocess.Popen[bytes]") -> None:
-    """End a part's process and its children."""
-    if child.poll() is None:
-        child.terminate()
-        try:
-            child.wait(10)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+    """End a part's process and those that it has started; a sweep ends its own ranks in the meantime."""
+    give_up = time.monotonic() + _TO_END - 5
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGTERM)
+        while time.monotonic() < give_up:
+            child.poll()  # its entry goes, and with the last one the group
+            os.killpg(child.pid, 0)
+            time.sleep(0.05)
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
 
 
 def _arguments() -> argparse.Namespace:
@@ -127,7 +137,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="the smallest sizes, which show nothing")
     parser.add_argument("--only", help="names of parts, by comma: " + ",".join(part.name for part in PARTS))
-    parser.add_argument("--minutes", type=float, default=MINUTES, help="begin no part after so long")
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="end after so long [25]")
+    parser.add_argument("--since", type=float, default=time.time(), help=argparse.SUPPRESS)  # make's begin
     parser.add_argument("--deepspeed-python", help="an interpreter that has DeepSpeed and zbench")
     parser.add_argument("--out", type=Path, help="folder of the results [results/benchmarks/DEVICE]")
     parser.add_argument("--part", choices=[part.name for part in PARTS], help=argparse.SUPPRESS)

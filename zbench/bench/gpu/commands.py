@@ -13,34 +13,36 @@ GOOD = ("identical", "equivalent")
 COLUMNS = ("configuration", "outcome", "median step, ms", "tokens / s", "peak device MiB", "verdict")
 
 
-def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+def call(*arguments: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
     """Run `zbench ARGUMENTS` in a process of its own; its messages go to this one's standard error."""
-    command = [sys.executable, "-c", "from zbench.cli.main import main; main()", *arguments]
+    command = [python, "-c", "from zbench.cli.main import main; main()", *arguments]
     return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
 
 
-def document(*arguments: str) -> dict[str, Any]:
+def document(*arguments: str, python: str = sys.executable) -> dict[str, Any]:
     """Return the document that `zbench ARGUMENTS --json` prints; RuntimeError where it prints none."""
-    done = call(*arguments, "--json")
+    done = call(*arguments, "--json", python=python)
     try:
         return dict(json.loads(done.stdout))
     except ValueError:
         raise RuntimeError(f"zbench {' '.join(arguments)} ended with {done.returncode}, no result") from None
 
 
-def sweep(file: Path, place: Place, name: str, *, sets: Sequence[str] = (), repeats: int = 1) -> Outcome:
-    """Run a sweep file on the device and judge it: every trial ok, every verdict good.
+def sweep(
+    file: Path, place: Place, name: str, *, sets: Sequence[str] = (), python: str = sys.executable
+) -> Outcome:
+    """Run each configuration of a sweep file once on the device: every trial ok, every verdict good.
 
     A run of an earlier attempt is resumed, so configurations that were measured then are not run again.
     """
     runs = place.out / "runs" / name
-    arguments = ["sweep", str(file), "-o", str(runs), "--repeats", str(repeats), "-q"]
+    arguments = ["sweep", str(file), "-o", str(runs), "--repeats", "1", "-q"]
     for assignment in (f"run.device={place.device}", *sets):
         arguments += ["--set", assignment]
     begun = sorted(runs.glob("*/*/trials.jsonl"))
     if begun:
         arguments = ["sweep", "--resume", str(begun[-1].parent), "-o", str(runs), "-q"]
-    found = document(*arguments)
+    found = document(*arguments, python=python)
     if "trials" not in found:
         raise RuntimeError(str(found.get("error", found))[:500])
     return _judged(found["trials"])

@@ -1,4 +1,4 @@
-"""SuperOffload on the device: what speculation leaves exposed, and a trace of one step.
+"""SuperOffload on the device: what speculation leaves exposed, DeepSpeed beside it, and a trace of one step.
 
 The trace is Chrome's format (chrome://tracing, Perfetto): torch.profiler's kernels and copies, and the CPU
 updates of the native threads, which the profiler does not see, added from the schedule's own timeline.
@@ -12,6 +12,7 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile
 
+from zbench.bench.gpu import offload_peers
 from zbench.bench.gpu.outcome import Bar, Outcome, Place
 from zbench.bench.speculative import BARS, LIMITS, PHASES, Setup, make_engine, measure, medians, one_step
 from zbench.engine.speculative import Speculative
@@ -23,7 +24,7 @@ WHOLE = Setup(layers=12, width=1536, length=1024, batch=8, dtype="bfloat16", dev
 
 
 def run(place: Place) -> Outcome:
-    """Measure the schedules, then trace one speculative step."""
+    """Measure the schedules, then DeepSpeed's beside ours, then trace one speculative step."""
     setup = TINY if place.tiny else WHOLE
     if place.device != setup.device and not place.tiny:
         raise RuntimeError("the whole measurement needs a CUDA device; use --tiny on a CPU")
@@ -41,6 +42,7 @@ def run(place: Place) -> Outcome:
     rows = [["clipping", "schedule", "forward, ms", "backward, ms", "exposed, ms", "whole step, ms"]]
     for (clip, schedule), m in median.items():
         rows.append([clip, schedule, *(f"{m[k] * 1e3:.2f}" for k in PHASES)])
+    rows += offload_peers.rows(place, setup, 1 if place.tiny else 6)
     under, whole = trace(setup, place.out / "superoffload-trace.json.gz")
     says = f"{under:.2f} of {whole:.2f} ms of CPU updates ran under backward; superoffload-trace.json.gz"
     return Outcome("passed", says, rows, bars)
