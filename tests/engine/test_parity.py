@@ -45,9 +45,11 @@ def check_hybrid(ranks: RankPool, point: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("k", range(len(SHARDED)))
 def test_shard_groups_with_replicas_are_bit_identical_to_plain_pytorch(ranks: RankPool, k: int) -> None:
-    """Each choice once; the soak has every pair of them."""
-    for point in [point for point in covering(HYBRID, 1, seed=5) if point["row"] == k]:
-        check_hybrid(ranks, dict(point))
+    """Each row with each size of groups; the soak has every pair of choices."""
+    for turn, groups in enumerate(HYBRID["groups"]):
+        choices = {name: values[(k + turn) % len(values)] for name, values in CHOICES.items()}
+        check_hybrid(ranks, {"row": k, "groups": groups, "model": ("gpt", "mlp")[turn % 2]} | choices)
+    check(ranks, "wide", 2, SHARDED[k] | {"shard_group_size": 1})
 
 
 @pytest.mark.soak

@@ -203,7 +203,7 @@ class _CoreBuilder:
             from zbench.engine.compiled.compile import compile_model  # torch's compiler takes 2 s to import
 
             return compile_model(self.model, param_infos, config, spec.compile)
-        reduced = reduced_gradients_type(spec, comm.world_size)(config)
+        reduced = reduced_gradients_type(spec, comm.shards)(config)
         polls = spec.offload_schedule == "speculative" or bool(spec.leaf_modules)
         reducer = BucketReducer(comm, reduced, in_flight=config.in_flight, polls=polls)
         factory = BucketBufferFactory(config, reduced.sums)

@@ -66,11 +66,11 @@ def reduces_at_boundary(spec: EngineSpec) -> bool:
     return gradients_type(spec) is ReplicatedGradients
 
 
-def reduced_gradients_type(spec: EngineSpec, world_size: int) -> type[ReducedGradientBuffer]:
+def reduced_gradients_type(spec: EngineSpec, shards: int) -> type[ReducedGradientBuffer]:
     """Return where reduced gradients are kept: the stage's type, but memory that cannot be freed between
-    steps is kept. That is offloaded memory, and in a world of one rank the buffer that backward itself
+    steps is kept. That is offloaded memory, and where there is one shard the buffer that backward itself
     writes.
     """
     chosen = stage_of(spec).reduced_gradients
-    keeps_memory = world_size == 1 or spec.offload_optimizer != "none"
+    keeps_memory = shards == 1 or spec.offload_optimizer != "none"
     return ReducedGradientBuffer if keeps_memory and chosen is TransientReducedGradientBuffer else chosen
