@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-WORKERS ?= 2 # processes that share the test files
+WORKERS ?= 3 # processes that share the test files; one more than cores, for tests that wait
 NATIVE_SOURCES := $(shell find csrc -type f)
 
 .PHONY: demo test lint format way soak docs sanitize neon bench clean

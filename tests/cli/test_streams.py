@@ -46,6 +46,10 @@ def test_an_absurd_terminal_size_is_ignored(results, size):
     done = shell(results, "list", COLUMNS=size, LINES=size, TERMINAL_WIDTH=size)
     assert (done.returncode, done.stderr) == (0, b"")
     assert HEAD_ID.encode() in done.stdout
+
+
+@pytest.mark.parametrize("size", ["abc", "9" * 400])
+def test_an_absurd_terminal_size_does_not_stop_help(results, size):
     assert shell(results, "show --help", COLUMNS=size, TERMINAL_WIDTH=size).returncode == 0
 
 
