@@ -25,12 +25,12 @@ def test_says_what_fits_at_a_world_size_and_what_is_left(
         "workload: {options: {layers: 1, width: 32, heads: 2}, sequence_length: 16}\n"
         "axes: {zero_stage: [0, 3], compile: ['off', aot_eager]}\n"
     )
-    arguments = ["--world-size", "64", "--device-memory", "100Ki", "--jobs", "1", "--json"]
+    arguments = ["--world-size", "1024", "--device-memory", "100Ki", "--jobs", "1", "--json"]
     code, out, err = run(capsys, "estimate", str(file), *arguments)
     assert code == 0, err
     document = json.loads(out)
     rows = {row["axes"]["zero_stage"]: row for row in document["trials"] if row["axes"]["compile"] == "off"}
-    assert [row["world_size"] for row in rows.values()] == [64, 64]
+    assert [row["world_size"] for row in rows.values()] == [1024, 1024]
     for row in rows.values():
         needed = row["estimate"]["peak_device_bytes"]
         assert row["spare_bytes"] == (100 << 10) - needed

@@ -11,6 +11,8 @@ shard 0 first, then those of shard 1, and so on.
 """
 
 import math
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -125,10 +127,8 @@ class Layout:
 
     def portions(self, parameter: int) -> Iterator[Portion]:
         """Yield where each run of this parameter's gradient goes, in the parameter's own order."""
-        span = self.spans[parameter]
-        for bucket in self.buckets:
-            if bucket.start < span.stop and span.start < bucket.stop:
-                yield from _merge(self._portions_in(span, bucket))
+        for bucket in self._buckets_of.get(parameter, ()):
+            yield from _merge(self._portions_in(self.spans[parameter], bucket))
 
     def gaps(self, bucket: Bucket) -> list[tuple[int, int]]:
         """Return the runs (start, stop) of a bucket buffer that no parameter fills."""
@@ -146,9 +146,25 @@ class Layout:
 
     def parameters_in(self, bucket: Bucket) -> list[int]:
         """Return the parameters that have elements in the bucket."""
-        return [
-            i for i, s in enumerate(self.spans) if s.numel and s.start < bucket.stop and bucket.start < s.stop
-        ]
+        starts, order = self._in_order
+        first = max(bisect_right(starts, bucket.start) - 1, 0)
+        near = order[first : bisect_left(starts, bucket.stop)]
+        return sorted(i for i in near if bucket.start < self.spans[i].stop)
+
+    @cached_property
+    def _in_order(self) -> tuple[list[int], list[int]]:
+        """Where each parameter with elements begins, in flat order, and which parameter it is."""
+        order = sorted((i for i, s in enumerate(self.spans) if s.numel), key=lambda i: self.spans[i].start)
+        return [self.spans[i].start for i in order], order
+
+    @cached_property
+    def _buckets_of(self) -> dict[int, list[Bucket]]:
+        """The buckets, by index, in which each parameter has elements."""
+        found: dict[int, list[Bucket]] = defaultdict(list)
+        for bucket in self.buckets:
+            for i in self.parameters_in(bucket):
+                found[i].append(bucket)
+        return found
 
     def runs(self, span: Span, blocks: Sequence[Extent]) -> Iterator[tuple[Extent, int, int, int, int]]:
         """Yield what lies in `blocks` of a parameter, in its order: the block, the shard whose part it is,
@@ -164,6 +180,11 @@ class Layout:
                 at += length
 
     def _portions_in(self, span: Span, bucket: Bucket) -> Iterator[Portion]:
+        if len(bucket.blocks) == 1:  # the shards' parts follow one another: one run, however many there are
+            at, stop = max(span.start, bucket.start), min(span.stop, bucket.stop)
+            if at < stop:
+                yield Portion(bucket.index, at - span.start, at - bucket.start, stop - at)
+            return
         part = bucket.length // self.shards
         for block, shard, within, source, length in self.runs(span, bucket.blocks):
             target = shard * part + (block.start - bucket.start) // self.shards + within

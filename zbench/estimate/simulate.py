@@ -20,6 +20,7 @@ from zbench.engine.transport.choose import Transport, grouped
 from zbench.estimate.ledger import Ledger
 from zbench.estimate.transport import SimulatedCrossMemory
 from zbench.estimate.values import follow, set_value, value_of
+from zbench.estimate.views import NOT_TAKEN, shortcut
 from zbench.measure.clock import PhaseClock
 from zbench.measure.traffic import CountingCollectives
 from zbench.record.record import Traffic
@@ -63,6 +64,10 @@ class LedgerHostMemory(PinnedHostMemory):
 
 class SimulatedLedger(Ledger):  # type: ignore[no-untyped-call]
     """Over fake tensors: answers what the engine reads from them, and knows whole numbers."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = shortcut(func, args, kwargs or {})
+        return super().__torch_dispatch__(func, types, args, kwargs) if out is NOT_TAKEN else out
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func is aten._local_scalar_dense.default:
@@ -171,7 +176,8 @@ def _run(trial: TrialSpec, workload: Workload, ledger: Ledger, base_dir: Path) -
         rank.trainer.step(batches)
         del batches
     traffic = {k: v for c in counting for k, v in c.take().items()}
-    flops = workload.flops_per_micro_batch
+    with _disable_current_modes():
+        flops = workload.flops_per_micro_batch
     micros = rank.trainer.backwards
     found = Step(
         ledger,

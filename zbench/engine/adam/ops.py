@@ -32,7 +32,7 @@ def call_native(
     number = next(_numbers)
     _calls[number] = call, otherwise
     try:
-        _native_call(tensors, number)
+        native_call(tensors, number)
     finally:
         del _calls[number]
 
@@ -41,12 +41,14 @@ def _call(tensors: Sequence[Tensor], number: int) -> None:
     _calls[number][0]()
 
 
-def _call_without_memory(tensors: Sequence[Tensor], number: int) -> None:
+def call_without_memory(tensors: Sequence[Tensor], number: int) -> None:
+    """Do what a native call does where its tensors have no memory: the operator's fake kernel."""
     _calls[number][1]()
 
 
 _library = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
 _library.define("native_call(Tensor(a!)[] tensors, int number) -> ()")  # type: ignore[no-untyped-call]
 _library.impl("native_call", _call, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-torch.library.register_fake(f"{NAMESPACE}::native_call", _call_without_memory, lib=_library)
-_native_call = torch.ops.zbench.native_call.default
+torch.library.register_fake(f"{NAMESPACE}::native_call", call_without_memory, lib=_library)
+native_call = torch.ops.zbench.native_call.default
+"""The operator: (tensors, number of the call)."""

@@ -23,10 +23,6 @@ class Consolidator:
         for s in shard.segments:
             if s.flat < layout.spans[s.parameter].stop:  # not padding alone
                 self._segments[s.parameter].append(s)
-        self._pieces = {
-            i: [(i, shard, at, length) for _, shard, _, at, length in layout.runs(span, layout.blocks)]
-            for i, span in enumerate(() if shard.keeps_all else layout.spans)
-        }
 
     def whole(
         self, indices: Sequence[int], part: Callable[[Segment], Tensor], dtype: torch.dtype
@@ -57,8 +53,13 @@ class Consolidator:
         own = torch.cat([torch.empty(0, dtype=dtype), *mine])
         if self.shard.keeps_all:
             return [values.clone() for values in own.split([spans[i].numel for i in batch])]  # type: ignore[no-untyped-call]
-        pieces = [piece for i in batch for piece in self._pieces[i]]
-        taken = [0] * self.shard.layout.shards
+        layout = self.shard.layout
+        pieces = [
+            (i, shard, at, length)
+            for i in batch
+            for _, shard, _, at, length in layout.runs(spans[i], layout.blocks)
+        ]
+        taken = [0] * layout.shards
         for _, shard, _, length in pieces:
             taken[shard] += length
         sent = own.new_zeros(max(taken))
