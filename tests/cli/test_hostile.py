@@ -9,7 +9,7 @@ import pytest
 from analysis.synthetic import BASE_ID, HEAD_ID, record, write_run
 
 from tests.cli.calling import run
-from zbench.record.record import Failure, Record
+from zbench.record.record import Correctness, Failure, Record
 
 HOSTILE = "[/red]*.[bw]*\x1b]0;owned\x07\x1b[2J\u202e\x9b31m:skull:\r"
 RAW = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]")
@@ -76,6 +76,16 @@ def test_no_command_lets_a_control_character_or_markup_through(
     assert code == expected, err
     assert not RAW.findall(said + err)
     assert "internal error" not in err
+
+
+def test_a_best_with_a_hostile_name_hides_no_run(capsys: pytest.CaptureFixture[str], out: Path) -> None:
+    leads = replace(hostile()[0], correctness=Correctness("identical", 1.0))
+    write_run(out / "leads" / "20260103-000000-cccc", [leads])
+    code, said, err = run(capsys, "list", "-o", out)
+    assert code == 0, err
+    assert all(name in said for name in (BASE_ID, HEAD_ID, "20260103-000000-cccc"))
+    assert "[/red]*.[bw]*" in said
+    assert not RAW.findall(said + err)
 
 
 def test_json_holds_the_texts_as_they_are(capsys: pytest.CaptureFixture[str], out: Path) -> None:

@@ -10,6 +10,7 @@ from zbench.report.live import LiveView, PlainView, QuietView, view
 from zbench.report.screen import Screen
 from zbench.spec.trial import TrialSpec
 
+from .test_printable import HOSTILE
 from .test_table import FASTEST, failed, record, without_styles
 
 TRIAL = TrialSpec.model_validate({"workload": {}, "run": {}, "engine": {}, "axes": {"zero_stage": 1}})
@@ -41,6 +42,21 @@ def test_plain_lines_say_what_ended_and_how_long_is_left():
         "[1/3] ok      zero_stage=1 reduce_bucket_size=5M #1  1,000 tokens/s  20 MiB  identical  (0:04 left)",
         "[2/3] crashed zero_stage=2 reduce_bucket_size=5M #1  it fell over  (0:03 left)",
     ]
+
+
+@pytest.mark.parametrize(("make", "terminal"), [(LiveView, True), (PlainView, False)])
+def test_no_name_or_message_commands_the_terminal(make, terminal):
+    trial = TRIAL.model_copy(update={"axes": {HOSTILE: HOSTILE}})
+    out = io.StringIO()
+    with make(Screen(file=out, width=200, force_terminal=terminal, no_color=True), FASTEST) as show:
+        show(SweepStarted(Path(HOSTILE), 2, 3, [record(0, 500.0, axes={HOSTILE: HOSTILE})], (HOSTILE,)))
+        show(TrialStarted(trial, 0))
+        show(StepDone(trial, {"phase": HOSTILE, "step": 1, "steps": 4}))
+        show(Notice(HOSTILE))
+        show(TrialFinished(trial, failed(2, "crashed", HOSTILE, axes={HOSTILE: HOSTILE}), 4.0, left=1))
+    said = out.getvalue()
+    assert "[/red]" in said
+    assert not [raw for raw in ("\x1b]", "\x07", "\x1b[2J", "\x9b", "\u202e", "\udc80") if raw in said]
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,9 @@ def record(stage: int, rate: float, verdict: VerdictName = "identical", repeat: 
     return make_record(repeat=repeat, rate=rate, **(fields | changes))
 
 
-def failed(stage: int, outcome: str, message: str, log: str | None = None) -> Record:
-    return record(stage, 1.0, timing=None, memory=None, outcome=outcome, error=Failure(outcome, message, log))
+def failed(stage: int, outcome: str, message: str, log: str | None = None, **changes) -> Record:
+    error = Failure(outcome, message, log)
+    return record(stage, 1.0, timing=None, memory=None, outcome=outcome, error=error, **changes)
 
 
 def printed(records, *, width: int = 200, terminal: bool = False) -> list[str]:
