@@ -2,7 +2,7 @@
 
 Every cycle of rounds plays each fault of both catalogues once, in an order drawn from the seed. A fault that
 came too late is played again, at another moment. Rounds that the log holds are not played again, so a
-campaign can be cut short and continued, and several may share one (`--share 0/2`, `--share 1/2`).
+campaign can be cut short and continued, and several processes may play one at the same time.
 
 Where this user may (root, as a rule), the campaign has mounts and a network of its own, so that a file left
 in `/dev/shm` and a socket left open are seen.
@@ -13,12 +13,15 @@ import collections
 import hashlib
 import json
 import math
+import os
 import random
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import psutil
 
 import zbench
 
@@ -68,26 +71,19 @@ def play(number: int, seed: int, fault: str) -> Entry:
 
 
 def campaign(
-    rounds: int,
-    seed: int,
-    log: Path | None = None,
-    share: tuple[int, int] = (0, 1),
-    among: str = "",
-    minutes: float = math.inf,
+    rounds: int, seed: int, log: Path | None = None, among: str = "", minutes: float = math.inf
 ) -> list[Entry]:
     """Play the rounds of a seed that the log does not hold; return all of them, those of the log, too.
 
-    share: (which, of how many) processes that play them. among: only faults whose names contain it. minutes:
-    no round begins after them.
+    among: only faults whose names contain it. minutes: no round begins after them.
     """
     end = time.monotonic() + 60 * minutes
-    found = [] if log is None else [entry for entry in read(log) if entry.seed == seed]
-    known = {entry.number for entry in found}
+    found: list[Entry] = []
     for number in range(rounds):
         fault = fault_of(number, seed, names())
         if time.monotonic() > end:
             break
-        if number in known or number % share[1] != share[0] or among not in fault:
+        if among not in fault or (log is not None and not takes(log, number, seed)):
             continue
         entry = play(number, seed, fault)
         found.append(entry)
@@ -95,7 +91,25 @@ def campaign(
         if log is not None:
             with log.open("a") as file:
                 file.write(json.dumps(asdict(entry)) + "\n")
-    return found
+            log.with_suffix(f".{seed}-{number}").unlink()
+    return found if log is None else [entry for entry in read(log) if entry.seed == seed]
+
+
+def takes(log: Path, number: int, seed: int) -> bool:
+    """Whether a round is left, and this process is the one that plays it."""
+    mine = log.with_suffix(f".{seed}-{number}")
+    try:
+        with mine.open("x") as file:
+            file.write(str(os.getpid()))
+    except FileExistsError:
+        if psutil.pid_exists(int(mine.read_text() or os.getpid())):
+            return False
+        mine.unlink()  # who took it was killed
+        return takes(log, number, seed)
+    if any((entry.number, entry.seed) == (number, seed) for entry in read(log)):
+        mine.unlink()
+        return False
+    return True
 
 
 def read(log: Path) -> list[Entry]:
@@ -130,11 +144,6 @@ def code() -> str:
     return digest.hexdigest()[:8]
 
 
-def _share(text: str) -> tuple[int, int]:
-    which, many = map(int, text.split("/"))
-    return which, many
-
-
 def main() -> None:
     """Play what is left of a campaign and print its table in Markdown."""
     parser = argparse.ArgumentParser(
@@ -143,13 +152,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=220)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log", type=Path, help="where rounds are noted, one a line of JSON")
-    parser.add_argument("--share", type=_share, default=(0, 1), metavar="I/N", help="play each N-th round")
     parser.add_argument("--among", default="", metavar="TEXT", help="only faults whose names contain it")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no round after so long")
     given = parser.parse_args()
     isolation.enter()
     print(f"shared names are {'checked' if isolation.is_isolated() else 'not checked (no namespaces)'}")
-    played = campaign(given.rounds, given.seed, given.log, given.share, given.among, given.minutes)
+    played = campaign(given.rounds, given.seed, given.log, given.among, given.minutes)
     for line in table(played):
         print(line)
 
