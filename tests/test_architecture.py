@@ -190,12 +190,13 @@ def code_lines(path: Path) -> int:
     return len(lines)
 
 
-def test_the_eager_engine_stays_under_6400_lines() -> None:
+def test_the_eager_engine_stays_under_6600_lines() -> None:
     # 4,500 for a step that goes well; the rest refuses what would go wrong (ranks that disagree, released
-    # weights, half-taken steps), which no configuration can do without; 130 shard within groups of ranks; 70
-    # call native code through torch's dispatcher, so that the same engine runs on fake tensors.
+    # weights, half-taken steps), which no configuration can do without; 130 shard within groups of ranks; 190
+    # add parameter groups between steps, and rebuild beside what is there, on every rank or on none; 70 call
+    # native code through torch's dispatcher, so that the same engine runs on fake tensors.
     files = [path for path in FILES if room(path) == "engine" and engine_entry(path) not in NOT_EAGER]
-    assert sum(code_lines(path) for path in files) < 6400
+    assert sum(code_lines(path) for path in files) < 6600
 
 
 STAGE_TABLE = "engine/assembly/stages.py"

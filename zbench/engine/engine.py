@@ -6,21 +6,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from zbench.engine.checkpoint.state import EngineState, LocalState, StateEntry
+from zbench.engine.checkpoint.reading import ReadsState
+from zbench.engine.checkpoint.state import EngineState
 from zbench.engine.gradients.norm import Summarizer
 from zbench.engine.gradients.sinks import Gradients
 from zbench.engine.memory.buffers import bytes_of
 from zbench.engine.optimizer.schedule import Schedule
 from zbench.engine.optimizer.shard_optimizer import ParamGroup, ShardOptimizer
 from zbench.engine.optimizer.step_policies import Policies
-from zbench.engine.optimizer.torch_face import SchedulerOptimizer
+from zbench.engine.optimizer.torch_face import SchedulerOptimizer, appended, make_group
 from zbench.engine.parameters.access import Access, parameters_of
 from zbench.engine.parameters.hooks import GradientHooks
-from zbench.engine.parameters.ownership import check_members, check_no_gradients, own
+from zbench.engine.parameters.ownership import Members, check_no_gradients, own
 from zbench.engine.parameters.replicated import Parameters, ParamInfo
 from zbench.engine.policies import Integrity, uninterrupted
 from zbench.engine.protocols import Collectives, HoldsBytes, StepInfo
@@ -29,19 +31,15 @@ from zbench.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Core:
-    """What is built for one set of trained parameters; it is rebuilt when that set grows, or when its state
-    moves.
-    """
+class Parts:
+    """What is stored for one set of trained parameters; the model does not use it yet."""
 
     parameters: Parameters
     gradients: Gradients
     optimizer: ShardOptimizer
     summarizer: Summarizer
     schedule: Schedule
-    hooks: GradientHooks
     state: EngineState
-    access: Access
     holders: Sequence[HoldsBytes]
 
     @property
@@ -49,21 +47,18 @@ class Core:
         """The parameters that are trained, or have been; the others are `state.frozen`."""
         return self.state.param_infos
 
+
+@dataclass(frozen=True)
+class Core(Parts):
+    """Parts that the model uses. They are exchanged when that set grows, or when their state moves."""
+
+    hooks: GradientHooks
+    access: Access
+
     @cached_property
-    def known(self) -> frozenset[int]:
-        """The ids of all parameters that it was built with."""
-        return frozenset(id(t.parameter) for t in (*self.param_infos, *self.state.frozen.members))
-
-    def unfrozen(self) -> bool:
-        """Whether a parameter that has never been trained requires a gradient now."""
-        with torch._C.DisableTorchFunctionSubclass():  # released parameters answer slowly otherwise
-            members = self.state.frozen.members
-            return any(t.parameter.requires_grad and t.parameter.numel() for t in members)
-
-    def leave(self) -> None:
-        """Make the model's parameters ordinary ones again, or say why they cannot be."""
-        self.parameters.leave()
-        self.state.frozen.leave()
+    def members(self) -> Members:
+        """All parameters that it was built with."""
+        return Members(self.param_infos, self.state.frozen.members)
 
     def close(self) -> None:
         """Remove every hook from the model and end background work."""
@@ -72,7 +67,7 @@ class Core:
         self.gradients.close()
 
 
-class Engine:
+class Engine(ReadsState):
     """A ZeRO training engine (Rajbhandari et al., 2020, arXiv:1910.02054) around one model.
 
     Each step is `backward` one or more times, then `step`. Parameters keep their identity and are ordinary
@@ -82,16 +77,20 @@ class Engine:
     def __init__(
         self,
         model: nn.Module,
-        build_core: Callable[[Core | None], Core],
+        build_core: Callable[[Core | None], Callable[[], Core]],
+        admit: Callable[[Mapping[str, nn.Parameter]], None],
         policies: Policies,
         param_groups: list[ParamGroup],
     ) -> None:
+        """build_core: stores what the old core has, and returns what puts the new one in its place. admit:
+        checks and converts parameters that the model has gained."""
         self.model, self.param_groups = model, param_groups
-        self._build_core, self._policies = build_core, policies
-        self._integrity = Integrity()
-        self._cores = [build_core(None)]
+        self._build_core, self._admit, self._policies = build_core, admit, policies
+        self._defaults = {key: value for key, value in param_groups[0].items() if key != "params"}
+        self._integrity, self._outdated = Integrity(), False
+        self._cores = [build_core(None)()]
         weakref.finalize(self, _end, self._cores).atexit = False
-        own(model, self)
+        own(model.parameters(), self)
 
     @property
     def _core(self) -> Core:
@@ -145,7 +144,9 @@ class Engine:
             self._policies.accumulation.check_step()
             info = self._step(grad_norm)
             if self._policies.share.decide(self.collectives, self._core.optimizer.count):
-                self._rebuild()
+                self._outdated = True
+                with suppress(Exception):  # the step was taken; the next backward tries again, and raises
+                    self._rebuild()
         return info
 
     def _step(self, grad_norm: bool) -> StepInfo:
@@ -190,22 +191,45 @@ class Engine:
         self._policies.accumulation.reset()
 
     def _renew(self) -> None:
-        """Rebuild the core when a parameter outside it has been unfrozen."""
+        """Rebuild the core when a parameter outside it has been unfrozen, or its state is to move."""
         self._check_members()
         self._policies.share.begin(self._core.optimizer.count)
-        if self._core.unfrozen():
+        if self._outdated or self._core.members.unfrozen():
             self._rebuild()
 
     def _rebuild(self) -> None:
-        """Build a new core for what is trained and offloaded now; the state is carried over."""
-        moved = "the optimizer's state was being moved when an error occurred"
-        with self._integrity.whole(moved, refused=UsageError):  # of what cannot be trained, at the beginning
-            self._cores[0] = self._build_core(self._core)
+        """Build a core for what is trained and offloaded now beside the present one; then exchange them."""
+        put_in_place = self._build_core(self._core)
+        with uninterrupted(), self._integrity.whole("an exchange of the parameters was broken off"):
+            self._cores[0] = put_in_place()
+        self._outdated = False
 
     def _check_members(self) -> None:
         """Take over edits; raise UsageError for a parameter that was added to the model."""
-        check_members(self.model, self._core.known)
+        self._core.members.check(self.model)
         self._core.access.absorb()
+
+    def _between_steps(self, call: str) -> None:
+        if self._policies.accumulation.count:
+            raise UsageError(f"{call}: expected no backward since the last step(); call it after step()")
+
+    def add_param_group(self, group: Mapping[str, Any]) -> None:
+        """Train more parameters, in an optimizer group of their own, as torch's `add_param_group` does: those
+        of a module that the model has gained, or ones that were always frozen. Moments and counts stay.
+
+        Every rank calls it alike, between steps; of new parameters rank 0's values count. UsageError for
+        parameters that are trained already or are not the model's.
+        """
+        self._integrity.check()
+        self._between_steps("add_param_group")
+        members = self._core.members
+        with self._reporting():
+            self._core.access.absorb()
+            added = make_group(self.model, members.trained, self._defaults, group)
+            self._admit(members.gained(self.model, added["params"]))
+            with appended(self.param_groups, added):
+                self._rebuild()
+        own(added["params"], self)
 
     def gathered(
         self, what: nn.Module | nn.Parameter | Iterable[nn.Parameter], write: bool = False
@@ -219,39 +243,14 @@ class Engine:
         rank raises inside, nothing is written. UsageError for parameters of something else, and for a write
         between a step's first backward and its end.
         """
-        if write and self._policies.accumulation.count:
-            raise UsageError(
-                "gathered(write=True): expected no backward since the last step(); call it after step()"
-            )
+        if write:
+            self._between_steps("gathered(write=True)")
         self._check_members()
         return self._core.access.open(parameters_of(self.model, what), write=write)
 
-    def full_parameters(self) -> dict[str, Tensor]:
-        """Return name -> a copy of the whole parameter (float32 masters where trained), on every rank."""
-        values = self._checked_state().full_values()
-        return {name: values[name] for name, _ in self.model.named_parameters()}
-
-    def first_moments(self) -> dict[str, Tensor]:
-        """Return name -> the whole exp_avg in float32 of every trained parameter, on every rank."""
-        return {name: value.float() for name, value in self._core.state.full_moments("exp_avg").items()}
-
-    @torch.no_grad()
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return everything a resumed run needs, the same on every rank; `state` lists the keys."""
-        return self._checked_state().full()
-
-    def _checked_state(self) -> EngineState:
+    def checked_state(self) -> EngineState:
         self._check_members()
         return self._core.state
-
-    def state_entries(self) -> list[StateEntry]:
-        """Return the same as entries that are read one at a time, by every rank in the same order."""
-        return list(self._checked_state().entries())
-
-    @torch.no_grad()
-    def local_state(self) -> LocalState:
-        """Return this rank's part of the same, for a sharded checkpoint."""
-        return self._checked_state().local()
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -274,7 +273,7 @@ class Engine:
     @cached_property
     def optimizer(self) -> torch.optim.Optimizer:
         """A torch optimizer over `param_groups`, for learning rate schedulers; its step() is the engine's."""
-        return SchedulerOptimizer(self.step, self.zero_grad, self.param_groups)
+        return SchedulerOptimizer(self.step, self.zero_grad, self.add_param_group, self.param_groups)
 
     def memory_by_category(self) -> dict[str, int]:
         """Return the bytes held now, by category; those in offloaded host memory have the prefix `host_`."""
@@ -297,4 +296,5 @@ def _end(cores: list[Core]) -> None:
     while cores:
         core = cores.pop()
         core.close()
-        core.leave()
+        core.parameters.leave()
+        core.state.frozen.leave()

@@ -223,14 +223,8 @@ class Integrity:
             raise UsageError(self.refusal)
 
     @contextmanager
-    def whole(self, what: str, refused: type[Exception] | tuple[()] = ()) -> Iterator[None]:
-        """Refuse everything from now on if the block does not run to its end. what: what went wrong then.
-        refused: what the block raises only before it has changed anything.
-        """
+    def whole(self, what: str) -> Iterator[None]:
+        """Refuse everything from now on if the block does not run to its end. what: what went wrong then."""
         self.refusal = f"{what}: build a new engine, and load a checkpoint"
-        try:
-            yield
-        except refused:
-            self.refusal = None
-            raise
+        yield
         self.refusal = None

@@ -62,18 +62,23 @@ def left_over(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[str, str,
     return first, second, all(torch.equal(values[n], v) for n, v in trained(group, spec, 1).items())
 
 
-def groups_added(group: dist.ProcessGroup, spec: dict[str, Any]) -> list[str]:
-    """Parameter groups are added in the three ways torch has."""
+def groups_edited(group: dist.ProcessGroup, spec: dict[str, Any]) -> list[str]:
+    """Lists of parameters and groups are changed, and not by add_param_group."""
     net = model()
     engine = engine_of(group, net, spec)
-    added = {"params": [nn.Parameter(torch.zeros(3))], "lr": 1.0}
-    said = [heard(lambda: engine.optimizer.add_param_group(added))]
+    groups = engine.param_groups
+    more = {**groups[0], "params": [nn.Parameter(torch.zeros(3))]}
     engine.backward(net(batch(0)).square().mean())
-    before = engine.full_parameters()
-    engine.param_groups.append({**engine.param_groups[0], **added})
-    said.append(heard(engine.step))
-    assert same(engine, before)
-    engine.param_groups.pop()
+    before, said = engine.full_parameters(), list[str]()
+    for change, undo in (
+        (lambda: groups.append(more), groups.pop),
+        (lambda: groups[0]["params"].append(more["params"][0]), groups[0]["params"].pop),
+        (lambda: groups[0].update(amsgrad=True), lambda: groups[0].update(amsgrad=False)),
+    ):
+        change()
+        said.append(heard(engine.step))
+        undo()
+        assert same(engine, before)
     engine.step()
     engine.close()
     return said

@@ -2,9 +2,11 @@
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property, partial
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -18,7 +20,7 @@ from zbench.engine.assembly.parameters import PARAMETER_BUILDERS, ParameterBuild
 from zbench.engine.assembly.settings import DTYPES
 from zbench.engine.assembly.stages import gradients_type, reduced_gradients_type, stage_of
 from zbench.engine.checkpoint.state import EngineState, set_masters
-from zbench.engine.engine import Core, Engine
+from zbench.engine.engine import Core, Engine, Parts
 from zbench.engine.gradients.buffer_factory import BucketBufferFactory
 from zbench.engine.gradients.config import DtypePolicy, ReductionConfig
 from zbench.engine.gradients.norm import ChunkSums, Summarizer
@@ -40,6 +42,8 @@ from zbench.engine.protocols import Collectives, HoldsBytes
 from zbench.engine.shard_layout import Segment, ShardLayout
 from zbench.engine.speculative import SpeculationSettings, StepAssumptions, speculate
 from zbench.engine.transport.choose import ChooseTransport, Transport, choose_collectives
+from zbench.engine.transport.consent import all_or_none
+from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
 
 STANDALONE_THRESHOLD = 1 << 17  # elements from which a copy costs the CPU more than a collective of its own
@@ -68,10 +72,10 @@ def build_engine(
     `spec.buffer_dtype`, where that is set; other tensors keep theirs.
     Without torch.distributed the world is one rank. UsageError for what this engine cannot do.
     """
-    check_unused(model)
+    check_unused(dict(model.named_parameters()))
     find_leaves(model, spec.leaf_modules)  # refuses what is not there
-    dtype, buffers = DTYPES[spec.dtype], DTYPES[spec.buffer_dtype or spec.dtype]
-    check_buffers(model, dtype, buffers)
+    dtypes = DTYPES[spec.dtype], DTYPES[spec.buffer_dtype or spec.dtype]
+    check_buffers(model, *dtypes)
     instruments = instruments or Instruments()
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     memories = instruments.memories(device)
@@ -83,12 +87,12 @@ def build_engine(
     share = settings.share(spec, memories, count, collectives)
     counting, clip = settings.accumulation(spec), settings.clip(spec)
     policies = Policies(counting, clip, scaling, share, collectives, transport.close)
-    prepare(model, dtype, buffers, collectives)
-    builder = _CoreBuilder(model, spec, memories, transport, policies, instruments, groups)
-    return Engine(model, builder.build, policies, groups)
+    prepare(dict(model.named_parameters()), list(model.buffers()), dtypes, collectives)
+    builder = _Builder(model, spec, memories, transport, policies, instruments, groups)
+    return Engine(model, builder.build, builder.admit, policies, groups)
 
 
-class _CoreBuilder:
+class _Builder:
     """Builds a core for the parameters that are trained now; one method per choice."""
 
     def __init__(
@@ -105,24 +109,65 @@ class _CoreBuilder:
         self.policies, self.instruments, self.groups = policies, instruments, groups
         self.stage, self.collectives = stage_of(spec), policies.collectives
         self._trained: set[int] = set()
+        self._seen = WeakSet(model.modules())
         self.memories, self.device = memories, memories.local.device
         self._standalone_threshold = STANDALONE_THRESHOLD if self.device.type == "cpu" else math.inf
         self._needs_norm = policies.clip.needs_norm or policies.scaling.needs_norm
 
-    def build(self, old: Core | None) -> Core:
-        """Return a core with the values of the model, or with everything that `old`, which ends here, has."""
-        comm, share = self.collectives, self.policies.share.value
-        param_infos, builder = collect(self.model, self.groups, self._trained), self._parameter_builder
-        self._trained |= {id(t.parameter) for t in param_infos}
+    def build(self, old: Core | None) -> Callable[[], Core]:
+        """Store the values of the model, or everything that `old` has; return what puts the new core in place
+        of `old`. Until that is called the model and `old` stay as they are.
+
+        An error of one rank alone, in what it does without the others, is raised on all.
+        """
+        with ExitStack() as undo:
+            with all_or_none(self.collectives, self.transport.agreement) as alike:
+                parts = self._allocate()
+                undo.callback(parts.schedule.close)
+                alike += [f"{t.name!r} in group {t.group}" for t in parts.param_infos]
+            value = partial(self._value, None if old is None else old.state)
+            set_masters(parts.optimizer, parts.parameters, parts.param_infos, value)
+            self._parameter_builder.fill(parts.param_infos, parts.state.frozen, value)
+            if old is not None:
+                parts.state.carry_over(old.state)
+            undo.pop_all()
+        return partial(self._exchange, old, parts)
+
+    def admit(self, added: Mapping[str, nn.Parameter]) -> None:
+        """Check and convert what the model has gained, as `build_engine` does; rank 0's values count."""
+        check_unused(added)
+        for name, parameter in added.items():
+            if parameter.device != self.device:
+                raise UsageError(
+                    f"expected {name!r} on {self.device}, where the model is, got {parameter.device}"
+                )
+        dtypes = DTYPES[self.spec.dtype], DTYPES[self.spec.buffer_dtype or self.spec.dtype]
+        check_buffers(self.model, *dtypes)
+        modules = [m for m in self.model.modules() if m not in self._seen]
+        buffers = [b for m in modules for b in m.buffers(recurse=False)]
+        prepare(added, buffers, dtypes, self.collectives)
+        self._seen.update(modules)
+
+    def _exchange(self, old: Core | None, parts: Parts) -> Core:
         if old is not None:
             old.close()
-        value = partial(self._value, None if old is None else old.state)
+        parts.gradients.attach()
+        attached = self._parameter_builder.attach(parts.param_infos, parts.state.frozen, parts.gradients)
+        self._trained |= {id(t.parameter) for t in parts.param_infos}
+        forget_parts(self.model)
+        return Core(**vars(parts), hooks=attached.hooks, access=attached.access)
+
+    def _allocate(self) -> Parts:
+        """Return the parts of a core for what is trained now, without values."""
+        comm, share = self.collectives, self.policies.share.value
+        param_infos, builder = collect(self.model, self.groups, self._trained), self._parameter_builder
         plan = builder.groups(param_infos)
         sizes = [t.parameter.numel() for t in param_infos]
         layout, offloaded = split_layout(self._layout(sizes, plan.groups), share)
         shard = self.stage.optimizer_state(layout, comm.rank)
         memory_layout = memory_layout_of(shard, offloaded, self.memories.local, self.memories.host)
         parameters = builder.store(shard, plan)
+        frozen = builder.frozen(collect_frozen(self.model, self.groups, param_infos))
         config = self._reduction_config(shard, memory_layout, plan.dtypes)
         reduced, gradients = self._gradients(param_infos, config)
         optimizer = make_optimizer(self.spec, memory_layout, parameters, reduced, param_infos, self.groups)
@@ -130,23 +175,17 @@ class _CoreBuilder:
         schedule = self._schedule(optimizer, adam, parameters, gradients, param_infos, offloaded)
         agreement, always = self.transport.agreement, self._needs_norm
         summarizer = Summarizer(layout, comm, agreement, schedule.square_sums, always=always)
-        set_masters(optimizer, parameters, param_infos, value)
-        frozen = collect_frozen(self.model, param_infos)
-        attached = builder.attach(param_infos, frozen, gradients, value)
-        forget_parts(self.model)
         scaling = self.policies.scaling
-        state = EngineState(self.model, param_infos, optimizer, parameters, comm, scaling, attached.frozen)
-        if old is not None:
-            state.carry_over(old.state)
+        state = EngineState(self.model, param_infos, optimizer, parameters, comm, scaling, frozen)
         gradients.reducer.on_reduced = schedule.reduced
         parameters.on_edit = partial(_take_edit, schedule, optimizer)
         holders: list[HoldsBytes] = [parameters, *optimizer.masters, optimizer.moments]
-        holders += [reduced, gradients, schedule, attached.frozen, self.transport]
-        hooks, access = attached.hooks, attached.access
-        return Core(parameters, gradients, optimizer, summarizer, schedule, hooks, state, access, holders)
+        holders += [reduced, gradients, schedule, frozen, self.transport]
+        return Parts(parameters, gradients, optimizer, summarizer, schedule, state, holders)
 
     def _value(self, old: EngineState | None, t: ParamInfo) -> Tensor:
-        return whole_values(t.parameter, self.collectives) if old is None else old.value(t.parameter)
+        known = None if old is None else old.value(t.parameter)
+        return whole_values(t.parameter, self.collectives) if known is None else known
 
     @cached_property
     def _parameter_builder(self) -> ParameterBuilder:

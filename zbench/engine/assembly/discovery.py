@@ -65,10 +65,13 @@ def collect(model: nn.Module, groups: Sequence[ParamGroup], trained: Container[i
     return [ParamInfo(index, name, p, group_of[id(p)]) for index, (name, p) in enumerate(found)]
 
 
-def collect_frozen(model: nn.Module, param_infos: Sequence[ParamInfo]) -> list[ParamInfo]:
-    """Return the parameters that are not trained, in registration order; they belong to no group."""
+def collect_frozen(
+    model: nn.Module, groups: Sequence[ParamGroup], param_infos: Sequence[ParamInfo]
+) -> list[ParamInfo]:
+    """Return the parameters in `groups` that are not trained, in registration order."""
     trained = {id(t.parameter) for t in param_infos}
-    found = [(name, p) for name, p in model.named_parameters() if id(p) not in trained]
+    grouped = {id(p) for group in groups for p in group["params"]} - trained
+    found = [(name, p) for name, p in model.named_parameters() if id(p) in grouped]
     return [ParamInfo(index, name, p, -1) for index, (name, p) in enumerate(found)]
 
 
@@ -82,14 +85,19 @@ def check_buffers(model: nn.Module, dtype: torch.dtype, buffers: torch.dtype) ->
             )
 
 
-def prepare(model: nn.Module, dtype: torch.dtype, buffers: torch.dtype, collectives: Collectives) -> None:
-    """Broadcast rank 0's values to every rank; cast float32 parameters that are not trained to `dtype`, and
-    float32 buffers to `buffers`.
+def prepare(
+    parameters: Mapping[str, nn.Parameter],
+    buffers: Sequence[Tensor],
+    dtypes: tuple[torch.dtype, torch.dtype],
+    collectives: Collectives,
+) -> None:
+    """Broadcast rank 0's values to every rank; cast float32 parameters that are not trained to the first of
+    `dtypes`, and float32 buffers to the second.
 
     UsageError for a parameter without memory for each of its elements.
     """
     works: list[Work] = []
-    for name, parameter in model.named_parameters():
+    for name, parameter in parameters.items():
         if not is_part(parameter):
             if is_released(parameter) or _distinct(parameter).numel() < parameter.numel():
                 raise UsageError(
@@ -98,11 +106,11 @@ def prepare(model: nn.Module, dtype: torch.dtype, buffers: torch.dtype, collecti
                     " build the engine on a new model"
                 )
             works.append(_broadcast(parameter.data, collectives))
-    works += [_broadcast(_distinct(buffer.data), collectives) for buffer in model.buffers()]
+    works += [_broadcast(_distinct(buffer.data), collectives) for buffer in buffers]
     for work in works:
         work.wait()
-    untrained = [(p, dtype) for p in model.parameters() if not (p.requires_grad and p.numel())]
-    for tensor, to in [*untrained, *((buffer, buffers) for buffer in model.buffers())]:
+    untrained = [(p, dtypes[0]) for p in parameters.values() if not (p.requires_grad and p.numel())]
+    for tensor, to in [*untrained, *((buffer, dtypes[1]) for buffer in buffers)]:
         if tensor.dtype == torch.float32 and not is_part(tensor):
             tensor.data = tensor.data.to(to)
 

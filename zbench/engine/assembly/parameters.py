@@ -18,7 +18,7 @@ from zbench.engine.parameters.gathering import Gatherer
 from zbench.engine.parameters.grouping import GroupPlan, module_groups, replicated_groups
 from zbench.engine.parameters.hooks import GatherHooks, GradientHooks
 from zbench.engine.parameters.leaves import LeafModules, find_leaves
-from zbench.engine.parameters.replicated import Parameters, ParamInfo, ReplicatedParameters, write_segments
+from zbench.engine.parameters.replicated import Parameters, ParamInfo, ReplicatedParameters
 from zbench.engine.parameters.sharded import ShardedParameters
 from zbench.engine.partition import GatherGroup, Layout
 from zbench.engine.protocols import Collectives, GradientSink
@@ -52,15 +52,14 @@ class ParameterSettings:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """What a model with its parameters in place has: those not trained, hooks, and access from outside."""
+    """What a model with its parameters in place has: hooks, and access from outside."""
 
-    frozen: Frozen
     hooks: GradientHooks
     access: Access
 
 
 class ParameterBuilder(ABC):
-    """Builds the parameters of one model, in the order of its methods."""
+    """Builds the parameters of one model, in the order of its methods; only `attach` changes the model."""
 
     def __init__(self, model: nn.Module, settings: ParameterSettings, collectives: Collectives) -> None:
         self.model, self.settings, self.collectives = model, settings, collectives
@@ -71,16 +70,22 @@ class ParameterBuilder(ABC):
 
     @abstractmethod
     def store(self, shard: ShardLayout, plan: GroupPlan) -> Parameters:
-        """Return the memory of the parameters."""
+        """Return the memory of the trained parameters."""
 
     @abstractmethod
-    def attach(
-        self, param_infos: Sequence[ParamInfo], frozen: Sequence[ParamInfo], sink: GradientSink, value: Value
-    ) -> Attached:
-        """Have the model use the stored parameters, and register the hooks on it.
+    def frozen(self, members: Sequence[ParamInfo]) -> Frozen:
+        """Return the memory of the parameters that are not trained."""
+
+    @abstractmethod
+    def fill(self, param_infos: Sequence[ParamInfo], frozen: Frozen, value: Value) -> None:
+        """Store the frozen parameters, and gather what the model needs whole; the trained ones are stored.
 
         value: returns the whole value of a frozen parameter; a collective.
         """
+
+    @abstractmethod
+    def attach(self, param_infos: Sequence[ParamInfo], frozen: Frozen, sink: GradientSink) -> Attached:
+        """Have the model use the stored parameters, and register the hooks on it."""
 
 
 class ReplicatedBuilder(ParameterBuilder):
@@ -99,22 +104,27 @@ class ReplicatedBuilder(ParameterBuilder):
         )
         return self._stored
 
-    def attach(
-        self, param_infos: Sequence[ParamInfo], frozen: Sequence[ParamInfo], sink: GradientSink, value: Value
-    ) -> Attached:
-        for t in frozen:
+    def frozen(self, members: Sequence[ParamInfo]) -> Frozen:
+        return Frozen(members)
+
+    def fill(self, param_infos: Sequence[ParamInfo], frozen: Frozen, value: Value) -> None:
+        for t in frozen.members:
             make_whole(t.parameter, self.settings.dtype, self.collectives)
+
+    def attach(self, param_infos: Sequence[ParamInfo], frozen: Frozen, sink: GradientSink) -> Attached:
         self._stored.adopt(param_infos)
         access = Access(self.collectives, lambda _: nullcontext(), self._stored.absorb)
-        return Attached(Frozen(frozen), GradientHooks(param_infos, sink.accept, self.model), access)
+        return Attached(GradientHooks(param_infos, sink.accept, self.model), access)
 
 
 class ShardedBuilder(ParameterBuilder):
     """Builds ShardedParameters: one store for the trained parameters, and one for the frozen ones."""
 
     def groups(self, param_infos: Sequence[ParamInfo]) -> GroupPlan:
-        dtype, threshold = self.settings.dtype, self.settings.persistence_threshold
-        return module_groups(self.model, param_infos, dtype, threshold, self._leaves.modules)
+        settings, leaves = self.settings, self._leaves
+        leaves.modules = find_leaves(self.model, settings.leaf_modules)  # some may be new
+        threshold = settings.persistence_threshold
+        return module_groups(self.model, param_infos, settings.dtype, threshold, leaves.modules)
 
     def store(self, shard: ShardLayout, plan: GroupPlan) -> ShardedParameters:
         self._store = self._sharded(shard, plan)
@@ -125,18 +135,27 @@ class ShardedBuilder(ParameterBuilder):
         memory, resident = chosen.memory, plan.resident
         return ShardedParameters(shard, plan.dtypes, chosen.device, memory, comm, resident=resident)
 
-    def attach(
-        self, param_infos: Sequence[ParamInfo], frozen: Sequence[ParamInfo], sink: GradientSink, value: Value
-    ) -> Attached:
-        trained, store = self._store, self._frozen_store(frozen, value)
-        trained.adopt(param_infos)
-        store.adopt(frozen)
-        gatherer = self._gatherer
-        gatherer.adopt([trained, store])
+    def frozen(self, members: Sequence[ParamInfo]) -> Frozen:
+        plan = self.groups(members)
+        layout = self.settings.layout([t.parameter.numel() for t in members], plan.groups)
+        self._frozen_store = self._sharded(ShardedLayout(layout, self.collectives.rank), plan)
+        return FrozenShards(members, self._frozen_store, self._gatherer)
+
+    def fill(self, param_infos: Sequence[ParamInfo], frozen: Frozen, value: Value) -> None:
+        frozen.fill(value)
+        whole = self._gatherer.must_stay_whole()
+        self._store.expect(param_infos, whole)
+        self._frozen_store.expect(frozen.members, whole)
+
+    def attach(self, param_infos: Sequence[ParamInfo], frozen: Frozen, sink: GradientSink) -> Attached:
+        stores, gatherer = (self._store, self._frozen_store), self._gatherer
+        for store in stores:
+            store.adopt(store.param_infos)
+        gatherer.adopt(stores)
         access = Access(self.collectives, gatherer.holding, gatherer.absorb)
         self._leaves.expect(param_infos, sink.absent)
         hooks = GatherHooks(param_infos, sink.accept, self.model, gatherer, self._leaves)
-        return Attached(FrozenShards(frozen, store, gatherer), hooks, access)
+        return Attached(hooks, access)
 
     @cached_property
     def _gatherer(self) -> Gatherer:
@@ -146,14 +165,6 @@ class ShardedBuilder(ParameterBuilder):
     @cached_property
     def _leaves(self) -> LeafModules:
         return LeafModules(find_leaves(self.model, self.settings.leaf_modules), self._gatherer)
-
-    def _frozen_store(self, frozen: Sequence[ParamInfo], value: Value) -> ShardedParameters:
-        plan, settings = self.groups(frozen), self.settings
-        layout = settings.layout([t.parameter.numel() for t in frozen], plan.groups)
-        shard = ShardedLayout(layout, self.collectives.rank)
-        store = self._sharded(shard, plan)
-        write_segments(shard, frozen, value, store.owned)
-        return store
 
 
 PARAMETER_BUILDERS: dict[type[Parameters], type[ParameterBuilder]] = {

@@ -131,11 +131,14 @@ class EngineState:
         whole = self._consolidator.whole([t.index], _in(buffer), self.optimizer.moments.dtype)
         return whole[0].view(t.parameter.shape)
 
-    def value(self, parameter: nn.Parameter) -> Tensor:
-        """Return a parameter's whole value, in float32 where it is trained, on every rank."""
+    def value(self, parameter: nn.Parameter) -> Tensor | None:
+        """Return a parameter's whole value, in float32 where it is trained, on every rank; None for another
+        model's.
+        """
         if (t := self._trained.get(id(parameter))) is not None:
             return self.master(t)
-        return self.frozen.read(next(t for t in self.frozen.members if t.parameter is parameter))
+        t = next((t for t in self.frozen.members if t.parameter is parameter), None)
+        return None if t is None else self.frozen.read(t)
 
     def carry_over(self, old: "EngineState") -> None:
         """Take moments and counts of the parameters that another core has trained; the others begin anew."""

@@ -17,7 +17,7 @@ from zbench.engine.parameters.replicated import ParamInfo
 def compile_model(
     model: nn.Module, param_infos: Sequence[ParamInfo], config: ReductionConfig, lowering: str
 ) -> tuple[StepReducedGradientBuffer, CompiledGradients]:
-    """Compile `model` in place; return its reduced-gradient buffer and its gradients.
+    """Return the reduced-gradient buffer and the gradients of `model`, which `attach` compiles in place.
 
     `model(...)` remains the caller's way to run it. lowering: `aot_eager` or `inductor`.
     """
@@ -25,7 +25,9 @@ def compile_model(
     reducer = BucketReducer(config.collectives, reduced_gradients, in_flight=config.in_flight)
     registry = StepRegistry([t.parameter for t in param_infos])
     buffers = step_buffers(config, reduced_gradients.sums)
-    uncompile = partial(undo_compile, model)
-    gradients = CompiledGradients(reducer, registry, buffers, config.transport, uncompile)
-    compile_in_place(model, lowering, registry, gradients)
+    switch = (
+        partial(compile_in_place, model, lowering, registry),
+        partial(undo_compile, model),
+    )
+    gradients = CompiledGradients(reducer, registry, buffers, config.transport, switch)
     return reduced_gradients, gradients

@@ -10,6 +10,7 @@ from zbench.engine.gradients.bucket_buffers import BucketBuffers
 from zbench.engine.gradients.reducer import BucketReducer
 from zbench.engine.gradients.sinks import ReplicatedGradients
 from zbench.engine.policies import AccumulationBoundary
+from zbench.engine.protocols import GradientSink
 from zbench.engine.transport.choose import Transport
 from zbench.errors import UsageError
 
@@ -28,12 +29,15 @@ class CompiledGradients(ReplicatedGradients):
         registry: StepRegistry,
         buffers: tuple[BucketBuffers, BucketBuffers],
         transport: Transport,
-        uncompile: Callable[[], None],
+        switch: tuple[Callable[[GradientSink], None], Callable[[], None]],
     ) -> None:
-        """buffers: those of a step with one backward, and with several. uncompile: undoes the compilation."""
+        """buffers: those of a step with one backward, and with several. switch: compiles the model, with
+        gradients for a sink; and undoes that.
+        """
         once, several = buffers
         super().__init__(reducer, (), once=once, several=several)
-        self._registry, self._transport, self._uncompile = registry, transport, uncompile
+        self._registry, self._transport = registry, transport
+        self._compile, self._uncompile = switch
         self._partial: dict[int, Tensor] = {}
         self._absent: frozenset[int] = frozenset()
 
@@ -94,6 +98,10 @@ class CompiledGradients(ReplicatedGradients):
         for buffers in (self._once, self._several):
             held += buffers.bytes_by_category()["buckets"]
         return {"buckets": held}
+
+    def attach(self) -> None:
+        """Make the model run compiled code, whose gradients come here."""
+        self._compile(self)
 
     def close(self) -> None:
         """Make the model run its own code again, and free everything."""

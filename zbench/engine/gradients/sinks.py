@@ -82,6 +82,10 @@ class Gradients(ABC):
         self.contributed = [False] * len(self.portions)
         self.reducer.reduced_gradients.release()
 
+    def attach(self) -> None:
+        """Register what must be registered outside the engine; `close` undoes it."""
+        return
+
     def close(self) -> None:
         """End background threads and undo what is registered outside the engine."""
         self.reducer.reduced_gradients.close()

@@ -21,10 +21,6 @@ from zbench.engine.optimizer.masters import MasterWeights
 from zbench.engine.shard_layout import Segment, ShardLayout
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
-BUILD_ANEW = (
-    "name every group under param_groups in the specification (frozen: true for what is trained later), or"
-    " save a checkpoint, close this engine and build another one"
-)
 ParamGroup = dict[str, Any]
 """`params` and torch's AdamW hyperparameters under torch's names, plus `bias_correction` and `decoupled`."""
 
@@ -156,7 +152,11 @@ class ShardOptimizer:
     def refusal(self) -> str | None:
         """Return why the next update cannot be taken, or None; asked before anything is updated."""
         if self._fixed() != self._built:
-            return f"param_groups: expected the groups that the engine was built with; {BUILD_ANEW}"
+            return (
+                "param_groups: expected the groups' parameters and amsgrad as they were; use"
+                " engine.optimizer.add_param_group for more parameters, and param_groups in the specification"
+                " for others"
+            )
         for number, group in enumerate(self.groups):
             try:
                 check_hyper(hyper_of(group))

@@ -16,6 +16,9 @@ class Frozen:
     def __init__(self, members: Sequence[ParamInfo]) -> None:
         self.members = members
 
+    def fill(self, value: Callable[[ParamInfo], Tensor]) -> None:
+        """Store `value(member)` of every member, before the model uses what is stored here."""
+
     def read(self, member: ParamInfo) -> Tensor:
         """Return a copy of the whole value, in the parameter's dtype."""
         return member.parameter.detach().clone()
@@ -41,13 +44,16 @@ class FrozenShards(Frozen):
         super().__init__(members)
         self.store, self.gatherer = store, gatherer
 
+    def fill(self, value: Callable[[ParamInfo], Tensor]) -> None:
+        write_segments(self.store.shard, self.members, value, self.store.owned)
+
     def read(self, member: ParamInfo) -> Tensor:
         with self.gatherer.holding([member.parameter]):
             return super().read(member)
 
     def load(self, value: Callable[[ParamInfo], Tensor]) -> None:
         self.store.release()  # no copy reads what is written; what it brings is gathered anew below
-        write_segments(self.store.shard, self.members, value, self.store.owned)
+        self.fill(value)
         self.store.settle()
 
     def leave(self) -> None:

@@ -7,54 +7,20 @@ Weights that are read as attributes outside of every region stay until the step 
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
+from zbench.engine.parameters.gather_order import GatherOrder
 from zbench.engine.parameters.saved import Saved, SavedView
 from zbench.engine.parameters.sharded import Member, ShardedGroup, ShardedParameters
+from zbench.errors import UsageError
 
 Hooks = tuple[Callable[[Tensor], object], Callable[[object], Tensor]]
 _COPYING = ("torch.utils.checkpoint", "torch.autograd.graph")  # modules of such hooks
 _CONTEXT = -1  # the caller of every context
 _LONGEST = 64  # uses of a group in one recorded order, on average: nothing that ends is longer
-
-
-class GatherOrder:
-    """The order in which groups were used in the last region: the prediction for the next one.
-
-    From the first use that differs from the prediction, the order is recorded again.
-    """
-
-    def __init__(self) -> None:
-        self.order: list[ShardedGroup] = []
-        self.position = 0
-
-    def restart(self) -> None:
-        """Start a region: predictions begin with the first group again."""
-        self.position = 0
-
-    def record(self, group: ShardedGroup, longest: int) -> None:
-        """Record that `group` is used now. At most `longest` uses are kept."""
-        if self.position < len(self.order) and self.order[self.position] is not group:
-            del self.order[self.position :]
-        if self.position == len(self.order):
-            if self.position == longest:
-                return
-            self.order.append(group)
-        self.position += 1
-
-    def ahead(self, elements: int) -> list[ShardedGroup]:
-        """Return the groups that are expected next, up to `elements` elements in total."""
-        found: list[ShardedGroup] = []
-        for group in self.order[self.position :]:
-            elements -= 0 if group in found else group.numel
-            if elements < 0:
-                break
-            found.append(group)
-        return found
 
 
 class Gatherer:
@@ -68,12 +34,31 @@ class Gatherer:
         self._pushed: list[tuple[int, saved_tensors_hooks]] = []
         self._region_end: set[ShardedGroup] = set()
         self.held_in_backward: dict[object, Sequence[ShardedGroup]] = {}
+        self.contexts: list[Held] = []
         self.groups: list[ShardedGroup] = []
         self.adopt(())
 
+    def must_stay_whole(self) -> frozenset[int]:
+        """Return the ids of the parameters that other stores must have gathered before they are adopted.
+
+        UsageError while a module's forward runs: it holds groups of the present stores.
+        """
+        if self.depth > len(self.contexts):
+            raise UsageError(
+                "expected no module's forward to run while parameters are unfrozen or added, or their offload"
+                " ratio is decided; call engine.backward and engine.step after the forward"
+            )
+        held = (p for context in self.contexts for p in context.parameters)
+        return frozenset(map(id, (*self._exposed(), *held)))
+
+    def _exposed(self) -> list[nn.Parameter]:
+        return [m.info.parameter for g in self.groups if g.exposed for m in g.members]
+
     def adopt(self, stores: Sequence[ShardedParameters]) -> None:
-        """Gather from `stores` from now on. Parameters that autograd may reference directly stay whole."""
-        exposed = [m.info.parameter for g in self.groups if g.exposed for m in g.members]
+        """Gather from `stores` from now on. Parameters that autograd may reference directly, and those of
+        open contexts, stay whole.
+        """
+        exposed = self._exposed()
         for group in self.groups:
             group.members = []
         self.stores = stores
@@ -92,6 +77,8 @@ class Gatherer:
         for group in self.groups_of(exposed):
             self.fetch(group)
             group.exposed = True
+        for context in self.contexts:
+            context.begin()
 
     def groups_of(self, parameters: Iterable[nn.Parameter | None]) -> list[ShardedGroup]:
         """Return the groups of some parameters, each once, without groups that are never released."""
@@ -214,7 +201,7 @@ class Gatherer:
 
     def holding(self, parameters: Sequence[nn.Parameter]) -> "Held":
         """Return a context in which these parameters are whole."""
-        return Held(self, self.groups_of(parameters))
+        return Held(self, parameters)
 
 
 class Packer:
@@ -258,17 +245,27 @@ def _keeps_nothing(hooks: Hooks | None) -> bool:
 
 
 class Held(AbstractContextManager[None]):
-    """A region in which some groups are whole: `with Held(gatherer, groups)`."""
+    """A region in which some parameters are whole: `with Held(gatherer, parameters)`."""
 
-    def __init__(self, gatherer: Gatherer, groups: Sequence[ShardedGroup]) -> None:
-        self.gatherer, self.groups = gatherer, groups
+    def __init__(self, gatherer: Gatherer, parameters: Sequence[nn.Parameter]) -> None:
+        self.gatherer, self.parameters = gatherer, parameters
+        self._groups: Sequence[ShardedGroup] = ()
+
+    def begin(self) -> None:
+        """Use the groups that the parameters are in now."""
+        self._groups = self.gatherer.groups_of(self.parameters)
+        self.gatherer.begin_use(self._groups)
 
     def __enter__(self) -> None:
         self.gatherer.enter(_CONTEXT)
-        self.gatherer.begin_use(self.groups)
+        self.gatherer.contexts.append(self)
+        try:
+            self.begin()
+        except BaseException:
+            self.__exit__()
+            raise
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.gatherer.end_use(self.groups)
+    def __exit__(self, *_: object) -> None:
+        self.gatherer.contexts.remove(self)
+        self.gatherer.end_use(self._groups)
         self.gatherer.leave()

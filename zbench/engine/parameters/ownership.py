@@ -1,13 +1,14 @@
 """A parameter is trained by one engine at a time, and belongs to it until the engine is closed or gone."""
 
 import weakref
-from collections.abc import Container, Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
+from zbench.engine.parameters.replicated import ParamInfo
 from zbench.errors import UsageError
 
 
@@ -21,20 +22,20 @@ class Closable(Protocol):
 _owners: Any = WeakIdKeyDictionary()  # parameter -> a weak reference to its owner
 
 
-def own(model: nn.Module, engine: Closable) -> None:
-    """Note that `engine` trains the parameters of `model`."""
-    _owners.update((parameter, weakref.ref(engine)) for parameter in model.parameters())
+def own(parameters: Iterable[nn.Parameter], engine: Closable) -> None:
+    """Note that these parameters belong to `engine`."""
+    _owners.update((parameter, weakref.ref(engine)) for parameter in parameters)
 
 
-def check_unused(model: nn.Module) -> None:
-    """Raise UsageError for a model that another engine trains, or that holds gradients."""
-    for name, parameter in model.named_parameters():
+def check_unused(named: Mapping[str, nn.Parameter]) -> None:
+    """Raise UsageError for a parameter that another engine trains, or that holds a gradient."""
+    for name, parameter in named.items():
         owner: Closable | None = _owners.get(parameter, lambda: None)()
         if owner is not None and not owner.closed:
             raise UsageError(
                 f"expected a model that no engine trains, but {name!r} has one; call close() on it first"
             )
-    check_no_gradients(model.named_parameters())
+    check_no_gradients(named.items())
 
 
 def check_no_gradients(named: Iterable[tuple[str, nn.Parameter]]) -> None:
@@ -48,12 +49,29 @@ def check_no_gradients(named: Iterable[tuple[str, nn.Parameter]]) -> None:
         )
 
 
-def check_members(model: nn.Module, known: Container[int]) -> None:
-    """Raise UsageError for a parameter whose id is not `known`: it was added to the model, or replaced."""
-    if all(id(parameter) in known for parameter in model.parameters()):
-        return
-    added = next(name for name, parameter in model.named_parameters() if id(parameter) not in known)
-    raise UsageError(
-        f"the parameter {added!r} was added to the model, or replaced, after build_engine; save a checkpoint"
-        " without it, close this engine and build another one on the changed model"
-    )
+class Members:
+    """The parameters that an engine was built with: ids of the `trained` ones, and the frozen ones."""
+
+    def __init__(self, trained: Sequence[ParamInfo], frozen: Sequence[ParamInfo]) -> None:
+        self.trained, self._frozen = frozenset(id(t.parameter) for t in trained), frozen
+        self._known = self.trained | {id(t.parameter) for t in frozen}
+
+    def unfrozen(self) -> bool:
+        """Whether a parameter that has never been trained requires a gradient now."""
+        with torch._C.DisableTorchFunctionSubclass():  # released parameters answer slowly otherwise
+            return any(t.parameter.requires_grad and t.parameter.numel() for t in self._frozen)
+
+    def check(self, model: nn.Module) -> None:
+        """Raise UsageError for another parameter: it was added to the model, or replaced."""
+        if all(id(parameter) in self._known for parameter in model.parameters()):
+            return
+        added = next(name for name, p in model.named_parameters() if id(p) not in self._known)
+        raise UsageError(
+            f"the parameter {added!r} was added to the model, or replaced, after build_engine; give all new"
+            ' ones to engine.optimizer.add_param_group({"params": [...]}), frozen ones too'
+        )
+
+    def gained(self, model: nn.Module, parameters: Iterable[nn.Parameter]) -> dict[str, nn.Parameter]:
+        """Return the others among these parameters of the model, by name."""
+        new = {id(p) for p in parameters} - self._known
+        return {name: p for name, p in model.named_parameters() if id(p) in new}

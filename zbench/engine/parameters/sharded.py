@@ -7,7 +7,7 @@ the group is resharded its parameters become `Released`. No memory is freed whil
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -112,7 +112,8 @@ class ShardedParameters(Parameters):
             for k, (planned, extent) in enumerate(zip(layout.groups, layout.group_extents, strict=True))
         ]
 
-    def adopt(self, param_infos: Sequence[ParamInfo]) -> None:
+    def expect(self, param_infos: Sequence[ParamInfo], whole: Container[int]) -> None:
+        """Prepare `adopt`: gather resident groups, and those of parameters whose ids are in `whole`."""
         self.param_infos = param_infos
         for group, planned in zip(self.groups, self.shard.layout.groups, strict=True):
             dtype = self.dtypes[group.dtype_group]
@@ -122,12 +123,23 @@ class ShardedParameters(Parameters):
                 t, at = param_infos[i], self.shard.layout.spans[i].start - group.extent.start
                 shape, kinds = t.parameter.shape, kinds_of(t.parameter)
                 group.members.append(Member(t, at, shape, nowhere.expand(shape), kinds))
-                set_refusal(t.parameter, _REFUSAL.format(name=t.name))
             group.tag = Tag("the weights " + ", ".join(m.info.name for m in group.members))
             group.members.sort(key=lambda m: (m.start, m.stop))
             group.starts = [m.start for m in group.members]
-            self.reshard(group)
-        self.settle()
+            if group.members and (
+                group.resident or any(id(m.info.parameter) in whole for m in group.members)
+            ):
+                self.unshard(group)
+                self._gathered(group)
+
+    def adopt(self, param_infos: Sequence[ParamInfo]) -> None:
+        for group in self.groups:
+            for m in group.members:
+                set_refusal(m.info.parameter, _REFUSAL.format(name=m.info.name))
+            if group.full is None:
+                self.reshard(group)
+            else:
+                self._show(group)
 
     def owned(self, segment: Segment) -> Tensor:
         return self._stored(segment.dtype_group, segment.local, segment.length)
@@ -151,20 +163,20 @@ class ShardedParameters(Parameters):
             with torch.inference_mode(False):
                 self.unshard(group)
             return
-        group.full = torch.empty(group.numel, dtype=self.dtypes[group.dtype_group], device=self.device)
-        self.by_storage[group.full.untyped_storage()._cdata] = group
+        full = torch.empty(group.numel, dtype=self.dtypes[group.dtype_group], device=self.device)
         self._leaving = [copy for copy in self._leaving if not copy.is_completed()]
         works = []
         for block in group.blocks:
             part, local = self.shard.part(block), self.shard.local(block)
             at = part.start - group.extent.start
-            mine = group.full[at : at + part.length]
+            mine = full[at : at + part.length]
             copy = self.memory.copy_out(self._stored(group.dtype_group, local.start, local.length), mine)
             self._leaving.append(copy)
             copy.wait()
             begin = block.start - group.extent.start
-            works.append(self.collectives.all_gather(group.full[begin : begin + block.length], group.tag))
-        group.unsharding = All(works)
+            works.append(self.collectives.all_gather(full[begin : begin + block.length], group.tag))
+        group.full, group.unsharding = full, All(works)  # only once nothing can fail any more
+        self.by_storage[full.untyped_storage()._cdata] = group
 
     def release(self) -> None:
         for copy in self._leaving:
@@ -173,10 +185,18 @@ class ShardedParameters(Parameters):
 
     def wait_for_unshard(self, group: ShardedGroup) -> None:
         """Return when a gather that was started is done; the parameters are whole then."""
-        if group.unsharding is None:
-            return
-        group.unsharding.wait()
-        group.unsharding = None
+        if group.unsharding is not None:
+            self._gathered(group)
+            self._show(group)
+
+    def _gathered(self, group: ShardedGroup) -> None:
+        """Return when the group's gather is done."""
+        if group.unsharding is not None:
+            group.unsharding.wait()
+            group.unsharding = None
+
+    def _show(self, group: ShardedGroup) -> None:
+        """Make the parameters views of the group's whole values."""
         assert group.full is not None
         for m in group.members:
             parameter = m.info.parameter
@@ -185,9 +205,7 @@ class ShardedParameters(Parameters):
 
     def reshard(self, group: ShardedGroup) -> None:
         """Free a group's whole values; a graph that saved exposed parameters cannot be used any more."""
-        if group.unsharding is not None:
-            group.unsharding.wait()
-            group.unsharding = None
+        self._gathered(group)
         if group.full is not None:
             used_on_current_stream(group.full)
             del self.by_storage[group.full.untyped_storage()._cdata]
