@@ -112,6 +112,7 @@ class Engine(ReadsState):
             check_no_gradients((t.name, t.parameter) for t in self._core.param_infos)
             if boundary.first:
                 self._renew()
+                self._policies.share.begin(self._core.optimizer.count)
             core, scale = self._core, self._policies.scaling.scale
             loss = loss if scale == 1.0 else loss * scale
             core.access.absorb()
@@ -191,10 +192,9 @@ class Engine(ReadsState):
         self._policies.accumulation.reset()
 
     def _renew(self) -> None:
-        """Rebuild the core when a parameter outside it has been unfrozen, or its state is to move."""
+        """Between steps, rebuild the core when a parameter has been unfrozen, or its state is to move."""
         self._check_members()
-        self._policies.share.begin(self._core.optimizer.count)
-        if self._outdated or self._core.members.unfrozen():
+        if not self._policies.accumulation.count and (self._outdated or self._core.members.unfrozen()):
             self._rebuild()
 
     def _rebuild(self) -> None:
@@ -249,7 +249,7 @@ class Engine(ReadsState):
         return self._core.access.open(parameters_of(self.model, what), write=write)
 
     def checked_state(self) -> EngineState:
-        self._check_members()
+        self._renew()
         return self._core.state
 
     @torch.no_grad()
@@ -257,7 +257,7 @@ class Engine(ReadsState):
         """Resume from `state_dict` of any world size or stage; UsageError if it does not fit the model."""
         self._check_members()
         self._forget_step()
-        self._core.state.load(state)
+        self.checked_state().load(state)
         self._core.schedule.state_changed()
 
     @property

@@ -136,6 +136,26 @@ def test_a_trained_layer_takes_the_values_that_a_checkpoint_had_frozen(
 
 
 @each_row
+def test_what_is_unfrozen_before_a_checkpoint_is_loaded_gets_its_moments(
+    row: dict[str, Any], tmp_path: Any
+) -> None:
+    engine, plain = pair(row, (3,))
+    step(engine, plain, 0)
+    for net in (engine.model, plain.model):
+        freeze(net, (2, 3))
+    for number in (1, 2):
+        step(engine, plain, number)
+    save(engine, tmp_path / "saved")
+    engine.close()
+    other = build(Layers((3,)), row)
+    freeze(other.model, (2, 3))
+    load(other, tmp_path / "saved")
+    step(other, plain, 3)
+    assert_same(other.full_parameters(), plain.values())
+    other.close()
+
+
+@each_row
 def test_a_gather_in_flight_does_not_reach_a_file(row: dict[str, Any], tmp_path: Any) -> None:
     """An evaluation that ends early leaves what was gathered ahead."""
     engine, plain = pair(row, (3,))
