@@ -4,112 +4,23 @@ A run is a seeded list of rules. After every rule each parameter and each first 
 bits of the plain run, or the rule was refused and changed nothing. The plain run plays every rank.
 """
 
-import random
-from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 
-from tests.engine.plain import Options, PlainTrainer
-from zbench.engine import Engine, build_engine
+from tests.engine.plain import padded
+from tests.engine.safety.sequence_nets import LOSSES, AccidentError, adapter, batch, usual
+from tests.engine.safety.sequence_pair import Pair, alone
 from zbench.errors import UsageError
-from zbench.spec.engine import EngineSpec
-
-SIZES = {"reduce_bucket_size": 900, "allgather_bucket_size": 700, "accumulation_mode": "multi_backward"}
 
 
-Loss = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
-
-
-class AccidentError(Exception):
-    """What user code raises."""
-
-
-class Net(nn.Module):
-    """Layers, a tied weight, one that is used at times, and one that calls itself."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(11)
-        self.first, self.second = nn.Linear(13, 24), nn.Linear(24, 24)
-        self.sometimes, self.last = nn.Linear(24, 24), nn.Linear(24, 7)
-        self.norm = nn.LayerNorm(24)
-        self.register_buffer("seen", torch.zeros(()))
-
-    def forward(self, x: Tensor, use: bool = True) -> Tensor:
-        h = self.norm(torch.tanh(self.first(x)))
-        h = self.sometimes(h) if use else h
-        return self.last(torch.tanh(self.second(h)) + functional.linear(h, self.second.weight))
-
-    def energy(self, x: Tensor) -> Tensor:
-        """Return another loss, not by way of forward."""
-        return self.last(self.norm(torch.tanh(self.first(x)))).square().mean()
-
-
-def batch(number: int, rank: int) -> tuple[Tensor, ...]:
-    return (torch.randn(5, 13, generator=torch.Generator().manual_seed(1000 * number + rank)),)
-
-
-def usual(net: nn.Module, data: tuple[Tensor, ...]) -> Tensor:
-    return net(data[0]).square().mean()
-
-
-def without_one(net: nn.Module, data: tuple[Tensor, ...]) -> Tensor:
-    return net(data[0], False).square().mean()
-
-
-def penalized(net: Any, data: tuple[Tensor, ...]) -> Tensor:
-    penalty = net.second.weight.square().sum() + net.last.bias.abs().sum()
-    return net(data[0]).square().mean() + 0.1 * penalty
-
-
-def by_method(net: Any, data: tuple[Tensor, ...]) -> Tensor:
-    return net.energy(data[0]) + 0.01 * net.first.weight.square().sum()
-
-
-LOSSES: tuple[Loss, ...] = (
-    usual,
-    without_one,
-    penalized,
-    by_method,
-)
-
-
-class Both:
-    """An engine and its plain twin."""
-
-    def __init__(self, group: dist.ProcessGroup, row: dict[str, Any], seed: int) -> None:
-        self.group, self.row, self.draw = group, row, random.Random(seed)
-        self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
-        self.engine = self._build()
-        each = row["zero_stage"] >= 2
-        plan = Options(each_backward=each, max_norm=row.get("gradient_clipping", 0.0))
-        optimizer = {"lr": 1e-3, "weight_decay": 0.01}
-        self.plain = PlainTrainer(Net(), world_size=self.world, optimizer=optimizer, plan=plan)
-        self.number = 0
-        self.saved: list[tuple[dict[str, Tensor], PlainTrainer]] = []
-        self.old: Tensor | None = None
-
-    def _build(self) -> Engine:
-        spec = EngineSpec.model_validate({**SIZES, **self.row})
-        return build_engine(Net(), spec, self.group)
-
-    @property
-    def nets(self) -> tuple[Any, Any]:
-        return self.engine.model, self.plain.model
-
-    def compare(self, after: str) -> None:
-        """Every parameter and first moment has the same bits."""
-        values, moments = self.engine.full_parameters(), self.engine.first_moments()
-        for name, p in self.plain.model.named_parameters():
-            assert torch.equal(values[name], p.detach()), f"{name} after {after}"
-        for name, expected in self.plain.trajectory().moments.items():
-            assert torch.equal(moments[name], expected), f"exp_avg of {name} after {after}"
+class Both(Pair):
+    """The rules; each is a method."""
 
     def step(self) -> None:
         loss, backwards = self.draw.choice(LOSSES), self.draw.choice((1, 1, 2, 3))
@@ -166,15 +77,13 @@ class Both:
         """Change a weight between steps, as an attribute of its module."""
         module = self.draw.choice(("first", "second", "last", "norm"))
         for net in self.nets:
-            weight = net.get_submodule(module).weight
-            if self.draw.random() < 2:  # both nets alike
-                weight.data.mul_(0.875)
-        self._sync_plain()
+            net.get_submodule(module).weight.data.mul_(0.875)
+        self.sync_plain()
 
     def load_into_the_model(self) -> None:
         for net in self.nets:
             net.load_state_dict({n: v * 0.9375 for n, v in net.state_dict().items()})
-        self._sync_plain()
+        self.sync_plain()
 
     def read(self) -> None:
         state = self.engine.model.state_dict()
@@ -205,15 +114,52 @@ class Both:
         if self.saved:
             state, plain = self.draw.choice(self.saved)
             self.engine.load_state_dict(state)
-            self._return_to(plain)
+            self.return_to(plain)
 
     def resume_in_another_engine(self) -> None:
-        state, flags = self.engine.state_dict(), [p.requires_grad for p in self.plain.model.parameters()]
+        state = self.engine.state_dict()
         self.engine.close()
-        self.engine = self._build()
+        self.engine = self.build(self.group)
+        self.set_flags(self.engine.model)
         self.engine.load_state_dict(state)
-        for p, trained in zip(self.engine.model.parameters(), flags, strict=True):
-            p.requires_grad_(trained)
+        self.forget_untrained()
+
+    def resume_at_another_world_size(self) -> None:
+        """Each rank takes a step alone, the same on all; then all go on together from there."""
+        if self.world == 1 or not any(p.requires_grad for p in self.plain.model.parameters()):
+            return
+        state, here, self.number = self.engine.state_dict(), self.engine, self.number + 1
+        self.engine = self.build(alone(self.rank))
+        self.set_flags(self.engine.model)
+        self.engine.load_state_dict(state)
+        self.forget_untrained()
+        self.engine.backward(usual(self.engine.model, batch(10 * self.number, 0)), last=True)
+        self.engine.step()
+        self.plain.world_size = 1
+        self.plain.step(usual, [[batch(10 * self.number, 0)]])
+        self.plain.world_size = self.world
+        self.compare("a step in a world of one")
+        state = self.engine.state_dict()
+        self.engine.close()
+        self.engine = here
+        self.engine.load_state_dict(state)
+
+    def grow(self) -> None:
+        """Add a module, and its parameters in a group of their own."""
+        if self.grown:
+            return
+        self.grown = True
+        self.saved.clear()  # without the module
+        for net in self.nets:
+            net.adapter = adapter()
+        mine = self.engine.model.adapter.parameters()
+        self.engine.optimizer.add_param_group({"params": mine, "weight_decay": 0.1})
+        added = {n: p for n, p in self.plain.model.named_parameters() if n.startswith("adapter")}
+        self.plain.names = [n for n, _ in self.plain.model.named_parameters()]
+        self.plain.masters |= {n: nn.Parameter(padded(p)) for n, p in added.items()}
+        masters = [self.plain.masters[n] for n in added]
+        self.plain.optimizer.add_param_group({"params": masters, "weight_decay": 0.1})
+        self.plain.model.adapter.to(self.dtype)
 
     def fail_in_forward(self) -> None:
         self._fail(self.draw.choice((AccidentError, KeyboardInterrupt)), in_backward=False)
@@ -253,17 +199,7 @@ class Both:
     def _edit_plain(self, p: nn.Parameter, factor: float) -> None:
         with torch.no_grad():
             p.mul_(factor)
-        self._sync_plain()
-
-    def _sync_plain(self) -> None:
-        for name, p in self.plain.model.named_parameters():
-            self.plain.masters[name].data[: p.numel()] = p.detach().reshape(-1)
-
-    def _return_to(self, plain: PlainTrainer) -> None:
-        flags = [p.requires_grad for p in self.plain.model.parameters()]
-        self.plain = deepcopy(plain)
-        for p, trained in zip(self.plain.model.parameters(), flags, strict=True):
-            p.requires_grad_(trained)
+        self.sync_plain()
 
 
 RULES: dict[str, int] = {
@@ -282,6 +218,8 @@ RULES: dict[str, int] = {
     "save": 1,
     "load": 2,
     "resume_in_another_engine": 1,
+    "resume_at_another_world_size": 1,
+    "grow": 1,
     "fail_in_forward": 1,
     "fail_in_backward": 1,
     "change_the_learning_rate": 1,

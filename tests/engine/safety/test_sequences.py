@@ -29,6 +29,13 @@ MORE = [
     {"zero_stage": 3, "gradient_clipping": 0.1},
     {"zero_stage": 3, "offload_param": "cpu", "prefetch_bucket_size": 1},
 ]
+ROWS += [{"zero_stage": 2, **SPECULATIVE, "dtype": "bfloat16"}, {"zero_stage": 3, "dtype": "bfloat16"}]
+MORE += [
+    {"zero_stage": 0, "dtype": "bfloat16"},
+    {"zero_stage": 1, "offload_optimizer": "cpu", "dtype": "bfloat16"},
+    {"zero_stage": 1, **SPECULATIVE, "dtype": "bfloat16", "gradient_clipping": 0.1},
+    {"zero_stage": 3, **SPECULATIVE, "offload_param": "cpu", "dtype": "bfloat16"},
+]
 RUN = "tests.engine.safety.sequences:run"
 ROUNDS = int(os.environ.get("ZBENCH_SEQUENCES", "20"))
 

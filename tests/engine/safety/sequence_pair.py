@@ -1,0 +1,90 @@
+"""An engine and plain PyTorch beside it, for random sequences."""
+
+import random
+from copy import deepcopy
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from tests.engine.plain import DTYPES, Options, PlainTrainer
+from tests.engine.safety.sequence_nets import Net
+from zbench.engine import Engine, build_engine
+from zbench.spec.engine import EngineSpec
+
+SIZES = {"reduce_bucket_size": 900, "allgather_bucket_size": 700, "accumulation_mode": "multi_backward"}
+
+
+class Pair:
+    """An engine and its plain twin, which plays every rank."""
+
+    def __init__(self, group: dist.ProcessGroup, row: dict[str, Any], seed: int) -> None:
+        self.group, self.row, self.draw = group, row, random.Random(seed)
+        self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
+        self.dtype = DTYPES[row.get("dtype", "float32")]
+        layers = ("first", "second", "sometimes", "last", "norm")
+        self.frozen = tuple(self.draw.sample(layers, self.draw.choice((0, 0, 1, 2))))
+        self.grown = False
+        self.engine = self.build(group)
+        each = row["zero_stage"] >= 2
+        dtype = row.get("dtype", "float32")
+        plan = Options(each_backward=each, max_norm=row.get("gradient_clipping", 0.0), dtype=dtype)
+        optimizer = {"lr": 1e-3, "weight_decay": 0.01}
+        net = Net(self.dtype, self.frozen)
+        self.plain = PlainTrainer(net, world_size=self.world, optimizer=optimizer, plan=plan)
+        self.forget_untrained()
+        self.number = 0
+        self.saved: list[tuple[dict[str, Tensor], PlainTrainer]] = []
+        self.old: Tensor | None = None
+
+    def build(self, group: dist.ProcessGroup | None) -> Engine:
+        """Return another engine of the same row, on a new model."""
+        groups = {"param_groups": {"adapter.*": {"weight_decay": 0.1}}} if self.grown else {}
+        spec = EngineSpec.model_validate({**SIZES, **self.row, **groups})
+        return build_engine(Net(self.dtype, self.frozen, grown=self.grown), spec, group)
+
+    @property
+    def nets(self) -> tuple[Any, Any]:
+        return self.engine.model, self.plain.model
+
+    def compare(self, after: str) -> None:
+        """Every parameter and first moment has the same bits."""
+        values, moments = self.engine.full_parameters(), self.engine.first_moments()
+        expected = self.plain.trajectory()
+        for name, value in expected.parameters.items():
+            assert torch.equal(values[name], value), f"{name} after {after}"
+        for name, moment in expected.moments.items():
+            assert torch.equal(moments[name], moment), f"exp_avg of {name} after {after}"
+
+    def sync_plain(self) -> None:
+        """Have the masters follow edits; what was not changed keeps its precision."""
+        for name, p in self.plain.model.named_parameters():
+            master, given = self.plain.masters[name].data[: p.numel()], p.detach().reshape(-1)
+            master.copy_(torch.where(master.to(p.dtype) == given, master, given.float()))
+
+    def return_to(self, plain: PlainTrainer) -> None:
+        """Continue from there, with what is trained now."""
+        before, self.plain = self.plain, deepcopy(plain)
+        self.set_flags(self.plain.model, before.model)
+        self.forget_untrained()
+
+    def set_flags(self, net: nn.Module, source: nn.Module | None = None) -> None:
+        """Train in `net` what is trained in `source`, or in the plain model."""
+        for p, q in zip(net.parameters(), (source or self.plain.model).parameters(), strict=True):
+            p.requires_grad_(q.requires_grad)
+
+    def forget_untrained(self) -> None:
+        """What the engine has never trained has neither moments nor a float32 master."""
+        trained = {t.name for t in self.engine._core.param_infos}
+        for name, p in self.plain.model.named_parameters():
+            if name not in trained:
+                self.plain.optimizer.state.pop(self.plain.masters[name], None)
+                self.plain.masters[name].data[: p.numel()] = p.detach().reshape(-1)
+
+
+def alone(rank: int) -> dist.ProcessGroup:
+    """Return a process group of this rank."""
+    group = dist.new_group([rank], use_local_synchronization=True)
+    assert isinstance(group, dist.ProcessGroup)
+    return group
