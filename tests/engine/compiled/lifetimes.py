@@ -240,6 +240,41 @@ def resumed_equals_continuous(group: dist.ProcessGroup) -> None:
     engine.close()
 
 
+def targets_come_with_gradients(group: dist.ProcessGroup, backwards: int) -> tuple[list[int], int]:
+    """Return the bytes of targets when the last backward of a step begins, when its first gradient is ready,
+    and when it has ended; and those of the partition.
+    """
+    model, batch = make("one_graph")
+    engine, _ = build(group, model, gradient_accumulation_steps=backwards)
+    gradients, found = gradients_of(engine), list[int]()
+    begin, accept, finish = gradients.begin, gradients.accept, gradients.finish
+
+    def held() -> int:
+        return engine.memory_by_category().get("gradients", 0)
+
+    def begun(*args: Any) -> None:
+        begin(*args)
+        found[:] = [held()]
+
+    def accepted(*args: Any) -> None:
+        if len(found) == 1:
+            found.append(held())
+        accept(*args)
+
+    def finished() -> None:
+        finish()
+        found.append(held())
+
+    gradients.begin, gradients.accept, gradients.finish = begun, accepted, finished  # type: ignore[method-assign]
+    for step in range(2):
+        for micro in range(backwards):
+            engine.backward(model(*batch(dist.get_rank(group), step + 10 * micro)))
+        engine.step()
+    partition = partition_of(engine)
+    engine.close()
+    return found, partition
+
+
 def backward_outside_the_engine_is_refused(group: dist.ProcessGroup) -> None:
     """Assert that no gradient is lost silently, and that a closed engine's model is an ordinary one again."""
     model, batch = make("one_graph")

@@ -89,3 +89,10 @@ def test_a_resumed_run_equals_a_continuous_one(ranks: RankPool) -> None:
 
 def test_backward_outside_the_engine_is_refused(ranks: RankPool) -> None:
     ranks.run(2, f"{CASES}:backward_outside_the_engine_is_refused")
+
+
+@pytest.mark.parametrize("backwards", [1, 2])
+def test_targets_are_bound_when_the_first_gradient_is_ready(ranks: RankPool, backwards: int) -> None:
+    for (begun, first, ended), partition in ranks.run(2, f"{CASES}:targets_come_with_gradients", backwards):
+        assert begun == first == 0, "no target while the backward runs up to its first gradient"
+        assert ended == partition > 0
