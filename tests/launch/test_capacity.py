@@ -18,6 +18,12 @@ def test_too_many_ranks_are_refused_with_the_limit():
         capacity.check_world_size(most + 1)
 
 
+def test_one_host_starts_64_ranks_at_most():
+    assert capacity.max_ranks()[0] <= 64
+    with pytest.raises(UsageError, match=r"--slurm or torchrun, or ask `zbench estimate`"):
+        capacity.check_world_size(4096)
+
+
 def test_process_limit_counts(monkeypatch):
     monkeypatch.setattr(capacity.resource, "getrlimit", lambda _: (67, 67))
     assert capacity.max_ranks() == (3, "67 processes (ulimit -u)")

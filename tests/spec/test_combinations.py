@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from zbench.spec.combinations import MAX_RANKS_ON_ONE_HOST, conflict
+from zbench.spec.combinations import conflict
 from zbench.spec.engine import EngineSpec
 from zbench.spec.run import RunSpec
 from zbench.spec.workload import WorkloadSpec
@@ -33,7 +33,8 @@ CANNOT_EXIST: list[tuple[dict[str, Any], str]] = [
     ({"param_groups": {"*": {"frozen": True}}}, "nothing to train"),
     ({"engine": "dpp"}, "did you mean 'ddp'?"),
     ({"workload": {"backwards_per_step": 2}}, "multi_backward or unmanaged"),
-    ({"run": {"world_size": MAX_RANKS_ON_ONE_HOST + 1}}, "lower run.world_size"),
+    ({"run": {"world_size": 4}, "shard_group_size": 3, "zero_stage": 1}, "set a divisor of run.world_size"),
+    ({"shard_group_size": 1}, "set zero_stage: 1, 2 or 3"),
 ]  # fmt: skip
 CAN_EXIST: list[dict[str, Any]] = [
     {},
@@ -47,7 +48,8 @@ CAN_EXIST: list[dict[str, Any]] = [
     {"accumulation_mode": "unmanaged", "workload": {"backwards_per_step": 4}},
     {"dtype": "float16", "communication_dtype": "float16"},
     {"engine": "mine:build"},
-    {"run": {"world_size": MAX_RANKS_ON_ONE_HOST}},
+    {"run": {"world_size": 4096}},
+    {"run": {"world_size": 4}, "shard_group_size": 2, "zero_stage": 3},
 ]
 
 

@@ -111,11 +111,6 @@ YAML = {
         "axes: {zero_stage: [0]}\nexclude:\n  - {zero_stage: 0}\n",
         "sweep.yaml:2: exclude: every point is excluded; remove an entry",
     ),
-    "too many ranks": (
-        "run:\n  world_size: 4096\n",
-        "sweep.yaml:2: run.world_size: 4096 ranks are more than the 64 that can be started on one host;"
-        " lower run.world_size, or span hosts with torchrun",
-    ),
     "billion points": (
         "axes:\n" + "".join(f"  {key}: [{', '.join(f'0.{i:04}' for i in range(1, 1001))}]\n" for key in
                             ("lr", "eps", "weight_decay")),

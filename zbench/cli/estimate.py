@@ -108,13 +108,11 @@ def _sweep(
         translated = from_deepspeed(read_document(deepspeed).data)
         for note in translated.notes:
             console.warn(note)
-        return sweep_from_mapping(
-            {"name": "estimate", **translated.document}, given, simulated=True
-        ), Path.cwd()
+        return sweep_from_mapping({"name": "estimate", **translated.document}, given), Path.cwd()
     if file is None:
-        return sweep_from_mapping({"name": "estimate"}, given, simulated=True), Path.cwd()
+        return sweep_from_mapping({"name": "estimate"}, given), Path.cwd()
     path = sweep_file(file)
-    return load_sweep(path, given, simulated=True), path.absolute().parent
+    return load_sweep(path, given), path.absolute().parent
 
 
 def _document(

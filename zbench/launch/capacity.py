@@ -12,6 +12,9 @@ from zbench.units import format_bytes
 RANK_BYTES = 64 << 20
 """What an idle rank needs for itself beside the memory it shares with the server (measured: 40 to 60 MB)."""
 
+MAX_RANKS = 64
+"""The most ranks that are started on one host."""
+
 _SPARE_PROCESSES = 64
 
 
@@ -21,14 +24,18 @@ def check_world_size(world_size: int) -> None:
     if world_size > most:
         raise UsageError(
             f"run.world_size: {world_size} ranks cannot be started on this machine: {limit} allow {most}; "
-            f"use a world size of at most {most} (this machine has {os.cpu_count()} cores)"
+            f"use a world size of at most {most} (this machine has {os.cpu_count()} cores), span hosts with "
+            "--slurm or torchrun, or ask `zbench estimate`, which starts none"
         )
 
 
 def max_ranks() -> tuple[int, str]:
     """Return the largest world size that can start, and what limits it."""
     available = psutil.virtual_memory().available
-    limits = [(available // RANK_BYTES, f"{format_bytes(available)} of free memory")]
+    limits = [
+        (MAX_RANKS, "zbench's bounds for one host"),
+        (available // RANK_BYTES, f"{format_bytes(available)} of free memory"),
+    ]
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if soft != resource.RLIM_INFINITY:
         limits.append((max(0, soft - _SPARE_PROCESSES), f"{soft} processes (ulimit -u)"))

@@ -13,8 +13,6 @@ from zbench.spec.peers import peer_conflicts
 from zbench.spec.run import RunSpec
 from zbench.spec.workload import WorkloadSpec
 
-MAX_RANKS_ON_ONE_HOST = 64
-
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -57,13 +55,10 @@ def conflict(
     run: RunSpec,
     workload: WorkloadSpec,
     place: Path | None = None,
-    *,
-    simulated: bool = False,
 ) -> tuple[str, str] | None:
     """Return the key to change and the reason with its remedy, or None where the combination can exist.
 
     place: where relative paths of the sweep begin; None leaves other Python environments unexamined.
-    simulated: nothing is started, so that any number of ranks can exist.
     """
     if workload.command is not None:
         return next(chain(refusals(engine), _command_conflicts(engine, place)), None)
@@ -72,7 +67,7 @@ def conflict(
         refusals(engine),
         broken,
         peer_conflicts(engine, place),
-        _run_conflicts(engine, run, workload, simulated),
+        _run_conflicts(engine, run, workload),
     )
     return next(found, None)
 
@@ -86,9 +81,7 @@ def _command_conflicts(engine: EngineSpec, place: Path | None) -> Iterator[tuple
             yield "engine.engine_python", f"{engine.engine_python}: no such interpreter; name an environment"
 
 
-def _run_conflicts(
-    engine: EngineSpec, run: RunSpec, workload: WorkloadSpec, simulated: bool
-) -> Iterator[tuple[str, str]]:
+def _run_conflicts(engine: EngineSpec, run: RunSpec, workload: WorkloadSpec) -> Iterator[tuple[str, str]]:
     if workload.backwards_per_step > 1 and engine.accumulation_mode == "micro_steps":
         yield (
             "workload.backwards_per_step",
@@ -100,10 +93,4 @@ def _run_conflicts(
             "engine.shard_group_size",
             f"{run.world_size} ranks do not divide into groups of {engine.shard_group_size};"
             " set a divisor of run.world_size, or leave shard_group_size out",
-        )
-    if run.world_size > MAX_RANKS_ON_ONE_HOST and not simulated:
-        yield (
-            "run.world_size",
-            f"{run.world_size} ranks are more than the {MAX_RANKS_ON_ONE_HOST} that can be started"
-            " on one host; lower run.world_size, or span hosts with torchrun",
         )

@@ -261,7 +261,7 @@ def _trial(
             f"{'.'.join(str(part) for part in detail['loc'])}: {detail['msg'].removeprefix('Value error, ')}"
         )
         return InvalidTrial(axes, config, reason, config_id(config))
-    found = conflict(trial.engine, trial.run, trial.workload, sweep.place, simulated=sweep.is_simulated)
+    found = conflict(trial.engine, trial.run, trial.workload, sweep.place)
     if found is None:
         return trial
     key, reason = found

@@ -30,14 +30,12 @@ def load_sweep(
     environ: Mapping[str, str] | None = None,
     *,
     inputs: bool = True,
-    simulated: bool = False,
 ) -> SweepSpec:
     """Read a sweep file and the settings above it; axes come back under short keys with canonical values.
 
     Every mistake is a SpecError (exit code 2) that names file, line, key and remedy. `environ` defaults to
     the process's environment; `overrides` are `KEY=VALUE` texts. `inputs=False` leaves unchecked whether the
     texts and models that the file names exist beside it, for a file that is only looked at.
-    `simulated`: no trial is started, so that any number of ranks can exist.
     """
     path = sweep_file(Path(path))
     document = read_document(path)
@@ -48,7 +46,7 @@ def load_sweep(
         message = f"expected a mapping of keys such as `workload:` and `axes:`, got {shown(document.data)}"
         raise SpecError(f"{message}; `zbench init` writes one", file=document.file, line=document.line_of(()))
     data = {"name": _default_name(path), **document.data}
-    return _parse(data, document, overrides, environ, path.parent if inputs else None, None, simulated)
+    return _parse(data, document, overrides, environ, path.parent if inputs else None, None)
 
 
 def recorded_objective(path: Path) -> ObjectiveSpec:
@@ -78,10 +76,9 @@ def sweep_from_mapping(
     environ: Mapping[str, str] | None = None,
     *,
     source: str = "command line",
-    simulated: bool = False,
 ) -> SweepSpec:
     """Return the sweep that plain data means, with the same checks and precedence as a file."""
-    return _parse(dict(data), Document(data, source), overrides, environ, None, Path.cwd(), simulated)
+    return _parse(dict(data), Document(data, source), overrides, environ, None, Path.cwd())
 
 
 def _default_name(path: Path) -> str:
@@ -95,7 +92,6 @@ def _parse(
     environ: Mapping[str, str] | None,
     base_dir: Path | None,
     place: Path | None,
-    simulated: bool,
 ) -> SweepSpec:
     """Return the checked sweep. base_dir: where what it names must exist; place: where its paths begin."""
     variables = settings.from_environment(os.environ if environ is None else environ)
@@ -110,8 +106,6 @@ def _parse(
             raise ProblemsError(problems_of(error, data, SweepSpec)) from None
         if base_dir is not None or place is not None:
             sweep = sweep.placed(base_dir or place or Path())
-        if simulated:
-            sweep = sweep.simulated()
         return _canonical(sweep, base_dir)
     except ProblemsError as error:
         raise _located(error.problems, document, origins) from None

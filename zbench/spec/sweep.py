@@ -185,7 +185,6 @@ class SweepSpec(SpecModel):
         " directory that holds such environments.",
     )
     _place: Path | None = PrivateAttr(None)
-    _is_simulated: bool = PrivateAttr(False)
 
     @property
     def place(self) -> Path | None:
@@ -196,15 +195,4 @@ class SweepSpec(SpecModel):
         """Return the same sweep with its relative paths beginning at `place`."""
         copy = self.model_copy()
         copy._place = place.absolute()
-        return copy
-
-    @property
-    def is_simulated(self) -> bool:
-        """Tell whether trials are simulated and never started: what one host can start is no limit."""
-        return self._is_simulated
-
-    def simulated(self) -> Self:
-        """Return the same sweep for `zbench estimate`."""
-        copy = self.model_copy()
-        copy._is_simulated = True
         return copy
