@@ -81,9 +81,11 @@ def test_of_a_run_that_was_just_written_the_content_counts(
     assert KeptOverview(run).load() is None
 
 
-def test_once_its_files_are_settled_their_content_is_read_no_more(
-    run: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("much", "times"), [(0, 1), (1 << 20, 3)])
+def test_once_they_are_settled_the_content_of_large_files_is_read_no_more(
+    run: Path, monkeypatch: pytest.MonkeyPatch, much: int, times: int
 ) -> None:
+    monkeypatch.setattr(subject, "_MUCH", much)
     monkeypatch.setattr(subject, "_SETTLED_NS", 3_600_000_000_000)
     KeptOverview(run).keep(FOUND)
     monkeypatch.setattr(subject, "_SETTLED_NS", -1)
@@ -91,7 +93,7 @@ def test_once_its_files_are_settled_their_content_is_read_no_more(
     real = subject._content
     monkeypatch.setattr(subject, "_content", lambda run: read.append(run) or real(run))
     assert [KeptOverview(run).load() for _ in range(3)] == [FOUND] * 3
-    assert read == [run]
+    assert read == [run] * times
 
 
 def test_other_code_reads_the_run_again(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,8 @@ from zbench.spec.sweep import ObjectiveSpec
 
 KEPT = ".overview.json"
 _MOST_BYTES = 16 << 20
+_MUCH = 1 << 20
+"""Bytes from which on it is cheaper to keep an overview anew than to read its files each time."""
 _SETTLED_NS = 2_000_000_000
 """A file system may give two changes within this time the same time stamp."""
 
@@ -89,11 +91,11 @@ class KeptOverview:
             overview, content = _read(document["overview"]), document["content"]
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return None
-        if not content:
-            return overview
-        if content != (self._content or _content(self._run)):
+        if content and content != (self._content or _content(self._run)):
             return None
-        return overview if self._content else self.keep(overview)
+        if content and not self._content and sum(size for _, size, *_ in self._state) > _MUCH:
+            return self.keep(overview)
+        return overview
 
     def keep(self, overview: Overview) -> Overview:
         """Keep an overview of the files as they were noted, if that is possible, and return it."""

@@ -5,6 +5,7 @@ Where even the columns that must stay do not fit, each row becomes a block of `n
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from rich.cells import cell_len
@@ -87,7 +88,7 @@ class Grid:
         return sorted(numbered, key=lambda index: -self.columns[index].optional)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Layout:
     """A table of some columns of a grid, each with its width and heading; plain: without lines and styles.
 
@@ -131,7 +132,7 @@ class _Layout:
             line.append(space if right else "").append_text(cell).append("" if right else space)
         return line
 
-    @property
+    @cached_property
     def _start(self) -> str:
         """What a line without a mark begins with."""
         frame = "" if self.plain else " "
