@@ -47,16 +47,16 @@ class TestProcessGroup(CollectivesSuite):
 class TestHybridGloo(CollectivesSuite):
     """Two shard groups, of one rank and of two."""
 
-    kind, worlds = "hybrid_gloo", (2, 4)
+    kind, worlds, dtypes = "hybrid_gloo", (2, 4), DTYPES[:1]
 
 
 class TestHybridCrossMemory(CollectivesSuite):
-    kind, worlds = "hybrid_cross_memory", (2, 4)
+    kind, worlds, dtypes = "hybrid_cross_memory", (2, 4), DTYPES[:2]
 
 
 class TestHybridProcessGroup(CollectivesSuite):
-    kind, worlds = "hybrid_process_group", (2,)
+    kind, worlds, dtypes = "hybrid_process_group", (2,), DTYPES[:1]
 
 
 class TestHybridStaged(CollectivesSuite):
-    kind, worlds = "hybrid_staged", (4,)
+    kind, worlds, dtypes = "hybrid_staged", (4,), DTYPES[:1]
