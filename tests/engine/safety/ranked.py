@@ -10,6 +10,7 @@ from torch import nn
 from tests.engine.holding import peak_of
 from tests.engine.safety.plainly import build
 from zbench.engine import load, save
+from zbench.engine.checkpoint import save_weights
 from zbench.errors import UsageError
 
 WIDTH, LAYERS = 96, 8
@@ -51,8 +52,12 @@ def fail(group: dist.ProcessGroup, row: dict[str, Any]) -> tuple[str, bool]:
     return heard, same
 
 
-def save_and_load(group: dist.ProcessGroup, row: dict[str, Any], folder: str) -> tuple[int, int, bool]:
-    """Return the most bytes that saving held, the bytes of the state, and whether it loads again."""
+def save_and_load(
+    group: dist.ProcessGroup, row: dict[str, Any], folder: str
+) -> tuple[int, int, int, int, bool]:
+    """Return the most bytes that were held by saving streamed to rank 0, by saving weights alone, and by
+    reading the whole state; the bytes of the state, and whether it loads again.
+    """
     engine = build(net(), row, group)
     for _ in range(2):
         engine.backward(engine.model(torch.ones(2, WIDTH)).square().mean())
@@ -61,10 +66,13 @@ def save_and_load(group: dist.ProcessGroup, row: dict[str, Any], folder: str) ->
     size = sum(v.nbytes for v in state.values())
     path = Path(folder) / "checkpoint"
     save(engine, Path(folder) / "first")
-    peak = peak_of(lambda: save(engine, path))
+    streamed = peak_of(lambda: save(engine, path))
+    weights = peak_of(lambda: save_weights(engine, Path(folder) / "weights.safetensors"))
+    whole = peak_of(engine.state_dict)
     engine.close()
     other = build(net(), row, group)
     load(other, path)
     loaded = other.state_dict()
     other.close()
-    return peak, size, all(torch.equal(v, loaded[k]) for k, v in state.items())
+    same = all(torch.equal(v, loaded[k]) for k, v in state.items())
+    return streamed, weights, whole, size, same

@@ -51,8 +51,9 @@ class Pair:
     def compare(self, after: str) -> None:
         """Every parameter and first moment has the same bits."""
         values, moments = self.engine.full_parameters(), self.engine.first_moments()
-        expected = self.plain.trajectory()
-        for name, value in expected.parameters.items():
+        expected, trained = self.plain.trajectory(), {t.name for t in self.engine._core.param_infos}
+        for name, p in self.plain.model.named_parameters():
+            value = self.plain.masters[name][: p.numel()].view(p.shape) if name in trained else p.float()
             assert torch.equal(values[name], value), f"{name} after {after}"
         for name, moment in expected.moments.items():
             assert torch.equal(moments[name], moment), f"exp_avg of {name} after {after}"

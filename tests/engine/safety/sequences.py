@@ -49,7 +49,7 @@ class Both(Pair):
     def stop_an_evaluation_early(self) -> None:
         net = self.engine.model
         with torch.no_grad():
-            net.norm(net.first(batch(0, self.rank)[0]))
+            net.norm(net.first(batch(0, self.rank)[0].to(self.dtype)))
 
     def generate(self) -> None:
         x = batch(3, self.rank)[0]

@@ -135,14 +135,16 @@ class _Builder:
 
     def admit(self, added: Mapping[str, nn.Parameter]) -> None:
         """Check and convert what the model has gained, as `build_engine` does; rank 0's values count."""
-        check_unused(added)
-        for name, parameter in added.items():
-            if parameter.device != self.device:
-                raise UsageError(
-                    f"expected {name!r} on {self.device}, where the model is, got {parameter.device}"
-                )
         dtypes = DTYPES[self.spec.dtype], DTYPES[self.spec.buffer_dtype or self.spec.dtype]
-        check_buffers(self.model, *dtypes)
+        with all_or_none(self.collectives, self.transport.agreement) as alike:
+            alike += [f"{name!r} in group {len(self.groups)}, {list(p.shape)}" for name, p in added.items()]
+            check_unused(added)
+            for name, parameter in added.items():
+                if parameter.device != self.device:
+                    raise UsageError(
+                        f"expected {name!r} on {self.device}, where the model is, got {parameter.device}"
+                    )
+            check_buffers(self.model, *dtypes)
         modules = [m for m in self.model.modules() if m not in self._seen]
         buffers = [b for m in modules for b in m.buffers(recurse=False)]
         prepare(added, buffers, dtypes, self.collectives)
