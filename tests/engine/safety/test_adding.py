@@ -150,6 +150,15 @@ def test_a_group_with_amsgrad_is_added_to_one_without(row: dict[str, Any]) -> No
     engine.close()
 
 
+def test_a_compiled_model_gains_a_module() -> None:
+    engine, plain = pair({"zero_stage": 1, "compile": "aot_eager"})
+    for net in (engine.model, plain.model):
+        net.adapter = Adapter(6)
+    add(engine, plain, names_of(engine, "adapter"), lr=5e-3)
+    train(engine, plain, 2, 3)
+    engine.close()
+
+
 @each_row
 def test_a_checkpoint_after_an_addition_resumes_with_all_moments(row: dict[str, Any], tmp_path: Any) -> None:
     engine, plain = pair(row)
