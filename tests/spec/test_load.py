@@ -88,6 +88,11 @@ def test_anchors_may_be_shared(loaded: Loaded) -> None:
     assert sweep.axes["allgather_bucket_size"] == [10**5, 10**6]
 
 
+def test_an_anchor_that_is_set_again_is_no_warning(loaded: Loaded, recwarn: pytest.WarningsRecorder) -> None:
+    assert loaded("axes: {zero_stage: [&a 0]}\nrun: {steps: &a 3, seed: *a}").run.seed == 3
+    assert not recwarn.list
+
+
 def test_yaml_is_version_1_2(loaded: Loaded) -> None:
     sweep = loaded("engine: {compile: off, offload_optimizer: none, optimizer: {lr: 1e-4}}\n")
     assert (sweep.engine.compile, sweep.engine.optimizer.lr) == ("off", 1e-4)
