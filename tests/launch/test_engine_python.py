@@ -10,6 +10,7 @@ import pytest
 
 from tests.launch.conftest import FAKES
 from zbench.launch.executor import RepeatTask
+from zbench.launch.interpreter import server_environment
 from zbench.launch.local import LocalExecutor
 from zbench.launch.sweep import SweepPlan, SweepRun
 from zbench.record.store import RunDirectory
@@ -139,3 +140,15 @@ def test_a_server_that_cannot_start_fails_its_trial_only(environments: Path, tmp
             assert attempt.error.message == "the trial server did not start: no such core"
     finally:
         executor.close()
+
+
+def test_environments_compile_their_extensions_apart(tmp_path: Path) -> None:
+    inherited = {"XDG_CACHE_HOME": str(tmp_path), "PATH": "/bin"}
+    places = {
+        server_environment(Path(name, "bin", "python"), inherited)["TORCH_EXTENSIONS_DIR"]
+        for name in ("/old", "/new")
+    }
+    assert len(places) == 2
+    assert all(Path(place).is_relative_to(tmp_path) for place in places)
+    chosen = {**inherited, "TORCH_EXTENSIONS_DIR": "/mine"}
+    assert server_environment(Path("/old/bin/python"), chosen)["TORCH_EXTENSIONS_DIR"] == "/mine"

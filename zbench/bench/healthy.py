@@ -33,6 +33,8 @@ LAYERS = (2, 8, 24)
 MODELS: dict[str, dict[str, int]] = {"gpt": {"width": 32, "heads": 2}, "mlp": {"hidden": 64}}
 DTYPES = ("float32", "bfloat16")
 ACCUMULATION = (1, 4)
+LONGEST = 2000
+"""Layers x steps x micro-steps of a configuration: deeper or longer ones take minutes for a float64 run."""
 OFFLOAD = {"offload_optimizer": "cpu"}
 BUILT_IN: tuple[dict[str, Any], ...] = (
     *({"zero_stage": stage} for stage in range(4)),
@@ -66,6 +68,8 @@ def _of_engine(engine: dict[str, Any]) -> Iterator[TrialSpec]:
     """Yield an engine's configurations; torch's compute in float32 alone."""
     dtypes = DTYPES[:1] if engine in TORCHS else DTYPES
     for model, layers, steps, dtype, accumulation in product(MODELS, LAYERS, STEPS, dtypes, ACCUMULATION):
+        if layers * steps * accumulation > LONGEST:
+            continue
         yield _trial(
             {"model": model, "options": {"layers": layers, "vocabulary": 64, **MODELS[model]}},
             engine | {"dtype": dtype, "gradient_accumulation_steps": accumulation},

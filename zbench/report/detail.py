@@ -23,7 +23,7 @@ def print_configuration(screen: Screen, summary: ConfigSummary, run_dir: Path | 
     head = Text.assemble((printable(summary.trial_id), "bold"), f"  {axes_text(summary.axes)}")
     screen.print(head, soft_wrap=True)
     for label, value in _lines(summary, run_dir):
-        name = (f"  {printable(label):{_LABEL_WIDTH}}", "dim")
+        name = (f"  {printable(label):{_LABEL_WIDTH - 1}} ", "dim")
         screen.print(Text.assemble(name, value), soft_wrap=True)
 
 
