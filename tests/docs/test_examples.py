@@ -1,5 +1,7 @@
 """The examples are users' repositories in small: each sweep plans, and (soak) runs with good verdicts."""
 
+import importlib.util
+import os
 from pathlib import Path
 
 import pytest
@@ -28,7 +30,11 @@ def test_plans_from_any_directory(sweep, tmp_path, monkeypatch, capsys):
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("sweep", SWEEPS, ids=NAMES)
+@pytest.mark.parametrize(
+    "sweep",
+    [sweep for sweep in SWEEPS if sweep.parent.name != "deepspeed_script"],
+    ids=lambda s: s.parent.name,
+)
 def test_runs_and_every_configuration_is_identical(sweep, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code, _, err = run(capsys, "sweep", sweep, "--repeats", 1)
@@ -36,6 +42,23 @@ def test_runs_and_every_configuration_is_identical(sweep, tmp_path, monkeypatch,
     (found,) = find_runs(tmp_path / "results")
     verdicts = {record.correctness.verdict for record in load_records(found) if record.outcome == "ok"}
     assert verdicts == {"identical"}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_the_deepspeed_script_runs_and_every_configuration_trains_the_same(tmp_path, monkeypatch, capsys):
+    python = os.environ.get("DEEPSPEED_PYTHON")
+    if python is None and importlib.util.find_spec("deepspeed") is None:
+        pytest.skip("DeepSpeed is not installed, and DEEPSPEED_PYTHON names none")
+    monkeypatch.chdir(tmp_path)
+    where = ["--set", f"engine_python={python}"] if python else []
+    words = ["examples/deepspeed_script/sweep.yaml", "--repeats", 1, "--set", "run.device=cpu", *where]
+    code, _, err = run(capsys, "sweep", ROOT / words[0], *words[1:])
+    assert code == 0, err
+    (found,) = find_runs(tmp_path / "results")
+    ran = [record for record in load_records(found) if record.outcome != "invalid"]
+    assert [record.outcome for record in ran] == ["ok"] * 7
+    assert {record.correctness.verdict for record in ran} <= {"identical", "equivalent"}
 
 
 def test_the_demo_image_copies_what_the_build_needs():

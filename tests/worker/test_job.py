@@ -28,6 +28,12 @@ def test_what_must_not_change_a_bit_shares_a_reference(engine: dict[str, Any]) -
     assert reference_key(trial(engine)) == reference_key(trial())
 
 
+def test_an_engine_that_rounds_the_model_first_has_a_reference_of_its_own() -> None:
+    assert reference_key(trial({"engine": "deepspeed"})) == reference_key(trial())
+    halved = {"dtype": "bfloat16"}
+    assert reference_key(trial({"engine": "deepspeed", **halved})) != reference_key(trial(halved))
+
+
 @pytest.mark.parametrize(
     "keys",
     [

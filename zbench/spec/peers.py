@@ -17,13 +17,15 @@ from zbench.spec.suggest import nearest
 class Peer:
     """stages: the zero_stage values it plays. reads: the engine keys that change what it does.
 
-    told_last: it is told at each backward whether that is the step's last, and must be.
+    told_last: it is told at each backward whether that is the step's last, and must be. rounds_first: it
+    casts the model before it makes master weights, so these begin with the rounded values.
     """
 
     stages: tuple[int, ...]
     reads: frozenset[str]
     needs: str | None = None  # a package beyond torch
     told_last: bool = False
+    rounds_first: bool = False
 
 
 _ALL = {
@@ -54,7 +56,9 @@ PEERS = {
     "ddp": Peer((0,), frozenset(_ALL | {"reduce_bucket_size"})),
     "zero_redundancy": Peer((1,), frozenset(_ALL | {"reduce_bucket_size"})),
     "fsdp2": Peer((3,), frozenset(_ALL)),
-    "deepspeed": Peer((0, 1, 2, 3), frozenset(_ALL | _DEEPSPEED), needs="deepspeed", told_last=True),
+    "deepspeed": Peer(
+        (0, 1, 2, 3), frozenset(_ALL | _DEEPSPEED), needs="deepspeed", told_last=True, rounds_first=True
+    ),
 }
 
 
@@ -102,6 +106,12 @@ def peer_conflicts(engine: EngineSpec, place: Path | None = None) -> Iterator[tu
             f"{name} cannot know the last backward beforehand; set reduce_at: auto"
             " or accumulation_mode: micro_steps",
         )
+
+
+def begins_rounded(engine: EngineSpec) -> bool:
+    """Tell whether a run's master weights begin with the values of the model's lower precision."""
+    peer = PEERS.get(engine.engine)
+    return engine.dtype != "float32" and peer is not None and peer.rounds_first
 
 
 def missing_package(name: str) -> str | None:

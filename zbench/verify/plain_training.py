@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from zbench.spec.accumulation import Accumulation
 from zbench.spec.engine import EngineSpec
+from zbench.spec.peers import begins_rounded
 from zbench.verify.digest import digest
 from zbench.verify.plain_adam import PlainAdam, group_of
 from zbench.verify.plain_numerics import (
@@ -67,6 +68,9 @@ class _PlainRun:
         self._task, self._skips = task, skips
         self._exact = skips is not None
         model = task.workload.make_model()
+        if begins_rounded(task.spec):
+            for tensor in model.parameters():
+                tensor.data = tensor.data.to(torch_dtype(task.spec.dtype)).to(tensor.dtype)
         trained = {n: p for n, p in model.named_parameters() if p.requires_grad and not _frozen(n, task.spec)}
         self._adam = PlainAdam(trained, task.spec, torch.float64 if self._exact else torch.float32)
         dtype = torch.float64 if self._exact else torch_dtype(task.spec.dtype)

@@ -17,6 +17,7 @@ from typing import Any
 
 from zbench.record.record import Failure
 from zbench.spec.accumulation import accumulation
+from zbench.spec.peers import begins_rounded
 from zbench.spec.trial import NOT_IDENTITY, TrialSpec
 
 _DTYPES = {"dtype", "grad_accum_dtype", "communication_dtype"}
@@ -111,6 +112,8 @@ def reference_key(trial: TrialSpec) -> str:
         "accumulation": dataclasses.asdict(accumulation(engine, trial.workload)),
         "truth": trial.verify.mode == "full",
     }
+    if begins_rounded(engine):
+        what["begins_rounded"] = True
     canonical = json.dumps(what, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
