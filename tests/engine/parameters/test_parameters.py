@@ -40,6 +40,8 @@ class ParametersSuite(ABC):
                 parameters = self.make(kind(layout_for(kind), comm.rank), comm)
                 infos = param_infos()
                 self.write(parameters, infos, 0)
+                if isinstance(parameters, ShardedParameters):
+                    parameters.expect(infos, whole=())
                 parameters.adopt(infos)
                 parameters.settle()
                 body(parameters, infos)

@@ -17,7 +17,7 @@ from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
 
 ROOT = Path(__file__).resolve().parents[3]
-SWEEPS = ("quickstart", "stages", "accumulation", "engines", "superoffload", "compiled")
+SWEEPS = ("quickstart", "stages", "accumulation", "peers", "superoffload", "compiled")
 
 
 @dataclass(frozen=True, slots=True)
