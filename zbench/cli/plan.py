@@ -5,14 +5,18 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from zbench.cli import console
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, SweepFile, common_flags
 from zbench.errors import UsageError
+from zbench.units import format_bytes
 
 if TYPE_CHECKING:
     from zbench.analysis.duration import Prediction
+    from zbench.estimate.result import Outcome
     from zbench.spec.axes import Axis
     from zbench.spec.expand import Expansion, InvalidTrial
     from zbench.spec.sweep import SweepSpec
@@ -27,20 +31,27 @@ def command(
     file: SweepFile,
     overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
+    memory: Annotated[
+        bool,
+        typer.Option("--memory", help="Simulate each trial, too: peak memory of one rank; takes seconds."),
+    ] = False,
 ) -> None:
     """Print the trials of a sweep file without running them, and the invalid ones with reasons.
 
     Where the sweep ran on this machine before, its newest runs tell how long it will take.
     """
     from zbench.spec.load import load_sweep
+    from zbench.spec.shipped import sweep_file
 
-    print_plan(load_sweep(file, overrides), output_dir)
+    sweep = load_sweep(file, overrides)
+    print_plan(sweep, output_dir, sweep_file(file).absolute().parent if memory else None)
 
 
-def print_plan(sweep: "SweepSpec", output_dir: Path) -> None:
+def print_plan(sweep: "SweepSpec", output_dir: Path, simulated_in: Path | None = None) -> None:
     """Print what a sweep would run: one document, a table on a terminal, or plain lines.
 
-    output_dir: where earlier runs of the sweep are.
+    output_dir: where earlier runs of the sweep are. simulated_in: simulate the memory of each trial, too; the
+    folder where relative paths of the sweep begin.
     """
     from zbench.cli.conclusion import warn_of_unused
     from zbench.spec.axes import resolve_axes
@@ -52,14 +63,50 @@ def print_plan(sweep: "SweepSpec", output_dir: Path) -> None:
     if expansion is not None:
         warn_of_unused(sweep, expansion)
     duration = None if expansion is None else _duration(sweep, expansion, output_dir)
+    needs = _needs(expansion, simulated_in)
     if console.state.json:
-        console.document(_document(sweep, axes, expansion, duration))
+        console.document(_document(sweep, axes, expansion, duration, needs))
     elif expansion is None:
         _print_space(sweep, axes)
     else:
-        _print_trials(sweep, expansion)
+        _print_trials(sweep, expansion, needs)
     if duration is not None and expansion is not None and not console.state.json:
         console.result(_duration_text(duration, len(expansion.trials)))
+
+
+def _needs(expansion: "Expansion | None", base_dir: Path | None) -> "dict[str, Outcome]":
+    """Return what one rank of each trial needs, by trial id; nothing without `base_dir`."""
+    if base_dir is None:
+        return {}
+    if expansion is None:
+        raise UsageError("--memory: a search draws its points; `zbench estimate` takes one configuration")
+    from zbench.estimate.client import Simulator
+
+    with Simulator(base_dir) as simulator:
+        found = simulator.each(expansion.trials)
+        return {trial.trial_id: each for trial, each in zip(expansion.trials, found, strict=True)}
+
+
+def _memory_text(needed: "Outcome") -> str:
+    from zbench.estimate.result import Estimate
+
+    if not isinstance(needed, Estimate):
+        return f"not simulated: {needed.reason}"
+    host = f" + {format_bytes(needed.peak_host_bytes)} host" if needed.peak_host_bytes else ""
+    return format_bytes(needed.peak_device_bytes) + host
+
+
+def _memory_document(needed: "Outcome") -> dict[str, Any]:
+    from zbench.estimate.result import Estimate
+
+    if not isinstance(needed, Estimate):
+        return {"not_simulated": needed.reason}
+    return {
+        "simulated": {
+            "peak_device_bytes": needed.peak_device_bytes,
+            "peak_host_bytes": needed.peak_host_bytes,
+        }
+    }
 
 
 def _duration(sweep: "SweepSpec", expansion: "Expansion", output_dir: Path) -> "Prediction | None":
@@ -91,6 +138,7 @@ def _document(
     axes: "list[Axis]",
     expansion: "Expansion | None",
     duration: "Prediction | None",
+    needs: "dict[str, Outcome]",
 ) -> dict[str, Any]:
     trials = expansion.trials if expansion else []
     invalid = expansion.invalid if expansion else []
@@ -100,7 +148,9 @@ def _document(
         "search": sweep.search.model_dump(mode="json"),
         "axes": {axis.key: _space(axis) for axis in axes},
         "trials": [
-            {"trial_id": trial.trial_id, "axes": trial.axes, "config": trial.config()} for trial in trials
+            {"trial_id": trial.trial_id, "axes": trial.axes, "config": trial.config()}
+            | (_memory_document(needs[trial.trial_id]) if needs else {})
+            for trial in trials
         ],
         "invalid": [
             {"trial_id": trial.trial_id, "axes": trial.axes, "key": trial.key, "reason": trial.reason}
@@ -136,26 +186,30 @@ def _print_space(sweep: "SweepSpec", axes: "list[Axis]") -> None:
         console.result(f"  {axis.key}: {json.dumps(_space(axis))}")
 
 
-def _print_trials(sweep: "SweepSpec", expansion: "Expansion") -> None:
+def _print_trials(sweep: "SweepSpec", expansion: "Expansion", needs: "dict[str, Outcome]") -> None:
     if console.is_terminal(sys.stdout):
-        _print_table(expansion)
+        _print_table(expansion, needs)
     else:
         for trial in expansion.trials:
-            console.result(f"{trial.trial_id}  {_point(trial.axes)}")
+            memory = f"  memory: {_memory_text(needs[trial.trial_id])}" if needs else ""
+            console.result(f"{trial.trial_id}  {_point(trial.axes)}{memory}")
         for bad in expansion.invalid:
             console.result(f"{bad.trial_id}  {_point(bad.axes)}  invalid: {bad.reason}")
     console.result(_summary(sweep, expansion))
 
 
-def _print_table(expansion: "Expansion") -> None:
+def _print_table(expansion: "Expansion", needs: "dict[str, Outcome]") -> None:
     from rich.table import Table
 
     every: list[TrialSpec | InvalidTrial] = [*expansion.trials, *expansion.invalid]
     keys = list(dict.fromkeys(key for trial in every for key in trial.axes))
-    table = Table("trial", *keys, "", box=None, header_style="bold")
+    more = ["memory"] if needs else []
+    table = Table("trial", *keys, *more, "", box=None, header_style="bold")
     for trial in every:
         note = getattr(trial, "reason", "")
         cells = [_value(trial.axes[key]) if key in trial.axes else "-" for key in keys]
+        if needs:
+            cells.append(_memory_text(needs[trial.trial_id]) if trial.trial_id in needs else "-")
         table.add_row(trial.trial_id, *cells, f"invalid: {note}" if note else "", style="dim" if note else "")
     console.rich_console().print(table)
 

@@ -77,6 +77,7 @@ class Record:
 
     counts: what rank 0 does in one step, for which no clock is needed: allocations, operators, flops, ...
     elapsed_s: how long the repeat took as a whole, without its reference: start, build, steps, verification.
+    simulated: what the simulation says of one rank, where it was asked: peak_device_bytes.
     environment: path and versions of the Python environment that ran it, where that is not zbench's own.
     """
 
@@ -95,6 +96,7 @@ class Record:
     warnings: list[str] = field(default_factory=list)
     elapsed_s: float | None = None
     environment: dict[str, str] = field(default_factory=dict)
+    simulated: dict[str, int] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
     def to_json(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Everything that was measured of one configuration."""
 
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rich.text import Text
@@ -68,7 +68,7 @@ def _timing(summary: ConfigSummary) -> Iterator[tuple[str, str]]:
         yield f"  {phase}", format_seconds(seconds) + share
 
 
-def _memory(records: Iterable[Record]) -> Iterator[tuple[str, str]]:
+def _memory(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
     found = [record.memory for record in records if record.memory is not None]
     if not found:
         return
@@ -81,8 +81,19 @@ def _memory(records: Iterable[Record]) -> Iterator[tuple[str, str]]:
         if known:
             estimated = "" if all(memory.exact for memory in found) or label == "peak RSS" else " (estimated)"
             yield label, format_bytes(max(known)) + estimated
+    yield from _simulated(records)
     for category, size in found[-1].by_category.items():
         yield f"  {category}", format_bytes(size)
+
+
+def _simulated(records: Iterable[Record]) -> Iterator[tuple[str, str]]:
+    """Yield the simulated peak beside the measured one, where a record has both."""
+    for record in records:
+        simulated, memory = record.simulated.get("peak_device_bytes"), record.memory
+        if simulated is not None and memory is not None and memory.peak_device_bytes:
+            apart = simulated / memory.peak_device_bytes - 1
+            yield "  simulated", f"{format_bytes(simulated)} ({apart:+.1%} against measured)"
+            return
 
 
 def _traffic(record: Record) -> Iterator[tuple[str, str]]:

@@ -1,12 +1,16 @@
-"""Which trials cannot fit: those whose simulated peak is above the limit (`zbench.estimate`)."""
+"""What the simulation says of trials: which cannot fit, and how it differs from what was measured."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from zbench.estimate.result import Estimate, Outcome
+from zbench.record.record import Record
 from zbench.spec.trial import TrialSpec
 from zbench.units import format_bytes
 
 Ask = Callable[[TrialSpec], Outcome]
+_AGREES = 0.01
+"""A larger difference of the simulated peak from the measured one is told."""
 _SAFETY = 1.1
 """Beside a GPU a trial is left out only if above the limit by this factor: CPU paths are simulated."""
 
@@ -19,3 +23,20 @@ def too_large(ask: Ask, trial: TrialSpec, limit: float) -> str | None:
         return None
     needed = format_bytes(found.peak_device_bytes)
     return f"needs {needed} by the simulation, the limit is {format_bytes(limit)}"
+
+
+def with_simulated(record: Record, ask: Ask, trial: TrialSpec) -> Record:
+    """Return the record with the simulated peak; a warning says by how much a measured one differs."""
+    found = ask(trial)
+    if not isinstance(found, Estimate):
+        return record
+    simulated = {"peak_device_bytes": found.peak_device_bytes}
+    measured = record.memory.peak_device_bytes if record.memory is not None else None
+    apart = found.peak_device_bytes / measured - 1 if measured else 0.0
+    warnings = list(record.warnings)
+    if measured and abs(apart) > _AGREES:
+        warnings.append(
+            f"the simulation says {format_bytes(found.peak_device_bytes)} of device memory,"
+            f" {abs(apart):.1%} {'more' if apart > 0 else 'less'} than the {format_bytes(measured)} measured"
+        )
+    return replace(record, simulated=simulated, warnings=warnings)

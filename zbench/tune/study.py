@@ -12,7 +12,7 @@ from zbench.record.record import Failure, Record
 from zbench.spec.trial import TrialSpec
 from zbench.tune.history import Observation, Score
 from zbench.tune.ledger import Entry, Ledger, Ticket
-from zbench.tune.memory import Ask, too_large
+from zbench.tune.memory import Ask, too_large, with_simulated
 from zbench.tune.objective import Scorer
 from zbench.tune.prune import pruner, work_per_step
 from zbench.tune.samplers import Proposal, Proposer
@@ -152,7 +152,9 @@ class Search:
         self._listener.began(trial)
         watch = pruner(trial, self._setup.scorer.goals, self._best_rate(entries), self._setup.prune_factor)
         with self._ledger.held(ticket):
-            return self._evaluate(trial, 0, watch)
+            record = self._evaluate(trial, 0, watch)
+        ask = self._setup.simulate
+        return record if ask is None or self._limit is None else with_simulated(record, ask, trial)
 
     def _begun_before(self, ticket: Ticket) -> int:
         return sum(_costs(entry) for entry in self._ledger.entries() if entry.number < ticket.trial.number)

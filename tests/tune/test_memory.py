@@ -1,0 +1,38 @@
+"""What the simulation says beside what was measured."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.making import make_trial
+from zbench.estimate.result import Estimate, NotSimulated
+from zbench.record.lines import decode_line, encode
+from zbench.record.record import Memory, Record
+from zbench.tune.memory import with_simulated
+
+TRIAL = make_trial({"zero_stage": 1})
+MEASURED = Record("", TRIAL.trial_id, 0, {}, TRIAL.config(), "ok", memory=Memory(1000, 0, 0))
+
+
+def estimate(peak: int) -> Estimate:
+    return Estimate(peak, 0, peak, {}, {}, "backward", [], {}, None, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("peak", "told"), [(1000, []), (1009, []), (900, ["10.0% less than"]), (1500, ["50.0% more than"])]
+)
+def test_a_record_says_by_how_much_the_simulation_differs(peak: int, told: list[str]) -> None:
+    record = with_simulated(MEASURED, lambda _: estimate(peak), TRIAL)
+    assert record.simulated == {"peak_device_bytes": peak}
+    assert len(record.warnings) == len(told)
+    assert all(text in warning for text, warning in zip(told, record.warnings, strict=True))
+    assert decode_line(encode(record)) == record
+
+
+def test_without_a_measurement_there_is_no_difference() -> None:
+    record = with_simulated(replace(MEASURED, outcome="oom", memory=None), lambda _: estimate(5), TRIAL)
+    assert (record.simulated, record.warnings) == ({"peak_device_bytes": 5}, [])
+
+
+def test_what_is_not_simulated_leaves_the_record_alone() -> None:
+    assert with_simulated(MEASURED, lambda _: NotSimulated("compiled"), TRIAL) == MEASURED
