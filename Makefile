@@ -43,6 +43,11 @@ sanitize:
 neon:
 	csrc/tests/neon.sh
 
+# The CUDA kernels for every architecture; nvcc from PATH, else from NVIDIA's wheels. No GPU is needed.
+.PHONY: nvcc
+nvcc:
+	csrc/tests/nvcc.sh
+
 bench: $(VENV)/.installed
 	$(BIN)/zbench bench adam
 

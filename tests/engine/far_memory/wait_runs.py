@@ -20,7 +20,7 @@ import zbench.engine
 from tests.engine.far_memory.cases import Case, run
 from tests.engine.far_memory.lattice import check, drawn
 from tests.engine.far_memory.units import CHECKS
-from tests.engine.far_memory.wait_sites import Site, count, remove, sites
+from tests.engine.far_memory.wait_sites import Site, count, functions, remove, sites
 from tests.engine.ranks import RankPool
 
 AT_ONCE = 4
@@ -33,6 +33,7 @@ def import_engine() -> None:
         importlib.import_module(module.name)
     importlib.import_module("torch._dynamo")
     torch.set_num_threads(1)
+    functions()  # here, and not in each fork
 
 
 def reached(seeds: Sequence[int]) -> dict[str, list[int]]:

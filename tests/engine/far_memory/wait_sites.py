@@ -6,6 +6,7 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import CodeType
 
@@ -70,7 +71,9 @@ _NOTE = "_note_a_wait"
 
 
 def _without(site: Site, wait: ast.expr) -> ast.expr:
-    return ast.parse("None" if isinstance(wait, ast.Call) else "lambda: None", mode="eval").body
+    """Return what does nothing, and names what the wait names: the function keeps its free variables."""
+    nothing = "None" if isinstance(wait, ast.Call) else "(lambda: None)"
+    return ast.parse(f"(lambda: {ast.unparse(wait)}) and {nothing}", mode="eval").body
 
 
 def _noted(site: Site, wait: ast.expr) -> ast.expr:
@@ -117,12 +120,21 @@ def _rewrite(
     assert replacing.replaced == len(of), f"{path}: {replacing.replaced} of {len(of)} waits replaced"
     before = dict(_codes(compile(path.read_text(), str(path), "exec")))
     changed = {key: code for key, code in _codes(compile(tree, str(path), "exec")) if before[key] != code}
-    found = [f for f in gc.get_objects() if isinstance(f, types.FunctionType)]
-    at = [f for f in found if Path(f.__code__.co_filename) == path and _key(f.__code__) in changed]
+    at = [f for f in functions().get(str(path), ()) if _key(f.__code__) in changed]
     assert at, f"{path}: none of its functions was found in this process"
     for function in at:
         function.__code__ = changed[_key(function.__code__)]
     return [function.__globals__ for function in at]
+
+
+@cache
+def functions() -> dict[str, list[types.FunctionType]]:
+    """Return the functions of the engine that this process has, by the file of their source."""
+    found: dict[str, list[types.FunctionType]] = {}
+    for one in gc.get_objects():
+        if type(one) is types.FunctionType and one.__code__.co_filename.startswith(str(ENGINE)):
+            found.setdefault(one.__code__.co_filename, []).append(one)
+    return found
 
 
 def _key(code: CodeType) -> tuple[str, int]:
