@@ -23,8 +23,8 @@ def schedule(step: int, model: nn.Module, groups: Groups) -> None:
 
 
 def unfreeze(step: int, model: nn.Module, groups: Groups) -> None:
-    """Train from the second step on what was frozen when the engine was built."""
-    if step == 1:
+    """Train from the second step on what was frozen when the engine was built; also in a model made anew."""
+    if step >= 1:
         for p in model.get_submodule("frozen").parameters():
             p.requires_grad_(True)
 

@@ -119,7 +119,7 @@ def _rewrite(
     tree = ast.fix_missing_locations(replacing.visit(ast.parse(path.read_text())))
     assert replacing.replaced == len(of), f"{path}: {replacing.replaced} of {len(of)} waits replaced"
     before = dict(_codes(compile(path.read_text(), str(path), "exec")))
-    changed = {key: code for key, code in _codes(compile(tree, str(path), "exec")) if before[key] != code}
+    changed = {key: code for key, code in _codes(compile(tree, str(path), "exec")) if before.get(key) != code}
     at = [f for f in functions().get(str(path), ()) if _key(f.__code__) in changed]
     assert at, f"{path}: none of its functions was found in this process"
     for function in at:
