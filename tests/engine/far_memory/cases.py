@@ -108,6 +108,7 @@ def _train(case: Case, rank: int, build: Callable[[nn.Module], Engine]) -> Traje
                 engine.close()
                 model = models.make(case.model)
                 engine = build(model)
+                changes.CHANGES[case.change](step, model, engine.param_groups)  # before the load
             else:
                 _overwrite(engine)
             engine.load_state_dict(state)
