@@ -8,8 +8,9 @@ from torch import Tensor
 
 from zbench.engine.protocols import Work
 from zbench.engine.transport.agreement import Call
-from zbench.engine.transport.base import GroupCollectives, overlap
+from zbench.engine.transport.base import GroupCollectives
 from zbench.engine.transport.gloo import GlooCollectives
+from zbench.engine.transport.places import overlap
 from zbench.engine.transport.works import Done, Then
 
 
@@ -20,14 +21,14 @@ class SimulatedCrossMemory(GroupCollectives):
         if self.shards == self.world_size or not overlap(send, out):
             return Done()
         sums = torch.empty_like(out)
-        return Then(Done(), lambda: _take(out, sums))
+
+        def finish() -> None:
+            out.copy_(sums)
+
+        return Then(Done(), finish)
 
     def _all_gather(self, flat: Tensor, call: Call) -> Work:
         return Done()
-
-
-def _take(out: Tensor, sums: Tensor) -> None:
-    out.copy_(sums)
 
 
 class SimulatedGloo(GlooCollectives):

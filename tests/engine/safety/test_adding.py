@@ -66,6 +66,14 @@ def pair(row: dict[str, Any], **keys: Any) -> tuple[Engine, Plain]:
     return engine, plain
 
 
+def pair_with_adapter(row: dict[str, Any]) -> tuple[Engine, Plain]:
+    """Return both sides after two steps, with a module that they have gained since."""
+    engine, plain = pair(row)
+    for net in (engine.model, plain.model):
+        net.adapter = Adapter(6)
+    return engine, plain
+
+
 def names_of(engine: Engine, prefix: str) -> list[str]:
     return [n for n, _ in engine.model.named_parameters() if n.startswith(prefix)]
 
@@ -85,9 +93,7 @@ def train(engine: Engine, plain: Plain, *numbers: int) -> None:
 
 @each_row
 def test_a_module_added_between_steps_is_trained_in_its_group(row: dict[str, Any]) -> None:
-    engine, plain = pair(row)
-    for net in (engine.model, plain.model):
-        net.adapter = Adapter(6)
+    engine, plain = pair_with_adapter(row)
     add(engine, plain, names_of(engine, "adapter"), lr=5e-3, weight_decay=0.1)
     assert_same(engine.full_parameters(), plain.values())
     train(engine, plain, 2, 3, 4)
@@ -97,9 +103,7 @@ def test_a_module_added_between_steps_is_trained_in_its_group(row: dict[str, Any
 
 @each_row
 def test_weights_and_biases_of_a_module_are_added_in_two_groups(row: dict[str, Any]) -> None:
-    engine, plain = pair(row)
-    for net in (engine.model, plain.model):
-        net.adapter = Adapter(6)
+    engine, plain = pair_with_adapter(row)
     decayed = [n for n in names_of(engine, "adapter") if n.endswith("weight")]
     rest = [n for n in names_of(engine, "adapter") if not n.endswith("weight")]
     add(engine, plain, decayed)
@@ -125,9 +129,7 @@ def test_a_frozen_layer_is_unfrozen_into_a_group_of_its_own(row: dict[str, Any])
 
 @each_row
 def test_a_schedule_goes_on_over_the_groups_that_were_added(row: dict[str, Any]) -> None:
-    engine, plain = pair(row)
-    for net in (engine.model, plain.model):
-        net.adapter = Adapter(6)
+    engine, plain = pair_with_adapter(row)
     add(engine, plain, names_of(engine, "adapter"), lr=5e-3)
     schedules = [
         torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5**epoch)
@@ -142,9 +144,7 @@ def test_a_schedule_goes_on_over_the_groups_that_were_added(row: dict[str, Any])
 
 @each_row
 def test_a_group_with_amsgrad_is_added_to_one_without(row: dict[str, Any]) -> None:
-    engine, plain = pair(row)
-    for net in (engine.model, plain.model):
-        net.adapter = Adapter(6)
+    engine, plain = pair_with_adapter(row)
     add(engine, plain, names_of(engine, "adapter"), amsgrad=True)
     train(engine, plain, 2, 3)
     engine.close()
@@ -161,9 +161,7 @@ def test_a_compiled_model_gains_a_module() -> None:
 
 @each_row
 def test_a_checkpoint_after_an_addition_resumes_with_all_moments(row: dict[str, Any], tmp_path: Any) -> None:
-    engine, plain = pair(row)
-    for net in (engine.model, plain.model):
-        net.adapter = Adapter(6)
+    engine, plain = pair_with_adapter(row)
     add(engine, plain, names_of(engine, "adapter"), lr=5e-3)
     train(engine, plain, 2, 3)
     save(engine, tmp_path / "saved")

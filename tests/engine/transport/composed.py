@@ -8,6 +8,8 @@ from zbench.engine.protocols import Tag
 from zbench.engine.transport.choose import choose_collectives, host_collectives
 from zbench.engine.transport.host_staged import HostStagedCollectives
 from zbench.engine.transport.process_group import ProcessGroupCollectives
+from zbench.engine.transport.subgroups import subgroup
+from zbench.errors import UsageError
 
 CPU = torch.device("cpu")
 TAG = Tag("a test")
@@ -70,3 +72,17 @@ def chosen_for_a_device(group: dist.ProcessGroup) -> str:
     comm = choose_collectives(group, DeviceMemory(torch.device("cuda")), PinnedHostMemory(CPU))
     comm.close()
     return type(comm).__name__
+
+
+def subgroup_where_ranks_belong_to_unlike_many(group: dist.ProcessGroup) -> str:
+    """Return what is said where some ranks of a group belong to more groups than the others."""
+    dist.new_group([0, 1])
+    three = dist.new_group([0, 1, 2])
+    if dist.get_rank(group) > 2:
+        return "not in it"
+    assert isinstance(three, dist.ProcessGroup)
+    try:
+        subgroup(three, 1)
+    except UsageError as error:
+        return str(error)
+    return "made"

@@ -29,3 +29,10 @@ def test_a_world_of_one_needs_no_backend() -> None:
 
 def test_gathers_of_a_group_of_their_own_need_no_order_among_reductions(ranks: RankPool) -> None:
     assert ranks.run(3, "tests.engine.transport.composed:in_another_order") == [True] * 3
+
+
+def test_ranks_that_could_not_agree_on_a_groups_name_are_refused(ranks: RankPool) -> None:
+    """They would wait for one another for ever."""
+    *three, last = ranks.run(4, "tests.engine.transport.composed:subgroup_where_ranks_belong_to_unlike_many")
+    assert last == "not in it"
+    assert all("only where all belong to as many" in said for said in three), three

@@ -83,14 +83,6 @@ def _end(comm: "weakref.ref[GroupCollectives]") -> None:
         alive.end()
 
 
-def overlap(one: Tensor, other: Tensor) -> bool:
-    """Whether two dense tensors share memory; asked of storages, as a fake tensor has no address."""
-    storages = [t.untyped_storage()._cdata for t in (one, other)]
-    begin, other_begin = (t.storage_offset() * t.element_size() for t in (one, other))
-    shared = begin < other_begin + other.nbytes and other_begin < begin + one.nbytes
-    return storages[0] == storages[1] and shared
-
-
 def launched(work: dist.Work | None) -> Work:
     """Return `work`, which torch returns as None only on a rank outside the group."""
     assert work is not None, "the process group does not contain this rank"

@@ -16,7 +16,8 @@ from torch import Tensor
 from zbench.engine.adam.sums import sum_memory
 from zbench.engine.protocols import Work
 from zbench.engine.transport.agreement import Call, OtherCallError
-from zbench.engine.transport.base import GroupCollectives, overlap
+from zbench.engine.transport.base import GroupCollectives
+from zbench.engine.transport.places import overlap
 from zbench.engine.transport.probe import PeerProcesses
 from zbench.engine.transport.remote_memory import read_memory
 from zbench.engine.transport.sockets import PeerSockets

@@ -15,6 +15,7 @@ from zbench.engine.protocols import Tag, Work
 from zbench.engine.transport.agreement import GATHERS
 from zbench.engine.transport.base import GroupCollectives
 from zbench.engine.transport.single import SingleProcessCollectives
+from zbench.engine.transport.subgroups import subgroup
 from zbench.errors import UsageError
 
 
@@ -79,32 +80,9 @@ _SHARD_GROUPS: WeakKeyDictionary[dist.ProcessGroup, dict[int, dist.ProcessGroup]
 def shard_group(group: dist.ProcessGroup, size: int) -> dist.ProcessGroup:
     """Return the process group of this rank's shard group; every rank of `group` calls it.
 
-    It is made once and ends with `group`. UsageError where the ranks of `group` could not agree on a name.
+    It is made once and ends with `group`.
     """
     made = _SHARD_GROUPS.setdefault(group, {})
     if size not in made:
-        ranks = dist.get_process_group_ranks(group)
-        groups = [ranks[first : first + size] for first in range(0, len(ranks), size)]
-        mine = groups[dist.get_rank(group) // size]
-        if len(ranks) == dist.get_world_size():
-            found = [dist.new_group(members) for members in groups][groups.index(mine)]
-        else:
-            _check_names_agree(group)
-            found = dist.new_group(mine, use_local_synchronization=True)
-        assert isinstance(found, dist.ProcessGroup), "this rank belongs to its own shard group"
-        made[size] = found
+        made[size] = subgroup(group, size)
     return made[size]
-
-
-def _check_names_agree(group: dist.ProcessGroup) -> None:
-    """torch names a group of some ranks by how many groups its maker belongs to: ranks that differ in it
-    would wait for one another for ever.
-    """
-    counts = [0] * dist.get_world_size(group)
-    dist.all_gather_object(counts, len(dist.distributed_c10d._world.pg_names), group=group)
-    if len(set(counts)) > 1:
-        raise UsageError(
-            f"shard_group_size: the ranks of this process group belong to {counts} process groups, and torch"
-            " can make another only where all belong to as many; make the group of the engine first, or use"
-            " the default one"
-        )

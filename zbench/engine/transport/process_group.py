@@ -7,6 +7,7 @@ from torch import Tensor
 from zbench.engine.protocols import Work
 from zbench.engine.transport.agreement import Call
 from zbench.engine.transport.base import GroupCollectives, launched
+from zbench.engine.transport.subgroups import subgroup
 from zbench.engine.transport.sums import sum_in_rank_order
 from zbench.engine.transport.works import Then
 
@@ -55,8 +56,4 @@ def gathering_group(group: dist.ProcessGroup, device: torch.device) -> dist.Proc
     """Return another group of the same ranks; every one of them calls this. On CUDA it is a communicator of
     its own: what one communicator is given runs in order, and a weight would wait behind all reductions.
     """
-    if device.type != "cuda":
-        return None
-    ranks = dist.get_process_group_ranks(group)
-    made = dist.new_group(ranks, use_local_synchronization=group is not dist.group.WORLD)
-    return made if isinstance(made, dist.ProcessGroup) else None
+    return subgroup(group, dist.get_world_size(group)) if device.type == "cuda" else None
