@@ -99,6 +99,13 @@ class Record:
     simulated: dict[str, int] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
+    @property
+    def simulated_apart(self) -> float | None:
+        """Return by what share the simulated device peak differs from the measured one, if both are known."""
+        simulated = self.simulated.get("peak_device_bytes")
+        measured = self.memory.peak_device_bytes if self.memory is not None else None
+        return simulated / measured - 1 if simulated is not None and measured else None
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; `lines.decode` is the inverse."""
         return dataclasses.asdict(self)

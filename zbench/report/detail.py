@@ -89,10 +89,9 @@ def _memory(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
 def _simulated(records: Iterable[Record]) -> Iterator[tuple[str, str]]:
     """Yield the simulated peak beside the measured one, where a record has both."""
     for record in records:
-        simulated, memory = record.simulated.get("peak_device_bytes"), record.memory
-        if simulated is not None and memory is not None and memory.peak_device_bytes:
-            apart = simulated / memory.peak_device_bytes - 1
-            yield "  simulated", f"{format_bytes(simulated)} ({apart:+.1%} against measured)"
+        if (apart := record.simulated_apart) is not None:
+            peak = format_bytes(record.simulated["peak_device_bytes"])
+            yield "  simulated", f"{peak} ({apart:+.1%} against measured)"
             return
 
 

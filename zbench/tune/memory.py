@@ -30,13 +30,15 @@ def with_simulated(record: Record, ask: Ask, trial: TrialSpec) -> Record:
     found = ask(trial)
     if not isinstance(found, Estimate):
         return record
-    simulated = {"peak_device_bytes": found.peak_device_bytes}
-    measured = record.memory.peak_device_bytes if record.memory is not None else None
-    apart = found.peak_device_bytes / measured - 1 if measured else 0.0
-    warnings = list(record.warnings)
-    if measured and abs(apart) > _AGREES:
-        warnings.append(
-            f"the simulation says {format_bytes(found.peak_device_bytes)} of device memory,"
-            f" {abs(apart):.1%} {'more' if apart > 0 else 'less'} than the {format_bytes(measured)} measured"
-        )
-    return replace(record, simulated=simulated, warnings=warnings)
+    both = replace(record, simulated={"peak_device_bytes": found.peak_device_bytes})
+    apart = both.simulated_apart
+    if apart is None or abs(apart) <= _AGREES:
+        return both
+    assert both.memory is not None
+    assert both.memory.peak_device_bytes is not None
+    warning = (
+        f"the simulation says {format_bytes(found.peak_device_bytes)} of device memory,"
+        f" {abs(apart):.1%} {'more' if apart > 0 else 'less'} than the"
+        f" {format_bytes(both.memory.peak_device_bytes)} measured"
+    )
+    return replace(both, warnings=[*record.warnings, warning])
