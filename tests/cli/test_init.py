@@ -115,6 +115,7 @@ def test_from_a_model_of_transformers(zbench: Any, tmp_path: Path) -> None:
 
 
 def test_from_a_model_of_ones_own(zbench: Any, tmp_path: Path) -> None:
+    (tmp_path / "my_module.py").write_text("import torch\ndef make_model(): return torch.nn.Linear(1, 1)\n")
     trial, _ = written(zbench, tmp_path / "a.yaml", "my_module:make_model")
     assert trial.workload.model == "my_module:make_model"
 
@@ -128,6 +129,8 @@ def test_from_a_model_of_ones_own(zbench: Any, tmp_path: Path) -> None:
         ("commented.json", '{"bf16": {"enabled": true}, // yes\n}', "not JSON"),
         ("other.json", '{"name": "x"}', "no DeepSpeed configuration"),
         ("hf:no-such-model", None, "nothing is downloaded"),
+        ("nothere:make", None, "--from nothere:make: no module 'nothere'"),
+        ("json:lode", None, "has no 'lode' (did you mean 'load'?)"),
     ],
 )
 def test_what_is_no_start_is_refused(

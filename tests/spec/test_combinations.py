@@ -4,6 +4,7 @@ import pytest
 
 from zbench.spec.combinations import conflict
 from zbench.spec.engine import EngineSpec
+from zbench.spec.peers import peer_conflicts
 from zbench.spec.run import RunSpec
 from zbench.spec.workload import WorkloadSpec
 
@@ -63,3 +64,22 @@ def test_a_combination_that_cannot_exist_has_a_reason_and_a_remedy(
 @pytest.mark.parametrize("parts", CAN_EXIST)
 def test_a_combination_that_can_exist_has_none(parts: dict[str, Any]) -> None:
     assert reason(**parts) is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "remedy"),
+    [
+        ({"zero_stage": 2, "dtype": "float16"}, "set dtype: bfloat16 or float32"),
+        ({"zero_stage": 0, "dtype": "bfloat16"}, "set zero_stage: 1, or dtype: float32"),
+        ({"zero_stage": 2, "grad_accum_dtype": "bfloat16"}, "leave grad_accum_dtype out"),
+        ({"zero_stage": 2, "dtype": "bfloat16", "grad_accum_dtype": "bfloat16"}, None),
+        ({"zero_stage": 0}, None),
+    ],
+)
+def test_what_deepspeed_trains_without_a_verdict_is_refused(
+    engine: dict[str, Any], remedy: str | None
+) -> None:
+    told = [why for key, why in peer_conflicts(EngineSpec.model_validate({"engine": "deepspeed"} | engine))
+            if key != "engine.engine"]  # fmt: skip
+    assert len(told) == (remedy is not None)
+    assert all(remedy in why for why in told if remedy)

@@ -108,6 +108,7 @@ def test_export_then_import_is_the_same_configuration(engine: dict[str, Any]) ->
             "engine.offload_ratio",
         ),
         ({"zero_stage": 1, "compile": "aot_eager"}, "engine.compile"),
+        ({"zero_stage": 0, "dtype": "bfloat16"}, "engine.grad_accum_dtype"),
     ],
 )
 def test_export_names_what_deepspeed_does_not_have(engine: dict[str, Any], named: str) -> None:

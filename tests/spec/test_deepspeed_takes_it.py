@@ -35,13 +35,15 @@ for config in json.loads(sys.argv[1]):
     engine, optimizer, *_ = deepspeed.initialize(
         model=model, model_parameters=model.parameters(), config=config
     )
-    engine.backward(engine(torch.ones(2, 8)).mean())
+    engine.backward(engine(torch.ones(2, 8, dtype=next(model.parameters()).dtype)).mean())
     engine.step()
     adam = optimizer.optimizer
     made.append([type(adam).__name__, adam.defaults.get("amsgrad"), adam.defaults.get("bias_correction")])
 print("MADE", json.dumps(made))
 """
 CASES: list[tuple[dict[str, Any], list[Any]]] = [
+    ({"zero_stage": 0, "dtype": "bfloat16"}, ["AdamW", False, None]),
+    ({"zero_stage": 1, "dtype": "bfloat16"}, ["AdamW", False, None]),
     ({"zero_stage": 2}, ["AdamW", False, None]),
     ({"zero_stage": 1, "optimizer": {"name": "adam"}}, ["Adam", False, None]),
     ({"zero_stage": 2, "optimizer": {"amsgrad": True}}, ["AdamW", True, None]),

@@ -86,6 +86,10 @@ def test_two_values_for_one_key_are_no_override() -> None:
         ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, "NVMe"),
         ({"train_batch_size": 17}, "which is 16"),
         ({"bf16": {"enabled": True}}, "no access to its float32 master weights"),
+        (
+            {"bf16": {"enabled": True}, "zero_optimization": {"stage": 0}},
+            "at stage 0 DeepSpeed gives no access",
+        ),
     ],
 )
 def test_what_has_no_reference_is_invalid_with_its_reason(change: dict[str, Any], reason: str) -> None:

@@ -182,7 +182,8 @@ def to_deepspeed(trial: TrialSpec) -> Translated:
             "enabled": True,
             "initial_scale_power": round(math.log2(engine.initial_loss_scale)),
         }
-    document["data_types"] = {"grad_accum_dtype": _DTYPES_BACK[engine.grad_accum_dtype]}
+    if _takes_accumulation_dtype(engine):
+        document["data_types"] = {"grad_accum_dtype": _DTYPES_BACK[engine.grad_accum_dtype]}
     if engine.communication_dtype is not None:
         document["communication_data_type"] = _DTYPES_BACK[engine.communication_dtype]
     if engine.offload_schedule == "speculative":
@@ -190,6 +191,11 @@ def to_deepspeed(trial: TrialSpec) -> Translated:
     if engine.compile != "off":
         document["compile"] = {"deepcompile": True}
     return Translated(document, [*_export_notes(trial), *script_notes(trial)])
+
+
+def _takes_accumulation_dtype(engine: EngineSpec) -> bool:
+    """Tell whether DeepSpeed can accumulate as asked: its stage 0 does so in the model's dtype alone."""
+    return engine.zero_stage > 0 or engine.grad_accum_dtype == engine.dtype
 
 
 def _is_torchs(trial: TrialSpec) -> bool:
@@ -239,6 +245,11 @@ def _export_notes(trial: TrialSpec) -> Iterator[str]:
     engine, defaults = trial.engine, EngineSpec()
     if _is_torchs(trial) and not engine.optimizer.bias_correction:
         yield "engine.optimizer.bias_correction: torch's Adam, which this needs, always corrects; left out"
+    if not _takes_accumulation_dtype(engine):
+        yield (
+            f"engine.grad_accum_dtype: DeepSpeed's stage 0 accumulates in {engine.dtype}; left out (stage 1"
+            f" accumulates in {engine.grad_accum_dtype})"
+        )
     for key in _WITHOUT_COUNTERPART:
         if getattr(engine, key) != getattr(defaults, key):
             yield f"engine.{key} has no counterpart in DeepSpeed; left out"

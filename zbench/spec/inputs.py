@@ -1,11 +1,10 @@
 """What a sweep names outside its file: the text it reads, the model and the preset. Checked without torch."""
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from zbench.errors import SpecError, UsageError
-from zbench.spec import command, shapes
+from zbench.spec import callables, command, shapes
 from zbench.spec.axes import matching, resolve_axes
 from zbench.spec.expand import InvalidTrial, all_points
 from zbench.spec.presets import gpt_shape, mlp_shape
@@ -15,7 +14,6 @@ from zbench.spec.sweep import SweepSpec
 from zbench.spec.workload import WorkloadSpec
 
 BUILT_IN_MODELS = {"gpt": gpt_shape, "mlp": mlp_shape}
-_CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def check_inputs(sweep: SweepSpec, base_dir: Path) -> None:
@@ -109,17 +107,27 @@ def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str
     elif ":" not in name:
         known = f"expected {', '.join(BUILT_IN_MODELS)}, hf:NAME_OR_PATH, or your own as module:callable"
         yield "workload.model", f"unknown model {name!r}{nearest(name, BUILT_IN_MODELS)}; {known}"
-    elif not _CALLABLE.fullmatch(name):
+    elif not callables.FORM.fullmatch(name):
         yield "workload.model", f"expected module:callable, such as models:build, got {name!r}; correct it"
+    else:
+        yield from _unfound("workload.model", name, base_dir)
     for key, given in (("workload.loss", workload.loss), ("workload.data.dataset", workload.data.dataset)):
         if given is not None and name in BUILT_IN_MODELS:
             yield key, f"{key.rsplit('.', 1)[-1]} is for a model of your own, not for {name}; leave it out"
-        elif given is not None and not _CALLABLE.fullmatch(given):
+        elif given is not None and not callables.FORM.fullmatch(given):
             yield key, f"expected module:callable, such as training:{key.rsplit('.', 1)[-1]}, got {given!r}"
+        elif given is not None:
+            yield from _unfound(key, given, base_dir)
     if workload.data.text is not None:
         message = _text_mistake(base_dir / workload.data.text, workload.sequence_length)
         if message:
             yield "workload.data.text", message
+
+
+def _unfound(key: str, name: str, base_dir: Path) -> Iterator[tuple[str, str]]:
+    problem = callables.mistake(name, base_dir)
+    if problem:
+        yield key, problem
 
 
 def _unread_by_commands(workload: WorkloadSpec) -> Iterator[tuple[str, str]]:

@@ -2,13 +2,13 @@
 
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from zbench.spec import interpreters
+from zbench.spec import callables, interpreters
 from zbench.spec.engine import EngineSpec
 from zbench.spec.suggest import nearest
 
@@ -61,6 +61,17 @@ PEERS = {
     ),
 }
 
+_UNJUDGED: tuple[tuple[str, Callable[[EngineSpec], bool], str], ...] = (
+    ("dtype", lambda e: e.dtype == "float16",
+     "DeepSpeed's loss scale has no reference here; set dtype: bfloat16 or float32, or engine: builtin"),
+    ("dtype", lambda e: e.dtype == "bfloat16" and e.zero_stage == 0,
+     "at stage 0 DeepSpeed gives no access to its float32 master weights, by which bfloat16 is judged, and"
+     " from 0.18.9 on it has no float32 accumulation there; set zero_stage: 1, or dtype: float32"),
+    ("grad_accum_dtype", lambda e: e.dtype == "float32" and e.grad_accum_dtype != "float32",
+     "DeepSpeed accumulates a float32 model's gradients in float32; leave grad_accum_dtype out"),
+)  # fmt: skip
+"""What DeepSpeed would run though no verdict could be given: the key, whether it applies, and why."""
+
 
 def peer_conflicts(engine: EngineSpec, place: Path | None = None) -> Iterator[tuple[str, str]]:
     """Yield what keeps a configuration from running on the engine it names: the key, and why.
@@ -77,7 +88,11 @@ def peer_conflicts(engine: EngineSpec, place: Path | None = None) -> Iterator[tu
                 yield "engine.engine_python", found
                 return
             plugins = found.plugins
-    if name == "builtin" or name in plugins or ":" in name:  # the last: the user's own, as module:callable
+    if ":" in name:  # the user's own; another environment's modules are not looked at
+        if place and not engine.engine_python and (problem := callables.mistake(name, place)):
+            yield "engine.engine", problem
+        return
+    if name == "builtin" or name in plugins:
         return
     if name not in PEERS:
         known = ["builtin", *PEERS, *sorted(plugins)]
@@ -94,6 +109,8 @@ def peer_conflicts(engine: EngineSpec, place: Path | None = None) -> Iterator[tu
         yield "engine.zero_stage", f"{name} plays zero_stage {stages} only; set that, or engine: builtin"
     for key in _unread(engine, peer):
         yield f"engine.{key}", f"{name} does not read {key}; leave it out, or set engine: builtin"
+    if name == "deepspeed":
+        yield from ((f"engine.{key}", why) for key, applies, why in _UNJUDGED if applies(engine))
     if peer.told_last and engine.accumulation_mode == "unmanaged":
         yield (
             "engine.accumulation_mode",

@@ -4,20 +4,18 @@ The sweep keeps the settings of the file it comes from and varies the stage and 
 them. What does not map is a note.
 """
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from zbench.errors import UsageError
-from zbench.spec import shapes
+from zbench.spec import callables, shapes
 from zbench.spec.deepspeed import Translated, from_deepspeed
 from zbench.spec.document import read_document
 from zbench.spec.dump import dump_yaml
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.stacks import from_accelerate, from_training_args
 
-_CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _FORMS = "ds_config.json, accelerate.yaml, training_args.json, hf:NAME_OR_CONFIG or my_module:make_model"
 _COMMENTS = {
     "workload": (
@@ -38,7 +36,10 @@ def starting_sweep(source: str | None, base_dir: Path) -> Translated:
         found = Translated({})
     elif source.startswith(shapes.PREFIX):
         found = Translated({"workload": _hf_workload(source, base_dir)})
-    elif _CALLABLE.fullmatch(source) and not Path(source).exists():
+    elif callables.FORM.fullmatch(source) and not Path(source).exists():
+        problem = callables.mistake(source, base_dir)
+        if problem:
+            raise UsageError(f"--from {problem}")
         found = Translated({"workload": {"model": source}})
     elif Path(source).exists():
         found = _from_file(Path(source), base_dir)

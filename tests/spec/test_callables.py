@@ -1,0 +1,74 @@
+"""`module:callable` is looked for before anything runs, and its module is not imported."""
+
+from pathlib import Path
+
+import pytest
+
+from zbench.errors import SpecError
+from zbench.spec.callables import mistake
+from zbench.spec.expand import expand
+from zbench.spec.load import load_sweep
+
+SOURCE = """
+raise RuntimeError("imported")
+def make_model(): ...
+if True:
+    make_other = make_model
+class Factory: ...
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A directory with modules: plain, in a package, and two whose names their source does not tell."""
+    (tmp_path / "mine.py").write_text(SOURCE)
+    (tmp_path / "deep" / "inside").mkdir(parents=True)
+    (tmp_path / "deep" / "__init__.py").touch()
+    (tmp_path / "deep" / "inside" / "models.py").write_text(SOURCE)
+    (tmp_path / "starred.py").write_text("from mine import *\n")
+    (tmp_path / "lazy.py").write_text("def __getattr__(name): return print\n")
+    (tmp_path / "broken.py").write_text("def :\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("mine:make_model", "mine:make_other", "mine:Factory.of_size", "deep.inside.models:make_model"),
+        *("starred:anything", "lazy:anything", "broken:told_by_python_itself", "math:sqrt"),
+        *("torch.nn:Linear", "zbench.workloads.zoo:build"),
+    ],
+)
+def test_nothing_speaks_against_what_may_be_there(name: str, place: Path) -> None:
+    assert mistake(name, place) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nothere:make", "no module 'nothere' in"),
+        ("nothere.deeper:make", "write nothere/deeper.py there"),
+        ("mine:make_modle", "has no 'make_modle' (did you mean 'make_model'?); correct the name"),
+        ("deep.outside:make", "no module 'deep.outside'"),
+        ("mine.part:make", "no module 'mine.part'"),
+    ],
+)
+def test_what_is_not_there_is_one_message_with_its_remedy(name: str, said: str, place: Path) -> None:
+    assert said in (mistake(name, place) or "")
+
+
+@pytest.mark.parametrize("key", ["model", "loss", "data.dataset"])
+def test_a_sweep_that_names_it_is_refused_when_it_is_read(key: str, place: Path) -> None:
+    settings = ["workload.model=mine:make_model", f"workload.{key}=mine:nothing"]
+    (place / "sweep.yaml").write_text("axes: {zero_stage: [1]}\n")
+    with pytest.raises(SpecError, match=rf"workload\.{key}: .*has no 'nothing'"):
+        load_sweep(place / "sweep.yaml", settings, {})
+
+
+def test_an_engine_that_is_not_there_is_invalid_and_the_rest_runs(place: Path) -> None:
+    (place / "sweep.yaml").write_text("axes: {engine: [builtin, 'nothere:build']}\n")
+    found = expand(load_sweep(place / "sweep.yaml", (), {}))
+    assert [trial.engine.engine for trial in found.trials] == ["builtin"]
+    assert [point.reason.split(" in ")[0] for point in found.invalid] == [
+        "nothere:build: no module 'nothere'"
+    ]
