@@ -118,6 +118,10 @@ class _Changer(ast.NodeTransformer):
         self.generic_visit(node)
         return node
 
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        node.body = [self.visit(statement) for statement in node.body]  # not `@dataclass(frozen=True)`
+        return node
+
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
         return node
 

@@ -1,5 +1,8 @@
 """Repeats into configurations; the best is feasible and correct, or there is none."""
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from zbench.record.record import Correctness, Failure, Memory, Record, Timing
@@ -102,3 +105,25 @@ def test_a_rate_is_the_work_over_the_representative_time() -> None:
 def timed(step_s: float, repeat: int) -> Record:
     timing = Timing([step_s], step_s, 256 / step_s, 2 / step_s)
     return Record("run", "trial", repeat, {}, {}, "ok", timing=timing)
+
+
+@pytest.mark.parametrize(
+    ("mode", "verdict", "outcome", "unjudged"),
+    [
+        ("full", "unchecked", "ok", True),
+        ("full", "identical", "ok", False),
+        ("full", "unchecked", "crashed", False),
+        ("reference", "unchecked", "ok", False),
+        (None, "unchecked", "ok", False),
+    ],
+)
+def test_a_full_verdict_that_was_asked_for_and_is_not_there(make_record, mode, verdict, outcome, unjudged):
+    config = {} if mode is None else {"verify": {"mode": mode}}
+    (found,) = summarize([make_record(verdict=verdict, outcome=outcome, config=config)])
+    assert found.is_unjudged is unjudged
+
+
+def test_a_repeat_that_took_no_time_has_no_rate() -> None:
+    (found,) = summarize([replace(timed(1.0, 0), timing=Timing([0.0], 0.0, 256.0, 2.0))])
+    assert math.isnan(found.metric("tokens_per_s"))
+    assert best([found], FASTEST) is None

@@ -30,6 +30,13 @@ def test_a_design_never_holds_more_points_than_the_space() -> None:
     assert len(initial_design(space, 100, seed=0)) == len(space.points() or ())
 
 
+def test_a_pool_of_a_range_is_a_hundred_draws() -> None:
+    space = ranged()
+    found = initial_design(space, 1000, seed=0)
+    assert len(found) == 101, "the file's own configuration, and the pool"
+    assert found[0] == space.base_point()
+
+
 def test_a_range_where_nothing_can_run_has_no_design() -> None:
     space = Space(
         small_sweep(axes={"offload_ratio": {"low": 0.1, "high": 0.9}, "zero_stage": [0]}, engine={})

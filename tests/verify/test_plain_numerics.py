@@ -110,6 +110,12 @@ def test_the_loss_scale_halves_on_overflow_and_doubles_after_a_window() -> None:
     assert taken == [(False, 4.0), (True, 4.0), (True, 8.0), (True, 8.0), (False, 4.0), (True, 4.0)]
 
 
+def test_the_first_window_is_a_whole_one() -> None:
+    spec = EngineSpec(dtype="float16", initial_loss_scale=8.0, loss_scale_window=3)
+    scale = LossScale(spec, exact=False)
+    assert [(scale.accepts(1.0), scale.scale)[1] for _ in range(4)] == [8.0, 8.0, 16.0, 16.0]
+
+
 def test_the_loss_scale_never_falls_below_one() -> None:
     scale = LossScale(EngineSpec(dtype="float16", initial_loss_scale=1.5), exact=False)
     assert [scale.accepts(math.inf) for _ in range(3)] == [False] * 3

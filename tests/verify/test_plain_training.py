@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.verify.runs import GPT, MLP, reference, task
+from zbench.verify import plain_training
 from zbench.verify.digest import digest
 from zbench.verify.plain_training import PlainRun
 from zbench.workloads import Workload
@@ -86,6 +87,18 @@ def test_the_norm_is_that_of_averaged_gradients_and_clipping_limits_it() -> None
     assert clipped.grad_norms.item() == free.grad_norms.item()
     for name, moment in clipped.moments.items():
         torch.testing.assert_close(moment, free.moments[name] / 10, rtol=1e-4, atol=1e-12)
+
+
+@pytest.mark.parametrize("engine", [{"gradient_clipping": 0.5}, {"dtype": "float16"}])
+def test_a_norm_that_decides_is_the_canonical_one(engine: dict[str, object]) -> None:
+    """Where it clips or skips, its last bits decide: they are those of the engine's own sum."""
+    decides = reference(task(MLP, **engine), truth=False).plain
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plain_training, "square_sum", lambda gradients: math.nan)
+        alone = reference(task(MLP, **engine), truth=False).plain
+        free = reference(task(MLP), truth=False).plain
+    assert torch.equal(decides.grad_norms, alone.grad_norms)
+    assert bool(free.grad_norms.isnan().all()), "elsewhere the quick sum does"
 
 
 def test_the_truth_is_the_same_training_in_float64() -> None:

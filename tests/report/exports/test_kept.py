@@ -1,0 +1,73 @@
+"""Every format of one comparison, whole: a change shows in tests/report/kept."""
+
+import io
+import json
+
+import pytest
+from analysis.synthetic import results, trial
+
+from tests.report.keeping import check
+from zbench.analysis.compare import Settings, compare_runs
+from zbench.analysis.exact import ExactAnswer, ExactChange
+from zbench.report.exports import bmf, document, gha, junit, markdown, table, texts
+from zbench.report.exports import csv as csv_format
+from zbench.report.screen import Screen
+
+from .test_formats import comparison
+
+
+def as_table() -> str:
+    text = io.StringIO()
+    table.print_table(comparison(), Screen(file=text, width=200))
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+
+FORMATS = {
+    "compare.json": lambda: json.dumps(document.document(comparison()), indent=1),
+    "compare.md": lambda: markdown.render(comparison()),
+    "compare.csv": lambda: csv_format.render(comparison()),
+    "compare.junit.xml": lambda: junit.render(comparison()),
+    "compare.bmf.json": lambda: bmf.render(comparison()),
+    "compare.txt": as_table,
+    "compare.gha.json": lambda: "\n".join(gha.render_files(comparison()).values()),
+    "summary.txt": lambda: "\n".join(texts.summary(comparison())),
+}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_format_is_what_is_kept(name: str) -> None:
+    check(name, FORMATS[name]())
+
+
+def test_bounds_are_the_smallest_and_the_largest_repeat() -> None:
+    run = results(trial([0.3, 0.1, 0.2]))
+    latency = json.loads(bmf.render(compare_runs(run, run, Settings())))["zero_stage=1"]["latency"]
+    assert latency == pytest.approx({"value": 0.2e9, "lower_value": 0.1e9, "upper_value": 0.3e9})
+
+
+@pytest.mark.parametrize(
+    ("fraction", "text"),
+    [(10.0, "x11.0"), (-10.0, "x-9.0"), (9.99, "+999.0 %"), (0.0005, "+0.1 %"), (0.00049, "+0.05 %")],
+)
+def test_a_percentage_keeps_a_digit_where_it_would_round_to_nothing(fraction: float, text: str) -> None:
+    assert texts.percent(fraction) == text
+
+
+@pytest.mark.parametrize(
+    ("metric", "base", "head", "answer", "text"),
+    [
+        ("traffic_bytes", 1024, 1024, "same", "1 KiB"),
+        ("traffic_bytes", 1024, 2048, "regression", "1 KiB -> 2 KiB, +100.0 %"),
+        ("traffic.all_reduce.bytes", 2048, 1024, "lower", "2 KiB -> 1 KiB, -50.0 %"),
+        ("memory.moments", 0, 1024, "higher", "0 B -> 1 KiB"),
+        ("peak_device_bytes", 1_000_000, 1_000_001, "higher", "1000000 B -> 1000001 B, +0.0001 %"),
+        ("operators", 10, 12, "varies", "10 -> 12, +20.0 % (varies)"),
+        ("peak_device_bytes", 1024, 2048, "estimated", "1 KiB -> 2 KiB, +100.0 % (estimated)"),
+        ("operators", None, 12, "absent", "-"),
+        ("operators", 12, None, "absent", "-"),
+    ],
+)
+def test_an_exact_figure_before_and_after(
+    metric: str, base: int | None, head: int | None, answer: ExactAnswer, text: str
+) -> None:
+    assert texts.exact_value(ExactChange(metric, base, head, answer)) == text

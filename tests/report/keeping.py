@@ -1,0 +1,62 @@
+"""Texts kept in files: what users see changes only with a diff. `KEEP=1 pytest tests/report` writes anew."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from zbench.report.html.drawing import NARROW, WIDE, Canvas, Picture
+
+FOLDER = Path(__file__).parent / "kept"
+_FRACTION = re.compile(r"-?\d+\.\d{7,}(?:e[+-]\d+)?")
+_STYLE = ("color", "facecolor", "linewidth", "linestyle", "marker", "markersize", "alpha", "zorder")
+_TEXT = ("text", "ha", "va", "weight")
+
+
+def check(name: str, text: str) -> None:
+    """Hold `text` against the file of this name; long fractions count to six digits."""
+    found = _FRACTION.sub(lambda number: f"{float(number.group()):.6g}", text).rstrip("\n") + "\n"
+    path = FOLDER / name
+    if os.environ.get("KEEP"):
+        path.write_text(found, encoding="utf-8")
+    assert found.splitlines() == path.read_text(encoding="utf-8").splitlines()
+
+
+def drawn(picture: Picture, *, narrow: bool) -> str:
+    """Return a line for each mark that a picture paints: where it lies, its style, its text on hover."""
+    width = NARROW if narrow else WIDE
+    figure = Figure((width / 72, picture.height / 72), dpi=72)
+    canvas = Canvas(figure, figure.add_axes((0.1, 0.1, 0.8, 0.8)), narrow=narrow)
+    picture.paint(canvas)
+    return "\n".join(_marks(canvas))
+
+
+def _marks(canvas: Canvas) -> Iterator[str]:
+    axes = canvas.axes
+    yield f"axes {_rounded([axes.get_position().bounds, axes.get_xlim(), axes.get_ylim()])}"
+    for axis in (axes.xaxis, axes.yaxis):
+        yield f"ticks {[tick.get_text() for tick in axis.get_ticklabels()]}"
+    for line in axes.lines:
+        hover = canvas.hovers.get(line.get_gid() or "")
+        yield f"line {_rounded(line.get_xydata())} {_style(line, _STYLE)} {hover!r}"
+    for patch in axes.patches:
+        place = patch.get_path().transformed(patch.get_patch_transform()).get_extents().bounds
+        yield f"patch {_rounded(place)} {_style(patch, _STYLE)} {canvas.hovers.get(patch.get_gid())!r}"
+    for text in axes.texts:
+        yield f"text {_rounded(text.get_position())} {_style(text, (*_STYLE, *_TEXT))}"
+
+
+def _style(artist: Any, names: tuple[str, ...]) -> str:
+    found = {name: getattr(artist, f"get_{name}")() for name in names if hasattr(artist, f"get_{name}")}
+    return " ".join(
+        f"{name}={_rounded(value) if type(value) is tuple else value}" for name, value in found.items()
+    )
+
+
+def _rounded(numbers: Any) -> list[Any]:
+    if isinstance(numbers, str):
+        return numbers
+    return [_rounded(number) if hasattr(number, "__len__") else float(f"{number:.4g}") for number in numbers]

@@ -1,0 +1,108 @@
+"""What the terminal shows of a run, whole: a change shows in tests/report/kept."""
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from analysis.synthetic import results, trial
+
+from tests.report.keeping import check, drawn
+from zbench.analysis.history import Change, Series, Visit
+from zbench.record.record import Correctness, Memory, Record, Timing, Traffic
+from zbench.record.summary import summarize
+from zbench.report.detail import print_configuration
+from zbench.report.html.timeline import timeline
+from zbench.report.screen import Screen
+from zbench.report.search import print_search
+from zbench.report.table import print_results
+from zbench.spec.sweep import ObjectiveSpec
+
+from .test_table import failed, record
+
+WRONG = Correctness("wrong", 5000.0, 0.25, 40_000, "blocks.0.weight", 2, 0.5, 0.125)
+
+
+def measured(repeat: int) -> Record:
+    """Return a repeat with every figure that a record can have."""
+    step = 0.1 * (1 + repeat)
+    timing = Timing([step], step, 64 / step, 2 / step, 1.5, {"forward": step / 4, "backward": step / 2})
+    timing = replace(timing, mfu=0.25 + repeat / 10)
+    memory = Memory(20 << 20, 4 << 20, 50 << 20, {"parameters": 8 << 20, "activations": 12 << 20}, repeat > 0)
+    return record(
+        1, 1.0, repeat=repeat, timing=timing, memory=memory, correctness=WRONG,
+        traffic={"all_reduce": Traffic(1, 4096), "all_gather": Traffic(3, 1 << 20)},
+        environment={"torch": "2.13.0"}, warnings=["loaded: 40 %"], simulated={"peak_device_bytes": 19 << 20},
+    )  # fmt: skip
+
+
+def shown(paint: Callable[[Screen], None], *, width: int = 100, terminal: bool = False) -> str:
+    out = io.StringIO()
+    paint(Screen(file=out, width=width, force_terminal=terminal, _environ={"TERM": "xterm-256color"}))
+    return out.getvalue()
+
+
+RUN = [
+    *(measured(repeat) for repeat in range(2)),
+    *(record(2, rate, repeat=n, memory=Memory(30 << 20, 1 << 20, 1)) for n, rate in enumerate([90.0, 110.0])),
+    record(3, 500.0, memory=Memory(2 << 30, 0, 1)),
+    failed(4, "crashed", "rank 1: it fell over", "logs/x"),
+    failed(5, "oom", "no room"),
+    failed(6, "invalid", "cannot be"),
+]
+LIMIT = ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes": "<= 1Gi"})
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize("width", [60, 160])
+def test_the_table_of_a_run(width: int, terminal: bool) -> None:
+    text = shown(lambda screen: print_results(screen, RUN, LIMIT), width=width, terminal=terminal)
+    check(f"table-{width}-{'terminal' if terminal else 'pipe'}.txt", text)
+
+
+def test_one_configuration_in_full() -> None:
+    first, *_, crashed, _, _ = summarize(RUN)
+    bare = summarize([record(2, 90.0)])[0]
+    text = "".join(shown(lambda screen, s=s: print_configuration(screen, s)) for s in (first, crashed, bare))
+    check("configuration.txt", text)
+
+
+@pytest.mark.parametrize("best", ["id1", None])
+def test_the_findings_of_a_search(best: str | None) -> None:
+    document = {
+        "stopped": "all 6 points were tried",
+        "best": best,
+        "runner_up": "id2",
+        "lead": 0.125,
+        "separated": False,
+        "indistinguishable": ["id1", "id2"],
+        "pareto": ["id1", "id2", "gone"],
+        "nearest_miss": {"axes": {"zero_stage": 3}, "obstacles": ["too large", "too slow"]},
+        "importance": {"zero_stage": 0.75, "reduce_bucket_size": 0.25},
+        "hopeless": [{"point": {"zero_stage": n}, "reason": f"needs {n} GiB"} for n in range(7)],
+        "elsewhere": ["results/other"],
+    }
+    text = shown(lambda screen: print_search(screen, document, RUN))
+    for separated in (True, False):
+        alone = document | {
+            "separated": separated,
+            "indistinguishable": ["id1"],
+            "hopeless": [],
+            "pareto": [],
+        }
+        text += shown(lambda screen, alone=alone: print_search(screen, alone, RUN))
+    check(f"search-{best}.txt", text)
+
+
+def test_a_history_with_a_change_of_level() -> None:
+    values = [0.1, 0.102, 0.099, 0.13, 0.131, 0.129]
+    visits = tuple(
+        Visit(f"run{n}", None, f"{n}{'c0ffee' * 3}" + ("+changes" if n == 2 else ""), value)
+        for n, value in enumerate(values)
+    )
+    (first, *_) = results(trial(values)).trials
+    changed = Series(first, {}, visits, (Change(3, 0.3, "a" * 12, "b" * 12),))
+    level = Series(first, {}, (visits[0], replace(visits[0], commit=None)), ())
+    picture = timeline([changed, level], "median_step_s")
+    marks = "\nnarrow\n".join(drawn(picture, narrow=narrow) for narrow in (False, True))
+    check("history.txt", f"{picture.description} {picture.height}\n{marks}")
