@@ -1,11 +1,13 @@
 """The first bad of 32 revisions in five probes; noisy answers are repeated, what cannot run is skipped."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from zbench.analysis.bisect import Fault, Finding, bisect, fault_of, judged
-from zbench.analysis.compare import Row, Settings, compare_runs
+from zbench.analysis.compare import Comparison, PairedData, Settings, compare_runs
+from zbench.analysis.paired import Control
 from zbench.record.record import Record
 
 from .synthetic import results, trial
@@ -57,8 +59,11 @@ def test_an_interrupted_search_goes_on() -> None:
     assert len(set(asked)) == 5
 
 
-def rows(base: list[Record], head: list[Record]) -> tuple[Row, ...]:
-    return compare_runs(results(base), results(head, "head"), Settings(run_noise=0.001)).rows
+def compared(head: list[Record]) -> Comparison:
+    """Return a comparison with GOOD whose step times were decided; the blocks are made up."""
+    found = compare_runs(results(GOOD), results(head, "head"), Settings(run_noise=0.001))
+    blocks = {row.base.trial_id: (0.69, 0.7) for row in found.rows}
+    return replace(found, paired=PairedData(blocks, Control(0.01, 0.0)))
 
 
 STEPS = [0.1, 0.1001, 0.0999, 0.1, 0.1]
@@ -69,7 +74,8 @@ BIGGER = trial(STEPS, peak=2_000_000)
 WRONG = trial(STEPS, verdict="wrong")
 UNCHECKED = trial(STEPS, verdict="unchecked")
 CRASHED = trial(STEPS, outcome="crashed")
-TIME, PEAK = Fault("regression"), Fault("regression", frozenset({"peak_device_bytes"}))
+TIME = Fault("regression", blocks={row.base.trial_id: (0.69, 0.7) for row in compared(GOOD).rows})
+PEAK = Fault("regression", frozenset({"peak_device_bytes"}))
 
 
 @pytest.mark.parametrize(
@@ -83,11 +89,11 @@ TIME, PEAK = Fault("regression"), Fault("regression", frozenset({"peak_device_by
     ],
 )
 def test_the_fault_of_the_bad_revision_is_what_is_sought(head: list[Record], fault: Fault | None) -> None:
-    assert fault_of(rows(GOOD, head)) == fault
+    assert fault_of(compared(head)) == fault
 
 
 def test_exact_figures_are_sought_by_name_and_without_a_clock() -> None:
-    found = fault_of(rows(GOOD, BIGGER))
+    found = fault_of(compared(BIGGER))
     assert found is not None
     assert "peak_device_bytes" in found.metrics
     assert not found.needs_clock
@@ -117,4 +123,4 @@ def test_exact_figures_are_sought_by_name_and_without_a_clock() -> None:
     ],
 )
 def test_only_the_fault_that_is_sought_counts(head: list[Record], fault: Fault, finding: Finding) -> None:
-    assert judged(rows(GOOD, head), fault) == finding
+    assert judged(compared(head).rows, fault) == finding

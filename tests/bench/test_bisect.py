@@ -4,11 +4,16 @@ import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
+from tests.analysis.machine import Machine
+from zbench.analysis.compare import Comparison
+from zbench.analysis.measurement import PairedMeasurement, Plan, Question
+from zbench.analysis.trials import Source
 from zbench.bench import bisect
+from zbench.bench.compare import SETTINGS
+from zbench.spec.trial import TrialSpec
 
 
 class Runner(SimpleNamespace):
@@ -22,16 +27,19 @@ class Runner(SimpleNamespace):
 
 @pytest.fixture
 def runners(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stand in for the two servers: comparing with the slowed one is a regression."""
+    """Stand in for the two servers by a seeded machine."""
 
     def made(*_: object, targets: object = None, **__: object) -> Runner:
         return Runner(slow=targets is not None)
 
-    def comparison(good: Runner, candidate: Runner, plan: object) -> dict[str, Any]:
+    def comparison(
+        trial: TrialSpec, good: Runner, other: Runner, plan: Plan, question: Question | None = None
+    ) -> Comparison:
         assert not good.slow
-        answer = "regression" if candidate.slow else "pass"
-        finding = "bad" if candidate.slow else "good"
-        return {"finding": finding, "answer": answer, "change": 0.5 * candidate.slow, "blocks": 8}
+        machine = Machine(factor=1.5 if other.slow else 1.0)
+        first = lambda side: machine(side)[1:2]  # noqa: E731
+        sides = Source("good"), Source("other")
+        return PairedMeasurement(*sides, plan, SETTINGS, first, lambda _: None, question).run()
 
     monkeypatch.setattr(bisect, "local_runner", made)
     monkeypatch.setattr(bisect, "comparison", comparison)
@@ -47,7 +55,7 @@ def test_the_first_slower_revision_is_named(
     bisect.main()
     document = json.loads(out.with_suffix(".json").read_text())
     assert document["named"] == [str(first)]
-    assert len(document["probes"]) <= 5
+    assert len(document["probes"]) <= 6, "the bad one, and five probes"
     bisect.main()
     again = json.loads(out.with_suffix(".json").read_text())
     assert again["probes"] == document["probes"], "what was found is not measured again"

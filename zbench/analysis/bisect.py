@@ -5,9 +5,12 @@ tell (skip: the revision does not build or run) or does not know yet (undecided:
 """
 
 from collections.abc import Callable, MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from zbench.analysis.compare import Comparison
+from zbench.analysis.decision import Answer
+from zbench.analysis.paired import Blocks
 from zbench.analysis.rows import Row, is_incorrect
 
 Finding = Literal["good", "bad", "skip", "undecided"]
@@ -62,10 +65,13 @@ class Fault:
     """What is sought: the gravest fault that the bad revision shows against the good one.
 
     metrics: of a `regression`, the exact figures that grew, which then decide alone; empty where it is time.
+    blocks: where it is time, BAD's blocks against GOOD of each configuration that became slower, by GOOD's
+    trial id: what a revision's own blocks are held against.
     """
 
     answer: Literal["incorrect", "failed", "regression"]
     metrics: frozenset[str] = frozenset()
+    blocks: Blocks = field(default_factory=dict)
 
     @property
     def needs_clock(self) -> bool:
@@ -78,24 +84,35 @@ class Fault:
         return f"larger in {', '.join(sorted(self.metrics))}" if self.metrics else words[self.answer]
 
 
-def fault_of(rows: Sequence[Row]) -> Fault | None:
+def fault_of(found: Comparison) -> Fault | None:
     """Return the gravest fault of a comparison of good with bad, None where it shows none."""
-    answers = {row.answer for row in rows}
+    answers = {row.answer for row in found.rows}
     if "incorrect" in answers:
         return Fault("incorrect")
     if "failed" in answers:
         return Fault("failed")
-    metrics = frozenset(one.metric for row in rows for one in row.exact_regressions)
-    return Fault("regression", metrics) if "regression" in answers else None
+    metrics = frozenset(one.metric for row in found.rows for one in row.exact_regressions)
+    return Fault("regression", metrics) if metrics else slowdown_of(found)
+
+
+def slowdown_of(found: Comparison) -> Fault | None:
+    """Return the slowdown that a paired comparison of good with bad shows, None where it shows none."""
+    slower = {row.base.trial_id for row in found.rows if _timed(row) == "regression"}
+    blocks = found.paired.blocks if found.paired is not None else {}
+    return Fault("regression", blocks={name: blocks[name] for name in sorted(slower)}) if slower else None
 
 
 def judged(rows: Sequence[Row], fault: Fault) -> Finding:
     """Return what a comparison of good with a candidate says of the fault that is sought, and of no other.
 
+    A slowdown is judged by a comparison that asked which of the two it is like (`likeness`), in the
+    configurations that became slower.
+
     Where the candidate shows nothing of it (its repeats fail, its verdict or its step time is in doubt), the
     finding is `undecided`.
     """
-    findings = {_finding(row, fault) for row in rows}
+    asked = [row for row in rows if row.base.trial_id in fault.blocks] if fault.needs_clock else rows
+    findings = {_finding(row, fault) for row in asked} or {"undecided"}
     return "bad" if "bad" in findings else "undecided" if "undecided" in findings else "good"
 
 
@@ -109,5 +126,8 @@ def _finding(row: Row, fault: Fault) -> Finding:
         return "bad" if is_incorrect(row.head) else "undecided" if unknown else "good"
     if fault.metrics:
         return "bad" if fault.metrics & {one.metric for one in row.exact_regressions} else "good"
-    answer = row.step_time.answer if row.step_time is not None else "inconclusive"
-    return "bad" if answer == "regression" else "good" if answer == "pass" else "undecided"
+    return "bad" if _timed(row) == "regression" else "good" if _timed(row) == "pass" else "undecided"
+
+
+def _timed(row: Row) -> Answer:
+    return row.step_time.answer if row.step_time is not None else "inconclusive"

@@ -91,8 +91,8 @@ def decide(
     """
     settled = {name: found for name, found in (before or {}).items() if found.is_decided}
     alarms = {name for name, found in settled.items() if found.answer == "regression"}
-    slower = _adjusted({n: 0.0 if n in alarms else _claim_p(e, m, levels) for n, (e, m) in family.items()})
-    faster = _adjusted({name: _claim_p(e.reversed(), m, levels) for name, (e, m) in family.items()})
+    slower = _adjusted({n: 0.0 if n in alarms else claim_p(e, m, levels) for n, (e, m) in family.items()})
+    faster = _adjusted({name: claim_p(e.reversed(), m, levels) for name, (e, m) in family.items()})
     apart = _adjusted({name: evidence.estimate().p_any() for name, (evidence, _) in family.items()})
     found = dict(settled)
     for name, (evidence, margin) in family.items():
@@ -111,7 +111,7 @@ class _Claims:
     apart: float
 
 
-def _claim_p(evidence: Evidence, margin: float, levels: Levels) -> float:
+def claim_p(evidence: Evidence, margin: float, levels: Levels) -> float:
     """Return the p-value of "slower by more than the margin": 1 where the exact test does not agree."""
     estimate = evidence.estimate()
     p = estimate.p_above(margin)

@@ -5,12 +5,15 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import Protocol
 
 from zbench.analysis import compare, decision
 from zbench.analysis.compare import Comparison, Settings
 from zbench.analysis.decision import Decision, Levels
+from zbench.analysis.evidence import Paired
 from zbench.analysis.matching import match_trials
 from zbench.analysis.paired import (
+    Blocks,
     Order,
     Side,
     block_difference,
@@ -30,6 +33,28 @@ Take = Callable[[Side], Sequence[Record]]
 
 Sample = Mapping[str, float]
 """Trial id (base's) -> median step in seconds, of the trials that finished."""
+
+
+class Question(Protocol):
+    """What a measurement is to decide, from all blocks taken so far."""
+
+    def decide(
+        self, differences: Blocks, replicates: Blocks, levels: Levels, before: Mapping[str, Decision]
+    ) -> dict[str, Decision]:
+        """Return the decisions by base's trial id; what was decided at the look before (`before`) stays."""
+
+
+@dataclass(frozen=True, slots=True)
+class WithinMargin:
+    """The question of a comparison: is head slower than base by more than the margin, or not?"""
+
+    settings: Settings
+
+    def decide(
+        self, differences: Blocks, replicates: Blocks, levels: Levels, before: Mapping[str, Decision]
+    ) -> dict[str, Decision]:
+        """Decide every configuration as one family."""
+        return decision.decide(compare.paired_family(differences, self.settings, replicates), levels, before)
 
 
 _LOOK_EVERY = 4
@@ -87,9 +112,11 @@ class PairedMeasurement:
         settings: Settings,
         take: Take,
         tell: Callable[[str], None],
+        question: Question | None = None,
     ) -> None:
         self._sources: dict[Side, Source] = {"base": base, "head": head}
         self._plan, self._settings, self._take, self._tell = plan, settings, take, tell
+        self._question = question or WithinMargin(settings)
         self._records: dict[Side, list[Record]] = {"base": [], "head": []}
         self._base_ids: dict[str, str] = {}
         self._differences: dict[str, tuple[float, ...]] = {}
@@ -131,7 +158,8 @@ class PairedMeasurement:
             self._tell(f"block {number} of {least}{more}")
             self._add_block(order)
             if number in levels:
-                decisions = decision.decide(self._family(), levels[number], decisions)
+                seen = {name: blocks for name, blocks in self._differences.items() if blocks}
+                decisions = self._question.decide(seen, self._replicates, levels[number], decisions)
                 if all(one.is_decided for one in decisions.values()) and self._precise():
                     break
         return decisions
@@ -144,13 +172,10 @@ class PairedMeasurement:
                 self._differences[name] += (block_difference(order, seconds),)
                 self._replicates[name] += block_replicates(order, seconds)
 
-    def _family(self) -> decision.Family:
-        measured = {name: values for name, values in self._differences.items() if values}
-        return compare.paired_family(measured, self._settings, self._replicates)
-
     def _precise(self) -> bool:
         wanted = self._plan.precision
-        widths = (e.estimate().half_width(self._settings.alpha) for e, _ in self._family().values())
+        pairs = ((self._differences[name], self._replicates[name]) for name in self._differences)
+        widths = (Paired(*one).estimate().half_width(self._settings.alpha) for one in pairs if one[0])
         return wanted is None or all(width <= wanted for width in widths)
 
     def _sample(self, side: Side) -> Sample:

@@ -3,23 +3,27 @@
     python -m zbench.bench.bisect [--share S] [--revisions N] [--first K] [--blocks MIN:MAX] --out FILE
 
 A list of revisions, of which each from the K-th on takes a share longer for every step
-(`zbench.bench.slowed`). The search (`zbench.analysis.bisect`), its answers and the rounds of a comparison are
-the command's own; only the samples come from two warm servers, so that a comparison takes minutes. 5 % needs
-a quiet machine; a larger share shows the search on a loaded one. Each probe is written when it is done.
+(`zbench.bench.slowed`). As in the command, the last one is compared with the good one first, by all blocks,
+and each probe asks which of the two a revision is like. The search (`zbench.analysis.bisect`), its answers
+and the rounds of a comparison are the command's own; only the samples come from two warm servers, so that a
+comparison takes minutes. A larger share shows the search on a loaded machine. Each comparison is written
+when it is done.
 """
 
 import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from zbench.analysis.bisect import Fault, Finding, bisect, judged
-from zbench.analysis.measurement import PairedMeasurement, Plan
+from zbench.analysis.bisect import Fault, Finding, bisect, judged, slowdown_of
+from zbench.analysis.compare import Comparison
+from zbench.analysis.likeness import LikeGoodOrBad
+from zbench.analysis.measurement import PairedMeasurement, Plan, Question
 from zbench.analysis.paired import Side
 from zbench.analysis.trials import Source
 from zbench.bench import results, slowed
@@ -27,32 +31,54 @@ from zbench.bench.compare import SETTINGS, SLOWED, trials
 from zbench.bench.resumable import Kept
 from zbench.launch.trial import TrialRunner, local_runner
 from zbench.record.record import Record
+from zbench.spec.trial import TrialSpec
 
 
-def comparison(good: TrialRunner, candidate: TrialRunner, plan: Plan) -> dict[str, Any]:
-    """Return what comparing a candidate with the good revision says."""
-    (trial, *_), repeat = trials(1, 8), count()
+def comparison(
+    trial: TrialSpec, good: TrialRunner, other: TrialRunner, plan: Plan, question: Question | None = None
+) -> Comparison:
+    """Return the comparison of another revision with the good one."""
+    repeat = count()
 
     def take(side: Side) -> list[Record]:
-        runner = good if side == "base" else candidate
+        runner = good if side == "base" else other
         return [runner.run(trial, repeat=next(repeat))]
 
-    found = PairedMeasurement(Source("good"), Source("candidate"), plan, SETTINGS, take, lambda _: None).run()
+    sides = Source("good"), Source("other")
+    return PairedMeasurement(*sides, plan, SETTINGS, take, lambda _: None, question).run()
+
+
+def figures(found: Comparison) -> dict[str, Any]:
+    """Return what the table shows of a comparison."""
     (row,) = found.rows
     change = row.step_time.change if row.step_time is not None else None
     assert found.paired is not None
     blocks = max(map(len, found.paired.blocks.values()), default=0)
-    finding = judged(found.rows, Fault("regression"))
-    return {"finding": finding, "answer": row.answer, "change": change, "blocks": blocks}
+    return {"answer": row.answer, "change": change, "blocks": blocks}
+
+
+def slowdown(kept: Kept, measure: Callable[[], Comparison]) -> Fault:
+    """Return what is sought, as the last revision shows it, measured once. Exits where it shows nothing."""
+    if not kept.of("bad"):
+        found = measure()
+        fault = slowdown_of(found)
+        if fault is None:
+            sys.exit(
+                f"the slowed revision shows no slowdown ({figures(found)}); a quieter machine may show it"
+            )
+        kept.add({"kind": "bad", "revision": "last", **figures(found), "fault": fault.blocks})
+    (bad,) = kept.of("bad")
+    return Fault("regression", blocks={name: tuple(values) for name, values in bad["fault"].items()})
 
 
 def table(found: Sequence[dict[str, Any]], wanted: int, named: Sequence[str]) -> str:
     """Return the probes and what they led to, as Markdown."""
-    rows = ["| revision | answer | change | blocks |", "|---|---|---|---|"]
+    rows = ["| revision | found | change | blocks |", "|---|---|---|---|"]
     for one in found:
-        rows.append(f"| {one['revision']} | {one['answer']} | {one['change']:+.1%} | {one['blocks']} |")
-    said = ", ".join(named) if named else "(not finished)"
-    return "\n".join([*rows, "", f"Named as the first slower revision: {said}. It is revision {wanted}."])
+        said = one.get("finding", "what is sought")
+        rows.append(f"| {one['revision']} | {said} | {one['change']:+.1%} | {one['blocks']} |")
+    names = ", ".join(named) if named else "(not finished)"
+    return "\n".join([*rows, "", f"Named as the first slower revision: {names}. It is revision {wanted}."])
 
 
 def main() -> None:
@@ -64,12 +90,14 @@ def main() -> None:
     parser.add_argument("--revisions", type=int, default=32, help="revisions after the good one")
     parser.add_argument("--first", type=int, default=20, help="the first slower one")
     parser.add_argument("--blocks", type=int, nargs=2, default=(8, 24), metavar=("MIN", "MAX"))
+    parser.add_argument("--steps", type=int, default=8, help="timed steps a process")
     parser.add_argument("--out", type=Path, required=True, help="file to write, without its ending")
     given = parser.parse_args()
     os.environ[slowed.VARIABLE] = str(given.share)
     kept, plan = Kept(given.out), Plan(*given.blocks)
+    (trial, *_) = trials(1, given.steps)
     revisions = [str(number) for number in range(given.revisions + 1)]
-    known: dict[str, Finding] = {one["revision"]: one["finding"] for one in kept.found}
+    known: dict[str, Finding] = {one["revision"]: one["finding"] for one in kept.of("probe")}
     with tempfile.TemporaryDirectory(prefix="zbench-bisect-") as name:
         scratch = Path(name)
         with (
@@ -78,14 +106,17 @@ def main() -> None:
         ):
             for runner in (good, slow):
                 runner.wait_until_ready()
+            whole = replace(plan, least=plan.most)
+            fault = slowdown(kept, lambda: comparison(trial, good, slow, whole))
 
             def probe(revision: str) -> Finding:
                 seeded = replace(plan, seed=len(kept.found))
-                said = comparison(good, slow if int(revision) >= given.first else good, seeded)
-                kept.add({"kind": "probe", "revision": revision, **said})
+                other = slow if int(revision) >= given.first else good
+                compared = comparison(trial, good, other, seeded, LikeGoodOrBad(fault.blocks))
+                finding = judged(compared.rows, fault)
+                kept.add({"kind": "probe", "revision": revision, "finding": finding, **figures(compared)})
                 print(kept.found[-1], file=sys.stderr, flush=True)
                 results.write(given.out, table(kept.found, given.first, ()), {"probes": kept.found})
-                finding: Finding = said["finding"]
                 return finding
 
             found = bisect(revisions, probe, known)

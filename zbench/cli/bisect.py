@@ -1,7 +1,6 @@
 """`zbench bisect`: the first commit that is slower, bigger or wrong, by as few comparisons as decide."""
 
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +14,7 @@ from zbench.errors import ExitCode, UsageError, ZbenchError
 if TYPE_CHECKING:
     from zbench.analysis.bisect import Fault, Finding, Found
     from zbench.analysis.compare import Comparison
+    from zbench.analysis.measurement import Question
 
 _EXACT = "0"
 
@@ -40,9 +40,10 @@ def command(
     overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
     seed: Seed = None,
 ) -> None:
-    """Find the first commit between GOOD and BAD whose paired comparison with GOOD shows BAD's fault.
+    """Find the first commit between GOOD and BAD that shows BAD's fault, by paired comparisons with GOOD.
 
-    A wrong result or a larger exact figure is sought without a clock; only a slowdown is timed.
+    A wrong result or a larger exact figure is sought without a clock; only a slowdown is timed, and then each
+    commit is asked whether it is like GOOD or like BAD.
 
     zbench bisect v1.2 HEAD --sweep sweeps/quickstart.yaml
     """
@@ -50,21 +51,18 @@ def command(
 
     names = [good, *(word.strip() for word in versions.split(",")), bad] if versions else _commits(good, bad)
     search = _Search.load(state, names)
-
-    def compared(name: str, how: str | None) -> "Comparison":
-        return _compare(names[0], name, sweep, how, tuple(overrides), seed)
-
-    looks = [blocks] if slower or blocks == _EXACT else [_EXACT, blocks]
-    fault = search.fault or _fault(lambda how: compared(names[-1], how), looks, time_only=slower)
+    probes = _Probes(names[0], sweep, blocks, tuple(overrides), seed)
+    if search.fault is None:
+        search.fault = probes.fault_of(names[-1], time_only=slower)
+        search.save(state)
+    fault = search.fault
     if slower and not fault.needs_clock:
         raise UsageError(f"{state} seeks what is {fault}; remove it, or name another with --state")
-    search.fault = fault
-    how = blocks if fault.needs_clock else _EXACT
     console.note(f"seeking the first revision that is {fault}")
 
     def probe(name: str) -> "Finding":
         console.note(f"{name[:12]}: comparing with {names[0][:12]}")
-        found = _probe(lambda: compared(name, how), fault)
+        found = probes.finding(name, fault)
         console.note(f"{name[:12]}: {found}")
         search.findings[name] = found
         search.save(state)
@@ -102,7 +100,8 @@ class _Search:
             return cls(names)
         try:
             found = json.loads(state.read_text())
-            fault = Fault(found["sought"], frozenset(found.get("metrics", ())))
+            blocks = {name: tuple(values) for name, values in found["blocks"].items()}
+            fault = Fault(found["sought"], frozenset(found["metrics"]), blocks)
             kept = cls(found["revisions"], fault, dict(found["findings"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"cannot read {state}: {error}; remove it to begin anew") from None
@@ -112,53 +111,71 @@ class _Search:
 
     def save(self, state: Path) -> None:
         """Write what is known."""
-        assert self.fault is not None, "a search is saved after its first finding"
-        sought = {"sought": self.fault.answer, "metrics": sorted(self.fault.metrics)}
+        assert self.fault is not None, "a search is saved once it knows what it seeks"
+        fault = self.fault
+        sought = {"sought": fault.answer, "metrics": sorted(fault.metrics), "blocks": fault.blocks}
         document = {"revisions": self.revisions, **sought, "findings": self.findings}
         try:
-            state.write_text(json.dumps({"schema_version": 1, **document}, indent=2) + "\n")
+            state.write_text(json.dumps({"schema_version": 2, **document}, indent=2) + "\n")
         except OSError as error:
             raise UsageError(
                 f"cannot write {state}: {error.strerror or error}; choose with --state"
             ) from None
 
 
-def _compare(
-    good: str, name: str, sweep: Path, blocks: str | None, overrides: tuple[str, ...], seed: int | None
-) -> "Comparison":
-    from zbench.analysis.compare import PAIRED_THRESHOLDS, Settings
-    from zbench.cli.compare_paired import PairedRequest, measure
+@dataclass(frozen=True, slots=True)
+class _Probes:
+    """Paired comparisons of one search's revisions with GOOD."""
 
-    request = PairedRequest(good, name, sweep, blocks, None, overrides, seed)
-    return measure(request, Settings(thresholds=PAIRED_THRESHOLDS))
+    good: str
+    sweep: Path
+    blocks: str | None
+    overrides: tuple[str, ...]
+    seed: int | None
 
+    def fault_of(self, bad: str, *, time_only: bool) -> "Fault":
+        """Return the gravest fault of BAD; UsageError for none.
 
-def _fault(
-    compared: "Callable[[str | None], Comparison]", looks: Sequence[str | None], *, time_only: bool
-) -> "Fault":
-    """Return the gravest fault of BAD against GOOD, by the first look that shows one; UsageError for none."""
-    from zbench.analysis.bisect import Fault, fault_of
+        It is timed only where no exact figure and no verdict shows one, and then for as many blocks as there
+        may be: every revision is held against them.
+        """
+        from zbench.analysis.bisect import fault_of, slowdown_of
+        from zbench.cli.compare_paired import parse_blocks
 
-    answers: dict[str, None] = {}
-    for blocks in looks:
-        rows = compared(blocks).rows
-        slower = any(row.step_time is not None and row.step_time.answer == "regression" for row in rows)
-        found = (Fault("regression") if slower else None) if time_only else fault_of(rows)
-        if found is not None:
-            return found
-        answers |= dict.fromkeys(row.answer for row in rows)
-    raise UsageError(f"BAD shows no fault against GOOD ({', '.join(answers)}): there is nothing to look for")
+        timed = str(parse_blocks(self.blocks)[1])
+        looks = [timed] if time_only or timed == _EXACT else [_EXACT, timed]
+        answers: dict[str, None] = {}
+        for blocks in looks:
+            compared = self._compare(bad, blocks, None)
+            found = slowdown_of(compared) if time_only else fault_of(compared)
+            if found is not None:
+                return found
+            answers |= dict.fromkeys(row.answer for row in compared.rows)
+        raise UsageError(
+            f"BAD shows no fault against GOOD ({', '.join(answers)}): there is nothing to look for"
+        )
 
+    def finding(self, name: str, fault: "Fault") -> "Finding":
+        """Return what a comparison says of a revision; one that does not build or run is skipped."""
+        from zbench.analysis.bisect import judged
+        from zbench.analysis.likeness import LikeGoodOrBad
 
-def _probe(compared: Callable[[], "Comparison"], fault: "Fault") -> "Finding":
-    """Return what a comparison says of a revision; one that does not build or run is skipped."""
-    from zbench.analysis.bisect import judged
+        try:
+            if fault.needs_clock:
+                compared = self._compare(name, self.blocks, LikeGoodOrBad(fault.blocks))
+            else:
+                compared = self._compare(name, _EXACT, None)
+        except ZbenchError as error:
+            console.warn(f"skipped: {error}")
+            return "skip"
+        return judged(compared.rows, fault)
 
-    try:
-        return judged(compared().rows, fault)
-    except ZbenchError as error:
-        console.warn(f"skipped: {error}")
-        return "skip"
+    def _compare(self, name: str, blocks: str | None, question: "Question | None") -> "Comparison":
+        from zbench.analysis.compare import PAIRED_THRESHOLDS, Settings
+        from zbench.cli.compare_paired import PairedRequest, measure
+
+        request = PairedRequest(self.good, name, self.sweep, blocks, None, self.overrides, self.seed)
+        return measure(request, Settings(thresholds=PAIRED_THRESHOLDS), question)
 
 
 def _print(found: "Found", fault: "Fault") -> None:

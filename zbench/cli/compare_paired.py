@@ -10,7 +10,7 @@ from zbench.errors import UsageError
 
 if TYPE_CHECKING:
     from zbench.analysis.compare import Comparison, Settings
-    from zbench.analysis.measurement import Plan
+    from zbench.analysis.measurement import Plan, Question
 
 _LEAST_BLOCKS, _MOST_BLOCKS = 8, 24
 
@@ -29,8 +29,11 @@ class PairedRequest:
     save_baseline: str | None = None
 
 
-def measure(request: PairedRequest, settings: "Settings") -> "Comparison":
-    """Install or find both versions, take their samples in turn, and return the comparison."""
+def measure(request: PairedRequest, settings: "Settings", question: "Question | None" = None) -> "Comparison":
+    """Install or find both versions, take their samples in turn, and return the comparison.
+
+    question: what the blocks are to decide; None for a comparison's own, a change within the margin.
+    """
     from zbench.analysis.measurement import PairedMeasurement, check_plan
     from zbench.analysis.paired import Side
     from zbench.analysis.trials import Source
@@ -55,7 +58,7 @@ def measure(request: PairedRequest, settings: "Settings") -> "Comparison":
         Source(version.name, str(version.python), sweep=str(file), commit=version.commit)
         for version in versions.values()
     ]
-    return PairedMeasurement(sources[0], sources[1], plan, settings, take, console.note).run()
+    return PairedMeasurement(sources[0], sources[1], plan, settings, take, console.note, question).run()
 
 
 def _checked(request: PairedRequest) -> tuple[Path, str]:
@@ -81,12 +84,12 @@ def _plan(request: PairedRequest) -> "Plan":
     from zbench.analysis.measurement import Plan
     from zbench.analysis.thresholds import parse_percent
 
-    least, most = _blocks(request.blocks)
+    least, most = parse_blocks(request.blocks)
     wanted = None if request.precision is None else parse_percent(request.precision, "--precision")
     return Plan(least, most, None if wanted is None else math.log1p(wanted), request.seed or 0)
 
 
-def _blocks(text: str | None) -> tuple[int, int]:
+def parse_blocks(text: str | None) -> tuple[int, int]:
     """Return the least and the most blocks from `8:24` or `12`, which is both; 0 is none."""
     if text is None:
         return _LEAST_BLOCKS, _MOST_BLOCKS

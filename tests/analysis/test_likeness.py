@@ -1,0 +1,76 @@
+"""Like GOOD or like BAD: decided with blocks that prove no equality, wrong at the nominal rate."""
+
+import math
+
+import numpy as np
+import pytest
+
+from zbench.analysis.decision import Answer, Decision
+from zbench.analysis.likeness import LikeGoodOrBad
+from zbench.analysis.measurement import PairedMeasurement, Plan
+from zbench.analysis.trials import Source
+
+from .machine import Machine
+from .test_measurement import SETTINGS, measured
+
+ALPHA = 0.01
+PLAN = Plan(8, 24)
+
+
+def blocks(rng: np.random.Generator, change: float, noise: float) -> tuple[list[float], list[float]]:
+    """Return the differences and replicates of PLAN's blocks, each process with independent noise."""
+    head, base = rng.normal(math.log1p(change), noise, (PLAN.most, 2)), rng.normal(0, noise, (PLAN.most, 2))
+    replicates = np.stack([base[:, 1] - base[:, 0], head[:, 1] - head[:, 0]], axis=1)
+    return list(head.mean(axis=1) - base.mean(axis=1)), list(replicates.ravel())
+
+
+def answer(rng: np.random.Generator, bad: float, change: float, noise: float) -> Answer:
+    """Return what is said of a revision that takes `change` longer, looking as a measurement does."""
+    question = LikeGoodOrBad({"trial": tuple(blocks(rng, bad, noise)[0])})
+    differences, replicates = blocks(rng, change, noise)
+    found: dict[str, Decision] = {}
+    for seen, levels in PLAN.levels(ALPHA).items():
+        data = {"trial": tuple(differences[:seen])}, {"trial": tuple(replicates[: 2 * seen])}
+        found = question.decide(*data, levels, found)
+    return found["trial"].answer
+
+
+@pytest.mark.parametrize(
+    ("change", "right", "wrong"), [(0.0, "pass", "regression"), (0.05, "regression", "pass")]
+)
+@pytest.mark.parametrize("noise", [0.003, 0.02, 0.03, 0.05])
+def test_five_percent_is_told_from_none_at_noise_that_proves_no_equality(
+    change: float, right: str, wrong: str, noise: float
+) -> None:
+    """At 5 % noise a process, 24 blocks leave an interval of about 5 %: no margin of 2 % is met by that."""
+    rng = np.random.default_rng(3)
+    said = [answer(rng, 0.05, change, noise) for _ in range(100)]
+    assert said.count(wrong) <= 4, "1 % of 100; more than 4 happens once in 300"  # type: ignore[arg-type]
+    assert said.count(right) >= (95 if noise < 0.05 else 75)  # type: ignore[arg-type]
+
+
+def test_what_lies_between_belongs_to_the_nearer_one() -> None:
+    """A commit that changed nothing of the slowdown sought may well have changed something else."""
+    rng = np.random.default_rng(5)
+    assert {answer(rng, 0.05, 0.01, 0.003) for _ in range(20)} == {"pass"}
+    assert {answer(rng, 0.05, 0.04, 0.003) for _ in range(20)} == {"regression"}
+
+
+def test_without_a_difference_between_the_ends_nothing_is_said() -> None:
+    rng = np.random.default_rng(7)
+    assert [answer(rng, 0.0, 0.0, 0.02) for _ in range(40)].count("inconclusive") >= 38
+
+
+@pytest.mark.parametrize(("factor", "said"), [(1.0, "pass"), (1.2, "regression")])
+def test_a_measurement_asks_of_the_slower_configuration_alone(factor: float, said: str) -> None:
+    bad = measured(Machine(1.2))
+    assert bad.paired is not None
+    (slower,) = (row for row in bad.rows if row.answer == "regression")
+    name = slower.base.trial_id
+    question = LikeGoodOrBad({name: bad.paired.blocks[name]})
+    sources = Source("v1"), Source("v2")
+    found = PairedMeasurement(*sources, Plan(), SETTINGS, Machine(factor), lambda _: None, question).run()
+    answers = {row.base.trial_id: row.step_time.answer for row in found.rows if row.step_time is not None}
+    assert answers == {name: said}
+    assert found.paired is not None
+    assert {len(taken) for taken in found.paired.blocks.values()} == {8}, "no other configuration holds it up"
