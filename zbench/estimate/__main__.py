@@ -1,5 +1,6 @@
 """Simulates the trials that arrive on stdin, a JSON line each; answers on stdout, a JSON line each."""
 
+import gc
 import json
 import os
 import sys
@@ -14,6 +15,7 @@ def main() -> None:
     """Answer until stdin ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a user's model prints is no answer
+    gc.disable()  # a collection in the middle of a step would free at a moment that is no part of it
     for line in sys.stdin:
         question = json.loads(line)
         try:
@@ -24,6 +26,7 @@ def main() -> None:
             answer = {"problem": explained(error)}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
+        gc.collect()
 
 
 if __name__ == "__main__":

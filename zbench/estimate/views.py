@@ -8,7 +8,8 @@ own C++ code on the meta tensor, and wrap the result.
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, in_kernel_invocation_manager
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from zbench.engine.adam.ops import call_without_memory, native_call
 
@@ -43,13 +44,47 @@ def shortcut(func: Any, args: Any, kwargs: Any) -> Any:
     if func in _VIEWS and isinstance(first, FakeTensor):
         if first.constant is not None or not first.dtype.is_floating_point:
             return NOT_TAKEN
-        mode = first.fake_mode
-        with in_kernel_invocation_manager(mode):
-            seen = func(*args, **kwargs)
-        return FakeTensor(mode, seen, first.fake_device)
+        return _wrapped(first, _on_meta(first.fake_mode, func, args, kwargs))
     if func is _COPY and isinstance(first, FakeTensor) and _copies_plainly(first, args[1]):
         return first
     return NOT_TAKEN
+
+
+def _on_meta(mode: FakeTensorMode, func: Any, args: Any, kwargs: Any) -> Tensor:
+    """Run an operator's own code on meta tensors, as torch's `in_kernel_invocation_manager` does, faster."""
+    before = mode.in_kernel_invocation
+    with torch._C._DisableTorchDispatch():
+        mode.in_kernel_invocation = True
+        try:
+            with torch._C._PreserveDispatchKeyGuard():
+                torch._C._set_meta_in_tls_dispatch_include(True)
+                seen: Tensor = func(*args, **kwargs)
+                return seen
+        finally:
+            mode.in_kernel_invocation = before
+
+
+def _wrapped(like: FakeTensor, seen: Tensor) -> Tensor:
+    """Return `seen` as a FakeTensor of the mode and device of `like`.
+
+    FakeTensor's constructor takes 20 us, most of it to set the same attributes each time. It runs once for
+    each mode and device; the others get a copy of the attributes that it set.
+    """
+    mode, device = like.fake_mode, like.fake_device
+    if _ATTRIBUTES.get("fake_mode") is not mode or _ATTRIBUTES["_fake_device"] != device:
+        made = FakeTensor(mode, seen, device)
+        _ATTRIBUTES.clear()
+        _ATTRIBUTES.update(vars(made))
+        return made
+    made = Tensor._make_subclass(
+        FakeTensor, seen, seen.requires_grad, dispatch_device=True, device_for_backend_keys=device
+    )
+    torch._C._set_throw_on_mutable_data_ptr(made)
+    vars(made).update(_ATTRIBUTES)
+    return made
+
+
+_ATTRIBUTES: dict[str, Any] = {}
 
 
 def _copies_plainly(target: Any, source: Any) -> bool:

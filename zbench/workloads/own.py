@@ -48,10 +48,8 @@ def _flops_counter(spec: WorkloadSpec, model: nn.Module) -> Callable[[Workload],
     if not spec.model.startswith(PREFIX):
         return counted_flops
 
-    def count(
-        workload: Workload,
-    ) -> float:  # masks of transformers cannot be simulated, so nothing is counted
-        model, tokens = _without_memory(workload.factory), workload.tokens_per_micro_batch
+    def count(workload: Workload) -> float:  # by formula: masks of transformers cannot be simulated
+        tokens = workload.tokens_per_micro_batch
         return language_model_flops(model, sequence_length=spec.sequence_length, tokens=tokens)
 
     return count

@@ -133,7 +133,7 @@ class Gradients(ABC):
         portions = self.portions[index]
         flat = gradient.reshape(-1) if len(portions) > 1 or gradient.is_contiguous() else None
         for p in portions:
-            source = gradient if flat is None else flat[p.source : p.source + p.length]
+            source = gradient if flat is None else flat.narrow(0, p.source, p.length)
             if add:
                 accumulate(self._place(bucket_buffers, p).view(source.shape), source)
             elif flat is None or not bucket_buffers.zero_copy(p.bucket, source):
@@ -142,7 +142,7 @@ class Gradients(ABC):
 
     @staticmethod
     def _place(bucket_buffers: BucketBuffers, p: Portion) -> Tensor:
-        return bucket_buffers.open(p.bucket)[p.target : p.target + p.length]
+        return bucket_buffers.open(p.bucket).narrow(0, p.target, p.length)
 
 
 class ShardedGradients(Gradients):

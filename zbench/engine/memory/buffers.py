@@ -69,7 +69,7 @@ class FlatBuffer:
         """Return a run of the index space, as a view of the buffer."""
         at = self.place(start, length)
         assert at is not None, f"[{start}, {start + length}) does not lie here"
-        return self.buffers[0][at : at + length]
+        return self.buffers[0].narrow(0, at, length)
 
 
 class PartitionedBuffer:

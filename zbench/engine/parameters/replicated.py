@@ -126,7 +126,7 @@ class Parameters(ABC):
 
     def _stored(self, dtype_group: int, start: int, length: int) -> Tensor:
         at = start - self.dtype_groups[dtype_group].start
-        return self.buffers[dtype_group][at : at + length]
+        return self.buffers[dtype_group].narrow(0, at, length)
 
 
 _UPDATED = Tag("the weights after a step")

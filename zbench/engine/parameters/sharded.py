@@ -169,12 +169,12 @@ class ShardedParameters(Parameters):
         for block in group.blocks:
             part, local = self.shard.part(block), self.shard.local(block)
             at = part.start - group.extent.start
-            mine = full[at : at + part.length]
+            mine = full.narrow(0, at, part.length)
             copy = self.memory.copy_out(self._stored(group.dtype_group, local.start, local.length), mine)
             self._leaving.append(copy)
             copy.wait()
             begin = block.start - group.extent.start
-            works.append(self.collectives.all_gather(full[begin : begin + block.length], group.tag))
+            works.append(self.collectives.all_gather(full.narrow(0, begin, block.length), group.tag))
         group.full, group.unsharding = full, All(works)  # only once nothing can fail any more
         self.by_storage[full.untyped_storage()._cdata] = group
 
