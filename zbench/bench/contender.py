@@ -2,7 +2,7 @@
 
 Run by `zbench.bench.turns`, for DeepSpeed under the interpreter that has it. Reads `go N` lines on standard
 input and answers each with one JSON line. The modes are `zbench.bench.training`'s. In the environment:
-THREADS that a rank computes with (1), DEVICE (cpu), DTYPE (float32).
+THREADS that a rank computes with (1), DEVICE (cpu), DTYPE (float32), BACKWARDS of a step (1), VOCABULARY.
 """
 
 import json
@@ -16,7 +16,7 @@ import zbench.measure.shim  # noqa: F401 - before torch
 import torch
 import torch.distributed as dist
 
-from zbench.bench.training import BATCH, LENGTH, build, random_tokens, seeded_gpt
+from zbench.bench.training import BATCH, LENGTH, VOCABULARY, build, random_tokens, seeded_gpt
 from zbench.measure.memory import choose_meter
 from zbench.worker.loop import Fence
 
@@ -32,20 +32,25 @@ def main(mode: str, layers: int, width: int, micro_batch: int = BATCH, length: i
     dist.init_process_group(BACKENDS[device.type])
     rank, world = dist.get_rank(), dist.get_world_size()
     meter, inexact = choose_meter(device)
-    model = seeded_gpt(layers, width, length=length).to(device)
-    data = random_tokens(micro_batch, length=length)
-    engine, fence, done = build(mode, model, os.environ.get("DTYPE", "float32")), Fence(device), 0
+    vocabulary = int(os.environ.get("VOCABULARY", VOCABULARY))
+    backwards = int(os.environ.get("BACKWARDS", "1"))
+    model = seeded_gpt(layers, width, vocabulary=vocabulary, length=length).to(device)
+    data = random_tokens(micro_batch, vocabulary=vocabulary, length=length)
+    engine = build(mode, model, os.environ.get("DTYPE", "float32"), backwards)
+    fence, done = Fence(device), 0
     called = getattr(engine, "module", model)
     for line in sys.stdin:
         meter.reset()
         seconds = []
         for _ in range(int(line.split()[1])):
-            batch = [tensor.to(device) for tensor in data.micro_batch(done * world + rank)]
+            numbers = range(done * world + rank, (done + backwards) * world, world)
+            batches = [[tensor.to(device) for tensor in data.micro_batch(number)] for number in numbers]
             begin = fence.ready()
-            engine.backward(called(*batch))
+            for batch in batches:
+                engine.backward(called(*batch))
             engine.step()
             seconds.append(fence.slowest(begin))
-            done += 1
+            done += backwards
         rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         peak = None if inexact else meter.peak()
         print(json.dumps({"seconds": seconds, "peak_bytes": peak, "rss_bytes": rss}), file=answers)

@@ -11,6 +11,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from zbench.bench import mixed
 from zbench.engine.protocols import StepInfo
 from zbench.peers.deepspeed import configuration
 from zbench.peers.stepping import TorchAdam, TorchEngine
@@ -36,7 +37,7 @@ def random_tokens(batch_size: int, *, vocabulary: int = VOCABULARY, length: int 
     return SyntheticTokens(vocabulary=vocabulary, sequence_length=length, batch_size=batch_size)
 
 
-def spec_of(mode: str, dtype: str = "float32") -> EngineSpec:
+def spec_of(mode: str, dtype: str = "float32", backwards: int = 1) -> EngineSpec:
     """Return the configuration of a mode: the same clipping, learning rate and bucket sizes for all."""
     name, *options = mode.split("-")
     keys: dict[str, Any] = {
@@ -47,6 +48,7 @@ def spec_of(mode: str, dtype: str = "float32") -> EngineSpec:
         "allgather_bucket_size": BUCKET,
         "optimizer": {"lr": LEARNING_RATE},
         "dtype": dtype,
+        "gradient_accumulation_steps": backwards,
     }
     if "offload" in options:
         keys["offload_optimizer"] = "cpu"
@@ -74,20 +76,18 @@ class Steps(Protocol):
     def step(self) -> StepInfo: ...
 
 
-def build(mode: str, model: nn.Module, dtype: str = "float32") -> Steps:
-    """Return the engine of a mode, by the builder that a sweep would use."""
-    spec, name = spec_of(mode, dtype), mode.split("-")[0]
+def build(mode: str, model: nn.Module, dtype: str = "float32", backwards: int = 1) -> Steps:
+    """Return the engine of a mode, by the builder that a sweep would use; torch's in bfloat16 by `mixed`."""
+    spec, name = spec_of(mode, dtype, backwards), mode.split("-")[0]
+    if dtype == "bfloat16" and name in mixed.BUILDERS:
+        return mixed.BUILDERS[name](model, spec)
     if name == "alone":
         adam = TorchAdam.of(model, spec)
         named = dict(model.named_parameters())
-        engine: Steps = TorchEngine(model, named, adam.make(), spec, set_reducing=_never)
+        engine: Steps = TorchEngine(model, named, adam.make(), spec, set_reducing=mixed.never)
     else:
         engine = find_builder(spec.engine, Path())(model, spec)
     if isinstance(engine, TorchEngine) and mode.endswith("-inductor"):
         compiled = torch.compile(engine.module, backend="inductor")
         engine.module = cast(nn.Module, compiled)  # around DDP, which splits its graphs at buckets
     return engine
-
-
-def _never(reducing: bool) -> None:
-    """One process has nobody to reduce with."""

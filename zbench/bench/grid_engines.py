@@ -1,0 +1,208 @@
+"""The engine beside its peers over a grid of shapes, dtypes, ranks and backwards a step; resumable.
+
+    python -m zbench.bench.grid_engines [--deepspeed-python PYTHON] [--rounds N] [--cells N] --out FILE
+
+A cell is one shape of a GPT x dtype x ranks x backwards a step; a match is what is compared in it: contenders
+that hold the same of the training state, in interleaved turns, on the product's clock (`zbench.bench.engines`
+says how). The ratio of a match is the mean over rounds of log(ours / theirs), a round being one turn of two
+steps of every contender; its interval is Student's, 95 %. Theirs is the peer with the least median step.
+In bfloat16 all keep float32 masters (`zbench.bench.mixed`). A match that was measured is not measured again;
+the table says which are missing.
+"""
+
+import argparse
+import contextlib
+import itertools
+import math
+import statistics
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from scipy.special import stdtrit
+
+from zbench.bench import results
+from zbench.bench.resumable import Kept
+from zbench.bench.training import BATCH, LENGTH
+from zbench.bench.turns import Contender, Figures, Run, say, take_turns
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One shape of a GPT and how it is trained."""
+
+    layers: int
+    width: int
+    vocabulary: int
+    dtype: str
+    ranks: int
+    backwards: int
+
+    def __str__(self) -> str:
+        """Return it as the table shows it."""
+        return f"{self.layers} x {self.width}, {self.dtype}, {self.ranks} ranks, {self.backwards} backwards"
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What is compared: ours with the best of theirs. alone: the bar against compute alone."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    bar: float
+    alone: float | None = None
+
+
+SHAPES = ((6, 512, 8192), (12, 384, 8192), (24, 256, 8192), (2, 1024, 16384))
+CELLS = tuple(
+    Cell(*shape, dtype, ranks, backwards)
+    for ranks, backwards, dtype, shape in itertools.product((2, 4), (1, 4), ("float32", "bfloat16"), SHAPES)
+)
+MATCHES = (
+    Match("zbench-0", ("ddp", "zero_redundancy"), 1.00, 1.10),
+    Match("zbench-1", ("ddp", "zero_redundancy"), 1.00, 1.10),
+    Match("zbench-2", ("deepspeed-2",), 0.70, 1.10),
+    Match("zbench-3", ("fsdp2",), 0.75, 1.15),
+    Match("zbench-2-offload", ("deepspeed-2-offload",), 0.70),
+    Match("zbench-2-offload-speculative", ("deepspeed-2-offload",), 0.65),
+)
+SETS = (MATCHES[:2], MATCHES[2:4], MATCHES[4:])
+"""Matches measured together, so that few processes are alive at once."""
+
+
+def contenders(cell: Cell, matches: Iterable[Match], pythons: Mapping[str, str]) -> list[str]:
+    """Return the modes to start, each once: those that this machine has and the dtype allows."""
+    wanted = [
+        mode for match in matches for mode in (match.ours, *match.theirs, *(["alone"] * bool(match.alone)))
+    ]
+    lacking = {"zero_redundancy"} if cell.dtype == "bfloat16" else set()
+    return [mode for mode in dict.fromkeys(wanted) if mode.split("-")[0] in pythons.keys() - lacking]
+
+
+def measure(cell: Cell, modes: Sequence[str], pythons: Mapping[str, str], rounds: int) -> dict[str, Figures]:
+    """Return the figures of contenders that take turns."""
+    environment = {
+        "DTYPE": cell.dtype,
+        "BACKWARDS": str(cell.backwards),
+        "VOCABULARY": str(cell.vocabulary),
+    }
+    size, figures = (cell.layers, cell.width, BATCH, LENGTH), {mode: Figures() for mode in modes}
+    with contextlib.ExitStack() as stack:
+        alive: dict[str, Contender] = {}
+        for mode in modes:
+            say(f"{cell}: start {mode}")
+            run = Run(environment=environment)
+            one = Contender(mode, pythons[mode.split("-")[0]], size=size, world=cell.ranks, run=run)
+            alive[mode] = stack.enter_context(contextlib.closing(one))
+            one.go(3)
+        take_turns(alive, figures, rounds)
+    return figures
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """Ours over theirs, with the ends of its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, ours: Sequence[float], theirs: Sequence[float]) -> "Ratio":
+        """Return the ratio of two contenders' step times (seconds), two to a round, in the same rounds."""
+        logs = [math.log(a / b) for a, b in zip(_rounds(ours), _rounds(theirs), strict=True)]
+        mean, n = statistics.fmean(logs), len(logs)
+        error = statistics.stdev(logs) / math.sqrt(n) * float(stdtrit(n - 1, 0.975)) if n > 1 else math.inf
+        return cls(math.exp(mean), math.exp(mean - error), math.exp(mean + error))
+
+    def __str__(self) -> str:
+        """Return it with its interval."""
+        return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
+
+
+def _rounds(seconds: Sequence[float]) -> list[float]:
+    return [(a + b) / 2 for a, b in zip(seconds[::2], seconds[1::2], strict=True)]
+
+
+def best(found: Mapping[str, Mapping[str, Any]], names: Iterable[str]) -> str | None:
+    """Return the peer with the least median step, None where none was measured."""
+    present = [name for name in names if name in found]
+    return min(present, key=lambda name: statistics.median(found[name]["seconds"]), default=None)
+
+
+def rows(kept: Sequence[Mapping[str, Any]]) -> list[tuple[Cell, Match, str, Mapping[str, Any]]]:
+    """Return (cell, match, the best peer, the figures of its set), for all that was measured."""
+    found = []
+    for one in kept:
+        for match in SETS[one["set"]]:
+            peer = best(one["figures"], match.theirs)
+            if match.ours in one["figures"] and peer is not None:
+                found.append((Cell(**one["cell"]), match, peer, one["figures"]))
+    return found
+
+
+def table(kept: Sequence[Mapping[str, Any]]) -> str:
+    """Return the summary of each match and every cell, as Markdown."""
+    measured = rows(kept)
+    lines = [
+        f"{len(kept)} of {len(CELLS) * len(SETS)} sets measured.",
+        "",
+        "| ours | cells | median | best cell | worst cell | bar | against compute alone, median | bar |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for match in MATCHES:
+        mine = [(peer, figures) for _, one, peer, figures in measured if one == match]
+        ratios = [_ratio(figures, match.ours, peer).value for peer, figures in mine]
+        if ratios:
+            alone = [_ratio(f, match.ours, "alone").value for _, f in mine if match.alone]
+            last = f"{statistics.median(alone):.2f} | {match.alone:.2f}" if alone else "- | -"
+            middle = f"{statistics.median(ratios):.2f} | {min(ratios):.2f} | {max(ratios):.2f}"
+            lines.append(f"| {match.ours} | {len(ratios)} | {middle} | {match.bar:.2f} | {last} |")
+    lines += [
+        "",
+        "| cell | ours | theirs | ratio (95 %) | peak MiB per rank, ours / theirs | peak RSS MiB |",
+        "|---|---|---|---|---|---|",
+    ]
+    for cell, match, peer, figures in measured:
+        ours, theirs = figures[match.ours], figures[peer]
+        peaks, rss = (
+            f"{ours[key] / 2**20:.0f} / {theirs[key] / 2**20:.0f}" for key in ("peak_bytes", "rss_bytes")
+        )
+        ratio = _ratio(figures, match.ours, peer)
+        lines.append(f"| {cell} | {match.ours} | {peer} | {ratio} | {peaks} | {rss} |")
+    return "\n".join(lines)
+
+
+def _ratio(figures: Mapping[str, Mapping[str, Any]], ours: str, theirs: str) -> Ratio:
+    return Ratio.of(figures[ours]["seconds"], figures[theirs]["seconds"])
+
+
+def main() -> None:
+    """Measure what is missing, writing the table after every set."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--deepspeed-python", help="interpreter that has DeepSpeed and zbench")
+    parser.add_argument("--rounds", type=int, default=8, help="turns of two steps for each contender")
+    parser.add_argument("--cells", type=int, default=len(CELLS), help="how many cells, from the first on")
+    parser.add_argument("--out", type=Path, required=True, help="file to write, without its ending")
+    given = parser.parse_args()
+    pythons = dict.fromkeys(("alone", "ddp", "zero_redundancy", "fsdp2", "zbench"), sys.executable)
+    if given.deepspeed_python:
+        pythons["deepspeed"] = given.deepspeed_python
+    kept = Kept(given.out)
+    done = {(Cell(**one["cell"]), one["set"]) for one in kept.found}
+    for cell, (index, matches) in itertools.product(CELLS[: given.cells], enumerate(SETS)):
+        modes = contenders(cell, matches, pythons)
+        if (cell, index) not in done and len(modes) > 1:
+            figures = measure(cell, modes, pythons, given.rounds)
+            found = {mode: asdict(one) for mode, one in figures.items()}
+            kept.add({"cell": asdict(cell), "set": index, "figures": found})
+            results.write(given.out, table(kept.found), {"sets": kept.found})
+    print(table(kept.found))
+
+
+if __name__ == "__main__":
+    main()
