@@ -50,6 +50,12 @@ _RULES = (
 )  # fmt: skip
 
 
+def engine_conflicts(engine: EngineSpec) -> Iterator[tuple[str, str]]:
+    """Yield what an engine's keys cannot be together: the key to change, and the reason with its remedy."""
+    yield from refusals(engine)
+    yield from ((rule.key, rule.reason) for rule in _RULES if rule.applies(engine))
+
+
 def conflict(
     engine: EngineSpec,
     run: RunSpec,
@@ -62,10 +68,8 @@ def conflict(
     """
     if workload.command is not None:
         return next(chain(refusals(engine), _command_conflicts(engine, place)), None)
-    broken = ((rule.key, rule.reason) for rule in _RULES if rule.applies(engine))
     found = chain(
-        refusals(engine),
-        broken,
+        engine_conflicts(engine),
         peer_conflicts(engine, place),
         _run_conflicts(engine, run, workload),
     )

@@ -72,12 +72,13 @@ def build_engine(
     `spec.buffer_dtype`, where that is set; other tensors keep theirs.
     Without torch.distributed the world is one rank. UsageError for what this engine cannot do.
     """
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    settings.check(spec, device)
     check_unused(dict(model.named_parameters()))
     find_leaves(model, spec.leaf_modules)  # refuses what is not there
     dtypes = DTYPES[spec.dtype], DTYPES[spec.buffer_dtype or spec.dtype]
     check_buffers(model, *dtypes)
     instruments = instruments or Instruments()
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     memories = instruments.memories(device)
     transport = instruments.transport(process_group, memories.local, memories.host, spec.shard_group_size)
     collectives = instruments.wrap_collectives(transport)

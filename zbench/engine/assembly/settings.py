@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from importlib.util import find_spec
 
 import torch
 
@@ -21,9 +22,21 @@ from zbench.engine.policies import (
 from zbench.engine.protocols import Collectives
 from zbench.engine.speculative.threads import threads_for
 from zbench.errors import UsageError
+from zbench.spec.combinations import engine_conflicts
 from zbench.spec.engine import EngineSpec
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def check(spec: EngineSpec, device: torch.device) -> None:
+    """Raise UsageError for keys that cannot be together, or not on this device."""
+    for key, reason in engine_conflicts(spec):
+        raise UsageError(f"{key.removeprefix('engine.')}: {reason}")
+    if spec.compile == "inductor" and device.type == "cuda" and find_spec("triton") is None:
+        raise UsageError(
+            "compile: inductor writes a GPU's kernels in Triton, which is not installed; pip install triton,"
+            " or set compile: aot_eager"
+        )
 
 
 def accumulation(spec: EngineSpec) -> AccumulationPolicy:

@@ -1,0 +1,42 @@
+"""What a sweep file refuses, `build_engine` refuses, too: before it has changed the model, with a remedy."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from zbench.engine import build_engine
+from zbench.engine.assembly import settings
+from zbench.errors import UsageError
+from zbench.spec.engine import EngineSpec
+
+
+@pytest.mark.parametrize(
+    ("keys", "remedy"),
+    [
+        ({"zero_stage": 0, "offload_optimizer": "cpu"}, "set zero_stage: 1, 2 or 3"),
+        ({"zero_stage": 1, "offload_param": "cpu"}, "set zero_stage: 3"),
+        ({"zero_stage": 1, "offload_schedule": "speculative"}, "set offload_optimizer: cpu"),
+        ({"zero_stage": 2, "compile": "aot_eager"}, "set zero_stage: 1"),
+        ({"zero_stage": 1, "compile": "aot_eager", "reduce_at": "each_backward"}, "set reduce_at: auto"),
+    ],
+)
+def test_keys_that_cannot_be_together_are_refused(keys: dict[str, Any], remedy: str) -> None:
+    model = nn.Linear(4, 4)
+    weight = model.weight.data_ptr()
+    with pytest.raises(UsageError, match=remedy):
+        build_engine(model, EngineSpec.model_validate(keys))
+    assert model.weight.data_ptr() == weight
+
+
+def test_inductor_on_a_gpu_needs_triton(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = EngineSpec.model_validate({"zero_stage": 1, "compile": "inductor"})
+    there: dict[str, object] = {}
+    monkeypatch.setattr(settings, "find_spec", there.get)
+    settings.check(spec, torch.device("cpu"))
+    settings.check(spec.model_copy(update={"compile": "aot_eager"}), torch.device("cuda"))
+    with pytest.raises(UsageError, match="pip install triton, or set compile: aot_eager"):
+        settings.check(spec, torch.device("cuda"))
+    there["triton"] = object()
+    settings.check(spec, torch.device("cuda"))
