@@ -1,8 +1,8 @@
 """A model of a device's streams on which nothing runs before it must, so that a missing order shows.
 
 An operation runs when the host waits for it, or when another that was ordered behind it runs. Memory that is
-freed belongs at once to whatever the current stream is given next, unless another stream is recorded as using
-it: what the caching allocator of torch does.
+freed belongs at once to whatever the stream that it was allocated on is given next, unless another stream is
+recorded as using it: what the caching allocator of torch does.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from unittest import mock
 
 import torch
 
-from zbench.engine.memory import kinds
+from zbench.engine.memory import kinds, streams
 
 GARBAGE = -1.0
 
@@ -36,7 +36,7 @@ class Stream:
             operation()
 
     def wait_event(self, event: "Event") -> None:
-        self.give(event.synchronize)
+        self.give(event.reach)
 
     def wait_stream(self, other: "Stream") -> None:
         upto = len(other.operations)
@@ -47,12 +47,17 @@ class Event:
     """A place in a stream."""
 
     def __init__(self, blocking: bool = False) -> None:
-        assert blocking, "the host would wait by spinning, on a core that the optimizer needs"
+        self._blocking = blocking
 
     def record(self, stream: Stream) -> None:
         self._stream, self._upto = stream, len(stream.operations)
 
     def synchronize(self) -> None:
+        assert self._blocking, "the host would wait by spinning, on a core that the optimizer needs"
+        self.reach()
+
+    def reach(self) -> None:
+        """Run everything before it."""
         self._stream.run(self._upto)
 
     def query(self) -> bool:
@@ -81,7 +86,8 @@ class Values:
     """A tensor of one value, on the device or in page-locked memory."""
 
     def __init__(self, device: Device, value: float = GARBAGE) -> None:
-        self._cuda, self.value, self._users = device, value, [device.main]
+        self._cuda, self.value, self._own = device, value, device.current_stream()
+        self._users = [self._own]
         self.device = torch.device("cuda", 0)
 
     def write(self, value: float) -> None:
@@ -95,10 +101,10 @@ class Values:
         self._users.append(stream)
 
     def free(self) -> None:
-        """Free it; the next kernel of the main stream gets its memory where no other stream uses it."""
-        if all(s is self._cuda.main or s.ran == len(s.operations) for s in self._users):
-            self.write(GARBAGE)
-            self._cuda.main.run(len(self._cuda.main.operations))
+        """Free it: its memory goes to the next kernel of its own stream, unless another stream uses it."""
+        if all(s is self._own or s.ran == len(s.operations) for s in self._users):
+            self._own.give(lambda: setattr(self, "value", GARBAGE))
+            self._own.run(len(self._own.operations))
 
 
 @contextmanager
@@ -106,5 +112,5 @@ def modelled() -> Iterator[tuple[Device, kinds.PinnedHostMemory]]:
     """Yield a modelled device, and page-locked memory beside it."""
     device = Device()
     module: Any = SimpleNamespace(cuda=device, device=torch.device)
-    with mock.patch.object(kinds, "torch", module):
+    with mock.patch.object(kinds, "torch", module), mock.patch.object(streams, "torch", module):
         yield device, kinds.PinnedHostMemory(torch.device("cuda", 0))

@@ -3,8 +3,10 @@
 import threading
 from typing import Any
 
+import torch
+
 from tests.engine.far_memory.streams import Stream, Values, modelled
-from zbench.engine.memory.kinds import used_on_current_stream
+from zbench.engine.memory.streams import Filled, GradientStream, used_on_current_stream
 from zbench.engine.transport.worker_thread import QueuedWork
 
 
@@ -72,6 +74,48 @@ def memory_that_another_stream_still_reads_may_be_freed() -> None:
         assert out.value == 3.0
 
 
+def a_gradient_of_another_stream_is_taken_behind_the_kernel_that_writes_it() -> None:
+    """Autograd computes a gradient on the stream of its forward, and calls hooks there."""
+    with modelled() as (device, _):
+        taken, gradient, bucket = GradientStream(torch.device("cuda", 0)), Values(device), Values(device)
+        taken.begin()
+        with device.stream(Stream()):
+            gradient.write(3.0)
+            with taken.behind(gradient):  # type: ignore[arg-type]
+                assert device.current_stream() is device.main
+                bucket.copy_(gradient)
+        device.main.run(len(device.main.operations))
+        assert bucket.value == 3.0
+
+
+def a_gradient_of_another_stream_may_be_freed_when_it_has_been_taken() -> None:
+    with modelled() as (device, _):
+        side = Stream()
+        taken, bucket = GradientStream(torch.device("cuda", 0)), Values(device)
+        taken.begin()
+        with device.stream(side):
+            gradient = Values(device, 3.0)
+            with taken.behind(gradient):  # type: ignore[arg-type]
+                bucket.copy_(gradient)
+            gradient.free()
+            side.run(len(side.operations))
+        device.main.run(len(device.main.operations))
+        assert bucket.value == 3.0
+
+
+def weights_that_one_stream_gathered_may_be_read_on_another() -> None:
+    with modelled() as (device, _):
+        weights, out, side = Values(device), Values(device), Stream()
+        weights.write(3.0)
+        filled = Filled(weights)  # type: ignore[arg-type]
+        with device.stream(side):
+            filled.read_here()
+            out.copy_(weights)
+        weights.free()
+        side.run(len(side.operations))
+        assert out.value == 3.0
+
+
 def an_interrupted_wait_ends_behind_the_work() -> None:
     class Interrupted(threading.Event):
         times = 0
@@ -103,5 +147,8 @@ CHECKS: list[Any] = [
     a_copy_to_the_device_is_waited_for_by_the_stream_that_reads_it,
     the_host_may_write_the_source_of_a_copy_to_the_device_after_release,
     memory_that_another_stream_still_reads_may_be_freed,
+    a_gradient_of_another_stream_is_taken_behind_the_kernel_that_writes_it,
+    a_gradient_of_another_stream_may_be_freed_when_it_has_been_taken,
+    weights_that_one_stream_gathered_may_be_read_on_another,
     an_interrupted_wait_ends_behind_the_work,
 ]

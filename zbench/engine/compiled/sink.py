@@ -51,7 +51,7 @@ class CompiledGradients(ReplicatedGradients):
     def _foreseen(self) -> frozenset[int]:
         return self._absent
 
-    def accept(self, index: int, gradient: Tensor) -> None:
+    def _accept(self, index: int, gradient: Tensor) -> None:
         """Take one contribution to parameter `index`'s gradient; it may be sent from where it is.
 
         Contributions of one backward are added in their own dtype and order of arrival, as autograd does.
@@ -62,7 +62,7 @@ class CompiledGradients(ReplicatedGradients):
             )
         if self._registry.arrived(index):
             partial = self._partial.pop(index, None)
-            super().accept(index, gradient if partial is None else partial.add_(gradient))
+            super()._accept(index, gradient if partial is None else partial.add_(gradient))
         elif index in self._partial:
             self._partial[index].add_(gradient)
         else:
@@ -71,7 +71,7 @@ class CompiledGradients(ReplicatedGradients):
     def finish(self) -> None:
         """End a backward; at the boundary everything is reduced, and every bucket freed."""
         while self._partial:
-            super().accept(*self._partial.popitem())
+            super()._accept(*self._partial.popitem())
         super().finish()
         self.release_buckets()
 

@@ -30,7 +30,8 @@ class ReducedGradientBuffer:
     buckets_in_flight: ClassVar[int] = 2
 
     def __init__(self, config: ReductionConfig) -> None:
-        self.shard, self._accumulation_dtype = config.shard, config.dtype_policy.accumulation
+        self.shard, self.device = config.shard, config.device
+        self._accumulation_dtype = config.dtype_policy.accumulation
         self.sums = self._memory_layout(config).zeros(torch.float32)
         self._scratch = ScratchPool(config.device)
         memories = dict.fromkeys(flat.memory for flat in self.sums.flats)

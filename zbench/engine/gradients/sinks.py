@@ -20,6 +20,7 @@ from zbench.engine.gradients.bucket_buffers import BucketBuffers
 from zbench.engine.gradients.buffer_factory import BucketBufferFactory
 from zbench.engine.gradients.reducer import BucketReducer
 from zbench.engine.memory.buffers import bytes_of
+from zbench.engine.memory.streams import GradientStream
 from zbench.engine.parameters.replicated import ParamInfo
 from zbench.engine.partition import Portion
 from zbench.engine.policies import AccumulationBoundary
@@ -40,6 +41,7 @@ class Gradients(ABC):
         self._arrived = [False] * len(self.portions)
         self._declared: set[int] = set()
         self._open = False
+        self._stream = GradientStream(reducer.reduced_gradients.device)
 
     @classmethod
     @abstractmethod
@@ -54,9 +56,14 @@ class Gradients(ABC):
         come.
         """
 
-    @abstractmethod
     def accept(self, index: int, gradient: Tensor) -> None:
         """Take parameter `index`'s gradient (its shape, any strides) of this backward."""
+        with self._stream.behind(gradient):
+            self._accept(index, gradient)
+
+    @abstractmethod
+    def _accept(self, index: int, gradient: Tensor) -> None:
+        """Take a gradient that is complete on the current stream."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -94,6 +101,7 @@ class Gradients(ABC):
         self._arrived = [False] * len(self.portions)
         self._declared.clear()
         self._open = True
+        self._stream.begin()
 
     def absent(self, indices: Collection[int]) -> None:
         """Expect no gradient of these parameters in this backward, on this rank."""
@@ -165,7 +173,7 @@ class ShardedGradients(Gradients):
         self.reducer.begin(self._bucket_buffers, first=boundary.first, last=bool(boundary.last))
         self.absent(self._foreseen())
 
-    def accept(self, index: int, gradient: Tensor) -> None:
+    def _accept(self, index: int, gradient: Tensor) -> None:
         self._arrive(index)
         self._write(self._bucket_buffers, index, gradient, add=False)
 
@@ -218,7 +226,7 @@ class ReplicatedGradients(Gradients):
             self.reducer.begin(self._bucket_buffers, first=True, last=True)
             self.absent(self._foreseen())
 
-    def accept(self, index: int, gradient: Tensor) -> None:
+    def _accept(self, index: int, gradient: Tensor) -> None:
         add = self.contributed[index]
         self._arrive(index)
         if self._waits:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from zbench.engine.memory.kinds import Memory
 from zbench.engine.memory.pages import prefer_huge_pages
+from zbench.engine.memory.streams import used_on_current_stream
 from zbench.engine.partition import Extent
 from zbench.engine.shard_layout import ShardLayout
 
@@ -54,6 +55,7 @@ class FlatBuffer:
 
     def release(self) -> None:
         """Free the memory of the buffer and of all its views, which keep their shapes."""
+        used_on_current_stream(self.buffers[0])
         self.buffers[0].untyped_storage().resize_(0)
 
     def place(self, start: int, length: int) -> int | None:

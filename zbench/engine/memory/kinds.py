@@ -40,14 +40,6 @@ def _event() -> torch.cuda.Event:
     return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
 
 
-def used_on_current_stream(tensor: Tensor) -> None:
-    """Have the memory of a tensor that is about to be freed stay as it is until the current stream, which may
-    be another than the one that it was allocated on, has passed this point.
-    """
-    if tensor.device.type == "cuda":
-        tensor.record_stream(torch.cuda.current_stream(tensor.device))
-
-
 class _CopyEvent:
     """A copy between the device and the host. The device's streams wait for it without the host; the host
     waits until the device has reached it.

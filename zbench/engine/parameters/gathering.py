@@ -153,9 +153,9 @@ class Gatherer:
 
     def use(self, group: ShardedGroup) -> None:
         """Gather the group and keep it whole until `release`; gather ahead what is expected next."""
+        self.fetch(group)
         if group.in_use:
             return
-        self.fetch(group)
         group.in_use = True
         self._trace.record(group, self._longest)
         for following in self._trace.ahead(self.window):

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from zbench.engine.memory.kinds import Copy, Memory, used_on_current_stream
+from zbench.engine.memory.kinds import Copy, Memory
+from zbench.engine.memory.streams import Filled, used_on_current_stream
 from zbench.engine.parameters.released import Kinds, data_was_read, kinds_of, release, set_refusal, set_values
 from zbench.engine.parameters.replicated import Parameters, ParamInfo
 from zbench.engine.partition import Extent
@@ -55,7 +56,7 @@ class ShardedGroup:
     in_use: used since it was unsharded. frames: how many running modules and open contexts need it. exposed:
     read where nothing replaces what autograd saves, so autograd may hold the parameters themselves.
     outstanding: how many saved tensors backward has not asked for yet. resident: small parameters, unsharded
-    after every step and kept so.
+    after every step and kept so. filled: the whole values, once they have been gathered.
     """
 
     store: "ShardedParameters"
@@ -68,6 +69,7 @@ class ShardedGroup:
     tag: Tag = field(default_factory=lambda: Tag("weights"))
     full: Tensor | None = None
     unsharding: Work | None = None
+    filled: Filled | None = None
     in_use: bool = False
     exposed: bool = False
     frames: int = 0
@@ -184,16 +186,21 @@ class ShardedParameters(Parameters):
         self._leaving.clear()
 
     def wait_for_unshard(self, group: ShardedGroup) -> None:
-        """Return when a gather that was started is done; the parameters are whole then."""
+        """Return when a gather that was started is done; the parameters are whole then, on this stream of the
+        device, too.
+        """
         if group.unsharding is not None:
             self._gathered(group)
             self._show(group)
+        elif group.filled is not None:
+            group.filled.read_here()
 
     def _gathered(self, group: ShardedGroup) -> None:
         """Return when the group's gather is done."""
         if group.unsharding is not None:
+            assert group.full is not None
             group.unsharding.wait()
-            group.unsharding = None
+            group.unsharding, group.filled = None, Filled(group.full)
 
     def _show(self, group: ShardedGroup) -> None:
         """Make the parameters views of the group's whole values."""
@@ -211,7 +218,7 @@ class ShardedParameters(Parameters):
             del self.by_storage[group.full.untyped_storage()._cdata]
         if group.exposed:
             increment_version([m.info.parameter for m in group.members])
-        group.full, group.in_use, group.exposed = None, False, False
+        group.full, group.filled, group.in_use, group.exposed = None, None, False, False
         for m in group.members:
             release(m.info.parameter, m.kinds.released, m.nowhere)
 

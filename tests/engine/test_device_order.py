@@ -1,0 +1,80 @@
+"""What orders a device's streams is called where it must be; `far_memory/units.py` shows that it orders."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from zbench.engine import build_engine
+from zbench.engine.gradients.sinks import Gradients
+from zbench.engine.memory import buffers
+from zbench.engine.memory.kinds import DeviceMemory
+from zbench.engine.memory.streams import Filled, GradientStream
+from zbench.engine.partition import Extent
+from zbench.spec.engine import EngineSpec
+
+
+class Twice(nn.Module):
+    """Reads one weight twice, as the branches of a model do that compute on two streams."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.eye(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight @ self.weight
+
+
+def train(**spec: Any) -> None:
+    engine = build_engine(nn.Sequential(Twice(), nn.Linear(8, 4)), EngineSpec.model_validate(spec))
+    try:
+        for _ in range(2):
+            engine.backward(engine.model(torch.ones(2, 8)).square().mean())
+        engine.step()
+    finally:
+        engine.close()
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_gradients_are_written_to_buckets_on_one_stream(stage: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    there: list[Tensor] = []
+    written = 0
+
+    @contextmanager
+    def behind(self: GradientStream, gradient: Tensor) -> Iterator[None]:
+        there.append(gradient)
+        yield
+        there.pop()
+
+    write = Gradients._write
+
+    def seen(self: Gradients, buffers: Any, index: int, gradient: Tensor, *, add: bool) -> None:
+        nonlocal written
+        assert gradient is there[-1]
+        written += 1
+        write(self, buffers, index, gradient, add=add)
+
+    monkeypatch.setattr(GradientStream, "behind", behind)
+    monkeypatch.setattr(Gradients, "_write", seen)
+    train(zero_stage=stage, accumulation_mode="micro_steps", gradient_accumulation_steps=2)
+    assert written == 2 * 3
+
+
+def test_weights_are_read_behind_their_gather_at_every_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Filled] = []
+    monkeypatch.setattr(Filled, "read_here", lambda self: read.append(self))
+    train(zero_stage=3, param_persistence_threshold=0, gradient_accumulation_steps=2)
+    assert len(read) >= 2 * 2, "each forward reads the weight twice"
+
+
+def test_gradient_memory_is_freed_behind_the_stream_that_used_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = buffers.FlatBuffer(DeviceMemory(torch.device("cpu")), [Extent(0, 4)], torch.float32)
+    used: list[int] = []
+    monkeypatch.setattr(
+        buffers, "used_on_current_stream", lambda t: used.append(t.untyped_storage().nbytes())
+    )
+    buffer.release()
+    assert used == [16], "before the memory is gone"
