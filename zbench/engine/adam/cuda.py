@@ -3,7 +3,7 @@
 import ctypes
 import functools
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -44,6 +44,18 @@ def _library() -> ctypes.CDLL:
 def _check(library: ctypes.CDLL, error: int) -> None:
     if error != 0:
         raise RuntimeError(f"CudaAdam: CUDA error {error}: {library.zbench_cuda_error(error).decode()}")
+
+
+def launch(
+    library: ctypes.CDLL, function: Callable[..., int], device: torch.device, *arguments: object
+) -> None:
+    """Call a function of the library, which makes `device` the thread's own; have torch put its own back.
+
+    RuntimeError where CUDA returns one.
+    """
+    with torch.cuda.device(device):
+        error = function(device.index, *arguments)
+    _check(library, error)
 
 
 def cuda_unavailable_reason() -> str | None:
@@ -97,11 +109,8 @@ class CudaAdam:
             counter = None if nonfinite is None else nonfinite.data_ptr()
             for dtypes, blocks, count, rows in plan.device_rows(grad_scale=grad_scale):
                 table = _on_device(rows, device)
-                with torch.cuda.device(device):
-                    error = self._library.zbench_cuda_update(
-                        device.index, table.data_ptr(), count, blocks, *dtypes, counter, stream
-                    )
-                _check(self._library, error)
+                arguments = (table.data_ptr(), count, blocks, *dtypes, counter, stream)
+                launch(self._library, self._library.zbench_cuda_update, device, *arguments)
 
     def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
         """See AdamBackend.chunk_square_sums. Fake tensors are checked and left alone."""
@@ -120,11 +129,8 @@ class CudaAdam:
         )
         for (dtype,), blocks, count, rows in launches:
             table = _on_device(rows, device)
-            with torch.cuda.device(device):
-                error = self._library.zbench_cuda_square_sums(
-                    device.index, table.data_ptr(), count, blocks, dtype, stream
-                )
-            _check(self._library, error)
+            arguments = (table.data_ptr(), count, blocks, dtype, stream)
+            launch(self._library, self._library.zbench_cuda_square_sums, device, *arguments)
 
 
 def _one_device(tensors: Sequence[Tensor]) -> torch.device | None:
