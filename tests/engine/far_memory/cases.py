@@ -25,7 +25,7 @@ class Case:
     """One run. seed: draws when copies complete. resume: the step before which a saved state is loaded, by
     another engine or (even seeds) by the same one after all its weights were overwritten.
     staged: collectives go through the far memory, as gloo's do for tensors of a device.
-    sockets: ranks do not read one another's memory.
+    sockets: ranks do not read one another's memory. late: `change` is made behind a step's backwards.
     """
 
     spec: dict[str, Any]
@@ -39,6 +39,7 @@ class Case:
     resume: int = -1
     staged: bool = False
     sockets: bool = False
+    late: bool = False
 
 
 @dataclass
@@ -112,7 +113,8 @@ def _train(case: Case, rank: int, build: Callable[[nn.Module], Engine]) -> Traje
             else:
                 _overwrite(engine)
             engine.load_state_dict(state)
-        changes.CHANGES[case.change](step, model, engine.param_groups)
+        if not case.late:
+            changes.CHANGES[case.change](step, model, engine.param_groups)
         for micro in range(case.backwards):
             data = models.batch(case.model, step, micro, rank)
             last = (micro == case.backwards - 1) if marks else None
@@ -121,6 +123,8 @@ def _train(case: Case, rank: int, build: Callable[[nn.Module], Engine]) -> Traje
             engine.backward(models.loss(model, data), last=last)
         if "evaluate" in case.disturb:
             disturbances.evaluate(engine, models.batch(case.model, step, 0, rank), None)
+        if case.late:
+            changes.CHANGES[case.change](step, model, engine.param_groups)
         infos.append(engine.step())
     norms, skipped = [i.grad_norm for i in infos], [i.skipped for i in infos]
     found = Trajectory(engine.full_parameters(), engine.first_moments(), norms, skipped)

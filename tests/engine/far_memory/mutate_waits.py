@@ -23,14 +23,14 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tests.engine.far_memory.lattice import ROWS
+from tests.engine.far_memory.lattice import CHOSEN, ROWS
 from tests.engine.far_memory.wait_sites import ENGINE, ROOT, Site, sites
 from tests.engine.far_memory.waits import REASONS
 
 PAGE = ROOT / "results" / "benchmarks" / "waits.md"
 REACHED = ROOT / "build" / "reached_waits.json"
 SO_FAR = ROOT / "build" / "waits"  # a file for each process, with what the page does not have yet
-RECORDED = 3 * len(ROWS)  # schedules of which it is recorded what they reach
+FIRST, RECORDED = -len(CHOSEN), 3 * len(ROWS)  # of these schedules it is recorded what they reach
 AT_ONCE = 30
 MOST = 40  # schedules that are tried for one wait
 SURVIVED, UNREACHED, KEPT = "survived", "unreached", "kept"
@@ -122,7 +122,7 @@ def _reached() -> dict[str, list[int]]:
     except (OSError, ValueError):
         kept = {}
     if kept.get("digest") != digest:
-        kept = {"digest": digest, "upto": 0, "reached": {site.key: [] for site in sites()}}
+        kept = {"digest": digest, "upto": FIRST, "reached": {site.key: [] for site in sites()}}
     while kept["upto"] < RECORDED:
         begin, kept["upto"] = kept["upto"], min(kept["upto"] + AT_ONCE, RECORDED)
         print(f"schedules {begin} to {kept['upto']}, with every wait in place", flush=True)
@@ -136,7 +136,7 @@ def _reached() -> dict[str, list[int]]:
 def _seeds(reached: list[int], before: Result | None) -> list[int]:
     """Return the schedules to run: first what failed last time, then spread over those that reach it."""
     spread = [seed for start in range(10) for seed in reached[start::10]][:MOST]
-    failed = before.noticed.removeprefix("seed ").partition(":")[0] if before else ""
+    failed = before.noticed.removeprefix("schedule ").partition(":")[0] if before else ""
     first = [seed for seed in spread if str(seed) in failed.split("/")]
     return first + [seed for seed in spread if seed not in first]
 
@@ -145,11 +145,7 @@ def _try(site: Site, reached: list[int], before: Result | None) -> Result:
     from tests.engine.far_memory.wait_runs import noticed
 
     seeds = _seeds(reached, before)
-    error = noticed(site, seeds).splitlines()
-    says = error[0] if error else ""
-    if len(error) > 1:  # a rank's traceback: its last line says what happened
-        says = f"{error[0]} {error[-1]}"
-    return Result(site.key, _digest(site.path), says[:240], len(seeds), len(reached))
+    return Result(site.key, _digest(site.path), noticed(site, seeds)[:240], len(seeds), len(reached))
 
 
 def main() -> int:

@@ -4,6 +4,7 @@ import importlib
 import json
 import os
 import pkgutil
+import re
 import signal
 import sys
 import tempfile
@@ -18,7 +19,7 @@ import torch.distributed as dist
 
 import zbench.engine
 from tests.engine.far_memory.cases import Case, run
-from tests.engine.far_memory.lattice import check, drawn
+from tests.engine.far_memory.lattice import check, schedule
 from tests.engine.far_memory.units import CHECKS
 from tests.engine.far_memory.wait_sites import Site, count, functions, remove, sites
 from tests.engine.ranks import RankPool
@@ -44,7 +45,7 @@ def reached(seeds: Sequence[int]) -> dict[str, list[int]]:
         found: dict[str, list[int]] = {site.key: [] for site in sites()}
         pool = _pool()
         for seed in seeds:
-            case = drawn(seed)
+            case = schedule(seed)
             answers = pool.run(case.world_size, f"{__name__}:reached_here", [case])
             for key in sorted({key for of_rank in answers for key in of_rank}):
                 found[key].append(seed)
@@ -73,9 +74,10 @@ def noticed(site: Site, seeds: Sequence[int]) -> str:
                 return f"{unit.__name__}: {error}"
         pool = _pool()
         for begin in range(0, len(seeds), AT_ONCE):
-            some = [drawn(seed) for seed in seeds[begin : begin + AT_ONCE]]
-            if error := _error_of(lambda some=some: check(pool, some)):  # type: ignore[misc]
-                return f"seed {_seed_in(error, some)}: {error}"
+            some = {seed: schedule(seed) for seed in seeds[begin : begin + AT_ONCE]}
+            if error := _error_of(lambda some=some: check(pool, list(some.values()))):  # type: ignore[misc]
+                named = [seed for seed, case in some.items() if str(case) in error] or some
+                return f"schedule {'/'.join(map(str, named))}: {shortened(error)}"
         return ""
 
     try:
@@ -84,9 +86,18 @@ def noticed(site: Site, seeds: Sequence[int]) -> str:
         return str(error)
 
 
-def _seed_in(error: str, cases: Sequence[Case]) -> str:
-    named = [str(c.seed) for c in cases if f"seed={c.seed}," in error]
-    return named[0] if len(named) == 1 else "/".join(str(c.seed) for c in cases)
+def shortened(error: str) -> str:
+    """Return what failed without the case; of a rank's traceback, the error and where it was raised."""
+    first, *more = error.splitlines()
+    if not more:
+        return first.partition(" at Case(")[0]
+    raised = next((line for line in more if line[:1] not in ("", " ") and line != _TRACEBACK), "")
+    places = re.findall(r'File ".*?([^/"]+)", line (\d+), in (\w+)', error)
+    where = " ({}:{}, {})".format(*places[-1]) if places else ""
+    return f"{first} {raised}{where}"
+
+
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 def _error_of(call: Callable[[], Any]) -> str:

@@ -218,7 +218,6 @@ class ReplicatedParameters(Parameters):
 
     def settle(self) -> None:
         self.publish(self.shard.length)
-        self._arrive()
         All(self._works).wait()
         self._works.clear()
         self._published = 0

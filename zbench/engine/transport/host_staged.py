@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from zbench.engine.protocols import Copy, Memory, Tag, Work
+from zbench.engine.protocols import Memory, Tag, Work
 from zbench.engine.transport.base import GroupCollectives
 from zbench.engine.transport.hybrid import HybridCollectives
 from zbench.engine.transport.scratch import StagingPool
@@ -34,7 +34,7 @@ class HostStagedCollectives:
         call = self._reductions.submit(
             lambda: (copy.wait(), self._inner.reduce_scatter(sent, reduced, tag).wait())
         )
-        return _Staged(call, copy, lambda: self._bring_back(reduced, out, buffers))
+        return _Staged(call, lambda: self._bring_back(reduced, out, buffers))
 
     def all_gather(self, flat: Tensor, tag: Tag) -> Work:
         buffers = [self._staging.take(flat.numel(), flat.dtype)]
@@ -42,7 +42,7 @@ class HostStagedCollectives:
         mine, here = (t.chunk(self.shards)[self.shard] for t in (flat, gathered))
         copy = self._host.copy_in(mine, here)
         call = self._gathers.submit(lambda: (copy.wait(), self._inner.all_gather(gathered, tag).wait()))
-        return _Staged(call, copy, lambda: self._bring_back(gathered, flat, buffers))
+        return _Staged(call, lambda: self._bring_back(gathered, flat, buffers))
 
     def all_gather_small(self, values: Tensor, tag: Tag) -> Tensor:
         return self._inner.all_gather_small(values.cpu(), tag)
@@ -84,15 +84,16 @@ class HostStagedCollectives:
 
 
 class _Staged:
-    """A call on the host. `send` may be written once `wait` has returned, and not before."""
+    """A call on the host, which begins when what is sent has been copied there. `send` may be written once
+    `wait` has returned, and not before.
+    """
 
-    def __init__(self, call: QueuedWork, copy: Copy, finish: Callable[[], None]) -> None:
-        self._call, self._copy = call, copy
+    def __init__(self, call: QueuedWork, finish: Callable[[], None]) -> None:
+        self._call = call
         self._finish: Callable[[], None] | None = finish
 
     def wait(self) -> None:
         self._call.wait()
-        self._copy.release()
         finish, self._finish = self._finish, None
         if finish is not None:
             finish()
