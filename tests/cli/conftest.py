@@ -31,6 +31,7 @@ def zbench(monkeypatch, capsys, tmp_path) -> Callable[..., Said]:
     monkeypatch.setattr(jobs, "DEFAULT_TARGETS", fakes)
     path = os.pathsep.join(filter(None, [str(FAKES_AT), os.environ.get("PYTHONPATH")]))
     monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.syspath_prepend(str(FAKES_AT))  # their model is looked for before a run
     for name in [name for name in os.environ if name.startswith("ZBENCH_")]:
         monkeypatch.delenv(name)
 

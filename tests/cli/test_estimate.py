@@ -1,11 +1,13 @@
 """`zbench estimate` on the command line."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.calling import run
+from tests.estimate.sharing import one_simulator
 
 SMALL = [
     "--set",
@@ -40,6 +42,13 @@ def test_says_what_fits_at_a_world_size_and_what_is_left(
     assert rows[3]["estimate"]["traffic"]["reduce_scatter"]["calls"] > 0
 
 
+@pytest.fixture(scope="module")
+def _simulator() -> Iterator[None]:
+    with one_simulator():
+        yield
+
+
+@pytest.mark.usefixtures("_simulator")
 def test_finds_the_largest_micro_batch_and_the_smallest_world(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -74,6 +83,7 @@ def test_a_mistake_is_named_with_its_remedy(
     assert told in err
 
 
+@pytest.mark.usefixtures("_simulator")
 def test_draws_the_step(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "step.svg"
     code, out, err = run(capsys, "estimate", *SMALL, "--plot", str(file))

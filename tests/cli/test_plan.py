@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.calling import run
+from tests.estimate.sharing import one_simulator
 
 SWEEP = """
 axes: {zero_stage: [0, 1], offload_optimizer: [none, cpu]}
@@ -48,10 +49,11 @@ def test_plan_with_memory_says_what_a_rank_needs_as_estimate_does(
         "run: {world_size: 2}\n"
         "axes: {zero_stage: [1], compile: ['off', aot_eager]}\n"
     )
-    code, out, err = run(capsys, "plan", path, "--memory", "--json")
-    assert code == 0, err
-    eager, compiled = json.loads(out)["trials"]
-    _, out, _ = run(capsys, "estimate", path, "--json", "--jobs", "1")
+    with one_simulator():
+        code, out, err = run(capsys, "plan", path, "--memory", "--json")
+        assert code == 0, err
+        eager, compiled = json.loads(out)["trials"]
+        _, out, _ = run(capsys, "estimate", path, "--json", "--jobs", "1")
     known = json.loads(out)["trials"][0]["estimate"]
     assert eager["simulated"] == {key: known[key] for key in ("peak_device_bytes", "peak_host_bytes")}
     assert "engine.compile" in compiled["not_simulated"]

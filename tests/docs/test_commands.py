@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.calling import run
+from tests.estimate.sharing import one_simulator
 from zbench.cli import main as cli
 from zbench.cli.examples import EXAMPLES
 from zbench.launch import jobs
@@ -69,6 +70,8 @@ def with_a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory with the shipped sweeps and two runs of the quickstart by fake workers."""
     place = tmp_path_factory.mktemp("docs")
     shutil.copytree(ROOT / "sweeps", place / "sweeps")
+    stages = place / "sweeps" / "stages.yaml"
+    stages.write_text(stages.read_text().replace("preset: tiny", "preset: nano"))  # what is simulated here
     shutil.copy(ROOT / "README.md", place)
     (place / "ds_config.json").write_text('{"zero_optimization": {"stage": 2}, "gradient_clipping": 1.0}')
     with pytest.MonkeyPatch.context() as patch:
@@ -88,8 +91,14 @@ def use_fake_workers(patch: pytest.MonkeyPatch) -> None:
     patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
 
 
+@pytest.fixture(scope="module")
+def _simulator() -> Iterator[None]:
+    with one_simulator():
+        yield
+
+
 @pytest.fixture
-def here(with_a_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(with_a_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _simulator: None) -> Path:
     """Return a copy of the directory with two runs; it is the current one, and its workers are fakes."""
     use_fake_workers(monkeypatch)
     place = shutil.copytree(with_a_run, tmp_path / "here")

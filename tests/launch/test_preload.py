@@ -1,17 +1,43 @@
-"""What the warm server loads ahead: slow libraries of the models that are trained, and no others."""
+"""What the warm server loads ahead: slow libraries that its trials need, and no others."""
 
+from typing import Any
+
+import pytest
+
+from tests.making import make_trial
 from zbench.launch.jobs import DEFAULT_TARGETS, targets_for
 from zbench.launch.preload import MODULES
 
+DYNAMO = "torch._dynamo"
+
+
+def loaded(*varied: str, workload: dict[str, Any] | None = None, **engine: Any) -> tuple[str, ...]:
+    return targets_for([make_trial(), make_trial(engine, workload=workload)], varied).modules
+
 
 def test_transformers_is_loaded_once_for_all_trials_that_need_it() -> None:
-    assert targets_for({"gpt", "my_module:make_model"}) == DEFAULT_TARGETS
     for model in ("hf:gpt2", "zbench.workloads.zoo:build"):
-        modules = targets_for({"gpt", model}).modules
+        modules = loaded(workload={"model": model})
         assert modules[: len(MODULES)] == MODULES  # the memory shim stays before torch
         assert "transformers.modeling_utils" in modules
+    assert "transformers.modeling_utils" not in loaded(workload={"model": "my_module:make_model"})
 
 
 def test_the_compiler_is_loaded_where_a_trial_compiles() -> None:
-    assert "torch._inductor.compile_fx" in targets_for({"gpt"}, compiles=True).modules
-    assert "torch._inductor.compile_fx" not in targets_for({"gpt"}).modules
+    assert "torch._inductor.compile_fx" in loaded(zero_stage=1, compile="inductor")
+    assert "torch._inductor.compile_fx" in loaded("engine.compile")
+    assert "torch._inductor.compile_fx" not in loaded(zero_stage=1)
+
+
+def test_dynamo_is_loaded_where_torch_would_import_it_in_every_rank() -> None:
+    assert loaded(zero_stage=2) == DEFAULT_TARGETS.modules
+    assert DYNAMO in loaded(engine="ddp")
+    assert DYNAMO in loaded(zero_stage=1, compile="aot_eager")
+    assert DYNAMO in loaded(workload={"model": "my_module:make_model"})
+    assert DYNAMO in loaded(workload={"activation_checkpointing": True})
+
+
+@pytest.mark.parametrize("key", ["engine", "engine.engine", "workload.model", "activation_checkpointing"])
+def test_what_a_search_changes_counts_as_used(key: str) -> None:
+    assert DYNAMO in loaded(key)
+    assert DYNAMO not in loaded("zero_stage")

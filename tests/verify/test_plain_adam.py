@@ -1,6 +1,7 @@
 """The reference's optimizer is torch's own: same bits, groups by name, parameters without gradients left
 alone."""
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -28,10 +29,15 @@ def spec(**keys: object) -> EngineSpec:
     return EngineSpec.model_validate(keys)
 
 
-def test_padding_changes_no_bit_of_torchs_fused_adamw() -> None:
-    ours = PlainAdam(initial(), spec(optimizer={"lr": 0.01, "weight_decay": 0.1}), torch.float32)
+@pytest.mark.parametrize("amsgrad", [False, True])
+@pytest.mark.parametrize(("name", "kind"), [("adamw", torch.optim.AdamW), ("adam", torch.optim.Adam)])
+def test_padding_changes_no_bit_of_torchs_fused_adam(
+    name: str, kind: type[torch.optim.Adam], amsgrad: bool
+) -> None:
+    hyper = {"lr": 0.01, "weight_decay": 0.1, "betas": (0.8, 0.99), "eps": 1e-6, "amsgrad": amsgrad}
+    ours = PlainAdam(initial(), spec(optimizer={"name": name, **hyper}), torch.float32)
     theirs = initial()
-    adamw = torch.optim.AdamW(theirs.values(), 0.01, weight_decay=0.1, fused=True)
+    adamw = kind(theirs.values(), fused=True, **hyper)
     for step in range(5):
         ours.step(gradients(step), 0.5)
         for name, gradient in gradients(step).items():

@@ -111,8 +111,7 @@ def perform(
         trace=trace,
     )
     failure: Interruption | None = None
-    compiles = any(trial.engine.compile != "off" for trial in expansion.trials)
-    targets = targets_for({trial.workload.model for trial in expansion.trials}, compiles=compiles)
+    targets = targets_for(expansion.trials)
     with open_directory(request, facts(request, sys.argv[1:])) as directory:
 
         def executor() -> Executor:

@@ -30,6 +30,7 @@ from zbench.report.table import print_results
 from zbench.report.text import plural
 from zbench.report.trackers.follow import following
 from zbench.spec.sweep import SweepSpec
+from zbench.spec.trial import TrialSpec
 
 if TYPE_CHECKING:  # Optuna is imported where a search begins, not with the command line
     from zbench.launch.slurm import SlurmOptions
@@ -108,15 +109,15 @@ def _run(
     """Return what was found, or what cut it short; a fresh directory without a record does not stay."""
     from zbench.tune.session import Session
 
-    objective, quiet = task.sweep.objective, console.state.quiet
-    compiles = task.sweep.engine.compile != "off" or "compile" in task.sweep.axes
-    targets = targets_for({task.sweep.workload.model}, compiles=compiles)
+    sweep, objective, quiet = task.sweep, task.sweep.objective, console.state.quiet
+    base = TrialSpec(workload=sweep.workload, run=sweep.run, engine=sweep.engine, verify=sweep.verify)
+    targets = targets_for([base], {*sweep.axes, *(key for point in sweep.include for key in point)})
     try:
         with (
             directory,
             storage_errors(),
             view(console.rich_console(stderr=True), objective, quiet=quiet) as show,
-            following(trackers, directory.path, task.sweep.name, show) as tell,
+            following(trackers, directory.path, sweep.name, show) as tell,
             TrialRunner(
                 make_executor(directory.path, task.base_dir, slurm, targets=targets), directory.path
             ) as runner,

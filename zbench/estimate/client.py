@@ -24,8 +24,8 @@ class Simulator:
     def __init__(self, base_dir: Path, *, jobs: int | None = None, timeline: bool = False) -> None:
         self._base_dir, self._timeline = base_dir, timeline
         self._jobs = jobs or max(1, len(os.sched_getaffinity(0)))
-        self._idle: SimpleQueue[_Child | None] = SimpleQueue()
-        self._children: list[_Child] = []
+        self._idle: SimpleQueue[SimulatorProcess | None] = SimpleQueue()
+        self._children: list[SimulatorProcess] = []
         self._known: dict[str, Outcome] = {}
         for _ in range(self._jobs):
             self._idle.put(None)
@@ -59,7 +59,7 @@ class Simulator:
         child = self._idle.get()
         try:
             if child is None:
-                child = _Child()
+                child = SimulatorProcess()
                 self._children.append(child)
             answer = child.ask(
                 {
@@ -73,8 +73,8 @@ class Simulator:
         return answer
 
 
-class _Child:
-    """One process, and the pipes to it."""
+class SimulatorProcess:
+    """One process that simulates, and the pipes to it."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(

@@ -8,6 +8,7 @@ from typing import Any
 
 from zbench.launch import affinity, preload
 from zbench.launch.messages import RankStart
+from zbench.spec.inputs import BUILT_IN_MODELS
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import RankJob, ReferenceJob, threads_per_rank
 
@@ -22,12 +23,27 @@ class Targets:
 
 
 DEFAULT_TARGETS = Targets()
+_DECIDE_OF_DYNAMO = {"engine", "compile", "model", "activation_checkpointing"}
 
 
-def targets_for(models: Collection[str], *, compiles: bool = False) -> Targets:
-    """Return the targets of trials that train these models; `compiles`: some of them are compiled."""
-    libraries = preload.libraries_for(models, compiles=compiles)
+def targets_for(trials: Collection[TrialSpec], varied: Collection[str] = ()) -> Targets:
+    """Return the targets of these trials. varied: keys that a search changes in them."""
+    if Targets() != DEFAULT_TARGETS:
+        return DEFAULT_TARGETS  # another worker's needs are its own
+    changed = {key.rpartition(".")[2] for key in varied}
+    libraries = preload.libraries_for(
+        {trial.workload.model for trial in trials},
+        dynamo=bool(changed & _DECIDE_OF_DYNAMO) or any(map(_needs_dynamo, trials)),
+        compiles="compile" in changed or any(trial.engine.compile != "off" for trial in trials),
+    )
     return replace(DEFAULT_TARGETS, modules=(*DEFAULT_TARGETS.modules, *libraries))
+
+
+def _needs_dynamo(trial: TrialSpec) -> bool:
+    """Say whether a trial makes one of torch's optimizers, or checkpoints, or runs code of its user's."""
+    workload, engine = trial.workload, trial.engine
+    plain = engine.engine == "builtin" and engine.compile == "off" and not workload.activation_checkpointing
+    return not plain or workload.model not in BUILT_IN_MODELS
 
 
 def resolved(trial: TrialSpec) -> dict[str, Any]:

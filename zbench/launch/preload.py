@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Collection, Mapping
 
 MODULES = ("zbench.worker.preload", "zbench.worker.main")
-"""The first loads the memory shim before torch, and torch's slow parts; the second all that a rank needs."""
+"""The first loads the memory shim before torch; the second all that every rank needs."""
 
 _TRANSFORMERS = (
     "transformers.modeling_utils",
@@ -16,6 +16,9 @@ _TRANSFORMERS = (
     "transformers.masking_utils",
     "transformers.generation.utils",
 )
+_DYNAMO = ("torch._dynamo",)
+"""As slow as torch itself; torch imports it in a process that first makes an optimizer or a checkpoint."""
+
 _COMPILER = ("torch._inductor.compile_fx", "zbench.engine.compiled.compile")
 _MODEL_LIBRARIES = {"hf:": _TRANSFORMERS, "zbench.workloads.zoo:": (*_TRANSFORMERS, "zbench.workloads.zoo")}
 """Beginning of `workload.model` -> libraries that take every process of a trial seconds to import."""
@@ -23,10 +26,11 @@ _MODEL_LIBRARIES = {"hf:": _TRANSFORMERS, "zbench.workloads.zoo:": (*_TRANSFORME
 THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-def libraries_for(models: Collection[str], *, compiles: bool = False) -> tuple[str, ...]:
+def libraries_for(models: Collection[str], *, dynamo: bool = True, compiles: bool = False) -> tuple[str, ...]:
     """Return what a server whose trials train these models (`workload.model`) loads besides `MODULES`.
 
-    compiles: whether any of them has another `compile` than `off`.
+    dynamo: whether a trial may need torch._dynamo; without it a server starts in half the time. compiles:
+    whether any of them has another `compile` than `off`.
     """
     found = [
         library
@@ -34,7 +38,8 @@ def libraries_for(models: Collection[str], *, compiles: bool = False) -> tuple[s
         if any(model.startswith(beginning) for model in models)
         for library in libraries
     ]
-    return tuple(dict.fromkeys([*found, *(_COMPILER if compiles else ())]))
+    torchs = [*(_DYNAMO if dynamo else ()), *(_COMPILER if compiles else ())]
+    return tuple(dict.fromkeys([*torchs, *found]))
 
 
 def environment(inherited: Mapping[str, str], cores: int) -> dict[str, str]:

@@ -6,6 +6,7 @@ retired are read around each timed step; the smallest of all steps counts. Opera
 one more step after the measured ones, under a dispatch mode, which would slow a timed step down.
 """
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -42,7 +43,7 @@ class StepCounts:
 
 def count_operators(step: Callable[[], object], device: torch.device) -> dict[str, int]:
     """Run `step` once more and return its operators, FLOPs and, on CUDA, kernel launches."""
-    counting = _CountingMode()
+    counting = _SkippedCountingMode() if "torch._dynamo" in sys.modules else _CountingMode()
     launches: dict[str, int] = {}
     with counting:
         if device.type == "cuda":
@@ -69,6 +70,21 @@ class _CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if formula is not None:
             self.flops += int(formula(*args, **(kwargs or {}), out_val=out))
         return out
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch's own hook. A mode that Dynamo skips imports it, which takes longer than the counting."""
+        return False
+
+
+class _SkippedCountingMode(_CountingMode):  # type: ignore[no-untyped-call]
+    """The same for a process that has Dynamo, which must not compile the counting."""
+
+    __torch_dispatch__ = _CountingMode.__torch_dispatch__
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return True
 
 
 def _kernel_launches(step: Callable[[], object]) -> int:

@@ -1,11 +1,17 @@
-"""torch's own fused Adam on padded flat copies of the parameters: the optimizer of the reference."""
+"""torch's own fused Adam on padded flat copies of the parameters: the optimizer of the reference.
+
+torch's functional form, which `torch.optim.AdamW.step` calls, too: to make an optimizer object imports
+torch._dynamo, which takes longer than all other imports of a server.
+"""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 from zbench.engine.adam.contract import NORM_CHUNK
 from zbench.spec.engine import EngineSpec, OptimizerSpec, ParamGroupSpec
@@ -18,6 +24,18 @@ def group_of(name: str, groups: Mapping[str, ParamGroupSpec]) -> tuple[str | Non
     return next(((p, g) for p, g in groups.items() if fnmatchcase(name, p)), (None, None))
 
 
+@dataclass(frozen=True, slots=True)
+class _Padded:
+    """One parameter's master weights and Adam state, each padded with zeros to whole chunks."""
+
+    value: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+    max_exp_avg_sq: list[Tensor]  # one with `amsgrad`, else none
+    step: Tensor
+    settings: Mapping[str, Any]
+
+
 class PlainAdam:
     """Master weights of `dtype` (float32, or float64 for the truth), each padded with zeros to whole chunks.
 
@@ -27,19 +45,14 @@ class PlainAdam:
 
     def __init__(self, initial: Mapping[str, Tensor], spec: EngineSpec, dtype: torch.dtype) -> None:
         self._shapes = {name: value.shape for name, value in initial.items()}
-        self._flat = {name: _padded(value.detach(), dtype) for name, value in initial.items()}
-        grouped: dict[str | None, tuple[dict[str, Any], list[Tensor]]] = {}
-        for name, flat in self._flat.items():
-            pattern, overrides = group_of(name, spec.param_groups)
-            settings = _settings(spec.optimizer, overrides)
-            grouped.setdefault(pattern, (settings, []))[1].append(flat)
-        kind = torch.optim.AdamW if spec.optimizer.name == "adamw" else torch.optim.Adam
-        corrected = [settings.pop("bias_correction") for settings, _ in grouped.values()]
-        groups = [{"params": tensors, **settings} for settings, tensors in grouped.values()]
-        self._optimizer = kind(groups, lr=spec.optimizer.lr, fused=True)
-        for group, bias_correction in zip(self._optimizer.param_groups, corrected, strict=True):
-            for flat in group["params"]:
-                self._optimizer.state[flat] = _fresh(flat, bias_correction, group["amsgrad"])
+        self._decoupled = spec.optimizer.name == "adamw"
+        self._state: dict[str, _Padded] = {}
+        for name, value in initial.items():
+            settings = _settings(spec.optimizer, group_of(name, spec.param_groups)[1])
+            first_step = 0.0 if settings.pop("bias_correction") else _LONG_AGO
+            flat = _padded(value.detach(), dtype)
+            mean, square, *largest = (torch.zeros_like(flat) for _ in range(2 + settings["amsgrad"]))
+            self._state[name] = _Padded(flat, mean, square, largest, torch.tensor(first_step), settings)
         exact = dtype == torch.float64 or spec.optimizer.moments_dtype == "float32"
         self._moments_dtype = None if exact else torch.bfloat16
 
@@ -47,23 +60,25 @@ class PlainAdam:
     def step(self, gradients: Mapping[str, Tensor | None], scale: float) -> None:
         """Apply one update with `gradients` (any float dtype, the parameters' shapes), each multiplied by
         `scale`."""
-        for name, flat in self._flat.items():
+        for name, one in self._state.items():
             gradient = gradients[name]
-            flat.grad = None if gradient is None else _padded(gradient, flat.dtype).mul_(scale)
-        self._optimizer.step()
-        self._optimizer.zero_grad()
+            if gradient is None:
+                continue
+            scaled = _padded(gradient, one.value.dtype).mul_(scale)
+            adam(
+                [one.value], [scaled], [one.exp_avg], [one.exp_avg_sq], one.max_exp_avg_sq, [one.step],
+                fused=True, decoupled_weight_decay=self._decoupled, maximize=False, **one.settings,
+            )  # fmt: skip
         if self._moments_dtype is not None:
             self._round_moments(self._moments_dtype)
 
     def values(self) -> dict[str, Tensor]:
         """Return views of the master weights, in the parameters' shapes."""
-        return {name: self._cut(name, flat) for name, flat in self._flat.items()}
+        return {name: self._cut(name, one.value) for name, one in self._state.items()}
 
     def first_moments(self) -> dict[str, Tensor]:
         """Return views of `exp_avg`, in the parameters' shapes."""
-        return {
-            name: self._cut(name, self._optimizer.state[flat]["exp_avg"]) for name, flat in self._flat.items()
-        }
+        return {name: self._cut(name, one.exp_avg) for name, one in self._state.items()}
 
     def _cut(self, name: str, flat: Tensor) -> Tensor:
         shape = self._shapes[name]
@@ -71,10 +86,9 @@ class PlainAdam:
 
     def _round_moments(self, dtype: torch.dtype) -> None:
         """Keep what moments stored in a shorter dtype would keep (nearest rounding)."""
-        for state in self._optimizer.state.values():
-            for name, value in state.items():
-                if name != "step":
-                    value.copy_(value.to(dtype))
+        for one in self._state.values():
+            for value in (one.exp_avg, one.exp_avg_sq, *one.max_exp_avg_sq):
+                value.copy_(value.to(dtype))
 
 
 def _padded(value: Tensor, dtype: torch.dtype) -> Tensor:
@@ -91,10 +105,5 @@ def _settings(optimizer: OptimizerSpec, overrides: ParamGroupSpec | None) -> dic
         value = getattr(overrides, name, None)
         if value is not None:
             settings[name] = value
+    settings["beta1"], settings["beta2"] = settings.pop("betas")
     return settings
-
-
-def _fresh(flat: Tensor, bias_correction: bool, amsgrad: bool) -> dict[str, Tensor]:
-    state = {"step": torch.tensor(0.0 if bias_correction else _LONG_AGO)}
-    state |= {"exp_avg": torch.zeros_like(flat), "exp_avg_sq": torch.zeros_like(flat)}
-    return state | ({"max_exp_avg_sq": torch.zeros_like(flat)} if amsgrad else {})

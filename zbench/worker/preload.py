@@ -1,5 +1,4 @@
-"""What a warm server imports before it forks workers: the memory shim first, then torch, and what torch's own
-optimizers import at their first step (torch._dynamo).
+"""What a warm server imports before it forks workers: the memory shim first, then torch.
 
 Import this module, and nothing that imports torch, in the server's fresh process. It starts no threads, so
 forking afterwards is safe; numpy's and OpenMP's own threads are the server's environment's business.
@@ -8,7 +7,6 @@ forking afterwards is safe; numpy's and OpenMP's own threads are the server's en
 # isort: off
 import zbench.measure.shim
 import torch
-import torch._dynamo
 # isort: on
 
 __all__ = ["torch", "zbench"]

@@ -1,0 +1,42 @@
+"""One simulating process for all commands of a test file: to start one takes longer than most simulations."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from zbench.estimate import client
+from zbench.estimate.result import Outcome
+
+
+class SharedProcess:
+    """Stands in for `SimulatorProcess`: hands questions to one that stays, each distinct one once."""
+
+    alive = True
+    _lock = threading.Lock()
+
+    def __init__(self, real: client.SimulatorProcess, answers: dict[str, Outcome]) -> None:
+        self._real, self._answers = real, answers
+
+    def ask(self, question: dict[str, Any]) -> Outcome:
+        key = json.dumps(question, sort_keys=True)
+        with self._lock:
+            if key not in self._answers:
+                self._answers[key] = self._real.ask(question)
+            return self._answers[key]
+
+    def close(self) -> None:
+        """Leave the process to the next command."""
+
+
+@contextmanager
+def one_simulator() -> Iterator[None]:
+    """Have every `Simulator` ask the same process."""
+    real, answers = client.SimulatorProcess(), dict[str, Outcome]()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(client, "SimulatorProcess", lambda: SharedProcess(real, answers))
+        yield
+    real.close()
