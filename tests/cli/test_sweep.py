@@ -130,6 +130,7 @@ def test_resume_after_the_file_changed_is_refused_with_the_key(zbench, sweep_fil
     assert said.code == 2
     assert "has changed" in said.err
     assert "axes.zero_stage was [0, 1], is [0, 2]" in said.err
+    assert "quickstart.yaml has changed" in zbench("sweep", "quickstart", "--resume", "last").err
 
 
 def test_resume_keeps_the_settings_of_the_first_start(zbench, sweep_file):

@@ -4,10 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from zbench.errors import SpecError
 from zbench.spec.callables import mistake
-from zbench.spec.expand import expand
-from zbench.spec.load import load_sweep
 
 SOURCE = """
 raise RuntimeError("imported")
@@ -55,20 +52,3 @@ def test_nothing_speaks_against_what_may_be_there(name: str, place: Path) -> Non
 )
 def test_what_is_not_there_is_one_message_with_its_remedy(name: str, said: str, place: Path) -> None:
     assert said in (mistake(name, place) or "")
-
-
-@pytest.mark.parametrize("key", ["model", "loss", "data.dataset"])
-def test_a_sweep_that_names_it_is_refused_when_it_is_read(key: str, place: Path) -> None:
-    settings = ["workload.model=mine:make_model", f"workload.{key}=mine:nothing"]
-    (place / "sweep.yaml").write_text("axes: {zero_stage: [1]}\n")
-    with pytest.raises(SpecError, match=rf"workload\.{key}: .*has no 'nothing'"):
-        load_sweep(place / "sweep.yaml", settings, {})
-
-
-def test_an_engine_that_is_not_there_is_invalid_and_the_rest_runs(place: Path) -> None:
-    (place / "sweep.yaml").write_text("axes: {engine: [builtin, 'nothere:build']}\n")
-    found = expand(load_sweep(place / "sweep.yaml", (), {}))
-    assert [trial.engine.engine for trial in found.trials] == ["builtin"]
-    assert [point.reason.split(" in ")[0] for point in found.invalid] == [
-        "nothere:build: no module 'nothere'"
-    ]

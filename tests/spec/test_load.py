@@ -61,12 +61,12 @@ def test_setting_a_key_that_is_an_axis_pins_the_axis(setting: str, loaded: Loade
 
 
 def test_settings_reach_every_section(loaded: Loaded) -> None:
-    texts = ["name=other", "search.method=random", "engine=json:load", "verify.mode=off"]
+    texts = ["name=other", "search.method=random", "engine=mine:build", "verify.mode=off"]
     texts += ["objective.minimize=median_step_s", "objective.maximize=[]", "optimizer.betas=[0.5, 0.9]"]
     texts += ["axes.reduce_bucket_size=[1e6, 5M]", "exclude=[{zero_stage: 1}]"]
     sweep = loaded(TEXT, *texts)
     assert (sweep.name, sweep.search.method, sweep.verify.mode) == ("other", "random", "off")
-    assert (sweep.engine.engine, sweep.engine.optimizer.betas) == ("json:load", (0.5, 0.9))
+    assert (sweep.engine.engine, sweep.engine.optimizer.betas) == ("mine:build", (0.5, 0.9))
     assert sweep.objective.minimize == ["median_step_s"]
     assert sweep.axes["reduce_bucket_size"] == [10**6, 5 * 10**6]
     assert sweep.exclude == [{"zero_stage": 1}]

@@ -13,7 +13,7 @@ RANGE = {"low": 1e4, "high": 1e8, "log": True}
 
 def ranged() -> Space:
     axes = {"offload_ratio": {"low": 0.0, "high": 1.0}, "zero_stage": [1, 2]}
-    engine = {"engine": "tests.worker.listening:build", "offload_optimizer": "cpu", "zero_stage": 1}
+    engine = {"engine": "mine:build", "offload_optimizer": "cpu", "zero_stage": 1}
     return Space(small_sweep(axes=axes, engine=engine))
 
 

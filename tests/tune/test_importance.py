@@ -39,7 +39,7 @@ def test_failed_and_running_trials_do_not_count() -> None:
 
 def test_conditional_axes_are_judged_where_they_act() -> None:
     axes = {"zero_stage": [1, 2], "offload_optimizer": ["none", "cpu"], "offload_ratio": [0.25, 0.5, 1.0]}
-    space = Space(small_sweep(axes=axes, engine={"engine": "tests.worker.listening:build"}))
+    space = Space(small_sweep(axes=axes, engine={"engine": "mine:build"}))
     seen = [
         Observation(point, Score((100.0 * point.get("offload_ratio", 0.0) + n,)))
         for n, point in enumerate((space.points() or []) * 2)

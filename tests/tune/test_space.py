@@ -29,12 +29,12 @@ def ranged() -> SweepSpec:
             "reduce_bucket_size": {"low": 1e4, "high": 1e8, "log": True},
             "offload_ratio": {"low": 0.25, "high": 1.0, "when": {"offload_optimizer": "cpu"}},
         },
-        engine={"engine": "tests.worker.listening:build", "zero_stage": 2},
+        engine={"engine": "mine:build", "zero_stage": 2},
     )
 
 
 def test_points_are_distinct_computations_and_can_all_run() -> None:
-    space = Space(small_sweep(axes=CONDITIONAL, engine={"engine": "tests.worker.listening:build"}))
+    space = Space(small_sweep(axes=CONDITIONAL, engine={"engine": "mine:build"}))
     points = space.points()
     assert points is not None
     trials = [space.trial(point) for point in points]
@@ -45,7 +45,7 @@ def test_points_are_distinct_computations_and_can_all_run() -> None:
 
 
 def test_every_point_of_the_grid_has_a_canonical_point_of_the_space() -> None:
-    sweep = small_sweep(axes=CONDITIONAL, engine={"engine": "tests.worker.listening:build"})
+    sweep = small_sweep(axes=CONDITIONAL, engine={"engine": "mine:build"})
     space = Space(sweep)
     known = {point_key(point) for point in space.points() or ()}
     for trial in expand(sweep).trials:
@@ -151,7 +151,4 @@ def test_what_is_not_in_the_space_is_not_encoded(point: dict[str, object]) -> No
     assert Space(small_sweep()).encode(point) is None
 
 
-_SPACES = (
-    Space(small_sweep(axes=CONDITIONAL, engine={"engine": "tests.worker.listening:build"})),
-    Space(ranged()),
-)
+_SPACES = (Space(small_sweep(axes=CONDITIONAL, engine={"engine": "mine:build"})), Space(ranged()))

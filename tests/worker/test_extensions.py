@@ -16,8 +16,8 @@ def test_only_the_lock_that_nobody_holds_goes(tmp_path: Path) -> None:
     assert gone.try_acquire()
     assert alive.try_acquire()
     os.close(gone.fd)  # as the kernel does for a process that is killed
-    assert remove_abandoned_locks(tmp_path) == [killed]
+    assert remove_abandoned_locks({"TORCH_EXTENSIONS_DIR": str(tmp_path)}) == [killed]
     assert building.exists()
     assert not killed.exists()
     alive.release()
-    assert remove_abandoned_locks(tmp_path / "nowhere") == []
+    assert remove_abandoned_locks({"XDG_CACHE_HOME": str(tmp_path / "nowhere")}) == []

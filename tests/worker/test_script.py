@@ -20,6 +20,7 @@ from zbench.spec.command import StepTimesSpec
 from zbench.spec.expand import Expansion, expand
 from zbench.spec.load import load_sweep
 from zbench.worker import perturbing
+from zbench.worker.script import run_once
 from zbench.worker.step_times import ConsoleTimes, Line
 
 SCRIPT = """
@@ -84,6 +85,16 @@ def test_a_script_is_timed_judged_and_recorded_as_any_trial(tmp_path: Path, runn
     assert faulty.correctness.verdict == "wrong"
     assert faulty.correctness.worst_parameter == "w"
     assert healthy.config["verify"]["against"] == {"zero_stage": 1}, "the file's own engine is the base"
+
+
+def test_a_killed_build_keeps_no_command_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (trial, _) = sweep(tmp_path).trials
+    abandoned = tmp_path / "extensions" / "cpu_adam" / "lock"
+    abandoned.parent.mkdir(parents=True)
+    abandoned.touch()
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
+    run_once(trial, tmp_path, tmp_path / "scratch", lambda *_: None)
+    assert not abandoned.exists()
 
 
 def failed(place: Path, runner: TrialRunner, do: str) -> Record:

@@ -73,7 +73,9 @@ def resumed(run: str, output_dir: Path, file: Path | None, settings: Sequence[st
     path = resolve_run(run, output_dir)
     invocation = load_environment(path).get("invocation", {})
     recorded = load_sweep(path / "spec.yaml", environ={}, inputs=False)
-    source = file or (Path(invocation["sweep_file"]) if invocation.get("sweep_file") else None)
+    source = (sweep_file(file) if file else None) or (
+        Path(invocation["sweep_file"]) if invocation.get("sweep_file") else None
+    )
     kept = tuple(invocation.get("settings", ()))
     base_dir = Path(invocation.get("base_dir") or path)
     if source is not None and source.exists():

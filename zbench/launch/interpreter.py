@@ -1,6 +1,5 @@
 """Which interpreter a trial's ranks run under, and how a trial server is started with it."""
 
-import hashlib
 import json
 import os
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import zbench
 from zbench.launch import foreign
-from zbench.spec.interpreters import Environment, executable, lendable
+from zbench.spec.interpreters import Environment, executable, extensions_directory, lendable
 from zbench.spec.peers import elsewhere
 from zbench.spec.trial import TrialSpec
 
@@ -54,15 +53,8 @@ def server_environment(python: Path | None, inherited: Mapping[str, str]) -> dic
     if python is not None:
         kept = {key: value for key, value in inherited.items() if key not in _LEADS_ASTRAY}
         path = os.pathsep.join([str(python.parent), inherited.get("PATH", os.defpath)])
-        return {"TORCH_EXTENSIONS_DIR": str(_extensions(python, inherited))} | kept | {"PATH": path}
+        return {"TORCH_EXTENSIONS_DIR": str(extensions_directory(python, inherited))} | kept | {"PATH": path}
     if _INSTALLED:
         return dict(inherited)
     paths = (str(_ROOT), inherited.get("PYTHONPATH"))
     return dict(inherited) | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-
-
-def _extensions(python: Path, variables: Mapping[str, str]) -> Path:
-    """Return where an environment's compiled extensions are kept: `$XDG_CACHE_HOME/zbench/extensions`."""
-    base = variables.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    name = hashlib.sha256(str(python).encode()).hexdigest()[:12]
-    return Path(base) / "zbench" / "extensions" / name

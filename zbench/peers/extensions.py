@@ -1,17 +1,18 @@
 """Locks that killed compilations leave behind, for which torch's extension builds wait forever."""
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 
-def remove_abandoned_locks(root: Path | None = None) -> list[Path]:
+def remove_abandoned_locks(variables: Mapping[str, str] = os.environ) -> list[Path]:
     """Remove the locks of torch's extension builds that no process holds any more; return them.
 
-    root: where extensions are built, by default where torch builds them. A builder keeps its lock open until
-    it is done (`torch.utils.file_baton`). On a system without /proc nothing is removed.
+    variables: the environment of the process that builds; it says where extensions are built. A builder keeps
+    its lock open until it is done (`torch.utils.file_baton`). On a system without /proc nothing is removed.
     """
-    locks = [path.resolve() for path in (root or _root()).glob("**/lock") if path.is_file()]
+    locks = [path.resolve() for path in _root(variables).glob("**/lock") if path.is_file()]
     if not locks or not Path("/proc/self/fd").is_dir():
         return []
     held = _open_files()
@@ -21,11 +22,11 @@ def remove_abandoned_locks(root: Path | None = None) -> list[Path]:
     return abandoned
 
 
-def _root() -> Path:
-    given = os.environ.get("TORCH_EXTENSIONS_DIR")
+def _root(variables: Mapping[str, str]) -> Path:
+    given = variables.get("TORCH_EXTENSIONS_DIR")
     if given:
         return Path(given)
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    base = variables.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "torch_extensions"
 
 

@@ -4,7 +4,6 @@ import ast
 import importlib.util
 import re
 from collections.abc import Iterator
-from functools import lru_cache
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
@@ -18,12 +17,7 @@ def mistake(name: str, base_dir: Path) -> str | None:
 
     Modules are looked for as trials do: in `base_dir`, the current directory, and what Python imports from.
     """
-    return _mistake(name, str(base_dir.resolve()), str(Path.cwd()))
-
-
-@lru_cache(maxsize=256)
-def _mistake(name: str, base: str, current: str) -> str | None:
-    """Look; once for each name, since a large sweep asks for every point."""
+    base, current = str(base_dir.resolve()), str(Path.cwd())
     module, _, attribute = name.partition(":")
     top, *parts = module.split(".")
     found = PathFinder.find_spec(top, [base, current])

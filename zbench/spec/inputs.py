@@ -109,25 +109,15 @@ def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str
         yield "workload.model", f"unknown model {name!r}{nearest(name, BUILT_IN_MODELS)}; {known}"
     elif not callables.FORM.fullmatch(name):
         yield "workload.model", f"expected module:callable, such as models:build, got {name!r}; correct it"
-    else:
-        yield from _unfound("workload.model", name, base_dir)
     for key, given in (("workload.loss", workload.loss), ("workload.data.dataset", workload.data.dataset)):
         if given is not None and name in BUILT_IN_MODELS:
             yield key, f"{key.rsplit('.', 1)[-1]} is for a model of your own, not for {name}; leave it out"
         elif given is not None and not callables.FORM.fullmatch(given):
             yield key, f"expected module:callable, such as training:{key.rsplit('.', 1)[-1]}, got {given!r}"
-        elif given is not None:
-            yield from _unfound(key, given, base_dir)
     if workload.data.text is not None:
         message = _text_mistake(base_dir / workload.data.text, workload.sequence_length)
         if message:
             yield "workload.data.text", message
-
-
-def _unfound(key: str, name: str, base_dir: Path) -> Iterator[tuple[str, str]]:
-    problem = callables.mistake(name, base_dir)
-    if problem:
-        yield key, problem
 
 
 def _unread_by_commands(workload: WorkloadSpec) -> Iterator[tuple[str, str]]:

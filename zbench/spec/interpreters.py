@@ -4,6 +4,7 @@ An environment is asked once, by a child process that imports nothing heavy. zbe
 installed there: `launch/interpreter.py` puts this one on its path.
 """
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -120,3 +121,10 @@ def _asked(python: Path, names: tuple[str, ...]) -> Environment | str:
         return "gave no answer within a minute; name a Python executable"
     except (ValueError, KeyError, TypeError):
         return "is no Python interpreter that works; name another"
+
+
+def extensions_directory(python: Path, variables: Mapping[str, str]) -> Path:
+    """Return where an environment's compiled extensions are kept: `$XDG_CACHE_HOME/zbench/extensions`."""
+    base = variables.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    name = hashlib.sha256(str(python).encode()).hexdigest()[:12]
+    return Path(base) / "zbench" / "extensions" / name

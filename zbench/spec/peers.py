@@ -8,7 +8,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from zbench.spec import callables, interpreters
+from zbench.spec import interpreters
 from zbench.spec.engine import EngineSpec
 from zbench.spec.suggest import nearest
 
@@ -88,11 +88,7 @@ def peer_conflicts(engine: EngineSpec, place: Path | None = None) -> Iterator[tu
                 yield "engine.engine_python", found
                 return
             plugins = found.plugins
-    if ":" in name:  # the user's own; another environment's modules are not looked at
-        if place and not engine.engine_python and (problem := callables.mistake(name, place)):
-            yield "engine.engine", problem
-        return
-    if name == "builtin" or name in plugins:
+    if name == "builtin" or name in plugins or ":" in name:  # the last: the user's own, as module:callable
         return
     if name not in PEERS:
         known = ["builtin", *PEERS, *sorted(plugins)]

@@ -20,11 +20,12 @@ from torch import Tensor
 
 from zbench.errors import UsageError
 from zbench.measure.tree import TreeMemory
+from zbench.peers.extensions import remove_abandoned_locks
 from zbench.record.record import Correctness, Memory, Timing
 from zbench.spec.accumulation import accumulation
 from zbench.spec.command import names_of, rendered, values_of, words
 from zbench.spec.deepspeed import to_deepspeed
-from zbench.spec.interpreters import executable
+from zbench.spec.interpreters import executable, extensions_directory
 from zbench.spec.trial import TrialSpec
 from zbench.verify.by_weights import Base, judge_weights, load_base, same_bits, save_base
 from zbench.verify.saved_weights import read_weights
@@ -119,6 +120,7 @@ def run_once(
     assert spec.step_times is not None
     values = _prepared(trial, scratch)
     environment = _environment(trial, base_dir, scratch if perturbed else None)
+    remove_abandoned_locks(environment)
     command = words(spec.command, values)
     samples = trial.run.world_size * spec.micro_batch_size * accumulation(trial.engine, spec).backwards
     began = time.perf_counter()
@@ -184,6 +186,8 @@ def _environment(trial: TrialSpec, base_dir: Path, perturbed: Path | None) -> di
     written = trial.engine.engine_python
     python = Path(sys.executable) if written is None else executable(written, base_dir)
     env["PATH"] = os.pathsep.join([str(python.parent), env.get("PATH", os.defpath)])
+    if written is not None:  # two versions of DeepSpeed would replace one another's extensions
+        env.setdefault("TORCH_EXTENSIONS_DIR", str(extensions_directory(python, env)))
     return env | {"OMP_NUM_THREADS": str(trial.run.threads_per_rank)}
 
 
