@@ -19,7 +19,7 @@ def found(**changed: Any) -> dict[str, Any]:
 def test_every_engine_takes_its_turn_before_any_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(healthy, "STEPS", (1, 50))
     monkeypatch.setattr(healthy, "LAYERS", (2, 24))
-    trials = healthy.trials(None)
+    trials = healthy.trials(None, strength=6)
     assert len({trial.trial_id for trial in trials}) == len(trials)
     count = len(healthy.BUILT_IN) + len(healthy.TORCHS)
     engines = {trial.engine.model_dump_json(exclude={"dtype", "gradient_accumulation_steps"})
@@ -42,3 +42,12 @@ def test_a_false_verdict_and_a_failure_are_named() -> None:
     assert "| ddp | float32 | 3 | 1 | 1.50 | 7.25 | 7.25 |" in text
     assert "steps=3: 7.25, worst head.weight" in text
     assert "crashed: no room" in text
+
+
+def test_every_two_choices_meet() -> None:
+    trials = healthy.trials(None)
+    engines = {(t.engine.zero_stage, t.engine.engine, t.run.steps) for t in trials}
+    assert engines >= {(stage, "builtin", steps) for stage in range(4) for steps in healthy.STEPS}
+    assert {(t.workload.options["layers"], t.run.steps) for t in trials} >= {(2, 200), (8, 200), (24, 50)}
+    assert {(t.engine.dtype, t.run.steps) for t in trials} >= {("bfloat16", steps) for steps in healthy.STEPS}
+    assert len(trials) < len(healthy.trials(None, strength=6)) / 10

@@ -1,12 +1,15 @@
 """How far healthy engines are from the reference: the error ratios from which the verdicts' limits follow.
 
-    python -m zbench.bench.healthy [--deepspeed-python PYTHON] [--minutes M] [--limit N] --out FILE
+    python -m zbench.bench.healthy [--deepspeed-python PYTHON] [--strength N] [--minutes M] --out FILE
 
 Trains small models with the built-in engine, torch's own engines and, where an interpreter that has it is
 named, DeepSpeed: float32 and bfloat16, 2 to 24 layers, 1 to 200 steps, with and without accumulation. None of
-these has a known fault, so each verdict worse than `equivalent` is a false one. Engines take turns, each with
-its configurations in random order, and every finding is written at once: a measurement that was cut short
-goes on where it stopped, and what it has is a fair sample.
+these has a known fault, so each verdict worse than `equivalent` is a false one.
+
+The whole product takes most of a day. Of it, a covering design is measured: every two choices (an engine with
+its stage and offload, dtype, steps, layers, model, accumulation) meet in some run; `--strength 3` lets every
+three meet, `--strength 6` is the product. Engines take turns, each with its configurations in random order,
+and every finding is written at once: a measurement that was cut short goes on where it stopped.
 """
 
 import argparse
@@ -24,8 +27,10 @@ from zbench.bench import results
 from zbench.bench.resumable import Kept
 from zbench.launch.executors import make_executor
 from zbench.launch.trial import TrialRunner
+from zbench.spec.covering import covering
 from zbench.spec.expand import expand
 from zbench.spec.load import sweep_from_mapping
+from zbench.spec.peers import elsewhere
 from zbench.spec.trial import TrialSpec
 
 STEPS = (1, 3, 10, 50, 200)
@@ -53,36 +58,42 @@ DEEPSPEEDS: tuple[dict[str, Any], ...] = (
 )
 
 
-def trials(deepspeed_python: str | None) -> list[TrialSpec]:
-    """Return every healthy configuration, each engine in turn."""
+def trials(deepspeed_python: str | None, strength: int = 2) -> list[TrialSpec]:
+    """Return healthy configurations, each engine in turn; strength: how many choices meet in some run."""
     engines = [*BUILT_IN, *TORCHS]
     if deepspeed_python is not None:
         engines += [one | {"engine_python": deepspeed_python} for one in DEEPSPEEDS]
-    each = [list(_of_engine(engine)) for engine in engines]
+    points = [choices for engine in engines for choices in _of_engine(engine)]
+    chosen = [points[index] for index in covering(points, strength)]
+    each = [[_trial(**choices) for choices in chosen if choices["engine"] == engine] for engine in engines]
     for number, theirs in enumerate(each):
         random.Random(number).shuffle(theirs)
     return [trial for turn in zip_longest(*each) for trial in turn if trial is not None]
 
 
-def _of_engine(engine: dict[str, Any]) -> Iterator[TrialSpec]:
-    """Yield an engine's configurations; torch's compute in float32 alone."""
-    dtypes = DTYPES[:1] if engine in TORCHS else DTYPES
+def _of_engine(engine: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield an engine's choices; torch's compute in float32 alone, and so is DeepSpeed's stage 0 judged."""
+    unrounded = engine in TORCHS or (engine["zero_stage"] == 0 and engine.get("engine") == "deepspeed")
+    dtypes = DTYPES[:1] if unrounded else DTYPES
     for model, layers, steps, dtype, accumulation in product(MODELS, LAYERS, STEPS, dtypes, ACCUMULATION):
-        if layers * steps * accumulation > LONGEST:
-            continue
-        yield _trial(
-            {"model": model, "options": {"layers": layers, "vocabulary": 64, **MODELS[model]}},
-            engine | {"dtype": dtype, "gradient_accumulation_steps": accumulation},
-            steps,
-        )
+        if layers * steps * accumulation <= LONGEST:
+            yield {
+                "engine": engine, "model": model, "layers": layers, "steps": steps, "dtype": dtype,
+                "accumulation": accumulation,
+            }  # fmt: skip
 
 
-def _trial(workload: dict[str, Any], engine: dict[str, Any], steps: int) -> TrialSpec:
+def _trial(
+    engine: dict[str, Any], *, model: str, layers: int, steps: int, dtype: str, accumulation: int
+) -> TrialSpec:
+    options = {"layers": layers, "vocabulary": 64, **MODELS[model]}
     document = {
-        "workload": {"sequence_length": 16, "micro_batch_size": 2} | workload,
+        "workload": {"model": model, "options": options, "sequence_length": 16, "micro_batch_size": 2},
         "run": {"world_size": 2, "threads_per_rank": 1, "warmup_steps": 0, "steps": steps, "timeout": 300},
-        "engine": {"gradient_clipping": 1.0} | engine,
-    }
+        "engine": {
+            "gradient_clipping": 1.0, "dtype": dtype, "gradient_accumulation_steps": accumulation, **engine
+        },
+    }  # fmt: skip
     (trial,) = expand(sweep_from_mapping(document, environ={})).trials
     return trial
 
@@ -119,11 +130,12 @@ def tables(found: Sequence[dict[str, Any]], planned: int) -> str:
         "# Healthy engines",
         "How far engines without a known fault are from a float64 run, over the reference's own distance: the"
         " error ratio.",
-        f"{len(found)} of {planned} configurations, drawn at random: GPTs and MLPs of"
-        f" {', '.join(map(str, LAYERS))} layers, {', '.join(map(str, STEPS))} steps, 2 ranks, AdamW, with and"
-        " without 4 micro-steps of accumulation.",
+        f"{len(found)} of the {planned} configurations of a design in which every two choices meet: GPTs and"
+        f" MLPs of {', '.join(map(str, LAYERS))} layers, {', '.join(map(str, STEPS))} steps, 2 ranks, AdamW,"
+        f" with and without 4 micro-steps of accumulation (layers x steps x micro-steps at most {LONGEST}).",
         f"{len(worse)} of {len(judged)} were called `drifted` or `wrong`; {len(failed)} gave no ratio.",
         _table("engine", "dtype", judged),
+        _table("zero_stage", "engine", judged),
         _table("dtype", "steps", judged),
         _table("dtype", "layers", judged),
     ]
@@ -154,18 +166,25 @@ def _table(first: str, second: str, judged: Sequence[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def _versions(python: str) -> dict[str, str]:
+    """Return the version of DeepSpeed in an environment."""
+    found = elsewhere("deepspeed", python, Path.cwd())
+    return {} if isinstance(found, str) else {"deepspeed": found.versions["deepspeed"]}
+
+
 def main() -> None:
     """Measure what is not measured yet, and write the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--deepspeed-python", help="an environment or interpreter that has DeepSpeed")
+    parser.add_argument("--strength", type=int, default=2, help="how many choices meet in some run")
     parser.add_argument("--minutes", type=float, default=60.0, help="stop after this long")
     parser.add_argument("--limit", type=int, help="stop when so many configurations are measured")
     parser.add_argument("--out", type=Path, required=True, help="file to write, without its ending")
     given = parser.parse_args()
     kept, until = Kept(given.out), time.monotonic() + 60 * given.minutes
-    every = trials(given.deepspeed_python)
+    every = trials(given.deepspeed_python, given.strength)
     done = {one["trial_id"] for one in kept.found}
     left = [trial for trial in every if trial.trial_id not in done]
     with tempfile.TemporaryDirectory(prefix="zbench-healthy-") as scratch:
@@ -178,7 +197,8 @@ def main() -> None:
                 kept.add(finding(trial, runner))
                 print(f"{len(kept.found)} of {len(every)}: {kept.found[-1]}", file=sys.stderr, flush=True)
     text = tables(kept.found, len(every))
-    results.write(given.out, text, {"configurations": kept.found})
+    software = {} if given.deepspeed_python is None else _versions(given.deepspeed_python)
+    results.write(given.out, text, {"configurations": kept.found}, software=software)
     print(text)
 
 
