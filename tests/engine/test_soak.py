@@ -53,7 +53,7 @@ def endure(ranks: RankPool, point: Point, *, steps: int, rounds: int = 2, seed: 
 @each_row
 def test_a_short_run(ranks: RankPool, k: int) -> None:
     point = {name: values[k % len(values)] for name, values in ENDURED.items()}
-    endure(ranks, point | {"world_size": 2}, steps=12, seed=k)
+    endure(ranks, point | {"world_size": 2}, steps=8, seed=k)
 
 
 @pytest.mark.soak

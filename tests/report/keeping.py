@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from zbench.report.html.drawing import NARROW, WIDE, Canvas, Picture
 
 FOLDER = Path(__file__).parent / "kept"
@@ -27,6 +25,8 @@ def check(name: str, text: str) -> None:
 
 def drawn(picture: Picture, *, narrow: bool) -> str:
     """Return a line for each mark that a picture paints: where it lies, its style, its text on hover."""
+    from matplotlib.figure import Figure
+
     width = NARROW if narrow else WIDE
     figure = Figure((width / 72, picture.height / 72), dpi=72)
     canvas = Canvas(figure, figure.add_axes((0.1, 0.1, 0.8, 0.8)), narrow=narrow)

@@ -6,7 +6,7 @@ from tests.engine.far_memory.cases import Case
 from tests.engine.far_memory.lattice import CHOSEN, ROWS, SPECULATIVE, check, drawn
 from tests.engine.ranks import RankPool
 
-SHORT, LONG = 3 * len(ROWS), 1000
+SHORT, LONG = len(ROWS), 1000
 
 
 @pytest.mark.parametrize("stage", [2, 3])
