@@ -2,12 +2,13 @@
 
 from functools import cache
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _BLOCK = 1 << 15
 _BLOCKS_AT_ONCE = 32
-_MASK = (1 << 64) - 1
 
 
 def digest(tensor: Tensor) -> int:
@@ -19,19 +20,18 @@ def digest(tensor: Tensor) -> int:
     their bits do.
     """
     words = _words(tensor.detach())
-    total = 0
+    total = np.zeros(1, np.uint64)
     span = _BLOCK * _BLOCKS_AT_ONCE
     factors = _factors(tensor.device)
     for first in range(0, words.numel(), span):
         part = words[first : first + span]
         whole = part.numel() // _BLOCK * _BLOCK
-        sums = (part[:whole].view(-1, _BLOCK) * factors).sum(dim=1).tolist()
+        sums = (part[:whole].view(-1, _BLOCK) * factors).sum(dim=1)
         if whole < part.numel():
-            sums.append(int((part[whole:] * factors[: part.numel() - whole]).sum()))
-        for offset, block_sum in enumerate(sums):
-            total += block_sum * _odd(first // _BLOCK + offset)
-    total &= _MASK
-    return total - (1 << 64) if total >> 63 else total
+            sums = torch.cat([sums, (part[whole:] * factors[: part.numel() - whole]).sum().view(1)])
+        blocks = np.arange(len(sums), dtype=np.uint64) + np.uint64(first // _BLOCK)
+        total += (sums.cpu().numpy().view(np.uint64) * _odd(blocks)).sum()
+    return int(total.view(np.int64)[0])
 
 
 def _words(tensor: Tensor) -> Tensor:
@@ -46,16 +46,13 @@ def _words(tensor: Tensor) -> Tensor:
 @cache
 def _factors(device: torch.device) -> Tensor:
     """Return one odd constant for each place in a block."""
-    return torch.tensor([_signed(_odd(-1 - place)) for place in range(_BLOCK)], device=device)
+    places = np.arange(1, _BLOCK + 1, dtype=np.uint64)
+    return torch.from_numpy(_odd(np.zeros_like(places) - places).view(np.int64)).to(device)
 
 
-def _odd(number: int) -> int:
-    """Return an odd 64-bit constant that looks random (the finaliser of SplitMix64)."""
-    z = (number * 0x9E3779B97F4A7C15 + 0x632BE59BD9B4E019) & _MASK
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
-    return (z ^ (z >> 31)) | 1
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
+def _odd(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return odd constants modulo 2^64 that look random (the finaliser of SplitMix64)."""
+    z = numbers * np.uint64(0x9E3779B97F4A7C15) + np.uint64(0x632BE59BD9B4E019)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (z ^ (z >> np.uint64(31))) | np.uint64(1)

@@ -28,7 +28,7 @@ from zbench.verify.plain_numerics import (
     torch_dtype,
 )
 from zbench.verify.trajectory import Reference, Trajectory
-from zbench.workloads import Workload
+from zbench.workloads import Workload, seed_torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class _PlainRun:
         """Return one micro-batch's gradients, of the (scaled) loss, and its unscaled loss."""
         workload = self._task.workload
         batch = tuple(x.to(self._task.device) for x in workload.batch(step, micro, rank))
-        torch.manual_seed(workload.micro_seed(step, micro, rank))
+        seed_torch(workload.micro_seed(step, micro, rank), self._task.device)
         loss = workload.loss(self._model, batch)
         scaled = scaled_loss(loss, self._task.accumulation.loss_divisor, self._scaling.scale)
         torch.autograd.backward(scaled)

@@ -19,7 +19,7 @@ from zbench.measure.traffic import CountingCollectives
 from zbench.record.record import Traffic
 from zbench.spec.accumulation import Accumulation, accumulation
 from zbench.spec.trial import TrialSpec
-from zbench.workloads import Batch, Workload
+from zbench.workloads import Batch, Workload, seed_torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Trainer:
         says."""
         losses = []
         for micro, (seed, batch) in enumerate(batches):
-            torch.manual_seed(seed)
+            seed_torch(seed, self._device)
             with self._clock.phase("forward"):
                 loss = self._workload.loss(self._model, batch)
                 losses.append(loss.detach())
@@ -110,7 +110,7 @@ class Trainer:
     def evaluate(self, step: int) -> None:
         """Compute the loss of one micro-batch of `step` in eval mode and without gradients."""
         seed, batch = self.batches(step)[0]
-        torch.manual_seed(seed)
+        seed_torch(seed, self._device)
         self._model.eval()
         with torch.no_grad():
             self._workload.loss(self._model, batch)
