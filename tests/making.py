@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from zbench.record.record import Correctness, Memory, Record, Timing, VerdictName
+from zbench.record.record import Correctness, MemoryPeaks, Record, Timing, VerdictName
 from zbench.spec.trial import TrialSpec
 
 
@@ -37,7 +37,7 @@ def make_record(
         "config": {"run": {"world_size": 2}},
         "outcome": "ok",
         "timing": Timing([1 / rate], 1 / rate, rate, rate),
-        "memory": Memory(peak, 0, 5000),
+        "memory": MemoryPeaks(peak, 0, 5000),
         "correctness": Correctness(verdict, 1.0),
     }
     return Record(**(fields | changes))

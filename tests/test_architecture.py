@@ -177,6 +177,15 @@ def check_size(path: Path, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None
         assert count <= 7, f"{name_of(path)}:{node.lineno}: {count} constructor arguments"
 
 
+def test_a_class_name_has_one_meaning() -> None:
+    places: dict[str, list[str]] = {}
+    for path in FILES:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places.setdefault(node.name, []).append(name_of(path))
+    assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
 def code_lines(path: Path) -> int:
     """Return how many lines hold code: no blank ones, no comments, no docstrings."""
     lines: set[int] = set()

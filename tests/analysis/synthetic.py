@@ -8,7 +8,16 @@ from typing import Any
 
 from zbench.analysis.trials import RunResults, Source
 from zbench.record import lines
-from zbench.record.record import Correctness, Failure, Memory, Outcome, Record, Timing, Traffic, VerdictName
+from zbench.record.record import (
+    Correctness,
+    Failure,
+    MemoryPeaks,
+    Outcome,
+    Record,
+    Timing,
+    Traffic,
+    VerdictName,
+)
 
 MACHINE = {"cpu": "Example CPU", "cores": 2}
 ENVIRONMENT = {
@@ -50,7 +59,9 @@ def record(
         **common,
         outcome="ok",
         timing=Timing([step_s] * 3, step_s, 1000 / step_s, 10 / step_s, None, phases),
-        memory=Memory(peak, 2 * peak, 3 * peak, {"parameters": peak // 2, "gradients": peak // 4}, exact),
+        memory=MemoryPeaks(
+            peak, 2 * peak, 3 * peak, {"parameters": peak // 2, "gradients": peak // 4}, exact
+        ),
         traffic={"all_reduce": Traffic(2, traffic)},
         correctness=Correctness(verdict, error_ratio=1.0),
     )

@@ -9,7 +9,7 @@ import pytest
 from zbench.analysis import sources
 from zbench.errors import IncomparableError, UsageError, ZbenchError
 from zbench.record import lines
-from zbench.record.record import Memory, Timing, Traffic
+from zbench.record.record import MemoryPeaks, Timing, Traffic
 
 from .synthetic import BASE_ID, HEAD_ID, record, results, trial, write_run
 
@@ -158,8 +158,8 @@ assert TIMING is not None
         ({"timing": replace(TIMING, median_step_s=0.05)}, "median_step_s is 0.05"),
         ({"timing": replace(TIMING, tokens_per_s=float("inf"))}, "tokens_per_s is inf"),
         ({"timing": Timing([0.1, -1.0], 0.1, 1.0, 1.0)}, "a step time is -1.0"),
-        ({"memory": Memory(-5, None, None)}, "peak_device_bytes is -5"),
-        ({"memory": Memory(None, 1 << 62, None)}, "peak_host_bytes is"),
+        ({"memory": MemoryPeaks(-5, None, None)}, "peak_device_bytes is -5"),
+        ({"memory": MemoryPeaks(None, 1 << 62, None)}, "peak_host_bytes is"),
         ({"traffic": {"all_reduce": Traffic(-1, 5)}}, "traffic.all_reduce"),
     ],
 )

@@ -8,9 +8,9 @@ import setuptools  # noqa: F401 - torch's cpp_extension needs it before any test
 import torch
 
 from zbench.bench import adam
-from zbench.bench.adam_contenders import Buffers, Place, phase, plain
+from zbench.bench.adam_contenders import AdamPlace, Buffers, phase, plain
 
-CPU = Place(torch.device("cpu"), 1)
+CPU = AdamPlace(torch.device("cpu"), 1)
 
 
 def test_everyone_gets_the_same_number_of_turns_and_the_first_two_do_not_count() -> None:

@@ -12,7 +12,7 @@ import torch
 from zbench.bench.gpu import __main__ as program
 from zbench.bench.gpu import page
 from zbench.bench.gpu.decoder import PEAK_ROWS, decoder_sweep, deepspeed_sweep, peaks_differ
-from zbench.bench.gpu.outcome import Bar, Outcome, Place
+from zbench.bench.gpu.outcome import Bar, PartOutcome, Place
 from zbench.bench.gpu.parts import PARTS, ROOT, SWEEPS, _smallest
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
@@ -44,7 +44,7 @@ def test_a_part_in_its_smallest_form(part: program.Part, tmp_path: Path) -> None
     assert outcome.status == "passed", outcome
     outcome.save(tmp_path / "saved.json")
     assert page.text("cpu", {part.name: outcome}) == page.text(
-        "cpu", {part.name: Outcome.load(tmp_path / "saved.json")}
+        "cpu", {part.name: PartOutcome.load(tmp_path / "saved.json")}
     )
 
 
@@ -63,9 +63,9 @@ def test_a_run_goes_on_where_it_was(
     begun: list[str] = []
     answers = {names[0]: "passed", names[1]: "failed", names[2]: "passed"}
 
-    def run_apart(part: program.Part, place: Place, seconds: float) -> Outcome:
+    def run_apart(part: program.Part, place: Place, seconds: float) -> PartOutcome:
         begun.append(part.name)
-        outcome = Outcome(answers[part.name], "so it was")  # type: ignore[arg-type]
+        outcome = PartOutcome(answers[part.name], "so it was")  # type: ignore[arg-type]
         outcome.save(place.out / f"{part.name}.json")
         return outcome
 
@@ -100,11 +100,11 @@ def test_a_part_that_dies_or_hangs_is_a_failure_of_its_own(tmp_path: Path) -> No
     nobody = program.Part("no-such-part", "nothing", 60, build.run)
     died = program._run_apart(nobody, place, 60)
     assert (died.status, died.says.startswith("it ended with 2")) == ("failed", True)
-    assert Outcome.load(tmp_path / "no-such-part.json").says == died.says
+    assert PartOutcome.load(tmp_path / "no-such-part.json").says == died.says
 
 
 def test_the_page_says_which_bars_are_missed() -> None:
-    found = Outcome(
+    found = PartOutcome(
         "passed", "done", [["a"], ["1"]], (Bar("exposed", 0.2, 0.15), Bar("rate", 0.95, 0.9, most=False))
     )
     text = page.text("NVIDIA H100 80GB", {"part": found})

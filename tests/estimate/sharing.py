@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from zbench.estimate import client
-from zbench.estimate.result import Outcome
+from zbench.estimate.result import SimulationOutcome
 
 
 class SharedProcess:
@@ -18,10 +18,10 @@ class SharedProcess:
     alive = True
     _lock = threading.Lock()
 
-    def __init__(self, real: client.SimulatorProcess, answers: dict[str, Outcome]) -> None:
+    def __init__(self, real: client.SimulatorProcess, answers: dict[str, SimulationOutcome]) -> None:
         self._real, self._answers = real, answers
 
-    def ask(self, question: dict[str, Any]) -> Outcome:
+    def ask(self, question: dict[str, Any]) -> SimulationOutcome:
         key = json.dumps(question, sort_keys=True)
         with self._lock:
             if key not in self._answers:
@@ -35,7 +35,7 @@ class SharedProcess:
 @contextmanager
 def one_simulator() -> Iterator[None]:
     """Have every `Simulator` ask the same process."""
-    real, answers = client.SimulatorProcess(), dict[str, Outcome]()
+    real, answers = client.SimulatorProcess(), dict[str, SimulationOutcome]()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(client, "SimulatorProcess", lambda: SharedProcess(real, answers))
         yield

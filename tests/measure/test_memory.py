@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from zbench.measure.memory import StepMemory, largest, self_test
-from zbench.record.record import Memory
+from zbench.record.record import MemoryPeaks
 
 
 def measured(*arguments: str) -> dict[str, Any]:
@@ -124,6 +124,6 @@ def test_what_happens_aside_is_waited_for() -> None:
 
 
 def test_over_ranks_each_figure_is_the_largest_and_categories_are_the_fullest_ranks() -> None:
-    one = Memory(10, 4, 100, {"parameters": 10}, exact=True)
-    other = Memory(20, 3, 90, {"parameters": 20}, exact=False)
-    assert largest([one, other]) == Memory(20, 4, 100, {"parameters": 20}, exact=False)
+    one = MemoryPeaks(10, 4, 100, {"parameters": 10}, exact=True)
+    other = MemoryPeaks(20, 3, 90, {"parameters": 20}, exact=False)
+    assert largest([one, other]) == MemoryPeaks(20, 4, 100, {"parameters": 20}, exact=False)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from zbench.record.record import Correctness, Failure, Memory, Record, Timing
+from zbench.record.record import Correctness, Failure, MemoryPeaks, Record, Timing
 from zbench.record.summary import best, obstacles, summarize, varied_keys
 from zbench.spec.sweep import ObjectiveSpec
 
@@ -29,9 +29,9 @@ def test_repeats_become_one_summary_in_repeat_order(make_record):
 
 def test_bytes_and_differences_are_the_largest_and_verdict_the_worst(make_record):
     records = [
-        make_record(memory=Memory(10, 0, 1), correctness=Correctness("identical", 1.0)),
-        make_record(repeat=1, memory=Memory(30, 0, 1), correctness=Correctness("equivalent", 3.0)),
-        make_record(repeat=2, memory=Memory(20, 0, 1), correctness=Correctness("identical", 1.0)),
+        make_record(memory=MemoryPeaks(10, 0, 1), correctness=Correctness("identical", 1.0)),
+        make_record(repeat=1, memory=MemoryPeaks(30, 0, 1), correctness=Correctness("equivalent", 3.0)),
+        make_record(repeat=2, memory=MemoryPeaks(20, 0, 1), correctness=Correctness("identical", 1.0)),
     ]
     (summary,) = summarize(records)
     assert summary.metric("peak_device_bytes") == 30
@@ -56,7 +56,7 @@ def test_best_is_the_fastest_that_is_correct_and_fits(make_record):
         make_record("wrong", rate=900.0, correctness=Correctness("wrong", 1e6)),
         make_record("drifted", rate=800.0, correctness=Correctness("drifted", 10.0)),
         make_record("unchecked", rate=700.0, correctness=Correctness("unchecked")),
-        make_record("large", rate=600.0, memory=Memory(3 << 30, 0, 0)),
+        make_record("large", rate=600.0, memory=MemoryPeaks(3 << 30, 0, 0)),
         make_record("good", rate=500.0),
         make_record("slow", rate=400.0),
     ]
@@ -72,7 +72,7 @@ def test_best_is_the_fastest_that_is_correct_and_fits(make_record):
 
 
 def test_best_follows_the_direction_of_the_goal(make_record):
-    records = [make_record("a", memory=Memory(5, 0, 0)), make_record("b", memory=Memory(3, 0, 0))]
+    records = [make_record("a", memory=MemoryPeaks(5, 0, 0)), make_record("b", memory=MemoryPeaks(3, 0, 0))]
     assert best(summarize(records), ObjectiveSpec(minimize=["peak_device_bytes"])).trial_id == "b"
 
 

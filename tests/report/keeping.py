@@ -1,5 +1,6 @@
 """Texts kept in files: what users see changes only with a diff. `KEEP=1 pytest tests/report` writes anew."""
 
+import difflib
 import os
 import re
 from collections.abc import Iterator
@@ -20,7 +21,9 @@ def check(name: str, text: str) -> None:
     path = FOLDER / name
     if os.environ.get("KEEP"):
         path.write_text(found, encoding="utf-8")
-    assert found.splitlines() == path.read_text(encoding="utf-8").splitlines()
+    kept = path.read_text(encoding="utf-8").splitlines()
+    changed = list(difflib.unified_diff(kept, found.splitlines(), "kept", "now", lineterm=""))
+    assert not changed, "\n".join(changed)
 
 
 def drawn(picture: Picture, *, narrow: bool) -> str:

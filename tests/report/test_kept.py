@@ -9,7 +9,7 @@ from analysis.synthetic import results, trial
 
 from tests.report.keeping import check, drawn
 from zbench.analysis.history import Change, Series, Visit
-from zbench.record.record import Correctness, Memory, Record, Timing, Traffic
+from zbench.record.record import Correctness, MemoryPeaks, Record, Timing, Traffic
 from zbench.record.summary import summarize
 from zbench.report.detail import print_configuration
 from zbench.report.html.timeline import timeline
@@ -28,7 +28,9 @@ def measured(repeat: int) -> Record:
     step = 0.1 * (1 + repeat)
     timing = Timing([step], step, 64 / step, 2 / step, 1.5, {"forward": step / 4, "backward": step / 2})
     timing = replace(timing, mfu=0.25 + repeat / 10)
-    memory = Memory(20 << 20, 4 << 20, 50 << 20, {"parameters": 8 << 20, "activations": 12 << 20}, repeat > 0)
+    memory = MemoryPeaks(
+        20 << 20, 4 << 20, 50 << 20, {"parameters": 8 << 20, "activations": 12 << 20}, repeat > 0
+    )
     return record(
         1, 1.0, repeat=repeat, timing=timing, memory=memory, correctness=WRONG,
         traffic={"all_reduce": Traffic(1, 4096), "all_gather": Traffic(3, 1 << 20)},
@@ -44,8 +46,11 @@ def shown(paint: Callable[[Screen], None], *, width: int = 100, terminal: bool =
 
 RUN = [
     *(measured(repeat) for repeat in range(2)),
-    *(record(2, rate, repeat=n, memory=Memory(30 << 20, 1 << 20, 1)) for n, rate in enumerate([90.0, 110.0])),
-    record(3, 500.0, memory=Memory(2 << 30, 0, 1)),
+    *(
+        record(2, rate, repeat=n, memory=MemoryPeaks(30 << 20, 1 << 20, 1))
+        for n, rate in enumerate([90.0, 110.0])
+    ),
+    record(3, 500.0, memory=MemoryPeaks(2 << 30, 0, 1)),
     failed(4, "crashed", "rank 1: it fell over", "logs/x"),
     failed(5, "oom", "no room"),
     failed(6, "invalid", "cannot be"),

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zbench.analysis.ranking import rank
-from zbench.record.record import Correctness, Failure, Memory, Record, Timing, Traffic
+from zbench.record.record import Correctness, Failure, MemoryPeaks, Record, Timing, Traffic
 from zbench.record.summary import best, summarize
 from zbench.report.detail import print_configuration
 from zbench.report.live import PlainView, record_line
@@ -110,7 +110,10 @@ records = st.builds(
     ),
     memory=st.none()
     | st.builds(
-        Memory, sizes, sizes, sizes, st.dictionaries(texts, st.integers(0, 2**70), max_size=2), st.booleans()
+        MemoryPeaks,
+        *(sizes, sizes, sizes),
+        st.dictionaries(texts, st.integers(0, 2**70), max_size=2),
+        st.booleans(),
     ),
     traffic=st.dictionaries(texts, st.builds(Traffic, st.integers(), st.integers()), max_size=2),
     correctness=st.builds(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.making import make_record
-from zbench.record.record import Correctness, Failure, Memory, Record, Timing, VerdictName
+from zbench.record.record import Correctness, Failure, MemoryPeaks, Record, Timing, VerdictName
 from zbench.record.summary import summarize
 from zbench.report.screen import Screen
 from zbench.report.table import print_results, ranked
@@ -23,7 +23,7 @@ def record(stage: int, rate: float, verdict: VerdictName = "identical", repeat: 
         "axes": {"zero_stage": stage, "reduce_bucket_size": 5_000_000},
         "config": {},
         "timing": Timing([64 / rate], 64 / rate, rate, rate),
-        "memory": Memory(20 << 20, 0, 5000),
+        "memory": MemoryPeaks(20 << 20, 0, 5000),
         "correctness": Correctness(verdict, 1.04),
     }
     return make_record(repeat=repeat, rate=rate, **(fields | changes))
@@ -70,7 +70,7 @@ def test_equals_lead_together_and_one_is_recommended():
 
 def test_a_row_over_the_memory_limit_is_never_first():
     limit = ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes": "<= 10Mi"})
-    over, under = record(0, 9000.0), record(1, 100.0, memory=Memory(1 << 20, 0, 0))
+    over, under = record(0, 9000.0), record(1, 100.0, memory=MemoryPeaks(1 << 20, 0, 0))
     assert [s.axes["zero_stage"] for s in ranked(summarize([over, under]), limit)] == [1, 0]
 
 
@@ -108,7 +108,7 @@ def test_where_there_is_no_best_it_says_why(records, words):
 
 @pytest.mark.parametrize("width", [20, 40, 50, 60, 80, 100, 120, 200])
 def test_every_figure_is_shown_or_named_as_left_out_at_any_width(width):
-    records = [record(stage, 1e5 + stage, memory=Memory(3 << 30, 2 << 30, 1)) for stage in range(4)]
+    records = [record(stage, 1e5 + stage, memory=MemoryPeaks(3 << 30, 2 << 30, 1)) for stage in range(4)]
     lines = printed(records, width=width, terminal=True)
     said = " ".join(" ".join(lines).split())
     assert max(map(len, lines)) <= width
@@ -123,7 +123,7 @@ def test_every_figure_is_shown_or_named_as_left_out_at_any_width(width):
 
 @pytest.mark.parametrize("width", [20, 40, 50, 120])
 def test_a_pipe_loses_no_figure_where_columns_asks_for_narrow_lines(width):
-    records = [record(stage, 1e5 + stage, memory=Memory(3 << 30, 2 << 30, 1)) for stage in range(4)]
+    records = [record(stage, 1e5 + stage, memory=MemoryPeaks(3 << 30, 2 << 30, 1)) for stage in range(4)]
     said = " ".join(" ".join(printed(records, width=width)).split())
     for figure in ("2 GiB", "3 GiB", "640 us", "1.04", "identical"):
         assert said.count(figure) >= 4, figure

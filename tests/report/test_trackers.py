@@ -9,7 +9,7 @@ import pytest
 from tests.launch.conftest import make_trial
 from zbench.errors import UsageError
 from zbench.launch.events import Notice, TrialFinished
-from zbench.record.record import Correctness, Failure, Memory, Record, Timing
+from zbench.record.record import Correctness, Failure, MemoryPeaks, Record, Timing
 from zbench.report.trackers import follow
 
 TRIAL = make_trial(stage=1)
@@ -21,7 +21,7 @@ GOOD = Record(
     TRIAL.config(),
     "ok",
     timing=Timing([0.5, 0.25], 0.375, 100.0, 1.0),
-    memory=Memory(1000, None, 5000),
+    memory=MemoryPeaks(1000, None, 5000),
     correctness=Correctness("wrong", error_ratio=float("inf")),
 )
 BAD = replace(GOOD, repeat=1, outcome="crashed", error=Failure("crashed", "it fell over"), timing=None)

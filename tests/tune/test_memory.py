@@ -7,11 +7,11 @@ import pytest
 from tests.making import make_trial
 from zbench.estimate.result import Estimate, NotSimulated
 from zbench.record.lines import decode_line, encode
-from zbench.record.record import Memory, Record
+from zbench.record.record import MemoryPeaks, Record
 from zbench.tune.memory import with_simulated
 
 TRIAL = make_trial({"zero_stage": 1})
-MEASURED = Record("", TRIAL.trial_id, 0, {}, TRIAL.config(), "ok", memory=Memory(1000, 0, 0))
+MEASURED = Record("", TRIAL.trial_id, 0, {}, TRIAL.config(), "ok", memory=MemoryPeaks(1000, 0, 0))
 
 
 def estimate(peak: int) -> Estimate:

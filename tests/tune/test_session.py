@@ -13,7 +13,7 @@ from zbench.spec.dump import sweep_document
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
 from zbench.tune.report import search_document
-from zbench.tune.session import Outcome, SearchTask, Session
+from zbench.tune.session import SearchOutcome, SearchTask, Session
 from zbench.tune.storage import JOURNAL, StudyStorageError
 
 from .fakes import Ear, FakeRunner, small_sweep
@@ -27,7 +27,7 @@ def create(home: Path, sweep: SweepSpec) -> RunDirectory:
 
 def run(
     directory: RunDirectory, sweep: SweepSpec, runner: FakeRunner | None = None, **task: Any
-) -> tuple[Outcome, Ear]:
+) -> tuple[SearchOutcome, Ear]:
     ear = Ear()
     with directory:
         found = Session(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from zbench.estimate.result import Estimate, NotSimulated, Outcome
+from zbench.estimate.result import Estimate, NotSimulated, SimulationOutcome
 from zbench.record.record import Record
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
@@ -19,7 +19,7 @@ from zbench.tune.samplers import make_proposer
 from zbench.tune.space import Space
 from zbench.tune.stop import stopper_of
 from zbench.tune.storage import journal_storage
-from zbench.tune.study import Search, Setup
+from zbench.tune.study import Search, StudySetup
 
 from .fakes import FakeRunner, small_sweep
 
@@ -50,7 +50,7 @@ def search_of(
     stopper = stopper_of(sweep.search, scorer, len(space.axes))
     known = {"every_point": method == "grid", **setup}
     ear = Silent()
-    run = Setup(space, scorer, proposer, stopper, **known)
+    run = StudySetup(space, scorer, proposer, stopper, **known)
     return (
         Search(run, ledger, lambda trial, repeat, watch: runner.run(trial, repeat=repeat, watch=watch), ear),
         ledger,
@@ -150,7 +150,7 @@ def test_points_recorded_without_being_run_cost_no_budget(tmp_path: Path) -> Non
     assert len(runner.began) == 2
 
 
-def simulated(trial: TrialSpec) -> Outcome:
+def simulated(trial: TrialSpec) -> SimulationOutcome:
     """Stage 0 cannot be simulated; the others need a MiB for each sample."""
     if trial.engine.zero_stage == 0:
         return NotSimulated("made not to be")

@@ -18,7 +18,7 @@ Probe = Callable[[str], Finding]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Bisection:
     """The first bad revision, or the candidates among which it is where some could not be judged."""
 
     candidates: tuple[str, ...]
@@ -32,7 +32,7 @@ class Found:
 
 def bisect(
     revisions: Sequence[str], probe: Probe, known: MutableMapping[str, Finding], *, attempts: int = 3
-) -> Found:
+) -> Bisection:
     """Return the first bad one of `revisions`: oldest first, the first known good and the last known bad.
 
     known: what earlier probes found; a new finding is put there as soon as it is known, so that an
@@ -43,7 +43,7 @@ def bisect(
     while True:
         open_ones = [i for i in range(low + 1, high) if known.get(revisions[i]) != "skip"]
         if not open_ones:
-            return Found(tuple(revisions[low + 1 : high + 1]), probes)
+            return Bisection(tuple(revisions[low + 1 : high + 1]), probes)
         middle = min(open_ones, key=lambda i: abs(i - (low + high) / 2))
         name = revisions[middle]
         for _ in range(attempts):

@@ -17,7 +17,7 @@ from scipy.special import stdtrit
 
 from zbench.analysis import statistics
 from zbench.analysis.evidence import Evidence
-from zbench.analysis.statistics import Estimate
+from zbench.analysis.statistics import RatioEstimate
 
 Answer = Literal["regression", "suspected", "pass", "inconclusive"]
 Family = Mapping[str, tuple[Evidence, float]]
@@ -156,14 +156,14 @@ def doubted(decision: Decision, reason: str) -> Decision:
     return replace(decision, answer=answer, faster=False, needed=None, reason=reason)
 
 
-def _detectable(estimate: Estimate, margin: float, level: float) -> float | None:
+def _detectable(estimate: RatioEstimate, margin: float, level: float) -> float | None:
     if estimate.degrees <= 0 or not math.isfinite(estimate.standard_error):
         return None
     quantiles = -float(stdtrit(estimate.degrees, level)) + float(stdtrit(estimate.degrees, DETECTED))
     return margin + estimate.allowance + quantiles * estimate.standard_error
 
 
-def _why(estimate: Estimate, levels: Levels, needed: int | None) -> str:
+def _why(estimate: RatioEstimate, levels: Levels, needed: int | None) -> str:
     unit = "blocks" if estimate.paired else "processes a side"
     n = min(estimate.n_base, estimate.n_head)
     if estimate.allowance:
@@ -183,7 +183,7 @@ def _why(estimate: Estimate, levels: Levels, needed: int | None) -> str:
     return f"about {needed} {unit} would decide{remedy}"
 
 
-def needed_n(estimate: Estimate, margin: float, levels: Levels, comparisons: int) -> int | None:
+def needed_n(estimate: RatioEstimate, margin: float, levels: Levels, comparisons: int) -> int | None:
     """Return how many pairs, or processes a side, would decide with power 0.8 at this effect and spread.
 
     None where more than 1,000 would be needed, or where nothing is known of the spread.

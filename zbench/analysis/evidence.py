@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from zbench.analysis import statistics
-from zbench.analysis.statistics import Estimate
+from zbench.analysis.statistics import RatioEstimate
 
 UNKNOWN_SHIFT = math.log(1.5)
 """How far two runs may lie apart for reasons outside of both, where nothing is known of that: 50 %."""
@@ -33,7 +33,7 @@ class RunNoise:
 class Evidence(Protocol):
     """Samples of one comparison, as logarithms."""
 
-    def estimate(self) -> Estimate:
+    def estimate(self) -> RatioEstimate:
         """Return the mean log-ratio and its error."""
 
     def exact_p(self, margin: float) -> float:
@@ -53,7 +53,7 @@ class Paired:
     differences: tuple[float, ...]
     replicates: tuple[float, ...] = ()
 
-    def estimate(self) -> Estimate:
+    def estimate(self) -> RatioEstimate:
         """Return the mean difference with its t error."""
         return statistics.paired_estimate(self.differences, self.replicates)
 
@@ -78,7 +78,7 @@ class Unpaired:
     head: tuple[float, ...]
     run_noise: RunNoise | None = None
 
-    def estimate(self) -> Estimate:
+    def estimate(self) -> RatioEstimate:
         """Return Welch's estimate, widened by what is known of the noise between runs.
 
         With a history the run is the unit: the difference of two run means has twice the variance of such
@@ -93,7 +93,7 @@ class Unpaired:
         if welch.standard_error > error and math.isfinite(welch.standard_error):
             return welch
         counts = welch.n_base, welch.n_head
-        return Estimate(welch.log_ratio, error, noise.degrees, *counts, paired=False, floor=error)
+        return RatioEstimate(welch.log_ratio, error, noise.degrees, *counts, paired=False, floor=error)
 
     def exact_p(self, margin: float) -> float:
         """Return the p-value of the rank test."""
@@ -109,11 +109,11 @@ class Unpaired:
         """Return the comparison of base against head."""
         return Unpaired(self.head, self.base, self.run_noise)
 
-    def _welch(self, spread: float, allowance: float) -> Estimate:
+    def _welch(self, spread: float, allowance: float) -> RatioEstimate:
         found = statistics.unpaired_estimate(self.base, self.head, spread)
         if not allowance:
             return found
-        return Estimate(
+        return RatioEstimate(
             found.log_ratio, found.standard_error, found.degrees, found.n_base, found.n_head,
             paired=False, floor=found.floor, allowance=allowance,
         )  # fmt: skip

@@ -31,7 +31,7 @@ _ALIKE = (0.01, 0.85)
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class RatioEstimate:
     """The mean of `log(head / base)`, its standard error, and the degrees of freedom of that error.
 
     `n_base` and `n_head` count processes; in a paired estimate both are the number of pairs (or blocks).
@@ -75,7 +75,7 @@ class Estimate:
         return float(stdtr(self.degrees, -distance / self.standard_error))
 
 
-def paired_estimate(differences: Sequence[float], replicates: Sequence[float] = ()) -> Estimate:
+def paired_estimate(differences: Sequence[float], replicates: Sequence[float] = ()) -> RatioEstimate:
     """Return the mean of differences `log(head) - log(base)`, one a block, with its t error.
 
     replicates: within each block, the difference of the logarithms of base's two processes, and of head's.
@@ -89,7 +89,7 @@ def paired_estimate(differences: Sequence[float], replicates: Sequence[float] = 
     values = np.asarray(differences, dtype=np.float64)
     n = len(values)
     if n < 2:
-        return Estimate(float(values.mean()), math.inf, 0, n, n, paired=True)
+        return RatioEstimate(float(values.mean()), math.inf, 0, n, n, paired=True)
     variance, degrees = float(values.var(ddof=1)), n - 1
     if len(replicates):
         within, more = float(np.square(replicates).mean()) / 2, len(replicates)
@@ -97,10 +97,10 @@ def paired_estimate(differences: Sequence[float], replicates: Sequence[float] = 
         if _ALIKE[0] < float(fdtr(degrees, more, ratio)) < _ALIKE[1]:
             variance = (degrees * variance + more * within) / (degrees + more)
             degrees += more
-    return Estimate(float(values.mean()), math.sqrt(variance / n), degrees, n, n, paired=True)
+    return RatioEstimate(float(values.mean()), math.sqrt(variance / n), degrees, n, n, paired=True)
 
 
-def unpaired_estimate(base: Sequence[float], head: Sequence[float], run_noise: float = 0.0) -> Estimate:
+def unpaired_estimate(base: Sequence[float], head: Sequence[float], run_noise: float = 0.0) -> RatioEstimate:
     """Return Welch's estimate from the logarithms of two independent groups of processes.
 
     Two runs at two times also differ by what the machine did meanwhile, which no number of repeats inside a
@@ -110,13 +110,13 @@ def unpaired_estimate(base: Sequence[float], head: Sequence[float], run_noise: f
     a, b = np.asarray(base, dtype=np.float64), np.asarray(head, dtype=np.float64)
     ratio = float(b.mean() - a.mean())
     if min(len(a), len(b)) < 2:
-        return Estimate(ratio, math.inf, 0.0, len(a), len(b), paired=False)
+        return RatioEstimate(ratio, math.inf, 0.0, len(a), len(b), paired=False)
     share_a, share_b = float(a.var(ddof=1)) / len(a), float(b.var(ddof=1)) / len(b)
     floor = math.sqrt(2) * run_noise
     variance = share_a + share_b + floor**2
     spread = share_a**2 / (len(a) - 1) + share_b**2 / (len(b) - 1)
     degrees = variance**2 / spread if spread > 0 else float(len(a) + len(b) - 2)
-    return Estimate(ratio, math.sqrt(variance), degrees, len(a), len(b), paired=False, floor=floor)
+    return RatioEstimate(ratio, math.sqrt(variance), degrees, len(a), len(b), paired=False, floor=floor)
 
 
 def pooled_spread(base: Sequence[float], head: Sequence[float]) -> float:
@@ -201,7 +201,7 @@ def minimal_repeats(alpha: float) -> int:
     return n
 
 
-def can_reach(estimate: Estimate, alpha: float) -> bool:
+def can_reach(estimate: RatioEstimate, alpha: float) -> bool:
     """Say whether the exact test can reach `alpha` at all with so many processes."""
     if estimate.paired:
         return estimate.n_base >= minimal_pairs(alpha)

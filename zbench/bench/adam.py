@@ -25,7 +25,15 @@ from typing import Any
 import torch
 
 from zbench import _native
-from zbench.bench.adam_contenders import Buffers, Contenders, Place, deepspeed_optimizer, many, phase, plain
+from zbench.bench.adam_contenders import (
+    AdamPlace,
+    Buffers,
+    Contenders,
+    deepspeed_optimizer,
+    many,
+    phase,
+    plain,
+)
 from zbench.engine.adam import cuda_unavailable_reason
 
 PROGRESS = "zbench-bench: "
@@ -71,7 +79,7 @@ def rounds_for(numel: int, rounds: int) -> int:
     return rounds if numel <= 64_000_000 else max(3, rounds // 3)
 
 
-def table(name: str, numel: int, place: Place, options: Options) -> dict[str, Any]:
+def table(name: str, numel: int, place: AdamPlace, options: Options) -> dict[str, Any]:
     """Measure one table at one size; returns medians, minima and raw samples."""
     print(f"{PROGRESS}{name}, {numel:,} parameters, {place.threads or place.device.type}", flush=True)
     shared = Buffers(numel, place.device)
@@ -106,7 +114,7 @@ def measure(options: Options) -> dict[str, Any]:
     for threads in options.threads:
         if device.type == "cpu":
             torch.set_num_threads(threads)
-        place = Place(device, threads if device.type == "cpu" else 0, options.deepspeed)
+        place = AdamPlace(device, threads if device.type == "cpu" else 0, options.deepspeed)
         names = ("plain", "phase", "phase_bf16_moments")
         tables += [table(name, numel, place, options) for numel in options.sizes for name in names]
         if options.many:

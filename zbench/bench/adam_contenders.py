@@ -23,7 +23,7 @@ MakeOptimizer = Callable[[list[torch.nn.Parameter]], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AdamPlace:
     """Where a table is measured: `threads` is 0 on a CUDA device."""
 
     device: torch.device
@@ -98,7 +98,7 @@ def zbench_optimizer(params: list[torch.nn.Parameter]) -> CpuAdam:
     return CpuAdam(params, lr=HYPER.lr, weight_decay=HYPER.weight_decay)
 
 
-def plain(shared: Buffers, place: Place) -> Contenders:
+def plain(shared: Buffers, place: AdamPlace) -> Contenders:
     """One float32 step of one tensor."""
     task = AdamTask(shared.slot(), shared.wide, 5, HYPER)
     contenders: Contenders = {"bound": _bound(task, place, 28)}
@@ -115,7 +115,7 @@ def plain(shared: Buffers, place: Place) -> Contenders:
     return contenders
 
 
-def phase(shared: Buffers, place: Place, moments: torch.dtype = torch.float32) -> Contenders:
+def phase(shared: Buffers, place: AdamPlace, moments: torch.dtype = torch.float32) -> Contenders:
     """bfloat16 gradients to bfloat16 parameters: norm, clip, update, cast. The peers' moments are float32."""
     grad = shared.wide.bfloat16()
     out = torch.zeros_like(grad)
@@ -142,7 +142,7 @@ def phase(shared: Buffers, place: Place, moments: torch.dtype = torch.float32) -
     return contenders
 
 
-def many(shared: Buffers, place: Place, count: int) -> Contenders:
+def many(shared: Buffers, place: AdamPlace, count: int) -> Contenders:
     """One float32 step of an optimizer with `count` small tensors."""
     if place.device.type == "cuda":
         backend = place.backend
@@ -157,7 +157,7 @@ def many(shared: Buffers, place: Place, count: int) -> Contenders:
     return contenders
 
 
-def _bound(task: AdamTask, place: Place, bytes_each: int) -> Callable[[], object]:
+def _bound(task: AdamTask, place: AdamPlace, bytes_each: int) -> Callable[[], object]:
     """Move the bytes of the update, and read the gradients for the norm where there is one."""
     if place.device.type == "cuda":
         half = task.grad.numel() * bytes_each // 2  # a copy reads and writes

@@ -10,7 +10,7 @@ LEAST = 10_000_000  # fewer stay in the caches, and say nothing about memory
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class TableBar:
     """What a table must reach: the best `rival`'s median over zbench's, at least `least`."""
 
     table: str
@@ -20,18 +20,18 @@ class Bar:
 
 
 CPU_BARS = (
-    Bar("phase", "torch fused", 2.2, "fused phase / the same phase on torch fused AdamW"),
-    Bar("phase", "deepspeed", 2.0, "fused phase / the same phase on DeepSpeedCPUAdam"),
-    Bar("phase", "bound", 0.92, "fused phase / stream of its 30 bytes a parameter"),
-    Bar("plain", "bound", 0.97, "float32 step / stream of its 28 bytes a parameter"),
-    Bar("plain", "torch fused", 1.0, "float32 step / torch fused AdamW"),
-    Bar("many", "torch fused", 1.5, "2,000 tensors of 10 k / torch fused AdamW"),
-    Bar("phase_bf16_moments", "torch fused", 2.8, "fused phase, bfloat16 moments / torch fused's phase"),
+    TableBar("phase", "torch fused", 2.2, "fused phase / the same phase on torch fused AdamW"),
+    TableBar("phase", "deepspeed", 2.0, "fused phase / the same phase on DeepSpeedCPUAdam"),
+    TableBar("phase", "bound", 0.92, "fused phase / stream of its 30 bytes a parameter"),
+    TableBar("plain", "bound", 0.97, "float32 step / stream of its 28 bytes a parameter"),
+    TableBar("plain", "torch fused", 1.0, "float32 step / torch fused AdamW"),
+    TableBar("many", "torch fused", 1.5, "2,000 tensors of 10 k / torch fused AdamW"),
+    TableBar("phase_bf16_moments", "torch fused", 2.8, "fused phase, bfloat16 moments / torch fused's phase"),
 )
 CUDA_BARS = (
-    Bar("plain", "bound", 0.90, "float32 step / device copy of 28 bytes a parameter"),
-    Bar("phase", "bound", 0.90, "fused phase / device copy of 30 bytes a parameter"),
-    Bar("phase", "torch fused", 1.5, "fused phase / the same phase on torch fused AdamW"),
+    TableBar("plain", "bound", 0.90, "float32 step / device copy of 28 bytes a parameter"),
+    TableBar("phase", "bound", 0.90, "fused phase / device copy of 30 bytes a parameter"),
+    TableBar("phase", "torch fused", 1.5, "fused phase / the same phase on torch fused AdamW"),
 )
 
 

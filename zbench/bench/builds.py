@@ -16,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from zbench.bench import build_rank, results
-from zbench.bench.turns import LAYERS, WIDTH, Contender, Figures, Run, say, take_turns
+from zbench.bench.turns import LAYERS, WIDTH, Contender, Figures, RankProgram, say, take_turns
 
 MODES = ("zbench-0", "zbench-1", "zbench-2", "zbench-3", "zbench-2-offload", "zbench-3-offload")
 
@@ -27,7 +27,7 @@ def measure(mode: str, against: str, *, rounds: int, size: tuple[int, int]) -> t
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         shutil.copy(build_rank.__file__, folder / "build_rank.py")
-        run = Run("build_rank", {"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"})
+        run = RankProgram("build_rank", {"PYTHONPATH": str(folder), "PYTHONSAFEPATH": "1"})
         contenders: dict[str, Contender] = {}
         for name, python in (("this", sys.executable), ("other", against)):
             started = Contender(mode, python, size=size, run=run)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from zbench.bench import results
-from zbench.bench.turns import WORLD, Contender, Figures, Run, take_turns
+from zbench.bench.turns import WORLD, Contender, Figures, RankProgram, take_turns
 
 EAGER, COMPILED, DDP, PLAIN = "zbench-1", "zbench-1-inductor", "ddp-inductor", "alone-inductor"
 CONTENDERS = (EAGER, COMPILED, DDP, "ddp", PLAIN, "alone")
@@ -56,21 +56,21 @@ def running(
     mode: str, shape: Shape, cache: str, program: str = "zbench.bench.contender"
 ) -> Iterator[Contender]:
     """Yield a contender whose compiled code is cached under `cache`."""
-    run = Run(program, {"TORCHINDUCTOR_CACHE_DIR": cache})
+    run = RankProgram(program, {"TORCHINDUCTOR_CACHE_DIR": cache})
     with closing(Contender(mode, sys.executable, size=shape.numbers, run=run)) as contender:
         yield contender
 
 
 @dataclass(slots=True)
-class Found(Figures):
+class CompiledFigures(Figures):
     """A contender's figures, and the seconds of its first step with cold caches."""
 
     first: float = 0.0
 
 
-def steps(shape: Shape, rounds: int, scratch: Path) -> dict[str, Found]:
+def steps(shape: Shape, rounds: int, scratch: Path) -> dict[str, CompiledFigures]:
     """Return every contender's first step, and its steps and peaks in interleaved turns."""
-    found = {mode: Found() for mode in CONTENDERS}
+    found = {mode: CompiledFigures() for mode in CONTENDERS}
     with ExitStack() as stack:
         contenders = {}
         for mode in CONTENDERS:
@@ -94,7 +94,7 @@ def peaks_at_update(shape: Shape, scratch: Path) -> dict[str, list[dict[str, int
     return found
 
 
-def step_table(shape: Shape, figures: dict[str, Found]) -> list[str]:
+def step_table(shape: Shape, figures: dict[str, CompiledFigures]) -> list[str]:
     """Return ratios and figures of one shape as lines of Markdown."""
     lines = [
         f"### {shape}",

@@ -55,7 +55,7 @@ KINDS: dict[str, Draw] = {"normal": normal, "bimodal": bimodal, "drift": driftin
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class RateCell:
     """One setting and how often each answer was given."""
 
     kind: str
@@ -114,17 +114,17 @@ def paired(rng: np.random.Generator, kind: str, effect: float, noise: float) -> 
     return label(found["x"])
 
 
-def stored_cells(draws: int, rng: np.random.Generator) -> list[Cell]:
+def stored_cells(draws: int, rng: np.random.Generator) -> list[RateCell]:
     """Return every cell of the stored comparison; drift within a run belongs to the paired one."""
     settings = itertools.product(("normal", "bimodal"), EFFECTS, NOISES, REPEATS, BETWEEN)
-    return [Cell(*s, Counter(stored(rng, *s) for _ in range(draws))) for s in settings]
+    return [RateCell(*s, Counter(stored(rng, *s) for _ in range(draws))) for s in settings]
 
 
-def paired_cells(draws: int, rng: np.random.Generator) -> list[Cell]:
+def paired_cells(draws: int, rng: np.random.Generator) -> list[RateCell]:
     """Return every cell of the paired comparison."""
     settings = itertools.product(KINDS, (0.0, PAIRED_MARGIN, 0.05, 0.08, 9.0), NOISES)
     return [
-        Cell(
+        RateCell(
             kind,
             effect,
             noise,
@@ -136,7 +136,7 @@ def paired_cells(draws: int, rng: np.random.Generator) -> list[Cell]:
     ]
 
 
-def false_table(cells: Sequence[Cell], margin: float, draws: int) -> str:
+def false_table(cells: Sequence[RateCell], margin: float, draws: int) -> str:
     """Return false answers by effect: the worst cell, and the mean over cells."""
     rows = ["| true change | cells | worst cell | mean |", "|---|---|---|---|"]
     for effect in dict.fromkeys(cell.effect for cell in cells):
@@ -147,7 +147,7 @@ def false_table(cells: Sequence[Cell], margin: float, draws: int) -> str:
     return "\n".join(rows)
 
 
-def power_table(cells: Sequence[Cell], draws: int, columns: Sequence[int]) -> str:
+def power_table(cells: Sequence[RateCell], draws: int, columns: Sequence[int]) -> str:
     """Return the share of true answers by effect, noise and n, with normal noise and none between runs."""
     head = " | ".join(f"n = {n}" for n in columns)
     rows = [f"| true change | noise | {head} |", "|---|---|" + "---|" * len(columns)]

@@ -26,7 +26,7 @@ from scipy.special import stdtrit
 from zbench.bench import results
 from zbench.bench.resumable import Kept
 from zbench.bench.training import BATCH, LENGTH
-from zbench.bench.turns import Contender, Figures, Run, say, take_turns
+from zbench.bench.turns import Contender, Figures, RankProgram, say, take_turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class Pairing:
     """What is compared: ours with the best of theirs. alone: the bar against compute alone."""
 
     ours: str
@@ -61,18 +61,18 @@ CELLS = tuple(
     for ranks, backwards, dtype, shape in itertools.product((2, 4), (1, 4), ("float32", "bfloat16"), SHAPES)
 )
 MATCHES = (
-    Match("zbench-0", ("ddp", "zero_redundancy"), 1.00, 1.10),
-    Match("zbench-1", ("ddp", "zero_redundancy"), 1.00, 1.10),
-    Match("zbench-2", ("deepspeed-2",), 0.70, 1.10),
-    Match("zbench-3", ("fsdp2",), 0.75, 1.15),
-    Match("zbench-2-offload", ("deepspeed-2-offload",), 0.70),
-    Match("zbench-2-offload-speculative", ("deepspeed-2-offload",), 0.65),
+    Pairing("zbench-0", ("ddp", "zero_redundancy"), 1.00, 1.10),
+    Pairing("zbench-1", ("ddp", "zero_redundancy"), 1.00, 1.10),
+    Pairing("zbench-2", ("deepspeed-2",), 0.70, 1.10),
+    Pairing("zbench-3", ("fsdp2",), 0.75, 1.15),
+    Pairing("zbench-2-offload", ("deepspeed-2-offload",), 0.70),
+    Pairing("zbench-2-offload-speculative", ("deepspeed-2-offload",), 0.65),
 )
 SETS = (MATCHES[:2], MATCHES[2:4], MATCHES[4:])
 """Matches measured together, so that few processes are alive at once."""
 
 
-def contenders(cell: Cell, matches: Iterable[Match], pythons: Mapping[str, str]) -> list[str]:
+def contenders(cell: Cell, matches: Iterable[Pairing], pythons: Mapping[str, str]) -> list[str]:
     """Return the modes to start, each once: those that this machine has and the dtype allows."""
     wanted = [
         mode for match in matches for mode in (match.ours, *match.theirs, *(["alone"] * bool(match.alone)))
@@ -93,7 +93,7 @@ def measure(cell: Cell, modes: Sequence[str], pythons: Mapping[str, str], rounds
         alive: dict[str, Contender] = {}
         for mode in modes:
             say(f"{cell}: start {mode}")
-            run = Run(environment=environment)
+            run = RankProgram(environment=environment)
             one = Contender(mode, pythons[mode.split("-")[0]], size=size, world=cell.ranks, run=run)
             alive[mode] = stack.enter_context(contextlib.closing(one))
             one.go(3)
@@ -132,7 +132,7 @@ def best(found: Mapping[str, Mapping[str, Any]], names: Iterable[str]) -> str | 
     return min(present, key=lambda name: statistics.median(found[name]["seconds"]), default=None)
 
 
-def rows(kept: Sequence[Mapping[str, Any]]) -> list[tuple[Cell, Match, str, Mapping[str, Any]]]:
+def rows(kept: Sequence[Mapping[str, Any]]) -> list[tuple[Cell, Pairing, str, Mapping[str, Any]]]:
     """Return (cell, match, the best peer, the figures of its set), for all that was measured."""
     found = []
     for one in kept:

@@ -70,7 +70,7 @@ def write_run(
 
     from zbench.analysis.overview import ranking_kept
     from zbench.record import lines
-    from zbench.record.record import Correctness, Memory, Record, Timing
+    from zbench.record.record import Correctness, MemoryPeaks, Record, Timing
     from zbench.record.store import TRIALS, RunDirectory, load_records
     from zbench.spec.dump import sweep_document
     from zbench.spec.expand import expand
@@ -87,7 +87,7 @@ def write_run(
             step = 0.1 * draw.lognormvariate(0, 0.2)
             record = Record(
                 run_id, trial.trial_id, 0, trial.axes, trial.config(), "ok",
-                memory=Memory(draw.randrange(1 << 20, 1 << 30), 0, 1 << 28, {"parameters": 1 << 20}),
+                memory=MemoryPeaks(draw.randrange(1 << 20, 1 << 30), 0, 1 << 28, {"parameters": 1 << 20}),
                 correctness=Correctness("identical", 1.0, 0.0, 0),
             )  # fmt: skip
             for repeat in range(sweep.run.repeats):

@@ -37,14 +37,14 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RankProgram:
     """The module that each rank of a contender runs, and what is added to its environment."""
 
     program: str = "zbench.bench.contender"
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-_USUAL = Run()
+_USUAL = RankProgram()
 
 
 class Contender:
@@ -58,7 +58,7 @@ class Contender:
         size: tuple[int, ...] = (LAYERS, WIDTH),
         world: int = WORLD,
         threads: int = 1,
-        run: Run = _USUAL,
+        run: RankProgram = _USUAL,
     ) -> None:
         common = {
             **os.environ,

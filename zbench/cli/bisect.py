@@ -12,7 +12,7 @@ from zbench.cli.options import Overrides, Seed, common_flags
 from zbench.errors import ExitCode, UsageError, ZbenchError
 
 if TYPE_CHECKING:
-    from zbench.analysis.bisect import Fault, Finding, Found
+    from zbench.analysis.bisect import Bisection, Fault, Finding
     from zbench.analysis.compare import Comparison
     from zbench.analysis.measurement import Question
 
@@ -178,7 +178,7 @@ class _Probes:
         return measure(request, Settings(thresholds=PAIRED_THRESHOLDS), question)
 
 
-def _print(found: "Found", fault: "Fault") -> None:
+def _print(found: "Bisection", fault: "Fault") -> None:
     code = ExitCode.PASS if found.first_bad is not None else ExitCode.INCONCLUSIVE
     if console.state.json:
         sought = {"sought": fault.answer, "metrics": sorted(fault.metrics)}

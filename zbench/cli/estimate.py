@@ -12,7 +12,7 @@ from zbench.errors import UsageError
 from zbench.units import format_bytes
 
 if TYPE_CHECKING:
-    from zbench.estimate.result import Estimate, Outcome
+    from zbench.estimate.result import Estimate, SimulationOutcome
     from zbench.estimate.search import Limits
     from zbench.spec.expand import InvalidTrial
     from zbench.spec.sweep import SweepSpec
@@ -85,7 +85,7 @@ def command(
             console.note(f"assumed: {_ASSUMED}")
 
 
-def _is(outcome: "Outcome") -> bool:
+def _is(outcome: "SimulationOutcome") -> bool:
     from zbench.estimate.result import Estimate
 
     return isinstance(outcome, Estimate)
@@ -133,7 +133,7 @@ def _document(
 
 
 def _row(
-    trial: "TrialSpec", outcome: "Outcome", found: "Limits | None", memory: int | None
+    trial: "TrialSpec", outcome: "SimulationOutcome", found: "Limits | None", memory: int | None
 ) -> dict[str, Any]:
     from zbench.estimate.result import Estimate
 
@@ -188,7 +188,7 @@ def _print(rows: list[Any], invalid: "list[InvalidTrial]", memory: int | None) -
 
 
 def _cells(
-    trial: "TrialSpec", outcome: "Outcome", found: "Limits | None", memory: int | None
+    trial: "TrialSpec", outcome: "SimulationOutcome", found: "Limits | None", memory: int | None
 ) -> dict[str, str]:
     from zbench.estimate.result import Estimate
 
@@ -233,7 +233,7 @@ def _print_peak(trial: "TrialSpec", outcome: "Estimate") -> None:
         console.result(f"\n{outcome.flops:.4g} FLOPs a step and rank")
 
 
-def _plot(path: Path, trials: "list[TrialSpec]", found: "list[Outcome]") -> None:
+def _plot(path: Path, trials: "list[TrialSpec]", found: "list[SimulationOutcome]") -> None:
     from zbench.estimate.picture import draw
     from zbench.estimate.result import Estimate
 

@@ -16,7 +16,7 @@ from zbench.units import format_bytes
 
 if TYPE_CHECKING:
     from zbench.analysis.duration import Prediction
-    from zbench.estimate.result import Outcome
+    from zbench.estimate.result import SimulationOutcome
     from zbench.spec.axes import Axis
     from zbench.spec.expand import Expansion, InvalidTrial
     from zbench.spec.sweep import SweepSpec
@@ -74,7 +74,7 @@ def print_plan(sweep: "SweepSpec", output_dir: Path, simulated_in: Path | None =
         console.result(_duration_text(duration, len(expansion.trials)))
 
 
-def _needs(expansion: "Expansion | None", base_dir: Path | None) -> "dict[str, Outcome]":
+def _needs(expansion: "Expansion | None", base_dir: Path | None) -> "dict[str, SimulationOutcome]":
     """Return what one rank of each trial needs, by trial id; nothing without `base_dir`."""
     if base_dir is None:
         return {}
@@ -87,7 +87,7 @@ def _needs(expansion: "Expansion | None", base_dir: Path | None) -> "dict[str, O
         return {trial.trial_id: each for trial, each in zip(expansion.trials, found, strict=True)}
 
 
-def _memory_text(needed: "Outcome") -> str:
+def _memory_text(needed: "SimulationOutcome") -> str:
     from zbench.estimate.result import Estimate
 
     if not isinstance(needed, Estimate):
@@ -96,7 +96,7 @@ def _memory_text(needed: "Outcome") -> str:
     return format_bytes(needed.peak_device_bytes) + host
 
 
-def _memory_document(needed: "Outcome") -> dict[str, Any]:
+def _memory_document(needed: "SimulationOutcome") -> dict[str, Any]:
     from zbench.estimate.result import Estimate
 
     if not isinstance(needed, Estimate):
@@ -138,7 +138,7 @@ def _document(
     axes: "list[Axis]",
     expansion: "Expansion | None",
     duration: "Prediction | None",
-    needs: "dict[str, Outcome]",
+    needs: "dict[str, SimulationOutcome]",
 ) -> dict[str, Any]:
     trials = expansion.trials if expansion else []
     invalid = expansion.invalid if expansion else []
@@ -186,7 +186,7 @@ def _print_space(sweep: "SweepSpec", axes: "list[Axis]") -> None:
         console.result(f"  {axis.key}: {json.dumps(_space(axis))}")
 
 
-def _print_trials(sweep: "SweepSpec", expansion: "Expansion", needs: "dict[str, Outcome]") -> None:
+def _print_trials(sweep: "SweepSpec", expansion: "Expansion", needs: "dict[str, SimulationOutcome]") -> None:
     if console.is_terminal(sys.stdout):
         _print_table(expansion, needs)
     else:
@@ -198,7 +198,7 @@ def _print_trials(sweep: "SweepSpec", expansion: "Expansion", needs: "dict[str, 
     console.result(_summary(sweep, expansion))
 
 
-def _print_table(expansion: "Expansion", needs: "dict[str, Outcome]") -> None:
+def _print_table(expansion: "Expansion", needs: "dict[str, SimulationOutcome]") -> None:
     from rich.table import Table
 
     every: list[TrialSpec | InvalidTrial] = [*expansion.trials, *expansion.invalid]

@@ -1,5 +1,6 @@
 """`zbench show`: the results of one run, finished or under way."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +12,7 @@ from zbench.errors import UsageError
 if TYPE_CHECKING:
     from zbench.analysis.ranking import Ranking
     from zbench.record.summary import ConfigSummary
+    from zbench.spec.sweep import ObjectiveSpec
 
 
 @common_flags()
@@ -34,23 +36,17 @@ def command(
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Show the results of one run as a table, or one of its configurations in full."""
-    from zbench.analysis.overview import KeptOverview, overview_of
-    from zbench.analysis.ranking import rank
     from zbench.cli.conclusion import exit_code
-    from zbench.record.store import load_environment, load_records, resolve_run
+    from zbench.record.store import load_records, resolve_run
     from zbench.record.summary import summarize
     from zbench.report.detail import print_configuration
     from zbench.report.table import print_results
     from zbench.spec.load import recorded_objective
 
     path = resolve_run(run, output_dir)
-    kept = KeptOverview(path)
-    records = load_records(path)
-    objective = recorded_objective(path / "spec.yaml")
+    records, objective = load_records(path), recorded_objective(path / "spec.yaml")
     summaries = summarize(records)
-    if (overview := kept.load()) is None:
-        overview = kept.keep(overview_of(load_environment(path), summaries, rank(summaries, objective)))
-    ranking = overview.ranking
+    ranking = _ranking(path, summaries, objective)
     if trial == "best":
         trial = ranking.recommended or trial
     chosen = summaries if trial is None else [_named(summaries, trial)]
@@ -67,6 +63,19 @@ def command(
             print_configuration(console.rich_console(), summary, path)
 
 
+def _ranking(path: Path, summaries: "list[ConfigSummary]", objective: "ObjectiveSpec") -> "Ranking":
+    """Return the ranking that is kept beside the records; make and keep it where it is not there."""
+    from zbench.analysis.overview import KeptOverview, overview_of
+    from zbench.analysis.ranking import rank
+    from zbench.record.store import load_environment
+
+    kept = KeptOverview(path)
+    overview = kept.load()
+    if overview is None:
+        overview = kept.keep(overview_of(load_environment(path), summaries, rank(summaries, objective)))
+    return overview.ranking
+
+
 def _named(summaries: "list[ConfigSummary]", start: str) -> "ConfigSummary":
     found = [summary for summary in summaries if summary.trial_id.startswith(start)]
     if len(found) != 1:
@@ -75,7 +84,7 @@ def _named(summaries: "list[ConfigSummary]", start: str) -> "ConfigSummary":
     return found[0]
 
 
-def _document(path: Any, chosen: "list[ConfigSummary]", ranking: "Ranking", status: int) -> dict[str, Any]:
+def _document(path: Path, chosen: "list[ConfigSummary]", ranking: "Ranking", status: int) -> dict[str, Any]:
     from zbench.record.lines import jsonable
 
     return {

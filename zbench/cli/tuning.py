@@ -34,7 +34,7 @@ from zbench.spec.trial import TrialSpec
 
 if TYPE_CHECKING:  # Optuna is imported where a search begins, not with the command line
     from zbench.launch.slurm import SlurmOptions
-    from zbench.tune.session import Outcome, SearchTask
+    from zbench.tune.session import SearchOutcome, SearchTask
 
 
 def perform_search(
@@ -105,7 +105,7 @@ def _run(
     *,
     fresh: bool,
     trackers: Sequence[str] = (),
-) -> tuple["Outcome | None", Interruption | None]:
+) -> tuple["SearchOutcome | None", Interruption | None]:
     """Return what was found, or what cut it short; a fresh directory without a record does not stay."""
     from zbench.tune.session import Session
 
@@ -129,7 +129,7 @@ def _run(
         return None, error
 
 
-def _code(found: "Outcome | None", failure: Interruption | None, records: Sequence[Record]) -> ExitCode:
+def _code(found: "SearchOutcome | None", failure: Interruption | None, records: Sequence[Record]) -> ExitCode:
     """Return what a search means: without a feasible and correct configuration it has not done its job."""
     if failure is not None or found is None:
         return failure_code(failure or KeyboardInterrupt())

@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any, Self
 
-from zbench.estimate.result import Estimate, NotSimulated, Outcome
+from zbench.estimate.result import Estimate, NotSimulated, SimulationOutcome
 from zbench.spec.trial import TrialSpec
 
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -26,7 +26,7 @@ class Simulator:
         self._jobs = jobs or max(1, len(os.sched_getaffinity(0)))
         self._idle: SimpleQueue[SimulatorProcess | None] = SimpleQueue()
         self._children: list[SimulatorProcess] = []
-        self._known: dict[str, Outcome] = {}
+        self._known: dict[str, SimulationOutcome] = {}
         for _ in range(self._jobs):
             self._idle.put(None)
 
@@ -37,14 +37,14 @@ class Simulator:
         for child in self._children:
             child.close()
 
-    def of(self, trial: TrialSpec) -> Outcome:
+    def of(self, trial: TrialSpec) -> SimulationOutcome:
         """Return what one trial needs."""
         key = trial.trial_id
         if key not in self._known:
             self._known[key] = self._asked(trial)
         return self._known[key]
 
-    def each(self, trials: Sequence[TrialSpec]) -> Iterator[Outcome]:
+    def each(self, trials: Sequence[TrialSpec]) -> Iterator[SimulationOutcome]:
         """Yield what every trial needs, in their order, several simulated at once."""
         with ThreadPoolExecutor(self._jobs) as threads:
             try:
@@ -55,7 +55,7 @@ class Simulator:
                     child.close()
                 raise
 
-    def _asked(self, trial: TrialSpec) -> Outcome:
+    def _asked(self, trial: TrialSpec) -> SimulationOutcome:
         child = self._idle.get()
         try:
             if child is None:
@@ -87,7 +87,7 @@ class SimulatorProcess:
         )
         self.alive = True
 
-    def ask(self, question: dict[str, Any]) -> Outcome:
+    def ask(self, question: dict[str, Any]) -> SimulationOutcome:
         """Return the answer; that there is none, where the process ends instead."""
         into, out = self._pipes()
         line = ""

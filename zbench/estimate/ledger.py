@@ -43,7 +43,7 @@ class Allocation:
         return self.born <= moment < self.died
 
 
-class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The allocations of everything that runs inside, and the moments at which most was held."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from zbench.estimate.ledger import Allocation
 from zbench.estimate.problems import check_simulated
-from zbench.estimate.result import Estimate, Held
+from zbench.estimate.result import Estimate, HeldAllocation
 from zbench.estimate.simulate import Step, simulate
 from zbench.spec.trial import TrialSpec
 
@@ -41,7 +41,7 @@ def _phase(step: Step, moment: int) -> str:
     return next((a.phase for a in reversed(step.ledger.allocations) if a.born <= moment), "build")
 
 
-def _alive(step: Step, moment: int) -> list[Held]:
+def _alive(step: Step, moment: int) -> list[HeldAllocation]:
     """Return the largest allocations of one moment; those of one place, shape and dtype together."""
     found: Counter[tuple[str, str, tuple[int, ...], str]] = Counter()
     total: Counter[tuple[str, str, tuple[int, ...], str]] = Counter()
@@ -51,7 +51,7 @@ def _alive(step: Step, moment: int) -> list[Held]:
             found[key] += 1
             total[key] += a.nbytes
     return [
-        Held(nbytes, found[key], category, where, shape, dtype)
+        HeldAllocation(nbytes, found[key], category, where, shape, dtype)
         for key, nbytes in total.most_common(_NAMED)
         for category, where, shape, dtype in [key]
     ]

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class HeldAllocation:
     """Allocations of one place in the code that were alive at the peak."""
 
     nbytes: int
@@ -34,7 +34,7 @@ class Estimate:
     device: dict[str, int]
     host: dict[str, int]
     phase: str
-    alive: list[Held]
+    alive: list[HeldAllocation]
     traffic: dict[str, dict[str, int]]
     flops: float | None
     seconds: float
@@ -47,7 +47,7 @@ class Estimate:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """Return what `to_json` was made of."""
-        alive = [Held(**{**held, "shape": tuple(held["shape"])}) for held in value["alive"]]
+        alive = [HeldAllocation(**{**held, "shape": tuple(held["shape"])}) for held in value["alive"]]
         timeline = [(phase, held) for phase, held in value["timeline"]]
         return cls(**{**value, "alive": alive, "timeline": timeline})
 
@@ -59,4 +59,4 @@ class NotSimulated:
     reason: str
 
 
-Outcome = Estimate | NotSimulated
+SimulationOutcome = Estimate | NotSimulated

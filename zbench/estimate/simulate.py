@@ -17,7 +17,7 @@ from zbench.engine.assembly.build import Instruments as EngineInstruments
 from zbench.engine.memory.kinds import DeviceMemory, Memories, PinnedHostMemory
 from zbench.engine.protocols import Collectives, Memory, TrainingEngine
 from zbench.engine.transport.choose import Transport, grouped
-from zbench.estimate.ledger import Ledger
+from zbench.estimate.ledger import AllocationLedger
 from zbench.estimate.transport import SimulatedCrossMemory
 from zbench.estimate.values import follow, set_value, value_of
 from zbench.estimate.views import NOT_TAKEN, shortcut
@@ -36,7 +36,7 @@ WARMUP = 1
 class LedgerClock(PhaseClock):
     """Tells the ledger the phase of the step."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: AllocationLedger) -> None:
         super().__init__()
         self._ledger = ledger
 
@@ -49,7 +49,7 @@ class LedgerClock(PhaseClock):
 class LedgerHostMemory(PinnedHostMemory):
     """Host memory whose allocations the ledger counts as such."""
 
-    def __init__(self, device: torch.device, ledger: Ledger) -> None:
+    def __init__(self, device: torch.device, ledger: AllocationLedger) -> None:
         super().__init__(device)
         self._ledger = ledger
 
@@ -62,7 +62,7 @@ class LedgerHostMemory(PinnedHostMemory):
             return super().empty(numel, dtype)
 
 
-class SimulatedLedger(Ledger):  # type: ignore[no-untyped-call]
+class SimulatedLedger(AllocationLedger):  # type: ignore[no-untyped-call]
     """Over fake tensors: answers what the engine reads from them, and knows whole numbers."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -92,7 +92,7 @@ def _zero(dtype: torch.dtype) -> Any:
 class Step:
     """What one step showed: the ledger from moment `begin` to `end`, and the peak of building before it."""
 
-    ledger: Ledger
+    ledger: AllocationLedger
     begin: int
     end: int
     build_device_bytes: int
@@ -149,7 +149,7 @@ def world(rank: int, size: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-def _run(trial: TrialSpec, workload: Workload, ledger: Ledger, base_dir: Path) -> Step:
+def _run(trial: TrialSpec, workload: Workload, ledger: AllocationLedger, base_dir: Path) -> Step:
     clock, counting = LedgerClock(ledger), list[CountingCollectives]()
 
     def count(inner: Collectives) -> Collectives:

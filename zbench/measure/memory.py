@@ -21,7 +21,7 @@ from typing import Protocol
 import torch
 
 from zbench.measure.shim import SHIM, WHY_NOT, Shim
-from zbench.record.record import Memory
+from zbench.record.record import MemoryPeaks
 
 ACTIVATIONS = "activations"
 _HOST = "host_"
@@ -170,7 +170,7 @@ class StepMemory:
         while self._meter.live() > before and time.monotonic() < give_up:
             time.sleep(_PAUSE)
 
-    def summary(self, persistent: Mapping[str, int]) -> Memory:
+    def summary(self, persistent: Mapping[str, int]) -> MemoryPeaks:
         """Return the peaks, with the engine's persistent categories; the rest of the peak is `activations`.
 
         `activations` is what is neither parameter nor engine state at the peak: activations, temporaries,
@@ -180,14 +180,14 @@ class StepMemory:
         device = self._peak if self._on_cuda else max(0, self._peak - host)
         on_device = sum(persistent.values()) - host
         categories = {**persistent, ACTIVATIONS: max(0, device - on_device)}
-        return Memory(device, host, self._rss, categories, exact=self._meter.exact)
+        return MemoryPeaks(device, host, self._rss, categories, exact=self._meter.exact)
 
 
-def largest(of_ranks: list[Memory]) -> Memory:
+def largest(of_ranks: list[MemoryPeaks]) -> MemoryPeaks:
     """Return the largest figures over ranks; the categories are those of the rank with the largest device
     peak."""
     fullest = max(of_ranks, key=lambda memory: memory.peak_device_bytes or 0)
-    return Memory(
+    return MemoryPeaks(
         peak_device_bytes=fullest.peak_device_bytes,
         peak_host_bytes=max(memory.peak_host_bytes or 0 for memory in of_ranks),
         peak_rss_bytes=max(memory.peak_rss_bytes or 0 for memory in of_ranks),

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import psutil
 
-from zbench.record.record import Memory
+from zbench.record.record import MemoryPeaks
 
 _PAUSE_SECONDS = 0.1
 _ASK = ("nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits")
@@ -28,13 +28,13 @@ class TreeMemory:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 
-    def stop(self) -> Memory:
+    def stop(self) -> MemoryPeaks:
         """Return the largest figures of any one process; `tree` is the sum over all at one moment."""
         self._end.set()
         self._thread.join()
         device = self._device if self._asks_device else self._own
         host = self._own if self._asks_device else 0
-        return Memory(device, host, self._resident, {"process_tree": self._tree}, exact=False)
+        return MemoryPeaks(device, host, self._resident, {"process_tree": self._tree}, exact=False)
 
     def _watch(self) -> None:
         while not self._end.wait(_PAUSE_SECONDS):

@@ -39,7 +39,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryPeaks:
     """Peak bytes over the timed steps, the largest over ranks; `exact` is false where they were estimated."""
 
     peak_device_bytes: int | None
@@ -89,7 +89,7 @@ class Record:
     outcome: Outcome
     error: Failure | None = None
     timing: Timing | None = None
-    memory: Memory | None = None
+    memory: MemoryPeaks | None = None
     traffic: dict[str, Traffic] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     correctness: Correctness = Correctness(verdict="unchecked")

@@ -1,5 +1,6 @@
 """What all specification models share: frozen, closed to unknown keys, sizes read from text."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import (
@@ -22,15 +23,30 @@ class SpecModel(BaseModel):
 
 
 class GrownModel(SpecModel):
-    """A model with keys that came later: where they are not set they are not written, so that the identity of
-    every older trial stays what it was."""
+    """A model with keys that came later: at the value that `_later` gives them they count for no trial's ID,
+    so that the identity of every older trial stays what it was, and those that are not in `_always_written`
+    are not written either.
+    """
 
-    _later: ClassVar[tuple[str, ...]] = ()
+    _later: ClassVar[Mapping[str, object]] = {}
+    _always_written: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def identity(cls, written: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what of a written model counts for a trial's ID."""
+        return {key: value for key, value in written.items() if not cls._is_as_before(key, value)}
+
+    @classmethod
+    def _is_as_before(cls, key: str, value: object) -> bool:
+        return key in cls._later and value == cls._later[key]
 
     @model_serializer(mode="wrap")
     def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         written: dict[str, Any] = handler(self)
-        return {key: value for key, value in written.items() if value is not None or key not in self._later}
+        kept = self._always_written
+        return {
+            key: value for key, value in written.items() if key in kept or not self._is_as_before(key, value)
+        }
 
 
 def _not_boolean(value: object) -> object:

@@ -48,7 +48,10 @@ class ParamGroupSpec(SpecModel):
 class EngineSpec(GrownModel):
     """One engine configuration. Sizes are elements."""
 
-    _later = ("engine_python", "ds_config")
+    _later = dict.fromkeys(("engine_python", "ds_config", "buffer_dtype", "shard_group_size")) | {
+        "leaf_modules": []
+    }
+    _always_written = frozenset({"leaf_modules", "buffer_dtype", "shard_group_size"})
 
     engine: str = Field(
         "builtin",

@@ -14,7 +14,7 @@ MAX_THREADS = 4096
 class RunSpec(GrownModel):
     """How a trial is run and timed."""
 
-    _later = ("evaluate_every",)
+    _later = dict.fromkeys(("evaluate_every",))
 
     world_size: int = Field(1, ge=1, description="Ranks, one process each.")
     device: Literal["auto", "cpu", "cuda"] = Field(
@@ -62,7 +62,7 @@ class RunSpec(GrownModel):
 class VerifySpec(GrownModel):
     """How the timed run is checked against plain PyTorch."""
 
-    _later = ("against",)
+    _later = dict.fromkeys(("against",))
 
     mode: Literal["off", "reference", "full"] = Field(
         "full",

@@ -16,24 +16,15 @@ from zbench.spec.workload import WorkloadSpec
 NOT_IDENTITY = frozenset({"repeats", "precision", "separate", "max_repeats", "timeout", "memory_limit"})
 """Keys of `run` excluded from the trial ID: they change how often or how long a trial is measured."""
 
-_LATER_KEYS: Mapping[str, Any] = {"leaf_modules": [], "buffer_dtype": None, "shard_group_size": None}
-"""Keys of `engine` that earlier versions did not have, and the values at which a trial keeps the ID that it
-had there."""
-
 
 def config_id(config: Mapping[str, Any]) -> str:
     """Return 12 hex digits of SHA-256 over the canonical JSON of a configuration, without `NOT_IDENTITY`, and
-    without later keys that change nothing.
+    without keys that came later and change nothing (`GrownModel`).
     """
     run = {key: value for key, value in config["run"].items() if key not in NOT_IDENTITY}
-    engine = {key: value for key, value in config["engine"].items() if _matters(key, value)}
-    shaping = {**config, "run": run, "engine": engine}
+    shaping = {**config, "run": RunSpec.identity(run), "engine": EngineSpec.identity(config["engine"])}
     canonical = json.dumps(shaping, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
-
-
-def _matters(key: str, value: Any) -> bool:
-    return key not in _LATER_KEYS or value != _LATER_KEYS[key]
 
 
 class TrialSpec(SpecModel):

@@ -11,7 +11,7 @@ from zbench.spec.command import StepTimesSpec
 class DataSpec(GrownModel):
     """Where micro-batches come from: exactly one of `text`, `synthetic` and `dataset`."""
 
-    _later = ("dataset",)
+    _later = dict.fromkeys(("dataset",))
 
     text: str | None = Field(
         None, min_length=1, description="A file whose bytes are the tokens; relative to the sweep file."
@@ -38,7 +38,7 @@ class DataSpec(GrownModel):
 class WorkloadSpec(GrownModel):
     """The model, its data and the size of one micro-batch on one rank."""
 
-    _later = ("loss", "global_batch_size", "command", "step_times", "checkpoint")
+    _later = dict.fromkeys(("loss", "global_batch_size", "command", "step_times", "checkpoint"))
 
     model: str = Field(
         "gpt",

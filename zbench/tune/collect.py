@@ -10,7 +10,7 @@ from zbench.spec.dump import sweep_document
 from zbench.spec.expand import expand
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
-from zbench.tune.ledger import Entry, Ledger
+from zbench.tune.ledger import Ledger, LedgerEntry
 from zbench.tune.space import Point, Space
 
 _MOST_INVALID = 1000
@@ -24,7 +24,7 @@ def gather(ledger: Ledger, directory: RunDirectory) -> list[Record]:
 
 def gather_elsewhere(ledger: Ledger, directory: RunDirectory, sweep: SweepSpec) -> list[Path]:
     """Write the records of other kinds of machines into run directories beside this one; return these."""
-    kinds: dict[str, list[Entry]] = {}
+    kinds: dict[str, list[LedgerEntry]] = {}
     for entry in ledger.entries():
         if entry.host != ledger.worker.fingerprint and entry.records:
             kinds.setdefault(entry.host, []).append(entry)
@@ -84,7 +84,7 @@ def _point_of(record: Record, space: Space) -> Point | None:
     return None
 
 
-def _append(entries: Sequence[Entry], directory: RunDirectory) -> list[Record]:
+def _append(entries: Sequence[LedgerEntry], directory: RunDirectory) -> list[Record]:
     new = []
     for entry in entries:
         for record in entry.records:

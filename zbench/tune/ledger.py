@@ -42,7 +42,7 @@ class Ticket:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """What the study holds of one point. `host` is the fingerprint of the machine kind that ran it."""
 
     number: int
@@ -65,14 +65,14 @@ class Ledger:
     ) -> None:
         self._study, self._space, self._scorer = study, space, scorer
         self._claims, self.worker = claims, worker
-        self._ended: dict[int, Entry] = {}
+        self._ended: dict[int, LedgerEntry] = {}
 
     @property
     def name(self) -> str:
         """Return the study's name."""
         return self._study.study_name
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LedgerEntry]:
         """Return every point that runs or ran, in the order in which they were begun."""
         return [
             self._entry(t)
@@ -159,14 +159,16 @@ class Ledger:
     def _count(self, state: TrialState) -> int:
         return len(self._study.get_trials(deepcopy=False, states=(state,)))
 
-    def _entry(self, trial: FrozenTrial) -> Entry:
+    def _entry(self, trial: FrozenTrial) -> LedgerEntry:
         if trial.number in self._ended:
             return self._ended[trial.number]
         attributes = trial.user_attrs
         records = tuple(lines.decode(value, "study") for value in attributes.get("records", ()))
         score: Score | None = self._scorer.score(records) if trial.state in _ENDED else None
         observation = Observation(attributes["point"], score, attributes.get("notes", {}))
-        entry = Entry(trial.number, attributes["point"], attributes.get("host", ""), observation, records)
+        entry = LedgerEntry(
+            trial.number, attributes["point"], attributes.get("host", ""), observation, records
+        )
         if score is not None:
             self._ended[trial.number] = entry
         return entry

@@ -3,12 +3,12 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from zbench.estimate.result import Estimate, Outcome
+from zbench.estimate.result import Estimate, SimulationOutcome
 from zbench.record.record import Record
 from zbench.spec.trial import TrialSpec
 from zbench.units import format_bytes
 
-Ask = Callable[[TrialSpec], Outcome]
+Ask = Callable[[TrialSpec], SimulationOutcome]
 _AGREES = 0.01
 """A larger difference of the simulated peak from the measured one is told."""
 _SAFETY = 1.1

@@ -9,10 +9,12 @@ from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary, obstacles, summarize
 from zbench.spec.sweep import ObjectiveSpec
 from zbench.tune.objective import Scorer
-from zbench.tune.session import Outcome
+from zbench.tune.session import SearchOutcome
 
 
-def search_document(outcome: Outcome, objective: ObjectiveSpec, records: Iterable[Record]) -> dict[str, Any]:
+def search_document(
+    outcome: SearchOutcome, objective: ObjectiveSpec, records: Iterable[Record]
+) -> dict[str, Any]:
     """Return the findings as plain JSON values; `nearest_miss` is null where there is a best.
 
     Whether the best is one is said by the ranking that a sweep uses, over all records: `separated` from all

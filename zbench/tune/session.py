@@ -46,7 +46,7 @@ from zbench.tune.storage import (
     reaching,
     relational_storage,
 )
-from zbench.tune.study import Search, Setup
+from zbench.tune.study import Search, StudySetup
 from zbench.tune.warm_start import priors_from
 
 
@@ -80,7 +80,7 @@ class SearchTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class SearchOutcome:
     """What a search found. `front`: trial ids that nothing beats in every objective, best first."""
 
     final: Final
@@ -103,7 +103,7 @@ class Session:
         with reaching(task.storage or ""):
             self._ledger = self._open()
 
-    def run(self) -> Outcome:
+    def run(self) -> SearchOutcome:
         """Search, collect, measure the leaders again, and say what was found."""
         sweep = self._task.sweep
         with reaching(self._task.storage or ""), Simulator(self._task.base_dir, jobs=1) as simulator:
@@ -121,7 +121,7 @@ class Session:
             gather(self._ledger, self._directory)
             record_invalid(self._space, self._directory)
             if self._task.is_worker:
-                return Outcome(Final(None), reason, self._ledger.name)
+                return SearchOutcome(Final(None), reason, self._ledger.name)
             elsewhere = gather_elsewhere(self._ledger, self._directory, sweep)
             history = [entry.observation for entry in self._ledger.entries() if self._is_mine(entry.host)]
         final = settle(
@@ -133,7 +133,9 @@ class Session:
         )
         shutil.rmtree(self._directory.path / "references", ignore_errors=True)
         shares = importance(history, self._space, self._scorer.directions[0])
-        return Outcome(final, reason, self._ledger.name, self._front(), shares, search.hopeless, elsewhere)
+        return SearchOutcome(
+            final, reason, self._ledger.name, self._front(), shares, search.hopeless, elsewhere
+        )
 
     def began(self, trial: TrialSpec) -> None:
         """A trial begins."""
@@ -172,7 +174,7 @@ class Session:
         self._tell(TrialFinished(trial, record, time.monotonic() - began, 0))
         return record
 
-    def _setup(self, simulator: Simulator) -> Setup:
+    def _setup(self, simulator: Simulator) -> StudySetup:
         search = self._task.sweep.search
         stopper = stopper_of(search, self._scorer, len(self._space.axes))
         trials = stopper.budget.trials or search.trials
@@ -182,7 +184,7 @@ class Session:
         )
         for remark in remarks:
             self._tell(Notice(remark))
-        return Setup(
+        return StudySetup(
             self._space,
             self._scorer,
             make_proposer(

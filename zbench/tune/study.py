@@ -11,7 +11,7 @@ from zbench.launch.progress import Watch
 from zbench.record.record import Failure, Record
 from zbench.spec.trial import TrialSpec
 from zbench.tune.history import Observation, Score
-from zbench.tune.ledger import Entry, Ledger, Ticket
+from zbench.tune.ledger import Ledger, LedgerEntry, Ticket
 from zbench.tune.memory import Ask, too_large, with_simulated
 from zbench.tune.objective import Scorer
 from zbench.tune.prune import pruner, work_per_step
@@ -42,7 +42,7 @@ class Listener(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Setup:
+class StudySetup:
     """How to search. `priors` are observations of earlier results: they teach, but are no results. simulate:
     says what a trial needs; without it none is left out.
     """
@@ -70,7 +70,7 @@ class Knowledge:
 class Search:
     """One process's part in a study."""
 
-    def __init__(self, setup: Setup, ledger: Ledger, evaluate: Evaluate, listener: Listener) -> None:
+    def __init__(self, setup: StudySetup, ledger: Ledger, evaluate: Evaluate, listener: Listener) -> None:
         self._setup, self._ledger = setup, ledger
         self._evaluate, self._listener = evaluate, listener
         self._known = Knowledge()
@@ -106,7 +106,7 @@ class Search:
                 return self._exhausted()
             self._try(proposal, entries)
 
-    def _propose(self, entries: Sequence[Entry], history: Sequence[Observation]) -> Proposal | None:
+    def _propose(self, entries: Sequence[LedgerEntry], history: Sequence[Observation]) -> Proposal | None:
         taken = {point_key(entry.point) for entry in entries} | self._refused
         earlier = _best_first(self._setup.priors, self._setup.scorer)[:_PRIORS_FIRST]
         for point in [*self._setup.space.included, *earlier]:
@@ -122,7 +122,7 @@ class Search:
             self._known.hopeless[point_key(proposal.point)] = reason
         return self._setup.proposer.propose(history, taken) if self._setup.every_point else None
 
-    def _try(self, proposal: Proposal, entries: Sequence[Entry]) -> None:
+    def _try(self, proposal: Proposal, entries: Sequence[LedgerEntry]) -> None:
         trial = self._setup.space.trial(proposal.point)
         assert isinstance(trial, TrialSpec)
         ticket = self._ledger.begin(proposal.point, trial.trial_id, proposal.notes)
@@ -145,7 +145,7 @@ class Search:
             left = trials - sum(map(_costs, self._ledger.entries())) if trials is not None else 0
             self._listener.ended(trial, [record], time.monotonic() - began, max(0, left))
 
-    def _run(self, trial: TrialSpec, ticket: Ticket, entries: Sequence[Entry]) -> Record:
+    def _run(self, trial: TrialSpec, ticket: Ticket, entries: Sequence[LedgerEntry]) -> Record:
         failure = self._known.implied.failure(trial) if self._setup.imply_oom else None
         if failure is not None:
             return not_run(trial, failure)
@@ -159,7 +159,7 @@ class Search:
     def _begun_before(self, ticket: Ticket) -> int:
         return sum(_costs(entry) for entry in self._ledger.entries() if entry.number < ticket.trial.number)
 
-    def _learn(self, entries: Sequence[Entry]) -> None:
+    def _learn(self, entries: Sequence[LedgerEntry]) -> None:
         """Take in records that are new, of machines of this kind only."""
         for entry in entries:
             if entry.running or entry.number in self._known.seen:
@@ -178,7 +178,7 @@ class Search:
             return None
         return too_large(ask, trial, self._limit)
 
-    def _best_rate(self, entries: Sequence[Entry]) -> float | None:
+    def _best_rate(self, entries: Sequence[LedgerEntry]) -> float | None:
         """Return work per second of the fastest feasible trial so far on this kind of machine."""
         rates = []
         for entry in entries:
@@ -201,12 +201,12 @@ def not_run(trial: TrialSpec, failure: Failure) -> Record:
     return Record("", trial.trial_id, 0, trial.axes, trial.config(), "oom", failure)
 
 
-def _costs(entry: Entry) -> bool:
+def _costs(entry: LedgerEntry) -> bool:
     """Whether a point took a place in the budget: all but those that were recorded without being run."""
     return not any(record.error is not None and record.error.kind == IMPLIED for record in entry.records)
 
 
-def _memory_limit(setup: Setup) -> float | None:
+def _memory_limit(setup: StudySetup) -> float | None:
     """Return the tightest bound on device bytes that a trial must meet, or None."""
     bounds = [
         c.bound for c in setup.scorer.constraints if c.metric == "peak_device_bytes" and "<" in c.operator

@@ -21,7 +21,7 @@ from torch import Tensor
 from zbench.errors import UsageError
 from zbench.measure.tree import TreeMemory
 from zbench.peers.extensions import remove_abandoned_locks
-from zbench.record.record import Correctness, Memory, Timing
+from zbench.record.record import Correctness, MemoryPeaks, Timing
 from zbench.spec.accumulation import accumulation
 from zbench.spec.command import names_of, rendered, values_of, words
 from zbench.spec.deepspeed import to_deepspeed
@@ -46,11 +46,11 @@ class CommandFailedError(Exception):
 
 
 @dataclass(slots=True)
-class Run:
+class ScriptRun:
     """What one run of a command left: seconds of each step, memory, and where its output is."""
 
     seconds: list[float]
-    memory: Memory
+    memory: MemoryPeaks
     values: dict[str, Any]
 
 
@@ -109,7 +109,7 @@ def run_once(
     on_step: Callable[[int, float], None],
     *,
     perturbed: bool = False,
-) -> Run:
+) -> ScriptRun:
     """Run the command of a trial to its end. scratch: gets its files. on_step: told each step on the console.
 
     UsageError where the command cannot start or tells no step times; MemoryError where it says that it ran
@@ -136,7 +136,7 @@ def run_once(
     file = spec.step_times.jsonl
     path = None if file is None else base_dir / rendered(file, values)
     seconds = console.all() if path is None else list(seconds_in(path, spec.step_times.seconds))
-    return Run(_measured(trial, seconds), figures, values)
+    return ScriptRun(_measured(trial, seconds), figures, values)
 
 
 def _prepared(trial: TrialSpec, scratch: Path) -> dict[str, Any]:
@@ -267,11 +267,11 @@ def _timing(trial: TrialSpec, seconds: list[float]) -> Timing:
     return Timing(seconds, median, samples * spec.sequence_length / median, samples / median)
 
 
-def _weights(trial: TrialSpec, done: Run) -> dict[str, Tensor]:
+def _weights(trial: TrialSpec, done: ScriptRun) -> dict[str, Tensor]:
     return read_weights(Path(rendered(str(trial.workload.checkpoint), done.values)))
 
 
-def _judged(job: RankJob, trial: TrialSpec, done: Run) -> Judgement:
+def _judged(job: RankJob, trial: TrialSpec, done: ScriptRun) -> Judgement:
     if trial.workload.checkpoint is None:
         said = "not verified: the command saves nothing to judge; name it as workload.checkpoint"
         return Judgement(Correctness("unchecked"), [said] if trial.verify.mode != "off" else [])

@@ -16,7 +16,7 @@ from zbench.tune.identity import StudyIdentity, Worker
 from zbench.tune.ledger import Ledger, open_study
 from zbench.tune.samplers import make_proposer
 from zbench.tune.stop import Stopper, stopper_of
-from zbench.tune.study import Search, Setup
+from zbench.tune.study import Search, StudySetup
 
 from .grid import Grid, slowed
 
@@ -52,7 +52,7 @@ def play(grid: Grid, spec: SearchSpec, *, noise: float = 0.0, within: float | No
     study = open_study(InMemoryStorage(), "replay", StudyIdentity(grid.space.sweep), scorer)
     ledger = Ledger(study, grid.space, scorer, MemoryClaims(), Worker.here("replay"))
     proposer = make_proposer(grid.space, spec.method, scorer.directions, seed=spec.seed, trials=spec.trials)
-    setup = Setup(grid.space, scorer, proposer, _stopper(grid, spec, within))
+    setup = StudySetup(grid.space, scorer, proposer, _stopper(grid, spec, within))
     try:
         return Played(ran, Search(setup, ledger, evaluate, _Deaf()).run())
     except FoundError:

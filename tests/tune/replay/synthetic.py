@@ -9,7 +9,7 @@ import math
 import random
 from typing import Any
 
-from zbench.record.record import Correctness, Failure, Memory, Record, Timing
+from zbench.record.record import Correctness, Failure, MemoryPeaks, Record, Timing
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.sweep import SweepSpec
 from zbench.tune.space import Space
@@ -96,7 +96,7 @@ class Machine:
         seconds = self.milliseconds(point) * (1 + self._random.gauss(0, 0.01)) / 1000
         rate = 128 * point["micro_batch_size"] * point["gradient_accumulation_steps"] * 2 / seconds
         timing = Timing([seconds] * 4, seconds, rate, rate / 128)
-        memory = Memory(self.bytes(point), 0, self.bytes(point))
+        memory = MemoryPeaks(self.bytes(point), 0, self.bytes(point))
         known: dict[str, Any] = {"run_id": "synthetic", "trial_id": f"{index:012x}", "repeat": 0}
         known |= {"axes": point, "config": {}}
         if index % 17 == 5:

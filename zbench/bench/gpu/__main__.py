@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 
 from zbench.bench.gpu import page
-from zbench.bench.gpu.outcome import Outcome, Place
+from zbench.bench.gpu.outcome import PartOutcome, Place
 from zbench.bench.gpu.parts import PARTS, ROOT, Part
 
 MINUTES = 25.0
@@ -54,22 +54,22 @@ def main() -> int:
     return int(any(outcome.status != "passed" for outcome in outcomes.values()))
 
 
-def _run_all(parts: list[Part], place: Place, minutes: float, since: float) -> dict[str, Outcome]:
+def _run_all(parts: list[Part], place: Place, minutes: float, since: float) -> dict[str, PartOutcome]:
     deadline = time.monotonic() + 60 * minutes - _TO_END - max(0.0, time.time() - since)
-    found: dict[str, Outcome] = {}
+    found: dict[str, PartOutcome] = {}
     for part in parts:
         known, left = _known(part, place), deadline - time.monotonic()
         if known.status == "passed":
             found[part.name] = known
         elif left < min(30, part.seconds):
-            found[part.name] = Outcome("missing", f"the {minutes:g} minutes were over: run it again")
+            found[part.name] = PartOutcome("missing", f"the {minutes:g} minutes were over: run it again")
         else:
             print(f"{part.name}: {part.shows}", file=sys.stderr, flush=True)
             found[part.name] = _run_apart(part, place, min(left, part.seconds))
     return found
 
 
-def _run_apart(part: Part, place: Place, seconds: float) -> Outcome:
+def _run_apart(part: Part, place: Place, seconds: float) -> PartOutcome:
     """Run a part in a process of its own, so that no part's crash is another's; keep its result."""
     command = [sys.executable, "-m", "zbench.bench.gpu", "--part", part.name, "--out", str(place.out)]
     command += ["--device", place.device, *(["--tiny"] if place.tiny else [])]
@@ -90,9 +90,9 @@ def _run_apart(part: Part, place: Place, seconds: float) -> Outcome:
     outcome = _known(part, place)
     if not _file(part, place).exists():
         last = (log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
-        outcome = Outcome("failed", f"{ended}: {last[:200]}")
+        outcome = PartOutcome("failed", f"{ended}: {last[:200]}")
         if cut:
-            outcome = Outcome("missing", f"{ended}, which were left: run it again")
+            outcome = PartOutcome("missing", f"{ended}, which were left: run it again")
     outcome = replace(outcome, seconds=round(time.monotonic() - begin, 1))
     outcome.save(_file(part, place))
     return outcome
@@ -103,12 +103,12 @@ def _run_here(part: Part, place: Place) -> int:
     return 0
 
 
-def _known(part: Part, place: Place) -> Outcome:
+def _known(part: Part, place: Place) -> PartOutcome:
     """Return what a part has left here, or that it has not been run."""
     try:
-        return Outcome.load(_file(part, place))
+        return PartOutcome.load(_file(part, place))
     except (OSError, ValueError, TypeError, KeyError):
-        return Outcome("missing", "not run yet")
+        return PartOutcome("missing", "not run yet")
 
 
 def _file(part: Part, place: Place) -> Path:

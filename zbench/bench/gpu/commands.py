@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from zbench.bench.gpu.outcome import Outcome, Place
+from zbench.bench.gpu.outcome import PartOutcome, Place
 
 GOOD = ("identical", "equivalent")
 COLUMNS = ("configuration", "outcome", "median step, ms", "tokens / s", "peak device MiB", "verdict")
@@ -30,7 +30,7 @@ def document(*arguments: str, python: str = sys.executable) -> dict[str, Any]:
 
 def sweep(
     file: Path, place: Place, name: str, *, sets: Sequence[str] = (), python: str = sys.executable
-) -> Outcome:
+) -> PartOutcome:
     """Run each configuration of a sweep file once on the device: every trial ok, every verdict good.
 
     A run of an earlier attempt is resumed, so configurations that were measured then are not run again.
@@ -48,13 +48,13 @@ def sweep(
     return _judged(found["trials"])
 
 
-def _judged(trials: Sequence[dict[str, Any]]) -> Outcome:
+def _judged(trials: Sequence[dict[str, Any]]) -> PartOutcome:
     rows = [COLUMNS, *(_row(trial) for trial in trials)]
     counted = [t for t in trials if t["outcome"] != "invalid"]
     bad = [t for t in counted if t["outcome"] != "ok" or _verdict(t) not in (*GOOD, "unchecked")]
     checked = sum(_verdict(t) in GOOD for t in counted)
     says = f"{len(counted) - len(bad)} of {len(counted)} trials ok, {checked} of them identical or equivalent"
-    return Outcome("failed" if bad or not counted else "passed", says, rows)
+    return PartOutcome("failed" if bad or not counted else "passed", says, rows)
 
 
 def _verdict(trial: dict[str, Any]) -> str:

@@ -10,14 +10,14 @@ import sys
 from contextlib import closing
 from typing import Any
 
-from zbench.bench.gpu.outcome import Outcome, Place
-from zbench.bench.turns import Contender, Run
+from zbench.bench.gpu.outcome import PartOutcome, Place
+from zbench.bench.turns import Contender, RankProgram
 
 TINY, WHOLE = (1, 64, 1, 16), (16, 2048, 2, 1024)  # layers, width, micro-batch, length
 COLUMNS = ["memory", "CUDA graphs", "rank", "peak MiB", "partition + buckets MiB", "median step, ms"]
 
 
-def run(place: Place) -> Outcome:
+def run(place: Place) -> PartOutcome:
     """Train each kind, one after another: two ranks of it fill the card."""
     rows, peaks = [COLUMNS], {}
     kinds = [("released", False), ("held", False)] + [("released", True)] * (place.device == "cuda")
@@ -31,7 +31,7 @@ def run(place: Place) -> Outcome:
         peaks[mode, graphs] = max(a["peak_bytes"] for a in answers)
     saved = peaks["held", False] - peaks["released", False]
     good = saved > 0 or place.tiny
-    return Outcome("passed" if good else "failed", f"released holds {saved / 2**20:.1f} MiB less", rows)
+    return PartOutcome("passed" if good else "failed", f"released holds {saved / 2**20:.1f} MiB less", rows)
 
 
 def _train(place: Place, mode: str, *, graphs: bool) -> list[dict[str, Any]]:
@@ -42,7 +42,7 @@ def _train(place: Place, mode: str, *, graphs: bool) -> list[dict[str, Any]]:
         **({"BESIDE": str(1 << 20)} if place.tiny else {}),
     }
     size = TINY if place.tiny else WHOLE
-    run = Run("zbench.bench.lifetimes", environment)
+    run = RankProgram("zbench.bench.lifetimes", environment)
     with closing(Contender(mode, sys.executable, size=size, run=run)) as contender:
         contender.go(1 if place.tiny else 3)
         return contender.go(1 if place.tiny else 5)

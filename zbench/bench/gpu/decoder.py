@@ -9,7 +9,7 @@ import torch
 
 import zbench.measure.shim
 from zbench.bench.gpu.commands import sweep
-from zbench.bench.gpu.outcome import Outcome, Place
+from zbench.bench.gpu.outcome import PartOutcome, Place
 from zbench.bench.training import random_tokens, seeded_gpt
 from zbench.engine import build_engine
 from zbench.measure.memory import StepMemory, choose_meter
@@ -63,7 +63,7 @@ def _document(place: Place, name: str, include: list[dict[str, Any]]) -> dict[st
     }
 
 
-def run(place: Place) -> Outcome:
+def run(place: Place) -> PartOutcome:
     """Compare the peak with the allocator's own, then run the sweeps."""
     unequal = [says for row in PEAK_ROWS if (says := peaks_differ(place, row))]
     outcomes = [_swept(place, decoder_sweep(place), sys.executable)]
@@ -74,7 +74,7 @@ def run(place: Place) -> Outcome:
     told.append("; ".join(unequal) or "peaks are the allocator's own to the byte")
     rows = [*outcomes[0].rows, *(row for o in outcomes[1:] for row in o.rows[1:])]
     good = not unequal and outcomes[0].status == "passed"  # a peer's failure is in its row
-    return Outcome("passed" if good else "failed", "; ".join(told), rows)
+    return PartOutcome("passed" if good else "failed", "; ".join(told), rows)
 
 
 def deepspeed_python(place: Place) -> str | None:
@@ -88,7 +88,7 @@ def deepspeed_python(place: Place) -> str | None:
     return sys.executable
 
 
-def _swept(place: Place, document: dict[str, Any], python: str) -> Outcome:
+def _swept(place: Place, document: dict[str, Any], python: str) -> PartOutcome:
     file = place.out / f"{document['name']}-sweep.json"
     file.write_text(json.dumps(document, indent=1), encoding="utf-8")
     return sweep(file, place, document["name"], python=python)

@@ -8,7 +8,7 @@ from zbench.bench.gpu.decoder import deepspeed_python
 from zbench.bench.gpu.outcome import Place
 from zbench.bench.speculative import Setup
 from zbench.bench.training import CLIP
-from zbench.bench.turns import Contender, Figures, Run, take_turns
+from zbench.bench.turns import Contender, Figures, RankProgram, take_turns
 
 OURS = {
     "zbench, stage 3, speculative": "zbench-3-offload-speculative",
@@ -47,5 +47,5 @@ def _contender(mode: str, python: str | None, setup: Setup) -> Contender:
     threads = os.cpu_count() or 1 if setup.device == "cuda" else 1
     environment = {"DEVICE": setup.device, "DTYPE": setup.dtype, "DS_ACCELERATOR": setup.device}
     size = (setup.layers, setup.width, setup.batch, setup.length)
-    run = Run(environment=environment)
+    run = RankProgram(environment=environment)
     return Contender(mode, python or sys.executable, size=size, world=1, threads=threads, run=run)

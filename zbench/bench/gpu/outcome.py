@@ -37,7 +37,7 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PartOutcome:
     """status: `passed` also where a bar is missed; the page says so. says: one line. rows: a table, its
     first row the names of the columns.
     """
@@ -55,7 +55,7 @@ class Outcome:
         os.replace(draft, file)
 
     @classmethod
-    def load(cls, file: Path) -> "Outcome":
+    def load(cls, file: Path) -> "PartOutcome":
         """Read what `save` wrote; OSError or ValueError where it is not that."""
         known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return cls(**{**known, "bars": tuple(Bar(**bar) for bar in known["bars"])})

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from zbench.bench.gpu.outcome import Bar, Outcome
+from zbench.bench.gpu.outcome import Bar, PartOutcome
 
 
 def folder_name(device: str) -> str:
@@ -11,7 +11,7 @@ def folder_name(device: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
 
 
-def summary(outcomes: Mapping[str, Outcome]) -> str:
+def summary(outcomes: Mapping[str, PartOutcome]) -> str:
     """Return a line for each part, and how many passed, failed and are missing."""
     width = max(len(name) for name in outcomes)
     lines = [f"{name:{width}}  {o.status:7}  {o.says}{_missed(o.bars)}" for name, o in outcomes.items()]
@@ -19,7 +19,7 @@ def summary(outcomes: Mapping[str, Outcome]) -> str:
     return "\n".join([*lines, ", ".join(f"{count} {status}" for status, count in counts.items())])
 
 
-def text(device: str, outcomes: Mapping[str, Outcome]) -> str:
+def text(device: str, outcomes: Mapping[str, PartOutcome]) -> str:
     """Return the page as Markdown."""
     lines = [
         f"# {device}",

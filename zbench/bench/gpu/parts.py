@@ -12,7 +12,7 @@ from typing import Any
 
 from zbench.bench.gpu import compiled, decoder, superoffload
 from zbench.bench.gpu.commands import call, sweep
-from zbench.bench.gpu.outcome import Bar, Outcome, Place
+from zbench.bench.gpu.outcome import Bar, PartOutcome, Place
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
 
@@ -29,26 +29,30 @@ class Part:
     name: str
     shows: str
     seconds: int
-    run: Callable[[Place], Outcome]
+    run: Callable[[Place], PartOutcome]
     goes_on: bool = False
 
 
-def build(place: Place) -> Outcome:
+def build(place: Place) -> PartOutcome:
     """Whether the CUDA kernels were built and can be used."""
     from zbench.engine.adam import cuda_unavailable_reason
 
     reason = cuda_unavailable_reason()
     if reason is None:
-        return Outcome("passed", "the CUDA kernels are usable")
+        return PartOutcome("passed", "the CUDA kernels are usable")
     if place.device == "cpu":
-        return Outcome("passed", f"not asked for on a CPU: {reason}")
-    return Outcome("missing", f"{reason}; put nvcc on PATH and install again (torch's AdamW is used instead)")
+        return PartOutcome("passed", f"not asked for on a CPU: {reason}")
+    return PartOutcome(
+        "missing", f"{reason}; put nvcc on PATH and install again (torch's AdamW is used instead)"
+    )
 
 
-def tests(place: Place) -> Outcome:
+def tests(place: Place) -> PartOutcome:
     """Every test that is marked `cuda`; on a CPU they are only collected."""
     if not (ROOT / "tests").is_dir() or importlib.util.find_spec("pytest") is None:
-        return Outcome("missing", "the tests are in a checkout of the project, with pip install -e '.[test]'")
+        return PartOutcome(
+            "missing", "the tests are in a checkout of the project, with pip install -e '.[test]'"
+        )
     command = [sys.executable, "-m", "pytest", "-m", "cuda", "-q", "-p", "no:cacheprovider", "tests/engine"]
     if place.device == "cpu":
         command.append("--collect-only")
@@ -56,33 +60,33 @@ def tests(place: Place) -> Outcome:
     lines = done.stdout.strip().splitlines() or ["pytest printed nothing"]
     (place.out / "tests.log").write_text(done.stdout, encoding="utf-8")
     passed = re.search(r"(\d+) passed", lines[-1]) or place.device == "cpu"
-    return Outcome("passed" if done.returncode == 0 and passed else "failed", lines[-1])
+    return PartOutcome("passed" if done.returncode == 0 and passed else "failed", lines[-1])
 
 
-def adam(place: Place) -> Outcome:
+def adam(place: Place) -> PartOutcome:
     """The update against the card's copy rate and torch's fused AdamW."""
     sizes = "1k" if place.tiny else "100M,500M,1B,2B"
     out = place.out / "adam-tables"
     flags = ["--sizes", sizes, "--rounds", "3" if place.tiny else "9", "--device", place.device]
     done = call("bench", "adam", *flags, "--out", str(out), "-q")
     if done.returncode != 0:
-        return Outcome("failed", f"zbench bench adam ended with {done.returncode}")
+        return PartOutcome("failed", f"zbench bench adam ended with {done.returncode}")
     found: dict[str, Any] = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
     bars = [Bar(b["says"], round(b["ratio"], 3), b["least"], most=False) for b in found["bars"]]
     rows = [["table", "parameters", "contender", "median, ms"]]
     for table in found["tables"]:
         for name, seconds in table["median_seconds"].items():
             rows.append([table["table"], f"{table['numel']:,}", name, f"{seconds * 1e3:.3f}"])
-    return Outcome("passed", f"{len(found['tables'])} tables", rows, bars)
+    return PartOutcome("passed", f"{len(found['tables'])} tables", rows, bars)
 
 
-def shipped(name: str) -> Callable[[Place], Outcome]:
+def shipped(name: str) -> Callable[[Place], PartOutcome]:
     """Return what runs one of `sweeps/` end to end."""
 
-    def run(place: Place) -> Outcome:
+    def run(place: Place) -> PartOutcome:
         file = ROOT / "sweeps" / f"{name}.yaml"
         if not file.exists():
-            return Outcome("missing", f"{file} is not there: run in a checkout of the project")
+            return PartOutcome("missing", f"{file} is not there: run in a checkout of the project")
         return sweep(file, place, name, sets=_smallest(file) if place.tiny else ())
 
     return run

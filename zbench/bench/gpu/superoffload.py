@@ -13,7 +13,7 @@ from typing import Any
 from torch.profiler import ProfilerActivity, profile
 
 from zbench.bench.gpu import offload_peers
-from zbench.bench.gpu.outcome import Bar, Outcome, Place
+from zbench.bench.gpu.outcome import Bar, PartOutcome, Place
 from zbench.bench.speculative import BARS, LIMITS, PHASES, Setup, make_engine, measure, medians, one_step
 from zbench.engine.speculative import Speculative
 from zbench.engine.speculative.worker import Interval
@@ -23,7 +23,7 @@ TINY = Setup(layers=1, width=64, length=32)
 WHOLE = Setup(layers=12, width=1536, length=1024, batch=8, dtype="bfloat16", device="cuda", threads="auto")
 
 
-def run(place: Place) -> Outcome:
+def run(place: Place) -> PartOutcome:
     """Measure the schedules, then DeepSpeed's beside ours, then trace one speculative step."""
     setup = TINY if place.tiny else WHOLE
     if place.device != setup.device and not place.tiny:
@@ -45,7 +45,7 @@ def run(place: Place) -> Outcome:
     rows += offload_peers.rows(place, setup, 1 if place.tiny else 6)
     under, whole = trace(setup, place.out / "superoffload-trace.json.gz")
     says = f"{under:.2f} of {whole:.2f} ms of CPU updates ran under backward; superoffload-trace.json.gz"
-    return Outcome("passed", says, rows, bars)
+    return PartOutcome("passed", says, rows, bars)
 
 
 def trace(setup: Setup, file: Path) -> tuple[float, float]:

@@ -26,7 +26,7 @@ _ROW, _TALL_ROW, _AXIS = 46, 58, 34
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ChartRow:
     """One row of a chart: long and short label, the figure at its right, and the text shown on hover."""
 
     label: str
@@ -38,7 +38,7 @@ class Row:
 class Stack:
     """A row's parts by name, for one bar or two (device memory above host memory)."""
 
-    row: Row
+    row: ChartRow
     parts: Mapping[str, float]
     second: Mapping[str, float] | None = None
 
@@ -85,7 +85,7 @@ def throughput_against_memory(points: Sequence[Point], memory: str, limit: float
     )
 
 
-def step_times(rows: Sequence[tuple[Row, Sequence[float]]]) -> Picture:
+def step_times(rows: Sequence[tuple[ChartRow, Sequence[float]]]) -> Picture:
     """Return the step times (seconds): steps as dots, the middle half as a band, the median as a line."""
     unit = scales.second_unit([seconds for _, samples in rows for seconds in samples])
     medians = [statistics.median(samples) for _, samples in rows]

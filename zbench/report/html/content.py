@@ -9,7 +9,7 @@ from zbench.analysis.ranking import Ranking
 from zbench.analysis.trials import Source
 from zbench.record.summary import ConfigSummary, obstacles
 from zbench.report.html import charts, intervals
-from zbench.report.html.charts import Row, Stack
+from zbench.report.html.charts import ChartRow, Stack
 from zbench.report.html.drawing import Picture
 from zbench.report.html.front import Point
 from zbench.report.labels import label, short_label
@@ -153,9 +153,9 @@ def phase_rows(summaries: Iterable[ConfigSummary]) -> list[Breakdown]:
     return found
 
 
-def row_of(summary: ConfigSummary, objective: ObjectiveSpec) -> Row:
+def row_of(summary: ConfigSummary, objective: ObjectiveSpec) -> ChartRow:
     """Return the labels and the hover text of a configuration's row."""
-    return Row(label(summary), short_label(summary), hover_text(summary, objective))
+    return ChartRow(label(summary), short_label(summary), hover_text(summary, objective))
 
 
 def hover_text(summary: ConfigSummary, objective: ObjectiveSpec) -> str:

@@ -33,7 +33,7 @@ _ID_LENGTH = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Data:
+class TextTable:
     """A table of texts.
 
     badge: the column whose cells are a verdict or an answer. marks: what stands before each row, if anything.
@@ -52,8 +52,8 @@ class Section:
 
     picture: Picture
     note: str
-    figures: Data | None = None
-    table: Data | None = None
+    figures: TextTable | None = None
+    table: TextTable | None = None
     listed: str = ""
     lines: Sequence[str] = ()
     ordered: bool = False
@@ -169,23 +169,23 @@ def _comparison(report: Report, picture: Picture, note: str) -> Section:
     assert comparison is not None, "only a report with a comparison has this section"
     first, *rest = texts.summary(comparison)
     rows = [texts.cells(row) for row in comparison.rows]
-    table = Data(first, texts.HEADINGS, rows, badge=1)
+    table = TextTable(first, texts.HEADINGS, rows, badge=1)
     reasons = [reason for reason, _ in texts.grouped_reasons(comparison.rows)]
     return Section(picture, note, table=table, lines=[*reasons, *rest])
 
 
-def _parts(rows: Sequence[Breakdown], form: Callable[[float | None], str], caption: str) -> Data:
+def _parts(rows: Sequence[Breakdown], form: Callable[[float | None], str], caption: str) -> TextTable:
     names = content.part_names(found.parts for found in rows)
     lines = [[label(found.summary), *(form(found.parts.get(name)) for name in names)] for found in rows]
-    return Data(caption, ["configuration", *map(printable, names)], lines)
+    return TextTable(caption, ["configuration", *map(printable, names)], lines)
 
 
-def _importance(report: Report) -> Data:
+def _importance(report: Report) -> TextTable:
     lines = [[printable(axis), f"{share:.1%}"] for axis, share in report.importance.items()]
-    return Data("Share of the objective's variation", ["axis", "share"], lines)
+    return TextTable("Share of the objective's variation", ["axis", "share"], lines)
 
 
-def _table(report: Report) -> Data:
+def _table(report: Report) -> TextTable:
     summaries = report.summaries
     limit = report.limit("peak_device_bytes")
     rows = []
@@ -205,7 +205,7 @@ def _table(report: Report) -> Data:
     caption = f"{plural(len(rows), 'configuration')}, the best first; spread is over repeats"
     signs = {"*": "★ ", "≈": "≈ "}
     marks = [signs.get(report.ranking.mark(summary.trial_id), "") for summary in summaries]
-    return Data(caption, columns, rows, badge=7, marks=marks)
+    return TextTable(caption, columns, rows, badge=7, marks=marks)
 
 
 def _failures(report: Report) -> list[str]:
