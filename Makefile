@@ -23,9 +23,11 @@ format: $(VENV)/.installed-test
 	$(BIN)/ruff format .
 
 # A new user's whole way: install the wheel outside the clone, init, sweep, tune, export, train a step.
+# `make way WAY=--deepspeed` installs everything anew, DeepSpeed too, instead of sharing this environment's packages.
+WAY ?= --shared
 way: $(VENV)/.installed-test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "scikit-build-core>=0.10" "pybind11>=2.13"
-	$(BIN)/python tools/whole_way.py --shared
+	$(BIN)/python tools/whole_way.py $(WAY)
 
 soak: $(VENV)/.installed-test
 	$(BIN)/pytest -m soak

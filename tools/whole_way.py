@@ -1,12 +1,13 @@
 """The whole way of a new user, in a fresh environment and outside the clone: from a model to a trained step.
 
-    python tools/whole_way.py [--wheel FILE] [--shared] [--deepspeed-python PYTHON]
+    python tools/whole_way.py [--wheel FILE] [--shared | --deepspeed] [--deepspeed-python PYTHON]
 
 Installs the wheel, writes a sweep from a transformers config (`init`), runs it, tunes it under a memory
 limit, exports the best for DeepSpeed and trains a step with that in DeepSpeed, where it is installed. Then
 the same from a ds_config, exported to FSDP2. Ends with the status of the first command that fails.
 
 --shared shows the new environment the packages of this one, and installs the wheel alone (no network).
+--deepspeed installs DeepSpeed in the new environment, so that a step is trained there with the exported file.
 """
 
 import argparse
@@ -87,11 +88,11 @@ class Traveller:
     def python(self) -> str:
         return str(self.environment / "bin" / "python")
 
-    def install(self, wheel: Path, *, shared: bool) -> None:
-        """Make the environment and install the wheel in it."""
+    def install(self, wheel: Path, *, shared: bool, more: tuple[str, ...] = ()) -> None:
+        """Make the environment and install the wheel in it, and more packages where none are shared."""
         venv.EnvBuilder(symlinks=True, with_pip=not shared).create(self.environment)
         if not shared:
-            self.run([self.python, "-m", "pip", "install", "--quiet", f"{wheel}[hf]"])
+            self.run([self.python, "-m", "pip", "install", "--quiet", f"{wheel}[hf]", *more])
             return
         base = str(self.environment)
         packages = sysconfig.get_path("purelib", "venv", {"base": base, "platbase": base})
@@ -150,15 +151,18 @@ def main() -> None:
     """Go the way, in a directory that is removed afterwards."""
     parser = argparse.ArgumentParser(description="Go the whole way of a new user, outside the clone.")
     parser.add_argument("--wheel", type=Path, help="install this wheel instead of building one")
-    parser.add_argument("--shared", action="store_true", help="show the environment this one's packages")
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--shared", action="store_true", help="show the environment this one's packages")
+    kind.add_argument("--deepspeed", action="store_true", help="install DeepSpeed in the environment")
     parser.add_argument("--deepspeed-python", help="an interpreter that has DeepSpeed")
     options = parser.parse_args()
     own = sys.executable if importlib.util.find_spec("deepspeed") else None
     with tempfile.TemporaryDirectory(prefix="zbench-way-") as scratch:
         wheel = options.wheel.absolute() if options.wheel else build_wheel(Path(scratch))
         way = Traveller(Path(scratch))
-        way.install(wheel, shared=options.shared)
-        from_a_transformers_config(way, options.deepspeed_python or own)
+        way.install(wheel, shared=options.shared, more=("deepspeed",) if options.deepspeed else ())
+        installed = way.python if options.deepspeed else own
+        from_a_transformers_config(way, options.deepspeed_python or installed)
         from_a_ds_config(way)
     print("the whole way: ok")
 

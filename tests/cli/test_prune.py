@@ -27,7 +27,11 @@ def ran(zbench, sweep_file, monkeypatch, tmp_path) -> Path:
     for text in (log, f"logs/{first.trial_id}-r{first.repeat}/rank0.log"):
         (run / text).parent.mkdir()
         (run / text).write_text("what it said")
-    for folder in (run / "references", tmp_path / "cache" / "zbench" / "environments" / "abc-1"):
+    for folder in (
+        run / "references",
+        run / "traces",
+        tmp_path / "cache" / "zbench" / "environments" / "abc-1",
+    ):
         folder.mkdir(parents=True)
         (folder / "file").write_bytes(b"x" * 100)
     return run
@@ -44,9 +48,13 @@ def test_prune_keeps_records_and_logs_of_failures(zbench, ran, tmp_path):
     said = zbench("prune", "--older-than", "0.001ms")
     assert said.code == 0
     assert load_records(ran) == records
-    assert before - files_of(ran) == {"references/file", f"logs/{records[0].trial_id}-r0/rank0.log"}
+    assert before - files_of(ran) == {
+        *("references/file", "traces/file", f"logs/{records[0].trial_id}-r0/rank0.log")
+    }
     assert not (tmp_path / "cache/zbench/environments/abc-1").exists()
     assert "1 folder, 100 B: references of a run that was cut short" in said.out
+    assert "kept: records" in said.out
+    assert zbench("prune", "--older-than", "0.001ms").out.startswith("nothing to remove")
 
 
 def test_a_dry_run_lists_and_removes_nothing(zbench, ran):

@@ -215,9 +215,11 @@ def _print_table(expansion: "Expansion", needs: "dict[str, SimulationOutcome]") 
 
 
 def _summary(sweep: "SweepSpec", expansion: "Expansion") -> str:
+    from zbench.report.text import plural
+
     counts = _counts(expansion)
     trials = counts.pop("trials")
-    parts = [f"{trials} trial{'' if trials == 1 else 's'} of {sweep.run.repeats} repeats"]
+    parts = [f"{plural(trials, 'trial')} of {plural(sweep.run.repeats, 'repeat')}"]
     parts += [f"{count} {name}" for name, count in counts.items() if count]
     if not sweep.search.is_listed:
         parts.append(f"{sweep.search.method} tries {min(sweep.search.trials, trials)} of them")

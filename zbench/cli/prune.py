@@ -11,6 +11,10 @@ from zbench.errors import UsageError
 if TYPE_CHECKING:
     from zbench.launch.leftovers import Leftover
 
+_KEPT = (
+    "kept: records, sweep files, studies, baselines, tags and logs of failures, which nothing can make again"
+)
+
 
 @common_flags()
 def command(
@@ -24,9 +28,9 @@ def command(
 ) -> None:
     """Remove what runs left behind and can be made again.
 
-    Goes: references of runs that were cut short (a resumed run computes them anew), logs of repeats that
-    ended well, environments that paired comparisons built (they are built anew). Stays: records, sweep files,
-    studies, baselines, tags, and the logs of what failed. A run that is being written is left alone.
+    Goes: references of runs that were cut short (a resumed run computes them anew), traces, logs of repeats
+    that ended well, environments that paired comparisons built (they are built anew). Stays: records, sweep
+    files, studies, baselines, tags, and the logs of what failed. A run that is being written is left alone.
     """
     from zbench.launch.leftovers import find_leftovers
     from zbench.report.text import plural
@@ -41,9 +45,12 @@ def command(
     for kind in dict.fromkeys(one.kind for one in gone):
         sizes = [one.size for one in gone if one.kind == kind]
         console.result(f"{plural(len(sizes), 'folder')}, {format_bytes(sum(sizes))}: {kind}")
+    if not gone:
+        console.result(f"nothing to remove: nothing of its kind is unchanged for {older_than} or longer")
+        return
     total = format_bytes(sum(one.size for one in gone))
     console.result(
-        f"{'would remove' if dry_run else 'removed'} {total}, unchanged for {older_than} or longer"
+        f"{'would remove' if dry_run else 'removed'} {total}, unchanged for {older_than} or longer; {_KEPT}"
     )
 
 

@@ -16,7 +16,7 @@ from zbench.launch.executor import repeat_name
 from zbench.launch.reference import REFERENCES
 from zbench.launch.revisions import cache_directory
 from zbench.record.lock import DirectoryLock
-from zbench.record.store import LOGS, find_runs, load_records
+from zbench.record.store import LOGS, TRACES, find_runs, load_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,7 @@ def find_leftovers(output_dir: Path, *, older_than_s: float = 0.0) -> list[Lefto
 def _all(output_dir: Path) -> Iterator[Leftover]:
     for run in find_runs(output_dir):
         yield from _folder("references of a run that was cut short", run / REFERENCES, run)
+        yield from _folder("traces (`zbench run --trace` makes new ones)", run / TRACES, run)
         for log in _logs_of_good_repeats(run):
             yield from _folder("logs of a repeat that ended well", log, run)
     for environment in sorted(cache_directory().glob("*/")):
