@@ -73,6 +73,7 @@ def with_a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     stages = place / "sweeps" / "stages.yaml"
     stages.write_text(stages.read_text().replace("preset: tiny", "preset: nano"))  # what is simulated here
     shutil.copy(ROOT / "README.md", place)
+    (place / "my_module.py").write_text("def make_model(): ...\n")
     (place / "ds_config.json").write_text('{"zero_optimization": {"stage": 2}, "gradient_clipping": 1.0}')
     with pytest.MonkeyPatch.context() as patch:
         use_fake_workers(patch)
