@@ -1,29 +1,34 @@
 """Measure the tests of one room by mutation: what share of seeded faults do they notice?
 
-    python tools/mutate.py verify spec --mutants 200 [--seed 0] [--tests tests/verify] [--json FILE]
+    python tools/mutate.py verify spec --mutants 200 [--seed 0] [--tests tests/verify]
+                           [--json FILE] [--minutes 12]
 
 A fault changes one comparison, arithmetic operator, boolean or constant of one source file. Each is judged by
 the tests of its own room only (`tests/ROOM`, or the paths after `--tests`), stopped at the first failure. One
-warm process per room imports pytest and torch, then forks a child per fault, so a fault costs the import of
-the room's modules and its tests. Processes that tests start get the fault, too. Test files that name the
-mutated module run first.
+warm process per room imports what its tests import, but for the project's own modules, then forks a child per
+fault, so a fault costs the import of the room's modules and its tests. Processes that tests start get the
+fault, too. Test files that name the mutated module run first.
 
-Exit code 1 if less than `--at-least` of the faults were noticed. Faults that change no behaviour are listed,
-with the reason, in tools/equivalent_mutants.txt as `PATH:SOURCE LINE -> CHANGE  # why`, and not counted.
+Exit code 1 if less than `--at-least` of the faults were noticed; 3 if `--minutes` were over first: the same
+command goes on from `--json`. Faults that change no behaviour are listed, with the reason, in
+tools/equivalent_mutants.txt as `PATH:SOURCE LINE -> CHANGE  # why`, and not counted.
 """
 
 import argparse
 import ast
+import contextlib
 import importlib.abc
 import importlib.util
 import json
+import math
 import os
 import random
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -168,15 +173,21 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(compile(self._tree, str(self._path), "exec"), vars(module))
 
 
-def judge(mutant: Mutant | None, tests: Sequence[str], timeout: float) -> str:
-    """Return whether the tests notice a fault (or fail without one): run them in a fork of this process."""
+def judge(mutant: Mutant | None, tests: Sequence[str], timeout: float, imported: Path | None = None) -> str:
+    """Return whether the tests notice a fault (or fail without one): run them in a fork of this process.
+
+    imported: file for the names of the modules that they imported.
+    """
     child = os.fork()
     if child == 0:
         os.setsid()
         _silence()
         os.environ[VARIABLE] = f"{mutant.path}:{mutant.index}" if mutant else ""
         os.environ["PYTHONPATH"] = os.pathsep.join([str(HOOK), os.environ.get("PYTHONPATH", "")])
-        os._exit(_run_tests(mutant, tests))
+        status = _run_tests(mutant, tests)
+        if imported is not None:
+            imported.write_text("\n".join(name for name, it in list(sys.modules.items()) if not _own(it)))
+        os._exit(status)
     end = time.monotonic() + timeout
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
@@ -186,6 +197,28 @@ def judge(mutant: Mutant | None, tests: Sequence[str], timeout: float) -> str:
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return TIMEOUT
+
+
+def _own(module: object) -> bool:
+    """Say whether a module is the project's: a child has to import those itself."""
+    file = getattr(module, "__file__", None)
+    return (
+        file is None
+        or Path(file).is_relative_to(ROOT / "zbench")
+        or Path(file).is_relative_to(ROOT / "tests")
+    )
+
+
+def warm_up(tests: Sequence[str], timeout: float) -> bool:
+    """Say whether the tests pass without a fault; import here what they imported of others."""
+    with tempfile.TemporaryDirectory() as folder:
+        imported = Path(folder) / "imported"
+        if judge(None, tests, timeout, imported) != SURVIVED:
+            return False
+        for name in imported.read_text().splitlines():
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+    return True
 
 
 def _silence() -> None:
@@ -199,7 +232,8 @@ def _run_tests(mutant: Mutant | None, tests: Sequence[str]) -> int:
 
     if mutant is not None:
         install(mutant.path, mutant.index)
-    plain = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--no-header", "--tb=no"]
+    off = [word for name in ("cacheprovider", "randomly", "xdist") for word in ("-p", f"no:{name}")]
+    plain = ["-x", "-q", *off, "--no-header", "--tb=no"]
     return int(pytest.main([*plain, *tests]))
 
 
@@ -225,24 +259,53 @@ def equivalent() -> set[str]:
     return {line.split("  #")[0].strip() for line in lines if line and not line.startswith("#")}
 
 
-def measure(
-    room: str, tests: Sequence[str], count: int, seed: int, timeout: float
-) -> dict[str, list[Mutant]]:
-    """Return a sample of a room's faults by what became of them."""
-    everything = [m for path in sources(room) for m in mutants_of(path)]
-    known = equivalent()
-    candidates = [m for m in everything if m.key not in known]
-    sample = random.Random(f"{room}/{seed}").sample(candidates, min(count, len(candidates)))
-    if judge(None, list(tests), 10 * timeout) != SURVIVED:
-        sys.exit(f"{room}: {' '.join(tests)} fail without a fault; mend them first")
-    found: dict[str, list[Mutant]] = {NOTICED: [], SURVIVED: [], TIMEOUT: []}
-    for number, mutant in enumerate(sample, 1):
-        outcome = judge(mutant, ordered(tests, mutant), timeout)
-        found[outcome].append(mutant)
-        if outcome != NOTICED:
-            print(f"{outcome}: {mutant.path}:{mutant.number}: {mutant.change}: {mutant.line}", flush=True)
-        print(f"{room}: {number}/{len(sample)}", end="\r", file=sys.stderr, flush=True)
-    return found
+@dataclass
+class Measurement:
+    """The sample of one room, and what became of each of its faults so far, kept in a file."""
+
+    room: str
+    sample: list[Mutant]
+    outcomes: dict[str, str]
+    file: Path | None
+
+    @classmethod
+    def begin(cls, room: str, count: int, seed: int, file: Path | None) -> "Measurement":
+        """Draw the sample; take over what an earlier run found of it."""
+        known, everything = equivalent(), [m for path in sources(room) for m in mutants_of(path)]
+        candidates = [m for m in everything if m.key not in known]
+        sample = random.Random(f"{room}/{seed}").sample(candidates, min(count, len(candidates)))
+        earlier = json.loads(file.read_text()) if file is not None and file.exists() else {}
+        return cls(room, sample, dict(earlier.get(room, {})), file)
+
+    def found(self, outcome: str) -> list[Mutant]:
+        """Return the faults of the sample with this outcome."""
+        return [m for m in self.sample if self.outcomes.get(_place(m)) == outcome]
+
+    def run(self, tests: Sequence[str], timeout: float, end: float) -> bool:
+        """Judge what is not judged yet; return whether all is, at `end` (time.monotonic) at the latest."""
+        left = [m for m in self.sample if _place(m) not in self.outcomes]
+        if left and not warm_up(tests, 10 * timeout):
+            sys.exit(f"{self.room}: {' '.join(tests)} fail without a fault; mend them first")
+        for number, mutant in enumerate(left, 1):
+            if time.monotonic() > end:
+                return False
+            outcome = judge(mutant, ordered(tests, mutant), timeout)
+            self.outcomes[_place(mutant)] = outcome
+            self._save()
+            if outcome != NOTICED:
+                print(f"{outcome}: {mutant.path}:{mutant.number}: {mutant.change}: {mutant.line}", flush=True)
+            print(f"{self.room}: {number}/{len(left)}", end="\r", file=sys.stderr, flush=True)
+        return True
+
+    def _save(self) -> None:
+        if self.file is not None:
+            earlier = json.loads(self.file.read_text()) if self.file.exists() else {}
+            self.file.write_text(json.dumps(earlier | {self.room: self.outcomes}, indent=1) + "\n")
+
+
+def _place(mutant: Mutant) -> str:
+    """Return what names a fault in the file of outcomes; other code there makes another fault."""
+    return f"{mutant.key} #{mutant.index}"
 
 
 def main() -> int:
@@ -258,7 +321,8 @@ def main() -> int:
         "--timeout", type=float, default=60.0, help="seconds for one fault; a hang is noticed"
     )
     parser.add_argument("--at-least", type=float, default=0.92, help="share that must be noticed")
-    parser.add_argument("--json", type=Path, help="file to write every fault and its outcome to")
+    parser.add_argument("--json", type=Path, help="file of outcomes, from which a later run goes on")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no fault after these")
     given = parser.parse_args()
     sys.path[:0] = [str(ROOT)]
     os.chdir(ROOT)
@@ -269,16 +333,17 @@ def main() -> int:
     import torch  # noqa: F401
 
     total = caught = 0
-    document = {}
+    end = time.monotonic() + 60 * given.minutes
     for room in given.rooms:
         tests = given.tests or [f"tests/{room.split('/')[0]}"]
-        found = measure(room, tests, given.mutants, given.seed, given.timeout)
-        seen, all_of_them = len(found[NOTICED]) + len(found[TIMEOUT]), sum(map(len, found.values()))
-        print(f"{room}: {seen} of {all_of_them} noticed, {len(found[TIMEOUT])} of them by hanging")
-        total, caught = total + all_of_them, caught + seen
-        document[room] = {outcome: [asdict(m) for m in mutants] for outcome, mutants in found.items()}
-    if given.json:
-        given.json.write_text(json.dumps(document, indent=1) + "\n")
+        measured = Measurement.begin(room, given.mutants, given.seed, given.json)
+        is_whole = measured.run(tests, given.timeout, end)
+        hung = len(measured.found(TIMEOUT))
+        seen, missed = len(measured.found(NOTICED)) + hung, len(measured.found(SURVIVED))
+        print(f"{room}: {seen} of {seen + missed} noticed, {hung} of them by hanging")
+        if not is_whole:
+            return 3
+        total, caught = total + seen + missed, caught + seen
     return 0 if caught >= given.at_least * total else 1
 
 
