@@ -45,6 +45,11 @@ class UsageError(ZbenchError, ValueError):
     exit_code = ExitCode.USAGE
 
 
+def reason_of(error: OSError) -> str:
+    """Return why a call of the system failed, without its number and path."""
+    return error.strerror or str(error)
+
+
 class SpecError(UsageError):
     """Bad input at a known place of a sweep file; reads `file:line: key.path: what and remedy`."""
 

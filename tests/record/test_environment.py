@@ -1,6 +1,7 @@
 """The fingerprint follows the machine and nothing else."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -30,3 +31,21 @@ def test_outside_a_repository_there_is_no_commit(tmp_path, monkeypatch):
 def test_torch_is_not_imported():
     code = "import sys, zbench.record.environment as e; e.collect(); sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_cores_are_physical_ones_where_they_are_known(monkeypatch):
+    for physical, expected in ((3, 3), (None, os.cpu_count())):
+        monkeypatch.setattr(
+            environment.psutil, "cpu_count", lambda logical=True, n=physical: 99 if logical else n
+        )
+        assert environment.machine_facts()["cores"] == expected
+
+
+def test_the_processor_is_named_as_the_kernel_names_it(monkeypatch):
+    text = ["processor : 0", "model name\t: Example : 9000", "flags\t\t: fpu avx2 sse"]
+    monkeypatch.setattr(environment, "_cpuinfo", lambda: text)
+    assert environment.cpu_model() == "Example : 9000"
+    assert environment.machine_facts()["isa"] == ["avx2"]
+    monkeypatch.setattr(environment, "_cpuinfo", list)
+    assert environment.cpu_model()
+    assert environment.machine_facts()["isa"] == []

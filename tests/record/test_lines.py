@@ -75,3 +75,13 @@ def test_later_line_replaces_an_earlier_one_of_the_same_repeat(tmp_path, make_re
     file.write_bytes(b"".join(map(lines.encode, records)))
     read = lines.read(file)
     assert [(r.repeat, r.timing.tokens_per_s) for r in read] == [(0, 2.0), (1, 100.0)]
+
+
+def test_repeats_of_a_trial_share_its_configuration(tmp_path, make_record):
+    file = tmp_path / "trials.jsonl"
+    changed = make_record(repeat=2, config={"run": {"world_size": 4}})
+    file.write_bytes(b"".join(map(lines.encode, [make_record(), make_record(repeat=1), changed])))
+    first, same, other = lines.read(file)
+    assert same.config is first.config
+    assert same.axes is first.axes
+    assert other.config == {"run": {"world_size": 4}}

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -195,3 +196,28 @@ def test_record_whose_append_was_interrupted_counts(run, make_record, monkeypatc
     monkeypatch.undo()
     assert not run.discard_if_empty()
     assert run.records() == [make_record()]
+    monkeypatch.setattr(lines, "read", lambda path: pytest.fail("it is known now"))
+    assert run.records() == [make_record()]
+
+
+@pytest.mark.parametrize("missing", ["spec.yaml", "environment.json", "trials.jsonl"])
+def test_a_directory_that_lacks_one_file_is_no_run(run, missing):
+    (run.path / missing).unlink()
+    with pytest.raises(UsageError, match="is not a run directory"):
+        load_records(run.path)
+
+
+@pytest.mark.parametrize(("now", "fraction"), [(1_700_000_001.0625, "062"), (1_700_000_000.999, "999")])
+def test_a_run_id_holds_date_time_and_thousandths(monkeypatch, now, fraction):
+    monkeypatch.setattr(store.time, "time", lambda: now)
+    assert re.fullmatch(rf"2023111[45]-\d{{6}}-{fraction}[0-9a-f]{{2}}", store.new_run_id())
+
+
+def test_a_run_that_cannot_be_opened_is_named_with_the_systems_reason(run, monkeypatch):
+    def refused(directory):
+        raise PermissionError(errno.EACCES, "Permission denied", "x")
+
+    run.close()
+    monkeypatch.setattr(store, "DirectoryLock", refused)
+    with pytest.raises(UsageError, match=r"cannot write to \S+: Permission denied$"):
+        RunDirectory.open(run.path)

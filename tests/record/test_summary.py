@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from zbench.record.record import Correctness, Failure, MemoryPeaks, Record, Timing
-from zbench.record.summary import best, obstacles, summarize, varied_keys
+from zbench.record.summary import best, cost, obstacles, point, summarize, varied_keys
 from zbench.spec.sweep import ObjectiveSpec
 
 FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
@@ -127,3 +127,18 @@ def test_a_repeat_that_took_no_time_has_no_rate() -> None:
     (found,) = summarize([replace(timed(1.0, 0), timing=Timing([0.0], 0.0, 256.0, 2.0))])
     assert math.isnan(found.metric("tokens_per_s"))
     assert best([found], FASTEST) is None
+
+
+def test_what_has_no_finite_figure_costs_infinitely_much(make_record) -> None:
+    (goal,) = ObjectiveSpec(minimize=["tflops"]).goals
+    figures = {None: math.inf, math.nan: math.inf, math.inf: math.inf, 2.0: 2.0}
+    for tflops, expected in figures.items():
+        timing = Timing([1.0], 1.0, 256.0, 2.0, tflops=tflops)
+        assert cost(summarize([make_record(timing=timing)])[0], goal) == expected
+
+
+def test_a_point_takes_what_its_configuration_holds_where_it_varies_nothing(make_record) -> None:
+    record = make_record(axes={"zero_stage": 1}, config={"engine": {"zero_stage": 7, "dtype": "float32"}})
+    assert point(record, ["zero_stage", "dtype", "no_such_key"]) == {
+        "zero_stage": 1, "dtype": "float32", "no_such_key": None,
+    }  # fmt: skip

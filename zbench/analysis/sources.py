@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zbench.analysis.trials import RunResults, Source
-from zbench.errors import IncomparableError, UsageError
+from zbench.errors import IncomparableError, UsageError, reason_of
 from zbench.record import lines, store
 from zbench.record.record import Record
 
@@ -78,9 +78,7 @@ def save_baseline(name: str, results: RunResults, output_dir: Path) -> Path:
         partial.write_text(json.dumps(document, separators=(",", ":")) + "\n", encoding="utf-8")
         partial.replace(path)
     except OSError as error:
-        raise UsageError(
-            f"cannot write {path}: {error.strerror or error}; choose a place with -o DIR"
-        ) from None
+        raise UsageError(f"cannot write {path}: {reason_of(error)}; choose a place with -o DIR") from None
     return path
 
 

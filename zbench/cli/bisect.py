@@ -9,7 +9,7 @@ import typer
 
 from zbench.cli import console
 from zbench.cli.options import Overrides, Seed, common_flags
-from zbench.errors import ExitCode, UsageError, ZbenchError
+from zbench.errors import ExitCode, UsageError, ZbenchError, reason_of
 
 if TYPE_CHECKING:
     from zbench.analysis.bisect import Bisection, Fault, Finding
@@ -118,9 +118,7 @@ class _Search:
         try:
             state.write_text(json.dumps({"schema_version": 2, **document}, indent=2) + "\n")
         except OSError as error:
-            raise UsageError(
-                f"cannot write {state}: {error.strerror or error}; choose with --state"
-            ) from None
+            raise UsageError(f"cannot write {state}: {reason_of(error)}; choose with --state") from None
 
 
 @dataclass(frozen=True, slots=True)

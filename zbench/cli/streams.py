@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, TextIO, cast
 
-from zbench.errors import ExitCode, ZbenchError
+from zbench.errors import ExitCode, ZbenchError, reason_of
 
 _NEAREST = dict(zip("±·…×→★—–“”‘’▁▂▃▄▅▆▇█", "~-.x>*--\"\"''.:-=+*#%", strict=True))
 _SIZES = ("COLUMNS", "LINES", "TERMINAL_WIDTH")
@@ -53,7 +53,7 @@ class Stream:
             raise
         except OSError as error:
             if self._strict:
-                reason = error.strerror or str(error)
+                reason = reason_of(error)
                 raise OutputError(
                     f"cannot write the result to stdout: {reason}; records of finished trials are kept, see "
                     "`zbench list`"

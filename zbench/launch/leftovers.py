@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from zbench.errors import UsageError
+from zbench.errors import UsageError, reason_of
 from zbench.launch.executor import repeat_name
 from zbench.launch.reference import REFERENCES
 from zbench.launch.revisions import cache_directory
@@ -35,7 +35,7 @@ class Leftover:
         try:
             shutil.rmtree(self.path)
         except OSError as error:
-            raise UsageError(f"cannot remove {self.path}: {error.strerror or error}") from None
+            raise UsageError(f"cannot remove {self.path}: {reason_of(error)}") from None
         finally:
             if lock is not None:
                 lock.release()

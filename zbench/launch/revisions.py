@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from zbench.errors import UsageError
+from zbench.errors import UsageError, reason_of
 from zbench.launch import own_packages
 
 _LOG_LINES = 12
@@ -116,7 +116,7 @@ def _install(revision: str, commit: str, place: Path, repository: Path) -> None:
         venv.EnvBuilder(symlinks=True).create(place)
         extract(commit, source, repository)
     except OSError as error:
-        raise UsageError(f"cannot make an environment in {place}: {error.strerror or error}") from None
+        raise UsageError(f"cannot make an environment in {place}: {reason_of(error)}") from None
     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(place), "platbase": str(place)}))
     python = place / "bin" / "python"
     if any((source / name).is_file() for name in _PROJECT_FILES):

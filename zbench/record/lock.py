@@ -18,7 +18,7 @@ class DirectoryLock:
 
     def __init__(self, directory: Path) -> None:
         """Take the lock, or raise UsageError that names the process holding it."""
-        self._fd = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd: int | None = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -35,6 +35,6 @@ class DirectoryLock:
 
     def release(self) -> None:
         """Let others write; harmless twice."""
-        if self._fd >= 0:
+        if self._fd is not None:
             os.close(self._fd)
-            self._fd = -1
+            self._fd = None

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from zbench.errors import UsageError, ZbenchError
+from zbench.errors import UsageError, ZbenchError, reason_of
 from zbench.record import lines, tags
 from zbench.record.lock import DirectoryLock
 from zbench.record.record import SCHEMA_VERSION, Record
@@ -80,7 +80,7 @@ class RunDirectory:
             return cls(path)
         except OSError as error:
             _remove(path, made)
-            reason = error.strerror or str(error)
+            reason = reason_of(error)
             raise UsageError(
                 f"cannot write results under {output_dir}: {reason}; choose with -o DIR"
             ) from None
@@ -97,7 +97,7 @@ class RunDirectory:
         try:
             return cls(path)
         except OSError as error:
-            raise UsageError(f"cannot write to {path}: {error.strerror or error}") from None
+            raise UsageError(f"cannot write to {path}: {reason_of(error)}") from None
 
     @property
     def run_id(self) -> str:
@@ -164,7 +164,7 @@ def load_records(path: Path) -> list[Record]:
     try:
         return lines.read(file)
     except OSError as error:
-        raise UsageError(f"cannot read {file}: {error.strerror or error}") from None
+        raise UsageError(f"cannot read {file}: {reason_of(error)}") from None
 
 
 def load_environment(path: Path) -> dict[str, Any]:
@@ -272,7 +272,7 @@ def _storage(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        reason = error.strerror or str(error)
+        reason = reason_of(error)
         raise StorageError(f"cannot write {path}: {reason}; free some space and use --resume") from None
 
 

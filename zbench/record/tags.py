@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from zbench.errors import UsageError
+from zbench.errors import UsageError, reason_of
 
 TAGS = "tags.json"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -33,4 +33,4 @@ def save(output_dir: Path, name: str, run: str) -> None:
         partial.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         partial.replace(path)
     except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
+        raise UsageError(f"cannot write {path}: {reason_of(error)}") from None

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from zbench.analysis.compare import Comparison
-from zbench.errors import UsageError
+from zbench.errors import UsageError, reason_of
 from zbench.report.exports import bmf, csv, document, gha, junit, markdown
 
 Format = Literal["table", "markdown", "json", "csv", "junit", "bmf", "gha"]
@@ -39,7 +39,5 @@ def write(texts: dict[str, str], directory: Path) -> list[Path]:
         for name, text in texts.items():
             (directory / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise UsageError(
-            f"cannot write into {directory}: {error.strerror or error}; name another place"
-        ) from None
+        raise UsageError(f"cannot write into {directory}: {reason_of(error)}; name another place") from None
     return [directory / name for name in texts]
