@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from zbench.bench.gpu import page
 from zbench.bench.gpu.decoder import PEAK_ROWS, decoder_sweep, deepspeed_sweep, peaks_differ
 from zbench.bench.gpu.outcome import Bar, PartOutcome, Place
 from zbench.bench.gpu.parts import PARTS, ROOT, SWEEPS, _smallest
+from zbench.bench.turns import Contender
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
 
@@ -101,6 +103,27 @@ def test_a_part_that_dies_or_hangs_is_a_failure_of_its_own(tmp_path: Path) -> No
     died = program._run_apart(nobody, place, 60)
     assert (died.status, died.says.startswith("it ended with 2")) == ("failed", True)
     assert PartOutcome.load(tmp_path / "no-such-part.json").says == died.says
+
+
+def test_a_lock_of_a_compiler_that_was_ended_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DeepSpeed compiles its CPU optimizer when it is first used; torch would wait for this lock for ever."""
+    lock = tmp_path / "extensions" / "cpu_adam" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    monkeypatch.setattr(program, "_EXTENSIONS", tmp_path / "extensions")
+    program._run_all([], Place("cpu", True, tmp_path), 1.0, 0.0)
+    assert not lock.exists()
+
+
+def test_a_peer_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
+    silent = tmp_path / "silent"
+    silent.write_text("#!/bin/sh\nexec sleep 600\n")
+    silent.chmod(0o755)
+    contender = Contender("silent", str(silent), world=1)
+    with closing(contender), pytest.raises(RuntimeError, match="silent: no answer in"):
+        contender.go(1, patience=0.1)
 
 
 def test_the_page_says_which_bars_are_missed() -> None:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import random
+import select
 import socket
 import statistics
 import subprocess
@@ -85,8 +86,10 @@ class Contender:
             for rank in range(world)
         ]
 
-    def go(self, steps: int) -> list[dict[str, Any]]:
-        """Train `steps` steps and return each rank's answer; RuntimeError if a rank died."""
+    def go(self, steps: int, patience: float | None = None) -> list[dict[str, Any]]:
+        """Train `steps` steps and return each rank's answer; RuntimeError if a rank died, or if none came in
+        `patience` seconds.
+        """
         for rank in self.ranks:
             assert rank.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # its missing answer tells
@@ -95,6 +98,8 @@ class Contender:
         answers = []
         for rank in self.ranks:
             assert rank.stdout is not None
+            if not select.select([rank.stdout], [], [], patience)[0]:
+                raise RuntimeError(f"{self.mode}: no answer in {patience} s")
             line = rank.stdout.readline()
             if not line:
                 self.log.seek(0)

@@ -14,6 +14,7 @@ OURS = {
     "zbench, stage 3, speculative": "zbench-3-offload-speculative",
     "zbench, stage 3, after_backward": "zbench-3-offload",
 }
+_PATIENCE = 100.0  # seconds for the first steps; DeepSpeed compiles its CPU optimizer in them, once
 THEIRS = {
     "DeepSpeed's SuperOffload": "deepspeed-3-offload-super",
     "DeepSpeed's ZeRO-Offload": "deepspeed-3-offload",
@@ -32,7 +33,7 @@ def rows(place: Place, setup: Setup, rounds: int) -> list[list[str]]:
             contender = _contender(mode, python if name in theirs else None, setup)
             stack.enter_context(closing(contender))
             try:
-                contender.go(3)
+                contender.go(3, _PATIENCE)
             except RuntimeError as error:  # a peer that does not run here must not end the part
                 found[name] = f"failed: {str(error).splitlines()[-1][:120]}"
                 continue

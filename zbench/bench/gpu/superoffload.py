@@ -24,7 +24,7 @@ WHOLE = Setup(layers=12, width=1536, length=1024, batch=8, dtype="bfloat16", dev
 
 
 def run(place: Place) -> PartOutcome:
-    """Measure the schedules, then DeepSpeed's beside ours, then trace one speculative step."""
+    """Measure the schedules, then trace one speculative step, then measure DeepSpeed's beside ours."""
     setup = TINY if place.tiny else WHOLE
     if place.device != setup.device and not place.tiny:
         raise RuntimeError("the whole measurement needs a CUDA device; use --tiny on a CPU")
@@ -42,8 +42,8 @@ def run(place: Place) -> PartOutcome:
     rows = [["clipping", "schedule", "forward, ms", "backward, ms", "exposed, ms", "whole step, ms"]]
     for (clip, schedule), m in median.items():
         rows.append([clip, schedule, *(f"{m[k] * 1e3:.2f}" for k in PHASES)])
-    rows += offload_peers.rows(place, setup, 1 if place.tiny else 6)
     under, whole = trace(setup, place.out / "superoffload-trace.json.gz")
+    rows += offload_peers.rows(place, setup, 1 if place.tiny else 6)
     says = f"{under:.2f} of {whole:.2f} ms of CPU updates ran under backward; superoffload-trace.json.gz"
     return PartOutcome("passed", says, rows, bars)
 
