@@ -5,7 +5,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -87,15 +87,22 @@ def shipped(name: str) -> Callable[[Place], PartOutcome]:
         file = ROOT / "sweeps" / f"{name}.yaml"
         if not file.exists():
             return PartOutcome("missing", f"{file} is not there: run in a checkout of the project")
-        return sweep(file, place, name, sets=_smallest(file) if place.tiny else ())
+        python = decoder.deepspeed_python(place) if name == "peers" else None
+        sets = _smallest(file, [_DEEPSPEED] if python else []) if place.tiny else []
+        if python not in (None, sys.executable):
+            sets.append(f"engine.engine_python={python}")  # all its rows, so that they share one torch
+        return sweep(file, place, name, sets=sets)
 
     return run
 
 
-def _smallest(file: Path) -> list[str]:
-    """Return what leaves of a sweep its last configuration, and two steps."""
+_DEEPSPEED = {"engine": "deepspeed", "zero_stage": 2, "offload_optimizer": "none"}
+
+
+def _smallest(file: Path, more: Sequence[dict[str, Any]] = ()) -> list[str]:
+    """Return what leaves of a sweep its last configuration, and `more`, and two steps."""
     last = expand(load_sweep(file)).trials[-1]
-    sets = {"axes": {}, "exclude": [], "include": [last.axes], "verify.mode": "reference"}
+    sets = {"axes": {}, "exclude": [], "include": [last.axes, *more], "verify.mode": "reference"}
     return [
         "run.steps=1",
         "run.warmup_steps=1",
