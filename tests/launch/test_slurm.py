@@ -8,7 +8,8 @@ import pytest
 from zbench.errors import UsageError
 from zbench.launch import slurm
 from zbench.launch.executor import RepeatTask
-from zbench.launch.slurm import SlurmExecutor, SlurmOptions
+from zbench.launch.slurm import SlurmExecutor
+from zbench.launch.slurm_options import SlurmOptions
 from zbench.launch.trial import TrialRunner
 
 from .conftest import FAKES, make_trial
@@ -96,7 +97,35 @@ def test_nothing_runs_after_a_reference_that_found_bad_input(runner: TrialRunner
 
 def test_options_are_submitits() -> None:
     options = SlurmOptions.parse(["nodes=2", "partition=gpu", "gpus_per_node=8", "mem_gb=64"])
-    assert options == SlurmOptions(2, "slurm", {"slurm_partition": "gpu", "gpus_per_node": 8, "mem_gb": 64})
+    wanted = {"slurm_exclusive": True, "slurm_partition": "gpu", "gpus_per_node": 8, "mem_gb": 64}
+    assert options == SlurmOptions(2, "slurm", wanted)
+
+
+def test_nodes_are_shared_with_other_jobs_only_on_request() -> None:
+    assert SlurmOptions.parse([]) == SlurmOptions()
+    assert SlurmOptions.parse(["exclusive=no"]).parameters == {}
+    assert SlurmOptions.parse(["exclusive=user"]).parameters == {"slurm_exclusive": "user"}
+
+
+def test_an_option_that_submitit_does_not_know_is_refused_at_once(tmp_path: Path) -> None:
+    options = SlurmOptions(cluster="local", parameters={"colour": "red"})
+    with pytest.raises(UsageError, match=r"--slurm: .*colour"):
+        SlurmExecutor(tmp_path, tmp_path, options)
+
+
+def test_what_is_expected_begins_at_once_and_is_run_as_it_ends(runner: TrialRunner) -> None:
+    slow, quick = make_trial(world_size=1, sleep=600), make_trial(world_size=1)
+    todo = [(slow, 0), (quick, 0)]
+    assert runner.runs_ahead
+    runner.expect_references([slow, quick])
+    runner.expect(todo)
+    assert runner.first(todo) == (quick, 0)
+    assert runner.has_begun(quick, 0)
+    assert runner.run(quick).outcome == "ok"
+    assert not runner.has_begun(quick, 0)
+    assert runner.has_begun(slow, 0)
+    runner.close()
+    assert not runner.has_begun(slow, 0)
 
 
 @pytest.mark.parametrize("text", ["nodes", "nodes=", "=2", "nodes=0", "nodes=many"])

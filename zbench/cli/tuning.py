@@ -33,7 +33,7 @@ from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
 
 if TYPE_CHECKING:  # Optuna is imported where a search begins, not with the command line
-    from zbench.launch.slurm import SlurmOptions
+    from zbench.launch.slurm_options import SlurmOptions
     from zbench.tune.session import SearchOutcome, SearchTask
 
 

@@ -6,10 +6,10 @@ references, repeats, runs after a kill or a disturbance, and records.
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 from zbench.launch.disturbance import Disturbance
 from zbench.launch.jobs import Targets
@@ -66,7 +66,8 @@ REFERENCE_PATIENCE = 4.0
 class Attempt:
     """How one run of a task ended. result: the record fields that rank 0 reported, of a repeat that is ok.
 
-    environment: path and versions of another Python environment that the ranks ran in.
+    environment: path and versions of another Python environment that the ranks ran in. seconds: how long it
+    ran, where that is not how long `Executor.run` took.
     """
 
     outcome: Outcome
@@ -74,6 +75,7 @@ class Attempt:
     result: dict[str, Any] | None = None
     disturbance: Disturbance | None = None
     environment: dict[str, str] = field(default_factory=dict)
+    seconds: float | None = None
 
     @property
     def was_killed(self) -> bool:
@@ -110,6 +112,26 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """End everything that was started."""
+
+
+@runtime_checkable
+class Queue(Protocol):
+    """What an executor offers beside `Executor` if it can run several tasks at once. Tasks go by their names.
+
+    `run` of an expected task returns how the run of it that was begun has ended. `close` ends the others.
+    """
+
+    def expect(self, tasks: Sequence[Task]) -> None:
+        """Begin tasks that `run` will be called for, in any order."""
+
+    def first(self, names: Sequence[str]) -> str:
+        """Wait until one of these tasks has ended and return its name; one that was not begun goes first."""
+
+    def has_begun(self, name: str) -> bool:
+        """Whether a task was expected, and `run` has not been called for it."""
+
+    def withdraw(self, names: Sequence[str]) -> list[str]:
+        """Give up what was expected and has not begun; return the names of what is under way."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,9 @@ from zbench.launch.capacity import check_world_size
 from zbench.launch.executor import Executor
 from zbench.launch.jobs import Targets
 from zbench.launch.local import LocalExecutor
-from zbench.launch.slurm import SlurmExecutor, SlurmOptions, ranks_per_node, require_slurm
+from zbench.launch.slurm import SlurmExecutor
+from zbench.launch.slurm_jobs import require_slurm
+from zbench.launch.slurm_options import SlurmOptions
 
 
 def make_executor(
@@ -27,4 +29,4 @@ def require_room(world_sizes: Iterable[int], slurm: SlurmOptions | None) -> None
         return
     require_slurm(slurm)
     for size in sorted(sizes):
-        ranks_per_node(size, slurm.nodes)
+        slurm.nodes_for(size)

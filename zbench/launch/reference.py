@@ -1,5 +1,6 @@
 """Reference trajectories: each computed once a run, when a trial first needs it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from zbench.launch.executor import Executor, ReferenceTask
@@ -29,6 +30,12 @@ class References:
         """Whether `get` answers at once."""
         return not is_verified(trial) or reference_key(trial) in self._found
 
+    def missing(self, trials: Sequence[TrialSpec]) -> list[ReferenceTask]:
+        """Return the computations that `get` would start for these trials, each once."""
+        wanted = {reference_key(trial): trial for trial in trials if not self.known(trial)}
+        paths = {key: self._path(key) for key in wanted}
+        return [ReferenceTask(wanted[key], path) for key, path in paths.items() if not path.exists()]
+
     def get(self, trial: TrialSpec, watch: Watch | None = None) -> Path | Failure | None:
         """Return the trial's trajectory, computed if missing, or why it failed; None if nothing is verified.
 
@@ -43,7 +50,7 @@ class References:
         return self._found[key]
 
     def _compute(self, trial: TrialSpec, key: str, watch: Watch | None) -> Path | Failure:
-        path = self._directory / f"{key}.safetensors"
+        path = self._path(key)
         if path.exists():
             return path
 
@@ -58,3 +65,6 @@ class References:
         if attempt.error is not None and attempt.error.kind == "storage":
             raise StorageError(f"no reference could be saved: {attempt.error.message}; use --resume")
         return attempt.error or path
+
+    def _path(self, key: str) -> Path:
+        return self._directory / f"{key}.safetensors"

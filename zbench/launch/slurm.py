@@ -1,21 +1,19 @@
 """The SLURM executor: each repeat is a job of one SLURM task per rank, submitted by submitit.
 
 An optional extra (`pip install "zbench[slurm]"`). The run directory must be on a file system that all nodes
-share. The ranks connect to a TCP port of the job's first node.
+share. Tasks that are expected are submitted together, as a job array, so that they use the whole cluster.
 """
 
-import contextlib
-import importlib
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from zbench.errors import UsageError
 from zbench.launch import jobs
-from zbench.launch.child import call
 from zbench.launch.executor import (
     Attempt,
     JobFactory,
@@ -28,49 +26,38 @@ from zbench.launch.executor import (
 )
 from zbench.launch.jobs import Targets
 from zbench.launch.progress import ProgressTail, Watch
+from zbench.launch.slurm_jobs import Call, Cluster, is_open, is_waiting
+from zbench.launch.slurm_options import SlurmOptions
+from zbench.launch.slurm_rank import last_start, run_job
 from zbench.record.record import Failure, Outcome
+from zbench.record.store import LOGS
 from zbench.spec.trial import TrialSpec
-from zbench.units import parse_count
-from zbench.worker.job import RankJob, ReferenceJob, first_failure
+from zbench.worker.job import first_failure
 
 _POLL_SECONDS = 1.0
 _CANCEL_SECONDS = 60.0
-_QUEUE_SECONDS = 7 * 24 * 3600.0
-_STATES: dict[str, Outcome] = {"OUT_OF_MEMORY": "oom", "TIMEOUT": "timeout", "DEADLINE": "timeout"}
-_KNOWN = ("nodes", "cluster", "timeout_min", "cpus_per_task", "gpus_per_node", "mem_gb")
+_SHARED_FILES_SECONDS = 15.0
+_START_MINUTES = 2
+"""Added to the time limit of a job: importing torch on cold nodes is not the trial's time."""
+
+_OUTCOMES: dict[str, Outcome] = {"OUT_OF_MEMORY": "oom", "TIMEOUT": "timeout", "DEADLINE": "timeout"}
+_LOST = frozenset({"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"})
+"""States of jobs that SLURM ended for reasons of its own, and did not requeue."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlurmOptions:
-    """Where and how jobs run. nodes: of one trial; `parameters`: further ones of submitit, as
-    slurm_partition.
+@dataclass(slots=True)
+class _Begun:
+    """A task that was submitted. seconds: how long it ran, as far as it was seen."""
 
-    cluster: `slurm`, or submitit's `local` (processes on this machine) to try a set-up without SLURM.
-    """
-
-    nodes: int = 1
-    cluster: str = "slurm"
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def parse(cls, texts: Sequence[str]) -> Self:
-        """Read `nodes=2 partition=gpu account=x` as options; UsageError for what is none."""
-        found: dict[str, Any] = {}
-        for text in texts:
-            key, sign, value = text.partition("=")
-            if not sign or not key.strip() or not value.strip():
-                raise UsageError(
-                    f"--slurm: expected KEY=VALUE such as nodes=2 or partition=gpu, got {text!r}"
-                )
-            name = key.strip() if key.strip() in _KNOWN else f"slurm_{key.strip()}"
-            found[name] = value.strip()
-        nodes, cluster = _whole(found.pop("nodes", "1"), "nodes"), str(found.pop("cluster", "slurm"))
-        numbers = {name: _whole(found[name], name) for name in _KNOWN if name in found}
-        return cls(nodes, cluster, found | numbers)
+    task: Task
+    job: Any
+    files: TaskFiles
+    since: float | None = None
+    seconds: float = 0.0
 
 
 class SlurmExecutor:
-    """Runs tasks as jobs, one after another. See `executor.Executor`."""
+    """Runs tasks as jobs. See `executor.Executor` and `executor.Queue`."""
 
     def __init__(
         self, run_dir: Path, base_dir: Path, options: SlurmOptions, *, targets: Targets | None = None
@@ -79,14 +66,71 @@ class SlurmExecutor:
         chosen = targets or jobs.DEFAULT_TARGETS
         self._jobs = JobFactory(run_dir.absolute(), base_dir.absolute(), chosen, _as_it_is)
         self._options = options
-        self._submitit = require_slurm(options)
+        folder = self._jobs.run_dir / LOGS / "slurm"
+        self._cluster = Cluster(options, f"zbench-{run_dir.absolute().name}", folder)
+        self._ahead: dict[str, _Begun] = {}
 
     def wait_until_ready(self) -> tuple[str, ...]:
         """Nothing is imported here: each job imports on its own node."""
         return ()
 
+    def expect(self, tasks: Sequence[Task]) -> None:
+        """Submit tasks; those that need the same resources as one array."""
+        new = [task for task in tasks if task.name not in self._ahead]
+        for settings, group in _grouped((self._settings(task), task) for task in new):
+            for begun in self._begin(group, settings):
+                self._ahead[begun.task.name] = begun
+
+    def first(self, names: Sequence[str]) -> str:
+        """Return the name of a task whose job has ended, as soon as there is one."""
+        waited = [self._ahead[name] for name in names if name in self._ahead]
+        if len(waited) < len(names):
+            return next(name for name in names if name not in self._ahead)
+        while True:
+            for begun in waited:
+                if self._has_ended(begun):
+                    return begun.task.name
+            time.sleep(_POLL_SECONDS)
+
+    def has_begun(self, name: str) -> bool:
+        """Whether a task was submitted ahead."""
+        return name in self._ahead
+
+    def withdraw(self, names: Sequence[str]) -> list[str]:
+        """Cancel what has not begun; return the names of what is under way."""
+        known = [self._ahead[name] for name in names if name in self._ahead]
+        self._cluster.cancel([begun.job for begun in known], only_waiting=True)
+        states = {begun.task.name: self._cluster.states.of(begun.job) for begun in known}
+        kept = [name for name, state in states.items() if not is_waiting(state) and state != "CANCELLED"]
+        for name in states.keys() - set(kept):
+            del self._ahead[name]
+        return kept
+
     def run(self, task: Task, watch: Watch | None = None) -> Attempt:
         """Run a task as a job; UsageError where the ranks cannot be divided evenly among the nodes."""
+        begun = self._ahead.pop(task.name, None)
+        if begun is None:
+            (begun,) = self._begin([task], self._settings(task))
+        try:
+            reason = self._wait(begun, watch)
+        except BaseException:
+            self._cluster.cancel([begun.job])
+            raise
+        log = self._jobs.log_name(task)
+        if reason is not None:
+            self._end(begun)
+            return Attempt("timeout", Failure("pruned", reason, log), seconds=begun.seconds)
+        attempt = replace(self._concluded(begun, log), seconds=begun.seconds)
+        _tidy(begun, keep=attempt.error is not None)
+        return attempt
+
+    def close(self) -> None:
+        """Cancel what was expected and never run."""
+        self._cluster.cancel([begun.job for begun in self._ahead.values()])
+        self._ahead.clear()
+
+    def _settings(self, task: Task) -> dict[str, Any]:
+        """Return what a task's job needs; UsageError for a trial that is no job."""
         if task.trial.workload.command is not None:
             raise UsageError("workload.command: a command starts its own ranks; submit it by its own script")
         if task.trial.engine.engine_python is not None:
@@ -94,147 +138,113 @@ class SlurmExecutor:
                 "engine.engine_python: jobs run under the environment that submits them; leave it out,"
                 " or start `zbench sweep --slurm` from that environment"
             )
-        name = self._jobs.log_name(task)
-        per_node = ranks_per_node(task.trial.run.world_size, self._options.nodes)
-        shape = {"tasks_per_node": per_node}
+        shape = self._options.nodes_for(task.trial.run.world_size)
         if isinstance(task, ReferenceTask):
-            shape = {"tasks_per_node": 1, "nodes": 1}
-        directory = self._jobs.run_dir / name
-        files = TaskFiles.fresh(directory, directory)
-        job = self._jobs.job(task, files, watched=watch is not None)
-        submitted = self._submit(task, job, files, shape)
-        try:
-            reason = _wait(submitted, watch, files.progress)
-        except BaseException:
-            submitted.cancel(check=False)
-            raise
-        if reason is not None:
-            _end(submitted)
-            return Attempt("timeout", Failure("pruned", reason, name))
-        reported = _reported(task, files, name)
-        if reported is not None:
-            return reported
-        ended = collected(task, files, Attempt("ok"), name)
-        return ended if ended.error is None else _named_by_slurm(ended, submitted)
+            shape = {"nodes": 1, "tasks_per_node": 1}
+        minutes = max(1, round(patience(task) / 60 + _START_MINUTES))
+        return {"timeout_min": minutes, "slurm_srun_args": ["--kill-on-bad-exit=1"], **shape}
 
-    def close(self) -> None:
-        """Nothing is left to end: every job was waited for or cancelled."""
+    def _begin(self, tasks: Sequence[Task], settings: dict[str, Any]) -> list[_Begun]:
+        """Submit tasks that need the same resources."""
+        found: list[TaskFiles] = []
+        calls: list[Call] = []
+        for task in tasks:
+            directory = self._jobs.run_dir / self._jobs.log_name(task)
+            found.append(TaskFiles.fresh(directory, directory))
+            job = self._jobs.job(task, found[-1], watched=True)
+            calls.append((run_job, (self._jobs.target(task), self._jobs.targets.modules, job)))
+        submitted = self._cluster.submit(calls, settings)
+        return [_Begun(*parts) for parts in zip(tasks, submitted, found, strict=True)]
 
-    def _submit(
-        self, task: Task, job: RankJob | ReferenceJob, files: TaskFiles, shape: dict[str, int]
-    ) -> Any:
-        executor = self._submitit.AutoExecutor(folder=str(files.logs), cluster=self._options.cluster)
-        minutes = max(
-            1, round(patience(task) / 60 + 2)
-        )  # importing torch on cold nodes is not the trial's time
-        settings = {"nodes": self._options.nodes, "timeout_min": minutes, "name": "zbench", **shape}
-        executor.update_parameters(**{**settings, **self._options.parameters})
-        return executor.submit(run_job, self._jobs.target(task), self._jobs.targets.modules, job)
+    def _has_ended(self, begun: _Begun) -> bool:
+        """Whether a job has ended for good; keeps how long it has been seen to run."""
+        state = self._cluster.states.of(begun.job)
+        if is_waiting(state):
+            begun.since, begun.seconds = None, 0.0
+        else:
+            begun.since = begun.since or time.monotonic()
+            begun.seconds = time.monotonic() - begun.since
+        return not is_open(state)
 
+    def _wait(self, begun: _Begun, watch: Watch | None) -> str | None:
+        """Wait for a job's end; return the reason that `watch` gave to end it early."""
+        home, tail = Path(), ProgressTail(Path())
+        while True:
+            ended = self._has_ended(begun)
+            now = last_start(begun.files.work, begun.job.job_id)
+            if now != home:  # it was requeued and begins anew
+                home, tail = now, ProgressTail(now / "progress.jsonl")
+            reason = tail.feed(watch) if watch is not None else None
+            if ended or reason is not None:
+                return None if ended else reason
+            time.sleep(_POLL_SECONDS)
 
-def require_slurm(options: SlurmOptions) -> Any:
-    """Return the submitit module; UsageError where it is not installed or there is no SLURM here."""
-    module = _submitit()
-    if options.cluster == "slurm" and shutil.which("sbatch") is None:
-        raise UsageError("no sbatch on this machine; run this on a login node of the cluster")
-    return module
+    def _end(self, begun: _Begun) -> None:
+        """Cancel a job and wait until it has ended: what it still computes would disturb its successor."""
+        self._cluster.cancel([begun.job])
+        deadline = time.monotonic() + _CANCEL_SECONDS
+        while not self._has_ended(begun) and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS / 4)
 
-
-def ranks_per_node(world_size: int, nodes: int) -> int:
-    """Return how many ranks run on each node; UsageError where they cannot be divided evenly."""
-    each, rest = divmod(world_size, nodes)
-    if rest or each == 0:
-        raise UsageError(f"{world_size} ranks cannot be shared out evenly among {nodes} nodes")
-    return each
-
-
-def run_job(target: str, modules: Sequence[str], job: RankJob | ReferenceJob) -> None:
-    """Be one process of a job: import what the worker needs, then call it.
-
-    A rank reads its place and the rendezvous from the job's environment.
-    """
-    for module in modules:  # in this order: the memory counter must be there before torch
-        importlib.import_module(module)
-    if isinstance(job, RankJob):
-        job = _placed(job)
-        call(target, lambda: job, (job.result_path, job.rank))
-    else:
-        call(target, lambda: job, (job.error_stem, "reference"))
-
-
-def _placed(job: RankJob) -> RankJob:
-    """Return the job of this process: its rank, and a TCP port of the job's first node to meet at."""
-    place = _submitit().JobEnvironment()
-    port = 20_000 + int("".join(filter(str.isdigit, str(place.job_id)))) % 20_000
-    return replace(
-        job,
-        rank=place.global_rank,
-        world_size=place.num_tasks,
-        init_method=f"tcp://{place.hostnames[0] if place.num_nodes > 1 else '127.0.0.1'}:{port}",
-        local_rank=place.local_rank,
-        local_world_size=max(1, place.num_tasks // max(1, place.num_nodes)),
-    )
+    def _concluded(self, begun: _Begun, log: str) -> Attempt:
+        """Return how a job ended: as its last start says or, where it says nothing, as SLURM does."""
+        state = self._cluster.states.of(begun.job)
+        number = f"the job {begun.job.job_id}"
+        if state in _LOST:
+            return Attempt("crashed", Failure("killed", f"{number} was ended by SLURM: {state}", log))
+        home = last_start(begun.files.work, begun.job.job_id)
+        files = TaskFiles(home, begun.files.logs)
+        if self._cluster.is_slurm and state == "COMPLETED":
+            _await_files(begun.task, files)
+        ranks = begun.task.trial.run.world_size if isinstance(begun.task, RepeatTask) else 0
+        failure = first_failure(str(files.result), ranks)
+        if failure is not None:
+            return Attempt("oom" if failure.kind == "oom" else "crashed", replace(failure, log=log))
+        attempt = collected(begun.task, files, Attempt("ok"), log)
+        if attempt.error is None:
+            return attempt
+        outcome = _OUTCOMES.get(state, "crashed")
+        return replace(attempt, outcome=outcome, error=Failure(outcome, f"{number} ended as {state}", log))
 
 
-def _reported(task: Task, files: TaskFiles, name: str) -> Attempt | None:
-    """Return the failure that the ranks reported, or None."""
-    world_size = task.trial.run.world_size if isinstance(task, RepeatTask) else 0
-    failure = first_failure(str(files.result), world_size)
-    if failure is None:
-        return None
-    return Attempt("oom" if failure.kind == "oom" else "crashed", replace(failure, log=name))
+def _grouped(pairs: Iterable[tuple[dict[str, Any], Task]]) -> list[tuple[dict[str, Any], list[Task]]]:
+    """Return tasks by the settings of their jobs."""
+    groups: list[tuple[dict[str, Any], list[Task]]] = []
+    for settings, task in pairs:
+        group = next((tasks for known, tasks in groups if known == settings), None)
+        if group is None:
+            groups.append((settings, [task]))
+        else:
+            group.append(task)
+    return groups
 
 
-def _named_by_slurm(attempt: Attempt, submitted: Any) -> Attempt:
-    """Return the attempt of a job that left neither result nor error, by the state that SLURM reports."""
-    assert attempt.error is not None
-    state = str(submitted.state).split()[0].rstrip("+")
-    outcome = _STATES.get(state, "crashed")
-    message = f"the job {submitted.job_id} ended as {state}"
-    return replace(attempt, outcome=outcome, error=replace(attempt.error, kind=outcome, message=message))
-
-
-def _wait(submitted: Any, watch: Watch | None, progress: Path) -> str | None:
-    """Wait for a job's end; return the reason that `watch` gave to end it early."""
-    tail = ProgressTail(progress)
-    deadline = time.monotonic() + _QUEUE_SECONDS
-    while not submitted.done() and time.monotonic() < deadline:
-        reason = tail.feed(watch) if watch is not None else None
-        if reason is not None:
-            return reason
-        time.sleep(_POLL_SECONDS if submitted.state in ("PENDING", "RUNNING") else _POLL_SECONDS / 4)
-    with contextlib.suppress(Exception):
-        submitted.wait()
-    if watch is not None:
-        tail.feed(watch)
-    return None
-
-
-def _end(submitted: Any) -> None:
-    """Cancel a job and wait until it has ended: one that still runs would write to its successor's files."""
-    submitted.cancel(check=False)
-    deadline = time.monotonic() + _CANCEL_SECONDS
-    while not submitted.done() and time.monotonic() < deadline:
+def _await_files(task: Task, files: TaskFiles) -> None:
+    """Wait for what a job wrote on another node to be seen here."""
+    wanted = task.path if isinstance(task, ReferenceTask) else files.result
+    deadline = time.monotonic() + _SHARED_FILES_SECONDS
+    while not wanted.exists() and time.monotonic() < deadline:
+        if files.work.exists() and first_failure(str(files.result), task.trial.run.world_size) is not None:
+            return
         time.sleep(_POLL_SECONDS / 4)
+
+
+def _tidy(begun: _Begun, *, keep: bool) -> None:
+    """Move the output of a job's processes to the task's log directory; drop what else submitit left."""
+    number, folder = begun.job.job_id, begun.job.paths.folder
+    for path in folder.glob(f"{number}_*"):
+        rest = path.name.removeprefix(f"{number}_")
+        rank, _, kind = rest.partition("_")
+        with suppress(OSError):
+            if kind in ("log.out", "log.err") and rank.isdigit() and path.stat().st_size:
+                path.replace(begun.files.logs / f"rank{rank}{Path(kind).suffix}")
+            else:
+                path.unlink()
+    if not keep:
+        for start in begun.files.work.glob(f"{number}-*"):
+            shutil.rmtree(start, ignore_errors=True)
 
 
 def _as_it_is(trial: TrialSpec) -> dict[str, Any]:
     """Return the trial's JSON values: its thread count depends on the node and is resolved there."""
     return trial.model_dump(mode="json")
-
-
-def _whole(text: str, name: str) -> int:
-    try:
-        number = parse_count(text)
-    except ValueError as error:
-        raise UsageError(f"--slurm {name}: {error}") from None
-    if number < 1:
-        raise UsageError(f"--slurm {name}: expected at least 1, got {text}")
-    return number
-
-
-def _submitit() -> Any:
-    try:
-        return importlib.import_module("submitit")
-    except ImportError:
-        raise UsageError('SLURM jobs need submitit; run: pip install "zbench[slurm]"') from None

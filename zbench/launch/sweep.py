@@ -22,7 +22,7 @@ from zbench.launch.executor import Executor
 from zbench.launch.implied import ImpliedOom
 from zbench.launch.order import shuffled
 from zbench.launch.reference import REFERENCES
-from zbench.launch.trial import TrialRunner
+from zbench.launch.trial import Repeat, TrialRunner
 from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory, storage_errors
 from zbench.spec.expand import Expansion, InvalidTrial
@@ -79,6 +79,7 @@ class SweepRun:
         self._implied = ImpliedOom()
         self._contenders: Collection[str] = ()
         self._left_of: dict[str, int] = {}
+        self._last_end = 0.0
         for record in directory.records():
             self._remember(record)
         for trial_id in self._trials:
@@ -105,22 +106,47 @@ class SweepRun:
         ) as runner:
             for problem in runner.wait_until_ready():
                 self._tell(Notice(f"cannot import {problem}"))
-            for trial, repeat in self._missing():
-                if time.monotonic() >= deadline:
-                    raise OutOfTimeError(f"time is up with {self._left()} of the repeats left")
-                self._run_one(runner, trial, repeat)
+            for repeats in self._rounds():
+                self._run_round(runner, repeats, deadline)
 
-    def _missing(self) -> Iterator[tuple[TrialSpec, int]]:
+    def _run_round(self, runner: TrialRunner, todo: list[Repeat], deadline: float) -> None:
+        """Run the repeats of a round: in their order or, where several run at once, as they end."""
+        if runner.runs_ahead and time.monotonic() < deadline:
+            self._begin_all(runner, todo)
+        while todo and time.monotonic() < deadline:
+            self._run_one(runner, *_taken(runner.first(todo), todo))
+        under_way = runner.withdraw(todo) if todo else []
+        while under_way:
+            self._run_one(runner, *_taken(runner.first(under_way), under_way))
+        if todo:
+            raise OutOfTimeError(f"time is up with {self._left()} of the repeats left")
+
+    def _begin_all(self, runner: TrialRunner, todo: list[Repeat]) -> None:
+        """Begin all repeats of a round, after the references that they need."""
+        trials = [trial for trial, _ in todo]
+        if not all(map(runner.has_reference, trials)):
+            self._tell(Notice("computing the references"))
+            runner.expect_references(trials)
+            for trial in trials:
+                self._prepare(runner, trial)
+        begun = [(trial, repeat) for trial, repeat in todo if self._implied_failure(trial, repeat) is None]
+        runner.expect(begun, trace=self._plan.trace and todo[0][1] == 0)
+        self._tell(Notice(f"repeats submitted together: {len(begun)}"))
+        self._last_end = time.monotonic()
+
+    def _rounds(self) -> Iterator[list[Repeat]]:
         """Yield what is to run next, round by round; what a round showed decides who is in the next."""
         round_number = 0
         self._choose_contenders()
         while any(self._wants(trial_id) > round_number for trial_id in self._trials):
-            for trial_id, trial in shuffled(
-                list(self._trials.items()), seed=self._plan.seed, round_number=round_number
-            ):
-                done = self._directory.holds(trial_id, round_number)
-                if not done and self._wants(trial_id) > round_number:
-                    yield trial, round_number
+            order = shuffled(list(self._trials.items()), seed=self._plan.seed, round_number=round_number)
+            todo = [
+                (trial, round_number)
+                for trial_id, trial in order
+                if not self._directory.holds(trial_id, round_number) and self._wants(trial_id) > round_number
+            ]
+            if todo:
+                yield todo
             round_number += 1
             self._choose_contenders()
 
@@ -150,22 +176,31 @@ class SweepRun:
         return sum(self._left_of.values())
 
     def _run_one(self, runner: TrialRunner, trial: TrialSpec, repeat: int) -> None:
-        failure = self._implied.failure(trial) if self._plan.imply_oom and repeat == 0 else None
+        failure = self._implied_failure(trial, repeat)
         began = time.monotonic()
-        if failure is not None:
+        if failure is not None and not runner.has_begun(trial, repeat):
             record = _not_run(self._directory.run_id, trial, failure)
         else:
-            if not runner.has_reference(trial):
-                self._tell(ReferenceStarted(trial))
-                self._require_input(runner.reference(trial, lambda line: self._tell(StepDone(trial, line))))
-            began = time.monotonic()
+            self._prepare(runner, trial)
+            began = self._last_end if runner.has_begun(trial, repeat) else time.monotonic()
             self._tell(TrialStarted(trial, repeat))
             trace = self._plan.trace and repeat == 0
             record = runner.run(
                 trial, repeat=repeat, watch=lambda line: self._tell(StepDone(trial, line)), trace=trace
             )
         self._keep(record)
-        self._tell(TrialFinished(trial, record, time.monotonic() - began, self._left()))
+        self._last_end = time.monotonic()
+        self._tell(TrialFinished(trial, record, self._last_end - began, self._left()))
+
+    def _implied_failure(self, trial: TrialSpec, repeat: int) -> Failure | None:
+        """Return why a repeat need not run, or None."""
+        return self._implied.failure(trial) if self._plan.imply_oom and repeat == 0 else None
+
+    def _prepare(self, runner: TrialRunner, trial: TrialSpec) -> None:
+        """Have the reference of a trial; UsageError for bad input."""
+        if not runner.has_reference(trial):
+            self._tell(ReferenceStarted(trial))
+            self._require_input(runner.reference(trial, lambda line: self._tell(StepDone(trial, line))))
 
     def _require_input(self, reference: Path | Failure | None) -> None:
         """Raise UsageError for bad input that only a worker could see, where no trial could do better."""
@@ -200,3 +235,9 @@ def _invalid(run_id: str, point: InvalidTrial) -> Record:
 
 def _not_run(run_id: str, trial: TrialSpec, failure: Failure) -> Record:
     return Record(run_id, trial.trial_id, 0, trial.axes, trial.config(), "oom", failure)
+
+
+def _taken(one: Repeat, todo: list[Repeat]) -> Repeat:
+    """Take a repeat out of those that are to run."""
+    todo.remove(one)
+    return one

@@ -1,13 +1,13 @@
 """One repeat of one trial: TrialSpec in, Record out, whatever the trial does and wherever it runs."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from zbench.errors import UsageError
-from zbench.launch.executor import Attempt, Executor, RepeatTask
+from zbench.launch.executor import Attempt, Executor, Queue, RepeatTask, repeat_name
 from zbench.launch.jobs import Targets
 from zbench.launch.local import LocalExecutor
 from zbench.launch.progress import Watch
@@ -19,6 +19,9 @@ from zbench.spec.trial import TrialSpec
 
 _LASTING_LOAD = 3
 """After so many repeats that stayed disturbed when run again, disturbed repeats are no longer run again."""
+
+Repeat = tuple[TrialSpec, int]
+"""A trial, and the number of a repeat of it."""
 
 OnNotice = Callable[[str], None]
 """Told what happened beside the trials themselves: a repeat that is run again, and why."""
@@ -39,6 +42,7 @@ class TrialRunner:
         on_notice: OnNotice = lambda _: None,
     ) -> None:
         self.executor, self.run_dir = executor, run_dir.absolute()
+        self._queue = executor if isinstance(executor, Queue) else None
         self._tell = on_notice
         self._references = References(executor, self.run_dir)
         self._reruns_left = _LASTING_LOAD if rerun_disturbed else 0
@@ -69,7 +73,49 @@ class TrialRunner:
         warnings = [*record.warnings, *attempt.warnings]
         if isinstance(reference, Failure):
             warnings.append(f"not verified: the reference could not be computed: {reference.message}")
-        return replace(record, warnings=warnings, elapsed_s=time.monotonic() - began)
+        elapsed = time.monotonic() - began if attempt.seconds is None else attempt.seconds
+        return replace(record, warnings=warnings, elapsed_s=elapsed)
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether several repeats can run at once."""
+        return self._queue is not None
+
+    def expect_references(self, trials: Sequence[TrialSpec]) -> None:
+        """Begin to compute the references that these trials need and that are missing, each once."""
+        if self._queue is not None:
+            self._queue.expect(self._references.missing(trials))
+
+    def expect(self, repeats: Sequence[Repeat], *, trace: bool = False) -> None:
+        """Begin repeats that `run` will be called for; those whose reference found bad input do not run."""
+        if self._queue is None:
+            return
+        references = [self.reference(trial) for trial, _ in repeats]
+        self._queue.expect(
+            [
+                RepeatTask(trial, repeat, found if isinstance(found, Path) else None, trace)
+                for (trial, repeat), found in zip(repeats, references, strict=True)
+                if not (isinstance(found, Failure) and found.kind == "usage")
+            ]
+        )
+
+    def first(self, repeats: Sequence[Repeat]) -> Repeat:
+        """Return the repeat to run next: one that has ended already, where several run at once."""
+        if self._queue is None:
+            return repeats[0]
+        named = {repeat_name(trial.trial_id, repeat): (trial, repeat) for trial, repeat in repeats}
+        return named[self._queue.first(list(named))]
+
+    def has_begun(self, trial: TrialSpec, repeat: int) -> bool:
+        """Whether a repeat was expected and has been begun."""
+        return self._queue is not None and self._queue.has_begun(repeat_name(trial.trial_id, repeat))
+
+    def withdraw(self, repeats: Sequence[Repeat]) -> list[Repeat]:
+        """Give up the repeats that were expected and have not begun; return those that are under way."""
+        if self._queue is None:
+            return []
+        named = {repeat_name(trial.trial_id, repeat): (trial, repeat) for trial, repeat in repeats}
+        return [named[name] for name in self._queue.withdraw(list(named))]
 
     def reference(self, trial: TrialSpec, watch: Watch | None = None) -> Path | Failure | None:
         """Return the trial's reference trajectory, or why it failed; None where nothing is verified."""

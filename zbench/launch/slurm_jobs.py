@@ -1,0 +1,198 @@
+"""Jobs on a cluster: submitted by submitit, several as one array; their states as SLURM reports them.
+
+submitit asks `sacct`, which needs SLURM's accounting database, and takes a job for done when its processes
+have left their results. Here `squeue` is asked, which every SLURM has, and its answer alone counts: a job
+that is requeued is not done, whatever its first start left.
+"""
+
+import getpass
+import importlib
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from zbench.errors import UsageError
+from zbench.launch.slurm_options import SlurmOptions
+
+Call = tuple[Callable[..., None], tuple[Any, ...]]
+"""A function of a module and its arguments: what every process of a job calls."""
+
+LARGEST_ARRAY = 500
+"""Tasks of one job array: SLURM's own default limit is 1001 (MaxArraySize)."""
+
+_ASK_SECONDS = 2.0
+_UNSEEN_SECONDS = 60.0
+_WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
+_UNDER_WAY = frozenset(
+    {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"}
+)
+GONE = "UNKNOWN"
+"""The state of a job that SLURM has forgotten."""
+
+
+class States(Protocol):
+    """Knows the states of submitted jobs."""
+
+    def of(self, job: Any) -> str:
+        """Return a job's state in SLURM's words."""
+
+    def ask_again(self) -> None:
+        """Have the next call of `of` return what is true then."""
+
+
+class QueueStates:
+    """The states that `squeue` reports: one call for all jobs, at most every two seconds.
+
+    While SLURM does not answer (its controller restarts) the last known states stay.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+        self._first_asked: dict[str, float] = {}
+        self._next = 0.0
+
+    def of(self, job: Any) -> str:
+        """Return a job's state; `GONE` for one that was there and is no longer, or never came."""
+        since = self._first_asked.setdefault(job.job_id, time.monotonic())
+        self._refresh()
+        state = self._known.get(job.job_id)
+        if state is None:
+            return "PENDING" if time.monotonic() < since + _UNSEEN_SECONDS else GONE
+        return state
+
+    def ask_again(self) -> None:
+        """Call `squeue` at the next question."""
+        self._next = 0.0
+
+    def _refresh(self) -> None:
+        if time.monotonic() < self._next:
+            return
+        user = getpass.getuser()
+        said = _said("squeue", "--noheader", "--array", "--states=all", f"--user={user}", "--format=%i|%T")
+        self._next = time.monotonic() + _ASK_SECONDS
+        if said is None:
+            return
+        now = dict(line.strip().split("|", 1) for line in said.splitlines() if "|" in line)
+        for job_id in self._known.keys() - now.keys():
+            if is_open(self._known[job_id]):
+                now[job_id] = _accounted(job_id)
+            else:
+                now[job_id] = self._known[job_id]
+        self._known = now
+
+
+class LocalStates:
+    """The states of submitit's own processes on this machine."""
+
+    def of(self, job: Any) -> str:
+        """Return a job's state."""
+        return str(job.state) if job.done() else "RUNNING"
+
+    def ask_again(self) -> None:
+        """Nothing is kept."""
+
+
+class Cluster:
+    """Submits calls as jobs. name: that of every job; folder: where submitit keeps its files."""
+
+    def __init__(self, options: SlurmOptions, name: str, folder: Path) -> None:
+        """Cancel the jobs that an earlier process of the same name left behind.
+
+        UsageError where submitit is not installed, there is no SLURM here, or an option is unknown.
+        """
+        self._options, self._name, self._folder = options, name, folder
+        self._submitit = require_slurm(options)
+        self.is_slurm = options.cluster == "slurm"
+        self.states: States = QueueStates() if self.is_slurm else LocalStates()
+        if self.is_slurm and folder.exists():
+            _said("scancel", f"--name={name}", f"--user={getpass.getuser()}")
+
+    def submit(self, calls: Sequence[Call], settings: dict[str, Any]) -> list[Any]:
+        """Submit calls that need the same resources, as one job array; UsageError where SLURM refuses."""
+        executor = self._submitit.AutoExecutor(folder=str(self._folder), cluster=self._options.cluster)
+        update(executor, {**settings, "name": self._name, **self._options.parameters})
+        jobs: list[Any] = []
+        try:
+            for first in range(0, len(calls), LARGEST_ARRAY):
+                with executor.batch():
+                    for function, arguments in calls[first : first + LARGEST_ARRAY]:
+                        jobs.append(executor.submit(function, *arguments))
+        except Exception as error:
+            self.cancel([job for job in jobs if _has_number(job)])
+            text = " ".join(str(error).split()) or type(error).__name__
+            raise UsageError(f"SLURM refused the job: {text}; see the --slurm options") from None
+        return jobs
+
+    def cancel(self, jobs: Sequence[Any], *, only_waiting: bool = False) -> None:
+        """Cancel jobs, running ones too unless `only_waiting`."""
+        if not self.is_slurm:
+            for job in jobs if not only_waiting else ():
+                job.cancel(check=False)
+            return
+        which = ["--state=PENDING"] if only_waiting else []
+        for first in range(0, len(jobs), LARGEST_ARRAY):
+            _said("scancel", *which, *(job.job_id for job in jobs[first : first + LARGEST_ARRAY]))
+        self.states.ask_again()
+
+
+def is_open(state: str) -> bool:
+    """Whether a job of this state waits or runs."""
+    return state in _WAITING or state in _UNDER_WAY
+
+
+def is_waiting(state: str) -> bool:
+    """Whether a job of this state has not begun, or waits to begin again."""
+    return state in _WAITING
+
+
+def require_slurm(options: SlurmOptions) -> Any:
+    """Return the submitit module.
+
+    UsageError where it is not installed, there is no SLURM here, or it does not know an option.
+    """
+    try:
+        module = importlib.import_module("submitit")
+    except ImportError:
+        raise UsageError('SLURM jobs need submitit; run: pip install "zbench[slurm]"') from None
+    if options.cluster == "slurm" and shutil.which("sbatch") is None:
+        raise UsageError("no sbatch on this machine; run this on a login node of the cluster")
+    trial = module.AutoExecutor(folder=tempfile.gettempdir(), cluster=options.cluster)
+    update(trial, dict(options.parameters))
+    return module
+
+
+def update(executor: Any, settings: dict[str, Any]) -> None:
+    """Set parameters of a submitit executor; UsageError for those that it does not know."""
+    try:
+        executor.update_parameters(**settings)
+    except (NameError, ValueError, TypeError) as error:
+        text = str(error).splitlines()[0].replace("slurm_", "")
+        raise UsageError(f"--slurm: {text}") from None
+
+
+def _has_number(job: Any) -> bool:
+    """Whether a job was submitted before the submission of the others failed."""
+    try:
+        return bool(job.job_id)
+    except Exception:
+        return False
+
+
+def _accounted(job_id: str) -> str:
+    """Return the last state of a job that the queue has forgotten, where SLURM keeps accounts."""
+    said = _said("sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={job_id}", "--format=State")
+    words = (said or "").split()
+    return words[0].rstrip("+") if words else GONE
+
+
+def _said(*words: str) -> str | None:
+    """Return what one of SLURM's commands prints, None where it fails."""
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

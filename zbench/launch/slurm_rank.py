@@ -1,0 +1,125 @@
+"""What runs inside a SLURM job: one process per rank finds its place and calls the worker.
+
+SLURM may run a job more than once: after `scontrol requeue`, a preemption or the loss of a node it starts
+again under the same number. Each start has a directory of its own, so nothing of a start that was ended, or
+goes on unnoticed on a node that was cut off, is read as the result of another.
+"""
+
+import importlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zbench.errors import ZbenchError
+from zbench.launch.child import call
+from zbench.worker.job import RankJob, ReferenceJob
+
+_RESTARTS = "SLURM_RESTART_COUNT"
+_MEETING = "meeting-point"
+_MEETING_SECONDS = 300.0
+_PEER_GRACE_SECONDS = 2.0
+_POLL_SECONDS = 0.1
+
+
+def run_job(target: str, modules: Sequence[str], job: RankJob | ReferenceJob) -> None:
+    """Be one process of a job: import what the worker needs, then call it; SystemExit where it fails."""
+    place = importlib.import_module("submitit").JobEnvironment()
+    home = start_directory(Path(job.result_path if isinstance(job, RankJob) else job.error_stem), place)
+    error = (str(home / "result.json"), place.global_rank if isinstance(job, RankJob) else "reference")
+    code = call(target, lambda: _ready(job, home, place, modules), error)
+    if code:
+        time.sleep(_PEER_GRACE_SECONDS)  # srun now ends the other ranks, which may know more of the cause
+        raise SystemExit(code)
+
+
+def start_directory(result: Path, place: Any) -> Path:
+    """Return the directory of this start of the job, made beside `result`."""
+    home = result.parent / f"{place.job_id}-{os.environ.get(_RESTARTS, '0')}"
+    home.mkdir(parents=True, exist_ok=True)
+    return home
+
+
+def last_start(work: Path, job_id: str) -> Path:
+    """Return the directory of the job's last start; one that does not exist if it has not started."""
+    starts = [path for path in work.glob(f"{job_id}-*") if path.name.rpartition("-")[2].isdigit()]
+    return max(starts, key=lambda path: int(path.name.rpartition("-")[2]), default=work / f"{job_id}-0")
+
+
+def _ready(
+    job: RankJob | ReferenceJob, home: Path, place: Any, modules: Sequence[str]
+) -> RankJob | ReferenceJob:
+    """Import what the worker needs, and return the job of this process."""
+    for module in modules:  # in this order: the memory counter must be there before torch
+        importlib.import_module(module)
+    progress = str(home / "progress.jsonl") if job.progress_path else None
+    if isinstance(job, ReferenceJob):
+        return replace(job, errors=str(home / "result.json"), progress_path=progress)
+    return replace(
+        job,
+        result_path=str(home / "result.json"),
+        progress_path=progress,
+        rank=place.global_rank,
+        world_size=place.num_tasks,
+        init_method=_meeting_point(home, place),
+        local_rank=place.local_rank,
+        local_world_size=max(1, place.num_tasks // max(1, place.num_nodes)),
+    )
+
+
+def _meeting_point(home: Path, place: Any) -> str:
+    """Return the URL at which the ranks meet: rank 0 takes a free port and tells the others by a file."""
+    file = home / _MEETING
+    if place.global_rank == 0:
+        host = "127.0.0.1" if place.num_nodes == 1 else _address(place.hostnames[0])
+        draft = file.with_suffix(".tmp")
+        draft.write_text(f"tcp://{host}:{_free_port('127.0.0.1' if place.num_nodes == 1 else '')}")
+        draft.replace(file)
+    deadline = time.monotonic() + _MEETING_SECONDS
+    while time.monotonic() < deadline:
+        os.listdir(home)  # a network file system looks again
+        if file.exists():
+            return file.read_text()
+        time.sleep(_POLL_SECONDS)
+    raise ZbenchError(
+        f"rank 0 has not written {file} within {_MEETING_SECONDS:.0f} s; is the results directory on a file"
+        " system that all nodes share?"
+    )
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((host, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _address(node: str) -> str:
+    """Return a name or address of a node that other nodes can connect to; ZbenchError where there is none."""
+    candidates = [node, _node_address(node), os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")]
+    for candidate in filter(None, candidates):
+        try:
+            socket.getaddrinfo(candidate, None)
+        except OSError:
+            continue
+        return candidate
+    raise ZbenchError(
+        f"the name of the job's first node, {node}, does not resolve, and SLURM knows no address of it;"
+        " enter it in DNS or /etc/hosts, or set NodeAddr in slurm.conf"
+    )
+
+
+def _node_address(node: str) -> str:
+    """Return the address that SLURM itself uses for a node, empty where it cannot be asked."""
+    scontrol = shutil.which("scontrol")
+    if scontrol is None:
+        return ""
+    words = [scontrol, "--oneliner", "show", "node", node]
+    said = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+    fields = dict(word.split("=", 1) for word in said.split() if "=" in word)
+    return fields.get("NodeAddr", "")
