@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from zbench.analysis.change_points import LEAST_SEGMENT, _most_distant, change_points
+from zbench.analysis.change_points import LEAST_SEGMENT, change_points, most_distant_split
 
 
 def series(levels: list[float], each: int, noise: float = 0.01, seed: int = 0) -> list[float]:
@@ -57,7 +57,7 @@ def test_the_answer_is_the_same_every_time() -> None:
 
 def test_energy_distance_is_that_of_the_definition() -> None:
     values = np.array(series([0.0, 0.1], 6))
-    split, distance = _most_distant(np.abs(values[:, None] - values[None, :]))
+    split, distance = most_distant_split(np.abs(values[:, None] - values[None, :]))
 
     def scaled(at: int) -> float:
         x, y = values[:at], values[at:]

@@ -14,7 +14,7 @@ from zbench.bench.gpu import __main__ as program
 from zbench.bench.gpu import page
 from zbench.bench.gpu.decoder import PEAK_ROWS, decoder_sweep, deepspeed_sweep, peaks_differ
 from zbench.bench.gpu.outcome import Bar, PartOutcome, Place
-from zbench.bench.gpu.parts import PARTS, ROOT, SWEEPS, _smallest
+from zbench.bench.gpu.parts import PARTS, ROOT, SWEEPS, smallest_form
 from zbench.bench.turns import Contender
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
@@ -71,7 +71,7 @@ def test_a_run_goes_on_where_it_was(
         outcome.save(place.out / f"{part.name}.json")
         return outcome
 
-    monkeypatch.setattr(program, "_run_apart", run_apart)
+    monkeypatch.setattr(program, "run_apart", run_apart)
     flags = ["--device", "cpu", "--tiny", "--out", str(tmp_path), "--only", ",".join(names)]
     assert call(monkeypatch, *flags) == 1
     assert begun == names
@@ -95,12 +95,12 @@ def test_no_part_begins_after_the_time_is_over(
 def test_a_part_that_dies_or_hangs_is_a_failure_of_its_own(tmp_path: Path) -> None:
     place = Place("cpu", True, tmp_path)
     build = PARTS[0]
-    late = program._run_apart(replace(build, seconds=0), place, 0.01)
+    late = program.run_apart(replace(build, seconds=0), place, 0.01)
     assert (late.status, late.says.startswith("it was ended after")) == ("failed", True)
-    cut = program._run_apart(build, place, 0.01)
+    cut = program.run_apart(build, place, 0.01)
     assert (cut.status, "run it again" in cut.says) == ("missing", True)
     nobody = program.Part("no-such-part", "nothing", 60, build.run)
-    died = program._run_apart(nobody, place, 60)
+    died = program.run_apart(nobody, place, 60)
     assert (died.status, died.says.startswith("it ended with 2")) == ("failed", True)
     assert PartOutcome.load(tmp_path / "no-such-part.json").says == died.says
 
@@ -157,7 +157,7 @@ def test_deepspeeds_rows_differ_from_ours_in_the_engine_alone(tmp_path: Path) ->
 @pytest.mark.parametrize("name", SWEEPS)
 def test_a_sweep_in_its_smallest_form_is_one_configuration(name: str) -> None:
     file = ROOT / "sweeps" / f"{name}.yaml"
-    found = expand(load_sweep(file, _smallest(file)))
+    found = expand(load_sweep(file, smallest_form(file)))
     assert [trial.axes for trial in found.trials] == [expand(load_sweep(file)).trials[-1].axes]
 
 

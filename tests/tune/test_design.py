@@ -3,7 +3,7 @@
 import pytest
 
 from zbench.spec.axes import ValueRange
-from zbench.tune.design import _place, distance, initial_design, random_point
+from zbench.tune.design import distance, initial_design, place_in, random_point
 from zbench.tune.space import Space, point_key
 
 from .fakes import small_sweep
@@ -75,5 +75,5 @@ def test_distance_counts_steps_of_scales_and_differences_of_kinds() -> None:
 
 
 def test_places_lie_between_the_ends_of_a_range() -> None:
-    assert _place(ValueRange(2.0, 6.0), 3.0) == 0.25
-    assert _place(ValueRange(1.0, 100.0, log=True), 10.0) == pytest.approx(0.5)
+    assert place_in(ValueRange(2.0, 6.0), 3.0) == 0.25
+    assert place_in(ValueRange(1.0, 100.0, log=True), 10.0) == pytest.approx(0.5)

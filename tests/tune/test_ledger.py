@@ -15,7 +15,7 @@ from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
 from zbench.tune.claims import MemoryClaims, SqlClaims
 from zbench.tune.identity import StudyIdentity, Worker
-from zbench.tune.ledger import Ledger, Ticket, load_study, open_study
+from zbench.tune.ledger import Lease, Ledger, load_study, open_study
 from zbench.tune.objective import Scorer
 from zbench.tune.space import Space
 from zbench.tune.storage import journal_storage, relational_storage
@@ -42,7 +42,7 @@ def ledger(url: str, *, sweep: SweepSpec = SWEEP, worker: Worker | None = None) 
     return Ledger(study, Space(sweep), scorer, claims, worker or Worker.here("kind"))
 
 
-def begin(book: Ledger, index: int) -> Ticket | None:
+def begin(book: Ledger, index: int) -> Lease | None:
     trial = SPACE.trial(POINTS[index])
     assert isinstance(trial, TrialSpec)
     return book.begin(POINTS[index], trial.trial_id, {"note": index})
@@ -56,11 +56,11 @@ def result(index: int, **changes: object) -> Record:
 
 def test_what_is_finished_is_there_for_the_next_process(url: str) -> None:
     book = ledger(url)
-    ticket = begin(book, 0)
-    assert ticket is not None
+    lease = begin(book, 0)
+    assert lease is not None
     (running,) = book.entries()
     assert running.running
-    assert book.finish(ticket, [result(0)])
+    assert book.finish(lease, [result(0)])
     (entry,) = ledger(url).entries()
     assert entry.point == POINTS[0]
     assert entry.host == "kind"
@@ -78,19 +78,19 @@ def test_a_point_is_taken_once(url: str) -> None:
 
 def test_a_point_that_was_given_back_is_free(url: str) -> None:
     book = ledger(url)
-    ticket = begin(book, 0)
-    assert ticket is not None
-    book.drop(ticket, "interrupted")
+    lease = begin(book, 0)
+    assert lease is not None
+    book.drop(lease, "interrupted")
     assert book.entries() == []
     assert begin(book, 0) is not None
 
 
 def test_trials_that_did_not_finish_carry_their_margins(url: str) -> None:
     book = ledger(url)
-    ticket = begin(book, 0)
-    assert ticket is not None
+    lease = begin(book, 0)
+    assert lease is not None
     oom = result(0, outcome="oom", timing=None, memory=None, error=Failure("oom", "too large"))
-    assert book.finish(ticket, [oom])
+    assert book.finish(lease, [oom])
     (entry,) = book.entries()
     assert entry.observation.score is not None
     assert entry.observation.score.values is None
@@ -103,20 +103,20 @@ def test_a_lost_workers_point_is_freed_and_its_late_result_refused(url: str) -> 
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     lost = replace(Worker.here("kind"), pid=child.pid, started=psutil.Process(child.pid).create_time())
     theirs = ledger(url, worker=lost)
-    ticket = begin(theirs, 0)
-    assert ticket is not None
+    lease = begin(theirs, 0)
+    assert lease is not None
     mine = ledger(url)
     assert mine.reap() == 0
     assert begin(mine, 0) is None or url.startswith("journal"), "claims of a journal are its one process's"
     child.kill()
     child.wait()
     assert mine.reap() == 1
-    assert [entry for entry in mine.entries() if entry.running and entry.number == ticket.trial.number] == []
+    assert [entry for entry in mine.entries() if entry.running and entry.number == lease.trial.number] == []
     again = begin(mine, 0)
     if url.startswith("sqlite"):
         assert again is not None
         assert mine.finish(again, [result(0)])
-    assert not theirs.finish(ticket, [result(0, run_id="late")])
+    assert not theirs.finish(lease, [result(0, run_id="late")])
     assert all(record.run_id != "late" for entry in mine.entries() for record in entry.records)
 
 

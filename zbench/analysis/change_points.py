@@ -50,19 +50,19 @@ def _significant_split(segment: Floats, alpha: float, rng: np.random.Generator) 
     if n < 2 * LEAST_SEGMENT or 2 / math.comb(n, n // 2) > alpha:
         return None
     distances = np.abs(segment[:, None] - segment[None, :])
-    split, observed = _most_distant(distances)
+    split, observed = most_distant_split(distances)
     if observed <= 0:
         return None
     reached = 1
     for _ in range(_PERMUTATIONS):
         order = rng.permutation(n)
-        reached += _most_distant(distances[np.ix_(order, order)])[1] >= observed * (1 - 1e-12)
+        reached += most_distant_split(distances[np.ix_(order, order)])[1] >= observed * (1 - 1e-12)
         if reached > alpha * (_PERMUTATIONS + 1):
             return None
     return split
 
 
-def _most_distant(distances: Floats) -> tuple[int, float]:
+def most_distant_split(distances: Floats) -> tuple[int, float]:
     """Return the split of largest scaled energy distance between its two sides, and that distance."""
     n = len(distances)
     block = np.zeros((n + 1, n + 1))

@@ -2,7 +2,7 @@
 
 device bytes, on CUDA: what torch's caching allocator has handed out on this rank's device. Device bytes, on
 the CPU: what torch's CPU allocator has handed out to this process since the meter was made, less what lives
-in offloaded host homes (the engine's `host_*` categories). A temporary on its way to a host home is counted
+in offloaded host memory (the engine's `host_*` categories). A temporary on its way to host memory is counted
 as device bytes, so the figure never flatters an offload. Allocations outside tensors (Python, libraries, file
 mappings) are in neither. host bytes: the engine's `host_*` categories. RSS: the kernel's high-water mark of
 the process, everything included.

@@ -58,8 +58,8 @@ def adopt(ledger: Ledger, directory: RunDirectory, space: Space) -> int:
         point = _point_of(record, space)
         if point is None:
             continue
-        ticket = ledger.begin(point, record.trial_id, {})
-        adopted += ticket is not None and ledger.finish(ticket, [record])
+        lease = ledger.begin(point, record.trial_id, {})
+        adopted += lease is not None and ledger.finish(lease, [record])
     return adopted
 
 

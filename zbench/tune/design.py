@@ -66,14 +66,14 @@ def _difference(axis: Axis, left: float | None, right: float | None) -> float:
     if left is None or right is None:
         return 1.0
     if axis.range is not None:
-        return abs(_place(axis.range, left) - _place(axis.range, right))
+        return abs(place_in(axis.range, left) - place_in(axis.range, right))
     if not is_scaled(axis):
         return 1.0
     ranks = sorted(axis.values or ())
     return abs(ranks.index(left) - ranks.index(right)) / (len(ranks) - 1)
 
 
-def _place(limits: ValueRange, value: float) -> float:
+def place_in(limits: ValueRange, value: float) -> float:
     """Return where a value lies between the ends of a range, from 0 to 1."""
     if limits.log:
         return math.log(value / limits.low) / math.log(limits.high / limits.low)

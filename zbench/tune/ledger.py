@@ -33,7 +33,7 @@ _ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class Lease:
     """A point that this process may run, and the study's trial that holds it."""
 
     point: Point
@@ -80,7 +80,7 @@ class Ledger:
             if "point" in t.user_attrs
         ]
 
-    def begin(self, point: Point, trial_id: str, notes: Mapping[str, Any]) -> Ticket | None:
+    def begin(self, point: Point, trial_id: str, notes: Mapping[str, Any]) -> Lease | None:
         """Take a point for this process; None where another worker has it or has run it."""
         params, distributions = self._space.encode(point) or ({}, {})
         self._study.sampler = _Given(params)
@@ -92,32 +92,32 @@ class Ledger:
             trial.set_user_attr(key, value)
         lost = {t.number for t in self._study.get_trials(deepcopy=False, states=(TrialState.FAIL,))}
         if self._claims.take(trial_id, trial.number, lost):
-            return Ticket(point, trial_id, trial)
-        self.drop(Ticket(point, trial_id, trial), "another worker has this point")
+            return Lease(point, trial_id, trial)
+        self.drop(Lease(point, trial_id, trial), "another worker has this point")
         return None
 
-    def finish(self, ticket: Ticket, records: Sequence[Record]) -> bool:
+    def finish(self, lease: Lease, records: Sequence[Record]) -> bool:
         """Store what a trial left; False, and nothing stored, where this process was given up for lost."""
         score = self._scorer.score(records)
         try:
-            ticket.trial.set_user_attr("records", [lines.jsonable(record) for record in records])
+            lease.trial.set_user_attr("records", [lines.jsonable(record) for record in records])
             for name, margin in score.margins.items():
-                ticket.trial.set_constraint(name, margin)
+                lease.trial.set_constraint(name, margin)
             if score.values is None:
-                self._study.tell(ticket.trial, state=TrialState.PRUNED)
+                self._study.tell(lease.trial, state=TrialState.PRUNED)
             else:
-                self._study.tell(ticket.trial, list(score.values))
+                self._study.tell(lease.trial, list(score.values))
         except (optuna.exceptions.UpdateFinishedTrialError, ValueError):
-            if self._state(ticket) in (TrialState.FAIL, *_ENDED):
+            if self._state(lease) in (TrialState.FAIL, *_ENDED):
                 return False
             raise
         return True
 
-    def drop(self, ticket: Ticket, reason: str) -> None:
+    def drop(self, lease: Lease, reason: str) -> None:
         """Give a point back that was begun and will not be finished."""
         with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError, ValueError):
-            ticket.trial.set_user_attr("reason", reason)
-            self._study.tell(ticket.trial, state=TrialState.FAIL)
+            lease.trial.set_user_attr("reason", reason)
+            self._study.tell(lease.trial, state=TrialState.FAIL)
 
     def reap(self) -> int:
         """Free the points of workers that are gone; return how many there were."""
@@ -131,9 +131,9 @@ class Ledger:
         return self._count(TrialState.FAIL) - before
 
     @contextlib.contextmanager
-    def held(self, ticket: Ticket) -> Iterator[None]:
+    def held(self, lease: Lease) -> Iterator[None]:
         """Tell the others, as long as the body runs, that this worker lives."""
-        with self.worker.heartbeats(lambda: self._beat(ticket.trial)):
+        with self.worker.heartbeats(lambda: self._beat(lease.trial)):
             yield
 
     def host_facts(self) -> dict[str, Any]:
@@ -153,8 +153,8 @@ class Ledger:
         if record is not None:
             record(trial._trial_id)
 
-    def _state(self, ticket: Ticket) -> TrialState:
-        return self._study.get_trials(deepcopy=False)[ticket.trial.number].state
+    def _state(self, lease: Lease) -> TrialState:
+        return self._study.get_trials(deepcopy=False)[lease.trial.number].state
 
     def _count(self, state: TrialState) -> int:
         return len(self._study.get_trials(deepcopy=False, states=(state,)))

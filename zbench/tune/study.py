@@ -11,7 +11,7 @@ from zbench.launch.progress import Watch
 from zbench.record.record import Failure, Record
 from zbench.spec.trial import TrialSpec
 from zbench.tune.history import Observation, Score
-from zbench.tune.ledger import Ledger, LedgerEntry, Ticket
+from zbench.tune.ledger import Lease, Ledger, LedgerEntry
 from zbench.tune.memory import Ask, too_large, with_simulated
 from zbench.tune.objective import Scorer
 from zbench.tune.prune import pruner, work_per_step
@@ -125,39 +125,39 @@ class Search:
     def _try(self, proposal: Proposal, entries: Sequence[LedgerEntry]) -> None:
         trial = self._setup.space.trial(proposal.point)
         assert isinstance(trial, TrialSpec)
-        ticket = self._ledger.begin(proposal.point, trial.trial_id, proposal.notes)
-        if ticket is None:
+        lease = self._ledger.begin(proposal.point, trial.trial_id, proposal.notes)
+        if lease is None:
             self._refused.add(point_key(proposal.point))
             return
         trials = self._setup.stopper.budget.trials
         if (
-            trials is not None and self._begun_before(ticket) >= trials
+            trials is not None and self._begun_before(lease) >= trials
         ):  # of several begun at once, the last give way
-            self._ledger.drop(ticket, "the budget was spent by other workers meanwhile")
+            self._ledger.drop(lease, "the budget was spent by other workers meanwhile")
             return
         began = time.monotonic()
         try:
-            record = self._run(trial, ticket, entries)
+            record = self._run(trial, lease, entries)
         except BaseException:
-            self._ledger.drop(ticket, "interrupted")
+            self._ledger.drop(lease, "interrupted")
             raise
-        if self._ledger.finish(ticket, [record]):
+        if self._ledger.finish(lease, [record]):
             left = trials - sum(map(_costs, self._ledger.entries())) if trials is not None else 0
             self._listener.ended(trial, [record], time.monotonic() - began, max(0, left))
 
-    def _run(self, trial: TrialSpec, ticket: Ticket, entries: Sequence[LedgerEntry]) -> Record:
+    def _run(self, trial: TrialSpec, lease: Lease, entries: Sequence[LedgerEntry]) -> Record:
         failure = self._known.implied.failure(trial) if self._setup.imply_oom else None
         if failure is not None:
             return not_run(trial, failure)
         self._listener.began(trial)
         watch = pruner(trial, self._setup.scorer.goals, self._best_rate(entries), self._setup.prune_factor)
-        with self._ledger.held(ticket):
+        with self._ledger.held(lease):
             record = self._evaluate(trial, 0, watch)
         ask = self._setup.simulate
         return record if ask is None or self._limit is None else with_simulated(record, ask, trial)
 
-    def _begun_before(self, ticket: Ticket) -> int:
-        return sum(_costs(entry) for entry in self._ledger.entries() if entry.number < ticket.trial.number)
+    def _begun_before(self, lease: Lease) -> int:
+        return sum(_costs(entry) for entry in self._ledger.entries() if entry.number < lease.trial.number)
 
     def _learn(self, entries: Sequence[LedgerEntry]) -> None:
         """Take in records that are new, of machines of this kind only."""

@@ -71,13 +71,13 @@ def test_a_used_backend_does_what_a_fresh_one_does(what: str) -> None:
 
 def test_the_plan_is_the_same_object_until_memory_changes() -> None:
     cache, mine = PlanCache("cpu"), tasks()
-    with cache.lend(mine) as first:
+    with cache.borrowed(mine) as first:
         pass
     mine[0].step = 2
-    with cache.lend(mine) as second:
+    with cache.borrowed(mine) as second:
         pass
     mine[0].grad = mine[0].grad.clone()
-    with cache.lend(mine) as third:
+    with cache.borrowed(mine) as third:
         pass
     assert first is second
     assert third is not second

@@ -137,8 +137,8 @@ def test_dollar_signs_are_no_formula() -> None:
 
 def test_device_and_host_memory_are_bars_of_their_own() -> None:
     (first, *_) = content.memory_rows(full().finished)
-    assert content._device(first.parts) == {"parameters": 5e6, "gradients": 2.5e6, "moments": 5e5}
-    assert content._host(first.parts) == {"moments": 3e6}
+    assert content.device_parts(first.parts) == {"parameters": 5e6, "gradients": 2.5e6, "moments": 5e5}
+    assert content.host_parts(first.parts) == {"moments": 3e6}
     root = ET.fromstring(content.pictures(full(1))["memory"].file())
     texts = [text.text for text in root.iter(f"{SVG}text")]
     assert "7.63 MiB + 2.86 MiB host" in texts

@@ -68,11 +68,11 @@ def _run_all(parts: list[Part], place: Place, minutes: float, since: float) -> d
             found[part.name] = PartOutcome("missing", f"the {minutes:g} minutes were over: run it again")
         else:
             print(f"{part.name}: {part.shows}", file=sys.stderr, flush=True)
-            found[part.name] = _run_apart(part, place, min(left, part.seconds))
+            found[part.name] = run_apart(part, place, min(left, part.seconds))
     return found
 
 
-def _run_apart(part: Part, place: Place, seconds: float) -> PartOutcome:
+def run_apart(part: Part, place: Place, seconds: float) -> PartOutcome:
     """Run a part in a process of its own, so that no part's crash is another's; keep its result."""
     command = [sys.executable, "-m", "zbench.bench.gpu", "--part", part.name, "--out", str(place.out)]
     command += ["--device", place.device, *(["--tiny"] if place.tiny else [])]

@@ -88,7 +88,7 @@ def shipped(name: str) -> Callable[[Place], PartOutcome]:
         if not file.exists():
             return PartOutcome("missing", f"{file} is not there: run in a checkout of the project")
         python = decoder.deepspeed_python(place) if name == "peers" else None
-        sets = _smallest(file, [_DEEPSPEED] if python else []) if place.tiny else []
+        sets = smallest_form(file, [_DEEPSPEED] if python else []) if place.tiny else []
         if python not in (None, sys.executable):
             sets.append(f"engine.engine_python={python}")  # all its rows, so that they share one torch
         return sweep(file, place, name, sets=sets)
@@ -99,7 +99,7 @@ def shipped(name: str) -> Callable[[Place], PartOutcome]:
 _DEEPSPEED = {"engine": "deepspeed", "zero_stage": 2, "offload_optimizer": "none"}
 
 
-def _smallest(file: Path, more: Sequence[dict[str, Any]] = ()) -> list[str]:
+def smallest_form(file: Path, more: Sequence[dict[str, Any]] = ()) -> list[str]:
     """Return what leaves of a sweep its last configuration, and `more`, and two steps."""
     last = expand(load_sweep(file)).trials[-1]
     sets = {"axes": {}, "exclude": [], "include": [last.axes, *more], "verify.mode": "reference"}

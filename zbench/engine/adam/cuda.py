@@ -104,7 +104,7 @@ class CudaAdam:
         nonfinite: Tensor | None,
         device: torch.device,
     ) -> None:
-        with self._plans.lend(tasks, flat) as plan:
+        with self._plans.borrowed(tasks, flat) as plan:
             stream = torch.cuda.current_stream(device).cuda_stream
             counter = None if nonfinite is None else nonfinite.data_ptr()
             for dtypes, blocks, count, rows in plan.device_rows(grad_scale=grad_scale):

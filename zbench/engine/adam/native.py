@@ -42,7 +42,7 @@ class NativeAdam:
         flat = flatten(tasks)
 
         def run() -> None:
-            with self._plans.lend(tasks, flat) as plan:
+            with self._plans.borrowed(tasks, flat) as plan:
                 count = plan.run(grad_scale=grad_scale, threads=self.threads)
             if nonfinite is not None:
                 nonfinite.add_(count)

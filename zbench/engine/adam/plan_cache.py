@@ -38,7 +38,7 @@ class PlanCache:
         self._spare: list[_Kept] = []
 
     @contextmanager
-    def lend(self, tasks: Sequence[AdamTask], flat: "Flat | None" = None) -> Iterator["_native.Plan"]:
+    def borrowed(self, tasks: Sequence[AdamTask], flat: "Flat | None" = None) -> Iterator["_native.Plan"]:
         """Yield the checked plan of the tasks; ValueError as AdamBackend.update. flat: of these tasks."""
         tensors, layout = flat or flatten(tasks)
         try:

@@ -109,7 +109,7 @@ def pictures(report: Report) -> dict[str, Picture]:
         rows = [row_of(summary, report.objective) for summary in drawn]
         found.append(charts.step_times([(r, steps(s)) for r, s in zip(rows, drawn, strict=True)]))
     stacks = [
-        Stack(row_of(found.summary, report.objective), _device(found.parts), _host(found.parts))
+        Stack(row_of(found.summary, report.objective), device_parts(found.parts), host_parts(found.parts))
         for found in memory_rows(drawn)
     ]
     if stacks:
@@ -178,10 +178,11 @@ def part_names(parts: Iterable[Mapping[str, float]]) -> list[str]:
     return list(dict.fromkeys(name for part in parts for name in part))
 
 
-def _device(parts: Mapping[str, float]) -> dict[str, float]:
+def device_parts(parts: Mapping[str, float]) -> dict[str, float]:
+    """Return the categories of device memory."""
     return {name: size for name, size in parts.items() if not name.startswith(HOST)}
 
 
-def _host(parts: Mapping[str, float]) -> dict[str, float]:
+def host_parts(parts: Mapping[str, float]) -> dict[str, float]:
     """Return the host's categories under the device's names, so that the same thing has the same colour."""
     return {name.removeprefix(HOST): size for name, size in parts.items() if name.startswith(HOST)}
