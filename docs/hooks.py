@@ -17,6 +17,7 @@ _NAV = {
         "engines.md",
         "verdicts.md",
         "regressions.md",
+        "training.md",
     ),
     "Reference": ("commands.md", "keys.md", "schemas.md", "statistics.md"),
     "Use": (

@@ -123,6 +123,7 @@ def test_fsdp2_code_trains(tmp_path: Path, engine: dict[str, Any]) -> None:
         ("accelerate", {"zero_stage": 2, "reduce_bucket_size": 9}, "engine.reduce_bucket_size"),
         ("accelerate", {"zero_stage": 1, "offload_optimizer": "cpu", "offload_schedule": "speculative"},
          "engine.offload_schedule"),
+        ("accelerate", {"zero_stage": 2}, "run.device"),
         ("fsdp2", {"zero_stage": 1}, "engine.zero_stage"),
         ("fsdp2", {"zero_stage": 3, "offload_optimizer": "cpu"}, "engine.offload_optimizer"),
         ("fsdp2", {"zero_stage": 3, "optimizer": {"bias_correction": False}},

@@ -72,6 +72,8 @@ def accelerate(trial: TrialSpec) -> Exported:
             "zero3_save_16bit_model": engine.zero_stage == 3,
         }
         notes += _unsaid(engine, _SIZES, "accelerate's own file; use --to deepspeed as deepspeed_config_file")
+    if document["use_cpu"]:
+        notes.append(_on_cpus(document["distributed_type"]))
     notes += _optimizer_notes(engine)
     notes += _unsaid(engine, _BUILT_IN_ONLY, "accelerate")
     return Exported(dump_yaml(document).rstrip("\n"), [*notes, *script_notes(trial)])
@@ -145,6 +147,16 @@ TARGETS: dict[str, Callable[[TrialSpec], Exported]] = {
     "hf-trainer": hf_trainer,
 }
 """Name on the command line -> how the file is made."""
+
+
+def _on_cpus(kind: str) -> str:
+    """Return what accelerate does with a file that says `use_cpu` (measured with 1.15)."""
+    ranks = (
+        "`accelerate launch` starts one process on CPUs; ACCELERATE_USE_CPU=true torchrun --nproc-per-node N"
+        " starts several"
+    )
+    plain = "" if kind == "MULTI_CPU" else f"; on CPUs accelerate ignores {kind} and trains plain DDP"
+    return f"run.device: {ranks}{plain}"
 
 
 def _fsdp_config() -> dict[str, Any]:
