@@ -11,7 +11,7 @@ from scipy.stats import t
 
 from zbench.analysis.critical import one_sided_dunnett
 from zbench.analysis.looks import constant_level
-from zbench.analysis.ranking import Ranking, rank
+from zbench.analysis.ranking import Ranking, rank, recommended_why
 from zbench.analysis.separation import contenders, open_question
 from zbench.record.record import Record
 from zbench.record.summary import summarize
@@ -77,6 +77,17 @@ def test_equals_are_recommended_by_memory_and_then_by_simplicity() -> None:
     changed = {"engine": {"zero_stage": 3, "gradient_clipping": 2.0}, "run": {}}
     records = [r if r.trial_id == "tn2" else Record(**{**vars_of(r), "config": changed}) for r in records]
     assert ranked(records).recommended == "tn2"
+
+
+def test_the_reason_is_memory_only_where_the_peaks_print_unlike() -> None:
+    steps = noisy([0.1] * 3, 3, 0.02, 1)
+    assert recommended_why(summarize(sweep(steps, peaks=[3 << 20, 1 << 20, 2 << 20]))) == "for its memory"
+    alike = sweep(steps, peaks=[(1 << 20) + 64, 1 << 20, (1 << 20) + 8])
+    assert recommended_why(summarize(alike)) == "as the first of equals"
+    changed = {"engine": {"zero_stage": 3, "gradient_clipping": 2.0}, "run": {}}
+    unlike = [r if r.trial_id == "tn2" else Record(**{**vars_of(r), "config": changed}) for r in alike]
+    assert recommended_why(summarize(unlike)) == "as the nearest to the defaults"
+    assert ranked(unlike).recommended == "tn2"
 
 
 def vars_of(one: Record) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def test_equals_lead_together_and_one_is_recommended():
     lines = printed([record(0, 900.0), record(1, 1000.0)])
     assert [line.split()[0] for line in lines[1:3]] == ["≈", "≈"]
     assert lines[3] == "≈ best: one of 2 that cannot be told apart"
-    assert lines[4].startswith("  recommended for its memory: zero_stage=1")
+    assert lines[4].startswith("  recommended as the first of equals: zero_stage=1")
 
 
 def test_a_row_over_the_memory_limit_is_never_first():

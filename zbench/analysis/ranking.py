@@ -20,6 +20,7 @@ from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary, cost, obstacles
 from zbench.spec.metrics import Goal, metric_named
 from zbench.spec.sweep import ObjectiveSpec
+from zbench.units import format_bytes
 
 ALPHA = 0.01
 _WIDEST_BOUND = 1.0
@@ -84,18 +85,34 @@ def rank(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec, alpha: fl
 
 
 def recommended(leaders: Sequence[ConfigSummary]) -> ConfigSummary:
-    """Return the leader of least peak memory, then of fewest changed keys: exact figures, so no lottery."""
+    """Return the leader of least peak memory, then of fewest changed keys: exact figures, so no lottery.
 
-    def order(summary: ConfigSummary) -> tuple[float, float, int]:
-        device, host = (summary.number(name) for name in ("peak_device_bytes", "peak_host_bytes"))
-        unknown = math.inf
-        return (
-            device if device is not None else unknown,
-            host if host is not None else unknown,
-            changed_keys(summary.config),
-        )
+    Peaks that print alike are equal: no one would choose by their last bytes.
+    """
+    return min(_leanest(leaders), key=lambda summary: changed_keys(summary.config))
 
-    return min(leaders, key=order)
+
+def recommended_why(leaders: Sequence[ConfigSummary]) -> str:
+    """Return why `recommended` chose one of the leaders, in words that follow its name."""
+    leanest = _leanest(leaders)
+    if len(leanest) < len(leaders):
+        return "for its memory"
+    if len({changed_keys(summary.config) for summary in leanest}) > 1:
+        return "as the nearest to the defaults"
+    return "as the first of equals"
+
+
+def _leanest(leaders: Sequence[ConfigSummary]) -> Sequence[ConfigSummary]:
+    """Return the leaders whose peaks of device memory, then of host memory, print as the least."""
+    for name in ("peak_device_bytes", "peak_host_bytes"):
+        numbers = [summary.number(name) for summary in leaders]
+        least = min((number for number in numbers if number is not None), default=None)
+        if least is not None:
+            shown = format_bytes(least)
+            leaders = [
+                s for s, n in zip(leaders, numbers, strict=True) if n is not None and format_bytes(n) == shown
+            ]
+    return leaders
 
 
 def cost_table(summaries: Sequence[ConfigSummary], goal: Goal) -> list[list[float]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from zbench.analysis.ranking import Ranking
+from zbench.analysis.ranking import Ranking, recommended_why
 from zbench.analysis.separation import open_question
 from zbench.record.summary import ConfigSummary, obstacles
 from zbench.report.printable import printable, printable_lines
@@ -86,8 +86,8 @@ def _best_lines(summaries: Sequence[ConfigSummary], objective: ObjectiveSpec, ra
         near = f" (equal within {within:.1%})" if within is not None else ""
         count = len(ranking.indistinguishable)
         leaders = f": one of {count} that cannot be told apart{near}"
-        chosen_for = "  recommended for its memory: "
-        return [Text.assemble(("≈ best", "bold green"), leaders), Text(f"{chosen_for}{said}")]
+        why = recommended_why([s for s in summaries if s.trial_id in ranking.indistinguishable])
+        return [Text.assemble(("≈ best", "bold green"), leaders), Text(f"  recommended {why}: {said}")]
     if not any(summary.ok for summary in summaries):
         return [Text("no best: no configuration ended well")]
     reasons = dict.fromkeys(reason for s in summaries if s.ok for reason in obstacles(s, objective))

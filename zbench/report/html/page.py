@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zbench import __version__
+from zbench.analysis.ranking import recommended_why
 from zbench.record.record import VERDICT_ORDER
 from zbench.record.summary import ConfigSummary, obstacles, varied_keys
 from zbench.report.exports import texts
@@ -111,8 +112,10 @@ def _facts(report: Report) -> list[tuple[str, str, bool]]:
 def _best(report: Report, winner: ConfigSummary | None) -> str:
     if winner is None:
         return "none is both correct and within the constraints"
-    equals = len(report.ranking.indistinguishable)
-    more = f"; recommended for its memory, one of {equals} that cannot be told apart" if equals > 1 else ""
+    equals = [s for s in report.summaries if s.trial_id in report.ranking.indistinguishable]
+    more = ""
+    if len(equals) > 1:
+        more = f"; recommended {recommended_why(equals)}, one of {len(equals)} that cannot be told apart"
     return f"{label(winner)} (trial {winner.trial_id[:_ID_LENGTH]}{more})"
 
 
