@@ -37,6 +37,13 @@ def parse_bytes(value: object) -> int:
     return _whole(_scaled(value, _BINARY | _DECIMAL, "2Gi or 512Mi"), value, "bytes")
 
 
+def parse_rate(value: object) -> float:
+    """Return a number per second from `989e12`, `3.35T`, `64GB` or a plain number; ValueError for anything
+    else.
+    """
+    return float(_scaled(value, _BINARY | _DECIMAL, "989e12 or 3.35T"))
+
+
 def parse_duration(value: object) -> float:
     """Return seconds from `120s`, `20min`, `500ms`, `2h` or a plain number; ValueError for anything else."""
     return float(_scaled(value, _SECONDS, "120s or 20min"))

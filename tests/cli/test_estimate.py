@@ -73,6 +73,10 @@ def test_finds_the_largest_micro_batch_and_the_smallest_world(
         (["--device-memory", "many"], "80Gi"),
         (["--world-size", "0"], "greater than or equal to 1"),
         (["--limits"], "--device-memory"),
+        (["--measured"], "--plot"),
+        (["--world-size", "-4"], "greater than or equal to 1"),
+        (["--world-size", "3", "--set", "shard_group_size=2", "--set", "zero_stage=1"], "shard_group_size"),
+        (["--machine", "H101"], "h100"),
     ],
 )
 def test_a_mistake_is_named_with_its_remedy(
@@ -91,3 +95,66 @@ def test_draws_the_step(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     assert "Peak in" in out
     assert "<svg" in file.read_text()
     assert "activations" in file.read_text() or "clipPath" in file.read_text()
+
+
+UNFIT = """
+import torch
+from torch import nn
+
+library = torch.library.Library("unfit", "DEF")
+library.define("twice(Tensor x) -> Tensor")
+library.impl("twice", lambda x: x * 2, "CPU")
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+
+    def make_batch(self, seed, batch_size, sequence_length):
+        return (torch.ones(batch_size, 4),)
+
+class Picks(Small):
+    def forward(self, x):
+        y = self.layer(x)
+        return y[y > 0].sum()
+
+class Doubles(Small):
+    def forward(self, x):
+        return torch.ops.unfit.twice(self.layer(x)).sum()
+"""
+
+
+def test_models_that_cannot_be_simulated_are_named_with_operator_and_remedy(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "unfit.py").write_text(UNFIT)
+    file = tmp_path / "sweep.yaml"
+    file.write_text("axes: {model: ['unfit:Picks', 'unfit:Doubles'], zero_stage: [1]}\n")
+    code, out, err = run(capsys, "estimate", str(file), "--jobs", "1", "--json")
+    assert code == 2, err
+    document = json.loads(out)
+    assert document["exit_code"] == 2
+    picks, doubles = (row["not_simulated"] for row in document["trials"])
+    assert "aten.nonzero" in picks
+    assert "fixed shape" in picks
+    assert "unfit" in doubles
+    assert "register_fake" in doubles
+
+
+def test_the_time_of_a_step_is_a_range_by_the_rates_of_a_machine(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "rates.yaml").write_text("machine: {flops: 1e9, memory_bandwidth: 1e9}\n")
+    file = tmp_path / "sweep.yaml"
+    file.write_text(
+        "workload: {options: {layers: 1, width: 32, heads: 2}, sequence_length: 16}\n"
+        "axes: {world_size: [1, 2]}\nengine: {zero_stage: 1}\nmachine: rates.yaml\n"
+    )
+    code, out, err = run(capsys, "estimate", str(file), "--jobs", "1", "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    alone, two = (row["time"] for row in document["trials"])
+    assert alone["high_s"] == pytest.approx(2 * alone["low_s"])
+    assert alone["low_s"] < alone["compute_s"] < alone["high_s"]
+    assert "set machine.link_bandwidth" in two["not_known"]
+    assert "overlapped" in document["time_assumed"]

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from zbench.engine.assembly.build import Instruments
 from zbench.engine.protocols import Collectives, Tag, Work
-from zbench.estimate.simulate import prepare_step
+from zbench.estimate.stepping import prepare_step
 from zbench.measure.memory import AllocatorMeter
 from zbench.measure.shim import SHIM
 from zbench.spec.trial import TrialSpec

@@ -6,7 +6,7 @@ from zbench.spec.sweep import SweepSpec
 from zbench.tune.history import Observation, Score
 from zbench.tune.objective import Scorer
 from zbench.tune.samplers import Proposer, make_proposer, startup_points
-from zbench.tune.space import Space, point_key
+from zbench.tune.space import Point, Space, point_key
 
 from .fakes import small_sweep
 from .test_space import ranged
@@ -141,3 +141,24 @@ def test_nsga2_keeps_its_generations_through_the_history() -> None:
     generations = [value for o in history for value in o.notes.values()]
     assert generations, "the sampler's notes are kept"
     assert generations == sorted(generations)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_order_of_the_first_points_leaves_none_out(method: str) -> None:
+    sweep = small_sweep()
+    space = Space(sweep)
+    seen: list[int] = []
+
+    def reverse(points: list[Point]) -> list[Point]:
+        seen.append(len(points))
+        return points[::-1]
+
+    directions = Scorer(sweep.objective).directions
+    plain = make_proposer(space, method, directions, seed=3, trials=40)
+    turned = make_proposer(space, method, directions, seed=3, trials=40, order=reverse)
+    first, other = plain.propose([], set()), turned.propose([], set())
+    assert first is not None
+    assert other is not None
+    assert seen[0] > 1
+    assert first.point != other.point
+    assert sorted(play(space, turned, 40)) == sorted(play(space, plain, 40))

@@ -39,6 +39,12 @@ def command(
             help="Say also which engines run in this Python environment. Repeatable.",
         ),
     ] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Measure this machine's rates instead: `machine:` of a sweep.")
+    ] = False,
+    world_size: Annotated[
+        int, typer.Option(min=1, help="With --calibrate: the ranks that share the machine.")
+    ] = 2,
     seed: Seed = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
@@ -52,6 +58,10 @@ def command(
         from zbench.cli.doctor_aa import report_noise
 
         raise typer.Exit(report_noise(sweep, blocks, seed))
+    if calibrate:
+        from zbench.cli.doctor_calibrate import report_rates
+
+        raise typer.Exit(report_rates(world_size))
     checks = []
     for check in examine(output_dir, engine_python or ()):
         checks.append(check)

@@ -81,6 +81,11 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self._on_host -= 1
 
+    def is_offloaded(self, tensor: Tensor) -> bool:
+        """Whether a tensor lies in offloaded host memory."""
+        held = self._held.get(tensor.untyped_storage()._cdata)
+        return held is not None and held[1].host
+
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Count what is allocated inside, also by the calls that are no operators."""

@@ -14,14 +14,12 @@ _ORDER = (
     "parameters", "master", "moments", "gradients", "buckets", "speculative", "activations", "temporaries"
 )  # fmt: skip
 _GIB = 1 << 30
+_APART = 0.06  # of the axis; nearer phases have one name, the first
 
 
 def draw(path: Path, estimates: Sequence[tuple[str, Estimate]]) -> None:
-    """Write one picture of all `estimates`, (title, estimate), below one another."""
-    if path.suffix not in _FORMATS:
-        raise UsageError(f"--plot {path}: expected a file that ends in {', '.join(_FORMATS)}")
-    if path.exists():
-        raise UsageError(f"--plot {path}: it exists already; name another file or remove it")
+    """Write one picture of all `estimates`, (title, estimate), below one another, with one scale of bytes."""
+    check(path)
     figure = _figure(estimates)
     try:
         if path.suffix == ".html":
@@ -38,12 +36,20 @@ def draw(path: Path, estimates: Sequence[tuple[str, Estimate]]) -> None:
         raise UsageError(f"--plot {path}: cannot be written ({error.strerror}); name another place") from None
 
 
+def check(path: Path) -> None:
+    """Raise UsageError for a file that cannot be the picture's."""
+    if path.suffix not in _FORMATS:
+        raise UsageError(f"--plot {path}: expected a file that ends in {', '.join(_FORMATS)}")
+    if path.exists():
+        raise UsageError(f"--plot {path}: it exists already; name another file or remove it")
+
+
 def _figure(estimates: Sequence[tuple[str, Estimate]]) -> Any:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 3.5 * len(estimates)), layout="constrained")
     for axes, (title, estimate) in zip(
-        figure.subplots(len(estimates), squeeze=False)[:, 0], estimates, strict=True
+        figure.subplots(len(estimates), squeeze=False, sharey=True)[:, 0], estimates, strict=True
     ):
         _draw_step(axes, title, estimate)
     return figure
@@ -56,11 +62,14 @@ def _draw_step(axes: Any, title: str, estimate: Estimate) -> None:
     if rows:
         axes.stackplot(moments, rows, labels=names)
         axes.legend(loc="upper left", fontsize="small")
+    named = -len(moments)
     for k in moments[1:]:
         phase = estimate.timeline[k][0]
         if phase != estimate.timeline[k - 1][0]:
             axes.axvline(k, color="black", linewidth=0.5, alpha=0.5)
-            axes.text(k, axes.get_ylim()[1], f" {phase}", va="top", fontsize="small")
+            if k - named > _APART * len(moments):  # names would lie upon one another
+                axes.text(k, axes.get_ylim()[1], f" {phase}", va="top", fontsize="small")
+                named = k
     axes.set_title(title, fontsize="small")
     axes.set_ylabel("GiB on the device")
     axes.set_xlabel("allocations and releases, in order")

@@ -8,7 +8,8 @@ from pathlib import Path
 from zbench.estimate.ledger import Allocation
 from zbench.estimate.problems import check_simulated
 from zbench.estimate.result import Estimate, HeldAllocation
-from zbench.estimate.simulate import Step, simulate
+from zbench.estimate.simulate import simulate
+from zbench.estimate.stepping import Step
 from zbench.spec.trial import TrialSpec
 
 _NAMED = 20  # allocations at the peak
@@ -20,6 +21,11 @@ def estimate(trial: TrialSpec, base_dir: Path, *, timeline: bool = False) -> Est
     check_simulated(trial)
     began = time.perf_counter()
     step = simulate(trial, base_dir)
+    return reading(step, timeline=timeline, seconds=time.perf_counter() - began)
+
+
+def reading(step: Step, *, timeline: bool, seconds: float) -> Estimate:
+    """Return what a step's ledger says. seconds: what it took to make it."""
     ledger = step.ledger
     moment = ledger.peak_moment[False]
     return Estimate(
@@ -32,7 +38,8 @@ def estimate(trial: TrialSpec, base_dir: Path, *, timeline: bool = False) -> Est
         alive=_alive(step, moment),
         traffic={kind: dataclasses.asdict(traffic) for kind, traffic in step.traffic.items()},
         flops=step.flops,
-        seconds=time.perf_counter() - began,
+        work=step.work,
+        seconds=seconds,
         timeline=_timeline(step) if timeline else [],
     )
 

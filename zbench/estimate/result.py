@@ -4,6 +4,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from zbench.estimate.work import StepWork
+
 
 @dataclass(frozen=True, slots=True)
 class HeldAllocation:
@@ -24,8 +26,8 @@ class Estimate:
     peak_device_bytes, peak_host_bytes: the most that one step holds. build_device_bytes: the most while model
     and engine are built, the whole model included. device, host: the categories at these peaks. phase: where
     in the step the device's peak is. alive: the largest allocations then. traffic: calls and payload bytes of
-    one step by collective. flops: of one step's mathematics. timeline: (phase, bytes by category) over the
-    step. seconds: what the simulation took.
+    one step by collective. flops: of one step's mathematics. work: what its operators do. timeline: (phase,
+    bytes by category) over the step. seconds: what the simulation took.
     """
 
     peak_device_bytes: int
@@ -38,6 +40,7 @@ class Estimate:
     traffic: dict[str, dict[str, int]]
     flops: float | None
     seconds: float
+    work: StepWork = field(default_factory=StepWork)
     timeline: list[tuple[str, dict[str, int]]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -49,7 +52,8 @@ class Estimate:
         """Return what `to_json` was made of."""
         alive = [HeldAllocation(**{**held, "shape": tuple(held["shape"])}) for held in value["alive"]]
         timeline = [(phase, held) for phase, held in value["timeline"]]
-        return cls(**{**value, "alive": alive, "timeline": timeline})
+        work = StepWork.from_json(value["work"])
+        return cls(**{**value, "alive": alive, "timeline": timeline, "work": work})
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from pydantic import (
     model_serializer,
 )
 
-from zbench.units import parse_bytes, parse_count, parse_duration, parse_share
+from zbench.units import parse_bytes, parse_count, parse_duration, parse_rate, parse_share
 
 
 class SpecModel(BaseModel):
@@ -68,5 +68,6 @@ ElementCount = Annotated[int, BeforeValidator(parse_count), Field(ge=1), _writte
 ElementThreshold = Annotated[int, BeforeValidator(parse_count), Field(ge=0), _written("10_000", minimum=0)]
 ByteCount = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1), _written("2Gi", minimum=1)]
 Seconds = Annotated[float, BeforeValidator(parse_duration), Field(gt=0), _written("120s", above=0)]
+Rate = Annotated[float, BeforeValidator(parse_rate), Field(gt=0), _written("3.35T", above=0)]
 Share = Annotated[float, BeforeValidator(parse_share), _written("5%", above=0)]
 NotBoolean = BeforeValidator(_not_boolean)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from functools import cache
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, create_model
 
@@ -35,7 +35,7 @@ def nested_model(annotation: Any) -> type[BaseModel] | None:
         return annotation
     if get_origin(annotation) in (Union, UnionType):
         return next((found for part in get_args(annotation) if (found := nested_model(part))), None)
-    return None
+    return nested_model(get_args(annotation)[0]) if get_origin(annotation) is Annotated else None
 
 
 @cache

@@ -17,6 +17,7 @@ from zbench.spec.document import Document, parse_scalar, read_document
 from zbench.spec.environments import unknown_names
 from zbench.spec.expand import InvalidTrial, all_points, checked_axes
 from zbench.spec.inputs import input_problems, place_of
+from zbench.spec.machine import described
 from zbench.spec.problems import KeyPath, Problem, ProblemsError, key_text, problems_of, shown
 from zbench.spec.shipped import sweep_file
 from zbench.spec.sweep import AxisSpec, ObjectiveSpec, SweepSpec
@@ -127,7 +128,11 @@ def _canonical(sweep: SweepSpec, base_dir: Path | None) -> SweepSpec:
         raise ProblemsError(unfit)
     axes = checked_axes(sweep)
     _check_something_can_run(sweep, axes)
-    return sweep.model_copy(update={"axes": {axis.key: _written(axis) for axis in axes}})
+    canonical = {
+        "axes": {axis.key: _written(axis) for axis in axes},
+        "machine": described(sweep.machine, sweep.place),
+    }
+    return sweep.model_copy(update=canonical)
 
 
 def _written(axis: Axis) -> list[Any] | AxisSpec:

@@ -46,6 +46,8 @@ def problems_of(error: ValidationError, data: object, model: type[BaseModel]) ->
     for path, details in by_path.items():
         if details[0]["type"] == "extra_forbidden":
             yield Problem(path, _unknown_key(path, model))
+        elif details[0]["type"] == "missing":
+            yield Problem(path, "this key is missing; add it")
         else:
             yield Problem(path, _expected(details) + _example(path, model, details[0]))
 
@@ -142,7 +144,7 @@ def _example(path: KeyPath, model: type[BaseModel], detail: ErrorDetails) -> str
             return f"; did you mean {found}?"
     name = str(path[-1]) if path else ""
     field = _model_at(path, model).model_fields.get(name)
-    default = field.get_default() if field is not None else None
+    default = None if field is None or field.is_required() else field.get_default()
     if isinstance(default, BaseModel | dict | list) or default is None:
         return "; correct it or leave it out" if field is not None else "; correct it"
     return f"; for example `{name}: {_plain(default)}`"

@@ -5,8 +5,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag, WithJsonSchema, field_validator, model_validator
 
-from zbench.spec.base import NotBoolean, Seconds, SpecModel
+from zbench.spec.base import GrownModel, NotBoolean, Seconds, SpecModel
 from zbench.spec.engine import EngineSpec
+from zbench.spec.machine import Machine
 from zbench.spec.metrics import METRICS, Constraint, Goal, metric_named
 from zbench.spec.run import RunSpec, VerifySpec
 from zbench.spec.workload import WorkloadSpec
@@ -159,8 +160,10 @@ class ObjectiveSpec(SpecModel):
         return tuple(Constraint.parse(metric, text) for metric, text in self.subject_to.items())
 
 
-class SweepSpec(SpecModel):
+class SweepSpec(GrownModel):
     """A sweep: one workload, one way to run it, and the space of engine configurations to try."""
+
+    _later = dict.fromkeys(("machine",))
 
     schema_version: Annotated[Literal[1], NotBoolean] = Field(1, description="Version of the file's form.")
     name: str = Field(
@@ -183,6 +186,11 @@ class SweepSpec(SpecModel):
         {},
         description="Names that `engine_python` may take: name -> path of a Python environment, or the"
         " directory that holds such environments.",
+    )
+    machine: Machine | None = Field(
+        None,
+        description="Rates from which the time of a step is estimated: a mapping, the name of a card such as"
+        " H100, or a file that `zbench doctor --calibrate` wrote.",
     )
     _place: Path | None = PrivateAttr(None)
 

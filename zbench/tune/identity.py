@@ -20,7 +20,7 @@ from zbench.spec.load import sweep_from_mapping
 from zbench.spec.sweep import SweepSpec
 
 _SCHEMA_VERSION = 1
-_NOT_IDENTITY = ("search",)
+_NOT_IDENTITY = ("search", "machine")
 _STARTING_SECONDS = 60.0
 
 

@@ -25,6 +25,8 @@ _ATTEMPTS = 12
 
 _CANDIDATES = 24
 
+Order = Callable[[list[Point]], list[Point]]
+
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
@@ -80,10 +82,11 @@ class ModelProposer:
         seed: int,
         make_sampler: Callable[[int], BaseSampler],
         startup: int,
+        order: Order,
     ) -> None:
         self._space, self._directions, self._seed = space, directions, seed
         self._make_sampler, self._startup = make_sampler, startup
-        self._design = initial_design(space, startup, seed)
+        self._design = order(initial_design(space, startup, seed))
 
     def propose(self, history: History, taken: Collection[str]) -> Proposal | None:
         """Return the next point of the design, or the sampler's choice among untaken points."""
@@ -144,21 +147,30 @@ class ModelProposer:
 
 
 def make_proposer(
-    space: Space, method: str, directions: tuple[Direction, ...], *, seed: int, trials: int
+    space: Space,
+    method: str,
+    directions: tuple[Direction, ...],
+    *,
+    seed: int,
+    trials: int,
+    order: Order = list,
 ) -> Proposer:
-    """Return the proposer of a search method. trials: how many points the search may try."""
+    """Return the proposer of a search method. trials: how many points the search may try. order: of the
+    points that are tried before anything was seen; it leaves none out.
+    """
     if method in ("grid", "random"):
         points = space.points()
         if points is None:
             return RandomProposer(space, seed)
-        order = points if method == "grid" else random.Random(seed).sample(points, len(points))
-        return OrderedProposer(space, order)
+        if method == "random":
+            points = random.Random(seed).sample(points, len(points))
+        return OrderedProposer(space, order(points[:trials]) + points[trials:])
     startup = startup_points(space)
     if method == "tpe":
-        return ModelProposer(space, directions, seed, _tpe(len(directions)), startup)
+        return ModelProposer(space, directions, seed, _tpe(len(directions)), startup, order)
     population = max(8, min(50, trials // 5))
     return ModelProposer(
-        space, directions, seed, lambda s: NSGAIISampler(population_size=population, seed=s), startup
+        space, directions, seed, lambda s: NSGAIISampler(population_size=population, seed=s), startup, order
     )
 
 

@@ -35,6 +35,7 @@ from zbench.tune.importance import importance
 from zbench.tune.ledger import Ledger, open_study
 from zbench.tune.objective import Scorer
 from zbench.tune.prune import DEFAULT_FACTOR
+from zbench.tune.roofline import fastest_first
 from zbench.tune.samplers import make_proposer
 from zbench.tune.space import Space
 from zbench.tune.stop import stopper_of
@@ -188,7 +189,12 @@ class Session:
             self._space,
             self._scorer,
             make_proposer(
-                self._space, search.method, self._scorer.directions, seed=search.seed, trials=trials
+                self._space,
+                search.method,
+                self._scorer.directions,
+                seed=search.seed,
+                trials=trials,
+                order=lambda points: fastest_first(points, self._space, simulator.of),
             ),
             stopper,
             search.prune_slower_than or (None if is_grid else DEFAULT_FACTOR),

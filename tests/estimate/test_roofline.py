@@ -1,0 +1,83 @@
+"""The range of a step's time: what its ends are, and what is said where a rate is missing."""
+
+from typing import Any
+
+import pytest
+
+from zbench.estimate.result import Estimate
+from zbench.estimate.roofline import WIDTH, StepTime, step_time
+from zbench.estimate.work import Product, StepWork
+from zbench.spec.machine import MachineSpec
+from zbench.spec.trial import TrialSpec
+
+MACHINE: dict[str, Any] = {
+    "flops": {"float32": 100.0},
+    "memory_bandwidth": 10.0,
+    "link_bandwidth": 10.0,
+    "host_link": 10.0,
+    "host_memory_bandwidth": 10.0,
+}
+
+
+def time_of(work: StepWork, sent: int = 0, **machine: Any) -> StepTime | str:
+    trial = TrialSpec.model_validate({"workload": {}, "run": {"world_size": 2}, "engine": {"zero_stage": 1}})
+    moved = {"reduce_scatter": {"calls": 4, "bytes": 2 * sent}} if sent else {}
+    estimate = Estimate(0, 0, 0, {}, {}, "backward", [], moved, None, 0.0, work)
+    return step_time(estimate, trial, MachineSpec.model_validate(MACHINE | machine))
+
+
+def known(time: StepTime | str) -> StepTime:
+    assert isinstance(time, StepTime), time
+    return time
+
+
+def test_a_product_takes_its_operations_or_its_bytes_whichever_is_longer() -> None:
+    assert known(time_of(StepWork(products=[Product(1000.0, 10, 2)]))).compute_s == 20.0
+    assert known(time_of(StepWork(products=[Product(1000.0, 300, 2)]))).compute_s == 60.0
+
+
+def test_operators_and_collectives_have_latencies_where_they_are_known() -> None:
+    assert known(time_of(StepWork(operators=50), operator_latency="10ms")).compute_s == pytest.approx(0.5)
+    assert known(time_of(StepWork(), sent=10, link_latency=1.0)).collectives_s == pytest.approx(5.0)
+
+
+def test_a_share_of_the_rates_is_reached() -> None:
+    whole, half = (known(time_of(StepWork(streamed_bytes=100), sent=10, attained=a)) for a in (1.0, 0.5))
+    assert half.high_s == pytest.approx(2 * whole.high_s)
+
+
+@pytest.mark.parametrize(
+    ("work", "sent"),
+    [
+        (StepWork(streamed_bytes=100), 0),
+        (StepWork(streamed_bytes=100), 30),
+        (StepWork(streamed_bytes=100), 100),
+        (StepWork(streamed_bytes=100, copied_bytes=100), 100),
+        (StepWork(streamed_bytes=10, copied_bytes=90, host_bytes=500), 60),
+    ],
+)
+def test_the_ends_are_a_factor_of_two_apart_and_hold_the_truth_between(work: StepWork, sent: int) -> None:
+    time = known(time_of(work, sent))
+    assert time.high_s / time.low_s == pytest.approx(WIDTH)
+    parts = [time.compute_s + time.updates_s, time.collectives_s, time.copies_s]
+    assert time.high_s >= sum(parts) * (1 - 1e-9)
+    assert time.low_s <= max(*parts, sum(parts) / WIDTH) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("work", "sent", "rate"),
+    [
+        (StepWork(), 10, "link_bandwidth"),
+        (StepWork(copied_bytes=1), 0, "host_link"),
+        (StepWork(host_bytes=1), 0, "host_memory_bandwidth"),
+    ],
+)
+def test_a_rate_that_is_needed_and_missing_is_named(work: StepWork, sent: int, rate: str) -> None:
+    told = time_of(work, sent, **{rate: None})
+    assert isinstance(told, str)
+    assert f"set machine.{rate}" in told
+    assert isinstance(time_of(StepWork(operators=1), 0, **{rate: None}), StepTime)
+
+
+def test_the_rate_of_another_dtype_is_none() -> None:
+    assert "machine.flops.float32" in str(time_of(StepWork(), flops={"bfloat16": 1.0}))

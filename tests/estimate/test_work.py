@@ -1,0 +1,83 @@
+"""The work of a simulated step is what the real operators do."""
+
+from pathlib import Path
+
+import torch
+
+from zbench.estimate.counting import WorkCounter
+from zbench.estimate.ledger import AllocationLedger
+from zbench.estimate.simulate import simulate
+from zbench.estimate.work import CACHED, Product, StepWork
+from zbench.spec.trial import TrialSpec
+
+
+class Counting(AllocationLedger):  # type: ignore[misc]
+    """A ledger over real tensors that counts their work, too. host: tensors that lie there."""
+
+    def __init__(self, host: set[int] = frozenset()) -> None:  # type: ignore[assignment]
+        super().__init__()
+        self.work = WorkCounter(lambda tensor: tensor.data_ptr() in host)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        self.work.note(func, args, kwargs or {}, out)
+        return out
+
+
+def work_of(step, host: set[int] = frozenset()) -> StepWork:  # type: ignore[no-untyped-def, assignment]
+    counting = Counting(host)
+    with counting.watching():
+        step()
+    return counting.work.take()
+
+
+def test_a_product_has_its_operations_and_all_bytes_that_it_touches() -> None:
+    a, b = torch.ones(8, 16), torch.ones(16, 4)
+    assert work_of(lambda: a @ b).products == [Product(2 * 8 * 16 * 4, 4 * (8 * 16 + 16 * 4 + 8 * 4), 1)]
+
+
+def test_attention_with_a_causal_mask_has_half_the_operations() -> None:
+    q, k, v = torch.ones(3, 1, 2, 32, 8).unbind()
+
+    def attend(*, is_causal: bool) -> float:
+        found = work_of(
+            lambda: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+        )
+        return sum(each.flops for each in found.products)
+
+    assert attend(is_causal=False) == 2 * 2 * 2 * 32 * 32 * 8
+    assert attend(is_causal=True) == attend(is_causal=False) / 2
+
+
+def test_views_are_operators_that_touch_nothing_and_sums_read_and_write() -> None:
+    x = torch.ones(100)
+    assert work_of(lambda: x.view(10, 10)[2:4]) == StepWork(operators=2)
+    assert work_of(lambda: x.add(1.0)) == StepWork(operators=1, cached_bytes=2 * x.nbytes)
+    assert work_of(lambda: x.zero_()) == StepWork(operators=1, cached_bytes=x.nbytes)
+    large = torch.ones(CACHED)
+    assert work_of(lambda: large.neg()).streamed_bytes == 2 * large.nbytes
+
+
+def test_copies_between_device_and_host_are_counted_once() -> None:
+    near, far = torch.ones(50), torch.ones(50)
+    host = {far.data_ptr()}
+    assert work_of(lambda: near.copy_(far), host).copied_bytes == near.nbytes
+    assert work_of(lambda: near.copy_(near.neg()), host).copied_bytes == 0
+
+
+def trial(**engine: object) -> TrialSpec:
+    workload = {"options": {"layers": 2, "width": 32, "heads": 2}, "sequence_length": 16}
+    return TrialSpec.model_validate({"workload": workload, "run": {"world_size": 8}, "engine": engine})
+
+
+def test_a_step_multiplies_what_the_model_does_and_updates_what_is_offloaded_on_the_host() -> None:
+    step = simulate(trial(zero_stage=2, offload_optimizer="cpu"), Path.cwd())
+    flops = sum(each.flops * each.count for each in step.work.products)
+    assert step.flops is not None
+    assert 0.8 * step.flops < flops <= step.flops  # `flops` counts attention whole
+    moments = step.engine_bytes["host_moments"]
+    assert step.work.host_bytes == moments / 8 * 28  # bytes of an element: 16 read, 12 written
+    assert step.work.copied_bytes > 0
+    near = simulate(trial(zero_stage=2), Path.cwd()).work
+    assert (near.host_bytes, near.copied_bytes) == (0, 0)
+    assert near.products == step.work.products

@@ -1,0 +1,86 @@
+"""`machine:` of a sweep file: rates, a card's name, or a file."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zbench.errors import SpecError
+from zbench.spec.cards import CARDS
+from zbench.spec.dump import sweep_document
+from zbench.spec.load import load_sweep, sweep_from_mapping
+from zbench.spec.machine import MachineSpec
+from zbench.spec.sweep import SweepSpec
+
+
+def loaded(machine: Any, *overrides: str) -> SweepSpec:
+    return sweep_from_mapping({"name": "one", "machine": machine}, overrides, environ={})
+
+
+def rates(machine: Any, *overrides: str) -> MachineSpec:
+    found = loaded(machine, *overrides).machine
+    assert isinstance(found, MachineSpec)
+    return found
+
+
+def test_rates_are_numbers_as_people_write_them() -> None:
+    found = rates({"flops": "1.5T", "memory_bandwidth": "20GB", "operator_latency": "0.01ms"})
+    assert (found.flops_of("bfloat16"), found.memory_bandwidth, found.operator_latency) == (
+        1.5e12,
+        20e9,
+        1e-5,
+    )
+    assert found.link_bandwidth is None
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_every_card_has_rates(name: str) -> None:
+    found = rates(name.lower())
+    single, half = found.flops_of("float32"), found.flops_of("float16")
+    assert single is not None
+    assert half is not None
+    assert single < half
+    assert found.attained < 1
+
+
+def test_a_file_that_calibration_wrote_is_found_beside_the_sweep(tmp_path: Path) -> None:
+    (tmp_path / "here.yaml").write_text("machine: {flops: 1e9, memory_bandwidth: 2e9}\n")
+    (tmp_path / "sweep.yaml").write_text("machine: here.yaml\n")
+    sweep = load_sweep(tmp_path / "sweep.yaml", environ={})
+    assert isinstance(sweep.machine, MachineSpec)
+    assert sweep.machine.memory_bandwidth == 2e9
+    again = sweep_from_mapping(sweep_document(sweep), environ={})
+    assert again.machine == sweep.machine
+
+
+def test_a_sweep_without_rates_is_written_as_before() -> None:
+    assert "machine" not in sweep_document(sweep_from_mapping({"name": "one"}, environ={}))
+
+
+def test_one_rate_can_be_set_from_the_command_line() -> None:
+    written = {"flops": 1e12, "memory_bandwidth": 1e9}
+    assert rates(written, "machine.link_bandwidth=5e9").link_bandwidth == 5e9
+
+
+@pytest.mark.parametrize(
+    ("machine", "told"),
+    [
+        ("H101", "no card and no file is called 'H101' (did you mean 'h100'?)"),
+        ({"flops": 1e12}, "machine.memory_bandwidth: this key is missing; add it"),
+        ({"flops": 1e12, "memory_bandwidth": 1e9, "link": 1e9}, "machine.link: unknown key"),
+        ({"flops": "fast", "memory_bandwidth": 1e9}, "machine.flops: expected a number"),
+        ({"flops": -1, "memory_bandwidth": 1e9}, "machine.flops: expected a number of more than 0"),
+        (7, "machine: expected a mapping"),
+    ],
+)
+def test_a_mistake_is_named_with_its_key(machine: Any, told: str) -> None:
+    with pytest.raises(SpecError) as error:
+        loaded(machine)
+    assert told in str(error.value)
+
+
+def test_a_file_of_wrong_rates_is_named(tmp_path: Path) -> None:
+    (tmp_path / "here.yaml").write_text("machine: {flops: 1e9}\n")
+    (tmp_path / "sweep.yaml").write_text("machine: here.yaml\n")
+    with pytest.raises(SpecError, match=r"here\.yaml: memory_bandwidth: this key is missing"):
+        load_sweep(tmp_path / "sweep.yaml", environ={})

@@ -1,0 +1,130 @@
+"""Counts what the operators of a step do, from the shapes of what they take and return."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_iter
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+from zbench.engine.adam.ops import native_call
+from zbench.estimate.work import CACHED, Product, StepWork
+
+_ATEN = torch.ops.aten
+_COPY = _ATEN.copy_.default
+_DEVICE = torch.ops.prim.device.default
+_WRITE_ONLY = frozenset(
+    {_ATEN.zero_, _ATEN.fill_, _ATEN.zeros, _ATEN.ones, _ATEN.full, _ATEN.zeros_like, _ATEN.ones_like}
+)
+_UNTOUCHED = frozenset(
+    {_ATEN.empty, _ATEN.empty_strided, _ATEN.empty_like, _ATEN._unsafe_view, _ATEN._local_scalar_dense}
+)
+_ROWS = frozenset({_ATEN.embedding, _ATEN.index_select, _ATEN.gather, _ATEN.index})
+"""They read of their first argument as much as they return."""
+
+
+class WorkCounter:
+    """The work of the operators that it is told of. offloaded: whether a tensor lies in the host's memory."""
+
+    def __init__(self, offloaded: Callable[[Tensor], bool]) -> None:
+        self._offloaded = offloaded
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget what was counted."""
+        self._operators = self._cached = self._streamed = self._host = self._copied = 0
+        self._products: Counter[tuple[float, int]] = Counter()
+
+    def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Count one operator."""
+        if func is _DEVICE:
+            return
+        moves = _moves_bytes(func)
+        self._operators += moves is not None
+        if not moves:
+            return
+        if func is _COPY:
+            self._note_copy(args[0], args[1])
+        elif func is native_call:
+            self._note_native(args[0])
+        else:
+            nbytes = _touched(func, args, kwargs, out)
+            flops = _flops(func, args, kwargs, out)
+            if flops:
+                self._products[flops, nbytes] += 1
+            elif nbytes <= CACHED:
+                self._cached += nbytes
+            else:
+                self._streamed += nbytes
+
+    def _note_copy(self, target: Tensor, source: Any) -> None:
+        nbytes = target.nbytes + (source.nbytes if isinstance(source, Tensor) else 0)
+        there = isinstance(source, Tensor) and self._offloaded(source)
+        here = self._offloaded(target)
+        if here != there:
+            self._copied += nbytes // 2
+        elif here:
+            self._host += nbytes
+        elif nbytes <= CACHED:
+            self._cached += nbytes
+        else:
+            self._streamed += nbytes
+
+    def _note_native(self, tensors: list[Tensor]) -> None:
+        """The update reads and writes all that it is given, but only reads gradients: about 7/4 of the bytes.
+
+        Beside offloaded state, what lies on the device crosses the link: gradients down, parameters up.
+        """
+        offloaded = [tensor for tensor in tensors if self._offloaded(tensor)]
+        near = sum(tensor.nbytes for tensor in tensors) - sum(tensor.nbytes for tensor in offloaded)
+        self._host += sum(tensor.nbytes for tensor in offloaded) * 7 // 4
+        if offloaded:
+            self._copied += near
+        else:
+            self._streamed += near * 7 // 4
+
+    def take(self) -> StepWork:
+        """Return what was counted."""
+        products = [Product(flops, size, n) for (flops, size), n in sorted(self._products.items())]
+        return StepWork(self._operators, products, self._cached, self._streamed, self._host, self._copied)
+
+
+@cache
+def _moves_bytes(func: Any) -> bool | None:
+    """Whether an operator reads or writes memory; None for a collective, which is counted elsewhere."""
+    if func.namespace == "c10d":
+        return None
+    is_view = func.is_view and not func._schema.is_mutable
+    return not is_view and func._overloadpacket not in _UNTOUCHED
+
+
+def _touched(func: Any, args: Any, kwargs: Any, out: Any) -> int:
+    written = sum(tensor.nbytes for tensor in _tensors(out))
+    packet = func._overloadpacket
+    if packet in _WRITE_ONLY:
+        return written
+    if packet in _ROWS:
+        return 2 * written
+    return written + sum(tensor.nbytes for tensor in _tensors((args, kwargs)))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    return (each for each in tree_iter(value) if isinstance(each, Tensor))
+
+
+def _flops(func: Any, args: Any, kwargs: Any, out: Any) -> float:
+    packet = func._overloadpacket
+    if packet is _ATEN._scaled_dot_product_flash_attention_for_cpu:
+        return _attention(sdpa_flop_count, args[:3], is_causal=len(args) > 4 and args[4])
+    if packet is _ATEN._scaled_dot_product_flash_attention_for_cpu_backward:
+        return _attention(sdpa_backward_flop_count, args[:4], is_causal=args[7])
+    count = flop_registry.get(packet)
+    return 0.0 if count is None else float(count(*args, **kwargs, out_val=out))
+
+
+def _attention(count: Callable[..., Any], tensors: Any, *, is_causal: bool) -> float:
+    """Return the operations of one attention; a causal mask leaves half of them out."""
+    return float(count(*(tensor.shape for tensor in tensors))) / (2 if is_causal else 1)

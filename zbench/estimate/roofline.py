@@ -1,0 +1,89 @@
+"""The time of a step by its machine's rates: a range, whose ends differ by what is overlapped. No torch.
+
+The lower end overlaps computation, collectives and copies between device and host completely: the longest of
+them counts. The upper end overlaps nothing: their sum counts. A range that is narrower than a factor of 2 is
+widened to it, to both sides alike, because rates are not known better; one that is wider (three parts of one
+length) gives up its lower end. So the ends are a factor of 2 apart.
+"""
+
+import math
+from dataclasses import dataclass
+
+from zbench.estimate.result import Estimate
+from zbench.spec.machine import MachineSpec
+from zbench.spec.trial import TrialSpec
+
+WIDTH = 2.0
+ASSUMED = (
+    "a step's time ranges from collectives and host copies wholly overlapped with computation to not at all;"
+    f" where that is less than a factor of {WIDTH:g}, rates are taken as uncertain by the rest of it"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Seconds of one step: the range, and its parts. updates_s: the optimizer on the host."""
+
+    low_s: float
+    high_s: float
+    compute_s: float
+    collectives_s: float
+    copies_s: float
+    updates_s: float
+
+    def to_json(self) -> dict[str, float]:
+        """Return plain values."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def step_time(estimate: Estimate, trial: TrialSpec, machine: MachineSpec) -> StepTime | str:
+    """Return the time of one step, or which rate is missing, in words."""
+    flops = machine.flops_of(trial.engine.dtype)
+    if flops is None:
+        return _missing(f"flops.{trial.engine.dtype}")
+    work, attained = estimate.work, machine.attained
+    compute = sum(
+        each.count * max(each.flops / flops, each.nbytes / machine.memory_bandwidth) for each in work.products
+    )
+    compute += (work.streamed_bytes + work.cached_bytes) / machine.memory_bandwidth
+    compute = compute / attained + work.operators * (machine.operator_latency or 0.0)
+    parts = {"collectives": 0.0, "copies": 0.0, "updates": 0.0}
+    calls, sent = _sent(estimate.traffic, _shards(trial))
+    for name, amount, key in (
+        ("collectives", sent, "link_bandwidth"),
+        ("copies", work.copied_bytes, "host_link"),
+        ("updates", work.host_bytes, "host_memory_bandwidth"),
+    ):
+        rate = getattr(machine, key)
+        if amount and rate is None:
+            return _missing(key)
+        parts[name] = amount / rate / attained if amount else 0.0
+    parts["collectives"] += calls * (machine.link_latency or 0.0)
+    return _range(compute, **parts)
+
+
+def _range(compute: float, collectives: float, copies: float, updates: float) -> StepTime:
+    work = compute + updates  # the optimizer on the host follows what it needs, so it is never hidden
+    high = work + collectives + copies
+    low = max(work, collectives, copies, high / WIDTH)
+    widen = math.sqrt(WIDTH * low / high) if high else 1.0
+    return StepTime(low / widen, high * widen, compute, collectives, copies, updates)
+
+
+def _missing(key: str) -> str:
+    return f"the machine's {key} is not known; set machine.{key}"
+
+
+def _shards(trial: TrialSpec) -> int:
+    return trial.engine.shard_group_size or trial.run.world_size
+
+
+def _sent(traffic: dict[str, dict[str, int]], shards: int) -> tuple[int, float]:
+    """Return the calls of a step, and the bytes that a rank sends in them (see CountingCollectives)."""
+    calls, sent = 0, 0.0
+    others = shards - 1
+    for kind, moved in traffic.items():
+        calls += moved["calls"]
+        share = {"reduce_scatter": others / shards, "all_reduce": 2 * others / shards, "broadcast": 1.0}
+        sent += moved["bytes"] * share.get(kind, float(others))
+    return calls, sent

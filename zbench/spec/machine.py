@@ -1,0 +1,94 @@
+"""The rates of a machine, as one rank has them: what a step's time is estimated from.
+
+`machine:` of a sweep file is a mapping of rates, the name of a card, or a YAML file that holds such a mapping
+(`zbench doctor --calibrate` prints one).
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Discriminator, Field, Tag, ValidationError
+
+from zbench.errors import SpecError
+from zbench.spec.base import Rate, Seconds, Share, SpecModel
+from zbench.spec.cards import CARDS
+from zbench.spec.document import read_document
+from zbench.spec.problems import Problem, ProblemsError, problems_of
+from zbench.spec.suggest import nearest
+
+
+class MachineSpec(SpecModel):
+    """What one rank's device and links do in a second. A rate that is missing is not known."""
+
+    flops: Rate | dict[str, Rate] = Field(
+        description="FLOP/s of matrix products: a number, or dtype -> number, such as {bfloat16: 989e12}."
+    )
+    memory_bandwidth: Rate = Field(description="Bytes per second of the device's memory.")
+    link_bandwidth: Rate | None = Field(
+        None, description="Bytes per second that a rank exchanges with the others, in one direction."
+    )
+    host_link: Rate | None = Field(None, description="Bytes per second between device and host.")
+    host_memory_bandwidth: Rate | None = Field(
+        None, description="Bytes per second of the host's memory, one rank's share."
+    )
+    operator_latency: Seconds | None = Field(
+        None, description="Seconds that each operator takes besides, Python included."
+    )
+    link_latency: Seconds | None = Field(None, description="Seconds that each collective takes besides.")
+    attained: Share = Field(
+        1.0, gt=0, le=1, description="Share of these rates that steps reach; data sheets give peaks."
+    )
+
+    def flops_of(self, dtype: str) -> float | None:
+        """Return the FLOP/s of matrix products of `dtype`; None where the machine does not say."""
+        return self.flops.get(dtype) if isinstance(self.flops, dict) else self.flops
+
+
+def _form(value: object) -> str:
+    return "<name>" if isinstance(value, str) else "<rates>"
+
+
+Machine = Annotated[
+    Annotated[MachineSpec, Tag("<rates>")] | Annotated[str, Tag("<name>")], Discriminator(_form)
+]
+"""`machine:` as a sweep file has it."""
+
+
+def described(written: "MachineSpec | str | None", place: Path | None) -> MachineSpec | None:
+    """Return the rates that `machine:` means; ProblemsError, at that key, for what names none.
+
+    place: where relative paths begin; None takes the working directory.
+    """
+    if not isinstance(written, str):
+        return written
+    cards = {name.lower(): rates for name, rates in CARDS.items()}
+    if written.lower() in cards:
+        return MachineSpec.model_validate(cards[written.lower()])
+    file = (place or Path()) / Path(written).expanduser()
+    if not file.is_file():
+        raise _problem(
+            f"no card and no file is called {written!r}{nearest(written, cards)}; known cards:"
+            f" {', '.join(CARDS)}. For another machine give its rates, or the file that"
+            " `zbench doctor --calibrate` wrote"
+        )
+    return _of_file(file, written)
+
+
+def _of_file(file: Path, written: str) -> MachineSpec:
+    try:
+        data: Any = read_document(file).data
+    except SpecError as error:
+        raise _problem(f"{written}: {error.message}") from None
+    rates = data.get("machine", data) if isinstance(data, Mapping) else data
+    try:
+        return MachineSpec.model_validate(rates)
+    except ValidationError as error:
+        found = problems_of(error, rates, MachineSpec)
+        raise ProblemsError(
+            [Problem(("machine",), f"{written}: {'.'.join(map(str, p.path))}: {p.message}") for p in found]
+        ) from None
+
+
+def _problem(message: str) -> ProblemsError:
+    return ProblemsError([Problem(("machine",), message)])
