@@ -1,9 +1,12 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from zbench.spec.combinations import conflict
 from zbench.spec.engine import EngineSpec
+from zbench.spec.expand import expand
+from zbench.spec.load import load_sweep
 from zbench.spec.peers import peer_conflicts
 from zbench.spec.run import RunSpec
 from zbench.spec.workload import WorkloadSpec
@@ -59,6 +62,22 @@ def test_a_combination_that_cannot_exist_has_a_reason_and_a_remedy(
     parts: dict[str, Any], remedy: str
 ) -> None:
     assert remedy in (reason(**parts) or "")
+
+
+def test_a_transformers_model_that_cannot_be_built_is_invalid_and_the_rest_runs(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    for name, text in (("new", '{"model_type": "qwen33"}'), ("old", "{}"), ("broken", "{,}")):
+        (tmp_path / f"{name}.json").write_text(text)
+    (tmp_path / "good.json").write_text('{"model_type": "qwen3"}')
+    models = [f"hf:{name}.json" for name in ("good", "new", "old", "broken", "missing")]
+    (tmp_path / "sweep.yaml").write_text(f"axes: {{workload.model: {models}}}\n")
+    found = expand(load_sweep(tmp_path / "sweep.yaml", environ={}))
+    assert [trial.workload.model for trial in found.trials] == ["hf:good.json"]
+    reasons = [point.reason for point in found.invalid]
+    assert "no architecture 'qwen33' (did you mean 'qwen3'?); install a newer one" in reasons[0]
+    assert "has no model_type" in reasons[1]
+    assert "broken.json:1" in reasons[2]
+    assert "nothing is downloaded: fetch the model's config.json" in reasons[3]
 
 
 @pytest.mark.parametrize("parts", CAN_EXIST)

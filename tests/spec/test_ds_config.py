@@ -132,3 +132,13 @@ def test_a_broken_file_is_one_message_with_its_line(text: str, message: str, tmp
 def test_a_file_and_its_contents_are_the_same_trial(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(json.dumps(THEIRS))
     assert the_trial(str(tmp_path / "ds.json")).trial_id == the_trial(THEIRS).trial_id
+
+
+def test_a_broken_file_among_others_is_an_invalid_trial(tmp_path: Path) -> None:
+    (tmp_path / "good.json").write_text(json.dumps(THEIRS))
+    (tmp_path / "broken.json").write_text("{,}")
+    files = [str(tmp_path / name) for name in ("good.json", "broken.json", "missing.json")]
+    found = expanded(files[0], {"ds_config": files})
+    assert len(found.trials) == 1
+    assert [files.index(point.axes["ds_config"]) for point in found.invalid] == [1, 2]
+    assert "broken.json:1" in found.invalid[0].reason

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
+from zbench.spec import shapes
 from zbench.spec.dependencies import refusals
 from zbench.spec.engine import EngineSpec
 from zbench.spec.interpreters import executable
@@ -71,6 +72,7 @@ def conflict(
     found = chain(
         engine_conflicts(engine),
         peer_conflicts(engine, place),
+        _model_conflicts(workload, place),
         _run_conflicts(engine, run, workload),
     )
     return next(found, None)
@@ -83,6 +85,13 @@ def _command_conflicts(engine: EngineSpec, place: Path | None) -> Iterator[tuple
         python = executable(engine.engine_python, place)
         if not os.access(python, os.X_OK):
             yield "engine.engine_python", f"{engine.engine_python}: no such interpreter; name an environment"
+
+
+def _model_conflicts(workload: WorkloadSpec, place: Path | None) -> Iterator[tuple[str, str]]:
+    if place is not None and workload.model.startswith(shapes.PREFIX):
+        problem = shapes.mistake(workload.model, place)
+        if problem:
+            yield "workload.model", problem
 
 
 def _run_conflicts(engine: EngineSpec, run: RunSpec, workload: WorkloadSpec) -> Iterator[tuple[str, str]]:

@@ -244,9 +244,9 @@ def _trial(
         return InvalidTrial(axes, config, str(error), config_id(config), ENVIRONMENT_KEY)
     try:
         config = with_ds_config(config, varied, sweep.place)
-    except SpecError:
-        raise  # a file that cannot be read is no point that cannot exist
     except ValueError as error:
+        if isinstance(error, SpecError) and tuple(DS_KEY.split(".")) not in varied:
+            raise  # a file that cannot be read is no point that cannot exist, unless others are tried
         return InvalidTrial(axes, config, str(error), config_id(config), DS_KEY)
     try:
         config = with_accumulation(config)

@@ -101,9 +101,7 @@ def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str
         except UsageError as error:
             yield f"workload.{'preset' if 'preset' in str(error) else 'options'}", str(error)
     elif name.startswith(shapes.PREFIX):
-        problem = shapes.mistake(name, base_dir)
-        if problem:
-            yield "workload.model", problem
+        pass  # `combinations` tells it, for a sweep may try several
     elif ":" not in name:
         known = f"expected {', '.join(BUILT_IN_MODELS)}, hf:NAME_OR_PATH, or your own as module:callable"
         yield "workload.model", f"unknown model {name!r}{nearest(name, BUILT_IN_MODELS)}; {known}"

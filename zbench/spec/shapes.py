@@ -5,10 +5,19 @@ meta-llama/Meta-Llama-3-8B and -70B, Qwen/Qwen3-0.6B and -8B).
 """
 
 import importlib.util
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from zbench.errors import UsageError
+from zbench.spec.document import read_document
+from zbench.spec.suggest import nearest
+
 PREFIX = "hf:"
+_TABLES = ("configuration_auto.py", "auto_mappings.py")
+_TEXT = re.compile(r"[\"']([a-z][a-z0-9_.-]*)[\"']")
 _LLAMA_3 = {
     "model_type": "llama", "vocab_size": 128_256, "num_key_value_heads": 8, "max_position_embeddings": 8192,
     "rms_norm_eps": 1e-5, "rope_theta": 500_000.0, "tie_word_embeddings": False,
@@ -60,6 +69,36 @@ def mistake(model: str, base_dir: Path) -> str | None:
             f"{model}: no such config.json or folder with one, and no bundled shape ({', '.join(SHAPES)});"
             " nothing is downloaded: fetch the model's config.json and name its path"
         )
-    if importlib.util.find_spec("transformers") is None:
+    found = importlib.util.find_spec("transformers")
+    if found is None:
         return f"{model} needs transformers; run `pip install 'zbench[hf]'`"
-    return None
+    file = config_file(name, base_dir)
+    return None if file is None else _unusable(model, file, list(found.submodule_search_locations or ()))
+
+
+def _unusable(model: str, file: Path, transformers: Sequence[str]) -> str | None:
+    """Return why transformers makes nothing of a `config.json`, or None. It is read, not imported."""
+    try:
+        written = read_document(file).data
+    except UsageError as error:
+        return f"{model}: {error}"
+    kind = written.get("model_type") if isinstance(written, Mapping) else None
+    if not isinstance(kind, str):
+        return (
+            f"{model}: {file} has no model_type, so it is no transformers model's configuration; name another"
+        )
+    known = _model_types(tuple(transformers))
+    if not known or kind in known:
+        return None
+    return (
+        f"{model}: the installed transformers has no architecture {kind!r}{nearest(kind, known)}; install a"
+        " newer one (`pip install -U transformers`), or name another config.json"
+    )
+
+
+@cache
+def _model_types(places: tuple[str, ...]) -> frozenset[str]:
+    """Return what may be a model_type: the texts in transformers' tables; empty where these are elsewhere."""
+    tables = (Path(place, "models", "auto", name) for place in places for name in _TABLES)
+    texts = [table.read_text() for table in tables if table.is_file()]
+    return frozenset(_TEXT.findall("\n".join(texts)))
