@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from analysis.synthetic import HEAD_ID, trial, write_run
 
+from tests.cli.calling import run
 from zbench.cli.streams import OutputError, Stream, encodable
 
 NAME = "größe\U0001f642"
@@ -41,11 +42,24 @@ def test_any_encoding_shows_every_name(results, encoding, shows):
     assert b"*" in done.stdout
 
 
-@pytest.mark.parametrize("size", ["abc", "", "²", "-1", "0", "1e3", "9" * 400])
-def test_an_absurd_terminal_size_is_ignored(results, size):
-    done = shell(results, "list", COLUMNS=size, LINES=size, TERMINAL_WIDTH=size)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert HEAD_ID.encode() in done.stdout
+SIZES = ["abc", "", "²", "-1", "0", "1e3", "9" * 400]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_an_absurd_terminal_size_is_ignored(results, size, monkeypatch, capsys):
+    for name in ("COLUMNS", "LINES", "TERMINAL_WIDTH"):
+        monkeypatch.setenv(name, size)
+    code, out, err = run(capsys, "list", "-o", results / "results")
+    assert (code, err) == (0, "")
+    assert HEAD_ID in out
+
+
+def test_an_absurd_terminal_size_is_ignored_from_the_first_import_on(results):
+    """Libraries read it when they are imported."""
+    for columns, lines, width in (SIZES[:3], SIZES[3:6], SIZES[6:] + SIZES[:2]):
+        done = shell(results, "list", COLUMNS=columns, LINES=lines, TERMINAL_WIDTH=width)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert HEAD_ID.encode() in done.stdout
 
 
 @pytest.mark.parametrize("size", ["abc", "9" * 400])

@@ -149,7 +149,8 @@ SET_KEYS = ["steps", "axes.lr", "exclude", "axes", "run", "engine", "objective",
 @given(st.sampled_from(SET_KEYS), values)
 def test_no_setting_makes_anything_but_a_sweep_or_a_clear_error(key: str, value: object) -> None:
     with suppress(SpecError):
-        sweep_from_mapping({"axes": {"zero_stage": [0, 1]}}, [f"{key}={json.dumps(value)}"], {})
+        found = sweep_from_mapping({"axes": {"zero_stage": [0, 1]}}, [f"{key}={json.dumps(value)}"], {})
+        assert isinstance(found, SweepSpec)
 
 
 OBJECTIVES = [

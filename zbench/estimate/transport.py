@@ -1,15 +1,11 @@
 """Collectives of a world that is not there: they allocate what the real ones allocate, and send nothing."""
 
-from collections.abc import Sequence
-
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from zbench.engine.protocols import Work
 from zbench.engine.transport.agreement import Call
 from zbench.engine.transport.base import GroupCollectives
-from zbench.engine.transport.gloo import GlooCollectives
 from zbench.engine.transport.places import overlap
 from zbench.engine.transport.works import Done, Then
 
@@ -28,18 +24,4 @@ class SimulatedCrossMemory(GroupCollectives):
         return Then(Done(), finish)
 
     def _all_gather(self, flat: Tensor, call: Call) -> Work:
-        return Done()
-
-
-class SimulatedGloo(GlooCollectives):
-    """Gloo between hosts: its receive buffers are real code's, only the exchange is left out."""
-
-    def __init__(self, group: dist.ProcessGroup, device: torch.device, shards: int | None = None) -> None:
-        GroupCollectives.__init__(self, group, device, shards)
-        self._exchanges = self._gathers = None  # type: ignore[assignment]
-
-    def close(self) -> None:
-        GroupCollectives.close(self)
-
-    def _exchange(self, group: object, send: Sequence[Tensor], receive: Sequence[Tensor], call: Call) -> Work:
         return Done()
