@@ -142,3 +142,4 @@ def test_a_broken_file_among_others_is_an_invalid_trial(tmp_path: Path) -> None:
     assert len(found.trials) == 1
     assert [files.index(point.axes["ds_config"]) for point in found.invalid] == [1, 2]
     assert "broken.json:1" in found.invalid[0].reason
+    assert "no such file; the path is relative to the sweep file" in found.invalid[1].reason

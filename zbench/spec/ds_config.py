@@ -59,7 +59,10 @@ def with_ds_config(
     theirs = given
     if isinstance(given, str):
         assert place is not None
-        theirs = read_document(place / Directory(given).expanduser()).data
+        file = place / Directory(given).expanduser()
+        if not file.is_file():
+            raise ValueError(f"ds_config: {file}: no such file; the path is relative to the sweep file")
+        theirs = read_document(file).data
     if not isinstance(theirs, Mapping):
         raise ValueError(f"ds_config: expected a mapping of DeepSpeed's keys, got {shown(theirs)}")
     written = dict(leaves(theirs))
