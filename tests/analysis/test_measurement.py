@@ -45,6 +45,7 @@ def test_a_slowdown_is_found() -> None:
     assert slower is not None
     assert slower.low < math.log(1.05) < slower.high
     assert any("block 8 of 8 to 24" in text for text in said)
+    assert any(text.startswith("after 8 blocks: ") and text.endswith(" of 3 decided") for text in said)
 
 
 def test_a_spell_of_load_raises_no_alarm() -> None:

@@ -75,6 +75,12 @@ class Decision:
         """Return the estimated change as a fraction: 0.05 is 5 % slower."""
         return math.expm1(self.log_ratio)
 
+    def __str__(self) -> str:
+        """Return the change with its interval, the answer, and why there is none."""
+        low, change, high = (math.expm1(value) for value in (self.low, self.log_ratio, self.high))
+        why = f": {self.reason}" if self.reason else ""
+        return f"{change:+.1%} ({low:+.1%} to {high:+.1%}), {self.answer}{why}"
+
     @property
     def is_decided(self) -> bool:
         """Say whether more samples could not change the answer."""

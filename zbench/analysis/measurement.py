@@ -160,6 +160,7 @@ class PairedMeasurement:
             if number in levels:
                 seen = {name: blocks for name, blocks in self._differences.items() if blocks}
                 decisions = self._question.decide(seen, self._replicates, levels[number], decisions)
+                self._tell(f"after {number} blocks: {_told(decisions)}")
                 if all(one.is_decided for one in decisions.values()) and self._precise():
                     break
         return decisions
@@ -203,3 +204,11 @@ class PairedMeasurement:
         sides = [RunResults.of(self._sources[side], self._records[side]) for side in ("base", "head")]
         data = compare.PairedData(dict(self._differences), checked, self._plan.exact_only)
         return compare.build(sides[0], sides[1], self._settings, decisions, paired=data)
+
+
+def _told(decisions: Mapping[str, Decision]) -> str:
+    """Return what a look found: the one change, or how many of several are decided."""
+    if len(decisions) != 1:
+        return f"{sum(one.is_decided for one in decisions.values())} of {len(decisions)} decided"
+    (only,) = decisions.values()
+    return str(only)

@@ -142,16 +142,14 @@ class _Probes:
 
         timed = str(parse_blocks(self.blocks)[1])
         looks = [timed] if time_only or timed == _EXACT else [_EXACT, timed]
-        answers: dict[str, None] = {}
         for blocks in looks:
             compared = self._compare(bad, blocks, None)
             found = slowdown_of(compared) if time_only else fault_of(compared)
             if found is not None:
                 return found
-            answers |= dict.fromkeys(row.answer for row in compared.rows)
-        raise UsageError(
-            f"BAD shows no fault against GOOD ({', '.join(answers)}): there is nothing to look for"
-        )
+        said = dict.fromkeys(str(row.step_time or row.answer) for row in compared.rows)
+        fault = "slowdown" if time_only else "fault"
+        raise UsageError(f"BAD shows no {fault} against GOOD: {'; '.join(said)}")
 
     def finding(self, name: str, fault: "Fault") -> "Finding":
         """Return what a comparison says of a revision; one that does not build or run is skipped."""
