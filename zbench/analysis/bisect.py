@@ -12,6 +12,10 @@ from zbench.analysis.compare import Comparison
 from zbench.analysis.decision import Answer
 from zbench.analysis.paired import Blocks
 from zbench.analysis.rows import Row, is_incorrect
+from zbench.analysis.settings import PAIRED_THRESHOLDS, Settings
+
+SETTINGS = Settings(thresholds={**PAIRED_THRESHOLDS, "step_time": 0.0})
+"""Whoever names BAD knows that it is slower: any slowdown that is sure is sought."""
 
 Finding = Literal["good", "bad", "skip", "undecided"]
 Probe = Callable[[str], Finding]

@@ -20,14 +20,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from zbench.analysis.bisect import Fault, Finding, bisect, judged, slowdown_of
+from zbench.analysis.bisect import SETTINGS, Fault, Finding, bisect, judged, slowdown_of
 from zbench.analysis.compare import Comparison
 from zbench.analysis.likeness import LikeGoodOrBad
 from zbench.analysis.measurement import PairedMeasurement, Plan, Question
 from zbench.analysis.paired import Side
 from zbench.analysis.trials import Source
 from zbench.bench import results, slowed
-from zbench.bench.compare import SETTINGS, SLOWED, trials
+from zbench.bench.compare import SLOWED, trials
 from zbench.bench.resumable import Kept
 from zbench.launch.trial import TrialRunner, local_runner
 from zbench.record.record import Record

@@ -167,11 +167,11 @@ class _Probes:
         return judged(compared.rows, fault)
 
     def _compare(self, name: str, blocks: str | None, question: "Question | None") -> "Comparison":
-        from zbench.analysis.compare import PAIRED_THRESHOLDS, Settings
+        from zbench.analysis.bisect import SETTINGS
         from zbench.cli.compare_paired import PairedRequest, measure
 
         request = PairedRequest(self.good, name, self.sweep, blocks, None, self.overrides, self.seed)
-        return measure(request, Settings(thresholds=PAIRED_THRESHOLDS), question)
+        return measure(request, SETTINGS, question)
 
 
 def _print(found: "Bisection", fault: "Fault") -> None:
