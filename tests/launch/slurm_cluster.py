@@ -25,7 +25,7 @@ SlurmctldPort={ports[0]}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={home}/munge.socket,cred_expire=3
+AuthInfo=socket={home}/munge.socket,cred_expire=5
 StateSaveLocation={home}/state
 SlurmdSpoolDir={home}/spool-%n
 SlurmctldPidFile={home}/slurmctld.pid
@@ -42,10 +42,13 @@ SlurmdTimeout=6
 KillWait=2
 InactiveLimit=0
 SchedulerParameters=sched_interval=2,bf_interval=2,batch_sched_delay=0,sched_min_interval=100000
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 MpiDefault=none
 NodeName={nodes[0]} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=2 RealMemory=4000
 NodeName={nodes[1]} NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=2 RealMemory=4000
 PartitionName=all Nodes={nodes[0]},{nodes[1]} Default=YES MaxTime=INFINITE State=UP
+PartitionName=urgent Nodes={nodes[0]},{nodes[1]} MaxTime=INFINITE State=UP PriorityTier=10
 """
 
 
@@ -75,19 +78,21 @@ class Cluster:
     """The daemons of one SLURM. `environment`: what a command needs to use it."""
 
     def __init__(self, home: Path) -> None:
-        """Write its files and start it; returns when both nodes are idle."""
+        """home: an empty directory for its files."""
         self.home = home
         self.environment = {"SLURM_CONF": str(home / "slurm.conf")}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> None:
+        """Write its files and start it; returns when both nodes are idle."""
         self._start_munge()
-        (home / "state").mkdir()
-        host = socket.gethostname()
-        text = CONFIGURATION.format(host=host, home=home, ports=_free_ports(3), nodes=NODES)
-        (home / "slurm.conf").write_text(text)
+        (self.home / "state").mkdir()
+        values = {"host": socket.gethostname(), "home": self.home, "ports": _free_ports(3), "nodes": NODES}
+        (self.home / "slurm.conf").write_text(CONFIGURATION.format(**values))
         self._start("slurmctld", "slurmctld", "-D", "-i")
         for node in NODES:
             self.start_node(node)
-        self.until(lambda: self.ask("sinfo", "-h", "-o", "%T").split() == ["idle"], "both nodes are idle")
+        self.until(self.is_idle, "both nodes are idle")
 
     def start_node(self, node: str) -> None:
         """Start a node's daemon."""
@@ -115,6 +120,10 @@ class Cluster:
         )
         assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}{done.stdout}"
         return done.stdout
+
+    def is_idle(self) -> bool:
+        """Whether both nodes wait for jobs."""
+        return set(self.ask("sinfo", "-h", "-N", "-o", "%N %T").splitlines()) == {f"{n} idle" for n in NODES}
 
     def jobs(self) -> dict[str, str]:
         """Return the state of every job that SLURM still knows, arrays by task."""
@@ -180,13 +189,12 @@ def running() -> Iterator[Cluster]:
     """Run a cluster of two nodes."""
     home = Path(tempfile.mkdtemp(prefix="zbench-slurm-", dir="/tmp"))
     home.chmod(0o755)
-    cluster: Cluster | None = None
+    cluster = Cluster(home)
     try:
-        cluster = Cluster(home)
+        cluster.start()
         yield cluster
     finally:
-        if cluster is not None:
-            cluster.close()
+        cluster.close()
         shutil.rmtree(home, ignore_errors=True)
 
 

@@ -38,7 +38,7 @@ class Server:
 
     def start(self) -> None:
         """Start it; after a kill it recovers first."""
-        options = f"-c listen_addresses= -k {self._home} -c fsync=off -c max_connections=50"
+        options = f"-c listen_addresses= -k {self._home} -c fsync=off -c max_connections=120"
         self._control("-l", self._home / "log", "-o", options, "-w", "start")
 
     def stop(self, mode: str = "immediate") -> None:

@@ -26,9 +26,11 @@ from zbench.tune.claims import Claims
 from zbench.tune.history import Observation, Score
 from zbench.tune.identity import StudyIdentity, Worker
 from zbench.tune.objective import Scorer
+from zbench.tune.outage import Outages
 from zbench.tune.space import Point, Space
 
 _LIVE = (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED)
+_SIGNS_MISSED = 3
 _ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
@@ -61,8 +63,15 @@ class Ledger:
     """One study, open in this process."""
 
     def __init__(
-        self, study: optuna.Study, space: Space, scorer: Scorer, claims: Claims, worker: Worker
+        self,
+        study: optuna.Study,
+        space: Space,
+        scorer: Scorer,
+        claims: Claims,
+        worker: Worker,
+        outages: Outages | None = None,
     ) -> None:
+        self._outages = outages or Outages()
         self._study, self._space, self._scorer = study, space, scorer
         self._claims, self.worker = claims, worker
         self._ended: dict[int, LedgerEntry] = {}
@@ -74,14 +83,17 @@ class Ledger:
 
     def entries(self) -> list[LedgerEntry]:
         """Return every point that runs or ran, in the order in which they were begun."""
-        return [
-            self._entry(t)
-            for t in self._study.get_trials(deepcopy=False, states=_LIVE)
-            if "point" in t.user_attrs
-        ]
+        trials = self._outages.outlast(lambda: self._study.get_trials(deepcopy=False, states=_LIVE))
+        return [self._entry(t) for t in trials if "point" in t.user_attrs]
 
     def begin(self, point: Point, trial_id: str, notes: Mapping[str, Any]) -> Lease | None:
-        """Take a point for this process; None where another worker has it or has run it."""
+        """Take a point for this process; None where another worker has it or has run it.
+
+        A trial that was begun when the connection broke has no worker: it is given up in time.
+        """
+        return self._outages.outlast(lambda: self._begin(point, trial_id, notes))
+
+    def _begin(self, point: Point, trial_id: str, notes: Mapping[str, Any]) -> Lease | None:
         params, distributions = self._space.encode(point) or ({}, {})
         self._study.sampler = _Given(params)
         with _quietly():
@@ -98,6 +110,9 @@ class Ledger:
 
     def finish(self, lease: Lease, records: Sequence[Record]) -> bool:
         """Store what a trial left; False, and nothing stored, where this process was given up for lost."""
+        return self._outages.outlast(lambda: self._finish(lease, records))
+
+    def _finish(self, lease: Lease, records: Sequence[Record]) -> bool:
         score = self._scorer.score(records)
         try:
             lease.trial.set_user_attr("records", [lines.jsonable(record) for record in records])
@@ -108,8 +123,9 @@ class Ledger:
             else:
                 self._study.tell(lease.trial, list(score.values))
         except (optuna.exceptions.UpdateFinishedTrialError, ValueError):
-            if self._state(lease) in (TrialState.FAIL, *_ENDED):
-                return False
+            state = self._state(lease)
+            if state == TrialState.FAIL or state in _ENDED:  # ended: stored when the connection broke
+                return state in _ENDED
             raise
         return True
 
@@ -120,7 +136,15 @@ class Ledger:
             self._study.tell(lease.trial, state=TrialState.FAIL)
 
     def reap(self) -> int:
-        """Free the points of workers that are gone; return how many there were."""
+        """Free the points of workers that are gone; return how many there were.
+
+        After an outage nobody is given up until all had time for a sign of life.
+        """
+        if self._outages.was_within(_SIGNS_MISSED * (self.worker.heartbeat or 0)):
+            return 0
+        return self._outages.outlast(self._reap)
+
+    def _reap(self) -> int:
         before = self._count(TrialState.FAIL)
         with _quietly():
             optuna.storages.fail_stale_trials(self._study)
@@ -151,7 +175,11 @@ class Ledger:
     def _beat(self, trial: Trial) -> None:
         record = getattr(self._study._storage, "record_heartbeat", None)  # Optuna offers no public way to it
         if record is not None:
-            record(trial._trial_id)
+            try:
+                record(trial._trial_id)
+            except Exception:
+                self._outages.note()
+                raise
 
     def _state(self, lease: Lease) -> TrialState:
         return self._study.get_trials(deepcopy=False)[lease.trial.number].state

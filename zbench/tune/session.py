@@ -34,6 +34,7 @@ from zbench.tune.identity import StudyIdentity, Worker
 from zbench.tune.importance import importance
 from zbench.tune.ledger import Ledger, open_study
 from zbench.tune.objective import Scorer
+from zbench.tune.outage import Outages
 from zbench.tune.prune import DEFAULT_FACTOR
 from zbench.tune.roofline import fastest_first
 from zbench.tune.samplers import make_proposer
@@ -216,7 +217,8 @@ class Session:
         longest = run.timeout * (2 + 4 * run.world_size)  # with one repetition, and the reference before it
         pace = self._task.heartbeat.pace if engine is not None else None
         worker = Worker.here(self._kind, heartbeat=pace, trial_seconds=longest)
-        return Ledger(study, self._space, self._scorer, claims, worker)
+        outages = Outages(on_wait=lambda text: self._tell(Notice(text)))
+        return Ledger(study, self._space, self._scorer, claims, worker, outages)
 
     def _storage(self) -> BaseStorage:
         if self._task.storage is not None:
