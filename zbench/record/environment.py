@@ -16,7 +16,7 @@ import psutil
 from zbench import __version__
 
 _ISA = ("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512_bf16", "amx_bf16", "asimd", "sve", "bf16")
-_PACKAGES = ("torch", "numpy", "optuna", "deepspeed")
+_PACKAGES = ("torch", "numpy", "optuna", "deepspeed", "transformers")
 _GIB = 1 << 30
 
 
