@@ -27,6 +27,7 @@ _NAV = {
         "scale.md",
         "trackers.md",
         "engine.md",
+        "right-or-refused.md",
         "performance.md",
         "faults.md",
         "zoo.md",

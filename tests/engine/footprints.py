@@ -34,3 +34,17 @@ def footprint(group: dist.ProcessGroup, spec: dict) -> tuple[dict, dict]:  # typ
     memory = engine.memory_by_category()
     engine.close()
     return memory, traffic
+
+
+def between_backwards(group: dist.ProcessGroup, spec: dict) -> list[dict]:  # type: ignore[type-arg]
+    """Return bytes by category after each backward but the last of two steps."""
+    model = nn.Sequential(nn.Linear(*WIDTHS[:2]), nn.Linear(*WIDTHS[1:]))
+    engine, held = build_engine(model, EngineSpec.model_validate(spec), group), []
+    for _ in range(2):
+        for micro in range(3):
+            last = {"last": micro == 2} if spec["accumulation_mode"] == "multi_backward" else {}
+            engine.backward(model(torch.ones(4, WIDTHS[0])).square().mean(), **last)
+            held += [] if micro == 2 else [engine.memory_by_category()]
+        engine.step()
+    engine.close()
+    return held

@@ -51,6 +51,22 @@ def test_offload_moves_the_optimizers_share_to_the_host(ranks: RankPool, stage: 
         assert not {"moments", "master", "gradients"} & set(memory)
 
 
+@pytest.mark.parametrize("world_size", [1, 2])
+@pytest.mark.parametrize("mode", ["micro_steps", "multi_backward", "unmanaged"])
+@pytest.mark.parametrize("reduce_at", ["auto", "each_backward"])
+def test_stage_1_with_offload_adds_up_several_backwards_in_host_memory(
+    ranks: RankPool, reduce_at: str, mode: str, world_size: int
+) -> None:
+    length = flat_length(world_size)
+    spec = {"zero_stage": 1, "offload_optimizer": "cpu", "accumulation_mode": mode, "reduce_at": reduce_at}
+    spec |= {"gradient_accumulation_steps": 3 if mode == "micro_steps" else 1}
+    unreduced = length if reduce_at == "auto" and world_size > 1 else 0
+    for held in ranks.run(world_size, "tests.engine.footprints:between_backwards", spec):
+        for memory in held:
+            assert "gradients" not in memory
+            assert memory["host_gradients"] == 4 * (length // world_size + unreduced)
+
+
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("stage", [0, 1, 2])
 def test_a_step_sends_each_gradient_and_each_parameter_once(

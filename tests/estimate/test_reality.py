@@ -72,6 +72,16 @@ def test_the_peak_is_the_allocators_to_the_byte(ranks: RankPool, k: int) -> None
     check(ranks, POINTS[k])
 
 
+def test_gradients_that_are_added_up_on_the_host_are_not_on_the_device() -> None:
+    first = {axis: values[0] for axis, values in AXES.items()}
+    for offload in ("none", "cpu"):
+        row = {"zero_stage": 1, "offload_optimizer": offload}
+        point = {**first, "row": row, "accumulation": {"gradient_accumulation_steps": 3}}
+        held = simulate(trial_of(point), Path.cwd()).engine_bytes
+        assert ("gradients" in held) == (offload == "none")
+        assert ("host_gradients" in held) == (offload == "cpu")
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("k", range(SHORT, len(POINTS)))
 def test_the_peak_of_every_pair_of_choices_is_the_allocators_to_the_byte(ranks: RankPool, k: int) -> None:

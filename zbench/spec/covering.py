@@ -12,8 +12,6 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Combination = tuple[tuple[str, str], ...]
-
 
 def covering(points: Sequence[Mapping[str, Any]], strength: int, seed: int = 0) -> list[int]:
     """Return the indices, in order, of points that hold every combination which some point holds.
@@ -23,8 +21,8 @@ def covering(points: Sequence[Mapping[str, Any]], strength: int, seed: int = 0) 
     combinations (chance, by `seed`, decides between equals), so there are more points than need be.
     """
     axes = list(dict.fromkeys(axis for point in points for axis in point))
-    groups = list(itertools.combinations(axes, min(strength, len(axes))))
-    held = [_combinations(point, axes, groups) for point in points]
+    groups = list(itertools.combinations(range(len(axes)), min(strength, len(axes))))
+    held = _combinations(points, axes, groups)
     missing = set(itertools.chain.from_iterable(held))
     order = random.Random(seed).sample(range(len(points)), len(points))
     waiting = [(-len(held[index]), place, index) for place, index in enumerate(order)]
@@ -32,7 +30,7 @@ def covering(points: Sequence[Mapping[str, Any]], strength: int, seed: int = 0) 
     chosen: list[int] = []
     while missing:
         _, place, index = heapq.heappop(waiting)
-        gain = sum(combination in missing for combination in held[index])
+        gain = len(missing.intersection(held[index]))
         if waiting and (-gain, place, index) > waiting[0]:  # what it added has been taken meanwhile
             heapq.heappush(waiting, (-gain, place, index))
             continue
@@ -42,7 +40,19 @@ def covering(points: Sequence[Mapping[str, Any]], strength: int, seed: int = 0) 
 
 
 def _combinations(
-    point: Mapping[str, Any], axes: Sequence[str], groups: Sequence[tuple[str, ...]]
-) -> list[Combination]:
-    values = {axis: json.dumps(point[axis], sort_keys=True) if axis in point else "" for axis in axes}
-    return [tuple((axis, values[axis]) for axis in group) for group in groups]
+    points: Sequence[Mapping[str, Any]], axes: Sequence[str], groups: Sequence[tuple[int, ...]]
+) -> list[list[int]]:
+    """Return the numbers of the combinations that each point holds, one for each of `groups` of axes."""
+    numbers: dict[object, int] = {}
+    held = []
+    for point in points:
+        values = [_value(point[axis]) if axis in point else None for axis in axes]
+        keys = ((group, *(values[k] for k in group)) for group in groups)
+        held.append([numbers.setdefault(key, len(numbers)) for key in keys])
+    return held
+
+
+def _value(value: object) -> tuple[str, object]:
+    """Return a value as a key of a dictionary: `True` is not 1 there, and a block is its text."""
+    known = isinstance(value, str | int | float | bool | None)
+    return type(value).__name__, value if known else json.dumps(value, sort_keys=True)

@@ -144,15 +144,17 @@ def base_config(sweep: SweepSpec) -> dict[str, Any]:
 
 
 def configured(base: dict[str, Any], values: dict[Path, Any]) -> dict[str, Any]:
-    """Return a copy of `base` with some keys set."""
-    config: dict[str, Any] = _copied(base)
+    """Return `base` with some keys set; blocks without one of these are shared with it."""
+    config = dict(base)
     for path, value in values.items():
-        assign(config, path, _copied(value))
+        block = config
+        for part in path[:-1]:
+            if not isinstance(block.get(part), dict):
+                break
+            block[part] = dict(block[part])
+            block = block[part]
+        assign(config, path, value)
     return config
-
-
-def _copied(value: Any) -> Any:
-    return {key: _copied(inner) for key, inner in value.items()} if isinstance(value, dict) else value
 
 
 def _configurations(

@@ -1,11 +1,14 @@
 """Every wait is needed and none is missing: training over far memory leaves the bits of plain PyTorch."""
 
+from typing import Any
+
 import pytest
 
 from tests.engine.far_memory.cases import Case
-from tests.engine.far_memory.lattice import CHOSEN, ROWS, SPECULATIVE, check, drawn
+from tests.engine.far_memory.lattice import CHOSEN, OFFLOADED, ROWS, SPECULATIVE, check, drawn
 from tests.engine.ranks import RankPool
 
+SMALL_BUCKETS = {"reduce_bucket_size": 1500, "allgather_bucket_size": 700, "sub_group_size": 900}
 SHORT, LONG = len(ROWS), 1000
 
 
@@ -14,6 +17,24 @@ def test_a_bucket_is_reported_behind_every_earlier_sum(ranks: RankPool, stage: i
     """Three backwards, one bucket: the second one's sum is still to be added when the third's arrives."""
     spec = {"zero_stage": stage, **SPECULATIVE, "gradient_accumulation_steps": 3}
     check(ranks, [Case(spec, seed, backwards=3) for seed in range(4)])
+
+
+@pytest.mark.parametrize("row", [OFFLOADED, SPECULATIVE], ids=["after_backward", "speculative"])
+@pytest.mark.parametrize("dtypes", [{}, {"dtype": "bfloat16"}, {"communication_dtype": "bfloat16"}], ids=str)
+def test_gradients_are_added_up_on_the_host_before_they_are_reduced(
+    ranks: RankPool, row: dict[str, Any], dtypes: dict[str, Any]
+) -> None:
+    """Stage 1 with offload, several backwards; in every mode of accumulation, and after a failed backward."""
+    modes = {"micro_steps": "backward", "multi_backward": "discard", "unmanaged": ""}
+    cases = []
+    for seed, (mode, disturb) in enumerate(modes.items()):
+        steps = 3 if mode == "micro_steps" else 1
+        spec = {"zero_stage": 1, **row, **dtypes, "accumulation_mode": mode, **SMALL_BUCKETS}
+        spec |= {"gradient_accumulation_steps": steps}
+        cases += [
+            Case(spec, seed, world_size=world, model="gpt", backwards=3, disturb=disturb) for world in (1, 2)
+        ]
+    check(ranks, cases)
 
 
 @pytest.mark.parametrize("ratio", [0.3, 0.5])

@@ -1,7 +1,6 @@
 """What every kind of bucket buffers promises."""
 
 from abc import ABC, abstractmethod
-from functools import partial
 
 import torch
 
@@ -17,6 +16,7 @@ from zbench.engine.gradients.bucket_buffers import (
 from zbench.engine.memory.buffers import memory_layout_of
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.shard_layout import ShardedLayout, WholeLayout
+from zbench.engine.transport.scratch import ScratchPool
 
 LAYOUT = layout_for(ShardedLayout)
 F32 = [torch.float32]
@@ -78,7 +78,7 @@ class TestPooled(BucketBuffersSuite):
     pooled = True
 
     def make(self) -> BucketBuffers:
-        return PooledBucketBuffers(LAYOUT, F32, CPU)
+        return PooledBucketBuffers(LAYOUT, F32, ScratchPool(CPU))
 
     def test_unused_memory_is_released_and_used_memory_is_not(self) -> None:
         buffers = self.make()
@@ -92,7 +92,7 @@ class TestPooled(BucketBuffersSuite):
 
 class TestPersistent(BucketBuffersSuite):
     def make(self) -> BucketBuffers:
-        return PersistentBucketBuffers(LAYOUT, partial(torch.zeros, LAYOUT.length))
+        return PersistentBucketBuffers(LAYOUT, DeviceMemory(CPU), torch.float32)
 
 
 class TestInPlace(BucketBuffersSuite):
@@ -106,23 +106,27 @@ class TestCast(BucketBuffersSuite):
     sent = torch.bfloat16
 
     def make(self) -> BucketBuffers:
-        inner = PersistentBucketBuffers(LAYOUT, partial(torch.zeros, LAYOUT.length))
-        return CastBucketBuffers(LAYOUT, inner, PooledBucketBuffers(LAYOUT, [torch.bfloat16], CPU))
+        inner = PersistentBucketBuffers(LAYOUT, DeviceMemory(CPU), torch.float32)
+        return CastBucketBuffers(
+            LAYOUT, inner, PooledBucketBuffers(LAYOUT, [torch.bfloat16], ScratchPool(CPU))
+        )
 
 
 class TestCastFromAPool(BucketBuffersSuite):
     sent, pooled = torch.bfloat16, True
 
     def make(self) -> BucketBuffers:
-        inner = PooledBucketBuffers(LAYOUT, F32, CPU)
-        return CastBucketBuffers(LAYOUT, inner, PooledBucketBuffers(LAYOUT, [torch.bfloat16], CPU))
+        inner = PooledBucketBuffers(LAYOUT, F32, ScratchPool(CPU))
+        return CastBucketBuffers(
+            LAYOUT, inner, PooledBucketBuffers(LAYOUT, [torch.bfloat16], ScratchPool(CPU))
+        )
 
 
 class TestZeroCopy(BucketBuffersSuite):
     pooled = True
 
     def make(self) -> BucketBuffers:
-        return ZeroCopyBucketBuffers(LAYOUT, PooledBucketBuffers(LAYOUT, F32, CPU), F32)
+        return ZeroCopyBucketBuffers(LAYOUT, PooledBucketBuffers(LAYOUT, F32, ScratchPool(CPU)), F32)
 
     def test_a_gradient_that_fills_its_bucket_is_sent_from_its_own_memory(self) -> None:
         buffers = self.make()

@@ -5,7 +5,18 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from tests.engine.gradients.worlds import SIZES, WORLD, config_for, gradient, kept_of, param_infos, summed
+from tests.engine.far_memory.copies import Copies
+from tests.engine.far_memory.memory import FarMemory
+from tests.engine.gradients.worlds import (
+    SIZES,
+    WORLD,
+    config_for,
+    gradient,
+    kept_of,
+    layout_for,
+    param_infos,
+    summed,
+)
 from tests.engine.threads import ThreadCollectives, on_ranks
 from zbench.engine.gradients.buffer_factory import BucketBufferFactory
 from zbench.engine.gradients.reduced_buffers import ReducedGradientBuffer, WholeReducedGradientBuffer
@@ -16,6 +27,7 @@ from zbench.engine.shard_layout import ShardedLayout, WholeLayout
 from zbench.errors import UsageError
 
 LOSS = torch.zeros(())
+BUCKETS = len(layout_for(ShardedLayout).buckets)
 
 
 class GradientsSuite:
@@ -131,4 +143,40 @@ class TestReplicated(GradientsSuite):
 
 
 class TestSharded(GradientsSuite):
+    kind, reductions_per_backward = ShardedGradients, True
+
+
+class OffloadedSuite(GradientsSuite):
+    """The same where sums lie in memory that only late copies reach."""
+
+    def on_each(
+        self, body: Callable[[Gradients, ThreadCollectives], None], shard: str = "sharded", **options: object
+    ) -> None:
+        if shard == "whole":
+            pytest.skip("stage 0 offloads nothing")
+        copies = Copies(seed=len(options))
+        super().on_each(body, host=FarMemory(copies), offloaded=BUCKETS, **options)
+        assert copies.close() == []
+
+
+class TestOffloadedReplicated(OffloadedSuite):
+    kind, reductions_per_backward = ReplicatedGradients, False
+
+    @pytest.mark.parametrize("known", [True, False])
+    def test_the_device_holds_no_gradient_between_two_backwards(self, known: bool) -> None:
+        def body(gradients: Gradients, comm: ThreadCollectives) -> None:
+            buckets = gradients.reducer.reduced_gradients.shard.layout.buckets
+            for micro in range(3):
+                self.backward(gradients, comm.rank, micro, 4 if known else None)
+                held = gradients.bytes_by_category()
+                assert held["gradients"] == 0
+                assert held["host_gradients"] == 4 * sum(bucket.length for bucket in buckets)
+                at_once = 3  # one that is filled, two that are copied
+                assert held["buckets"] <= at_once * 4 * max(bucket.length for bucket in buckets)
+            gradients.abandon()
+
+        self.on_each(body)
+
+
+class TestOffloadedSharded(OffloadedSuite):
     kind, reductions_per_backward = ShardedGradients, True

@@ -26,7 +26,7 @@ from zbench.engine.gradients.config import DtypePolicy, ReductionConfig
 from zbench.engine.gradients.norm import ChunkSums, Summarizer
 from zbench.engine.gradients.reduced_buffers import ReducedGradientBuffer
 from zbench.engine.gradients.reducer import BucketReducer
-from zbench.engine.gradients.sinks import Gradients, ReplicatedGradients
+from zbench.engine.gradients.sinks import Gradients, ReplicatedGradients, ShardedGradients
 from zbench.engine.memory.buffers import MemoryLayout, memory_layout_of
 from zbench.engine.memory.kinds import Memories
 from zbench.engine.optimizer.offload_split import split_layout
@@ -249,8 +249,9 @@ class _Builder:
         polls = spec.offload_schedule == "speculative" or bool(spec.leaf_modules)
         reducer = BucketReducer(comm, reduced, in_flight=config.in_flight, polls=polls)
         factory = BucketBufferFactory(config, reduced.sums)
-        several = comm.world_size > 1  # alone, nothing is sent
-        chosen = gradients_type(spec) if several else ReplicatedGradients
+        chosen = gradients_type(spec)
+        if comm.world_size == 1:  # both orders of addition are the same: add where the sums are kept
+            chosen = ReplicatedGradients if factory.writable else ShardedGradients
         return reduced, chosen.build(reducer, param_infos, factory)
 
     def _schedule(

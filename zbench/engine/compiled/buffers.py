@@ -6,16 +6,21 @@ from zbench.engine.gradients.bucket_buffers import BucketBuffers, PooledBucketBu
 from zbench.engine.gradients.buffer_factory import BucketBufferFactory
 from zbench.engine.gradients.config import ReductionConfig
 from zbench.engine.gradients.reduced_buffers import TransientReducedGradientBuffer
-from zbench.engine.memory.buffers import MemoryLayout, PartitionedBuffer
+from zbench.engine.memory.buffers import MemoryLayout
+from zbench.engine.memory.kinds import Memory
 from zbench.engine.partition import Bucket
+from zbench.engine.transport.scratch import StagingPool
 
 
-def step_buffers(config: ReductionConfig, sums: PartitionedBuffer) -> tuple[BucketBuffers, BucketBuffers]:
-    """Return the bucket buffers of a step with one backward, and with several; all of them from pools."""
-    layout, dtypes, factory = config.shard.layout, config.dtype_policy, BucketBufferFactory(config, sums)
-    kept = [dtypes.accumulation] * len(dtypes.parameters)
-    direct = ZeroCopyBucketBuffers(layout, factory.single_use, dtypes.communication_dtypes)
-    return direct, factory.sent(PooledBucketBuffers(layout, kept, config.device))
+class StepBufferFactory(BucketBufferFactory):
+    """Makes bucket buffers that are taken from pools, all of them."""
+
+    def direct(self, *, accumulates: bool) -> BucketBuffers:
+        return ZeroCopyBucketBuffers(self._layout, self.single_use, self._dtypes.communication_dtypes)
+
+    def _kept(self, memory: Memory) -> BucketBuffers:
+        kept = [self._dtypes.accumulation] * len(self._dtypes.parameters)
+        return self.sent(PooledBucketBuffers(self._layout, kept, StagingPool(memory)))
 
 
 class StepReducedGradientBuffer(TransientReducedGradientBuffer):

@@ -6,7 +6,7 @@ from functools import partial
 from torch import nn
 
 from zbench.engine.compiled.backend import compile_in_place, undo_compile
-from zbench.engine.compiled.buffers import StepReducedGradientBuffer, step_buffers
+from zbench.engine.compiled.buffers import StepBufferFactory, StepReducedGradientBuffer
 from zbench.engine.compiled.registry import StepRegistry
 from zbench.engine.compiled.sink import CompiledGradients
 from zbench.engine.gradients.config import ReductionConfig
@@ -24,7 +24,8 @@ def compile_model(
     reduced_gradients = StepReducedGradientBuffer(config)
     reducer = BucketReducer(config.collectives, reduced_gradients, in_flight=config.in_flight)
     registry = StepRegistry([t.parameter for t in param_infos])
-    buffers = step_buffers(config, reduced_gradients.sums)
+    factory = StepBufferFactory(config, reduced_gradients.sums)
+    buffers = factory.direct(accumulates=False), factory.accumulating(reducer.portions)
     switch = (
         partial(compile_in_place, model, lowering, registry),
         partial(undo_compile, model),

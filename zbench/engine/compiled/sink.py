@@ -6,9 +6,11 @@ from torch import Tensor
 
 from zbench.engine.compiled.ops import set_current
 from zbench.engine.compiled.registry import StepRegistry
+from zbench.engine.gradients.accumulators import Accumulator
 from zbench.engine.gradients.bucket_buffers import BucketBuffers
 from zbench.engine.gradients.reducer import BucketReducer
 from zbench.engine.gradients.sinks import ReplicatedGradients
+from zbench.engine.memory.buffers import bytes_of
 from zbench.engine.policies import AccumulationBoundary
 from zbench.engine.protocols import GradientSink
 from zbench.engine.transport.choose import Transport
@@ -19,20 +21,20 @@ class CompiledGradients(ReplicatedGradients):
     """Sums the contributions of one backward to one gradient per parameter, and reduces it when it is
     complete.
 
-    All memory of the reduction belongs to the step: bucket buffers are freed at the end of the boundary
-    backward, reduced gradients after the optimizer step, and both when a step is skipped or abandoned.
+    On the device all memory of the reduction belongs to the step: bucket buffers are freed at the end of the
+    boundary backward, reduced gradients after the optimizer step, both when a step is skipped or abandoned.
     """
 
     def __init__(
         self,
         reducer: BucketReducer,
         registry: StepRegistry,
-        buffers: tuple[BucketBuffers, BucketBuffers],
+        buffers: tuple[BucketBuffers, Accumulator],
         transport: Transport,
         switch: tuple[Callable[[GradientSink], None], Callable[[], None]],
     ) -> None:
-        """buffers: those of a step with one backward, and with several. switch: compiles the model, with
-        gradients for a sink; and undoes that.
+        """buffers: those of a step with one backward, and what adds up several. switch: compiles the model,
+        with gradients for a sink; and undoes that.
         """
         once, several = buffers
         super().__init__(reducer, (), once=once, several=several)
@@ -94,10 +96,8 @@ class CompiledGradients(ReplicatedGradients):
 
     def bytes_by_category(self) -> dict[str, int]:
         """Return what it holds now, the targets apart."""
-        held = sum(gradient.nbytes for gradient in self._partial.values())
-        for buffers in (self._once, self._several):
-            held += buffers.bytes_by_category()["buckets"]
-        return {"buckets": held}
+        partial = {"buckets": sum(gradient.nbytes for gradient in self._partial.values())}
+        return bytes_of([partial, super().bytes_by_category()])
 
     def attach(self) -> None:
         """Make the model run compiled code, whose gradients come here."""

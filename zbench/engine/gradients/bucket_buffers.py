@@ -1,14 +1,26 @@
 """Bucket buffers: the memory that gradients are written to and reduced from, one view per bucket."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from zbench.engine.memory.buffers import PartitionedBuffer
-from zbench.engine.partition import Layout
+from zbench.engine.memory.kinds import Memory
+from zbench.engine.partition import Layout, Portion
 from zbench.engine.transport.scratch import ScratchPool
+from zbench.engine.transport.sums import accumulate
+
+
+def runs(portions: Sequence[Portion], gradient: Tensor) -> Iterator[tuple[Portion, Tensor]]:
+    """Yield each portion of a gradient (any strides), and the run of the gradient that it is."""
+    if len(portions) == 1 and not gradient.is_contiguous():
+        yield portions[0], gradient
+        return
+    flat = gradient.reshape(-1)
+    for p in portions:
+        yield p, flat.narrow(0, p.source, p.length)
 
 
 class BucketBuffers(ABC):
@@ -47,15 +59,28 @@ class BucketBuffers(ABC):
         """Free every buffer that is taken from a pool; those that hold gradients only if `used`."""
         return
 
+    def write(self, p: Portion, source: Tensor, *, add: bool) -> None:
+        """Write a run of a gradient to its place, or add it to what is there."""
+        if add:
+            accumulate(self._place(p).view(source.shape), source)
+        elif not source.is_contiguous() or not self.zero_copy(p.bucket, source):
+            self._place(p).view(source.shape).copy_(source)
+
+    def clear(self, p: Portion) -> None:
+        """Write zeros."""
+        self._place(p).zero_()
+
+    def _place(self, p: Portion) -> Tensor:
+        return self.open(p.bucket).narrow(0, p.target, p.length)
+
 
 class PooledBucketBuffers(BucketBuffers):
     """Takes a buffer from a pool at a bucket's first gradient and returns it after the reduction."""
 
-    def __init__(self, layout: Layout, dtypes: Sequence[torch.dtype], device: torch.device) -> None:
+    def __init__(self, layout: Layout, dtypes: Sequence[torch.dtype], pool: ScratchPool) -> None:
         super().__init__(layout)
-        self.dtypes = dtypes
+        self.dtypes, self.pool = dtypes, pool
         self.gaps = [layout.gaps(bucket) for bucket in layout.buckets]
-        self.pool = ScratchPool(device)
         self._used: dict[int, Tensor] = {}
 
     def open(self, bucket: int) -> Tensor:
@@ -73,31 +98,36 @@ class PooledBucketBuffers(BucketBuffers):
         if bucket in self._used:
             self.close(bucket)
 
+    def hand_over(self, bucket: int) -> Tensor:
+        """Return an open buffer, which whoever gets it gives back to the pool."""
+        return self._used.pop(bucket)
+
     def release(self, *, used: bool) -> None:
         for bucket in list(self._used) if used else ():
             self.close(bucket)
         self.pool.drop()
 
     def bytes_by_category(self) -> dict[str, int]:
-        return {"buckets": self.pool.bytes}
+        return {f"{self.pool.prefix}buckets": self.pool.bytes}
 
 
 class PersistentBucketBuffers(BucketBuffers):
     """One flat buffer in bucket order, allocated when it is first needed and kept; it is sent as it is."""
 
-    def __init__(self, layout: Layout, make: Callable[[], Tensor]) -> None:
+    def __init__(self, layout: Layout, memory: Memory, dtype: torch.dtype) -> None:
         super().__init__(layout)
-        self._make = make
+        self._length, self._memory, self._dtype = layout.length, memory, dtype
         self._flat: Tensor | None = None
 
     def open(self, bucket: int) -> Tensor:
         if self._flat is None:
-            self._flat = self._make()
+            self._flat = self._memory.zeros(self._length, self._dtype)
         place = self.buckets[bucket]
-        return self._flat[place.start : place.start + place.length]
+        return self._flat.narrow(0, place.start, place.length)
 
     def bytes_by_category(self) -> dict[str, int]:
-        return {"gradients": 0 if self._flat is None else self._flat.nbytes}
+        held = 0 if self._flat is None else self._memory.occupied(self._flat.nbytes)
+        return {f"{self._memory.prefix}gradients": held}
 
 
 class InPlaceBucketBuffers(BucketBuffers):

@@ -2,10 +2,14 @@
 keep.
 """
 
-from functools import partial
-
 import torch
 
+from zbench.engine.gradients.accumulators import (
+    Accumulator,
+    DirectAccumulator,
+    OffloadedAccumulator,
+    Portions,
+)
 from zbench.engine.gradients.bucket_buffers import (
     BucketBuffers,
     CastBucketBuffers,
@@ -16,6 +20,8 @@ from zbench.engine.gradients.bucket_buffers import (
 )
 from zbench.engine.gradients.config import ReductionConfig
 from zbench.engine.memory.buffers import PartitionedBuffer
+from zbench.engine.memory.kinds import DeviceMemory, Memory
+from zbench.engine.transport.scratch import ScratchPool
 
 
 class BucketBufferFactory:
@@ -27,9 +33,10 @@ class BucketBufferFactory:
     def __init__(self, config: ReductionConfig, sums: PartitionedBuffer) -> None:
         self._config, self._sums = config, sums
         self._layout, self._dtypes = config.shard.layout, config.dtype_policy
-        self.single_use = PooledBucketBuffers(self._layout, self._dtypes.communication_dtypes, config.device)
+        pool = ScratchPool(config.device)
+        self.single_use = PooledBucketBuffers(self._layout, self._dtypes.communication_dtypes, pool)
         self._alone = config.collectives.world_size == 1
-        self._writable = all(flat.memory.device.type == config.device.type for flat in sums.flats)
+        self.writable = all(flat.memory.device.type == config.device.type for flat in sums.flats)
 
     def direct(self, *, accumulates: bool) -> BucketBuffers:
         """Return the buffers of a backward whose gradients are reduced at its end.
@@ -38,23 +45,34 @@ class BucketBufferFactory:
         """
         sent = self._dtypes.communication_dtypes
         if self._alone:  # nothing is sent
-            return InPlaceBucketBuffers(self._layout, self._sums) if self._writable else self.single_use
+            return InPlaceBucketBuffers(self._layout, self._sums) if self.writable else self.single_use
         in_place = not accumulates and self._config.shard.keeps_all and set(sent) <= {torch.float32}
         inner: BucketBuffers = self.single_use
-        if in_place and self._writable:
+        if in_place and self.writable:
             inner = InPlaceBucketBuffers(self._layout, self._sums)
         return ZeroCopyBucketBuffers(self._layout, inner, sent)
 
-    def accumulating(self) -> BucketBuffers:
-        """Return the buffers in which the gradients of several backwards are summed before they are sent."""
+    def accumulating(self, portions: Portions) -> Accumulator:
+        """Return what adds up the gradients of several backwards before they are reduced: on the device, or
+        in offloaded memory where any of the sums lie there.
+        """
+        memory = self._memory()
+        if memory.device.type == self._config.device.type:
+            return DirectAccumulator(portions, self._kept(memory), waits=not memory.prefix)
+        pool = self.single_use.pool
+        return OffloadedAccumulator(self._layout, portions, self._dtypes, memory, pool, self.sent)
+
+    def _memory(self) -> Memory:
+        offloaded = [flat.memory for flat in self._sums.flats if flat.memory.prefix]
+        return offloaded[0] if offloaded else DeviceMemory(self._config.device)
+
+    def _kept(self, memory: Memory) -> BucketBuffers:
+        """Return bucket buffers in `memory` that keep their gradients from one backward to the next."""
         dtypes = self._dtypes
         exact = dtypes.accumulation == torch.float32 and dtypes.communication in (None, torch.float32)
-        if exact and self._config.shard.keeps_all and self._writable:
+        if exact and self._config.shard.keeps_all and self.writable:
             return InPlaceBucketBuffers(self._layout, self._sums)
-        make = partial(
-            torch.zeros, self._layout.length, dtype=dtypes.accumulation, device=self._config.device
-        )
-        return self.sent(PersistentBucketBuffers(self._layout, make))
+        return self.sent(PersistentBucketBuffers(self._layout, memory, dtypes.accumulation))
 
     def sent(self, accumulating: BucketBuffers) -> BucketBuffers:
         """Return `accumulating`, but sent in the communication dtype."""

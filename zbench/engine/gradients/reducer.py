@@ -83,7 +83,7 @@ class BucketReducer:
         assert self._bucket_buffers is not None
         for portion in (p for index in missing for p in self.portions[index]):
             if portion.bucket >= self._next:
-                self._clear(self._bucket_buffers, portion)
+                self._bucket_buffers.clear(portion)
         self._missing = [0] * len(self.buckets)
         self._launch_full()
         self._complete_down_to(0)
@@ -108,7 +108,7 @@ class BucketReducer:
     def _launch(self, bucket: Bucket) -> None:
         assert self._bucket_buffers is not None
         for portion in self._zeros.pop(bucket.index, ()):
-            self._clear(self._bucket_buffers, portion)
+            self._bucket_buffers.clear(portion)
         self._complete_down_to(self.in_flight - bucket.length)  # bounds the memory in flight
         target = self.reduced_gradients.target(bucket)
         part = target.narrow(0, 0, bucket.length // self.reduced_gradients.shard.layout.shards)
@@ -117,10 +117,6 @@ class BucketReducer:
         self._running.append((bucket, work, target))
         if self.in_flight == 0:
             self._complete_down_to(0)  # nothing overlaps
-
-    @staticmethod
-    def _clear(bucket_buffers: BucketBuffers, portion: Portion) -> None:
-        bucket_buffers.open(portion.bucket)[portion.target : portion.target + portion.length].zero_()
 
     def _complete_down_to(self, keep: int) -> None:
         """Complete the oldest reductions until at most `keep` elements are in flight."""

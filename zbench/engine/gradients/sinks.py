@@ -1,8 +1,8 @@
 """Gradients between autograd and the optimizer.
 
-`ReplicatedGradients` accumulates the gradients of earlier backwards on each rank, in a full flat buffer that
-exists only if there are any, and reduces at the accumulation boundary. `ShardedGradients` reduces in every
-backward and accumulates this rank's shard of the sums.
+`ReplicatedGradients` adds up the gradients of earlier backwards on each rank, in memory for all of them that
+is allocated only if there are any, and reduces at the accumulation boundary. `ShardedGradients` reduces in
+every backward and adds up this rank's shard of the sums.
 
 Both are a *gradient sink*: an autograd hook, or an operator inside a compiled graph, calls `accept(index,
 gradient)` once per parameter and backward, between `begin` and `finish`, in an order that is the same on all
@@ -16,15 +16,14 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from zbench.engine.gradients.bucket_buffers import BucketBuffers
+from zbench.engine.gradients.accumulators import Accumulator
+from zbench.engine.gradients.bucket_buffers import BucketBuffers, runs
 from zbench.engine.gradients.buffer_factory import BucketBufferFactory
 from zbench.engine.gradients.reducer import BucketReducer
 from zbench.engine.memory.buffers import bytes_of
 from zbench.engine.memory.streams import GradientStream
 from zbench.engine.parameters.replicated import ParamInfo
-from zbench.engine.partition import Portion
 from zbench.engine.policies import AccumulationBoundary
-from zbench.engine.transport.sums import accumulate
 from zbench.errors import UsageError
 
 
@@ -138,19 +137,10 @@ class Gradients(ABC):
         self._arrived[index] = self.contributed[index] = True
 
     def _write(self, bucket_buffers: BucketBuffers, index: int, gradient: Tensor, *, add: bool) -> None:
-        portions = self.portions[index]
-        flat = gradient.reshape(-1) if len(portions) > 1 or gradient.is_contiguous() else None
-        for p in portions:
-            source = gradient if flat is None else flat.narrow(0, p.source, p.length)
-            if add:
-                accumulate(self._place(bucket_buffers, p).view(source.shape), source)
-            elif flat is None or not bucket_buffers.zero_copy(p.bucket, source):
-                self._place(bucket_buffers, p).view(source.shape).copy_(source)
+        """Write a gradient to the buffers that are reduced now."""
+        for p, source in runs(self.portions[index], gradient):
+            bucket_buffers.write(p, source, add=add)
             self.reducer.filled(p)
-
-    @staticmethod
-    def _place(bucket_buffers: BucketBuffers, p: Portion) -> Tensor:
-        return bucket_buffers.open(p.bucket).narrow(0, p.target, p.length)
 
 
 class ShardedGradients(Gradients):
@@ -188,8 +178,7 @@ class ShardedGradients(Gradients):
 class ReplicatedGradients(Gradients):
     """Reduces at the accumulation boundary.
 
-    once: bucket buffers of a step with one backward. several: those in which more backwards are accumulated.
-    Where it is not known yet whether another backward follows, gradients stay in autograd's memory.
+    once: bucket buffers of a step with one backward. several: adds up the gradients of more backwards.
     """
 
     def __init__(
@@ -198,7 +187,7 @@ class ReplicatedGradients(Gradients):
         param_infos: Sequence[ParamInfo],
         *,
         once: BucketBuffers,
-        several: BucketBuffers,
+        several: Accumulator,
     ) -> None:
         super().__init__(reducer, param_infos)
         self._once, self._several = once, several
@@ -212,47 +201,52 @@ class ReplicatedGradients(Gradients):
     def build(
         cls, reducer: BucketReducer, param_infos: Sequence[ParamInfo], factory: BucketBufferFactory
     ) -> Self:
-        once, several = factory.direct(accumulates=False), factory.accumulating()
+        once, several = factory.direct(accumulates=False), factory.accumulating(reducer.portions)
         return cls(reducer, param_infos, once=once, several=several)
 
     def begin(self, boundary: AccumulationBoundary, loss: Tensor) -> None:
         self._start()
         self._last, self._reduced = boundary.last, False
-        self._waits = boundary.first and boundary.last is None
-        self._bucket_buffers = self._once if boundary.first and boundary.last is not False else self._several
-        if not boundary.first:
-            self._write_waiting()
+        self._waits = boundary.first and boundary.last is None and self._several.waits
+        waiting, self._waiting = self._waiting, {}
+        for index, gradient in waiting.items():
+            self._several.add(index, gradient, first=True)
         if boundary.last:
-            self.reducer.begin(self._bucket_buffers, first=True, last=True)
+            self._begin_to_reduce(self._once if boundary.first else self._several.sums())
             self.absent(self._foreseen())
 
     def _accept(self, index: int, gradient: Tensor) -> None:
-        add = self.contributed[index]
+        first = not self.contributed[index]
         self._arrive(index)
-        if self._waits:
+        if self._last:
+            self._write(self._bucket_buffers, index, gradient, add=not first)
+        elif self._waits:
             self._waiting[index] = gradient
         else:
-            self._write(self._bucket_buffers, index, gradient, add=add)
+            self._several.add(index, gradient, first=first)
 
     def finish(self) -> None:
         self._open = False
         if self._last:
             self._reduce()
+        else:
+            self._several.finish()
 
     def _unwritten(self, indices: Collection[int]) -> Collection[int]:
         return {i for i in indices if not self.contributed[i]}
 
     def settle(self) -> None:
         if not self._reduced:
-            self.reducer.begin(self._bucket_buffers, first=True, last=True)
-            self._write_waiting()
+            self._begin_to_reduce(self._once if self._waits else self._several.sums())
+            waiting, self._waiting = self._waiting, {}
+            for index, gradient in waiting.items():
+                self._write(self._once, index, gradient, add=False)
             self._reduce()
         super().settle()
 
-    def _write_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for index, gradient in waiting.items():
-            self._write(self._bucket_buffers, index, gradient, add=False)
+    def _begin_to_reduce(self, bucket_buffers: BucketBuffers) -> None:
+        self._bucket_buffers = bucket_buffers
+        self.reducer.begin(bucket_buffers, first=True, last=True)
 
     def _reduce(self) -> None:
         self.reducer.finish(missing=[i for i, there in enumerate(self.contributed) if not there])
@@ -261,7 +255,12 @@ class ReplicatedGradients(Gradients):
     def clear(self) -> None:
         super().clear()
         self._waiting.clear()
+        self._several.clear()
         self._reduced = False
+
+    def close(self) -> None:
+        super().close()
+        self._several.close()
 
     def bytes_by_category(self) -> dict[str, int]:
         waiting = {"gradients": sum(gradient.nbytes for gradient in self._waiting.values())}

@@ -91,16 +91,17 @@ class OffloadedSums(SumWriter):
         self._reuse_scratch(keep=_SCRATCH_COPIES_AT_ONCE - 1)
         self._thread = self._thread or WorkerThread("offloaded sums")
         sums, buffer = target[: place.numel()], None
-        if first:
+        if first and sums.dtype == place.dtype:
             copy = self._memory.copy_in(sums, place)
             work = self._thread.submit(copy.wait)
         else:
             while len(self._works) >= _STAGED_AT_ONCE:
                 self._finish_oldest()
-            buffer = self._staging.take(sums.numel(), torch.float32)
+            buffer = self._staging.take(sums.numel(), sums.dtype)
             staged = buffer[: sums.numel()]
             copy = self._memory.copy_in(sums, staged)
-            work = self._thread.submit(partial(self._merge, copy, place, staged))
+            merge = Tensor.copy_ if first else self._add
+            work = self._thread.submit(partial(_merge, copy, merge, place, staged))
         self._works.append((work, buffer))
         self._scratch_copies.append((copy, target))
         return work
@@ -118,10 +119,6 @@ class OffloadedSums(SumWriter):
     def bytes_by_category(self) -> dict[str, int]:
         return {f"{self._memory.prefix}buckets": self._staging.bytes}
 
-    def _merge(self, copy: Copy, place: Tensor, staged: Tensor) -> None:
-        copy.wait()
-        self._add(place, staged)
-
     def _finish_oldest(self) -> None:
         work, buffer = self._works.popleft()
         work.wait()
@@ -136,3 +133,8 @@ class OffloadedSums(SumWriter):
             copy, scratch = self._scratch_copies.popleft()
             copy.release()
             self._scratch.give(scratch)
+
+
+def _merge(copy: Copy, merge: Callable[[Tensor, Tensor], object], place: Tensor, staged: Tensor) -> None:
+    copy.wait()
+    merge(place, staged)

@@ -10,9 +10,12 @@ from zbench.engine.protocols import Memory
 
 @dataclass(slots=True)
 class ScratchPool:
-    """Buffers that are kept between uses. `bytes`: what it holds now, in use or not."""
+    """Buffers that are kept between uses. `bytes`: what it holds now, in use or not. `prefix`: of the
+    category that this counts in.
+    """
 
     device: torch.device
+    prefix: str = ""
     bytes: int = 0
     _free: list[Tensor] = field(default_factory=list)
 
@@ -50,7 +53,7 @@ class StagingPool(ScratchPool):
     """Uninitialised buffers of one memory."""
 
     def __init__(self, memory: Memory) -> None:
-        super().__init__(memory.device)
+        super().__init__(memory.device, memory.prefix)
         self._memory = memory
 
     def _made(self, numel: int, dtype: torch.dtype) -> Tensor:

@@ -1,0 +1,196 @@
+"""Where the gradients of a step's backwards are added up, on each rank, before they are reduced."""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from zbench.engine.gradients.bucket_buffers import (
+    BucketBuffers,
+    PersistentBucketBuffers,
+    PooledBucketBuffers,
+    runs,
+)
+from zbench.engine.gradients.config import DtypePolicy
+from zbench.engine.gradients.sum_writers import OffloadedSums
+from zbench.engine.memory.buffers import bytes_of
+from zbench.engine.memory.kinds import Copy, Memory
+from zbench.engine.partition import Layout, Portion
+from zbench.engine.transport.scratch import ScratchPool
+from zbench.engine.transport.sums import accumulate
+
+Portions = Sequence[Sequence[Portion]]
+"""Of each parameter."""
+
+
+class Accumulator(ABC):
+    """Adds up gradients in order of backwards.
+
+    Per backward that does not reduce: `add` once per parameter, then `finish`. Then `sums`, to reduce them.
+    Per step: `clear`.
+    """
+
+    waits: bool
+    """Whether a step's first gradients stay in autograd's memory until it is known that more will come."""
+
+    @abstractmethod
+    def add(self, index: int, gradient: Tensor, *, first: bool) -> None:
+        """Add parameter `index`'s gradient (its shape, any strides), or copy it if it is its `first`."""
+
+    @abstractmethod
+    def sums(self) -> BucketBuffers:
+        """Return the bucket buffers that hold the sums, to add the last backward's gradients to and to
+        reduce.
+        """
+
+    @abstractmethod
+    def bytes_by_category(self) -> dict[str, int]:
+        """Return what it holds now."""
+
+    def finish(self) -> None:
+        """End a backward that does not reduce."""
+        return
+
+    def clear(self) -> None:
+        """Forget the sums: they have been reduced, or the step was discarded."""
+        return
+
+    @abstractmethod
+    def release(self, *, used: bool) -> None:
+        """Free every buffer that is taken from a pool; those that hold gradients only if `used`."""
+
+    def close(self) -> None:
+        """End what runs in the background."""
+        return
+
+
+class DirectAccumulator(Accumulator):
+    """Adds gradients in the bucket buffers that they are reduced from."""
+
+    def __init__(self, portions: Portions, buffers: BucketBuffers, *, waits: bool) -> None:
+        self._portions, self._buffers, self.waits = portions, buffers, waits
+
+    def add(self, index: int, gradient: Tensor, *, first: bool) -> None:
+        for p, source in runs(self._portions[index], gradient):
+            self._buffers.write(p, source, add=not first)
+
+    def sums(self) -> BucketBuffers:
+        return self._buffers
+
+    def release(self, *, used: bool) -> None:
+        self._buffers.release(used=used)
+
+    def bytes_by_category(self) -> dict[str, int]:
+        return self._buffers.bytes_by_category()
+
+
+class OffloadedAccumulator(Accumulator):
+    """Copies full buckets to offloaded memory and adds them there, as ZeRO-Offload does (Ren et al., 2021,
+    arXiv:2101.06840). The last backward copies a bucket's sums back when it needs them.
+
+    So the device holds a few buckets at a time, and no gradient between two backwards.
+    """
+
+    waits = False
+
+    def __init__(
+        self,
+        layout: Layout,
+        portions: Portions,
+        dtypes: DtypePolicy,
+        memory: Memory,
+        pool: ScratchPool,
+        sent: Callable[[BucketBuffers], BucketBuffers],
+    ) -> None:
+        """pool: of the buckets on the device; its owner counts it. sent: makes of buffers in the accumulation
+        dtype those that are sent.
+        """
+        self._portions = portions
+        self._expected = Counter(p.bucket for of_one in portions for p in of_one)
+        self._written: Counter[int] = Counter()
+        self._arrived: set[int] = set()
+        self._leaving = PooledBucketBuffers(layout, dtypes.parameters, pool)
+        self._kept = PersistentBucketBuffers(layout, memory, dtypes.accumulation)
+        self._writer = OffloadedSums(memory, pool, accumulate)
+        same = [dtypes.accumulation] * len(dtypes.parameters)
+        self._returning = ReturningBucketBuffers(layout, same, pool, memory, self._kept)
+        self._sums = sent(self._returning)
+
+    def add(self, index: int, gradient: Tensor, *, first: bool) -> None:
+        self._arrived.add(index)
+        for p, source in runs(self._portions[index], gradient):
+            self._leaving.write(p, source, add=False)
+            self._count(p)
+
+    def finish(self) -> None:
+        for index in set(range(len(self._portions))) - self._arrived:
+            for p in self._portions[index]:
+                if self._written[p.bucket]:  # others of its bucket came
+                    self._leaving.clear(p)
+                    self._count(p)
+        self._arrived.clear()
+
+    def sums(self) -> BucketBuffers:
+        self._writer.settle()
+        return self._sums
+
+    def clear(self) -> None:
+        for bucket in self._written:
+            self._leaving.discard(bucket)
+        self._written.clear()
+        self._arrived.clear()
+        self._writer.settle()
+        self._returning.forget()
+
+    def release(self, *, used: bool) -> None:
+        self._sums.release(used=used)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def bytes_by_category(self) -> dict[str, int]:
+        return bytes_of([self._kept.bytes_by_category(), self._writer.bytes_by_category()])
+
+    def _count(self, p: Portion) -> None:
+        """Note that a portion was written; a full bucket leaves the device."""
+        self._written[p.bucket] += 1
+        if self._written[p.bucket] == self._expected[p.bucket]:
+            del self._written[p.bucket]
+            buffer, place = self._leaving.hand_over(p.bucket), self._kept.open(p.bucket)
+            self._writer.write(buffer, place, first=p.bucket not in self._returning.held)
+            self._returning.held.add(p.bucket)
+
+
+class ReturningBucketBuffers(PooledBucketBuffers):
+    """Pooled buffers that open with what `kept`, in `memory`, has of a bucket that is `held`."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        dtypes: Sequence[torch.dtype],
+        pool: ScratchPool,
+        memory: Memory,
+        kept: BucketBuffers,
+    ) -> None:
+        super().__init__(layout, dtypes, pool)
+        self._memory, self._kept = memory, kept
+        self.held: set[int] = set()
+        self._copies: list[Copy] = []
+
+    def open(self, bucket: int) -> Tensor:
+        returns = bucket in self.held and bucket not in self._used
+        buffer = super().open(bucket)
+        if returns:
+            copy = self._memory.copy_out(self._kept.open(bucket), buffer)
+            copy.wait()
+            self._copies.append(copy)
+        return buffer
+
+    def forget(self) -> None:
+        """Hold nothing; return when the memory may be written again."""
+        self.held.clear()
+        for copy in self._copies:
+            copy.release()
+        self._copies.clear()
