@@ -37,7 +37,9 @@ def test_a_false_verdict_and_a_failure_are_named() -> None:
         found(verdict="drifted", error_ratio=7.25),
         found(engine="fsdp2", outcome="crashed", verdict="unchecked", error_ratio=None, error="no room"),
     ]
-    text = healthy.tables(kept, 100)
+    design = healthy.trials(None)
+    text = healthy.tables(kept, design)
+    assert "combinations of 2 choices" in text
     assert "1 of 3 were called `drifted` or `wrong`; 1 gave no ratio." in text
     assert "| ddp | float32 | 3 | 1 | 1.50 | 7.25 | 7.25 |" in text
     assert "steps=3: 7.25, worst head.weight" in text
@@ -51,3 +53,15 @@ def test_every_two_choices_meet() -> None:
     assert {(t.workload.options["layers"], t.run.steps) for t in trials} >= {(2, 200), (8, 200), (24, 50)}
     assert {(t.engine.dtype, t.run.steps) for t in trials} >= {("bfloat16", steps) for steps in healthy.STEPS}
     assert len(trials) < len(healthy.trials(None, strength=6)) / 10
+
+
+def test_what_is_measured_adds_a_combination_each_time() -> None:
+    design = healthy.trials(None)
+    every = {each for trial in design for each in healthy.combinations_in(healthy.asked(trial), 2)}
+    measured: list[dict[str, Any]] = [found()]
+    assert len(healthy.combinations_in(measured[0], 2) & every) == 15
+    while left := healthy.missing(design, measured, 2):
+        measured.append(healthy.asked(left[0]))
+    assert len(measured) <= len(design) + 1
+    assert f"Of the {len(every)} combinations" in healthy.tables([], design)
+    assert {each for one in measured for each in healthy.combinations_in(one, 2)} >= every

@@ -13,13 +13,14 @@ and every finding is written at once: a measurement that was cut short goes on w
 """
 
 import argparse
+import math
 import random
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from itertools import product, zip_longest
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, product, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ DTYPES = ("float32", "bfloat16")
 ACCUMULATION = (1, 4)
 LONGEST = 2000
 """Layers x steps x micro-steps of a configuration: deeper or longer ones take minutes for a float64 run."""
+ENGINE = ("engine", "zero_stage", "offload_optimizer", "reduce_at")
+OTHERS = ("dtype", "steps", "layers", "model", "accumulation")
 OFFLOAD = {"offload_optimizer": "cpu"}
 BUILT_IN: tuple[dict[str, Any], ...] = (
     *({"zero_stage": stage} for stage in range(4)),
@@ -98,12 +101,10 @@ def _trial(
     return trial
 
 
-def finding(trial: TrialSpec, runner: TrialRunner) -> dict[str, Any]:
-    """Train one configuration and return what was asked and how far it was from the reference."""
-    record = runner.run(trial)
-    found, engine = record.correctness, trial.engine
+def asked(trial: TrialSpec) -> dict[str, Any]:
+    """Return the choices that make a configuration."""
+    engine = trial.engine
     return {
-        "trial_id": trial.trial_id,
         "engine": engine.engine,
         "zero_stage": engine.zero_stage,
         "offload_optimizer": engine.offload_optimizer,
@@ -113,6 +114,31 @@ def finding(trial: TrialSpec, runner: TrialRunner) -> dict[str, Any]:
         "model": trial.workload.model,
         "layers": trial.workload.options["layers"],
         "steps": trial.run.steps,
+    }
+
+
+def combinations_in(one: Mapping[str, Any], strength: int) -> set[tuple[Any, ...]]:
+    """Return the combinations of so many choices that meet in one configuration; an engine is one choice."""
+    engine = tuple(one[key] for key in ENGINE)
+    rest = (("engine", engine), *((key, one[key]) for key in OTHERS))
+    return set(combinations(rest, strength))
+
+
+def missing(
+    wanted: Iterable[TrialSpec], found: Iterable[Mapping[str, Any]], strength: int
+) -> list[TrialSpec]:
+    """Return the planned configurations that hold a combination which no finding has."""
+    met = {each for one in found for each in combinations_in(one, strength)}
+    return [trial for trial in wanted if combinations_in(asked(trial), strength) - met]
+
+
+def finding(trial: TrialSpec, runner: TrialRunner) -> dict[str, Any]:
+    """Train one configuration and return what was asked and how far it was from the reference."""
+    record = runner.run(trial)
+    found = record.correctness
+    return {
+        "trial_id": trial.trial_id,
+        **asked(trial),
         "outcome": record.outcome,
         "error": None if record.error is None else record.error.message,
         "verdict": found.verdict,
@@ -121,8 +147,13 @@ def finding(trial: TrialSpec, runner: TrialRunner) -> dict[str, Any]:
     }
 
 
-def tables(found: Sequence[dict[str, Any]], planned: int) -> str:
-    """Return what was found, as Markdown: by engine and dtype, and by dtype and steps."""
+def tables(found: Sequence[dict[str, Any]], planned: Sequence[TrialSpec], strength: int = 2) -> str:
+    """Return what was found, as Markdown: by engine and dtype, and by dtype and steps.
+
+    planned: the design, which says what combinations of choices there are.
+    """
+    wanted = {each for trial in planned for each in combinations_in(asked(trial), strength)}
+    met = wanted & {each for one in found for each in combinations_in(one, strength)}
     judged = [one for one in found if one["error_ratio"] is not None]
     worse = [one for one in judged if one["verdict"] in ("drifted", "wrong")]
     failed = [one for one in found if one["error_ratio"] is None]
@@ -130,9 +161,11 @@ def tables(found: Sequence[dict[str, Any]], planned: int) -> str:
         "# Healthy engines",
         "How far engines without a known fault are from a float64 run, over the reference's own distance: the"
         " error ratio.",
-        f"{len(found)} of the {planned} configurations of a design in which every two choices meet: GPTs and"
-        f" MLPs of {', '.join(map(str, LAYERS))} layers, {', '.join(map(str, STEPS))} steps, 2 ranks, AdamW,"
-        f" with and without 4 micro-steps of accumulation (layers x steps x micro-steps at most {LONGEST}).",
+        f"{len(found)} configurations: GPTs and MLPs of {', '.join(map(str, LAYERS))} layers,"
+        f" {', '.join(map(str, STEPS))} steps, 2 ranks, AdamW, with and without 4 micro-steps of accumulation"
+        f" (layers x steps x micro-steps at most {LONGEST}). Of the {len(wanted)} combinations of {strength}"
+        f" choices (engine with stage, offload and reduction; dtype; steps; layers; model; accumulation)"
+        f" {len(met)} met in some of them.",
         f"{len(worse)} of {len(judged)} were called `drifted` or `wrong`; {len(failed)} gave no ratio.",
         _table("engine", "dtype", judged),
         _table("zero_stage", "engine", judged),
@@ -185,18 +218,16 @@ def main() -> None:
     given = parser.parse_args()
     kept, until = Kept(given.out), time.monotonic() + 60 * given.minutes
     every = trials(given.deepspeed_python, given.strength)
-    done = {one["trial_id"] for one in kept.found}
-    left = [trial for trial in every if trial.trial_id not in done]
     with tempfile.TemporaryDirectory(prefix="zbench-healthy-") as scratch:
         executor = make_executor(Path(scratch), Path.cwd(), None)
         with TrialRunner(executor, Path(scratch), rerun_disturbed=False) as runner:
             runner.wait_until_ready()
-            for trial in left:
-                if time.monotonic() > until or len(kept.found) >= (given.limit or len(every)):
+            while left := missing(every, kept.found, given.strength):
+                if time.monotonic() > until or len(kept.found) >= (given.limit or math.inf):
                     break
-                kept.add(finding(trial, runner))
-                print(f"{len(kept.found)} of {len(every)}: {kept.found[-1]}", file=sys.stderr, flush=True)
-    text = tables(kept.found, len(every))
+                kept.add(finding(left[0], runner))
+                print(f"{len(left)} left: {kept.found[-1]}", file=sys.stderr, flush=True)
+    text = tables(kept.found, every, given.strength)
     software = {} if given.deepspeed_python is None else _versions(given.deepspeed_python)
     results.write(given.out, text, {"configurations": kept.found}, software=software)
     print(text)
