@@ -186,7 +186,8 @@ def judge(mutant: Mutant | None, tests: Sequence[str], timeout: float, imported:
         os.environ["PYTHONPATH"] = os.pathsep.join([str(HOOK), os.environ.get("PYTHONPATH", "")])
         status = _run_tests(mutant, tests)
         if imported is not None:
-            imported.write_text("\n".join(name for name, it in list(sys.modules.items()) if not _own(it)))
+            others = [name for name, it in list(sys.modules.items()) if not _own(name, it)]
+            imported.write_text("\n".join(others))
         os._exit(status)
     end = time.monotonic() + timeout
     while time.monotonic() < end:
@@ -199,14 +200,11 @@ def judge(mutant: Mutant | None, tests: Sequence[str], timeout: float, imported:
     return TIMEOUT
 
 
-def _own(module: object) -> bool:
+def _own(name: str, module: object) -> bool:
     """Say whether a module is the project's: a child has to import those itself."""
     file = getattr(module, "__file__", None)
-    return (
-        file is None
-        or Path(file).is_relative_to(ROOT / "zbench")
-        or Path(file).is_relative_to(ROOT / "tests")
-    )
+    is_ours = name.split(".")[0] in ("zbench", "tests", "conftest")
+    return is_ours or file is None or Path(file).is_relative_to(ROOT / "tests")
 
 
 def warm_up(tests: Sequence[str], timeout: float) -> bool:

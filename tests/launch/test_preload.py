@@ -30,7 +30,8 @@ def test_the_compiler_is_loaded_where_a_trial_compiles() -> None:
 
 
 def test_dynamo_is_loaded_where_torch_would_import_it_in_every_rank() -> None:
-    assert loaded(zero_stage=2) == DEFAULT_TARGETS.modules
+    assert loaded(zero_stage=2) == MODULES
+    assert DEFAULT_TARGETS.modules == (*MODULES, DYNAMO), "of trials that nobody knows yet"
     assert DYNAMO in loaded(engine="ddp")
     assert DYNAMO in loaded(zero_stage=1, compile="aot_eager")
     assert DYNAMO in loaded(workload={"model": "my_module:make_model"})

@@ -19,7 +19,7 @@ class Targets:
 
     rank: str = "zbench.worker.main:run_rank"
     reference: str = "zbench.worker.main:run_reference"
-    modules: tuple[str, ...] = preload.MODULES
+    modules: tuple[str, ...] = (*preload.MODULES, *preload.DYNAMO)
 
 
 DEFAULT_TARGETS = Targets()
@@ -36,7 +36,7 @@ def targets_for(trials: Collection[TrialSpec], varied: Collection[str] = ()) -> 
         dynamo=bool(changed & _DECIDE_OF_DYNAMO) or any(map(_needs_dynamo, trials)),
         compiles="compile" in changed or any(trial.engine.compile != "off" for trial in trials),
     )
-    return replace(DEFAULT_TARGETS, modules=(*DEFAULT_TARGETS.modules, *libraries))
+    return replace(DEFAULT_TARGETS, modules=(*preload.MODULES, *libraries))
 
 
 def _needs_dynamo(trial: TrialSpec) -> bool:

@@ -16,7 +16,7 @@ _TRANSFORMERS = (
     "transformers.masking_utils",
     "transformers.generation.utils",
 )
-_DYNAMO = ("torch._dynamo",)
+DYNAMO = ("torch._dynamo",)
 """As slow as torch itself; torch imports it in a process that first makes an optimizer or a checkpoint."""
 
 _COMPILER = ("torch._inductor.compile_fx", "zbench.engine.compiled.compile")
@@ -38,7 +38,7 @@ def libraries_for(models: Collection[str], *, dynamo: bool = True, compiles: boo
         if any(model.startswith(beginning) for model in models)
         for library in libraries
     ]
-    torchs = [*(_DYNAMO if dynamo else ()), *(_COMPILER if compiles else ())]
+    torchs = [*(DYNAMO if dynamo else ()), *(_COMPILER if compiles else ())]
     return tuple(dict.fromkeys([*torchs, *found]))
 
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from zbench.errors import UsageError
 from zbench.launch.executor import Attempt, Executor, Queue, RepeatTask, repeat_name
-from zbench.launch.jobs import Targets
+from zbench.launch.jobs import Targets, targets_for
 from zbench.launch.local import LocalExecutor
 from zbench.launch.progress import Watch
 from zbench.launch.reference import References
@@ -179,5 +179,5 @@ def run_trial(
     trial: TrialSpec, *, repeat: int = 0, run_dir: Path, base_dir: Path, watch: Watch | None = None
 ) -> Record:
     """Run one repeat of one trial on this machine and return its Record."""
-    with local_runner(run_dir, base_dir) as runner:
+    with local_runner(run_dir, base_dir, targets=targets_for([trial])) as runner:
         return runner.run(trial, repeat=repeat, watch=watch)
