@@ -56,4 +56,5 @@ def test_a_few_schedules_of_every_row(ranks: RankPool) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("begin", range(0, LONG, 50))
 def test_a_thousand_schedules(ranks: RankPool, begin: int) -> None:
-    check(ranks, [drawn(seed) for seed in range(SHORT + begin, SHORT + begin + 50)])
+    for first in range(SHORT + begin, SHORT + begin + 50, 5):  # a call has to end in two minutes
+        check(ranks, [drawn(seed) for seed in range(first, first + 5)])
