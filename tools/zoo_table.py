@@ -2,14 +2,15 @@
 
     python -m tools.zoo_table results/zoo/RUN [RUN ...]
 
-The trials of these runs of sweeps/zoo.yaml are added to results/zoo.json, in place of earlier ones of the
-same configuration. The table is made of all that this file holds; without a run the page is written again.
+The trials of these runs of sweeps/zoo.yaml are added to results/zoo.json, each with its build, in place of
+earlier ones of the same configuration. The table is made of all that this file holds; without a run the page
+is written again.
 """
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,13 @@ USES: dict[str, tuple[str, Any]] = {
     "checkpointing": ("options.checkpointing", True),
     "3 backwards": ("backwards_per_step", 3),
     "evaluation": ("evaluate_every", 1),
+    "reduced once": ("reduce_at", "boundary"),
 }
 """Column -> axis and the value that means it."""
 Trial = Mapping[str, Any]
+Build = Mapping[str, str]
+"""What a trial ran on: `zbench` (commit), `torch` and `transformers`."""
+BUILD = ("zbench", "torch", "transformers")
 
 TEXT = """# The zoo
 
@@ -45,10 +50,13 @@ meet, for example each architecture with each stage, and each stage with bfloat1
 `--set search.strength=3` every three choices meet. Models keep their default dropout.
 `zbench/workloads/zoo.toml` has a line per architecture: add yours there.
 
-**{identical} of {count} trials were `identical`**, with torch {torch} and transformers {transformers}, on
-CPUs. The sweep lists {listed} architectures. {some} have been run so far, {stages} of them at every stage and
-{whole} at every stage and with all six uses below. A mark says that a trial of this architecture had it.
+**{identical} of {count} trials were `identical`**, on CPUs. The sweep lists {listed} architectures. {some}
+have been run so far, {stages} of them at every stage and {whole} at every stage and with every use from
+offload to evaluation. A mark says that a trial of this architecture had it. "Reduced once" ({once}
+architectures): three backwards whose gradients are added up before they are reduced; else each backward
+reduces. A letter says on which build it was run:
 
+{builds}
 {others}"""
 
 
@@ -57,12 +65,11 @@ def main(runs: Sequence[str]) -> None:
     trials = {_key(trial): trial for trial in summary["trials"]}
     trials |= {_key(trial): trial for run in runs for trial in _read(Path(run))}
     known = [trials[key] for key in sorted(trials) if trials[key]["options.architecture"] in table()]
-    versions = {name: version(name) for name in ("torch", "transformers")} if runs else summary["versions"]
-    _write_summary(known, versions)
-    PAGE.write_text(page(known, versions))
+    _write_summary(known)
+    PAGE.write_text(page(known))
 
 
-def page(trials: Sequence[Trial], versions: Mapping[str, str]) -> str:
+def page(trials: Sequence[Trial]) -> str:
     """Return the page: what was found, then a table per family."""
     rows = {entry.name: _of(trials, entry) for entry in table().values()}
     text = TEXT.format(
@@ -71,16 +78,40 @@ def page(trials: Sequence[Trial], versions: Mapping[str, str]) -> str:
         listed=len(rows),
         some=sum(bool(found) for found in rows.values()),
         stages=sum(all(_marks(found)[: len(STAGES)]) for found in rows.values()),
-        whole=sum(all(_marks(found)) for found in rows.values()),
+        whole=sum(all(_marks(found)[:-1]) for found in rows.values()),
+        once=sum(_marks(found)[-1] for found in rows.values()),
+        builds=_builds(trials),
         others=_others(trials),
-        **versions,
     )
+    letters = _letters(trials)
     return text + "".join(
-        _family(family, rows) for family in dict.fromkeys(e.family for e in table().values())
+        _family(family, rows, letters) for family in dict.fromkeys(e.family for e in table().values())
     )
+
+
+def _letters(trials: Iterable[Trial]) -> dict[tuple[str, ...], str]:
+    """Return each build's letter; `a` has the most trials."""
+    counts = Counter(_build(trial) for trial in trials)
+    return {build: chr(ord("a") + k) for k, (build, _) in enumerate(counts.most_common())}
+
+
+def _build(trial: Trial) -> tuple[str, ...]:
+    return tuple(trial["build"][name] for name in BUILD)
+
+
+def _builds(trials: Sequence[Trial]) -> str:
+    lines = [f"| build | {' | '.join(BUILD)} | trials | identical |\n", f"|{' --- |' * (len(BUILD) + 3)}\n"]
+    for build, letter in _letters(trials).items():
+        found = [trial for trial in trials if _build(trial) == build]
+        same = sum(trial["verdict"] == "identical" for trial in found)
+        lines.append(f"| {letter} | {' | '.join(build)} | {len(found)} | {same} |\n")
+    return "".join(lines)
 
 
 def _read(run: Path) -> Iterator[Trial]:
+    environment = json.loads((run / "environment.json").read_text())
+    build = {name: environment["software"][name] for name in BUILD}
+    build |= {"zbench": environment["git"]["commit"][:7]} if environment["git"] else {}
     for line in (run / "trials.jsonl").read_text().splitlines():
         record = json.loads(line)
         error = record["error"]
@@ -89,6 +120,7 @@ def _read(run: Path) -> Iterator[Trial]:
             "outcome": record["outcome"],
             "verdict": record["correctness"]["verdict"],
             "error": error and error["message"],
+            "build": build,
         }
 
 
@@ -99,9 +131,9 @@ def _key(trial: Trial) -> str:
 _AXES = ("zero_stage", *(axis for axis, _ in USES.values()))
 
 
-def _write_summary(trials: Sequence[Trial], versions: Mapping[str, str]) -> None:
+def _write_summary(trials: Sequence[Trial]) -> None:
     lines = ",\n".join(json.dumps(trial) for trial in trials)
-    SUMMARY.write_text(f'{{"versions": {json.dumps(versions)}, "trials": [\n{lines}\n]}}\n')
+    SUMMARY.write_text(f'{{"trials": [\n{lines}\n]}}\n')
 
 
 def _of(trials: Iterable[Trial], entry: Entry) -> list[Trial]:
@@ -126,12 +158,12 @@ def _others(trials: Iterable[Trial]) -> str:
     return "Not `identical`:\n\n" + "".join(lines) + "\n"
 
 
-def _family(family: str, rows: Mapping[str, Sequence[Trial]]) -> str:
+def _family(family: str, rows: Mapping[str, Sequence[Trial]], letters: Mapping[tuple[str, ...], str]) -> str:
     titles = [*(f"stage {stage}" for stage in STAGES), *USES]
     lines = [
         f"## {family.replace('_', ' ').capitalize()}\n\n",
-        f"| architecture | class | trials | {' | '.join(titles)} | identical |\n",
-        f"| --- | --- | --- |{' --- |' * (len(titles) + 1)}\n",
+        f"| architecture | class | trials | {' | '.join(titles)} | identical | build |\n",
+        f"| --- | --- | --- |{' --- |' * (len(titles) + 2)}\n",
     ]
     notes = []
     for entry in (entry for entry in table().values() if entry.family == family):
@@ -139,9 +171,9 @@ def _family(family: str, rows: Mapping[str, Sequence[Trial]]) -> str:
         marks = " | ".join("x" if mark else "" for mark in _marks(found))
         same = sum(trial["verdict"] == "identical" for trial in found)
         verdict = f"{same} of {len(found)}" if found else "not run"
-        lines.append(
-            f"| {entry.name} | `{entry.model.split(':')[-1]}` | {len(found)} | {marks} | {verdict} |\n"
-        )
+        builds = ", ".join(sorted({letters[_build(trial)] for trial in found}))
+        cells = (entry.name, f"`{entry.model.split(':')[-1]}`", str(len(found)), marks, verdict, builds)
+        lines.append(f"| {' | '.join(cells)} |\n")
         notes += [f"- {entry.name}: {entry.note}\n"] if entry.note else []
     return "".join(lines) + "\n" + "".join(notes) + ("\n" if notes else "")
 

@@ -84,17 +84,18 @@ def test_an_unknown_architecture_is_a_mistake_of_the_user() -> None:
 def test_the_page_of_the_documentation_shows_what_was_run() -> None:
     summary = json.loads(zoo_table.SUMMARY.read_text())
     written = zoo_table.PAGE.read_text()
-    assert written == zoo_table.page(summary["trials"], summary["versions"]), (
-        "run `python -m tools.zoo_table`"
-    )
+    assert written == zoo_table.page(summary["trials"]), "run `python -m tools.zoo_table`"
     assert all(f"| {name} |" in written for name in table())
 
 
 def test_a_trial_that_is_not_identical_is_shown_with_its_error() -> None:
-    trial = {"options.architecture": "llama", "zero_stage": 3, "dtype": "bfloat16"}
+    build = {"zbench": "08a5e25", "torch": "2", "transformers": "5"}
+    trial = {"options.architecture": "llama", "zero_stage": 3, "dtype": "bfloat16", "build": build}
     bad = {**trial, "outcome": "crashed", "verdict": "unchecked", "error": "rank 0: no"}
     good = {**trial, "dtype": "float32", "outcome": "ok", "verdict": "identical", "error": None}
-    page = zoo_table.page([good, bad], {"torch": "2", "transformers": "5"})
-    assert "**1 of 2 trials" in page
+    other = {**good, "zero_stage": 0, "build": {**build, "torch": "3"}}
+    page = zoo_table.page([good, bad, other])
+    assert "**2 of 3 trials" in page
+    assert "| a | 08a5e25 | 2 | 5 | 2 | 1 |\n| b | 08a5e25 | 3 | 5 | 1 | 1 |\n" in page
     assert "- llama (stage 3, bfloat16): rank 0: no\n" in page
-    assert "| 2 |  |  |  | x |  |  | x |  |  |  | 1 of 2 |" in page
+    assert "| 3 | x |  |  | x |  |  | x |  |  |  |  | 2 of 3 | a, b |" in page
