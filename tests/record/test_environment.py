@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 from zbench.record import environment
 
@@ -39,6 +40,13 @@ def test_cores_are_physical_ones_where_they_are_known(monkeypatch):
             environment.psutil, "cpu_count", lambda logical=True, n=physical: 99 if logical else n
         )
         assert environment.machine_facts()["cores"] == expected
+
+
+def test_memory_is_in_gibibytes(monkeypatch):
+    monkeypatch.setattr(
+        environment.psutil, "virtual_memory", lambda: SimpleNamespace(total=48 * 2**30 - 1000)
+    )
+    assert environment.machine_facts()["memory_gib"] == 48
 
 
 def test_the_processor_is_named_as_the_kernel_names_it(monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 
 from zbench.errors import UsageError
 from zbench.record import lines
-from zbench.record.record import Correctness, Failure, Traffic
+from zbench.record.record import Correctness, Failure, MemoryPeaks, Traffic
 
 
 def test_record_comes_back_equal(make_record):
@@ -85,3 +85,8 @@ def test_repeats_of_a_trial_share_its_configuration(tmp_path, make_record):
     assert same.config is first.config
     assert same.axes is first.axes
     assert other.config == {"run": {"world_size": 4}}
+
+
+def test_figures_count_as_counted_unless_a_record_says_otherwise():
+    assert MemoryPeaks(1, 2, 3).exact
+    assert MemoryPeaks(1, 2, 3).by_category == {}

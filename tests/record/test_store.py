@@ -101,6 +101,12 @@ def test_full_disk_is_an_error_in_words_and_loses_nothing(run, make_record):
     assert [r.repeat for r in load_records(run.path)] == [0]
 
 
+def test_what_this_process_wrote_is_not_read_again(run, make_record, monkeypatch):
+    monkeypatch.setattr(lines, "read", lambda path: pytest.fail("it is known"))
+    run.append(make_record())
+    assert run.records() == [make_record()]
+
+
 def test_failed_flush_is_an_error_and_takes_the_line_back(run, make_record, monkeypatch):
     def no_space(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -220,4 +226,13 @@ def test_a_run_that_cannot_be_opened_is_named_with_the_systems_reason(run, monke
     run.close()
     monkeypatch.setattr(store, "DirectoryLock", refused)
     with pytest.raises(UsageError, match=r"cannot write to \S+: Permission denied$"):
+        RunDirectory.open(run.path)
+
+
+def test_a_run_whose_records_are_a_link_is_read_and_not_written(run, tmp_path):
+    run.close()
+    (run.path / "trials.jsonl").rename(tmp_path / "elsewhere.jsonl")
+    (run.path / "trials.jsonl").symlink_to(tmp_path / "elsewhere.jsonl")
+    assert load_records(run.path) == []
+    with pytest.raises(UsageError, match=r"/trials\.jsonl is a symbolic link; resuming would write"):
         RunDirectory.open(run.path)

@@ -1,6 +1,7 @@
 """The table: best first and marked, every configuration with its verdict, readable at any width."""
 
 import io
+import math
 import re
 from dataclasses import replace
 
@@ -156,6 +157,9 @@ def test_values_read_as_a_sweep_file_spells_them():
 def test_figures_keep_three_digits_or_separators():
     assert [rate_text(v) for v in (None, 12345.6, 99.94, 0.01234)] == ["-", "12,346", "99.9", "0.0123"]
     assert [ratio_text(v) for v in (None, 1.0, 357_000.0, float("inf"))] == ["-", "1.00", "3.57e+05", "inf"]
+    assert [rate_text(v) for v in (100.0, 99.99, 0.0)] == ["100", "100", "0"]
+    assert [ratio_text(v) for v in (999.994, 1000.0)] == ["999.99", "1e+03"]
+    assert [clock_text(v) for v in (59.4, 59.6, 3599.6, math.inf)] == ["0:59", "1:00", "1:00:00", "-:--"]
     assert [clock_text(v) for v in (None, 5, 65, 7265)] == ["-:--", "0:05", "1:05", "2:01:05"]
 
 

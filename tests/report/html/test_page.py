@@ -3,11 +3,13 @@
 import re
 from collections import Counter
 from html.parser import HTMLParser
+from pathlib import Path
 
 import pytest
 
 from zbench.analysis.trials import RunResults
-from zbench.report.html.build import report_of
+from zbench.errors import UsageError
+from zbench.report.html.build import importance_in, report_of
 from zbench.report.html.page import render
 
 from .samples import HOSTILE, full, hostile
@@ -125,3 +127,27 @@ def test_nothing_measured_still_makes_a_page() -> None:
     found = Outline(render(report_of(RunResults.of(report.source, failed))))
     assert not [attributes for attributes in found.all("svg") if attributes.get("role") == "img"]
     assert "none is both correct and within the constraints" in " ".join(text for _, text in found.texts)
+
+
+@pytest.mark.parametrize(
+    ("text", "shares"),
+    [
+        (None, {}),
+        ('{"importance": {"zero_stage": 0.75, "note": "no number"}}', {"zero_stage": 0.75}),
+        ('{"importance": [1]}', {}),
+        ("{}", {}),
+    ],
+)
+def test_what_a_search_found_is_taken_from_beside_the_records(
+    tmp_path: Path, text: str | None, shares: dict[str, float]
+) -> None:
+    if text is not None:
+        (tmp_path / "search.json").write_text(text)
+    assert importance_in(tmp_path) == shares
+
+
+@pytest.mark.parametrize("text", ["", "[]"])
+def test_a_damaged_search_is_named_with_the_remedy(tmp_path: Path, text: str) -> None:
+    (tmp_path / "search.json").write_text(text)
+    with pytest.raises(UsageError, match="remove it to report without the search"):
+        importance_in(tmp_path)
