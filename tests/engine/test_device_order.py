@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from tests.engine.lattice import ROWS, row_id
 from zbench.engine import build_engine
-from zbench.engine.gradients.sinks import Gradients
+from zbench.engine.gradients.bucket_buffers import BucketBuffers
 from zbench.engine.memory import buffers
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.memory.streams import Filled, GradientStream
-from zbench.engine.partition import Extent
+from zbench.engine.partition import Extent, Portion
 from zbench.spec.engine import EngineSpec
 
 
@@ -38,8 +39,10 @@ def train(**spec: Any) -> None:
         engine.close()
 
 
-@pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_gradients_are_written_to_buckets_on_one_stream(stage: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("row", ROWS, ids=row_id)
+def test_gradients_are_written_to_buckets_on_one_stream(
+    row: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     there: list[Tensor] = []
     written = 0
 
@@ -49,17 +52,17 @@ def test_gradients_are_written_to_buckets_on_one_stream(stage: int, monkeypatch:
         yield
         there.pop()
 
-    write = Gradients._write
+    write = BucketBuffers.write
 
-    def seen(self: Gradients, buffers: Any, index: int, gradient: Tensor, *, add: bool) -> None:
+    def seen(self: BucketBuffers, portion: Portion, source: Tensor, *, add: bool) -> None:
         nonlocal written
-        assert gradient is there[-1]
+        assert source.untyped_storage().data_ptr() == there[-1].untyped_storage().data_ptr()
         written += 1
-        write(self, buffers, index, gradient, add=add)
+        write(self, portion, source, add=add)
 
     monkeypatch.setattr(GradientStream, "behind", behind)
-    monkeypatch.setattr(Gradients, "_write", seen)
-    train(zero_stage=stage, accumulation_mode="micro_steps", gradient_accumulation_steps=2)
+    monkeypatch.setattr(BucketBuffers, "write", seen)
+    train(**row, gradient_accumulation_steps=2)
     assert written == 2 * 3
 
 
