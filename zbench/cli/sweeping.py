@@ -102,7 +102,7 @@ def perform(
     """Run the sweep, print its table (or all figures) or document, and return the exit code."""
     expansion = expand(request.sweep)
     warn_of_unused(request.sweep, expansion)
-    require_room((trial.run.world_size for trial in expansion.trials), slurm)
+    require_room((trial.run for trial in expansion.trials), slurm)
     sweep = request.sweep
     plan = SweepPlan(
         expansion,

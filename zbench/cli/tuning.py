@@ -155,7 +155,8 @@ def _check(sweep: SweepSpec, slurm: "SlurmOptions | None") -> None:
     if sweep.verify.mode == "off":
         raise UsageError("a best needs a verdict: set verify.mode to reference or full to search this sweep")
     sizes = sweep.axes.get("world_size")
-    require_room([sweep.run.world_size, *(sizes if isinstance(sizes, list) else [])], slurm)
+    known = sizes if isinstance(sizes, list) else [sweep.run.world_size]
+    require_room([sweep.run.model_copy(update={"world_size": size}) for size in known], slurm)
 
 
 def _try_storage(url: str) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ class SlurmExecutor:
     ) -> None:
         """Raise UsageError where submitit is not installed, or there is no SLURM to submit to."""
         chosen = targets or jobs.DEFAULT_TARGETS
-        self._jobs = JobFactory(run_dir.absolute(), base_dir.absolute(), chosen, _as_it_is)
+        self._jobs = JobFactory(run_dir.absolute(), base_dir.absolute(), chosen, partial(_on_nodes, options))
         self._options = options
         folder = self._jobs.run_dir / LOGS / "slurm"
         self._cluster = Cluster(options, f"zbench-{run_dir.absolute().name}", folder)
@@ -138,7 +139,7 @@ class SlurmExecutor:
                 "engine.engine_python: jobs run under the environment that submits them; leave it out,"
                 " or start `zbench sweep --slurm` from that environment"
             )
-        shape = self._options.nodes_for(task.trial.run.world_size)
+        shape = self._options.nodes_for(task.trial.run)
         if isinstance(task, ReferenceTask):
             shape = {"nodes": 1, "tasks_per_node": 1}
         minutes = max(1, round(patience(task) / 60 + _START_MINUTES))
@@ -245,6 +246,7 @@ def _tidy(begun: _Begun, *, keep: bool) -> None:
             shutil.rmtree(start, ignore_errors=True)
 
 
-def _as_it_is(trial: TrialSpec) -> dict[str, Any]:
-    """Return the trial's JSON values: its thread count depends on the node and is resolved there."""
-    return trial.model_dump(mode="json")
+def _on_nodes(options: SlurmOptions, trial: TrialSpec) -> dict[str, Any]:
+    """Return the trial's JSON values, with the number of nodes: its threads are shared out on each node."""
+    run = trial.run.model_copy(update={"hosts": options.nodes_for(trial.run)["nodes"]})
+    return trial.model_copy(update={"run": run}).model_dump(mode="json")

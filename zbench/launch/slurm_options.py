@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from zbench.errors import UsageError
+from zbench.spec.run import RunSpec
 from zbench.units import parse_count
 
 _KNOWN = ("nodes", "cluster", "timeout_min", "cpus_per_task", "gpus_per_node", "mem_gb")
@@ -42,12 +43,18 @@ class SlurmOptions:
             del known["exclusive"]
         return cls(nodes, cluster, {_name(key): value for key, value in known.items()})
 
-    def nodes_for(self, world_size: int) -> dict[str, int]:
-        """Return nodes and ranks a node of a trial; UsageError where they cannot be divided evenly."""
-        each, rest = divmod(world_size, self.nodes)
+    def nodes_for(self, run: RunSpec) -> dict[str, int]:
+        """Return nodes and ranks per node of a trial; UsageError where they cannot be divided evenly.
+
+        `run.hosts` says how many nodes; `nodes` counts for trials that leave it at 1.
+        """
+        if not isinstance(run.hosts, int):
+            raise UsageError("run.hosts: under --slurm SLURM chooses the hosts; give their number")
+        nodes = run.hosts if run.hosts > 1 else self.nodes
+        each, rest = divmod(run.world_size, nodes)
         if rest or each == 0:
-            raise UsageError(f"{world_size} ranks cannot be shared out evenly among {self.nodes} nodes")
-        return {"nodes": self.nodes, "tasks_per_node": each}
+            raise UsageError(f"{run.world_size} ranks cannot be shared out evenly among {nodes} nodes")
+        return {"nodes": nodes, "tasks_per_node": each}
 
 
 def _name(key: str) -> str:

@@ -1,6 +1,7 @@
 """RunSpec and VerifySpec: how a trial is run, timed and judged."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -11,12 +12,23 @@ MAX_THREADS = 4096
 """More compute threads than any machine has cores; OpenMP crashes where it cannot start that many."""
 
 
+SSH = "ssh -T -o BatchMode=yes -o ServerAliveInterval=5 {host} {command}"
+"""How a host is reached unless `run.host_command` says otherwise."""
+
+
 class RunSpec(GrownModel):
     """How a trial is run and timed."""
 
-    _later = dict.fromkeys(("evaluate_every",))
+    _later: ClassVar[Mapping[str, object]] = {"evaluate_every": None, "hosts": 1, "host_command": SSH}
 
     world_size: int = Field(1, ge=1, description="Ranks, one process each.")
+    hosts: Annotated[int, Field(ge=1)] | Annotated[list[str], Field(min_length=2)] = Field(
+        1,
+        description="Hosts that share the ranks evenly: how many (SLURM), or names as in `[a, b=10.0.0.2]`.",
+    )
+    host_command: str = Field(
+        SSH, description="How a command is started on one of the named hosts; `{host}` is its name."
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="`auto` takes CUDA where there is one."
     )
@@ -57,6 +69,11 @@ class RunSpec(GrownModel):
         120.0, description="Seconds after which a trial is ended, such as `120s` or `5min`."
     )
     memory_limit: ByteCount | None = Field(None, description="Memory a rank may allocate, such as `2Gi`.")
+
+    @property
+    def host_count(self) -> int:
+        """Return how many hosts share the ranks."""
+        return self.hosts if isinstance(self.hosts, int) else len(self.hosts)
 
 
 class VerifySpec(GrownModel):

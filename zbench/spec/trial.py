@@ -13,7 +13,9 @@ from zbench.spec.engine import EngineSpec
 from zbench.spec.run import RunSpec, VerifySpec
 from zbench.spec.workload import WorkloadSpec
 
-NOT_IDENTITY = frozenset({"repeats", "precision", "separate", "max_repeats", "timeout", "memory_limit"})
+NOT_IDENTITY = frozenset(
+    {"repeats", "precision", "separate", "max_repeats", "timeout", "memory_limit", "host_command"}
+)
 """Keys of `run` excluded from the trial ID: they change how often or how long a trial is measured."""
 
 

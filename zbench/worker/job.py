@@ -84,7 +84,8 @@ def threads_per_rank(trial: TrialSpec, local_world_size: int | None = None) -> i
     """
     if trial.run.threads_per_rank != "auto":
         return trial.run.threads_per_rank
-    return max(1, len(os.sched_getaffinity(0)) // (local_world_size or trial.run.world_size))
+    local = local_world_size or max(1, trial.run.world_size // trial.run.host_count)
+    return max(1, len(os.sched_getaffinity(0)) // local)
 
 
 def reference_key(trial: TrialSpec) -> str:
