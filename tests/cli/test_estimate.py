@@ -1,6 +1,7 @@
 """`zbench estimate` on the command line."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,13 +89,18 @@ def test_a_mistake_is_named_with_its_remedy(
 
 
 @pytest.mark.usefixtures("_simulator")
-def test_draws_the_step(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_draws_the_step_as_simulated_and_as_measured_on_one_sheet(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     file = tmp_path / "step.svg"
-    code, out, err = run(capsys, "estimate", *SMALL, "--plot", str(file))
+    code, out, err = run(capsys, "estimate", *SMALL, "--plot", str(file), "--measured")
     assert code == 0, err
     assert "Peak in" in out
-    assert "<svg" in file.read_text()
-    assert "activations" in file.read_text() or "clipPath" in file.read_text()
+    assert file.read_text().count('id="axes_') == 2
+    told = re.search(r"simulated ([\d,]+) bytes, measured between operators ([\d,]+)", err)
+    assert told is not None, err
+    simulated, measured = (int(figure.replace(",", "")) for figure in told.groups())
+    assert abs(simulated - measured) <= 4096 < simulated  # the ledger of a real step misses a seed's bytes
 
 
 UNFIT = """
