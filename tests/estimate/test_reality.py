@@ -86,3 +86,42 @@ def test_gradients_that_are_added_up_on_the_host_are_not_on_the_device() -> None
 @pytest.mark.parametrize("k", range(SHORT, len(POINTS)))
 def test_the_peak_of_every_pair_of_choices_is_the_allocators_to_the_byte(ranks: RankPool, k: int) -> None:
     check(ranks, POINTS[k])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {},
+        {"gradient_clipping": 1.0, "gradient_accumulation_steps": 2},
+        {"dtype": "bfloat16", "reduce_bucket_size": 4096},
+        {"offload_optimizer": "cpu"},
+    ],
+)
+def test_a_compiled_graphs_peak_is_at_most_a_percent_apart(
+    ranks: RankPool, engine: dict[str, Any], world_size: int
+) -> None:
+    trial = compiled(world_size=world_size, **engine)
+    (first, *_) = ranks.run(world_size, "tests.estimate.real:measure", trial.model_dump(mode="json"))
+    simulated = simulate(trial, Path.cwd()).ledger.peak_of_both
+    assert abs(simulated - first["peak"]) <= 0.01 * first["peak"]
+
+
+def test_gradients_that_a_compiled_graph_delivers_are_reduced_in_the_simulation() -> None:
+    step = simulate(compiled(world_size=8), Path.cwd())
+    eager = simulate(compiled(world_size=8, compile="off"), Path.cwd())
+    assert step.traffic == eager.traffic
+    assert step.ledger.peak_of_both < eager.ledger.peak_of_both
+
+
+def compiled(*, world_size: int, **engine: Any) -> TrialSpec:
+    """Return a trial of stage 1 whose graph is compiled without a code generator."""
+    workload = {"model": "gpt", "options": {"layers": 2, "width": 64, "heads": 2}, "sequence_length": 32}
+    return TrialSpec.model_validate(
+        {
+            "workload": {**workload, "data": {"synthetic": True}},
+            "run": {"world_size": world_size},
+            "engine": {"zero_stage": 1, "compile": "aot_eager", **engine},
+        }
+    )

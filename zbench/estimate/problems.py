@@ -25,9 +25,10 @@ def check_simulated(trial: TrialSpec) -> None:
             "engine.engine_python: another environment's engine is not simulated; leave the key out to"
             " simulate this environment's"
         )
-    if engine.compile != "off":
+    if engine.compile == "inductor":
         raise UsageError(
-            f"engine.compile: {engine.compile} is not simulated; compile=off shows the eager engine's memory"
+            "engine.compile: inductor's kernels are not simulated; compile=aot_eager shows the same graph's"
+            " memory without them"
         )
     if engine.offload_optimizer != "none" and engine.offload_ratio == "auto":
         raise UsageError("engine.offload_ratio: auto is decided by measurement; set a number from 0 to 1")

@@ -12,6 +12,7 @@ from torch._C._distributed_c10d import HashStore
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from zbench.engine.compiled.ops import deliver, reduce_gradient
 from zbench.engine.protocols import Memory
 from zbench.engine.transport.choose import Transport, grouped
 from zbench.estimate.counting import WorkCounter
@@ -24,7 +25,6 @@ from zbench.spec.trial import TrialSpec
 from zbench.workloads import build_workload
 
 aten = torch.ops.aten
-WARMUP = 1
 
 
 class SimulatedLedger(AllocationLedger):  # type: ignore[no-untyped-call]
@@ -34,7 +34,16 @@ class SimulatedLedger(AllocationLedger):  # type: ignore[no-untyped-call]
         super().__init__()
         self.work = WorkCounter(self.is_offloaded)
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """What the compiler runs while it compiles is no part of the step; what it compiled is."""
+        return True
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is reduce_gradient:  # what a compiled backward calls is the engine's code: watched, too
+            with self:
+                deliver(*args)
+            return None
         out = shortcut(func, args, kwargs or {})
         if out is NOT_TAKEN:
             out = super().__torch_dispatch__(func, types, args, kwargs)
@@ -63,6 +72,8 @@ def _zero(dtype: torch.dtype) -> Any:
 def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
     """Run a step of one rank of `trial` without data."""
     run = trial.run
+    if trial.engine.compile != "off":
+        torch._dynamo.reset()  # after a few models of one class it would compile no more
     workload = build_workload(trial.workload, seed=run.seed, world_size=run.world_size, base_dir=base_dir)
     with world(rank, run.world_size):
         ledger = SimulatedLedger()

@@ -37,7 +37,8 @@ def set_current(receiver: Receiver | None) -> None:
     _current.receiver = receiver
 
 
-def _reduce_gradient(grad: Tensor, position: int) -> None:
+def deliver(grad: Tensor, position: int) -> None:
+    """Hand a gradient to the call that is current: the operator's kernel."""
     receiver = _current.receiver
     if receiver is None:
         raise RuntimeError(
@@ -62,7 +63,7 @@ _library.define(  # type: ignore[no-untyped-call]
     "reduce_lent_gradient(Tensor(a!) grad, int position) -> ()",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout, torch.Tag.cudagraph_unsafe),
 )
-_library.impl("reduce_lent_gradient", _reduce_gradient, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+_library.impl("reduce_lent_gradient", deliver, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
 torch.library.register_fake(f"{NAMESPACE}::reduce_lent_gradient", _reduce_gradient_fake, lib=_library)
 
 reduce_gradient = torch.ops.zbench.reduce_lent_gradient.default

@@ -15,6 +15,7 @@ from zbench.engine.parameters.released import data_was_read, kinds_of, set_value
 from zbench.engine.partition import Extent
 from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.shard_layout import Segment, ShardLayout
+from zbench.engine.transport.places import place
 from zbench.engine.transport.works import All
 from zbench.errors import UsageError
 
@@ -179,7 +180,7 @@ class ReplicatedParameters(Parameters):
 
     def _replaced(self, t: ParamInfo) -> bool:
         """Whether `p.data = values` gave an unwatched parameter other memory; its values are taken over."""
-        if self._watched or t.parameter.data_ptr() == self._view(t).data_ptr():
+        if self._watched or place(t.parameter) == place(self._view(t)):
             return False
         given, mine = t.parameter.data, self._view(t)
         if given.shape != mine.shape:
