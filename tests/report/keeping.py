@@ -1,29 +1,20 @@
-"""Texts kept in files: what users see changes only with a diff. `KEEP=1 pytest tests/report` writes anew."""
+"""What the report's tests keep in files: texts, and the marks of pictures."""
 
-import difflib
-import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests import keeping
 from zbench.report.html.drawing import NARROW, WIDE, Canvas, Picture
 
 FOLDER = Path(__file__).parent / "kept"
-_FRACTION = re.compile(r"-?\d+\.\d{7,}(?:e[+-]\d+)?")
 _STYLE = ("color", "facecolor", "linewidth", "linestyle", "marker", "markersize", "alpha", "zorder")
 _TEXT = ("text", "ha", "va", "weight")
 
 
 def check(name: str, text: str) -> None:
-    """Hold `text` against the file of this name; long fractions count to six digits."""
-    found = _FRACTION.sub(lambda number: f"{float(number.group()):.6g}", text).rstrip("\n") + "\n"
-    path = FOLDER / name
-    if os.environ.get("KEEP"):
-        path.write_text(found, encoding="utf-8")
-    kept = path.read_text(encoding="utf-8").splitlines()
-    changed = list(difflib.unified_diff(kept, found.splitlines(), "kept", "now", lineterm=""))
-    assert not changed, "\n".join(changed)
+    """Hold `text` against the file of this name."""
+    keeping.check(FOLDER / name, text)
 
 
 def drawn(picture: Picture, *, narrow: bool) -> str:

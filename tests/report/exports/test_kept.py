@@ -23,7 +23,7 @@ def as_table() -> str:
 
 
 FORMATS = {
-    "compare.json": lambda: json.dumps(document.document(comparison()), indent=1),
+    "compare.json": lambda: document.render(comparison()),
     "compare.md": lambda: markdown.render(comparison()),
     "compare.csv": lambda: csv_format.render(comparison()),
     "compare.junit.xml": lambda: junit.render(comparison()),

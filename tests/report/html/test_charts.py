@@ -29,15 +29,27 @@ def place(group: ET.Element) -> tuple[float, float]:
 
 @pytest.mark.parametrize(
     ("values", "unit"),
-    [([3e9], "GiB"), ([5e6, 1.0], "MiB"), ([2000], "KiB"), ([7], "B"), ([], "B"), ([float("inf")], "B")],
+    [
+        ([2.0**40], "TiB"),
+        ([3e9], "GiB"),
+        ([5e6, 1.0], "MiB"),
+        ([2000], "KiB"),
+        ([7], "B"),
+        ([], "B"),
+        ([float("inf")], "B"),
+    ],
 )
 def test_bytes_are_drawn_in_a_unit_that_reads_well(values: list[float], unit: str) -> None:
-    assert axes.byte_unit(values).name == unit
+    found = axes.byte_unit(values)
+    assert found.name == unit
+    assert found.size == {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "B": 1}[unit]
 
 
 @pytest.mark.parametrize(("values", "unit"), [([2.0], "s"), ([0.5, 0.1], "ms"), ([1e-5], "us"), ([], "us")])
 def test_times_are_drawn_in_a_unit_that_reads_well(values: list[float], unit: str) -> None:
-    assert axes.second_unit(values).name == unit
+    found = axes.second_unit(values)
+    assert found.name == unit
+    assert found.size == {"s": 1.0, "ms": 1e-3, "us": 1e-6}[unit]
 
 
 def test_front_is_what_nothing_feasible_beats() -> None:

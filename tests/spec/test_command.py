@@ -1,0 +1,66 @@
+"""Templates of `workload.command`: which names they may use, and what becomes of them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tests.making import make_trial
+from zbench.spec.command import StepTimesSpec, mistakes, names_in, names_of, rendered, values_of, words
+
+CONSOLE = StepTimesSpec(console="deepspeed")
+
+
+def test_values_are_those_of_the_trial() -> None:
+    trial = make_trial({"zero_stage": 2, "optimizer": {"lr": 0.5}}, warmup_steps=3, steps=4, seed=7)
+    found = values_of(trial.config())
+    expected = {"steps": 7, "warmup_steps": 3, "seed": 7, "zero_stage": 2, "lr": 0.5, "world_size": 1}
+    assert expected.items() <= found.items()
+    assert "optimizer" not in found
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, ""), (True, "true"), (1.5, "1.5"), ("a b", "a b"), ([1, 2], "[1, 2]"), (Path("/x y"), "/x y")],
+)
+def test_a_value_is_written_as_a_command_takes_it(value: Any, text: str) -> None:
+    assert rendered("--key={key}{{}}", {"key": value}) == f"--key={text}{{}}"
+
+
+def test_a_value_stays_one_word() -> None:
+    assert words("run 'a {x}' {x}", {"x": "b c"}) == ["run", "a b c", "b c"]
+
+
+def test_names_of_a_template() -> None:
+    assert names_of("{a} {b}{a} {{c}}") == {"a", "b"}
+    with pytest.raises(ValueError, match="for braces that are no name"):
+        names_of("{a")
+    assert names_in("{a") == set()
+    assert names_in("{a}") == {"a"}
+
+
+@pytest.mark.parametrize(
+    ("command", "times", "checkpoint", "told"),
+    [
+        ("train {zero_stage} {output} {ds_config} {lr} {micro_batch_size}", CONSOLE, "{output}/x", []),
+        ("", CONSOLE, None, ["the command is empty"]),
+        ("train 'x", CONSOLE, None, ["quote it as a shell would"]),
+        ("train", None, None, ["a command needs step_times"]),
+        ("train {zero_stag}", CONSOLE, None, ["unknown name {zero_stag}"]),
+        ("train {optimizer}", CONSOLE, "{nowhere}", ["unknown name {optimizer}", "unknown name {nowhere}"]),
+        ("train", StepTimesSpec(jsonl="{a"), None, ["for braces that are no name"]),
+    ],
+)
+def test_mistakes_are_named(
+    command: str, times: StepTimesSpec | None, checkpoint: str | None, told: list[str]
+) -> None:
+    found = [message for _, message in mistakes(command, times, checkpoint)]
+    assert len(found) == len(told)
+    assert all(words in message for words, message in zip(told, found, strict=True))
+
+
+@pytest.mark.parametrize("given", [{}, {"jsonl": "a", "regex": "b"}, {"regex": "("}])
+def test_step_times_have_one_source_that_can_be_read(given: dict[str, str]) -> None:
+    with pytest.raises(ValidationError):
+        StepTimesSpec.model_validate(given)
