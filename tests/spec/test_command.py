@@ -4,10 +4,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from tests.making import make_trial
-from zbench.spec.command import StepTimesSpec, mistakes, names_in, names_of, rendered, values_of, words
+from zbench.spec.command import (
+    Command,
+    StepTimesSpec,
+    mistakes,
+    names_in,
+    names_of,
+    rendered,
+    values_of,
+    words,
+)
 
 CONSOLE = StepTimesSpec(console="deepspeed")
 
@@ -64,3 +73,10 @@ def test_mistakes_are_named(
 def test_step_times_have_one_source_that_can_be_read(given: dict[str, str]) -> None:
     with pytest.raises(ValidationError):
         StepTimesSpec.model_validate(given)
+
+
+def test_a_command_may_be_one_letter_and_not_empty() -> None:
+    found = TypeAdapter(Command)
+    assert found.validate_python("x") == "x"
+    with pytest.raises(ValidationError):
+        found.validate_python("")

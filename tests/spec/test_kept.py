@@ -9,7 +9,9 @@ import pytest
 from tests.keeping import check
 from tests.making import make_trial
 from zbench.spec import targets
+from zbench.spec.cards import CARDS
 from zbench.spec.command import values_of
+from zbench.spec.dump import dump_yaml
 from zbench.spec.starting import commented, starting_sweep
 from zbench.spec.trial import TrialSpec
 
@@ -62,3 +64,13 @@ def test_every_kind_of_configuration_becomes_what_is_kept(form: str) -> None:
 
 def test_a_first_sweep_is_what_is_kept(tmp_path: Path) -> None:
     check(KEPT / "first.yaml", commented(starting_sweep(None, tmp_path).document, None))
+
+
+def test_the_rates_of_known_cards_are_those_of_their_data_sheets() -> None:
+    check(KEPT / "cards.txt", "\n".join(f"{name}: {rates}" for name, rates in CARDS.items()))
+
+
+def test_long_lists_are_folded_within_110_columns() -> None:
+    text = dump_yaml({"sizes": [10**9 + n for n in range(30)]})
+    check(KEPT / "folded.yaml", text)
+    assert 100 < max(map(len, text.splitlines())) <= 120

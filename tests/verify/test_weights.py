@@ -128,11 +128,14 @@ def test_the_distance_of_two_base_runs_is_the_yardstick(
     save_base(Base(weights(), moved(1e-6)), tmp_path / "base.safetensors")
     found = judge_weights(mine, load_base(tmp_path / "base.safetensors"))
     assert found.correctness.verdict == verdict
+    if verdict == "identical":
+        assert (found.correctness.error_ratio, found.correctness.max_abs_diff) == (1.0, 0.0)
 
 
 def test_without_a_yardstick_only_equal_bits_are_judged() -> None:
     base = Base(weights(), None)
-    assert judge_weights(weights(), base).correctness.verdict == "identical"
+    same = judge_weights(weights(), base).correctness
+    assert (same.verdict, same.error_ratio, same.max_ulp_diff) == ("identical", None, 0)
     other = judge_weights(moved(1e-6), base)
     assert other.correctness.verdict == "unchecked"
     assert "no yardstick" in other.warnings[0]
