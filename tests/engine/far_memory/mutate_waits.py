@@ -69,9 +69,15 @@ def known() -> dict[str, Result]:
 
 def publish(results: dict[str, Result]) -> None:
     """Write the results of the waits that there are, and their page."""
-    ordered = [results[site.key] for site in sites() if site.key in results]
+    there = list(sites())
+    ordered = [results[site.key] for site in there if site.key in results]
     _write(PAGE.with_suffix(".json"), ordered)
-    PAGE.write_text(page(ordered))
+    PAGE.write_text(page(ordered, [site for site in there if not _holds(results.get(site.key), site)]))
+
+
+def _holds(result: Result | None, site: Site) -> bool:
+    """Return whether a wait has a result, and its file is still the one that it was taken of."""
+    return result is not None and result.file == _digest(site.path)
 
 
 def _write(file: Path, results: Iterable[Result]) -> None:
@@ -81,8 +87,8 @@ def _write(file: Path, results: Iterable[Result]) -> None:
     os.replace(draft, file)
 
 
-def page(results: list[Result]) -> str:
-    """Return the results as Markdown."""
+def page(results: list[Result], outdated: list[Site]) -> str:
+    """Return the results as Markdown. outdated: waits whose file has changed since, or that are new."""
     verdicts = [result.verdict for result in results]
     counts = ", ".join(f"{verdicts.count(v)} {v}" for v in sorted(set(verdicts)))
     lines = [
@@ -94,6 +100,7 @@ def page(results: list[Result]) -> str:
         f"**{len(results)} waits: {counts}.** Kept: no schedule misses it;",
         "`tests/engine/far_memory/waits.py` says why it is there.",
         "",
+        *_told(outdated),
         "| wait | verdict | schedules that reach it | what failed first, or the reason |",
         "|---|---|---|---|",
     ]
@@ -102,6 +109,16 @@ def page(results: list[Result]) -> str:
         name, _, text = result.key.partition(" ")
         lines.append(f"| {name} `{text}` | {result.verdict} | {result.reached} | {_cell(says)} |")
     return "\n".join(lines) + "\n"
+
+
+def _told(outdated: list[Site]) -> list[str]:
+    if not outdated:
+        return []
+    files = ", ".join(sorted({f"`{site.name}`" for site in outdated}))
+    return [
+        f"Not tried since their file changed, {len(outdated)} waits: run it again. They are in {files}.",
+        "",
+    ]
 
 
 def _cell(text: str) -> str:
@@ -167,7 +184,7 @@ def main() -> int:
     results, deadline = known(), time.monotonic() + 60 * options.minutes
     wanted = [site for site in sites() if any(word in site.name for word in options.words)]
     if not options.afresh:
-        wanted = [s for s in wanted if s.key not in results or results[s.key].file != _digest(s.path)]
+        wanted = [site for site in wanted if not _holds(results.get(site.key), site)]
     reached, tried = _reached() if wanted else {}, list[Result]()
     number, of = map(int, options.share.split("/"))
     wanted = wanted[number::of]
