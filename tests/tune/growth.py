@@ -15,22 +15,20 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import create_trial
 
 from zbench.estimate.client import Simulator
 from zbench.record import lines
 from zbench.record.store import RunDirectory
 from zbench.spec.dump import sweep_document
-from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
 from zbench.tune.session import SearchTask, Session
-from zbench.tune.space import Point, Space
 from zbench.tune.study import Search
 
 from . import postgres
 from .fakes import SMALL_AXES, Ear, FakeRunner, small_sweep
 
-STEPS = 5
+STEPS = 3
 PARTS = ("read", "sampler", "take", "store")
 
 
@@ -52,10 +50,8 @@ def main() -> None:
 
 def grow(url: str, trials: int, every: int, method: str) -> Any:
     """Yield a line of the table at each size."""
-    axes = SMALL_AXES | {"reduce_bucket_size": [10_000 * (n + 1) for n in range(trials // 5 + STEPS)]}
+    axes = SMALL_AXES | {"reduce_bucket_size": {"low": 1000, "high": 100_000_000, "log": True}}
     sweep = small_sweep(axes=axes, search={"method": method, "trials": 10 * trials})
-    points = list(Space(sweep).points() or ())
-    random.Random(0).shuffle(points)
     have = 0
     for size in [10, *range(every, trials + 1, every)]:
         with (
@@ -67,8 +63,8 @@ def grow(url: str, trials: int, every: int, method: str) -> Any:
         ):
             task = SearchTask(sweep, Path(home), {"fingerprint": "alike"}, url, "growth", is_worker=True)
             session = Session(task, directory, FakeRunner(), Ear())
-            fill(session, sweep, points[have:size])
-            have = size
+            fill(session, size - have, seed=size)
+            have = size + STEPS + 1
             search = Search(session._setup(simulator), session._ledger, session._evaluate, session)
             first, _ = cpu(session._ledger.entries)
             measured = [one_trial(session, search) for _ in range(STEPS + 1)][1:]
@@ -77,38 +73,33 @@ def grow(url: str, trials: int, every: int, method: str) -> Any:
         yield f"| {size:,} | {' | '.join(cells)} |"
 
 
-def fill(session: Session, sweep: SweepSpec, points: list[Point]) -> None:
-    """Store finished trials as workers leave them."""
-    ledger, space, runner = session._ledger, Space(sweep), FakeRunner()
+def fill(session: Session, count: int, seed: int) -> None:
+    """Store finished trials as workers leave them; their figures are drawn at random."""
+    ledger, space, draw = session._ledger, session._space, random.Random(seed)
     study, now = ledger._study, datetime.now()
-    for point in points:
-        trial = space.trial(point)
-        assert isinstance(trial, TrialSpec)
-        record = runner.run(trial)
+    trial = space.trial(space.base_point())
+    assert isinstance(trial, TrialSpec)
+    record = FakeRunner().run(trial)
+    for number in range(count):
+        offloaded = draw.choice(("none", "cpu"))
+        values = {"zero_stage": draw.choice((1, 2)), "offload_optimizer": offloaded}
+        point = space.canonical({**values, "reduce_bucket_size": int(10 ** draw.uniform(3, 8))})
         params, distributions = space.encode(point) or ({}, {})
         attributes = {
             "worker": ledger.worker.to_json(),
             "host": ledger.worker.fingerprint,
-            "trial_id": trial.trial_id,
+            "trial_id": f"{seed:06}{number:06}",
             "notes": {},
             "point": point,
             "records": [lines.jsonable(record)],
         }
-        score = session._scorer.score([record])
-        ended = FrozenTrial(
-            number=-1,
-            state=TrialState.COMPLETE,
-            value=None,
-            values=list(score.values or (0.0,)),
-            datetime_start=now,
-            datetime_complete=now,
+        ended = create_trial(
+            values=[draw.uniform(100, 1000)],
             params=params,
             distributions=distributions,
             user_attrs=attributes,
-            system_attrs={},
-            intermediate_values={},
-            trial_id=-1,
         )
+        ended.datetime_start = ended.datetime_complete = now
         study._storage.create_new_trial(study._study_id, template_trial=ended)
 
 
