@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from zbench.estimate.result import Estimate
-from zbench.estimate.roofline import WIDTH, StepTime, step_time
+from zbench.estimate.roofline import LEAST_ATTAINED, WIDTH, StepTime, attaining, step_time
 from zbench.estimate.work import Product, StepWork
 from zbench.spec.machine import MachineSpec
 from zbench.spec.trial import TrialSpec
@@ -81,3 +81,14 @@ def test_a_rate_that_is_needed_and_missing_is_named(work: StepWork, sent: int, r
 
 def test_the_rate_of_another_dtype_is_none() -> None:
     assert "machine.flops.float32" in str(time_of(StepWork(), flops={"bfloat16": 1.0}))
+
+
+def test_the_share_of_the_rates_is_that_at_which_a_measured_step_is_in_the_middle() -> None:
+    trial = TrialSpec.model_validate({"workload": {}, "run": {"world_size": 2}, "engine": {}})
+    work = StepWork(operators=100, streamed_bytes=100)
+    estimate = Estimate(0, 0, 0, {}, {}, "backward", [], {}, None, 0.0, work)
+    machine = MachineSpec.model_validate({**MACHINE, "operator_latency": "10ms"})
+    found = attaining(machine, estimate, trial, 1.0 + 10.0 / 0.4)
+    assert found.attained == pytest.approx(0.4, rel=1e-4)
+    assert attaining(machine, estimate, trial, 0.1).attained == 1.0
+    assert attaining(machine, estimate, trial, 1e9).attained == pytest.approx(LEAST_ATTAINED)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from zbench.bench import results
+from zbench.bench.calibration import calibrate
 from zbench.estimate.client import Simulator
 from zbench.estimate.result import Estimate
 from zbench.estimate.roofline import StepTime, step_time
-from zbench.launch.calibration import calibrate
 from zbench.launch.trial import TrialRunner, local_runner
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep, sweep_from_mapping

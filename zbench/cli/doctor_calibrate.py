@@ -8,7 +8,7 @@ _DIGITS = 4
 
 def report_rates(world_size: int) -> ExitCode:
     """Measure, and print the rates as YAML (a document with --json)."""
-    from zbench.launch.calibration import calibrate
+    from zbench.bench.calibration import calibrate
     from zbench.spec.dump import dump_yaml
 
     found = calibrate(world_size).model_dump(mode="json", exclude_none=True, exclude_defaults=True)

@@ -9,11 +9,14 @@ length) gives up its lower end. So the ends are a factor of 2 apart.
 import math
 from dataclasses import dataclass
 
+from zbench.errors import UsageError
 from zbench.estimate.result import Estimate
 from zbench.spec.machine import MachineSpec
 from zbench.spec.trial import TrialSpec
 
 WIDTH = 2.0
+LEAST_ATTAINED = 0.05
+_HALVINGS = 30
 ASSUMED = (
     "a step's time ranges from collectives and host copies wholly overlapped with computation to not at all;"
     f" where that is less than a factor of {WIDTH:g}, rates are taken as uncertain by the rest of it"
@@ -60,6 +63,24 @@ def step_time(estimate: Estimate, trial: TrialSpec, machine: MachineSpec) -> Ste
         parts[name] = amount / rate / attained if amount else 0.0
     parts["collectives"] += calls * (machine.link_latency or 0.0)
     return _range(compute, **parts)
+
+
+def attaining(machine: MachineSpec, estimate: Estimate, trial: TrialSpec, measured_s: float) -> MachineSpec:
+    """Return the machine with the share of its rates at which the range of a step has `measured_s` in its
+    middle; from LEAST_ATTAINED to 1.
+    """
+
+    def middle(attained: float) -> float:
+        time = step_time(estimate, trial, machine.model_copy(update={"attained": attained}))
+        if isinstance(time, str):
+            raise UsageError(time)
+        return math.sqrt(time.low_s * time.high_s)
+
+    below, above = LEAST_ATTAINED, 1.0
+    for _ in range(_HALVINGS):
+        share = (below + above) / 2
+        below, above = (share, above) if middle(share) > measured_s else (below, share)
+    return machine.model_copy(update={"attained": above})
 
 
 def _range(compute: float, collectives: float, copies: float, updates: float) -> StepTime:

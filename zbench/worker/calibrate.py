@@ -7,7 +7,8 @@ step of a model of next to no size takes, over its operators: Python's share, to
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from zbench.workloads import build_workload
 _ROWS, _WIDTH = 256, 768
 _STREAM = 1 << 24  # elements
 _LINK = 1 << 22  # elements
-_SECONDS, _FEWEST, _CALLS = 0.4, 5, 25
+_SECONDS, _FEWEST, _CALLS, _STEPS = 0.4, 5, 25, 30
 _TAG = Tag("calibration")
 
 
@@ -98,8 +99,41 @@ def _exchange(collectives: Any, numel: int, device: torch.device) -> float:
     return _seconds(both, device, passes=_CALLS) / 2
 
 
+def train(job: RankJob) -> None:
+    """Train on one rank; rank 0 writes the median step's seconds."""
+    trial = TrialSpec.model_validate(job.trial)
+    device = process.start(job, trial)
+    with _training(trial, device) as (step, _):
+        step()
+        took = []
+        for _ in range(_STEPS):
+            dist.barrier()
+            began = time.perf_counter()
+            step()
+            _finish(device)
+            took.append(time.perf_counter() - began)
+    seconds = _mean(statistics.median(took))
+    if job.rank == 0:
+        write_json(Path(job.result_path), {"step_s": seconds})
+    process.stop()
+
+
 def _operator_latency(trial: TrialSpec, device: torch.device, link_latency: float) -> float:
     """Return the seconds of a tiny step's operator, its collectives taken off."""
+    with _training(trial, device) as (step, counting):
+        took = _seconds(step, device, passes=_STEPS)
+        for each in counting:
+            each.take()
+        operators = count_operators(step, device)["operators"]
+        calls = sum(kind.calls for each in counting for kind in each.take().values())
+    return _mean(max(took - calls * link_latency, 1e-9) / operators)
+
+
+@contextmanager
+def _training(
+    trial: TrialSpec, device: torch.device
+) -> Iterator[tuple[Callable[[], object], list[CountingCollectives]]]:
+    """Build a model and its engine: a function that runs one step, and its counted collectives."""
     workload = build_workload(trial.workload, seed=0, world_size=trial.run.world_size, base_dir=Path.cwd())
     clock, counting = PhaseClock(), list[CountingCollectives]()
 
@@ -112,13 +146,8 @@ def _operator_latency(trial: TrialSpec, device: torch.device, link_latency: floa
     engine = build(spec.engine, model, spec, Path.cwd(), Instruments(wrap_collectives=count))
     trainer = Trainer.of(trial, workload, model, engine, device=device, clock=clock)
     batches = trainer.batches(0)
-    took = _seconds(lambda: trainer.step(batches), device, passes=30)
-    for each in counting:
-        each.take()
-    operators = count_operators(lambda: trainer.step(batches), device)["operators"]
-    calls = sum(kind.calls for each in counting for kind in each.take().values())
+    yield lambda: trainer.step(batches), counting
     engine.close()
-    return _mean(max(took - calls * link_latency, 1e-9) / operators)
 
 
 def _seconds(work: Callable[[], object], device: torch.device, passes: int | None = None) -> float:
