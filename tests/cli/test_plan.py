@@ -47,7 +47,7 @@ def test_plan_with_memory_says_what_a_rank_needs_as_estimate_does(
     path.write_text(
         "workload: {options: {layers: 1, width: 32, heads: 2}, sequence_length: 16}\n"
         "run: {world_size: 2}\n"
-        "axes: {zero_stage: [1], compile: ['off', aot_eager]}\n"
+        "axes: {zero_stage: [1], compile: ['off', inductor]}\n"
     )
     with one_simulator():
         code, out, err = run(capsys, "plan", path, "--memory", "--json")

@@ -215,7 +215,7 @@ def test_the_trials_of_a_grid_can_be_jobs(zbench, sweep_file, tmp_path):
     assert said.code == 0, said.err
     (run,) = find_runs(tmp_path / "results")
     assert [r.correctness.verdict for r in load_records(run)] == ["identical"] * 2
-    assert list((run / "logs").rglob("*_0_log.out")), "submitit's logs are kept"
+    assert list((run / "logs").rglob("rank0.out")), "what the job said is kept"
 
 
 def test_a_grid_without_slurm_is_refused_and_leaves_nothing(zbench, sweep_file, monkeypatch, tmp_path):

@@ -202,7 +202,7 @@ def test_trials_can_be_jobs(zbench, space_file, tmp_path) -> None:
     assert said.code == 0, said.err
     records = load_records(only_run(tmp_path))
     assert {record.correctness.verdict for record in records} == {"identical"}
-    assert list((only_run(tmp_path) / "logs").rglob("*_0_log.out")), "submitit's logs are kept"
+    assert list((only_run(tmp_path) / "logs").rglob("rank0.out")), "what the job said is kept"
 
 
 def test_jobs_without_slurm_are_refused(zbench, space_file, monkeypatch, tmp_path) -> None:

@@ -16,10 +16,19 @@ def steps(built: Engine, first: int, last: int) -> None:
         built.step()
 
 
-@pytest.mark.parametrize("saved", ["speculative", "after_backward"])
+@pytest.mark.parametrize(
+    ("saved", "how"),
+    [
+        ("speculative", {}),
+        ("speculative", {"offload_ratio": 0.4}),
+        ("speculative", {"rollback": "journal"}),
+        ("after_backward", {}),
+        ("after_backward", {"offload_ratio": 0.4}),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("resumed", ["speculative", "after_backward"])
 @pytest.mark.parametrize("at", [3, 4])
-@pytest.mark.parametrize("how", [{}, {"offload_ratio": 0.4}, {"rollback": "journal"}], ids=str)
 def test_resumed_equals_continuous(saved: str, resumed: str, at: int, how: dict[str, Any]) -> None:
     """Across schedules, and whichever half is current when the state is saved."""
     options: dict[str, Any] = {"gradient_clipping": 0.1, "param_groups": {"*bias": {"weight_decay": 0.0}}}
