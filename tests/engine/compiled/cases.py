@@ -198,7 +198,11 @@ def train_with_inductor(
     trained = train(group, name, {**spec, "compile": "inductor"}, steps=steps, backwards=backwards)
     model, batch = make(name)
     model.compile()
-    engine = build_engine(model, EngineSpec.model_validate({**BASE, **spec, "zero_stage": 0}), group)
+    engine = build_engine(
+        model,
+        EngineSpec.model_validate({**BASE, **spec, "zero_stage": 0, "offload_optimizer": "none"}),
+        group,
+    )
     for step, info in enumerate(trained.infos):
         for micro in range(backwards):
             engine.backward(model(*batch(dist.get_rank(group) + 100 * micro, step)).float())
