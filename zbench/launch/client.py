@@ -27,7 +27,7 @@ from zbench.launch.messages import (
     StartGroup,
 )
 
-_START_SECONDS = 120.0
+_START_SECONDS = 300.0
 _END_SECONDS = 10.0
 _POLL_SECONDS = 0.01
 
@@ -77,13 +77,17 @@ class WarmServer:
             try:
                 message = self._receive(_START_SECONDS)
             except ServerLostError:
-                message = None
-            if not isinstance(message, Ready):
                 reason = self._last_words()
                 self.close()
                 if self._process.returncode < 0 or self._process.returncode > KILLED:
-                    raise ServerLostError
-                raise ZbenchError(f"the trial server did not start: {reason}")
+                    raise
+                raise ZbenchError(f"the trial server did not start: {reason}") from None
+            if not isinstance(message, Ready):
+                self.close()
+                raise ZbenchError(
+                    f"the trial server did not start within {_START_SECONDS:g} s: other work keeps this"
+                    " machine busy; try again when there is less of it"
+                )
             self.ready = message
         return self.ready
 
