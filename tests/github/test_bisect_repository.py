@@ -61,6 +61,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
             WRONG - 1,
             [
                 "--slower",
+                "--blocks",
+                "8:40",
                 "--set",
                 "run.world_size=1",
                 "--set",
