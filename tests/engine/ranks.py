@@ -63,13 +63,24 @@ class RankPool:
             self._processes.append(process)
             self._pipes.append(here)
 
-    def run(self, world_size: int, function: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """Return what `module:function`(group, *args, **kwargs) returned on each rank of a world."""
+    def begin(self, world_size: int, function: str, *args: Any, **kwargs: Any) -> None:
+        """Have each rank of a world call `module:function`(group, *args, **kwargs)."""
         if not self._processes:
             self._start()
-        pipes = self._pipes[:world_size]
-        for pipe in pipes:
+        for pipe in self._pipes[:world_size]:
             pipe.send((world_size, function, args, kwargs))
+
+    def answer(self, rank: int, timeout: float) -> tuple[bool, Any]:
+        """Return whether one rank's call returned, and what; or the traceback."""
+        if not self._pipes[rank].poll(timeout):
+            raise RankError(f"rank {rank}: no answer after {timeout} s")
+        found: tuple[bool, Any] = self._pipes[rank].recv()
+        return found
+
+    def run(self, world_size: int, function: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Return what `module:function`(group, *args, **kwargs) returned on each rank of a world."""
+        self.begin(world_size, function, *args, **kwargs)
+        pipes = self._pipes[:world_size]
         answers: dict[int, tuple[bool, Any]] = {}
         while len(answers) < world_size:
             failed = next((a for ok, a in answers.values() if not ok), None)

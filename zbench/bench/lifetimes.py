@@ -74,10 +74,8 @@ def build(layers: int, width: int, length: int, *, held: bool) -> tuple[Engine, 
     adam = adams[-1]
     adam.engine = engine
     if held:
-        gradients = engine._core.gradients
-        assert isinstance(gradients, CompiledGradients)
-        gradients.release_buckets = lambda: None  # type: ignore[method-assign]
-        adam.beside.append(engine._core.optimizer.shard.length * 4)
+        CompiledGradients.release_buckets = lambda self: None  # type: ignore[method-assign]
+        adam.beside.append(engine.checked_state().shard.length * 4)
     return engine, adam
 
 
@@ -103,7 +101,7 @@ def main(mode: str, layers: int, width: int, micro_batch: int, length: int) -> N
             done += 1
         answer = {
             "peak_bytes": meter.peak(),
-            "partition_bytes": engine._core.optimizer.shard.length * 4,
+            "partition_bytes": engine.checked_state().shard.length * 4,
             "bucket_bytes": adam.held.get("buckets", 0),
             "seconds": seconds,
         }

@@ -25,7 +25,7 @@ from zbench.engine.parameters.hooks import GradientHooks
 from zbench.engine.parameters.ownership import Members, check_no_gradients, own
 from zbench.engine.parameters.replicated import Parameters, ParamInfo
 from zbench.engine.policies import Integrity, uninterrupted
-from zbench.engine.protocols import Collectives, HoldsBytes, StepInfo
+from zbench.engine.protocols import HoldsBytes, StepInfo
 from zbench.engine.transport.agreement import Terms
 from zbench.errors import UsageError
 
@@ -71,7 +71,7 @@ class Engine(ReadsState):
     """A ZeRO training engine (Rajbhandari et al., 2020, arXiv:1910.02054) around one model.
 
     Each step is `backward` one or more times, then `step`. Parameters keep their identity and are ordinary
-    tensors to the model; `p.grad` stays None. `param_groups` may be changed between steps, as in torch.
+    tensors to the model; `p.grad` is None. Between steps `param_groups` may change. `collectives`: transport.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Engine(ReadsState):
     ) -> None:
         """build_core: stores what the old core has, and returns what puts the new one in its place. admit:
         checks and converts parameters that the model has gained."""
-        self.model, self.param_groups = model, param_groups
+        self.model, self.param_groups, self.collectives = model, param_groups, policies.collectives
         self._build_core, self._admit, self._policies = build_core, admit, policies
         self._defaults = {key: value for key, value in param_groups[0].items() if key != "params"}
         self._integrity, self._outdated = Integrity(), False
@@ -266,9 +266,9 @@ class Engine(ReadsState):
         return not self._cores
 
     @property
-    def collectives(self) -> Collectives:
-        """What the engine communicates through."""
-        return self._policies.collectives
+    def schedule(self) -> Schedule:
+        """When the optimizer runs. A rebuild (a parameter is unfrozen or added) replaces it."""
+        return self._core.schedule
 
     @cached_property
     def optimizer(self) -> torch.optim.Optimizer:

@@ -1,10 +1,12 @@
 """What the ranks of a test run: when compiled ZeRO-1 gets gradients, and when it launches buckets."""
 
+from unittest import mock
+
 import torch.distributed as dist
 from torch import Tensor
 
 from tests.engine.compiled.cases import BASE, make, recorded
-from tests.engine.compiled.lifetimes import gradients_of
+from zbench.engine.compiled.sink import CompiledGradients
 from zbench.spec.engine import EngineSpec
 
 
@@ -16,24 +18,23 @@ def readiness(group: dist.ProcessGroup, name: str) -> tuple[list[int], list[int]
     """
     model, batch = make(name)
     engine, recorder = recorded(group, model, EngineSpec.model_validate({**BASE, "compile": "aot_eager"}))
-    gradients = gradients_of(engine)
     ready: list[int] = []
     before: list[int] = []
-    accept, finish = gradients.accept, gradients.finish
+    accept, finish = CompiledGradients.accept, CompiledGradients.finish
 
-    def note(index: int, gradient: Tensor) -> None:
+    def note(gradients: CompiledGradients, index: int, gradient: Tensor) -> None:
         ready.append(index)
-        accept(index, gradient)
+        accept(gradients, index, gradient)
 
-    def look() -> None:
+    def look(gradients: CompiledGradients) -> None:
         before.extend(recorder.sizes)
-        finish()
+        finish(gradients)
 
-    gradients.accept, gradients.finish = note, look  # type: ignore[method-assign]
-    for step in range(2):
-        for of_the_first in (ready, before, recorder.sizes):
-            of_the_first.clear()
-        engine.backward(model(*batch(dist.get_rank(group), step)))
-        engine.step()
+    with mock.patch.multiple(CompiledGradients, accept=note, finish=look):
+        for step in range(2):
+            for of_the_first in (ready, before, recorder.sizes):
+                of_the_first.clear()
+            engine.backward(model(*batch(dist.get_rank(group), step)))
+            engine.step()
     engine.close()
     return ready, before, recorder.take()

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -75,12 +76,6 @@ def build(group: dist.ProcessGroup, model: nn.Module, **spec: Any) -> tuple[Engi
     return engine, probes[-1]
 
 
-def gradients_of(engine: Engine) -> CompiledGradients:
-    gradients = engine._core.gradients
-    assert isinstance(gradients, CompiledGradients)
-    return gradients
-
-
 def partition_of(engine: Engine) -> int:
     """Return the bytes of this rank's partition in float32: as many as each of its two moments has."""
     held = engine.memory_by_category()
@@ -133,10 +128,10 @@ def update_peaks(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[int, i
     peak(0)  # compiles, and makes what stays
     low = peak(1)
     assert held == [0, 0]
-    gradients_of(engine).release_buckets = lambda: None  # type: ignore[method-assign]
     partition = partition_of(engine)
     probe.beside = [partition]
-    high = peak(2)
+    with mock.patch.object(CompiledGradients, "release_buckets", return_value=None):
+        high = peak(2)
     engine.close()
     return low, high, partition, held[-1]
 
@@ -246,8 +241,8 @@ def targets_come_with_gradients(group: dist.ProcessGroup, backwards: int) -> tup
     """
     model, batch = make("one_graph")
     engine, _ = build(group, model, gradient_accumulation_steps=backwards)
-    gradients, found = gradients_of(engine), list[int]()
-    begin, accept, finish = gradients.begin, gradients.accept, gradients.finish
+    found: list[int] = []
+    begin, accept, finish = CompiledGradients.begin, CompiledGradients.accept, CompiledGradients.finish
 
     def held() -> int:
         return engine.memory_by_category().get("gradients", 0)
@@ -261,15 +256,15 @@ def targets_come_with_gradients(group: dist.ProcessGroup, backwards: int) -> tup
             found.append(held())
         accept(*args)
 
-    def finished() -> None:
-        finish()
+    def finished(*args: Any) -> None:
+        finish(*args)
         found.append(held())
 
-    gradients.begin, gradients.accept, gradients.finish = begun, accepted, finished  # type: ignore[method-assign]
-    for step in range(2):
-        for micro in range(backwards):
-            engine.backward(model(*batch(dist.get_rank(group), step + 10 * micro)))
-        engine.step()
+    with mock.patch.multiple(CompiledGradients, begin=begun, accept=accepted, finish=finished):
+        for step in range(2):
+            for micro in range(backwards):
+                engine.backward(model(*batch(dist.get_rank(group), step + 10 * micro)))
+            engine.step()
     partition = partition_of(engine)
     engine.close()
     return found, partition

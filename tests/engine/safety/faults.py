@@ -3,11 +3,19 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
+import torch.distributed as dist
+from torch import nn
 
-from zbench.engine import Engine, Instruments
+from zbench.engine import Engine, Instruments, build_engine
+from zbench.engine.assembly import build
+from zbench.engine.engine import Core
 from zbench.engine.memory.kinds import Memories
+from zbench.engine.optimizer.shard_optimizer import ParamGroup
+from zbench.engine.optimizer.step_policies import Policies
+from zbench.spec.engine import EngineSpec
 
 ALLOCATIONS = ("zeros", "empty")
 COLLECTIVES = ("reduce_scatter", "all_gather", "all_gather_small", "broadcast", "barrier")
@@ -63,27 +71,43 @@ class Failing:
         return call
 
 
-def watch_rebuilds(engine: Engine, faults: Faults) -> list[tuple[int, bool, bool]]:
-    """Arm `faults` while `engine` builds a core. Return a list that gets an entry for each core that is put
-    in place: the calls that did, whether a backward was counted, and whether a gradient was there.
+Exchange = tuple[int, bool, bool]
+"""Of a core that was put in place: the calls that did, whether a backward was counted, and whether a gradient
+was there."""
+
+
+def build_watched(
+    model: nn.Module, spec: EngineSpec, faults: Faults, group: dist.ProcessGroup | None = None
+) -> tuple[Engine, list[Exchange]]:
+    """Return an engine, and a list that gets an entry whenever it puts another core in place. `faults` are
+    armed while it builds one.
     """
-    build, seen = engine._build_core, list[tuple[int, bool, bool]]()
+    seen: list[Exchange] = []
 
-    def watched(old: Any) -> Callable[[], Any]:
-        with faults.armed():
-            put_in_place = build(old)
-
-        def exchange() -> Any:
-            at, faults.at = faults.at, None
+    def engine_of(
+        model: nn.Module,
+        build_core: Callable[[Core | None], Callable[[], Core]],
+        admit: Any,
+        policies: Policies,
+        groups: list[ParamGroup],
+    ) -> Engine:
+        def watched(old: Core | None) -> Callable[[], Core]:
+            if old is None:
+                return build_core(None)
             with faults.armed():
-                core = put_in_place()
-            faults.at = at
-            seen.append(
-                (faults.calls, engine._policies.accumulation.count > 0, any(old.gradients.contributed))
-            )
-            return core
+                put_in_place = build_core(old)
 
-        return exchange
+            def exchange() -> Core:
+                at, faults.at = faults.at, None
+                with faults.armed():
+                    core = put_in_place()
+                faults.at = at
+                seen.append((faults.calls, policies.accumulation.count > 0, any(old.gradients.contributed)))
+                return core
 
-    engine._build_core = watched
-    return seen
+            return exchange
+
+        return Engine(model, watched, admit, policies, groups)
+
+    with mock.patch.object(build, "Engine", engine_of):
+        return build_engine(model, spec, group, instruments=faults.instruments), seen

@@ -6,11 +6,10 @@ import torch
 import torch.distributed as dist
 
 from tests.engine.plain import PlainTrainer
-from tests.engine.safety.faults import ALLOCATIONS, Faults, watch_rebuilds
+from tests.engine.safety.faults import ALLOCATIONS, Faults, build_watched
 from tests.engine.safety.plainly import SMALL, build
 from tests.engine.safety.test_freezing import Layers, freeze
 from tests.engine.steps.agreeing import heard
-from zbench.engine import build_engine
 from zbench.spec.engine import EngineSpec
 
 
@@ -22,9 +21,8 @@ def lacks_memory(group: dist.ProcessGroup, row: dict[str, Any]) -> list[str]:
     """Unfreeze a layer while rank 1 cannot allocate; return what is heard until it can, and train on."""
     rank, faults = dist.get_rank(group), Faults(*ALLOCATIONS)
     spec = EngineSpec.model_validate({**SMALL, **row})
-    engine = build_engine(Layers((3,)), spec, group, instruments=faults.instruments)
+    engine, exchanged = build_watched(Layers((3,)), spec, faults, group)
     plain = PlainTrainer(Layers((3,)), world_size=2, optimizer={"lr": 1e-3})
-    exchanged = watch_rebuilds(engine, faults)
     said: list[str] = []
     for number, trained in enumerate([(3,), (2, 3), (2, 3)]):
         for net in (engine.model, plain.model):

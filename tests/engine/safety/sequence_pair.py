@@ -51,12 +51,16 @@ class Pair:
     def compare(self, after: str) -> None:
         """Every parameter and first moment has the same bits."""
         values, moments = self.engine.full_parameters(), self.engine.first_moments()
-        expected, trained = self.plain.trajectory(), {t.name for t in self.engine._core.param_infos}
+        expected, trained = self.plain.trajectory(), self.trained()
         for name, p in self.plain.model.named_parameters():
             value = self.plain.masters[name][: p.numel()].view(p.shape) if name in trained else p.float()
             assert torch.equal(values[name], value), f"{name} after {after}"
         for name, moment in expected.moments.items():
             assert torch.equal(moments[name], moment), f"exp_avg of {name} after {after}"
+
+    def trained(self) -> set[str]:
+        """Return the names of what the engine trains, or has trained."""
+        return {t.name for t in self.engine.checked_state().param_infos}
 
     def sync_plain(self) -> None:
         """Have the masters follow edits; what was not changed keeps its precision."""
@@ -77,7 +81,7 @@ class Pair:
 
     def forget_untrained(self) -> None:
         """What the engine has never trained has neither moments nor a float32 master."""
-        trained = {t.name for t in self.engine._core.param_infos}
+        trained = self.trained()
         for name, p in self.plain.model.named_parameters():
             if name not in trained:
                 self.plain.optimizer.state.pop(self.plain.masters[name], None)

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from tests.engine.plain import padded
 from tests.engine.ranks import RankPool
-from tests.engine.safety.faults import ALLOCATIONS, COLLECTIVES, Faults, watch_rebuilds
+from tests.engine.safety.faults import ALLOCATIONS, COLLECTIVES, Faults, build_watched
 from tests.engine.safety.plainly import SMALL, STAGES, Plain, assert_same, batch, build, row_id, step
-from zbench.engine import Engine, build_engine, load, save
+from zbench.engine import Engine, load, save
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
 
@@ -239,8 +239,8 @@ def test_an_addition_inside_a_step_is_refused(row: dict[str, Any]) -> None:
 def test_an_addition_that_fails_anywhere_leaves_the_groups_as_they_were(row: dict[str, Any]) -> None:
     faults = Faults(*ALLOCATIONS, *COLLECTIVES)
     spec = EngineSpec.model_validate({**SMALL, **row})
-    engine, plain = build_engine(Net(), spec, instruments=faults.instruments), Plain(Net())
-    exchanged = watch_rebuilds(engine, faults)
+    engine, exchanged = build_watched(Net(), spec, faults)
+    plain = Plain(Net())
     step(engine, plain, 0)
     while not exchanged:
         faults.at = 0 if faults.at is None else faults.at + 1

@@ -5,10 +5,11 @@ from typing import Any
 import pytest
 
 from tests.engine.ranks import RankPool
-from tests.engine.safety.faults import ALLOCATIONS, COLLECTIVES, Faults, watch_rebuilds
+from tests.engine.safety.faults import ALLOCATIONS, COLLECTIVES, Exchange, Faults, build_watched
 from tests.engine.safety.plainly import SMALL, Plain, assert_same, batch, row_id, step
 from tests.engine.safety.test_freezing import Layers, freeze
-from zbench.engine import Engine, build_engine
+from zbench.engine import Engine
+from zbench.engine.optimizer.offload_ratio import MeasuredRatio
 from zbench.spec.engine import EngineSpec
 
 RANKED = "tests.engine.safety.rebuilding:"
@@ -22,17 +23,18 @@ ROWS = [
 some_rows = pytest.mark.parametrize("row", ROWS, ids=row_id)
 
 
-def pair(row: dict[str, Any], trained: tuple[int, ...]) -> tuple[Engine, Plain, Faults]:
+def watched_pair(
+    row: dict[str, Any], trained: tuple[int, ...]
+) -> tuple[Engine, Plain, Faults, list[Exchange]]:
     faults = Faults(*ALLOCATIONS, *COLLECTIVES)
     spec = EngineSpec.model_validate({**SMALL, **row})
-    engine = build_engine(Layers(trained), spec, instruments=faults.instruments)
-    return engine, Plain(Layers(trained)), faults
+    engine, exchanged = build_watched(Layers(trained), spec, faults)
+    return engine, Plain(Layers(trained)), faults, exchanged
 
 
 @some_rows
 def test_a_rebuild_that_fails_anywhere_leaves_the_engine_as_it_was(row: dict[str, Any]) -> None:
-    engine, plain, faults = pair(row, (3,))
-    exchanged = watch_rebuilds(engine, faults)
+    engine, plain, faults, exchanged = watched_pair(row, (3,))
     step(engine, plain, 0)
     while not exchanged:
         faults.at = 0 if faults.at is None else faults.at + 1
@@ -58,8 +60,7 @@ def test_a_rebuild_that_fails_anywhere_leaves_the_engine_as_it_was(row: dict[str
 
 @some_rows
 def test_a_core_is_exchanged_before_the_step_has_a_gradient(row: dict[str, Any]) -> None:
-    engine, plain, faults = pair(row, (3,))
-    exchanged = watch_rebuilds(engine, faults)
+    engine, plain, _, exchanged = watched_pair(row, (3,))
     for number, trained in enumerate([(3,), (2, 3), (2, 3), (1, 2, 3), (0, 1, 2, 3)]):
         for net in (engine.model, plain.model):
             freeze(net, trained)
@@ -69,16 +70,14 @@ def test_a_core_is_exchanged_before_the_step_has_a_gradient(row: dict[str, Any])
     engine.close()
 
 
-def test_a_step_is_taken_though_the_decided_ratio_cannot_be_built() -> None:
-    engine, plain, faults = pair({"zero_stage": 1, "offload_optimizer": "cpu", "offload_ratio": "auto"}, (3,))
-    share = engine._policies.share
-
-    def decide(*_: object) -> bool:
-        share.value = 0.5
+def test_a_step_is_taken_though_the_decided_ratio_cannot_be_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    def decide(ratio: MeasuredRatio, *_: object) -> bool:
+        ratio.value = 0.5
         return True
 
-    share.decide = decide  # type: ignore[method-assign]
-    exchanged = watch_rebuilds(engine, faults)
+    monkeypatch.setattr(MeasuredRatio, "decide", decide)
+    row = {"zero_stage": 1, "offload_optimizer": "cpu", "offload_ratio": "auto"}
+    engine, plain, faults, exchanged = watched_pair(row, (3,))
     faults.at = 2
     step(engine, plain, 0)
     loss = engine.model(batch(1)).square().mean()
@@ -98,7 +97,7 @@ def test_a_step_is_taken_though_the_decided_ratio_cannot_be_built() -> None:
 
 @some_rows
 def test_a_context_stays_open_across_a_rebuild(row: dict[str, Any]) -> None:
-    engine, plain, _ = pair(row, (3,))
+    engine, plain, *_ = watched_pair(row, (3,))
     with engine.gathered(engine.model):
         for net in (engine.model, plain.model):
             freeze(net, (0, 3))

@@ -1,5 +1,6 @@
 """Runs in the pool's ranks: how much is ahead before backward ends, where collectives are done at once."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
@@ -13,22 +14,36 @@ from zbench.spec.engine import EngineSpec
 
 
 class Instant:
-    """Collectives whose reductions are complete when they are launched."""
+    """Collectives whose reductions are complete when they are launched; `waited`: for each launched one,
+    whether somebody has waited for it.
+    """
 
     def __init__(self, inner: Collectives) -> None:
-        self._inner = inner
+        self._inner, self.waited = inner, list[bool]()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
         self._inner.reduce_scatter(send, out, tag).wait()
-        return Done()
+        self.waited.append(False)
+        return Complete(self.waited, len(self.waited) - 1)
+
+
+@dataclass
+class Complete(Done):
+    """The reduction number `number`."""
+
+    waited: list[bool]
+    number: int
+
+    def wait(self) -> None:
+        self.waited[self.number] = True
 
 
 def left_for_later(group: dist.ProcessGroup, schedule: str) -> tuple[int, int]:
-    """Return how many buckets had been launched and not landed, and subgroups ahead, before the first layer's
-    gradients came.
+    """Return how many reductions were launched and not waited for, and how many subgroups were ahead, before
+    the first layer's gradients came.
     """
     model = layers()
     spec = {
@@ -37,13 +52,19 @@ def left_for_later(group: dist.ProcessGroup, schedule: str) -> tuple[int, int]:
         "offload_schedule": schedule,
         "reduce_bucket_size": 4096,
     }
-    instruments = Instruments(wrap_collectives=Instant)  # type: ignore[arg-type]
+    instant: list[Instant] = []
+
+    def wrap(inner: Collectives) -> Any:
+        instant.append(Instant(inner))
+        return instant[0]
+
+    instruments = Instruments(wrap_collectives=wrap)
     engine = build_engine(model, EngineSpec.model_validate(spec), group, instruments=instruments)
     seen: list[tuple[int, int]] = []
 
     def look() -> None:
-        ahead = len(schedule_of(engine)._ahead) if schedule == "speculative" else 0
-        seen.append((len(engine._core.gradients.reducer._running), ahead))  # type: ignore[attr-defined]
+        ahead = len(schedule_of(engine).ahead) if schedule == "speculative" else 0
+        seen.append((instant[0].waited.count(False), ahead))
 
     model.between = {1: when_backward_passes(look)}
     engine.backward(loss(model))

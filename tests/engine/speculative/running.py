@@ -92,9 +92,8 @@ def engine(model: nn.Module, **changes: Any) -> Iterator[Engine]:
 
 def schedule_of(built: Engine) -> Speculative:
     """Return the engine's schedule."""
-    found = built._core.schedule
-    assert isinstance(found, Speculative)
-    return found
+    assert isinstance(built.schedule, Speculative)
+    return built.schedule
 
 
 def bits(built: Engine) -> dict[str, Tensor]:

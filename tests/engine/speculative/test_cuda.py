@@ -66,7 +66,7 @@ def test_bits_and_memory(stage: int, dtype: str, rollback: str, ratio: float) ->
 def test_what_copies_touch_on_the_host_is_page_locked(ratio: float) -> None:
     model = on_gpu()
     with engine(model, dtype="bfloat16", offload_ratio=ratio) as e:
-        optimizer = e._core.optimizer
+        optimizer = e.checked_state().optimizer
         buffers = [optimizer.gradients, *optimizer.moments.buffers]
         flats = [flat for buffer in buffers for flat in buffer.flats]
         flats += [flat for masters in optimizer.masters for flat in masters.flats]
@@ -90,9 +90,9 @@ def test_an_update_begins_behind_its_copy_while_the_compute_stream_is_busy() -> 
 
         def keep_busy() -> None:
             torch.cuda._sleep(2_000_000_000)  # about a second
-            pending = worker._pending[0]
+            pending = worker.pending[0]
             deadline = time.monotonic() + 30
-            while not worker._executor.done(pending.ticket):
+            while not worker.done(pending):
                 assert time.monotonic() < deadline, "the update waits for the compute stream"
                 time.sleep(0.001)
             overlapped.append(not torch.cuda.current_stream().query())

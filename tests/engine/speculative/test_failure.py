@@ -21,8 +21,10 @@ from tests.engine.speculative.running import (
     when_backward_passes,
 )
 from zbench._native import UpdateFailed, UpdateTimeout
+from zbench.engine import Engine
 from zbench.engine.policies import uninterrupted
 from zbench.engine.protocols import Work
+from zbench.engine.speculative.updates import Update
 
 
 class Arrival:
@@ -41,12 +43,18 @@ class Arrival:
         return self.arrived.is_set()
 
 
-def slow_bucket(built: Any, index: int, arrival: Work) -> None:
-    """Let bucket `index` wait for `arrival` before it is updated."""
+def slow_bucket(built: Engine, index: int, arrival: Work) -> None:
+    """Let the next update of each subgroup of bucket `index` wait for `arrival`."""
     scheduled = schedule_of(built)
-    built._core.gradients.reducer.on_reduced = lambda bucket, was: scheduled.reduced(
-        bucket, arrival if bucket.index == index else was
-    )
+    slow = {subgroup.index for subgroup in scheduled.subgroups[index]}
+    submit = scheduled.worker.submit
+
+    def submitted(update: Update, scale: float, was: Work | None = None) -> None:
+        waits = update.subgroup in slow
+        slow.discard(update.subgroup)
+        submit(update, scale, arrival if waits else was)
+
+    scheduled.worker.submit = submitted  # type: ignore[method-assign]
 
 
 def expected(steps: int) -> dict[str, Any]:
@@ -66,9 +74,9 @@ def test_an_update_waits_for_its_gradients_to_arrive() -> None:
         slow_bucket(e, 2, arrival)
         e.backward(loss(model))
         scheduled = schedule_of(e)
-        last = [p for p in scheduled.worker._pending if not p.arrived]
+        last = [p for p in scheduled.worker.pending if not p.arrived]
         assert len(last) == 1
-        assert not scheduled.worker._executor.done(last[0].ticket)
+        assert not scheduled.worker.done(last[0])
         arrival.arrived.set()
         e.step()
         assert_same(bits(e), expected(1))
@@ -78,7 +86,7 @@ def test_a_worker_that_is_stuck_is_reported_with_its_place() -> None:
     with after_a_step() as (model, e, before):
         arrival = Arrival()
         slow_bucket(e, 2, arrival)
-        schedule_of(e).worker._patience = lambda elements: 0.1
+        schedule_of(e).worker.patience = lambda elements: 0.1
         e.backward(loss(model, 1))
         with pytest.raises(
             UpdateTimeout,
@@ -110,7 +118,7 @@ def test_ctrl_c_in_backward_settles_everything() -> None:
         model.between[1] = when_backward_passes(lambda: os.kill(os.getpid(), signal.SIGINT))
         with pytest.raises(KeyboardInterrupt):
             e.backward(loss(model, 1))
-        assert not schedule_of(e).worker._pending
+        assert not schedule_of(e).worker.pending
         assert_same(before, bits(e))
         model.between.clear()
         e.backward(loss(model, 1))
@@ -170,7 +178,7 @@ def test_close_says_what_never_arrived() -> None:
     with engine(model) as e:
         arrival = Arrival()
         slow_bucket(e, 1, arrival)
-        schedule_of(e).worker._patience = lambda elements: 0.1
+        schedule_of(e).worker.patience = lambda elements: 0.1
         e.backward(loss(model))
         with pytest.raises(UpdateTimeout, match="have not arrived"):
             e.close()

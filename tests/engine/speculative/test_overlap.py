@@ -15,15 +15,14 @@ def test_subgroups_are_updated_before_backward_ends_with_clipping_configured() -
     """Backward stops before its last layer until two subgroups have been updated, so it must be under it."""
     model = layers()
     with engine(model, gradient_clipping=1.0) as e:
-        scheduled = schedule_of(e)
-        executor = scheduled.worker._executor
+        worker = schedule_of(e).worker
         passed: list[int] = []
 
         def wait_for_two() -> None:
-            pending = list(scheduled.worker._pending)
+            pending = list(worker.pending)
             assert len(pending) >= 2, "nothing was submitted under backward"
             deadline = time.monotonic() + 30
-            while not all(executor.done(p.ticket) for p in pending[:2]):
+            while not all(map(worker.done, pending[:2])):
                 assert time.monotonic() < deadline, "updates wait for the end of backward"
                 time.sleep(0.001)
             passed.append(time.monotonic_ns())
@@ -32,7 +31,7 @@ def test_subgroups_are_updated_before_backward_ends_with_clipping_configured() -
         e.backward(loss(model))
         ended = time.monotonic_ns()
         e.step()
-        early = [i for i in scheduled.worker.timeline if i.end_ns < passed[0]]
+        early = [i for i in worker.timeline if i.end_ns < passed[0]]
         assert len({i.subgroup for i in early}) >= 2
         assert all(i.start_ns < ended for i in early)
 
@@ -46,7 +45,7 @@ def test_only_the_last_backward_updates(mode: str, stage: int) -> None:
         scheduled = schedule_of(e)
         for k in range(3):
             e.backward(loss(model, k), last=k == 2 if marks else None)
-            assert bool(scheduled._ahead) == (k == 2)
+            assert bool(scheduled.ahead) == (k == 2)
         assert not e.step().rolled_back
 
 
@@ -54,7 +53,7 @@ def test_unmanaged_updates_at_step() -> None:
     model = layers()
     with engine(model, accumulation_mode="unmanaged") as e:
         e.backward(loss(model))
-        assert not schedule_of(e)._ahead
+        assert not schedule_of(e).ahead
         assert not e.step().rolled_back
         assert len(schedule_of(e).worker.timeline) == 5
 
@@ -80,7 +79,7 @@ def test_what_is_frozen_between_steps_is_not_waited_for(stage: int, mode: str) -
     marks = {"last": True} if mode == "multi_backward" else {}
     with engine(model, zero_stage=stage, accumulation_mode=mode, reduce_bucket_size=5000) as e:
         scheduled = schedule_of(e)
-        model.between[1] = when_backward_passes(lambda: counts.append(len(scheduled._ahead)))
+        model.between[1] = when_backward_passes(lambda: counts.append(len(scheduled.ahead)))
         for step, frozen in enumerate((False, True, False)):
             for parameter in (model.layers[3].weight, model.layers[2].bias):
                 parameter.requires_grad_(not frozen)
@@ -100,7 +99,7 @@ def test_what_is_unfrozen_between_steps_is_updated_ahead(stage: int) -> None:
         for step in range(2):
             model.layers[3].weight.requires_grad_(step == 1)
             e.backward(loss(model, step))
-            counts.append({s.parameter for u in schedule_of(e)._ahead.values() for s in u.segments})
+            counts.append({s.parameter for u in schedule_of(e).ahead.values() for s in u.segments})
             assert not e.step().rolled_back
     assert [len(parameters) for parameters in counts] == [7, 8]
 

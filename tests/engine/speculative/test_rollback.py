@@ -79,7 +79,7 @@ def test_an_overflow_leaves_every_bit_as_it_was(name: str, stage: int, how: str)
     ):
         scheduled = schedule_of(e)
         e.backward(poisoned(model, HOSTILE[name]))
-        assert scheduled._ahead, "nothing had been updated ahead"
+        assert scheduled.ahead, "nothing had been updated ahead"
         info = e.step()
         assert info.skipped
         assert info.rolled_back

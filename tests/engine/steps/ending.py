@@ -39,7 +39,7 @@ def dropped(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[bool, bool]
     """An engine is dropped without close; whether its core goes, and a new engine trains the model."""
     net = model()
     engine = engine_of(group, net, spec)
-    core = weakref.ref(engine._core.optimizer)
+    core = weakref.ref(engine.checked_state().optimizer)
     values = engine.full_parameters()
     del engine
     gc.collect()
@@ -69,8 +69,9 @@ def interrupted(group: dist.ProcessGroup, spec: dict[str, Any], where: str) -> t
             engine.backward(out.square().mean())
         else:
             engine.backward(out.square().mean())
-            gather = engine._core.parameters.settle
-            engine._core.parameters.settle = lambda: (kill(), gather())  # type: ignore[method-assign]
+            parameters = engine.checked_state().parameters
+            gather = parameters.settle
+            parameters.settle = lambda: (kill(), gather())  # type: ignore[func-returns-value, method-assign]
             engine.step()
         said = "nothing"
     except KeyboardInterrupt:
@@ -92,7 +93,7 @@ def broken_off(group: dist.ProcessGroup, spec: dict[str, Any]) -> list[str]:
     def fail() -> None:
         raise MemoryError("in the middle")
 
-    engine._core.parameters.settle = fail  # type: ignore[method-assign]
+    engine.checked_state().parameters.settle = fail  # type: ignore[method-assign]
     said = [heard(engine.step), heard(engine.step), heard(lambda: engine.backward(torch.ones(())))]
     engine.close()
     return said

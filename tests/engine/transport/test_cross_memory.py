@@ -75,12 +75,9 @@ def test_a_reduction_needs_little_whatever_its_length_and_keeps_nothing(
 def test_a_rank_that_dies_is_an_error_to_those_who_wait_for_it() -> None:
     pool = RankPool(3)
     try:
-        pool._start()
-        for pipe in pool._pipes:
-            pipe.send((3, CASES + "outlive", (1,), {}))
+        pool.begin(3, CASES + "outlive", 1)
         for rank in (0, 2):
-            assert pool._pipes[rank].poll(60), "a survivor waits for ever"
-            right, heard = pool._pipes[rank].recv()
+            right, heard = pool.answer(rank, 60)
             assert right, heard
             assert any(words in heard for words in ("rank 1 has gone", "reset", "Broken pipe")), heard
     finally:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -35,10 +36,10 @@ def test_strangers_are_ignored(message: bytes) -> None:
         pids = [os.getpid(), os.getpid()]
         high.connect([low.name, high.name], pids)
         low.accept(pids)
-        for channel in (low.channels[0], high.channels[0]):
-            (peer,) = channel._peers.values()
-            peer.send(b"x" * 24)
-        assert low.channels[0]._peers[1].recv(24) == b"x" * 24
+        with ThreadPoolExecutor(1) as other:
+            heard = other.submit(high.channels[0].exchange, (1, 2, 4))
+            assert low.channels[0].exchange((1, 2, 3)) == [(1, 2, 3), (1, 2, 4)]
+            assert heard.result() == [(1, 2, 3), (1, 2, 4)]
         assert stranger.poll() is None
     finally:
         stranger.kill()

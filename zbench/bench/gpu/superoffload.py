@@ -62,7 +62,7 @@ def trace(setup: Setup, file: Path) -> tuple[float, float]:
             end = time.monotonic_ns()
             engine.step()
             setup.finish()
-        schedule = engine._core.schedule
+        schedule = engine.schedule
         assert isinstance(schedule, Speculative)
         updates = list(schedule.worker.timeline)
     finally:

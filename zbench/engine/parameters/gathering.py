@@ -25,7 +25,8 @@ _LONGEST = 64  # uses of a group in one recorded order, on average: nothing that
 
 class Gatherer:
     """Gathers groups for use and releases them. Up to `window` elements of the groups that are expected next
-    are gathered ahead, or kept. `adopt` replaces the stores by others with the same parameters.
+    are gathered ahead, or kept. `adopt` replaces the stores by others with the same parameters. `orders`: the
+    order of use in the last region of each outermost caller, with and without gradients.
     """
 
     def __init__(self, *, window: int) -> None:
@@ -71,7 +72,7 @@ class Gatherer:
             for m in group.members
         }
         self._longest = _LONGEST * len(self.groups)
-        self._traces: dict[tuple[int, bool], GatherOrder] = {}
+        self.orders: dict[tuple[int, bool], GatherOrder] = {}
         self._trace = GatherOrder()
         self._region_end.clear()
         for group in self.groups_of(exposed):
@@ -94,7 +95,7 @@ class Gatherer:
             hooks.__enter__()
             self._pushed.append((self.depth, hooks))
         if self.depth == 1:
-            self._trace = self._traces.setdefault((caller, torch.is_grad_enabled()), GatherOrder())
+            self._trace = self.orders.setdefault((caller, torch.is_grad_enabled()), GatherOrder())
             self._trace.restart()
 
     def _packs(self) -> bool:

@@ -45,7 +45,7 @@ class StepAssumptions:
 
 class Speculative(Schedule):
     """Updates before the step is certain. `subgroups[b]`: those of bucket b; `late`: indices of those updated
-    after it.
+    after it; `ahead`: subgroup index -> its update in this step, submitted during backward.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Speculative(Schedule):
         self.updates, self.worker, self.parameters, self.backend = updates, worker, parameters, backend
         self.subgroups, self.late, self.assumptions = subgroups, late, assumptions
         self._all = sorted((g for of in subgroups for g in of), key=lambda g: g.segments[0].local)
-        self._ahead: dict[int, Update] = {}
+        self.ahead: dict[int, Update] = {}
         self._scale = 1.0  # of what runs ahead
         self._prepared: tuple[float, Sequence[bool]] = 1.0, ()
         self._valid: list[Update] = []  # updates that a commit is to take over
@@ -72,7 +72,7 @@ class Speculative(Schedule):
         self.updates.optimizer.release()
 
     def reduced(self, bucket: Bucket, arrival: Work | None) -> None:
-        if not self._ahead:
+        if not self.ahead:
             self._scale = self.assumptions.scale()
             self.worker.timeline = []
         there = self.assumptions.contributed()
@@ -83,7 +83,7 @@ class Speculative(Schedule):
             if not all(there[s.parameter] for s in segments):
                 segments = tuple(s for s in segments if there[s.parameter])
             if segments:
-                self._ahead[subgroup.index] = self._submit(subgroup, segments, self._scale, arrival)
+                self.ahead[subgroup.index] = self._submit(subgroup, segments, self._scale, arrival)
 
     def square_sums(self) -> Tensor:
         """Return the chunk sums of this rank's gradients, [shard.length / NORM_CHUNK] float64."""
@@ -102,7 +102,7 @@ class Speculative(Schedule):
     def prepare(self, scale: float, active: Sequence[bool]) -> bool:
         self._collect()
         guessed = _single(scale) == _single(self._scale)
-        wrong = {k for k, update in self._ahead.items() if not guessed or not self.updates.current(update)}
+        wrong = {k for k, update in self.ahead.items() if not guessed or not self.updates.current(update)}
         self._valid = []
         try:
             for subgroup in self._all:
@@ -121,7 +121,7 @@ class Speculative(Schedule):
         scale, active = self._prepared
         self.updates.optimizer.release()
         self.updates.commit(self._valid)
-        self._ahead.clear()
+        self.ahead.clear()
         for subgroup in self._all:
             there = [s for s in subgroup.segments if active[s.parameter]]
             if there and subgroup.index in self.late:
@@ -130,9 +130,9 @@ class Speculative(Schedule):
         self.updates.optimizer.commit(active)
 
     def drop(self) -> bool:
-        dropped = bool(self._ahead)
+        dropped = bool(self.ahead)
         self.worker.drop()
-        self._ahead.clear()
+        self.ahead.clear()
         return dropped
 
     def state_changed(self) -> None:
@@ -170,7 +170,7 @@ class Speculative(Schedule):
 
     def _missing(self) -> Iterator[Segment]:
         for subgroup in self._all:
-            ahead = self._ahead.get(subgroup.index)
+            ahead = self.ahead.get(subgroup.index)
             if ahead is None:
                 yield from subgroup.segments
             elif len(ahead.segments) != len(subgroup.segments):
@@ -179,7 +179,7 @@ class Speculative(Schedule):
 
     def _complete(self, subgroup: Subgroup, scale: float, active: Sequence[bool], *, again: bool) -> None:
         """Write a subgroup's new values to where a commit takes them from."""
-        ahead = None if again else self._ahead.get(subgroup.index)
+        ahead = None if again else self.ahead.get(subgroup.index)
         if ahead is not None:
             self._valid.append(ahead)
             if len(ahead.segments) == len(subgroup.segments):

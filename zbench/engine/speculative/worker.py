@@ -25,7 +25,9 @@ class Interval:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pending:
+class PendingUpdate:
+    """An update that was submitted. gate: opens when its gradients have arrived; None if they were there."""
+
     ticket: int
     update: Update
     scale: float
@@ -33,6 +35,7 @@ class _Pending:
 
     @property
     def arrived(self) -> bool:
+        """Whether its gradients are there, so that it may run."""
         return self.gate is None or self.gate.outcome() == ""
 
 
@@ -45,7 +48,11 @@ def patience(elements: int) -> float:
 
 
 class UpdateWorker:
-    """Runs updates in order of submission. describe: names a subgroup in messages."""
+    """Runs updates in order of submission; `pending`: those that nobody has waited for yet.
+
+    describe: names a subgroup in messages. patience: the seconds after which an update of so many elements
+    counts as stuck.
+    """
 
     def __init__(
         self,
@@ -55,8 +62,8 @@ class UpdateWorker:
         patience: Callable[[int], float] = patience,
     ) -> None:
         self._executor = _native.Executor(threads, list(affinity))
-        self._describe, self._patience = describe, patience
-        self._pending: list[_Pending] = []
+        self._describe, self.patience = describe, patience
+        self.pending: list[PendingUpdate] = []
         self._arrivals: WorkerThread | None = None
         self.timeline: list[Interval] = []
         """When the updates of the latest step ran, those of a replay included."""
@@ -71,7 +78,11 @@ class UpdateWorker:
             self._arrivals = self._arrivals or WorkerThread("arrivals")
             self._arrivals.submit(partial(_open_after, arrival, gate))
         ticket = self._executor.submit(update.plan, scale, gate)
-        self._pending.append(_Pending(ticket, update, scale, gate))
+        self.pending.append(PendingUpdate(ticket, update, scale, gate))
+
+    def done(self, update: PendingUpdate) -> bool:
+        """Return whether a pending update has ended, so that `collect` would not wait for it."""
+        return self._executor.done(update.ticket)
 
     def collect(self) -> None:
         """Return when every update is done; the calling thread takes updates from the end of the queue.
@@ -79,7 +90,7 @@ class UpdateWorker:
         UpdateFailed and UpdateTimeout say which update failed, and where it was. After them, as after an
         interrupt, `drop` must be called.
         """
-        pending = self._pending
+        pending = self.pending
         while pending and pending[-1].arrived and self._executor.cancel(pending[-1].ticket):
             self._run_here(pending[-1])
             pending.pop()
@@ -88,12 +99,12 @@ class UpdateWorker:
 
     def drop(self) -> None:
         """Discard every update; return when none runs. What they wrote is invalid."""
-        for waited in self._pending:
+        for waited in self.pending:
             with suppress(ValueError):  # an interrupt came just after it was forgotten
                 self._executor.cancel(waited.ticket)
-        while self._pending:
+        while self.pending:
             with suppress(UpdateFailed):
-                self._wait(self._pending[0])
+                self._wait(self.pending[0])
 
     def close(self) -> None:
         """End every thread; updates that have not begun are never run. May be called again.
@@ -101,13 +112,13 @@ class UpdateWorker:
         UpdateTimeout if what they wait for does not come.
         """
         self._executor.close()
-        self._pending.clear()
+        self.pending.clear()
         if self._arrivals is not None:
-            if not self._arrivals.close(self._patience(0)):
+            if not self._arrivals.close(self.patience(0)):
                 raise UpdateTimeout("gradients that were on their way to the host have not arrived")
             self._arrivals = None
 
-    def _run_here(self, taken: _Pending) -> None:
+    def _run_here(self, taken: PendingUpdate) -> None:
         with suppress(UpdateFailed):
             self._executor.wait(taken.ticket, 0.0)  # it was cancelled: the executor forgets it
         assert taken.update.plan is not None
@@ -115,15 +126,15 @@ class UpdateWorker:
         taken.update.plan.run(taken.scale, torch.get_num_threads())
         self.timeline.append(Interval(taken.update.subgroup, begin, time.monotonic_ns()))
 
-    def _wait(self, waited: _Pending) -> None:
+    def _wait(self, waited: PendingUpdate) -> None:
         try:
-            start, end, _ = self._executor.wait(waited.ticket, self._patience(waited.update.elements))
+            start, end, _ = self._executor.wait(waited.ticket, self.patience(waited.update.elements))
         except UpdateTimeout as error:
             raise UpdateTimeout(f"{self._describe(waited.update.subgroup)}: {error}") from None
         except (UpdateFailed, ValueError) as error:
-            self._pending.remove(waited)
+            self.pending.remove(waited)
             raise UpdateFailed(f"{self._describe(waited.update.subgroup)}: {error}") from None
-        self._pending.remove(waited)
+        self.pending.remove(waited)
         self.timeline.append(Interval(waited.update.subgroup, start, end))
 
 

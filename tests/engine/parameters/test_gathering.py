@@ -1,0 +1,145 @@
+"""What a gatherer records of the order in which groups are used, and what it gathers ahead of it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+
+from tests.engine.gradients.worlds import CPU, SIZES, param_infos
+from zbench.engine.memory.kinds import DeviceMemory
+from zbench.engine.parameters.gather_order import GatherOrder
+from zbench.engine.parameters.gathering import Gatherer
+from zbench.engine.parameters.replicated import ParamInfo, write_segments
+from zbench.engine.parameters.sharded import ShardedGroup, ShardedParameters
+from zbench.engine.partition import GatherGroup, plan_layout
+from zbench.engine.shard_layout import ShardedLayout
+from zbench.engine.transport.single import SingleProcessCollectives
+
+
+def gatherer_of(window: int) -> tuple[Gatherer, list[ParamInfo]]:
+    """Return a gatherer over one group for each parameter, in a world of one rank; none is whole."""
+    groups = [GatherGroup((k,)) for k in reversed(range(len(SIZES)))]
+    layout = plan_layout(SIZES, groups, shards=1, block_size=512, bucket_size=1024)
+    shard, comm = ShardedLayout(layout, 0), SingleProcessCollectives()
+    store = ShardedParameters(shard, [torch.float32], CPU, DeviceMemory(CPU), comm, resident=frozenset())
+    infos = param_infos()
+    write_segments(shard, infos, lambda t: torch.ones(SIZES[t.index]), store.owned)
+    store.expect(infos, whole=())
+    store.adopt(infos)
+    store.settle()
+    gatherer = Gatherer(window=window)
+    gatherer.adopt([store])
+    return gatherer, infos
+
+
+@contextmanager
+def region(gatherer: Gatherer, caller: int) -> Iterator[None]:
+    """An outermost call of module number `caller`."""
+    gatherer.enter(caller)
+    try:
+        yield
+    finally:
+        gatherer.leave()
+
+
+def run(gatherer: Gatherer, info: ParamInfo) -> ShardedGroup:
+    """Run a module that owns this parameter; return its group."""
+    groups = gatherer.groups_of([info.parameter])
+    gatherer.begin_use(groups)
+    gatherer.end_use(groups)
+    return groups[0]
+
+
+def recorded(gatherer: Gatherer) -> int:
+    return sum(len(order.order) for order in gatherer.orders.values())
+
+
+@pytest.fixture(autouse=True)
+def _no_grad() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def test_what_is_recorded_of_a_region_that_does_not_end_stays_bounded() -> None:
+    gatherer, infos = gatherer_of(window=0)
+    with region(gatherer, 0):
+        counts = []
+        for _ in range(3):
+            for _ in range(100):
+                for info in infos:
+                    run(gatherer, info)
+            counts.append(recorded(gatherer))
+    assert 0 < counts[0] < 300
+    assert counts == [counts[0]] * 3
+
+
+def test_each_outermost_call_begins_its_order_again() -> None:
+    """Of modules that are called as roots many times, and weights that are read outside of every call."""
+    gatherer, infos = gatherer_of(window=0)
+    for _ in range(50):
+        for caller in (1, 2):
+            with region(gatherer, caller):
+                run(gatherer, infos[caller])
+        gatherer.touch(infos[0].parameter)
+        infos[0].parameter.sum()
+    assert recorded(gatherer) == 2
+
+
+def test_what_was_used_next_in_the_last_region_is_gathered_ahead() -> None:
+    gatherer, infos = gatherer_of(window=0)
+    gatherer.window = gatherer.groups_of([infos[1].parameter])[0].numel  # room for one
+    for number in range(2):
+        with region(gatherer, 0):
+            run(gatherer, infos[0])
+            whole = [g.full is not None for info in infos for g in gatherer.groups_of([info.parameter])]
+            assert whole == [False, number == 1, False]
+            for info in infos[1:]:
+                run(gatherer, info)
+
+
+class StandIn:
+    """A group of which only the size counts."""
+
+    numel = 10
+
+
+def stand_ins(count: int) -> list[Any]:
+    return [StandIn() for _ in range(count)]
+
+
+def test_an_order_is_predicted_up_to_so_many_elements() -> None:
+    order, groups = GatherOrder(), stand_ins(4)
+    for group in groups:
+        order.record(group, 100)
+    assert order.ahead(100) == []
+    order.restart()
+    order.record(groups[0], 100)
+    assert [groups.index(g) for g in order.ahead(25)] == [1, 2]
+    assert order.ahead(9) == []
+
+
+def test_a_group_that_comes_again_counts_once() -> None:
+    order, groups = GatherOrder(), stand_ins(2)
+    for k in (0, 1, 0, 1):
+        order.record(groups[k], 100)
+    order.restart()
+    assert len(order.ahead(20)) == 4
+
+
+def test_from_the_first_other_use_the_order_is_recorded_again() -> None:
+    order, (a, b, c) = GatherOrder(), stand_ins(3)
+    for group in (a, b, c):
+        order.record(group, 100)
+    order.restart()
+    for group in (a, c):
+        order.record(group, 100)
+    assert order.order == [a, c]
+
+
+def test_no_more_than_the_longest_order_is_recorded() -> None:
+    order, groups = GatherOrder(), stand_ins(5)
+    for group in groups:
+        order.record(group, 3)
+    assert order.order == groups[:3]
