@@ -12,7 +12,7 @@ from zbench.engine import build_engine
 from zbench.spec.engine import EngineSpec
 
 
-def train(
+def engine_trajectory(
     group: dist.ProcessGroup,
     model_name: str,
     spec: dict[str, Any],

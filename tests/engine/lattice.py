@@ -119,7 +119,7 @@ def check(
     expected = reference(model, world_size, backwards, repr(options), change, steps)
     results = ranks.run(
         world_size,
-        "tests.engine.cases:train",
+        "tests.engine.cases:engine_trajectory",
         model,
         spec,
         steps=steps,

@@ -21,7 +21,7 @@ def build(group: dist.ProcessGroup, model: str, spec: Mapping[str, Any]) -> Engi
     return build_engine(models.make(model), EngineSpec.model_validate(dict(spec)), group)
 
 
-def train(engine: Engine, name: str, steps: range, rank: int) -> None:
+def take_steps(engine: Engine, name: str, steps: range, rank: int) -> None:
     """Take the steps of this range, with other hyperparameters in each."""
     for step in steps:
         changes.schedule(step % 4, engine.model, engine.param_groups)
@@ -42,20 +42,20 @@ def interrupted(
     """Save after 2 of 4 steps, both forms; resuming with every specification of `later` is as going on."""
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     engine = build(group, name, spec)
-    train(engine, name, range(2), rank)
+    take_steps(engine, name, range(2), rank)
     paths = [Path(folder) / f"{form}-{world}" for form in ("whole", "pieces")]
     for path in paths:
         save(engine, path, sharded=path.name.startswith("pieces"))
     saved = engine.state_dict()
-    train(engine, name, range(2, 4), rank)
+    take_steps(engine, name, range(2, 4), rank)
     expected = engine.state_dict()
     engine.close()
     for k, changed in enumerate(later):
         resumed = build(group, name, changed)
-        train(resumed, name, range(5, 6), rank)  # it has been somewhere else before
+        take_steps(resumed, name, range(5, 6), rank)  # it has been somewhere else before
         load(resumed, paths[k % 2])
         assert_same(resumed.state_dict(), saved, f"loaded into {changed}")
-        train(resumed, name, range(2, 4), rank)
+        take_steps(resumed, name, range(2, 4), rank)
         assert_same(resumed.state_dict(), expected, f"resumed with {changed}")
         resumed.close()
 
@@ -69,7 +69,7 @@ def elsewhere(group: dist.ProcessGroup, name: str, specs: list[dict[str, Any]], 
         load(engine, path)
         first = engine.state_dict()
         assert_same(first, loaded or first, f"{spec}")
-        train(engine, name, range(2, 4), dist.get_rank(group))
+        take_steps(engine, name, range(2, 4), dist.get_rank(group))
         last = engine.state_dict()
         assert_same(last, trained or last, f"{spec}")
         loaded, trained = first, last
@@ -82,7 +82,7 @@ def refused(group: dist.ProcessGroup, path: str, name: str, stage: int) -> tuple
     spec = {"zero_stage": stage, "reduce_bucket_size": 10**6 if name == "wide" else 900}
     rank = dist.get_rank(group)
     engine, undisturbed = (build(group, name, spec) for _ in range(2))
-    train(engine, name, range(1), rank)
+    take_steps(engine, name, range(1), rank)
     before = engine.state_dict()
     try:
         load(engine, path)
@@ -90,8 +90,8 @@ def refused(group: dist.ProcessGroup, path: str, name: str, stage: int) -> tuple
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
     unchanged = all(torch.equal(v, before[k]) for k, v in engine.state_dict().items())
-    train(engine, name, range(1, 2), rank)
-    train(undisturbed, name, range(2), rank)
+    take_steps(engine, name, range(1, 2), rank)
+    take_steps(undisturbed, name, range(2), rank)
     same = all(torch.equal(v, engine.state_dict()[k]) for k, v in undisturbed.state_dict().items())
     engine.close()
     undisturbed.close()

@@ -29,7 +29,7 @@ class Twice(nn.Module):
         return x @ self.weight @ self.weight
 
 
-def train(**spec: Any) -> None:
+def take_a_step_of_two_backwards(**spec: Any) -> None:
     engine = build_engine(nn.Sequential(Twice(), nn.Linear(8, 4)), EngineSpec.model_validate(spec))
     try:
         for _ in range(2):
@@ -62,14 +62,14 @@ def test_gradients_are_written_to_buckets_on_one_stream(
 
     monkeypatch.setattr(GradientStream, "behind", behind)
     monkeypatch.setattr(BucketBuffers, "write", seen)
-    train(**row, gradient_accumulation_steps=2)
+    take_a_step_of_two_backwards(**row, gradient_accumulation_steps=2)
     assert written == 2 * 3
 
 
 def test_weights_are_read_behind_their_gather_at_every_use(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Filled] = []
     monkeypatch.setattr(Filled, "read_here", lambda self: read.append(self))
-    train(zero_stage=3, param_persistence_threshold=0, gradient_accumulation_steps=2)
+    take_a_step_of_two_backwards(zero_stage=3, param_persistence_threshold=0, gradient_accumulation_steps=2)
     assert len(read) >= 2 * 2, "each forward reads the weight twice"
 
 

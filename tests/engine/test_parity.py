@@ -82,7 +82,12 @@ def test_upstreams_scenario_four_backwards_with_and_without_offload(ranks: RankP
     }
     runs = [
         ranks.run(
-            2, "tests.engine.cases:train", "mlp", spec | {"offload_optimizer": o}, steps=5, backwards=4
+            2,
+            "tests.engine.cases:engine_trajectory",
+            "mlp",
+            spec | {"offload_optimizer": o},
+            steps=5,
+            backwards=4,
         )[0]
         for o in ("none", "cpu")
     ]

@@ -122,7 +122,7 @@ class Trained:
     launches: list[list[int]]
 
 
-def train(
+def train_recorded(
     group: dist.ProcessGroup,
     name: str,
     spec: dict[str, Any],
@@ -158,8 +158,8 @@ def train_both(group: dist.ProcessGroup, name: str, spec: dict[str, Any], **how:
     """Assert that compiled ZeRO-1 takes eager ZeRO-1's steps, launches its buckets in its order at the same
     backwards, and ends with its bits; return the compiled run.
     """
-    eager = train(group, name, spec, **how)
-    compiled = train(group, name, {**spec, "compile": "aot_eager"}, **how)
+    eager = train_recorded(group, name, spec, **how)
+    compiled = train_recorded(group, name, {**spec, "compile": "aot_eager"}, **how)
     assert compiled.infos == eager.infos
     assert compiled.launches == eager.launches
     for key, value in eager.parameters.items():
@@ -170,7 +170,7 @@ def train_both(group: dist.ProcessGroup, name: str, spec: dict[str, Any], **how:
 def train_side_by_side(group: dist.ProcessGroup, name: str) -> None:
     """Assert that two models, compiled by engines of their own and trained in turns, do not disturb each
     other: both end with the bits of the one that is trained alone."""
-    alone = train(group, name, {}).parameters
+    alone = train_recorded(group, name, {}).parameters
     pairs = []
     for _ in range(2):
         torch.manual_seed(3)
@@ -194,8 +194,8 @@ def train_with_inductor(
     group: dist.ProcessGroup, name: str, spec: dict[str, Any], *, steps: int = 3, backwards: int = 1
 ) -> None:
     """Assert the bits of plain inductor-compiled stage 0, and nearness to eager ZeRO-1."""
-    eager = train(group, name, spec, steps=steps, backwards=backwards).parameters
-    trained = train(group, name, {**spec, "compile": "inductor"}, steps=steps, backwards=backwards)
+    eager = train_recorded(group, name, spec, steps=steps, backwards=backwards).parameters
+    trained = train_recorded(group, name, {**spec, "compile": "inductor"}, steps=steps, backwards=backwards)
     model, batch = make(name)
     model.compile()
     engine = build_engine(

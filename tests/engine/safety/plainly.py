@@ -81,6 +81,13 @@ def step(engine: Engine, plain: Plain, number: int, loss: Loss = by_forward) -> 
     plain.step()
 
 
+def same_steps(engine: Engine, plain: Plain, *numbers: int, loss: Loss = by_forward) -> None:
+    """Take the same steps with both; then all parameters have the same bits."""
+    for number in numbers:
+        step(engine, plain, number, loss)
+    assert_same(engine.full_parameters(), plain.values())
+
+
 def assert_same(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     """Both have the same names and bits."""
     assert got.keys() == expected.keys()

@@ -82,8 +82,10 @@ def _engine(group: dist.ProcessGroup, spec: dict[str, Any]) -> Engine:
     return build_engine(Routed(), EngineSpec.model_validate(keys), group)
 
 
-def train(group: dist.ProcessGroup, way: str, spec: dict[str, Any], micros: int, how: str) -> list[str]:
-    """Train three steps; return the names whose parameters or moments differ from plain PyTorch's."""
+def differing_from_plain(
+    group: dist.ProcessGroup, way: str, spec: dict[str, Any], micros: int, how: str
+) -> list[str]:
+    """Take three steps; return the names whose parameters or moments differ from plain PyTorch's."""
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     plan = Options(divisor=micros, each_backward=True, max_norm=spec.get("gradient_clipping", 0.0))
     plain = PlainTrainer(Routed(), world_size=world, optimizer={"lr": 1e-3}, plan=plan)

@@ -10,7 +10,17 @@ from torch import Tensor, nn
 from tests.engine.plain import padded
 from tests.engine.ranks import RankPool
 from tests.engine.safety.faults import ALLOCATIONS, COLLECTIVES, Faults, build_watched
-from tests.engine.safety.plainly import SMALL, STAGES, Plain, assert_same, batch, build, row_id, step
+from tests.engine.safety.plainly import (
+    SMALL,
+    STAGES,
+    Plain,
+    assert_same,
+    batch,
+    build,
+    row_id,
+    same_steps,
+    step,
+)
 from zbench.engine import Engine, load, save
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
@@ -85,18 +95,12 @@ def add(engine: Engine, plain: Plain, names: Iterable[str], **keys: Any) -> None
     add_to_plain(plain, names, **keys)
 
 
-def train(engine: Engine, plain: Plain, *numbers: int) -> None:
-    for number in numbers:
-        step(engine, plain, number)
-        assert_same(engine.full_parameters(), plain.values())
-
-
 @each_row
 def test_a_module_added_between_steps_is_trained_in_its_group(row: dict[str, Any]) -> None:
     engine, plain = pair_with_adapter(row)
     add(engine, plain, names_of(engine, "adapter"), lr=5e-3, weight_decay=0.1)
     assert_same(engine.full_parameters(), plain.values())
-    train(engine, plain, 2, 3, 4)
+    same_steps(engine, plain, 2, 3, 4)
     assert engine.param_groups[-1]["lr"] == 5e-3
     engine.close()
 
@@ -110,7 +114,7 @@ def test_weights_and_biases_of_a_module_are_added_in_two_groups(row: dict[str, A
     with pytest.raises(UsageError, match=r"'adapter.down.bias' was added.*add_param_group"):
         engine.backward(engine.model(batch(2)).square().mean())
     add(engine, plain, rest, weight_decay=0.0)
-    train(engine, plain, 2, 3)
+    same_steps(engine, plain, 2, 3)
     engine.close()
 
 
@@ -120,10 +124,10 @@ def test_a_frozen_layer_is_unfrozen_into_a_group_of_its_own(row: dict[str, Any])
     for net in (engine.model, plain.model):
         net.first.requires_grad_(True)
     add(engine, plain, names_of(engine, "first"), lr=1e-4)
-    train(engine, plain, 2, 3)
+    same_steps(engine, plain, 2, 3)
     for groups in (engine.param_groups, plain.optimizer.param_groups):
         groups[-1]["lr"] = 2e-4
-    train(engine, plain, 4)
+    same_steps(engine, plain, 4)
     engine.close()
 
 
@@ -136,7 +140,7 @@ def test_a_schedule_goes_on_over_the_groups_that_were_added(row: dict[str, Any])
         for optimizer in (engine.optimizer, plain.optimizer)
     ]
     for number in range(2, 5):
-        train(engine, plain, number)
+        same_steps(engine, plain, number)
         for schedule in schedules:
             schedule.step()
     engine.close()
@@ -146,7 +150,7 @@ def test_a_schedule_goes_on_over_the_groups_that_were_added(row: dict[str, Any])
 def test_a_group_with_amsgrad_is_added_to_one_without(row: dict[str, Any]) -> None:
     engine, plain = pair_with_adapter(row)
     add(engine, plain, names_of(engine, "adapter"), amsgrad=True)
-    train(engine, plain, 2, 3)
+    same_steps(engine, plain, 2, 3)
     engine.close()
 
 
@@ -155,7 +159,7 @@ def test_a_compiled_model_gains_a_module() -> None:
     for net in (engine.model, plain.model):
         net.adapter = Adapter(6)
     add(engine, plain, names_of(engine, "adapter"), lr=5e-3)
-    train(engine, plain, 2, 3)
+    same_steps(engine, plain, 2, 3)
     engine.close()
 
 
@@ -163,14 +167,14 @@ def test_a_compiled_model_gains_a_module() -> None:
 def test_a_checkpoint_after_an_addition_resumes_with_all_moments(row: dict[str, Any], tmp_path: Any) -> None:
     engine, plain = pair_with_adapter(row)
     add(engine, plain, names_of(engine, "adapter"), lr=5e-3)
-    train(engine, plain, 2, 3)
+    same_steps(engine, plain, 2, 3)
     save(engine, tmp_path / "saved")
     engine.close()
     net = Net()
     net.adapter = Adapter(7)
     other = build(net, row, param_groups={"adapter.*": {"lr": 5e-3}})
     load(other, tmp_path / "saved")
-    train(other, plain, 4)
+    same_steps(other, plain, 4)
     other.close()
 
 
@@ -218,7 +222,7 @@ def test_a_mistake_is_refused_and_nothing_has_changed(
     for group, was in zip(engine.param_groups, before, strict=True):
         assert group.keys() == was.keys()
         assert [id(p) for p in group["params"]] == [id(p) for p in was["params"]]
-    train(engine, plain, 2, 3)
+    same_steps(engine, plain, 2, 3)
     engine.close()
 
 
@@ -231,7 +235,7 @@ def test_an_addition_inside_a_step_is_refused(row: dict[str, Any]) -> None:
     engine.step()
     plain.model(batch(2)).square().mean().backward()
     plain.step()
-    train(engine, plain, 3)
+    same_steps(engine, plain, 3)
     engine.close()
 
 
@@ -250,10 +254,10 @@ def test_an_addition_that_fails_anywhere_leaves_the_groups_as_they_were(row: dic
         except MemoryError:
             engine.model.adapter = nn.Identity()
             assert len(engine.param_groups) == 1
-            train(engine, plain, 1)
+            same_steps(engine, plain, 1)
     plain.model.adapter = Adapter(6)
     add_to_plain(plain, names_of(engine, "adapter"), lr=5e-3)
-    train(engine, plain, 2)
+    same_steps(engine, plain, 2)
     engine.close()
 
 

@@ -24,14 +24,14 @@ ROWS: list[dict[str, Any]] = [
 def test_experts_used_on_some_ranks_only_leave_the_bits_of_plain_pytorch(
     ranks: RankPool, row: dict[str, Any], world: int, micros: int
 ) -> None:
-    for differ in ranks.run(world, MODULE + "train", "memory", row, micros, ""):
+    for differ in ranks.run(world, MODULE + "differing_from_plain", "memory", row, micros, ""):
         assert differ == []
 
 
 @pytest.mark.parametrize("how", ["checkpointed", "twice"])
 @pytest.mark.parametrize("way", ["memory", "sockets"])
 def test_leaf_modules_that_are_checkpointed_or_called_again(ranks: RankPool, way: str, how: str) -> None:
-    for differ in ranks.run(2, MODULE + "train", way, {}, 2, how):
+    for differ in ranks.run(2, MODULE + "differing_from_plain", way, {}, 2, how):
         assert differ == []
 
 

@@ -18,6 +18,7 @@ from tests.engine.safety.plainly import (
     build,
     by_forward,
     row_id,
+    same_steps,
     step,
 )
 from zbench.engine import Engine
@@ -90,12 +91,6 @@ LOSSES = (by_forward, by_another_method, with_a_weight_read_before, with_a_weigh
 LOSSES += (with_a_weight_and_an_evaluation, by_a_functional_use)
 
 
-def train(engine: Engine, plain: Plain, loss: Loss = by_forward) -> None:
-    """Take the same three steps with both."""
-    for number in range(3):
-        step(engine, plain, number, loss)
-
-
 def pair(row: dict[str, Any], **keys: Any) -> tuple[Engine, Plain]:
     return build(Net(), row, **keys), Plain(Net())
 
@@ -104,8 +99,7 @@ def pair(row: dict[str, Any], **keys: Any) -> tuple[Engine, Plain]:
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda f: f.__name__)
 def test_a_loss_is_differentiated_however_it_is_computed(row: dict[str, Any], loss: Loss) -> None:
     engine, plain = pair(row)
-    train(engine, plain, loss)
-    assert_same(engine.full_parameters(), plain.values())
+    same_steps(engine, plain, 0, 1, 2, loss=loss)
     engine.close()
 
 
@@ -139,8 +133,7 @@ def test_a_loss_of_before_the_update_cannot_be_differentiated_after_it(row: dict
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         engine.backward(old)
     assert_same(engine.full_parameters(), before)
-    train(engine, plain)
-    assert_same(engine.full_parameters(), plain.values())
+    same_steps(engine, plain, 0, 1, 2)
     engine.close()
 
 
@@ -208,8 +201,7 @@ def test_an_interrupt_in_forward_leaves_nothing_behind(row: dict[str, Any]) -> N
         engine.model(batch(0))
     assert torch._C._autograd._top_saved_tensors_default_hooks(False) is None
     engine.model.again.inner = whole  # type: ignore[union-attr]
-    train(engine, plain)
-    assert_same(engine.full_parameters(), plain.values())
+    same_steps(engine, plain, 0, 1, 2)
     engine.close()
 
 
@@ -237,8 +229,7 @@ def test_a_module_added_after_build_is_refused_by_name(row: dict[str, Any]) -> N
     with pytest.raises(UsageError, match=r"'added.weight' was added.*add_param_group"):
         engine.backward(by_forward(engine.model, batch(0)))  # type: ignore[arg-type]
     del engine.model.added
-    train(engine, plain)
-    assert_same(engine.full_parameters(), plain.values())
+    same_steps(engine, plain, 0, 1, 2)
     engine.close()
 
 
@@ -255,7 +246,6 @@ def test_a_model_is_copied_whole_or_refuses(row: dict[str, Any]) -> None:
     assert all(type(p) is nn.Parameter for p in copy.parameters())
     assert torch.equal(copy(batch(1)), plain.model(batch(1)))
     copy(batch(1)).sum().backward()
-    train(engine, plain)
-    assert_same(engine.full_parameters(), plain.values())
+    same_steps(engine, plain, 0, 1, 2)
     engine.close()
     assert copy.first.weight.grad is not None

@@ -82,7 +82,7 @@ def _matches(name: str, pattern: str) -> bool:
     return pattern.strip("*") in name
 
 
-def train(
+def train_under(
     group: dist.ProcessGroup | None, case: Case, schedule: str
 ) -> tuple[dict[str, Tensor], list[StepInfo]]:
     """Return the whole state after a run, and what each step was.
@@ -113,7 +113,7 @@ def train(
 def compare(group: dist.ProcessGroup, case: Case) -> Counter[str]:
     """Assert that no offload, after_backward and speculative leave the same bits; count what happened."""
     (none, _), (after, _), (state, infos) = (
-        train(group, case, schedule) for schedule in ("none", "after_backward", "speculative")
+        train_under(group, case, schedule) for schedule in ("none", "after_backward", "speculative")
     )
     for other, label in ((after, "after_backward"), (none, "no offload")):
         differing = [k for k in state if not same(state[k], other[k])]

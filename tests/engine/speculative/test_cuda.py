@@ -36,7 +36,7 @@ def loss(model: Layers, step: int) -> Tensor:
     return model(x.to(model.layers[0].weight.dtype)).float().square().mean()
 
 
-def train(**options: Any) -> tuple[dict[str, Tensor], dict[str, int]]:
+def five_steps(**options: Any) -> tuple[dict[str, Tensor], dict[str, int]]:
     model = on_gpu()
     with engine(model, **options) as e:
         for step in range(5):
@@ -52,9 +52,9 @@ def train(**options: Any) -> tuple[dict[str, Tensor], dict[str, int]]:
 def test_bits_and_memory(stage: int, dtype: str, rollback: str, ratio: float) -> None:
     """No offload, after_backward and speculative agree; what the device holds follows from the ratio."""
     common: dict[str, Any] = {"zero_stage": stage, "dtype": dtype, "gradient_clipping": 0.1}
-    state, held = train(**common, rollback=rollback, offload_ratio=ratio)
-    after, _ = train(**common, offload_schedule="after_backward")
-    none, _ = train(**common, offload_optimizer="none", offload_schedule="after_backward")
+    state, held = five_steps(**common, rollback=rollback, offload_ratio=ratio)
+    after, _ = five_steps(**common, offload_schedule="after_backward")
+    none, _ = five_steps(**common, offload_optimizer="none", offload_schedule="after_backward")
     assert_same(state, after)
     assert_same(state, none)
     host = round(ratio * ELEMENTS / 256) * 256
@@ -110,4 +110,4 @@ def test_a_ratio_found_by_measurement_changes_no_bit() -> None:
             e.backward(loss(model, step) * (20.0 if step % 2 else 1.0))
             e.step()
         measured = {k: v.cpu() for k, v in bits(e).items()}
-    assert_same(measured, train(gradient_clipping=0.1)[0])
+    assert_same(measured, five_steps(gradient_clipping=0.1)[0])

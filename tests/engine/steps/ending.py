@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from tests.engine.steps.agreeing import heard
-from tests.engine.steps.training import batch, engine_of, model, trained
+from tests.engine.steps.training import as_undisturbed, batch, engine_of, model
 
 
 def closing(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[list[str], bool]:
@@ -32,7 +32,7 @@ def closing(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[list[str], 
     second.step()
     trained_on = second.full_parameters()
     second.close()
-    return said, all(torch.equal(trained_on[n], v) for n, v in trained(group, spec, 1).items())
+    return said, as_undisturbed(trained_on, group, spec, 1)
 
 
 def dropped(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[bool, bool]:
@@ -51,7 +51,7 @@ def dropped(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[bool, bool]
     second.step()
     trained_on = second.full_parameters()
     second.close()
-    return gone, all(torch.equal(trained_on[n], v) for n, v in trained(group, spec, 1).items())
+    return gone, as_undisturbed(trained_on, group, spec, 1)
 
 
 def interrupted(group: dist.ProcessGroup, spec: dict[str, Any], where: str) -> tuple[str, bool]:
@@ -81,7 +81,7 @@ def interrupted(group: dist.ProcessGroup, spec: dict[str, Any], where: str) -> t
         engine.step()
     values = engine.full_parameters()
     engine.close()
-    return said, all(torch.equal(values[n], v) for n, v in trained(group, spec, 2).items())
+    return said, as_undisturbed(values, group, spec, 2)
 
 
 def broken_off(group: dist.ProcessGroup, spec: dict[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.engine.steps.agreeing import heard
-from tests.engine.steps.training import batch, engine_of, model, same, trained
+from tests.engine.steps.training import as_undisturbed, batch, engine_of, model, same
 
 
 def invalid_group(group: dist.ProcessGroup, spec: dict[str, Any], on: int) -> tuple[str, bool, bool]:
@@ -27,8 +27,7 @@ def invalid_group(group: dist.ProcessGroup, spec: dict[str, Any], on: int) -> tu
     engine.step()
     values = engine.full_parameters()
     engine.close()
-    expected = trained(group, spec | groups, 1)
-    return said, unchanged, all(torch.equal(values[n], v) for n, v in expected.items())
+    return said, unchanged, as_undisturbed(values, group, spec | groups, 1)
 
 
 def other_lr(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[str, bool]:
@@ -59,7 +58,7 @@ def left_over(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[str, str,
     engine.step()
     values = engine.full_parameters()
     engine.close()
-    return first, second, all(torch.equal(values[n], v) for n, v in trained(group, spec, 1).items())
+    return first, second, as_undisturbed(values, group, spec, 1)
 
 
 def groups_edited(group: dist.ProcessGroup, spec: dict[str, Any]) -> list[str]:

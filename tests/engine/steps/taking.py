@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tests.engine.steps.agreeing import heard
-from tests.engine.steps.training import batch, engine_of, model, trained
+from tests.engine.steps.training import as_undisturbed, batch, engine_of, model
 from zbench.engine import Engine
 
 
@@ -26,7 +26,7 @@ def discarded(group: dist.ProcessGroup, spec: dict[str, Any], through: str) -> b
     engine.step()
     values = engine.full_parameters()
     engine.close()
-    return all(torch.equal(values[n], v) for n, v in trained(group, spec, 2).items())
+    return as_undisturbed(values, group, spec, 2)
 
 
 def retained(group: dist.ProcessGroup, spec: dict[str, Any]) -> bool:

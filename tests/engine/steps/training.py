@@ -35,13 +35,16 @@ def same(engine: Engine, before: Values) -> bool:
     return all(torch.equal(now[name], value) for name, value in before.items())
 
 
-def trained(group: dist.ProcessGroup, spec: dict[str, Any], steps: int, lr: float = 1e-3) -> Values:
+def as_undisturbed(values: Values, group: dist.ProcessGroup, spec: dict[str, Any], steps: int) -> bool:
+    """Whether these parameters have the bits of a run of so many steps that nothing disturbs."""
+    return all(torch.equal(values[n], v) for n, v in undisturbed(group, spec, steps).items())
+
+
+def undisturbed(group: dist.ProcessGroup, spec: dict[str, Any], steps: int) -> Values:
     """Return the parameters after steps that nothing disturbs."""
     net = model()
     engine = engine_of(group, net, spec)
     for step in range(steps):
-        for of in engine.param_groups:
-            of["lr"] = lr
         engine.backward(net(batch(step)).square().mean())
         engine.step()
     values = engine.full_parameters()

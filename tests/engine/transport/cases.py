@@ -11,7 +11,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from tests.engine.cases import train
+from tests.engine.cases import engine_trajectory
 from tests.engine.plain import Trajectory
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.protocols import Tag
@@ -197,7 +197,7 @@ def outlive(group: dist.ProcessGroup, victim: int) -> str:
         return str(error)
 
 
-def train_by_sockets(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Trajectory:
+def trajectory_by_sockets(group: dist.ProcessGroup, *args: Any, **kwargs: Any) -> Trajectory:
     """Train where no rank may read another's memory."""
     with mock.patch.object(choose, "probe_peers", return_value=None):
-        return train(group, *args, **kwargs)
+        return engine_trajectory(group, *args, **kwargs)

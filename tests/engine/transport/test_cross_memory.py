@@ -29,7 +29,7 @@ def test_training_by_reading_leaves_the_bits_of_training_by_sockets(ranks: RankP
         "gradient_accumulation_steps": 2,
     }
     for model, dtype in (("mlp", "float32"), ("odd-together", "bfloat16")):
-        ways = (CASES + "train_by_sockets", "tests.engine.cases:train")
+        ways = (CASES + "trajectory_by_sockets", "tests.engine.cases:engine_trajectory")
         sockets, reading = (ranks.run(3, way, model, spec | {"dtype": dtype}) for way in ways)
         for one, other in zip(sockets, reading, strict=True):
             assert one.norms == other.norms
