@@ -10,7 +10,8 @@ from zbench.launch.events import SweepStarted, TrialFinished, TrialStarted
 from zbench.launch.order import shuffled
 from zbench.launch.sweep import OutOfTimeError, SweepPlan, SweepRun
 from zbench.record.store import RunDirectory, StorageError, load_records
-from zbench.spec.expand import Expansion, InvalidTrial
+from zbench.spec.expand import Expansion
+from zbench.spec.trial import InvalidTrial
 
 from .conftest import make_trial
 from .mock_executor import MockExecutor

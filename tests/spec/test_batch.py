@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from zbench.spec.expand import InvalidTrial, expand
+from zbench.spec.expand import expand
 from zbench.spec.load import sweep_from_mapping
-from zbench.spec.trial import TrialSpec
+from zbench.spec.trial import InvalidTrial, TrialSpec
 
 
 def trials(**changes: Any) -> list[TrialSpec]:

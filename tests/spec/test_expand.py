@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from zbench.errors import SpecError
 from zbench.spec.axes import Axis, resolve_axes
 from zbench.spec.engine import EngineSpec, ParamGroupSpec
-from zbench.spec.expand import MAX_POINTS, InvalidTrial, expand, is_excluded, trial_at
+from zbench.spec.expand import MAX_POINTS, expand
+from zbench.spec.points import Points
 from zbench.spec.sweep import SweepSpec
-from zbench.spec.trial import TrialSpec
+from zbench.spec.trial import InvalidTrial, TrialSpec
 from zbench.spec.workload import WorkloadSpec
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
@@ -65,7 +66,7 @@ def test_one_point_alone_is_the_same_trial_as_in_the_product(
 ) -> None:
     sweep = SweepSpec(axes=axes)
     trial = data.draw(st.sampled_from(expand(sweep).trials))
-    assert trial_at(sweep, trial.axes) == trial
+    assert Points(sweep).trial(trial.axes) == trial
 
 
 @given(st.integers(1, 10**6))
@@ -168,7 +169,7 @@ def test_a_range_of_sizes_is_whole_numbers_and_has_no_product() -> None:
     assert not rates.range.integer
     with pytest.raises(SpecError, match="a range has no list of points"):
         expand(sweep)
-    trial = trial_at(sweep, {"reduce_bucket_size": 12345, "lr": 0.5})
+    trial = Points(sweep).trial({"reduce_bucket_size": 12345, "lr": 0.5})
     assert isinstance(trial, TrialSpec)
     assert trial.engine.reduce_bucket_size == 12345
 
@@ -177,9 +178,9 @@ def test_a_point_outside_the_rules_comes_back_invalid() -> None:
     sweep = SweepSpec(
         axes={"zero_stage": [0, 1], "offload_optimizer": ["none", "cpu"]}, exclude=[{"zero_stage": 0}]
     )
-    found = trial_at(sweep, {"zero_stage": 0, "offload_optimizer": "cpu"})
+    found = Points(sweep).trial({"zero_stage": 0, "offload_optimizer": "cpu"})
     assert isinstance(found, InvalidTrial)
-    assert is_excluded(sweep, found)
+    assert Points(sweep).is_excluded(found)
 
 
 def test_a_product_beyond_the_limit_is_refused_before_it_is_built() -> None:

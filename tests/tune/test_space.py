@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zbench.spec.expand import InvalidTrial, expand
+from zbench.spec.expand import expand
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.sweep import SweepSpec
-from zbench.spec.trial import TrialSpec
+from zbench.spec.trial import InvalidTrial, TrialSpec
 from zbench.tune.space import Space, point_key
 
 from .fakes import small_sweep

@@ -13,9 +13,8 @@ from zbench.cli.options import Overrides, common_flags, memory_size
 from zbench.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from zbench.spec.expand import InvalidTrial
     from zbench.spec.sweep import SweepSpec
-    from zbench.spec.trial import TrialSpec
+    from zbench.spec.trial import InvalidTrial, TrialSpec
 
 _ASSUMED = (
     "ranks that read one another's memory, as on one host; over sockets or NCCL each collective under way"

@@ -10,7 +10,7 @@ from zbench.units import format_bytes
 
 if TYPE_CHECKING:
     from zbench.estimate.result import Estimate
-    from zbench.spec.expand import InvalidTrial
+    from zbench.spec.trial import InvalidTrial
 
 _LONGEST = 8  # allocations that are named
 

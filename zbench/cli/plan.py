@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from zbench.analysis.duration import Prediction
     from zbench.estimate.result import SimulationOutcome
     from zbench.spec.axes import Axis
-    from zbench.spec.expand import Expansion, InvalidTrial
+    from zbench.spec.expand import Expansion
     from zbench.spec.sweep import SweepSpec
-    from zbench.spec.trial import TrialSpec
+    from zbench.spec.trial import InvalidTrial, TrialSpec
 
 _RUNS_READ = 5
 """So many of a sweep's newest runs are read for the prediction of its duration."""

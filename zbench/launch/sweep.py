@@ -25,8 +25,8 @@ from zbench.launch.reference import REFERENCES
 from zbench.launch.trial import Repeat, TrialRunner
 from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory, storage_errors
-from zbench.spec.expand import Expansion, InvalidTrial
-from zbench.spec.trial import TrialSpec
+from zbench.spec.expand import Expansion
+from zbench.spec.trial import InvalidTrial, TrialSpec
 
 
 class OutOfTimeError(ZbenchError):

@@ -1,6 +1,6 @@
 """What all specification models share: frozen, closed to unknown keys, sizes read from text."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import (
@@ -34,19 +34,20 @@ class GrownModel(SpecModel):
     @classmethod
     def identity(cls, written: Mapping[str, Any]) -> dict[str, Any]:
         """Return what of a written model counts for a trial's ID."""
-        return {key: value for key, value in written.items() if not cls._is_as_before(key, value)}
-
-    @classmethod
-    def _is_as_before(cls, key: str, value: object) -> bool:
-        return key in cls._later and value == cls._later[key]
+        return cls._without(written, cls._later)
 
     @model_serializer(mode="wrap")
     def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        written: dict[str, Any] = handler(self)
-        kept = self._always_written
-        return {
-            key: value for key, value in written.items() if key in kept or not self._is_as_before(key, value)
-        }
+        return self._without(handler(self), self._later.keys() - self._always_written)
+
+    @classmethod
+    def _without(cls, written: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
+        """Return what is written without those of `keys` that are as before they came."""
+        kept = dict(written)
+        for key in keys:
+            if key in kept and kept[key] == cls._later[key]:
+                del kept[key]
+        return kept
 
 
 def _not_boolean(value: object) -> object:

@@ -6,11 +6,12 @@ from pathlib import Path
 from zbench.errors import SpecError, UsageError
 from zbench.spec import callables, command, shapes
 from zbench.spec.axes import matching, resolve_axes
-from zbench.spec.expand import InvalidTrial, all_points
+from zbench.spec.expand import all_points
 from zbench.spec.presets import gpt_shape, mlp_shape
 from zbench.spec.problems import KeyPath, Problem, ProblemsError
 from zbench.spec.suggest import nearest
 from zbench.spec.sweep import SweepSpec
+from zbench.spec.trial import TrialSpec
 from zbench.spec.workload import WorkloadSpec
 
 BUILT_IN_MODELS = {"gpt": gpt_shape, "mlp": mlp_shape}
@@ -75,14 +76,21 @@ def _workloads(sweep: SweepSpec) -> Iterator[WorkloadSpec]:
         if all(path[0] == "workload" for path in paths)
     ]
     alone = sweep.model_copy(update={"axes": listed, "exclude": excludes})
-    seen: set[str] = set()
+    seen: set[int | str] = set()
     for trial in all_points(alone):
-        if isinstance(trial, InvalidTrial) and trial.key.startswith("workload"):
+        if isinstance(trial, TrialSpec):
+            known: int | str = id(trial.workload)  # trials of one sweep share what is equal
+        elif trial.key.startswith("workload"):
             continue
-        config = trial.config["workload"] if isinstance(trial, InvalidTrial) else trial.config()["workload"]
-        if str(config) not in seen:
-            seen.add(str(config))
-            yield WorkloadSpec.model_validate(config)
+        else:
+            known = str(trial.config["workload"])
+        if known in seen:
+            continue
+        seen.add(known)
+        if isinstance(trial, TrialSpec):
+            yield trial.workload
+        else:
+            yield WorkloadSpec.model_validate(trial.config["workload"])
 
 
 def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str]]:

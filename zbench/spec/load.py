@@ -15,12 +15,13 @@ from zbench.spec import overrides as settings
 from zbench.spec.axes import Axis, included, matching
 from zbench.spec.document import Document, parse_scalar, read_document
 from zbench.spec.environments import unknown_names
-from zbench.spec.expand import InvalidTrial, all_points, checked_axes
+from zbench.spec.expand import all_points, checked_axes
 from zbench.spec.inputs import input_problems, place_of
 from zbench.spec.machine import described
 from zbench.spec.problems import KeyPath, Problem, ProblemsError, key_text, problems_of, shown
 from zbench.spec.shipped import sweep_file
 from zbench.spec.sweep import AxisSpec, ObjectiveSpec, SweepSpec
+from zbench.spec.trial import InvalidTrial
 
 _OBJECTIVE = re.compile(r"^objective:\n(?:(?:[ #-].*)?\n)+(?=\w|\Z)", re.MULTILINE)
 

@@ -1,8 +1,9 @@
-"""TrialSpec: one fully resolved configuration, and its identity."""
+"""TrialSpec: one fully resolved configuration, and its identity; InvalidTrial: one that cannot exist."""
 
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
@@ -23,10 +24,22 @@ def config_id(config: Mapping[str, Any]) -> str:
     """Return 12 hex digits of SHA-256 over the canonical JSON of a configuration, without `NOT_IDENTITY`, and
     without keys that came later and change nothing (`GrownModel`).
     """
-    run = {key: value for key, value in config["run"].items() if key not in NOT_IDENTITY}
-    shaping = {**config, "run": RunSpec.identity(run), "engine": EngineSpec.identity(config["engine"])}
-    canonical = json.dumps(shaping, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+    return id_of({section: block_identity(section, block) for section, block in config.items()})
+
+
+def block_identity(section: str, block: Mapping[str, Any]) -> str:
+    """Return the canonical JSON of what one block of a configuration adds to its ID."""
+    if section == "run":
+        block = RunSpec.identity({key: value for key, value in block.items() if key not in NOT_IDENTITY})
+    elif section == "engine":
+        block = EngineSpec.identity(block)
+    return json.dumps(block, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def id_of(identities: Mapping[str, str]) -> str:
+    """Return the ID of a configuration from the `block_identity` of each of its blocks."""
+    canonical = ",".join(f'"{section}":{identities[section]}' for section in sorted(identities))
+    return hashlib.sha256(f"{{{canonical}}}".encode()).hexdigest()[:12]
 
 
 class TrialSpec(SpecModel):
@@ -63,3 +76,17 @@ class TrialSpec(SpecModel):
         copied = super().__copy__()
         copied.__dict__.pop("trial_id", None)
         return copied
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidTrial:
+    """A point that cannot exist, and why; it is recorded with outcome `invalid` and never launched.
+
+    `key` is the one to change, as `engine.zero_stage`.
+    """
+
+    axes: dict[str, Any]
+    config: dict[str, Any]
+    reason: str
+    trial_id: str
+    key: str = ""

@@ -16,12 +16,14 @@ from optuna.distributions import (
 )
 from optuna.trial import Trial
 
-from zbench.spec.axes import Axis, resolve_axes
+from zbench.spec.axes import Axis
 from zbench.spec.dependencies import dependency_of
-from zbench.spec.expand import InvalidTrial, base_config, expand, is_excluded, trial_at
+from zbench.spec.expand import expand
 from zbench.spec.keys import Path, value_at
+from zbench.spec.point import base_config
+from zbench.spec.points import Points
 from zbench.spec.sweep import SearchSpec, SweepSpec
-from zbench.spec.trial import TrialSpec
+from zbench.spec.trial import InvalidTrial, TrialSpec
 
 Point = dict[str, Any]
 MAX_LISTED = 20_000
@@ -42,9 +44,9 @@ class Space:
     def __init__(self, sweep: SweepSpec) -> None:
         self.sweep = sweep
         self._base = base_config(sweep)
-        declared = resolve_axes(sweep)
-        self._by_path = {axis.path: axis for axis in declared}
-        self.axes = tuple(_parents_first(declared, self._by_path))
+        self._points = Points(sweep)
+        self._by_path = {axis.path: axis for axis in self._points.axes}
+        self.axes = tuple(_parents_first(self._points.axes, self._by_path))
         self._distributions = {axis.key: _distribution(axis) for axis in self.axes}
         self._trials: dict[str, TrialSpec | InvalidTrial] = {}
         self._listed: list[Point] | None = None
@@ -54,8 +56,8 @@ class Space:
         """Return the trial at a point; an InvalidTrial with the reason where it cannot be or is excluded."""
         key = point_key(point)
         if key not in self._trials:
-            trial = trial_at(self.sweep, point)
-            if isinstance(trial, TrialSpec) and is_excluded(self.sweep, trial):
+            trial = self._points.trial(point)
+            if isinstance(trial, TrialSpec) and self._points.is_excluded(trial):
                 trial = InvalidTrial(trial.axes, trial.config(), "excluded by the sweep file", trial.trial_id)
             self._trials[key] = trial
         return self._trials[key]
