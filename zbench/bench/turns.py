@@ -5,7 +5,6 @@ import json
 import os
 import random
 import select
-import socket
 import statistics
 import subprocess
 import sys
@@ -13,6 +12,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+from zbench.launch.ports import free_port
 
 WORLD, LAYERS, WIDTH = 2, 6, 512
 
@@ -64,7 +65,7 @@ class Contender:
         common = {
             **os.environ,
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(_free_port()),
+            "MASTER_PORT": str(free_port("127.0.0.1")),
             "WORLD_SIZE": str(world),
             "OMP_NUM_THREADS": str(threads),
             "THREADS": str(threads),
@@ -114,12 +115,6 @@ class Contender:
             rank.kill()
             rank.wait()
         self.log.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def take_turns(contenders: Mapping[str, Contender], figures: Mapping[str, Figures], rounds: int) -> None:

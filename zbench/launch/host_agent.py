@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 from zbench.launch.guard import become_subreaper, end_children
+from zbench.launch.ports import free_port
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 20.0
@@ -72,14 +73,6 @@ def main() -> int:
             running.kill()
             running.returncode = LOST_STATUS  # reaped below, with all that it leaves
         end_children()
-
-
-def free_port() -> int:
-    """Return a TCP port that nobody listens at now."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def way_to(host: str) -> tuple[str, str | None]:

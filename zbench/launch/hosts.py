@@ -20,6 +20,7 @@ from zbench.launch.host_agent import BEAT_SECONDS
 from zbench.launch.host_link import HostLink, split_name
 from zbench.launch.jobs import Targets
 from zbench.launch.local import LocalExecutor
+from zbench.launch.outcome import outcome_of
 from zbench.launch.progress import ProgressTail, Watch
 from zbench.record.record import Failure
 from zbench.spec.trial import TrialSpec
@@ -82,7 +83,7 @@ class HostsExecutor:
                 self._order(task, links, directory)
                 failure = _watched(task, links, files, watch, log)
         if failure is not None:
-            return Attempt("timeout" if failure.kind in ("timeout", "pruned") else _outcome(failure), failure)
+            return Attempt(outcome_of(failure), failure)
         return collected(task, files, Attempt("ok"), f"{log}/host0.log")
 
     def _order(self, task: RepeatTask, links: Sequence[HostLink], directory: Path) -> None:
@@ -166,10 +167,6 @@ def _cause(
     number, link = next((number, link) for number, link in enumerate(links) if link.code)
     message = f"host {link.name}: torchrun ended with status {link.code}"
     return Failure("crashed", message, f"{log}/host{number}.log")
-
-
-def _outcome(failure: Failure) -> Any:
-    return "oom" if failure.kind == "oom" else "crashed"
 
 
 def _as_it_is(trial: TrialSpec) -> dict[str, Any]:

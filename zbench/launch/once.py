@@ -1,15 +1,13 @@
 """Runs a function once on every rank of a trial, to measure what is no trial: rates, memory over a step."""
 
 import json
-import pickle
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from zbench.errors import ZbenchError
 from zbench.launch import affinity, preload
+from zbench.launch.jobs import process_starts, resolved
 from zbench.launch.local import Group, Launcher
-from zbench.launch.messages import RankStart
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import RankJob
 
@@ -26,13 +24,8 @@ def run_once(target: str, trial: TrialSpec, base_dir: Path, *, patience: float) 
         logs = scratch / "once"
         logs.mkdir()
         meeting = f"file://{scratch}/meeting"
-        job = RankJob(trial.model_dump(mode="json"), 0, ranks, meeting, "", str(base_dir), str(result))
-        cores = affinity.assign(ranks, affinity.usable_cores())
-        jobs = [pickle.dumps(replace(job, rank=rank)) for rank in range(ranks)]
-        starts = [
-            RankStart(jobs[rank], str(logs / f"rank{rank}.log"), (str(result), rank), cores[rank])
-            for rank in range(ranks)
-        ]
+        job = RankJob(resolved(trial), 0, ranks, meeting, "", str(base_dir), str(result))
+        starts = process_starts(job, logs, affinity.usable_cores())
         attempt = launcher.run(Group(target, starts, result, logs, patience), log_name="once")
         if attempt.error is not None:
             raise ZbenchError(attempt.error.message)

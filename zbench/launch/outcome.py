@@ -11,6 +11,7 @@ from zbench.worker.job import NO_ROOM_STATUS, first_failure
 
 _SIGNALS_OF_FAILED_ALLOCATIONS = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 _SIGNALS_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+_OUTCOMES: dict[str, Outcome] = {"oom": "oom", "timeout": "timeout", "pruned": "timeout"}
 _VMSTAT = Path("/proc/vmstat")
 
 
@@ -38,7 +39,7 @@ def classify(
         return _killed(killed.rank, -killed.code, kernel_oom_kills, log)
     failure = first_failure(result_path, len(end.exits) + len(end.ended))
     if failure is not None:
-        return ("oom" if failure.kind == "oom" else "crashed"), _with_log(failure, log)
+        return outcome_of(failure), _with_log(failure, log)
     if end.suspended is not None:
         message = f"rank {end.suspended} was stopped from outside and held up the others until run.timeout"
         return "crashed", Failure("killed", message, f"{log}/rank{end.suspended}.log")
@@ -54,6 +55,11 @@ def classify(
             kind, message = "storage", f"rank {failed.rank} could not write why it failed (TMPDIR is full?)"
         return "crashed", Failure(kind, message, f"{log}/rank{failed.rank}.log")
     return "ok", None
+
+
+def outcome_of(failure: Failure) -> Outcome:
+    """Return the outcome of a trial that failed so."""
+    return _OUTCOMES.get(failure.kind, "crashed")
 
 
 def kernel_oom_kills() -> int:

@@ -26,6 +26,7 @@ from zbench.launch.executor import (
     patience,
 )
 from zbench.launch.jobs import Targets
+from zbench.launch.outcome import outcome_of
 from zbench.launch.progress import ProgressTail, Watch
 from zbench.launch.slurm_jobs import Call, Cluster, is_open, is_waiting
 from zbench.launch.slurm_options import SlurmOptions
@@ -200,7 +201,7 @@ class SlurmExecutor:
         ranks = begun.task.trial.run.world_size if isinstance(begun.task, RepeatTask) else 0
         failure = first_failure(str(files.result), ranks)
         if failure is not None:
-            return Attempt("oom" if failure.kind == "oom" else "crashed", replace(failure, log=log))
+            return Attempt(outcome_of(failure), replace(failure, log=log))
         attempt = collected(begun.task, files, Attempt("ok"), log)
         if attempt.error is None:
             return attempt

@@ -18,6 +18,7 @@ from typing import Any
 
 from zbench.errors import ZbenchError
 from zbench.launch.child import call
+from zbench.launch.ports import free_port
 from zbench.worker.job import RankJob, ReferenceJob
 
 _RESTARTS = "SLURM_RESTART_COUNT"
@@ -78,7 +79,7 @@ def _meeting_point(home: Path, place: Any) -> str:
     if place.global_rank == 0:
         host = "127.0.0.1" if place.num_nodes == 1 else _address(place.hostnames[0])
         draft = file.with_suffix(".tmp")
-        draft.write_text(f"tcp://{host}:{_free_port('127.0.0.1' if place.num_nodes == 1 else '')}")
+        draft.write_text(f"tcp://{host}:{free_port('127.0.0.1' if place.num_nodes == 1 else '')}")
         draft.replace(file)
     deadline = time.monotonic() + _MEETING_SECONDS
     while time.monotonic() < deadline:
@@ -90,13 +91,6 @@ def _meeting_point(home: Path, place: Any) -> str:
         f"rank 0 has not written {file} within {_MEETING_SECONDS:.0f} s; is the results directory on a file"
         " system that all nodes share?"
     )
-
-
-def _free_port(host: str) -> int:
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _address(node: str) -> str:
