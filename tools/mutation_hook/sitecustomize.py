@@ -6,7 +6,7 @@ from pathlib import Path
 
 if os.environ.get("ZBENCH_MUTANT"):
     sys.path.append(str(Path(__file__).parents[1]))
-    from mutate import install
+    from mutants import install
 
     path, _, index = os.environ["ZBENCH_MUTANT"].rpartition(":")
     install(path, int(index))
