@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from zbench.analysis.compare import Comparison
     from zbench.analysis.measurement import Question
 
-_EXACT = "0"
+_EXACT = (0, 0)  # blocks
 
 
 @common_flags()
@@ -48,10 +48,11 @@ def command(
     zbench bisect v1.2 HEAD --sweep sweeps/quickstart.yaml
     """
     from zbench.analysis.bisect import bisect
+    from zbench.cli.compare_paired import parse_blocks
 
     names = [good, *(word.strip() for word in versions.split(",")), bad] if versions else _commits(good, bad)
     search = _Search.load(state, names)
-    probes = _Probes(names[0], sweep, blocks, tuple(overrides), seed)
+    probes = _Probes(names[0], sweep, parse_blocks(blocks), tuple(overrides), seed)
     if search.fault is None:
         search.fault = probes.fault_of(names[-1], time_only=slower)
         search.save(state)
@@ -127,7 +128,7 @@ class _Probes:
 
     good: str
     sweep: Path
-    blocks: str | None
+    blocks: tuple[int, int]
     overrides: tuple[str, ...]
     seed: int | None
 
@@ -138,9 +139,8 @@ class _Probes:
         may be: every revision is held against them.
         """
         from zbench.analysis.bisect import fault_of, slowdown_of
-        from zbench.cli.compare_paired import parse_blocks
 
-        timed = str(parse_blocks(self.blocks)[1])
+        timed = (self.blocks[1], self.blocks[1])
         looks = [timed] if time_only or timed == _EXACT else [_EXACT, timed]
         for blocks in looks:
             compared = self._compare(bad, blocks, None)
@@ -166,7 +166,7 @@ class _Probes:
             return "skip"
         return judged(compared.rows, fault)
 
-    def _compare(self, name: str, blocks: str | None, question: "Question | None") -> "Comparison":
+    def _compare(self, name: str, blocks: tuple[int, int], question: "Question | None") -> "Comparison":
         from zbench.analysis.bisect import SETTINGS
         from zbench.cli.compare_paired import PairedRequest, measure
 

@@ -118,9 +118,10 @@ def command(
     output_format = _checked_format("json" if console.state.json else output_format)
     settings = _settings(thresholds, alpha, run_noise, fail_on, across=across, paired=paired)
     if paired:
-        from zbench.cli.compare_paired import PairedRequest, measure
+        from zbench.cli.compare_paired import PairedRequest, measure, parse_blocks
 
-        request = PairedRequest(base, head, sweep, blocks, precision, tuple(overrides), seed, save_baseline)
+        counts, changes = parse_blocks(blocks), tuple(overrides)
+        request = PairedRequest(base, head, sweep, counts, precision, changes, seed, save_baseline)
         comparison: Comparison | None = measure(request, settings)
     else:
         _refuse_paired_options(

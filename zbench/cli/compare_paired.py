@@ -17,12 +17,12 @@ _LEAST_BLOCKS, _MOST_BLOCKS = 8, 24
 
 @dataclass(frozen=True, slots=True)
 class PairedRequest:
-    """What the command line asked for."""
+    """What the command line asked for. blocks: the least and the most."""
 
     base: str
     head: str | None
     sweep: Path | None
-    blocks: str | None
+    blocks: tuple[int, int]
     precision: str | None
     overrides: tuple[str, ...]
     seed: int | None
@@ -84,7 +84,7 @@ def _plan(request: PairedRequest) -> "Plan":
     from zbench.analysis.measurement import Plan
     from zbench.analysis.thresholds import parse_percent
 
-    least, most = parse_blocks(request.blocks)
+    least, most = request.blocks
     wanted = None if request.precision is None else parse_percent(request.precision, "--precision")
     return Plan(least, most, None if wanted is None else math.log1p(wanted), request.seed or 0)
 

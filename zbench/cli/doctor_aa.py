@@ -26,13 +26,13 @@ def report_noise(sweep: Path | None, blocks: str | None, seed: int | None) -> Ex
     """Measure, print what was found (a document with --json), and return 1 if there was a false alarm."""
     from zbench.analysis.compare import PAIRED_THRESHOLDS, Settings
     from zbench.analysis.noise import noise_report
-    from zbench.cli.compare_paired import PairedRequest, measure
+    from zbench.cli.compare_paired import PairedRequest, measure, parse_blocks
 
     with tempfile.TemporaryDirectory(prefix="zbench-noise-") as scratch:
         file = sweep or Path(scratch) / "noise.json"
         if sweep is None:
             file.write_text(json.dumps(_SWEEP))
-        request = PairedRequest(sys.executable, sys.executable, file, blocks, None, (), seed)
+        request = PairedRequest(sys.executable, sys.executable, file, parse_blocks(blocks), None, (), seed)
         comparison = measure(request, Settings(thresholds=PAIRED_THRESHOLDS))
     found = noise_report(comparison)
     code = ExitCode.REGRESSION if found.alarms else ExitCode.PASS
