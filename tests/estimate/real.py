@@ -4,15 +4,17 @@ import gc
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from zbench.engine.assembly.build import Instruments
 from zbench.engine.protocols import Collectives, Tag, Work
-from zbench.estimate.stepping import prepare_step
+from zbench.measure.clock import PhaseClock
 from zbench.measure.memory import AllocatorMeter
 from zbench.measure.shim import SHIM
 from zbench.spec.trial import TrialSpec
+from zbench.worker.loop import Trainer
 from zbench.workloads import build_workload
 
 
@@ -68,18 +70,26 @@ def measure(group: Any, trial: dict[str, Any]) -> dict[str, Any]:
     gc.collect()
     assert SHIM is not None
     meter = AllocatorMeter(SHIM)
-    rank = prepare_step(spec, workload, Path.cwd(), Instruments(wrap_collectives=Prompt), group=group)
+    trainer = Trainer.build(
+        spec,
+        workload,
+        Path.cwd(),
+        Instruments(wrap_collectives=Prompt),
+        device=torch.device("cpu"),
+        clock=PhaseClock(),
+        group=group,
+    )
     sampler, peak = Sampler(meter), 0
     for step in range(3):
-        batches = rank.trainer.batches(step)
+        batches = trainer.batches(step)
         meter.reset()
         if step == 2 and spec.engine.compile == "off":  # under a mode, what is compiled would run eagerly
             with sampler:
-                rank.trainer.step(batches)
+                trainer.step(batches)
         else:
-            rank.trainer.step(batches)
+            trainer.step(batches)
         peak = meter.peak() if step == 1 else peak
-        held = rank.engine.memory_by_category()
+        held = trainer.engine.memory_by_category()
         del batches
-    rank.engine.close()
+    trainer.engine.close()
     return {"peak": peak, "between": sampler.peak, "held": held, "scratch": sampler.scratch}

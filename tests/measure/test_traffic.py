@@ -49,7 +49,7 @@ class FakeCollectives:
 
     gather_shards = all_gather_small
 
-    def broadcast(self, tensor: Tensor, source: int) -> Work:
+    def broadcast(self, tensor: Tensor, source: int, tag: Tag) -> Work:
         return self._note("broadcast", tensor, source)
 
     def barrier(self) -> None:
@@ -62,8 +62,8 @@ def test_each_kind_counts_what_this_rank_hands_in() -> None:
     counting.reduce_scatter(torch.zeros(40), torch.zeros(10), TAG)
     counting.all_gather(torch.zeros(800), TAG)
     counting.all_gather_small(torch.zeros(3, dtype=torch.float64), TAG)
-    counting.broadcast(torch.zeros(7), 1)
-    counting.broadcast(torch.zeros(7), 0)
+    counting.broadcast(torch.zeros(7), 1, TAG)
+    counting.broadcast(torch.zeros(7), 0, TAG)
     counting.barrier()
     assert counting.take() == {
         "reduce_scatter": Traffic(2, 800 + 160),

@@ -31,10 +31,6 @@ class WorkCounter:
 
     def __init__(self, offloaded: Callable[[Tensor], bool]) -> None:
         self._offloaded = offloaded
-        self.restart()
-
-    def restart(self) -> None:
-        """Forget what was counted."""
         self._operators = self._cached = self._streamed = self._host = self._copied = 0
         self._products: Counter[tuple[float, int]] = Counter()
 

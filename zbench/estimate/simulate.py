@@ -21,6 +21,7 @@ from zbench.estimate.stepping import Batches, Step, Surroundings, watched_step
 from zbench.estimate.transport import SimulatedCrossMemory
 from zbench.estimate.values import follow, set_value, value_of
 from zbench.estimate.views import NOT_TAKEN, shortcut
+from zbench.estimate.work import StepWork
 from zbench.spec.trial import TrialSpec
 from zbench.workloads import build_workload
 
@@ -32,7 +33,15 @@ class SimulatedLedger(AllocationLedger):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()
-        self.work = WorkCounter(self.is_offloaded)
+        self._work: WorkCounter | None = None
+
+    def count_work(self) -> None:
+        """Count the work of the operators from here on."""
+        self._work = WorkCounter(self.is_offloaded)
+
+    def work(self) -> StepWork:
+        """Return what was counted."""
+        return StepWork() if self._work is None else self._work.take()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -47,7 +56,8 @@ class SimulatedLedger(AllocationLedger):  # type: ignore[no-untyped-call]
         out = shortcut(func, args, kwargs or {})
         if out is NOT_TAKEN:
             out = super().__torch_dispatch__(func, types, args, kwargs)
-        self.work.note(func, args, kwargs or {}, out)
+        if self._work is not None:
+            self._work.note(func, args, kwargs or {}, out)
         return out
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -79,7 +89,7 @@ def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
         ledger = SimulatedLedger()
         fake = FakeTensorMode(allow_non_fake_inputs=True)
         with fake, ledger.watching():
-            around = Surroundings(simulated_transport, _faked, ledger.work.restart, ledger.work.take)
+            around = Surroundings(simulated_transport, _faked, ledger.count_work, ledger.work)
             return watched_step(trial, workload, ledger, base_dir, around)
 
 

@@ -6,21 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from zbench.engine.assembly.build import Instruments as EngineInstruments
+from zbench.engine.assembly.build import Instruments
 from zbench.engine.memory.kinds import DeviceMemory, Memories, PinnedHostMemory
-from zbench.engine.protocols import Collectives, TrainingEngine
 from zbench.engine.transport.choose import ChooseTransport, choose_collectives
 from zbench.estimate.ledger import AllocationLedger
 from zbench.estimate.work import StepWork
 from zbench.measure.clock import PhaseClock
-from zbench.measure.traffic import CountingCollectives
+from zbench.measure.traffic import TrafficMeter
 from zbench.record.record import Traffic
 from zbench.spec.trial import TrialSpec
-from zbench.worker.engines import build
 from zbench.worker.loop import Trainer
 from zbench.workloads import Batch, Workload
 
@@ -71,35 +68,10 @@ class Step:
     work: StepWork
 
 
-@dataclass(slots=True)
-class Rank:
-    """One rank, ready to train."""
-
-    engine: TrainingEngine
-    trainer: Trainer
-
-
-def prepare_step(
-    trial: TrialSpec,
-    workload: Workload,
-    base_dir: Path,
-    instruments: EngineInstruments,
-    clock: PhaseClock | None = None,
-    group: dist.ProcessGroup | None = None,
-) -> Rank:
-    """Build the model and the engine of one rank."""
-    spec = trial.engine
-    model = workload.make_model()
-    engine = build(spec.engine, model, spec, base_dir, instruments, group)
-    cpu = torch.device("cpu")
-    trainer = Trainer.of(trial, workload, model, engine, device=cpu, clock=clock or PhaseClock())
-    return Rank(engine, trainer)
-
-
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What surrounds the steps. batches: the micro-batches of a step, of those that the trainer gives. begun:
-    called before each step. work: what was counted since.
+    called before the step that is watched. work: what was counted since.
     """
 
     transport: ChooseTransport = choose_collectives
@@ -112,33 +84,29 @@ def watched_step(
     trial: TrialSpec, workload: Workload, ledger: AllocationLedger, base_dir: Path, around: Surroundings
 ) -> Step:
     """Build one rank, train WARMUP steps and one more, and return what that one showed."""
-    clock, counting = LedgerClock(ledger), list[CountingCollectives]()
-
-    def count(inner: Collectives) -> Collectives:
-        counting.append(CountingCollectives(inner, clock))
-        return counting[-1]
-
-    instruments = EngineInstruments(
-        wrap_collectives=count,
+    traffic = TrafficMeter(clock := LedgerClock(ledger))
+    instruments = Instruments(
+        wrap_collectives=traffic.count,
         memories=lambda device: Memories(DeviceMemory(device), LedgerHostMemory(device, ledger)),
         transport=around.transport,
     )
-    rank = prepare_step(trial, workload, base_dir, instruments, clock)
+    cpu = torch.device("cpu")
+    trainer = Trainer.build(trial, workload, base_dir, instruments, device=cpu, clock=clock)
     built = ledger.peak[False]
     ledger.phase = "batch"
     begin = ledger.moment
     for step in range(1 + WARMUP):
         with _disable_current_modes():
-            made = rank.trainer.batches(step)
+            made = trainer.batches(step)
         batches = around.batches(made)
-        for counted in counting:
-            counted.take()
+        traffic.take()
         ledger.restart_peak()
-        around.begun()
+        if step == WARMUP:
+            around.begun()
         begin = ledger.moment
-        rank.trainer.step(batches)
+        trainer.step(batches)
         del batches
-    traffic = {k: v for c in counting for k, v in c.take().items()}
+    moved = traffic.take()
     with _disable_current_modes():
         flops = workload.flops_per_micro_batch
     found = Step(
@@ -146,10 +114,10 @@ def watched_step(
         begin,
         ledger.moment,
         built,
-        rank.engine.memory_by_category(),
-        traffic,
-        None if flops is None else flops * rank.trainer.backwards,
+        trainer.engine.memory_by_category(),
+        moved,
+        None if flops is None else flops * trainer.backwards,
         around.work(),
     )
-    rank.engine.close()
+    trainer.engine.close()
     return found

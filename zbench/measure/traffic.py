@@ -49,10 +49,10 @@ class CountingCollectives:
         with self._clock.phase("reduce"):
             return self._inner.gather_shards(values, tag)
 
-    def broadcast(self, tensor: Tensor, source: int) -> Work:
+    def broadcast(self, tensor: Tensor, source: int, tag: Tag) -> Work:
         self._note("broadcast", tensor.nbytes if source == self.rank else 0)
         with self._clock.phase("gather"):
-            return _TimedWork(self._inner.broadcast(tensor, source), self._clock, "gather")
+            return _TimedWork(self._inner.broadcast(tensor, source, tag), self._clock, "gather")
 
     def barrier(self) -> None:
         self._note("barrier", 0)
@@ -70,6 +70,24 @@ class CountingCollectives:
             return
         calls, total = self._counts.get(kind, (0, 0))
         self._counts[kind] = (calls + 1, total + size)
+
+
+class TrafficMeter:
+    """Counts the traffic of an engine that is built with `count`; of a peer, which is not, there is none."""
+
+    def __init__(self, clock: PhaseClock) -> None:
+        self._clock = clock
+        self._counted: list[CountingCollectives] = []
+
+    def count(self, inner: Collectives) -> Collectives:
+        """Return `inner`, counted."""
+        counting = CountingCollectives(inner, self._clock)
+        self._counted.append(counting)
+        return counting
+
+    def take(self) -> dict[str, Traffic]:
+        """Return what was counted since the last call, and start from zero."""
+        return {kind: traffic for counting in self._counted for kind, traffic in counting.take().items()}
 
 
 class _TimedWork:

@@ -17,14 +17,13 @@ import torch.distributed as dist
 
 from zbench.engine.assembly.build import Instruments
 from zbench.engine.memory.kinds import DeviceMemory, Memories, PinnedHostMemory
-from zbench.engine.protocols import Collectives, Tag
+from zbench.engine.protocols import Tag
 from zbench.engine.transport.choose import choose_collectives
 from zbench.measure.clock import PhaseClock
 from zbench.measure.counts import count_operators
-from zbench.measure.traffic import CountingCollectives
+from zbench.measure.traffic import TrafficMeter
 from zbench.spec.trial import TrialSpec
 from zbench.worker import process
-from zbench.worker.engines import build
 from zbench.worker.job import RankJob, write_json
 from zbench.worker.loop import Trainer
 from zbench.workloads import build_workload
@@ -120,34 +119,24 @@ def train(job: RankJob) -> None:
 
 def _operator_latency(trial: TrialSpec, device: torch.device, link_latency: float) -> float:
     """Return the seconds of a tiny step's operator, its collectives taken off."""
-    with _training(trial, device) as (step, counting):
+    with _training(trial, device) as (step, traffic):
         took = _seconds(step, device, passes=_STEPS)
-        for each in counting:
-            each.take()
+        traffic.take()
         operators = count_operators(step, device)["operators"]
-        calls = sum(kind.calls for each in counting for kind in each.take().values())
+        calls = sum(kind.calls for kind in traffic.take().values())
     return _mean(max(took - calls * link_latency, 1e-9) / operators)
 
 
 @contextmanager
-def _training(
-    trial: TrialSpec, device: torch.device
-) -> Iterator[tuple[Callable[[], object], list[CountingCollectives]]]:
-    """Build a model and its engine: a function that runs one step, and its counted collectives."""
+def _training(trial: TrialSpec, device: torch.device) -> Iterator[tuple[Callable[[], object], TrafficMeter]]:
+    """Build a model and its engine: a function that runs one step, and what counts its traffic."""
     workload = build_workload(trial.workload, seed=0, world_size=trial.run.world_size, base_dir=Path.cwd())
-    clock, counting = PhaseClock(), list[CountingCollectives]()
-
-    def count(inner: Collectives) -> Collectives:
-        counting.append(CountingCollectives(inner, clock))
-        return counting[-1]
-
-    model = workload.make_model().to(device)
-    spec = trial.engine
-    engine = build(spec.engine, model, spec, Path.cwd(), Instruments(wrap_collectives=count))
-    trainer = Trainer.of(trial, workload, model, engine, device=device, clock=clock)
+    traffic = TrafficMeter(clock := PhaseClock())
+    instruments = Instruments(wrap_collectives=traffic.count)
+    trainer = Trainer.build(trial, workload, Path.cwd(), instruments, device=device, clock=clock)
     batches = trainer.batches(0)
-    yield lambda: trainer.step(batches), counting
-    engine.close()
+    yield lambda: trainer.step(batches), traffic
+    trainer.engine.close()
 
 
 def _seconds(work: Callable[[], object], device: torch.device, passes: int | None = None) -> float:

@@ -5,31 +5,33 @@ import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Self
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from zbench.engine.assembly.build import Instruments
 from zbench.engine.protocols import StepInfo, TrainingEngine
 from zbench.measure.clock import PhaseClock
 from zbench.measure.counts import StepCounts
 from zbench.measure.memory import StepMemory
-from zbench.measure.traffic import CountingCollectives
+from zbench.measure.traffic import TrafficMeter
 from zbench.record.record import Traffic
 from zbench.spec.accumulation import Accumulation, accumulation
 from zbench.spec.trial import TrialSpec
+from zbench.worker.engines import build
 from zbench.workloads import Batch, Workload, seed_torch
 
 
 @dataclass(frozen=True, slots=True)
 class Meters:
-    """What measures a run: time by phase, memory, operations, and the collectives that the engine was given
-    (none for peers)."""
+    """What measures a run: time by phase, memory, traffic and operations."""
 
     clock: PhaseClock
     memory: StepMemory
-    collectives: list[CountingCollectives]
+    traffic: TrafficMeter
     counts: StepCounts
 
 
@@ -56,23 +58,26 @@ class Trainer:
         device: torch.device,
         clock: PhaseClock,
     ) -> None:
-        self._workload, self._engine, self._accumulation = workload, engine, accumulation
+        self._workload, self.engine, self._accumulation = workload, engine, accumulation
         self._model = getattr(engine, "module", model)  # an engine may wrap the model to be called
         self._marks_last, self._device, self._clock = marks_last, device, clock
 
     @classmethod
-    def of(
+    def build(
         cls,
         trial: TrialSpec,
         workload: Workload,
-        model: nn.Module,
-        engine: TrainingEngine,
+        base_dir: Path,
+        instruments: Instruments,
         *,
         device: torch.device,
         clock: PhaseClock,
+        group: dist.ProcessGroup | None = None,
     ) -> Self:
-        """Return the trainer that accumulates as `trial` says."""
+        """Build the model and the engine of one rank of `trial`; return what trains them."""
         spec = trial.engine
+        model = workload.make_model().to(device)
+        engine = build(spec.engine, model, spec, base_dir, instruments, group)
         marks_last = spec.accumulation_mode == "multi_backward"
         how = accumulation(spec, trial.workload)
         return cls(workload, model, engine, how, marks_last=marks_last, device=device, clock=clock)
@@ -102,10 +107,10 @@ class Trainer:
                 if self._accumulation.loss_divisor != 1:
                     loss = loss / self._accumulation.loss_divisor
             with self._clock.phase("backward"):
-                self._engine.backward(loss, micro == len(batches) - 1 if self._marks_last else None)
+                self.engine.backward(loss, micro == len(batches) - 1 if self._marks_last else None)
             del loss
         with self._clock.phase("optimizer"):
-            return losses, self._engine.step()
+            return losses, self.engine.step()
 
     def evaluate(self, step: int) -> None:
         """Compute the loss of one micro-batch of `step` in eval mode and without gradients."""
@@ -156,11 +161,8 @@ def run_steps(
 
 
 def _take(meters: Meters) -> tuple[dict[str, float], dict[str, Traffic]]:
-    """Return and forget what clock and collectives hold: what happens between steps belongs to none."""
-    traffic: dict[str, Traffic] = {}
-    for collectives in meters.collectives:
-        traffic.update(collectives.take())
-    return meters.clock.take(), traffic
+    """Return and forget what clock and traffic hold: what happens between steps belongs to none."""
+    return meters.clock.take(), meters.traffic.take()
 
 
 def _larger(one: Traffic, other: Traffic | None) -> Traffic:

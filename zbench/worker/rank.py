@@ -9,12 +9,12 @@ import torch
 import torch.distributed as dist
 
 from zbench.engine.assembly.build import Instruments
-from zbench.engine.protocols import Collectives, StepInfo, TrainingEngine
+from zbench.engine.protocols import StepInfo
 from zbench.measure.ceilings import utilization
 from zbench.measure.clock import PhaseClock
 from zbench.measure.counts import StepCounts, count_operators
 from zbench.measure.memory import StepMemory, choose_meter, largest
-from zbench.measure.traffic import CountingCollectives
+from zbench.measure.traffic import TrafficMeter
 from zbench.record.record import Correctness
 from zbench.spec.accumulation import accumulation
 from zbench.spec.trial import TrialSpec
@@ -22,7 +22,6 @@ from zbench.verify.digest import digest
 from zbench.verify.trajectory import Trajectory, load_reference
 from zbench.verify.verdict import Judgement, judge, worse
 from zbench.worker import process
-from zbench.worker.engines import build
 from zbench.worker.job import RankJob
 from zbench.worker.loop import Fence, Meters, Trainer, run_steps
 from zbench.worker.observer import Observer
@@ -47,8 +46,11 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     digest(torch.zeros(1, device=device))  # its constants must be there before memory is measured
     limit = process.MemoryLimit(trial.run.memory_limit)
     meter, warning = choose_meter(device)
-    meters = Meters(PhaseClock(), StepMemory(meter, device), [], StepCounts(device))
-    trainer, engine = _trainer(job, trial, workload, meters, device)
+    clock = PhaseClock()
+    meters = Meters(clock, StepMemory(meter, device), TrafficMeter(clock), StepCounts(device))
+    instruments = Instruments(wrap_collectives=meters.traffic.count)
+    trainer = Trainer.build(trial, workload, Path(job.base_dir), instruments, device=device, clock=clock)
+    engine = trainer.engine
     observer = Observer(engine, bits=trial.verify.mode != "off" and job.reference_path is not None)
     warmup, timed, every = trial.run.warmup_steps, trial.run.steps, trial.run.evaluate_every
     with Progress(job.progress_path if job.rank == 0 else None) as progress:
@@ -94,22 +96,6 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
 def _step_after(trainer: Trainer, step: int) -> object:
     """Run one more step after the measured ones."""
     return trainer.step(trainer.batches(step))
-
-
-def _trainer(
-    job: RankJob, trial: TrialSpec, workload: Workload, meters: Meters, device: torch.device
-) -> tuple[Trainer, TrainingEngine]:
-    """Build model and engine, the engine's collectives counted."""
-
-    def count(inner: Collectives) -> Collectives:
-        counting = CountingCollectives(inner, meters.clock)
-        meters.collectives.append(counting)
-        return counting
-
-    model = workload.make_model().to(device)
-    spec = trial.engine
-    engine = build(spec.engine, model, spec, Path(job.base_dir), Instruments(wrap_collectives=count))
-    return Trainer.of(trial, workload, model, engine, device=device, clock=meters.clock), engine
 
 
 def _operators(trial: TrialSpec, trainer: Trainer, device: torch.device) -> dict[str, int]:
