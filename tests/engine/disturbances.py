@@ -19,7 +19,7 @@ class AccidentError(Exception):
 def disturb(kinds: str, engine: Engine, data: models.Batch, *, first: bool, last: bool | None) -> None:
     """Do what `kinds` (names, by comma) says, before a backward that is the step's `first` or not."""
     for kind in kinds.split(","):
-        if kind in ("backward", "interrupt", "write", "discard") and not first:
+        if kind in ("backward", "interrupt", "write", "discard", "discard sums") and not first:
             continue  # it would cost the step the backwards before it, or is refused after them
         DISTURBANCES[kind](engine, data, last)
 
@@ -84,6 +84,13 @@ def discard(engine: Engine, data: models.Batch, last: bool | None) -> None:
     engine.zero_grad()
 
 
+def discard_sums(engine: Engine, data: models.Batch, last: bool | None) -> None:
+    """Discard a step of several backwards, whose sums may still be on their way."""
+    for _ in range(2):
+        engine.backward(models.loss(engine.model, data), None if last is None else False)
+    engine.zero_grad()
+
+
 def misuse(engine: Engine, data: models.Batch, last: bool | None) -> None:
     """Call out of turn: all of it is refused, and says what to do."""
     policies = engine._policies.accumulation
@@ -101,6 +108,7 @@ DISTURBANCES = {
     "read": read,
     "write": write,
     "discard": discard,
+    "discard sums": discard_sums,
     "misuse": misuse,
 }
 

@@ -16,8 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_SHARE_OF_DAWDLING = 0.05
-
 
 class LateCopy:
     """One copy in flight. `finish` yields the values to write; it may block until other ranks have sent."""
@@ -68,10 +66,12 @@ class LateCopy:
 
 
 class Copies:
-    """The copying thread. `eager`: the share of occasions at which a copy completes that nobody waits for."""
+    """The copying thread. `eager`: the share of occasions at which a copy completes that nobody waits for.
+    `dawdling`: the share at which a thread is made late.
+    """
 
-    def __init__(self, seed: int, eager: float = 0.2) -> None:
-        self._draw, self._eager = random.Random(seed), eager
+    def __init__(self, seed: int, eager: float = 0.2, dawdling: float = 0.05) -> None:
+        self._draw, self._eager, self._dawdling = random.Random(seed), eager, dawdling
         self._changed = threading.Condition()
         self._pending: list[LateCopy] = []
         self._wanted: list[tuple[LateCopy, threading.Event]] = []
@@ -110,9 +110,9 @@ class Copies:
                 self._changed.notify_all()
 
     def dawdle(self) -> None:
-        """Let other ranks go ahead, or not."""
+        """Let other ranks and threads go ahead, or not."""
         with self._changed:
-            seconds = 0.002 if self._draw.random() < _SHARE_OF_DAWDLING else 0.0
+            seconds = 0.002 if self._draw.random() < self._dawdling else 0.0
         if seconds:
             time.sleep(seconds)
 

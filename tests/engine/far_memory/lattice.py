@@ -101,7 +101,7 @@ def drawn(seed: int) -> Case:
     if model == "odd-together":
         changes = FREEZING if "dtype" in spec else UNFREEZING
     world_size, change = draw.choice((1, 2, 2, 2, 3)), draw.choice(changes)
-    disturb = "" if compiled else draw.choice(DISTURBANCES)
+    disturb = "" if compiled else draw.choice(DISTURBANCES + ["discard sums"] * (backwards > 1))
     if (change, disturb) == ("unfreeze", "interrupt"):
         disturb = "backward"  # the engine's parts, one of which the interrupt replaces, are built anew
     return Case(
@@ -119,6 +119,8 @@ def drawn(seed: int) -> Case:
 
 
 _LATE: dict[str, Any] = {"zero_stage": 2, **SPECULATIVE, "reduce_bucket_size": 10**6}
+_SUMMED: dict[str, Any] = {"zero_stage": 1, **OFFLOADED, "gradient_accumulation_steps": 3}
+_COMPILED: dict[str, Any] = {**ROWS[-1], "gradient_accumulation_steps": 3, "reduce_bucket_size": 700}
 CHOSEN = (
     # a backward fails while buckets are being reduced
     *(Case({"zero_stage": 2, "reduce_bucket_size": 600}, seed, disturb="backward") for seed in (0, 1)),
@@ -128,6 +130,10 @@ CHOSEN = (
     *(Case({"zero_stage": 3, "offload_param": "cpu", **OFFLOADED}, seed, resume=1) for seed in (4, 6)),
     # hyperparameters change while updates with the old ones may still be running
     *(Case(_LATE, seed, change="schedule", late=True) for seed in range(4)),
+    # a step is discarded while its first sums may still be added up in host memory, and a new one begins
+    *(Case(_SUMMED, seed, backwards=3, disturb="discard sums", dawdling=0.5) for seed in range(4)),
+    # compiled code's reduced gradients may still be on their way to the host when the step is taken
+    *(Case(_COMPILED, seed, backwards=3, dawdling=0.5) for seed in range(2)),
 )
 """What drawn cases seldom do."""
 
