@@ -61,7 +61,7 @@ class ThreadCollectives:
 
     gather_shards = all_gather_small
 
-    def broadcast(self, tensor: Tensor, source: int) -> Work:
+    def broadcast(self, tensor: Tensor, source: int, tag: Tag) -> Work:
         tensor.copy_(self._meeting.exchange(self.rank, tensor.clone())[source])
         return Done()
 

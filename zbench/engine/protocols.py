@@ -138,7 +138,7 @@ class Collectives(Protocol):
         """Return [W, *values.shape]: bookkeeping such as norm partials; synchronous."""
         ...
 
-    def broadcast(self, tensor: Tensor, source: int) -> Work:
+    def broadcast(self, tensor: Tensor, source: int, tag: Tag) -> Work:
         """Copy rank `source`'s tensor to all ranks, in place."""
         ...
 

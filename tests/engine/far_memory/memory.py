@@ -78,10 +78,10 @@ class FarCollectives:
         pairs = [pair for k, pair in enumerate(zip(*parts, strict=True)) if k != rank]
         return self._late("all-gather", work.wait, parts[0][rank], pairs)
 
-    def broadcast(self, tensor: Tensor, source: int) -> Several:
+    def broadcast(self, tensor: Tensor, source: int, tag: Tag) -> Several:
         copy = tensor.clone() if self._inner.rank == source else poisoned(tensor)
         self._copies.dawdle()
-        work = self._inner.broadcast(copy, source)
+        work = self._inner.broadcast(copy, source, tag)
         return self._late("broadcast", work.wait, None, [(tensor, copy)])
 
     def _late(

@@ -1,5 +1,6 @@
 """What two ranks do, for `test_ranks`; runs inside the pool's ranks."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from tests.engine.holding import peak_of
 from tests.engine.safety.plainly import build
 from zbench.engine import load, save
 from zbench.engine.checkpoint import save_weights
-from zbench.errors import UsageError
+from zbench.errors import RanksDisagreeError, UsageError
 
 WIDTH, LAYERS = 96, 8
 
@@ -50,6 +51,52 @@ def fail(group: dist.ProcessGroup, row: dict[str, Any]) -> tuple[str, bool]:
     engine.step()
     engine.close()
     return heard, same
+
+
+def write_others(group: dist.ProcessGroup, row: dict[str, Any]) -> tuple[str, bool]:
+    """Return what a rank hears when ranks write other layers, and whether all is as it was."""
+    rank, engine = dist.get_rank(group), build(net(), row, group)
+    before = engine.full_parameters()
+    heard = ""
+    try:
+        with engine.gathered([engine.model[i].weight for i in order_of(rank)], write=True), torch.no_grad():
+            engine.model[rank].weight.zero_()
+    except RanksDisagreeError as error:
+        heard = str(error)
+    stores_whole = row["zero_stage"] < 3  # a gather that disagrees ends the engine
+    same = not stores_whole or all(torch.equal(v, before[n]) for n, v in engine.full_parameters().items())
+    engine.close()
+    return heard, same
+
+
+def order_of(rank: int) -> list[int]:
+    return [0, 1] if rank == 0 else [1, 0]
+
+
+class Layers(nn.Module):
+    """Two layers of one shape, one frozen, and two buffers, registered in the order of `names`."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        super().__init__()
+        for number, name in enumerate(names):
+            self.add_module(name, nn.Linear(4, 4))
+            self.register_buffer(f"of_{name}", torch.full((3,), float(number)))
+        self.get_submodule("one").requires_grad_(False)
+
+
+def build_others(group: dist.ProcessGroup, row: dict[str, Any], what: str) -> tuple[str, bool]:
+    """Return what a rank hears when ranks build models that differ, and whether its model is as it was."""
+    rank = dist.get_rank(group)
+    model = Layers(["one", "two"] if rank == 0 or what != "order" else ["two", "one"])
+    if what == "buffer" and rank == 1:
+        model.register_buffer("of_two", torch.zeros(2, 2))
+    before = {n: v.clone() for n, v in model.state_dict().items()}
+    heard = ""
+    try:
+        build(model, row, group)
+    except RanksDisagreeError as error:
+        heard = str(error)
+    return heard, all(torch.equal(v, before[n]) for n, v in model.state_dict().items())
 
 
 def save_and_load(

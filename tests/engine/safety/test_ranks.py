@@ -23,10 +23,32 @@ def test_a_rank_that_raises_inside_gathered_keeps_all_from_writing(
     ranks: RankPool, row: dict[str, Any]
 ) -> None:
     first, second = ranks.run(2, MODULE + "fail", row)
-    assert first[0].startswith("UsageError: gathered(write=True): nothing was written, because rank 1 raised")
+    assert first[0].startswith("UsageError: gathered(write=True): nothing was written, because another rank")
+    assert "rank 1: KeyError: 'rank 1'" in first[0]
     assert second[0] == "KeyError: 'rank 1'"
     assert first[1]
     assert second[1]
+
+
+@each_stage
+def test_ranks_that_write_different_layers_stop_before_anything_is_written(
+    ranks: RankPool, row: dict[str, Any]
+) -> None:
+    for rank, (heard, same) in enumerate(ranks.run(2, MODULE + "write_others", row)):
+        assert "rank 0" in heard, rank
+        assert "rank 1" in heard, rank
+        assert same, rank
+
+
+@each_stage
+@pytest.mark.parametrize(("what", "named"), [("order", "'one."), ("buffer", "'of_two'")])
+def test_ranks_with_different_models_stop_before_any_value_is_replaced(
+    ranks: RankPool, row: dict[str, Any], what: str, named: str
+) -> None:
+    for heard, same in ranks.run(2, MODULE + "build_others", row, what):
+        assert heard.startswith("expected a model with the same parameters and buffers on every rank")
+        assert named in heard
+        assert same
 
 
 @each_stage

@@ -44,7 +44,7 @@ def differing(group: dist.ProcessGroup, kind: str) -> list[str]:
     small = comm.all_gather_small(torch.tensor([float(rank)]), TAG)
     found += ["small"] * (small.flatten().tolist() != [float(r) for r in range(world)])
     value = torch.tensor([float(rank)])
-    comm.broadcast(value, world - 1).wait()
+    comm.broadcast(value, world - 1, TAG).wait()
     found += ["broadcast"] * (value.item() != world - 1)
     comm.close()
     return found

@@ -111,7 +111,7 @@ def broadcast(comm: Any, dtype: torch.dtype, length: int) -> bool:
     """The source's values on every rank."""
     source = comm.world_size - 1
     tensor = sent_by(comm.rank, length, dtype)
-    comm.broadcast(tensor, source).wait()
+    comm.broadcast(tensor, source, TAG).wait()
     comm.barrier()
     return torch.equal(tensor, sent_by(source, length, dtype))
 

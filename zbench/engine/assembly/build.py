@@ -14,7 +14,14 @@ from torch import Tensor, nn
 
 from zbench.engine.adam import AdamBackend
 from zbench.engine.assembly import settings
-from zbench.engine.assembly.discovery import check_buffers, collect, collect_frozen, make_groups, prepare
+from zbench.engine.assembly.discovery import (
+    check_buffers,
+    collect,
+    collect_frozen,
+    described,
+    make_groups,
+    prepare,
+)
 from zbench.engine.assembly.optimizer import make_adam, make_optimizer
 from zbench.engine.assembly.parameters import PARAMETER_BUILDERS, ParameterBuilder, ParameterSettings
 from zbench.engine.assembly.settings import DTYPES
@@ -42,7 +49,7 @@ from zbench.engine.protocols import Collectives, HoldsBytes
 from zbench.engine.shard_layout import Segment, ShardLayout
 from zbench.engine.speculative import SpeculationSettings, StepAssumptions, speculate
 from zbench.engine.transport.choose import ChooseTransport, Transport, choose_collectives
-from zbench.engine.transport.consent import all_or_none
+from zbench.engine.transport.consent import BUILD, MODEL, all_or_none
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
 
@@ -88,7 +95,10 @@ def build_engine(
     share = settings.share(spec, memories, count, collectives)
     counting, clip = settings.accumulation(spec), settings.clip(spec)
     policies = Policies(counting, clip, scaling, share, collectives, transport.close)
-    prepare(dict(model.named_parameters()), list(model.buffers()), dtypes, collectives)
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    with all_or_none(collectives, transport.agreement, MODEL) as alike:
+        alike += described(parameters, buffers)
+    prepare(parameters, buffers, dtypes, collectives)
     builder = _Builder(model, spec, memories, transport, policies, instruments, groups)
     return Engine(model, builder.build, builder.admit, policies, groups)
 
@@ -122,7 +132,7 @@ class _Builder:
         An error of one rank alone, in what it does without the others, is raised on all.
         """
         with ExitStack() as undo:
-            with all_or_none(self.collectives, self.transport.agreement) as alike:
+            with all_or_none(self.collectives, self.transport.agreement, BUILD) as alike:
                 parts = self._allocate()
                 undo.callback(parts.schedule.close)
                 alike += [f"{t.name!r} in group {t.group}" for t in parts.param_infos]
@@ -137,8 +147,12 @@ class _Builder:
     def admit(self, added: Mapping[str, nn.Parameter]) -> None:
         """Check and convert what the model has gained, as `build_engine` does; rank 0's values count."""
         dtypes = DTYPES[self.spec.dtype], DTYPES[self.spec.buffer_dtype or self.spec.dtype]
-        with all_or_none(self.collectives, self.transport.agreement) as alike:
+        modules = [m for m in self.model.modules() if m not in self._seen]
+        new = {id(b) for m in modules for b in m.buffers(recurse=False)}
+        buffers = {name: b for name, b in self.model.named_buffers() if id(b) in new}
+        with all_or_none(self.collectives, self.transport.agreement, BUILD) as alike:
             alike += [f"{name!r} in group {len(self.groups)}, {list(p.shape)}" for name, p in added.items()]
+            alike += described(added, buffers)
             check_unused(added)
             for name, parameter in added.items():
                 if parameter.device != self.device:
@@ -146,8 +160,6 @@ class _Builder:
                         f"expected {name!r} on {self.device}, where the model is, got {parameter.device}"
                     )
             check_buffers(self.model, *dtypes)
-        modules = [m for m in self.model.modules() if m not in self._seen]
-        buffers = [b for m in modules for b in m.buffers(recurse=False)]
         prepare(added, buffers, dtypes, self.collectives)
         self._seen.update(modules)
 
@@ -204,7 +216,9 @@ class _Builder:
             self._layout,
             watched=spec.compile == "off",
         )
-        return PARAMETER_BUILDERS[self.stage.parameters](self.model, chosen, self.collectives)
+        return PARAMETER_BUILDERS[self.stage.parameters](
+            self.model, chosen, self.collectives, self.transport.agreement
+        )
 
     def _layout(self, sizes: Sequence[int], groups: Sequence[GatherGroup]) -> Layout:
         reduce, gather = self.spec.reduce_bucket_size, self.spec.allgather_bucket_size

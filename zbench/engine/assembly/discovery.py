@@ -12,7 +12,7 @@ from zbench.engine.optimizer.shard_optimizer import ParamGroup
 from zbench.engine.parameters.deferred import is_part
 from zbench.engine.parameters.released import is_released
 from zbench.engine.parameters.replicated import ParamInfo
-from zbench.engine.protocols import Collectives, Work
+from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.transport.works import Then
 from zbench.errors import UsageError
 
@@ -85,32 +85,38 @@ def check_buffers(model: nn.Module, dtype: torch.dtype, buffers: torch.dtype) ->
             )
 
 
+def described(parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, Tensor]) -> list[str]:
+    """Return a line for each tensor whose values ranks are to share: its name, shape and dtype.
+
+    UsageError for a parameter without memory for each of its elements.
+    """
+    for name, parameter in parameters.items():
+        whole = is_part(parameter) or _distinct(parameter).numel() == parameter.numel()
+        if is_released(parameter) or not whole:
+            raise UsageError(
+                f"expected memory for every element of {name!r}, got one place for several, as expand()"
+                " or close() of a stage-3 engine leaves it; give it values (p.data = values.clone()), or"
+                " build the engine on a new model"
+            )
+    return [f"{name!r} {list(t.shape)} {t.dtype}" for name, t in [*parameters.items(), *buffers.items()]]
+
+
 def prepare(
     parameters: Mapping[str, nn.Parameter],
-    buffers: Sequence[Tensor],
+    buffers: Mapping[str, Tensor],
     dtypes: tuple[torch.dtype, torch.dtype],
     collectives: Collectives,
 ) -> None:
     """Broadcast rank 0's values to every rank; cast float32 parameters that are not trained to the first of
-    `dtypes`, and float32 buffers to the second.
-
-    UsageError for a parameter without memory for each of its elements.
+    `dtypes`, and float32 buffers to the second. Ranks have compared what `described` says of them.
     """
-    works: list[Work] = []
-    for name, parameter in parameters.items():
-        if not is_part(parameter):
-            if is_released(parameter) or _distinct(parameter).numel() < parameter.numel():
-                raise UsageError(
-                    f"expected memory for every element of {name!r}, got one place for several, as expand()"
-                    " or close() of a stage-3 engine leaves it; give it values (p.data = values.clone()), or"
-                    " build the engine on a new model"
-                )
-            works.append(_broadcast(parameter.data, collectives))
-    works += [_broadcast(_distinct(buffer.data), collectives) for buffer in buffers]
+    shared = [(name, p.data) for name, p in parameters.items() if not is_part(p)]
+    shared += [(name, _distinct(buffer.data)) for name, buffer in buffers.items()]
+    works = [_broadcast(tensor, collectives, Tag(f"values of {name}")) for name, tensor in shared]
     for work in works:
         work.wait()
     untrained = [(p, dtypes[0]) for p in parameters.values() if not (p.requires_grad and p.numel())]
-    for tensor, to in [*untrained, *((buffer, dtypes[1]) for buffer in buffers)]:
+    for tensor, to in [*untrained, *((buffer, dtypes[1]) for buffer in buffers.values())]:
         if tensor.dtype == torch.float32 and not is_part(tensor):
             tensor.data = tensor.data.to(to)
 
@@ -121,15 +127,15 @@ def _distinct(tensor: Tensor) -> Tensor:
     return tensor[tuple(slice(1) if r else slice(None) for r in repeated)]
 
 
-def _broadcast(tensor: Tensor, collectives: Collectives) -> Work:
+def _broadcast(tensor: Tensor, collectives: Collectives, tag: Tag) -> Work:
     """Start to copy rank 0's values; tensors with gaps are copied first, because backends send contiguous
     memory.
     """
     if torch.empty_like(tensor, device="meta").stride() == tensor.stride():
-        return collectives.broadcast(tensor, 0)
+        return collectives.broadcast(tensor, 0, tag)
     copy = tensor.contiguous()
 
     def back() -> None:
         tensor.copy_(copy)
 
-    return Then(collectives.broadcast(copy, 0), back)
+    return Then(collectives.broadcast(copy, 0, tag), back)

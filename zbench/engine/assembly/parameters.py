@@ -23,6 +23,7 @@ from zbench.engine.parameters.sharded import ShardedParameters
 from zbench.engine.partition import GatherGroup, Layout
 from zbench.engine.protocols import Collectives, GradientSink
 from zbench.engine.shard_layout import ShardedLayout, ShardLayout
+from zbench.engine.transport.agreement import Agreement
 
 Value = Callable[[ParamInfo], Tensor]
 
@@ -61,8 +62,11 @@ class Attached:
 class ParameterBuilder(ABC):
     """Builds the parameters of one model, in the order of its methods; only `attach` changes the model."""
 
-    def __init__(self, model: nn.Module, settings: ParameterSettings, collectives: Collectives) -> None:
-        self.model, self.settings, self.collectives = model, settings, collectives
+    def __init__(
+        self, model: nn.Module, settings: ParameterSettings, collectives: Collectives, agreement: Agreement
+    ) -> None:
+        self.model, self.settings = model, settings
+        self.collectives, self._agreement = collectives, agreement
 
     @abstractmethod
     def groups(self, param_infos: Sequence[ParamInfo]) -> GroupPlan:
@@ -113,7 +117,7 @@ class ReplicatedBuilder(ParameterBuilder):
 
     def attach(self, param_infos: Sequence[ParamInfo], frozen: Frozen, sink: GradientSink) -> Attached:
         self._stored.adopt(param_infos)
-        access = Access(self.collectives, lambda _: nullcontext(), self._stored.absorb)
+        access = Access(self.collectives, self._agreement, lambda _: nullcontext(), self._stored.absorb)
         return Attached(GradientHooks(param_infos, sink.accept, self.model), access)
 
 
@@ -152,7 +156,7 @@ class ShardedBuilder(ParameterBuilder):
         for store in stores:
             store.adopt(store.param_infos)
         gatherer.adopt(stores)
-        access = Access(self.collectives, gatherer.holding, gatherer.absorb)
+        access = Access(self.collectives, self._agreement, gatherer.holding, gatherer.absorb)
         self._leaves.expect(param_infos, sink.absent)
         hooks = GatherHooks(param_infos, sink.accept, self.model, gatherer, self._leaves)
         return Attached(hooks, access)

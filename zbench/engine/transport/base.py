@@ -56,8 +56,10 @@ class GroupCollectives(ABC):
     def gather_shards(self, values: Tensor, tag: Tag) -> Tensor:
         return self.all_gather_small(values, tag)
 
-    def broadcast(self, tensor: Tensor, source: int) -> Work:
-        return launched(dist.broadcast(tensor, group_src=source, group=self.group, async_op=True))
+    def broadcast(self, tensor: Tensor, source: int, tag: Tag) -> Work:
+        call = self.agreement.note(GATHERS, tag, tensor.nbytes)
+        work = launched(dist.broadcast(tensor, group_src=source, group=self.group, async_op=True))
+        return Attended(work, call, self.agreement)
 
     def barrier(self) -> None:
         dist.barrier(self.group)

@@ -3,6 +3,7 @@
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 
@@ -10,37 +11,67 @@ from zbench.engine.protocols import Collectives, Tag
 from zbench.engine.transport.agreement import Agreement
 from zbench.errors import RanksDisagreeError, UsageError
 
-_CONSENT = Tag("whether every rank can build its part of the engine")
+
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """What all ranks do or none, in the words of its errors. failed: what the ranks hear that did not fail.
+    alike: what must be the same on every rank. remedy: what makes it so.
+    """
+
+    tag: Tag
+    failed: str
+    alike: str
+    remedy: str
+
+
+MODEL = Joint(
+    Tag("whether every rank has the same model"),
+    "nothing has changed, because another rank's model is refused",
+    "a model with the same parameters and buffers on every rank, in the same order",
+    "build the model alike on every rank",
+)
+BUILD = Joint(
+    Tag("whether every rank can build its part of the engine"),
+    "nothing has changed, because another rank cannot build its part",
+    "the same trained parameters in the same groups on every rank",
+    "freeze, unfreeze and add parameters alike on every rank",
+)
+WRITE = Joint(
+    Tag("whether gathered(write=True) ended well on every rank"),
+    "gathered(write=True): nothing was written, because another rank raised inside the context",
+    "gathered(write=True) of the same parameters on every rank",
+    "nothing was written; name the same parameters in the same order on every rank",
+)
 
 
 @contextmanager
-def all_or_none(collectives: Collectives, agreement: Agreement) -> Iterator[list[str]]:
+def all_or_none(collectives: Collectives, agreement: Agreement, joint: Joint) -> Iterator[list[str]]:
     """Raise on every rank if the block raises on one, or if ranks differ in the lines that it appends to the
-    list that is yielded. The block may call no collective.
+    list that is yielded. A block that calls collectives must call the same ones on every rank.
     """
     lines: list[str] = []
-    failed: Exception | None = None
+    failed: BaseException | None = None
     try:
         yield lines
-    except Exception as error:
+    except BaseException as error:
         failed = error
     code = zlib.crc32("\n".join(lines).encode())
     mine = torch.tensor([float(failed is not None), float(code)], dtype=torch.float64)
-    found = collectives.all_gather_small(mine, _CONSENT)
+    found = collectives.all_gather_small(mine, joint.tag)
     if found[:, 0].any():
         texts = agreement.meet("" if failed is None else f"{type(failed).__name__}: {failed}")
         told = "; ".join(f"rank {rank}: {text}" for rank, text in texts.items() if text)
-        raise failed or UsageError(f"nothing has changed, because another rank cannot build its part; {told}")
+        raise failed or UsageError(f"{joint.failed}; {told}")
     if (found != found[0]).any():
-        raise _differing(agreement.meet("\n".join(lines)))
+        raise _differing(agreement.meet("\n".join(lines)), joint)
 
 
-def _differing(texts: dict[int, str]) -> RanksDisagreeError:
+def _differing(texts: dict[int, str], joint: Joint) -> RanksDisagreeError:
     rows = {rank: text.split("\n") for rank, text in texts.items()}
     common = set.intersection(*(set(row) for row in rows.values()))
     own = {rank: [line for line in row if line not in common] for rank, row in rows.items()}
+    if not any(own.values()):  # the same lines in another order
+        first = next(i for i, column in enumerate(zip(*rows.values(), strict=False)) if len(set(column)) > 1)
+        own = {rank: row[first:] for rank, row in rows.items()}
     told = "; ".join(f"rank {rank}: {row[0] if row else 'nothing more'}" for rank, row in own.items())
-    return RanksDisagreeError(
-        f"expected the same trained parameters in the same groups on every rank, got {told}; freeze, unfreeze"
-        " and add parameters alike on every rank"
-    )
+    return RanksDisagreeError(f"expected {joint.alike}, got {told}; {joint.remedy}")

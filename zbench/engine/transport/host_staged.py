@@ -50,9 +50,9 @@ class HostStagedCollectives:
     def gather_shards(self, values: Tensor, tag: Tag) -> Tensor:
         return self._inner.gather_shards(values.cpu(), tag)
 
-    def broadcast(self, tensor: Tensor, source: int) -> Work:
+    def broadcast(self, tensor: Tensor, source: int, tag: Tag) -> Work:
         values = tensor.cpu()
-        self._inner.broadcast(values, source).wait()
+        self._inner.broadcast(values, source, tag).wait()
         tensor.copy_(values)
         return Done()
 

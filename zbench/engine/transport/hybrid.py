@@ -42,8 +42,8 @@ class HybridCollectives:
     def all_gather_small(self, values: Tensor, tag: Tag) -> Tensor:
         return self._world.all_gather_small(values, tag)
 
-    def broadcast(self, tensor: Tensor, source: int) -> Work:
-        return self._world.broadcast(tensor, source)
+    def broadcast(self, tensor: Tensor, source: int, tag: Tag) -> Work:
+        return self._world.broadcast(tensor, source, tag)
 
     def barrier(self) -> None:
         self._world.barrier()

@@ -31,7 +31,7 @@ class SingleProcessCollectives:
     def gather_shards(self, values: Tensor, tag: Tag) -> Tensor:
         return self.all_gather_small(values, tag)
 
-    def broadcast(self, tensor: Tensor, source: int) -> Work:
+    def broadcast(self, tensor: Tensor, source: int, tag: Tag) -> Work:
         return Done()
 
     def barrier(self) -> None:
