@@ -16,7 +16,7 @@ from zbench.engine.assembly.build import Instruments
 from zbench.engine.protocols import StepInfo, TrainingEngine
 from zbench.measure.clock import PhaseClock
 from zbench.measure.counts import StepCounts
-from zbench.measure.memory import StepMemory
+from zbench.measure.memory import PeakMeter, StepMemory
 from zbench.measure.traffic import TrafficMeter
 from zbench.record.record import Traffic
 from zbench.spec.accumulation import Accumulation, accumulation
@@ -33,6 +33,12 @@ class Meters:
     memory: StepMemory
     traffic: TrafficMeter
     counts: StepCounts
+
+    @classmethod
+    def on(cls, device: torch.device, meter: PeakMeter) -> Self:
+        """Return what measures one rank on `device`, its memory by `meter`."""
+        clock = PhaseClock()
+        return cls(clock, StepMemory(meter, device), TrafficMeter(clock), StepCounts(device))
 
 
 @dataclass(slots=True)

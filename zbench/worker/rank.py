@@ -11,10 +11,8 @@ import torch.distributed as dist
 from zbench.engine.assembly.build import Instruments
 from zbench.engine.protocols import StepInfo
 from zbench.measure.ceilings import utilization
-from zbench.measure.clock import PhaseClock
-from zbench.measure.counts import StepCounts, count_operators
-from zbench.measure.memory import StepMemory, choose_meter, largest
-from zbench.measure.traffic import TrafficMeter
+from zbench.measure.counts import count_operators
+from zbench.measure.memory import choose_meter, largest
 from zbench.record.record import Correctness
 from zbench.spec.accumulation import accumulation
 from zbench.spec.trial import TrialSpec
@@ -46,10 +44,8 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     digest(torch.zeros(1, device=device))  # its constants must be there before memory is measured
     limit = process.MemoryLimit(trial.run.memory_limit)
     meter, warning = choose_meter(device)
-    clock = PhaseClock()
-    meters = Meters(clock, StepMemory(meter, device), TrafficMeter(clock), StepCounts(device))
-    instruments = Instruments(wrap_collectives=meters.traffic.count)
-    trainer = Trainer.build(trial, workload, Path(job.base_dir), instruments, device=device, clock=clock)
+    meters = Meters.on(device, meter)
+    trainer = _trainer(job, trial, workload, meters, device)
     engine = trainer.engine
     observer = Observer(engine, bits=trial.verify.mode != "off" and job.reference_path is not None)
     warmup, timed, every = trial.run.warmup_steps, trial.run.steps, trial.run.evaluate_every
@@ -96,6 +92,14 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
 def _step_after(trainer: Trainer, step: int) -> object:
     """Run one more step after the measured ones."""
     return trainer.step(trainer.batches(step))
+
+
+def _trainer(
+    job: RankJob, trial: TrialSpec, workload: Workload, meters: Meters, device: torch.device
+) -> Trainer:
+    instruments = Instruments(wrap_collectives=meters.traffic.count)
+    place = Path(job.base_dir)
+    return Trainer.build(trial, workload, place, instruments, device=device, clock=meters.clock)
 
 
 def _operators(trial: TrialSpec, trainer: Trainer, device: torch.device) -> dict[str, int]:

@@ -13,15 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zbench.engine.adam import AdamBackend
-from zbench.engine.assembly import settings
-from zbench.engine.assembly.discovery import (
-    check_buffers,
-    collect,
-    collect_frozen,
-    described,
-    make_groups,
-    prepare,
-)
+from zbench.engine.assembly import discovery, settings
 from zbench.engine.assembly.optimizer import make_adam, make_optimizer
 from zbench.engine.assembly.parameters import PARAMETER_BUILDERS, ParameterBuilder, ParameterSettings
 from zbench.engine.assembly.settings import DTYPES
@@ -84,12 +76,12 @@ def build_engine(
     check_unused(dict(model.named_parameters()))
     find_leaves(model, spec.leaf_modules)  # refuses what is not there
     dtypes = DTYPES[spec.dtype], DTYPES[spec.buffer_dtype or spec.dtype]
-    check_buffers(model, *dtypes)
+    discovery.check_buffers(model, *dtypes)
     instruments = instruments or Instruments()
     memories = instruments.memories(device)
     transport = instruments.transport(process_group, memories.local, memories.host, spec.shard_group_size)
     collectives = instruments.wrap_collectives(transport)
-    groups = make_groups(model, settings.hyperparameters(spec), settings.overrides(spec))
+    groups = discovery.make_groups(model, settings.hyperparameters(spec), settings.overrides(spec))
     scaling = settings.scaling(spec)
     count = sum(p.numel() for p in model.parameters() if p.requires_grad)
     share = settings.share(spec, memories, count, collectives)
@@ -97,8 +89,8 @@ def build_engine(
     policies = Policies(counting, clip, scaling, share, collectives, transport.close)
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
     with all_or_none(collectives, transport.agreement, MODEL) as alike:
-        alike += described(parameters, buffers)
-    prepare(parameters, buffers, dtypes, collectives)
+        alike += discovery.described(parameters, buffers)
+    discovery.prepare(parameters, buffers, dtypes, collectives)
     builder = _Builder(model, spec, memories, transport, policies, instruments, groups)
     return Engine(model, builder.build, builder.admit, policies, groups)
 
@@ -152,15 +144,15 @@ class _Builder:
         buffers = {name: b for name, b in self.model.named_buffers() if id(b) in new}
         with all_or_none(self.collectives, self.transport.agreement, BUILD) as alike:
             alike += [f"{name!r} in group {len(self.groups)}, {list(p.shape)}" for name, p in added.items()]
-            alike += described(added, buffers)
+            alike += discovery.described(added, buffers)
             check_unused(added)
             for name, parameter in added.items():
                 if parameter.device != self.device:
                     raise UsageError(
                         f"expected {name!r} on {self.device}, where the model is, got {parameter.device}"
                     )
-            check_buffers(self.model, *dtypes)
-        prepare(added, buffers, dtypes, self.collectives)
+            discovery.check_buffers(self.model, *dtypes)
+        discovery.prepare(added, buffers, dtypes, self.collectives)
         self._seen.update(modules)
 
     def _exchange(self, old: Core | None, parts: Parts) -> Core:
@@ -175,14 +167,17 @@ class _Builder:
     def _allocate(self) -> Parts:
         """Return the parts of a core for what is trained now, without values."""
         comm, share = self.collectives, self.policies.share.value
-        param_infos, builder = collect(self.model, self.groups, self._trained), self._parameter_builder
+        param_infos, builder = (
+            discovery.collect(self.model, self.groups, self._trained),
+            self._parameter_builder,
+        )
         plan = builder.groups(param_infos)
         sizes = [t.parameter.numel() for t in param_infos]
         layout, offloaded = split_layout(self._layout(sizes, plan.groups), share)
         shard = self.stage.optimizer_state(layout, comm.rank)
         memory_layout = memory_layout_of(shard, offloaded, self.memories.local, self.memories.host)
         parameters = builder.store(shard, plan)
-        frozen = builder.frozen(collect_frozen(self.model, self.groups, param_infos))
+        frozen = builder.frozen(discovery.collect_frozen(self.model, self.groups, param_infos))
         config = self._reduction_config(shard, memory_layout, plan.dtypes)
         reduced, gradients = self._gradients(param_infos, config)
         optimizer = make_optimizer(self.spec, memory_layout, parameters, reduced, param_infos, self.groups)

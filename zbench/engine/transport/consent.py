@@ -55,9 +55,8 @@ def all_or_none(collectives: Collectives, agreement: Agreement, joint: Joint) ->
         yield lines
     except BaseException as error:
         failed = error
-    code = zlib.crc32("\n".join(lines).encode())
-    mine = torch.tensor([float(failed is not None), float(code)], dtype=torch.float64)
-    found = collectives.all_gather_small(mine, joint.tag)
+    mine = [float(failed is not None), float(zlib.crc32("\n".join(lines).encode()))]
+    found = collectives.all_gather_small(torch.tensor(mine, dtype=torch.float64), joint.tag)
     if found[:, 0].any():
         texts = agreement.meet("" if failed is None else f"{type(failed).__name__}: {failed}")
         told = "; ".join(f"rank {rank}: {text}" for rank, text in texts.items() if text)
