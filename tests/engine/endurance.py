@@ -18,7 +18,8 @@ from zbench.engine import build_engine
 from zbench.engine.protocols import StepInfo
 from zbench.spec.engine import EngineSpec
 
-HARMLESS = [name for name in disturbances.DISTURBANCES if name != "write"]  # refused after a backward
+ELSEWHERE = ("write", "discard sums")  # refused after a backward; needs steps of several backwards
+HARMLESS = [name for name in disturbances.DISTURBANCES if name not in ELSEWHERE]
 KINDS = [*HARMLESS, *[""] * len(HARMLESS)]
 FATAL = ("backward", "interrupt", "discard")  # they cost the step the backwards before them
 FROZEN = {"gpt": "norm", "odd-together": "last", "wandering": "last"}  # the layer that is frozen at times

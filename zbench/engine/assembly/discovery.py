@@ -90,9 +90,8 @@ def described(parameters: Mapping[str, nn.Parameter], buffers: Mapping[str, Tens
 
     UsageError for a parameter without memory for each of its elements.
     """
-    for name, parameter in parameters.items():
-        whole = is_part(parameter) or _distinct(parameter).numel() == parameter.numel()
-        if is_released(parameter) or not whole:
+    for name, p in parameters.items():
+        if not is_part(p) and (is_released(p) or _distinct(p).numel() < p.numel()):
             raise UsageError(
                 f"expected memory for every element of {name!r}, got one place for several, as expand()"
                 " or close() of a stage-3 engine leaves it; give it values (p.data = values.clone()), or"
