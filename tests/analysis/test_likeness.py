@@ -7,7 +7,7 @@ import pytest
 
 from zbench.analysis.decision import Answer, Decision
 from zbench.analysis.likeness import LikeGoodOrBad
-from zbench.analysis.measurement import PairedMeasurement, Plan
+from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan
 from zbench.analysis.trials import Source
 
 from .machine import Machine
@@ -69,7 +69,9 @@ def test_a_measurement_asks_of_the_slower_configuration_alone(factor: float, sai
     name = slower.base.trial_id
     question = LikeGoodOrBad({name: bad.paired.blocks[name]})
     sources = Source("v1"), Source("v2")
-    found = PairedMeasurement(*sources, Plan(), SETTINGS, Machine(factor), lambda _: None, question).run()
+    found = PairedMeasurement(
+        *sources, Plan(), SETTINGS, OneByOne(Machine(factor)), lambda _: None, question
+    ).run()
     answers = {row.base.trial_id: row.step_time.answer for row in found.rows if row.step_time is not None}
     assert answers == {name: said}
     assert found.paired is not None

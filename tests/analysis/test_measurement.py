@@ -3,13 +3,22 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from zbench.analysis import measurement
 from zbench.analysis.compare import PAIRED_THRESHOLDS, Comparison, Settings
 from zbench.analysis.exact import COUNTS, PEAKS, TRAFFIC
-from zbench.analysis.measurement import PairedMeasurement, Plan, check_plan
-from zbench.analysis.paired import BASE_FIRST, HEAD_FIRST, Side, block_difference, block_orders, control
+from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan, check_plan
+from zbench.analysis.paired import (
+    BASE_FIRST,
+    HEAD_FIRST,
+    Side,
+    block_difference,
+    block_orders,
+    control,
+    replicates_in_turns,
+)
 from zbench.analysis.trials import Source
 from zbench.errors import ExitCode, IncomparableError, UsageError
 from zbench.record.record import Record, Traffic
@@ -23,7 +32,7 @@ SETTINGS = Settings(thresholds=PAIRED_THRESHOLDS)
 def measured(machine: Machine, plan: Plan | None = None, said: list[str] | None = None) -> Comparison:
     sources = Source("v1"), Source("v2")
     tell = (said if said is not None else []).append
-    return PairedMeasurement(*sources, plan or Plan(), SETTINGS, machine, tell).run()
+    return PairedMeasurement(*sources, plan or Plan(), SETTINGS, OneByOne(machine), tell).run()
 
 
 def test_a_drifting_machine_raises_no_alarm() -> None:
@@ -116,7 +125,9 @@ def test_an_exact_figure_that_grew_is_a_regression_where_time_tells_nothing(figu
         taken = [replace(one, counts=dict.fromkeys(COUNTS, 10)) for one in machine(side)]
         return [more(one) for one in taken] if side == "head" else taken
 
-    found = PairedMeasurement(Source("v1"), Source("v2"), Plan(), SETTINGS, take, lambda _: None).run()
+    found = PairedMeasurement(
+        Source("v1"), Source("v2"), Plan(), SETTINGS, OneByOne(take), lambda _: None
+    ).run()
     assert {one.answer for _, one in found.timed} == {"inconclusive"}
     assert {row.answer for row in found.rows} == {"regression"}
     assert {change.metric for row in found.rows for change in row.exact if change.answer == "regression"} == {
@@ -167,7 +178,7 @@ def test_sides_without_a_common_configuration_are_incomparable() -> None:
         return [record(0.1, axes={"of": side})]
 
     with pytest.raises(IncomparableError, match="v1 and v2 ran no configuration in common"):
-        PairedMeasurement(Source("v1"), Source("v2"), Plan(), SETTINGS, take, lambda _: None).run()
+        PairedMeasurement(Source("v1"), Source("v2"), Plan(), SETTINGS, OneByOne(take), lambda _: None).run()
 
 
 @pytest.mark.parametrize(
@@ -195,8 +206,53 @@ def test_a_trial_that_fails_once_loses_only_that_block() -> None:
 
     settings = replace(SETTINGS, fail_on=frozenset({"regression"}))
     found = measurement.PairedMeasurement(
-        Source("v1"), Source("v2"), Plan(12, 12), settings, take, lambda _: None
+        Source("v1"), Source("v2"), Plan(12, 12), settings, OneByOne(take), lambda _: None
     ).run()
     assert found.paired is not None
     lost, *others = [len(values) for values in found.paired.blocks.values()]
     assert [lost + 1] * 2 == others == [12, 12]
+
+
+class InTurns:
+    """Pairs whose two samples share what the machine does at that moment, and single samples besides."""
+
+    def __init__(self, machine: Machine, *, noise: float) -> None:
+        self.machine, self.noise, self.pairs = machine, noise, 0
+        self.alone: list[Side] = []
+
+    def take(self, side: Side) -> list[Record]:
+        self.alone.append(side)
+        return self.machine(side)
+
+    def take_in_turns(self, first: Side, second: Side) -> tuple[list[Record], list[Record]]:
+        self.pairs += 1
+        moved = math.exp(self.machine.rng.normal(0, self.noise))
+        left, right = ([slowed(one, moved) for one in self.machine(side)] for side in (first, second))
+        return left, right
+
+
+def slowed(one: Record, factor: float) -> Record:
+    assert one.timing is not None
+    return replace(one, timing=replace(one.timing, median_step_s=factor * one.timing.median_step_s))
+
+
+@pytest.mark.parametrize(("factor", "answer"), [(1.0, "pass"), (1.05, "regression")])
+def test_what_moves_between_pairs_in_turns_costs_no_power(factor: float, answer: str) -> None:
+    """A machine that moves by 20 % from pair to pair, and by 1 % between the samples of one."""
+    samples = InTurns(Machine(factor=factor, drift=0.0), noise=0.2)
+    found = PairedMeasurement(Source("v1"), Source("v2"), Plan(8, 8), SETTINGS, samples, lambda _: None).run()
+    assert samples.pairs == 16
+    assert samples.alone == ["base", "base", "head", "base", "base"]
+    assert samples.machine.taken[3:-2] == [side for order in block_orders(8, 0) for side in order]
+    assert found.rows[1].answer == answer
+    assert found.rows[0].answer == "pass"
+
+
+def test_replicates_in_turns_ignore_what_both_samples_of_a_pair_share() -> None:
+    rng = np.random.default_rng(3)
+    for order in (BASE_FIRST, HEAD_FIRST):
+        logs = rng.normal(0, 0.01, (4000, 4))
+        values = [replicates_in_turns(order, list(np.exp(one)))[0] for one in logs]
+        assert np.std(values) == pytest.approx(math.sqrt(2) * 0.01, rel=0.05), "as one replicate of a process"
+        moved = logs + rng.normal(0, 1, (4000, 2)).repeat(2, axis=1)
+        assert [replicates_in_turns(order, list(np.exp(one)))[0] for one in moved] == pytest.approx(values)

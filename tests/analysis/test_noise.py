@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from zbench.analysis.compare import PAIRED_THRESHOLDS, Comparison, Settings
-from zbench.analysis.measurement import PairedMeasurement, Plan
+from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan
 from zbench.analysis.noise import detectable_effect, noise_report, passing_margin
 from zbench.analysis.statistics import paired_estimate
 from zbench.analysis.trials import Source
@@ -17,7 +17,7 @@ from .machine import Machine
 def compared_with_itself(machine: Machine, blocks: int = 12) -> Comparison:
     settings = Settings(thresholds=PAIRED_THRESHOLDS)
     source, plan = Source("here"), Plan(blocks, blocks)
-    return PairedMeasurement(source, source, plan, settings, machine, lambda _: None).run()
+    return PairedMeasurement(source, source, plan, settings, OneByOne(machine), lambda _: None).run()
 
 
 def test_noise_is_that_of_the_machine() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.analysis.machine import Machine
 from zbench.analysis.compare import Comparison
-from zbench.analysis.measurement import PairedMeasurement, Plan, Question
+from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan, Question
 from zbench.analysis.trials import Source
 from zbench.bench import bisect
 from zbench.bench.compare import SETTINGS
@@ -39,7 +39,7 @@ def runners(monkeypatch: pytest.MonkeyPatch) -> None:
         machine = Machine(factor=1.5 if other.slow else 1.0)
         first = lambda side: machine(side)[1:2]  # noqa: E731
         sides = Source("good"), Source("other")
-        return PairedMeasurement(*sides, plan, SETTINGS, first, lambda _: None, question).run()
+        return PairedMeasurement(*sides, plan, SETTINGS, OneByOne(first), lambda _: None, question).run()
 
     monkeypatch.setattr(bisect, "local_runner", made)
     monkeypatch.setattr(bisect, "comparison", comparison)

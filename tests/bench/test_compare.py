@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from analysis.synthetic import record
 
-from zbench.analysis.measurement import PairedMeasurement, Plan
+from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan
 from zbench.analysis.paired import Side
 from zbench.analysis.trials import Source
 from zbench.bench import compare, slowed
@@ -25,7 +25,7 @@ def tallied(factor: float, plan: Plan) -> compare.Tally:
         return [record(slower * noise.gauss(0.1, 0.001), axes={"zero_stage": stage}) for stage in (1, 2)]
 
     found = PairedMeasurement(
-        Source("base"), Source("head"), plan, compare.SETTINGS, take, lambda _: None
+        Source("base"), Source("head"), plan, compare.SETTINGS, OneByOne(take), lambda _: None
     ).run()
     tally = compare.Tally()
     tally.add(found)

@@ -62,7 +62,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
             [
                 "--slower",
                 "--blocks",
-                "8:40",
+                "8:24",
                 "--set",
                 "run.world_size=1",
                 "--set",

@@ -20,6 +20,7 @@ from zbench.analysis.paired import (
     block_orders,
     block_replicates,
     control,
+    replicates_in_turns,
 )
 from zbench.analysis.sequential import nominal_levels
 from zbench.analysis.statistics import MAX_EXACT_PAIRS, minimal_pairs
@@ -30,6 +31,31 @@ from zbench.record.summary import summarize
 
 Take = Callable[[Side], Sequence[Record]]
 """Runs the whole sweep once on one side, in processes of its own, and returns its records."""
+
+
+class SampleSource(Protocol):
+    """Where samples come from."""
+
+    def take(self, side: Side) -> Sequence[Record]:
+        """Run the whole sweep once on one side, in processes of its own, and return its records."""
+
+    def take_in_turns(self, first: Side, second: Side) -> tuple[Sequence[Record], Sequence[Record]] | None:
+        """Take a sample of both sides whose timed steps alternate; None where that cannot be done."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneByOne:
+    """Samples that are taken one after another, by a function."""
+
+    function: Take
+
+    def take(self, side: Side) -> Sequence[Record]:
+        """Run the whole sweep once on one side."""
+        return self.function(side)
+
+    def take_in_turns(self, first: Side, second: Side) -> None:
+        """Say that it cannot be done."""
+
 
 Sample = Mapping[str, float]
 """Trial id (base's) -> median step in seconds, of the trials that finished."""
@@ -101,6 +127,14 @@ def check_plan(plan: Plan, alpha: float) -> None:
         raise UsageError(f"--blocks: expected at most {MAX_EXACT_PAIRS} blocks, got {plan.most}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """Two samples of a block that were taken together, and whether their steps alternated."""
+
+    samples: tuple[Sample, Sample]
+    in_turns: bool
+
+
 class PairedMeasurement:
     """Takes samples of base and head by a plan, and decides on all of them every few blocks."""
 
@@ -110,12 +144,12 @@ class PairedMeasurement:
         head: Source,
         plan: Plan,
         settings: Settings,
-        take: Take,
+        samples: SampleSource,
         tell: Callable[[str], None],
         question: Question | None = None,
     ) -> None:
         self._sources: dict[Side, Source] = {"base": base, "head": head}
-        self._plan, self._settings, self._take, self._tell = plan, settings, take, tell
+        self._plan, self._settings, self._samples, self._tell = plan, settings, samples, tell
         self._question = question or WithinMargin(settings)
         self._records: dict[Side, list[Record]] = {"base": [], "head": []}
         self._base_ids: dict[str, str] = {}
@@ -166,12 +200,14 @@ class PairedMeasurement:
         return decisions
 
     def _add_block(self, order: Order) -> None:
-        samples = [self._sample(side) for side in order]
+        pairs = [self._pair(order[0], order[1]), self._pair(order[2], order[3])]
+        samples = [sample for pair in pairs for sample in pair.samples]
+        replicates = replicates_in_turns if all(pair.in_turns for pair in pairs) else block_replicates
         for name in self._differences:
             if all(name in sample for sample in samples):
                 seconds = [sample[name] for sample in samples]
                 self._differences[name] += (block_difference(order, seconds),)
-                self._replicates[name] += block_replicates(order, seconds)
+                self._replicates[name] += replicates(order, seconds)
 
     def _precise(self) -> bool:
         wanted = self._plan.precision
@@ -179,9 +215,18 @@ class PairedMeasurement:
         widths = (Paired(*one).estimate().half_width(self._settings.alpha) for one in pairs if one[0])
         return wanted is None or all(width <= wanted for width in widths)
 
+    def _pair(self, first: Side, second: Side) -> "_Pair":
+        taken = self._samples.take_in_turns(first, second)
+        if taken is None:
+            return _Pair((self._sample(first), self._sample(second)), in_turns=False)
+        return _Pair((self._keep(first, taken[0]), self._keep(second, taken[1])), in_turns=True)
+
     def _sample(self, side: Side) -> Sample:
+        return self._keep(side, self._samples.take(side))
+
+    def _keep(self, side: Side, taken: Sequence[Record]) -> Sample:
         repeat = next(self._repeat)
-        records = [replace(record, repeat=repeat) for record in self._take(side)]
+        records = [replace(record, repeat=repeat) for record in taken]
         self._records[side] += records
         seconds: dict[str, list[float]] = {}
         for record in records:

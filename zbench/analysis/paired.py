@@ -4,6 +4,9 @@ A block measures base and head twice each, as base-head-head-base or its mirror 
 drift of the machine cancels exactly, and a slower one nearly. Which of the two orders a block gets is drawn
 at random, so that under no difference its sign is a fair coin by design, whatever the machine does: the
 sign-flip test is then exact without any assumption on the noise.
+
+The first two samples of a block are one pair, the last two the other. Where the steps of a pair alternate, a
+drift cancels within each pair; the block still has each side begin once.
 """
 
 import math
@@ -33,17 +36,28 @@ def block_orders(blocks: int, seed: int) -> list[Order]:
 
 def block_difference(order: Order, seconds: Sequence[float]) -> float:
     """Return mean log(head) - mean log(base) of a block; `seconds` holds its process medians in order."""
-    logs = [math.log(value) for value in seconds]
-    head = [log for side, log in zip(order, logs, strict=True) if side == "head"]
-    base = [log for side, log in zip(order, logs, strict=True) if side == "base"]
+    base, head = (_of(side, order, seconds) for side in SIDES)
     return statistics.fmean(head) - statistics.fmean(base)
 
 
 def block_replicates(order: Order, seconds: Sequence[float]) -> tuple[float, float]:
     """Return log(second) - log(first) of base's two processes in a block, and of head's."""
-    logs = [math.log(value) for value in seconds]
-    base, head = ([log for s, log in zip(order, logs, strict=True) if s == side] for side in SIDES)
+    base, head = (_of(side, order, seconds) for side in SIDES)
     return base[1] - base[0], head[1] - head[0]
+
+
+def replicates_in_turns(order: Order, seconds: Sequence[float]) -> tuple[float]:
+    """Return what stands for `block_replicates` of a block whose two pairs were each taken in turns.
+
+    What moves from pair to pair is alike for both samples of a pair and so tells nothing of a block's error.
+    The difference of the two pairs does; divided by sqrt 2 it has the variance of one replicate.
+    """
+    (base, again), (head, last) = (_of(side, order, seconds) for side in SIDES)
+    return (((last - again) - (head - base)) / math.sqrt(2),)
+
+
+def _of(side: Side, order: Order, seconds: Sequence[float]) -> list[float]:
+    return [math.log(value) for of, value in zip(order, seconds, strict=True) if of == side]
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,10 +78,12 @@ class RatioEstimate:
 def paired_estimate(differences: Sequence[float], replicates: Sequence[float] = ()) -> RatioEstimate:
     """Return the mean of differences `log(head) - log(base)`, one a block, with its t error.
 
-    replicates: within each block, the difference of the logarithms of base's two processes, and of head's.
+    replicates: within each block, the difference of the logarithms of base's two processes, and of head's
+    (`paired.block_replicates`), or what stands for both where pairs were taken in turns
+    (`paired.replicates_in_turns`: one value a block, of the same variance).
     A block is a block of a randomised complete block design: the mean of two against the mean of two. Its
     error can be taken from the spread of `differences` (the interaction of side and block) or, where that
-    is alike, together with the spread of replicates: `2 n` more degrees of freedom. "Sometimes pooling"
+    is alike, together with the spread of replicates: one more degree of freedom for each. "Sometimes pooling"
     (Bancroft, "Analysis and inference for incompletely specified models", Biometrics 20, 1964): both are
     pooled where their ratio lies between the 1 % and the 85 % quantile of F. Above, the effect varies from
     block to block; below, the machine drifts within blocks, which cancels in the differences alone.

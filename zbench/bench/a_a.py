@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from zbench.analysis.compare import Comparison, Settings, compare_runs
-from zbench.analysis.measurement import PairedMeasurement, Plan
+from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan
 from zbench.analysis.paired import Side
 from zbench.analysis.run_noise import noise_of_history
 from zbench.analysis.trials import RunResults, Source
@@ -100,7 +100,7 @@ class Bench:
         plan = Plan(*PLAN, seed=self._pairs.of("paired"))
         with neighbour():
             found = PairedMeasurement(
-                Source("base"), Source("head"), plan, SETTINGS, take, lambda _: None
+                Source("base"), Source("head"), plan, SETTINGS, OneByOne(take), lambda _: None
             ).run()
         self._pairs.add(finding("paired", found))
 

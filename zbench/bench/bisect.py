@@ -23,7 +23,7 @@ from typing import Any
 from zbench.analysis.bisect import SETTINGS, Fault, Finding, bisect, judged, slowdown_of
 from zbench.analysis.compare import Comparison
 from zbench.analysis.likeness import LikeGoodOrBad
-from zbench.analysis.measurement import PairedMeasurement, Plan, Question
+from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan, Question
 from zbench.analysis.paired import Side
 from zbench.analysis.trials import Source
 from zbench.bench import results, slowed
@@ -45,7 +45,7 @@ def comparison(
         return [runner.run(trial, repeat=next(repeat))]
 
     sides = Source("good"), Source("other")
-    return PairedMeasurement(*sides, plan, SETTINGS, take, lambda _: None, question).run()
+    return PairedMeasurement(*sides, plan, SETTINGS, OneByOne(take), lambda _: None, question).run()
 
 
 def figures(found: Comparison) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from typing import Any
 
 from zbench.analysis import compare, decision
 from zbench.analysis.compare import PAIRED_THRESHOLDS, Comparison, Settings
-from zbench.analysis.measurement import PairedMeasurement, Plan
+from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan
 from zbench.analysis.paired import Blocks, Side
 from zbench.analysis.trials import Source
 from zbench.bench import results
@@ -144,7 +144,7 @@ def family(wanted: Sequence[TrialSpec], head: Targets, plan: Plan) -> Comparison
             number, runner = next(repeat), draw.choice(pools[side])
             return [runner.run(trial, repeat=number) for trial in wanted]
 
-        return PairedMeasurement(Source("base"), Source("head"), plan, SETTINGS, take, say).run()
+        return PairedMeasurement(Source("base"), Source("head"), plan, SETTINGS, OneByOne(take), say).run()
 
 
 def say(text: str) -> None:

@@ -1,6 +1,7 @@
 """`zbench compare --paired`: measure two versions side by side on this machine, and decide."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +12,10 @@ from zbench.errors import UsageError
 if TYPE_CHECKING:
     from zbench.analysis.compare import Comparison, Settings
     from zbench.analysis.measurement import Plan, Question
+    from zbench.analysis.paired import Side
+    from zbench.launch.revisions import Version
+    from zbench.launch.sampling import Sampler
+    from zbench.record.record import Record
 
 _LEAST_BLOCKS, _MOST_BLOCKS = 8, 24
 
@@ -35,11 +40,9 @@ def measure(request: PairedRequest, settings: "Settings", question: "Question | 
     question: what the blocks are to decide; None for a comparison's own, a change within the margin.
     """
     from zbench.analysis.measurement import PairedMeasurement, check_plan
-    from zbench.analysis.paired import Side
     from zbench.analysis.trials import Source
     from zbench.launch.revisions import Version, version_of
     from zbench.launch.sampling import Sampler
-    from zbench.record.record import Record
 
     file, head = _checked(request)
     plan = _plan(request)
@@ -49,16 +52,26 @@ def measure(request: PairedRequest, settings: "Settings", question: "Question | 
         "base": version_of(request.base, console.note),
         "head": version_of(head, console.note),
     }
-    sampler = Sampler(file, request.overrides)
-
-    def take(side: Side) -> list[Record]:
-        return sampler.take(versions[side])
-
+    samples = _Samples(Sampler(file, request.overrides, console.note), versions)
     sources = [
         Source(version.name, str(version.python), sweep=str(file), commit=version.commit)
         for version in versions.values()
     ]
-    return PairedMeasurement(sources[0], sources[1], plan, settings, take, console.note, question).run()
+    return PairedMeasurement(sources[0], sources[1], plan, settings, samples, console.note, question).run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Samples:
+    """Samples of the two versions (`analysis.measurement.SampleSource`)."""
+
+    sampler: "Sampler"
+    versions: "Mapping[Side, Version]"
+
+    def take(self, side: "Side") -> "list[Record]":
+        return self.sampler.take(self.versions[side])
+
+    def take_in_turns(self, first: "Side", second: "Side") -> "tuple[list[Record], list[Record]] | None":
+        return self.sampler.take_in_turns(self.versions[first], self.versions[second])
 
 
 def _checked(request: PairedRequest) -> tuple[Path, str]:

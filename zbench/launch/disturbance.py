@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 OTHER_LOAD = 0.10
@@ -41,6 +41,10 @@ class Disturbance:
     def severity(self) -> float:
         """0 when undisturbed; larger is worse. Orders two runs of one repeat."""
         return max(self.other / OTHER_LOAD, self.stolen / STOLEN, 2.0 * (self.throttled > 0))
+
+    def without_others(self) -> "Disturbance":
+        """Return it without the load by others: in turns, most of that is the other trial's."""
+        return replace(self, other=0.0)
 
     def warnings(self) -> list[str]:
         """Say what disturbed the repeat; empty when nothing did."""

@@ -61,6 +61,9 @@ Task = RepeatTask | ReferenceTask
 REFERENCE_PATIENCE = 4.0
 """A reference plays all ranks in turn, and then again in float64: multiple of timeout x world size."""
 
+_PATIENCE_IN_TURNS = 3.0
+"""The repeat's own time, the other one's, and once more for the start of the other's interpreter."""
+
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
@@ -185,9 +188,15 @@ class JobFactory:
         return self.targets.rank if isinstance(task, RepeatTask) else self.targets.reference
 
     def job(
-        self, task: Task, files: TaskFiles, *, watched: bool, init_method: str = ""
+        self,
+        task: Task,
+        files: TaskFiles,
+        *,
+        watched: bool,
+        init_method: str = "",
+        turns: str | None = None,
     ) -> RankJob | ReferenceJob:
-        """Return rank 0's job of a repeat, or the job of a reference."""
+        """Return rank 0's job of a repeat, or the job of a reference. turns: as in `RankJob`."""
         progress = str(files.progress) if watched else None
         run_dir, base_dir = str(self.run_dir), str(self.base_dir)
         trial = self.values(task.trial)
@@ -206,13 +215,23 @@ class JobFactory:
             progress_path=progress,
             repeat=task.repeat,
             trace=str(self.run_dir / TRACES / task.trial.trial_id) if task.trace else None,
+            turns=turns,
         )
 
 
-def patience(task: Task) -> float:
-    """Return the seconds after which a task is ended."""
+def patience(task: Task, *, in_turns: bool = False) -> float:
+    """Return the seconds after which a task is ended.
+
+    A repeat that takes turns also waits while the other sweep starts, computes its reference, warms up and
+    runs its timed steps.
+    """
     run = task.trial.run
-    return run.timeout * (1 if isinstance(task, RepeatTask) else REFERENCE_PATIENCE * run.world_size)
+    reference = REFERENCE_PATIENCE * run.world_size
+    if isinstance(task, ReferenceTask):
+        return run.timeout * reference
+    if not in_turns:
+        return run.timeout
+    return run.timeout * (_PATIENCE_IN_TURNS + (reference if task.reference else 0))
 
 
 def collected(task: Task, files: TaskFiles, attempt: Attempt, log: str) -> Attempt:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from zbench.errors import ZbenchError
-from zbench.launch import affinity, disturbance, jobs
+from zbench.launch import affinity, disturbance, jobs, turns
 from zbench.launch.client import ServerLostError, WarmServer
 from zbench.launch.executor import Attempt, JobFactory, RepeatTask, Task, TaskFiles, collected, patience
 from zbench.launch.group import StopWhen, run_group
@@ -138,19 +138,20 @@ class LocalExecutor:
         scratch = Path(tempfile.mkdtemp(dir=launcher.scratch))
         files = TaskFiles.fresh(scratch, self._jobs.run_dir / log_name)
         try:
-            job = self._jobs.job(
-                task, files, watched=watch is not None, init_method=f"file://{scratch}/rendezvous"
-            )
+            meeting, place = f"file://{scratch}/rendezvous", turns.socket_path()
+            job = self._jobs.job(task, files, watched=watch is not None, init_method=meeting, turns=place)
             group = Group(
                 target=self._jobs.target(task),
                 starts=process_starts(job, files.logs, self._cores),
                 result_path=files.result,
                 logs=files.logs,
-                deadline=patience(task),
+                deadline=patience(task, in_turns=place is not None),
                 stop_when=_stopper(files.progress, watch),
                 memory_limit=task.trial.run.memory_limit,
             )
             attempt = launcher.run(group, log_name=log_name)
+            if place is not None and attempt.disturbance is not None:
+                attempt = replace(attempt, disturbance=attempt.disturbance.without_others())
             attempt = replace(attempt, environment=environment_facts(task.trial, self._jobs.base_dir))
             return collected(task, files, attempt, f"{log_name}/rank0.log")
         finally:

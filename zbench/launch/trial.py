@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from zbench.errors import UsageError
+from zbench.launch import turns
 from zbench.launch.executor import Attempt, Executor, Queue, RepeatTask, repeat_name
 from zbench.launch.jobs import Targets, targets_for
 from zbench.launch.local import LocalExecutor
@@ -31,6 +32,7 @@ class TrialRunner:
     """Runs trials one after another on an executor, each with its reference. A context manager.
 
     run_dir: the run directory; its name is the records' run_id. The executor is closed with the runner.
+    rerun_disturbed: not of trials that take turns with another sweep's, which would wait meanwhile.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class TrialRunner:
         self._queue = executor if isinstance(executor, Queue) else None
         self._tell = on_notice
         self._references = References(executor, self.run_dir)
-        self._reruns_left = _LASTING_LOAD if rerun_disturbed else 0
+        self._reruns_left = _LASTING_LOAD if rerun_disturbed and turns.socket_path() is None else 0
 
     def run(
         self, trial: TrialSpec, *, repeat: int = 0, watch: Watch | None = None, trace: bool = False

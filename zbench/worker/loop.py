@@ -22,6 +22,8 @@ from zbench.record.record import Traffic
 from zbench.spec.accumulation import Accumulation, accumulation
 from zbench.spec.trial import TrialSpec
 from zbench.worker.engines import build
+from zbench.worker.job import RankJob
+from zbench.worker.turns import Turns
 from zbench.workloads import Batch, Workload, seed_torch
 
 
@@ -140,12 +142,15 @@ def run_steps(
     """Run all steps; `after_step(step, seconds, losses, info)` runs after each, outside what is measured.
 
     A step's seconds are the slowest rank's, from the moment that all are ready, with their micro-batches on
-    the device, to the end of its `step()`.
+    the device, to the end of its `step()`. In a trial that takes turns, each timed step waits for one first.
     """
     samples = Samples()
     for step in range(warmup + timed):
         if step == warmup:
             gc.collect()
+        if step >= warmup:
+            with meters.memory.aside():
+                fence.turns.wait()
         batches = trainer.batches(step)
         _take(meters)
         meters.memory.begin()
@@ -163,6 +168,7 @@ def run_steps(
         del batches
         with meters.memory.aside():
             after_step(step, seconds, [float(loss) for loss in losses], info)
+    fence.turns.over()
     return samples
 
 
@@ -178,8 +184,9 @@ def _larger(one: Traffic, other: Traffic | None) -> Traffic:
 class Fence:
     """Where all ranks wait for one another, and for the device's work."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, job: RankJob | None = None) -> None:
         self._device, self._token = device, torch.zeros(1)
+        self.turns = Turns(job, self.ready)
 
     def ready(self) -> float:
         """Return the time when all ranks have come here."""

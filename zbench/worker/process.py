@@ -19,6 +19,8 @@ from zbench.worker.job import RankJob, threads_per_rank
 
 _LOCAL_PREFIXES = ("file://", "tcp://127.", "tcp://localhost")
 _ENOUGH_FOR_ALL_THREADS = 1 << 20
+_LONGEST_WAIT = timedelta(days=1)
+"""For ranks that wait for rank 0 while it waits for a turn; the launcher's deadline ends them."""
 
 
 def start(job: RankJob, trial: TrialSpec) -> torch.device:
@@ -29,6 +31,8 @@ def start(job: RankJob, trial: TrialSpec) -> torch.device:
     if job.init_method.startswith(_LOCAL_PREFIXES):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a machine's own name need not resolve
     timeout = timedelta(seconds=max(60.0, trial.run.timeout))
+    if job.turns is not None:
+        timeout = _LONGEST_WAIT
     store = None
     if job.init_method.startswith("tcp://127."):
         store = loopback_store(job.init_method, job.rank, job.world_size, timeout)

@@ -61,7 +61,7 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
             else:
                 progress.step("timed", step - warmup + 1, timed, seconds)
 
-        fence = Fence(device)
+        fence = Fence(device, job)
         samples = run_steps(trainer, meters, warmup=warmup, timed=timed, fence=fence, after_step=after_step)
     memory = largest(_from_all(meters.memory.summary(engine.memory_by_category())))
     with limit.lifted():

@@ -1,0 +1,165 @@
+"""A pair of real sweeps takes turns; versions that cannot are sampled one after the other."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from zbench.launch import sampling
+from zbench.launch.revisions import Version, version_of
+from zbench.launch.sampling import Sampler
+from zbench.launch.turns import Gate
+
+from .repositories import sweep_document
+
+SWEEP = """
+name: turns
+workload: {model: "logging_model:Net", data: {synthetic: true}, sequence_length: 8, micro_batch_size: 2}
+run: {world_size: 1, threads_per_rank: 1, device: cpu, warmup_steps: 1, steps: 12}
+verify: {mode: "off"}
+axes: {zero_stage: [1]}
+"""
+MODEL = """
+import json, os, pathlib, time
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(256, 16)
+        self.head = nn.Linear(16, 256)
+
+    def forward(self, tokens, targets):
+        begin = time.monotonic()
+        while time.monotonic() < begin + 0.06:
+            pass
+        loss = nn.functional.cross_entropy(self.head(self.embed(tokens)).flatten(0, 1), targets.flatten())
+        with pathlib.Path(__file__).with_name("steps").open("a") as file:
+            print(json.dumps([os.getpgrp(), begin, time.monotonic()]), file=file)
+        return loss
+"""
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.soak)])
+def test_two_real_samples_alternate_and_never_overlap(tmp_path: Path, ranks: int) -> None:
+    (tmp_path / "sweep.yaml").write_text(SWEEP)
+    (tmp_path / "logging_model.py").write_text(MODEL)
+    said: list[str] = []
+    sampler = Sampler(tmp_path / "sweep.yaml", [f"run.world_size={ranks}"], said.append)
+    here = version_of(sys.executable, said.append)
+    (alone,) = sampler.take(here)
+    (tmp_path / "steps").unlink()
+    both = sampler.take_in_turns(here, here)
+    assert both is not None, said
+    assert said == ["the two samples of a pair are taken in turns, step by step"]
+    for (record,) in both:
+        assert record.timing is not None
+        assert len(record.timing.step_seconds) == 12
+        assert max(record.timing.step_seconds) < 0.06 * 12, "no step's time holds a wait for the other"
+        assert record.counts == alone.counts
+        assert not any("loaded" in warning for warning in record.warnings)
+    steps = sorted(map(json.loads, (tmp_path / "steps").read_text().splitlines()), key=lambda step: step[1])
+    assert len({step[0] for step in steps}) == 2
+    changes = [(one, two) for one, two in pairwise(steps) if one[0] != two[0]]
+    assert all(one[2] <= two[1] for one, two in changes)
+    assert len(changes) >= 4, "they alternate"
+
+
+Program = Callable[[str], Version]
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    """Return a version whose every sweep prints a document, from the body of a shell script."""
+
+    def made(name: str) -> Version:
+        python = tmp_path / name
+        document = tmp_path / "document.json"
+        document.write_text(json.dumps(sweep_document(0.1)))
+        python.write_text(f"#!/bin/sh\necho $ZBENCH_TURNS >> {tmp_path / 'variables'}\ncat {document}\n")
+        python.chmod(0o755)
+        return version_of(str(python), lambda _: None)
+
+    return made
+
+
+def test_versions_without_turns_are_sampled_one_after_the_other_and_the_user_is_told(
+    tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ZBENCH_TURNS", "of an outer measurement")
+    said: list[str] = []
+    old, older = program("old"), program("older")
+    sampler = Sampler(tmp_path / "sweep.yaml", [], said.append)
+    assert sampler.take_in_turns(old, older) is None, "nothing is known of them yet"
+    for version in (old, older):
+        sampler.take(version)
+    assert (tmp_path / "variables").read_text().split() == [], "a sample of its own takes no turns"
+    assert sampler.take_in_turns(old, older) is None
+    sockets = (tmp_path / "variables").read_text().split()
+    assert len(set(sockets)) == 2
+    assert not any(os.path.exists(path) for path in sockets)
+    assert sampler.take_in_turns(old, older) is None
+    assert len((tmp_path / "variables").read_text().split()) == 2, "it is tried once"
+    assert len(said) == 2
+    assert said[1].endswith(f"one after the other: no trial of {old.name} and {older.name} takes turns")
+
+
+@dataclass
+class Memory:
+    available: int
+
+
+@pytest.mark.parametrize(
+    ("available", "device", "says"),
+    [(1000, "cpu", "both need .*, and .* are available"), (1 << 40, "cuda", "they need a GPU")],
+)
+def test_without_room_for_both_or_on_a_gpu_nothing_runs_at_once(
+    tmp_path: Path,
+    program: Program,
+    monkeypatch: pytest.MonkeyPatch,
+    available: int,
+    device: str,
+    says: str,
+) -> None:
+    said: list[str] = []
+    sampler, version = Sampler(tmp_path / "sweep.yaml", [], said.append), program("python")
+    for record in sampler.take(version):
+        record.config["run"] = {"device": device, "world_size": 2}
+    monkeypatch.setattr(sampling.psutil, "virtual_memory", lambda: Memory(available))
+    assert sampler.take_in_turns(version, version) is None
+    assert re.search(says, said[-1])
+
+
+def test_an_interruption_leaves_no_sweep(
+    tmp_path: Path, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def interrupted(gates: Sequence[Gate]) -> None:
+        for gate in gates:
+            gate._start()
+        raise KeyboardInterrupt
+
+    def noted(*arguments: object, **keys: object) -> object:
+        started.append(popen(*arguments, **keys))
+        return started[-1]
+
+    version = program("python")
+    sampler = Sampler(tmp_path / "sweep.yaml", [])
+    sampler.take(version)
+    version.python.write_text("#!/bin/sh\nexec sleep 600\n")
+    monkeypatch.setattr(sampling, "take_turns", interrupted)
+    monkeypatch.setattr(subprocess, "Popen", noted)
+    with pytest.raises(KeyboardInterrupt):
+        sampler.take_in_turns(version, version)
+    assert [process.returncode for process in started] == [-9, -9]
