@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-WORKERS ?= 3 # processes that share the test files; one more than cores, for tests that wait
+WORKERS ?= 4 # processes that share the test files; two more than cores, because half of the tests wait at times
 NATIVE_SOURCES := $(shell find csrc -type f)
 
 .PHONY: demo test lint format way soak docs sanitize neon bench clean

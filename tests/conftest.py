@@ -17,21 +17,50 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-LONGEST = ("github", "engine/compiled", "cli", "engine", "launch", "worker")
-"""Folders of the files that take longest, which begin first: else one worker ends long after the others."""
+LONGEST = [
+    "github/test_own_repository.py",
+    "docs/test_commands.py",
+    "engine/compiled/test_lifetimes.py",
+    "engine/compiled/test_parity.py",
+    "launch/test_executors.py",
+    "launch/test_trial.py",
+    "launch/test_kill.py",
+    "github/test_action.py",
+    "cli/test_end_to_end.py",
+    "cli/test_sweep.py",
+    "tune/test_postgres_workers.py",
+    "tune/test_postgres.py",
+    "launch/test_faults.py",
+    "estimate/test_reality.py",
+    "cli/test_compare_injected.py",
+    "engine/test_resume.py",
+    "engine/speculative/test_bits.py",
+    "engine/test_holding.py",
+    "engine/far_memory/test_far_memory.py",
+    "cli/test_estimate.py",
+    "launch/test_two_nodes.py",
+    "engine/compiled/test_backend.py",
+    "engine/test_parity.py",
+    "launch/test_slurm.py",
+    "worker/test_verdicts.py",
+    "bench/test_gpu.py",
+    "cli/test_tune.py",
+    "engine/test_odd_models.py",
+    "cli/test_streams.py",
+    "engine/test_soak.py",
+]
+"""The files that take longest, longest first, as measured: begun last, one would run alone for a minute."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have pytest-xdist keep the order of the files; it would begin with those of most tests."""
+    config.option.loadscopereorder = False
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the files of `LONGEST` before all others."""
-    here = Path(__file__).parent
-
-    def turn(item: pytest.Item) -> int:
-        folder = item.path.relative_to(here).parent.as_posix()
-        return next(
-            (n for n, name in enumerate(LONGEST) if f"{folder}/".startswith(f"{name}/")), len(LONGEST)
-        )
-
-    items.sort(key=turn)
+    here, turns = Path(__file__).parent, {name: turn for turn, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: turns.get(item.path.relative_to(here).as_posix(), len(turns)))
 
 
 @pytest.fixture(autouse=True)
