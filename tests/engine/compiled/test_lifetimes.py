@@ -80,7 +80,7 @@ def test_a_skipped_step_frees_everything(ranks: RankPool) -> None:
 
 
 def test_engines_that_come_and_go_leave_nothing(ranks: RankPool) -> None:
-    ranks.run(2, f"{CASES}:engines_come_and_go")
+    ranks.run(1, f"{CASES}:engines_come_and_go")
 
 
 def test_a_resumed_run_equals_a_continuous_one(ranks: RankPool) -> None:
