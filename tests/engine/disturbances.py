@@ -1,14 +1,17 @@
 """What goes wrong in the middle of training, or is done beside it. All of it must leave no trace."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
 
 from tests.engine import models
 from zbench.engine import Engine
+from zbench.engine.gradients.sinks import ReplicatedGradients, ShardedGradients
+from zbench.engine.policies import MultiBackward, Unmanaged
 from zbench.errors import UsageError
 
 
@@ -34,12 +37,10 @@ def fail_in_backward(engine: Engine, data: models.Batch, last: bool | None) -> N
 def fail_at_the_end_of_backward(engine: Engine, data: models.Batch, last: bool | None) -> None:
     """Ctrl-C arrives when every gradient has."""
     loss = models.loss(engine.model, data)
-    finish = engine._core.gradients.finish
-    engine._core.gradients.finish = _interrupt  # type: ignore[method-assign]
-    try:
+    with ExitStack() as interrupted:
+        for gradients in (ReplicatedGradients, ShardedGradients):
+            interrupted.enter_context(mock.patch.object(gradients, "finish", _interrupt))
         _expect(KeyboardInterrupt, engine.backward, loss, last)
-    finally:
-        engine._core.gradients.finish = finish  # type: ignore[method-assign]
 
 
 def fail_in_forward(engine: Engine, data: models.Batch, last: bool | None) -> None:
@@ -93,10 +94,10 @@ def discard_sums(engine: Engine, data: models.Batch, last: bool | None) -> None:
 
 def misuse(engine: Engine, data: models.Batch, last: bool | None) -> None:
     """Call out of turn: all of it is refused, and says what to do."""
-    policies = engine._policies.accumulation
-    if type(policies).__name__ != "Unmanaged" or policies.count == 0:  # type: ignore[attr-defined]
+    policy = engine.policies.accumulation
+    if not isinstance(policy, Unmanaged) or policy.count == 0:
         _expect(UsageError, engine.step)
-    if type(policies).__name__ != "MultiBackward":
+    if not isinstance(policy, MultiBackward):
         _expect(UsageError, engine.backward, models.loss(engine.model, data), True)
 
 
@@ -134,7 +135,7 @@ def _raise(*_: object) -> None:
     raise AccidentError
 
 
-def _interrupt() -> None:
+def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 

@@ -85,7 +85,7 @@ class Engine(ReadsState):
         """build_core: stores what the old core has, and returns what puts the new one in its place. admit:
         checks and converts parameters that the model has gained."""
         self.model, self.param_groups, self.collectives = model, param_groups, policies.collectives
-        self._build_core, self._admit, self._policies = build_core, admit, policies
+        self._build_core, self._admit, self.policies = build_core, admit, policies
         self._defaults = {key: value for key, value in param_groups[0].items() if key != "params"}
         self._integrity, self._outdated = Integrity(), False
         self._cores = [build_core(None)()]
@@ -108,12 +108,12 @@ class Engine(ReadsState):
         """
         with self._reporting():
             self._integrity.check()
-            boundary = self._policies.accumulation.next(last)
+            boundary = self.policies.accumulation.next(last)
             check_no_gradients((t.name, t.parameter) for t in self._core.param_infos)
             if boundary.first:
                 self._renew()
-                self._policies.share.begin(self._core.optimizer.count)
-            core, scale = self._core, self._policies.scaling.scale
+                self.policies.share.begin(self._core.optimizer.count)
+            core, scale = self._core, self.policies.scaling.scale
             loss = loss if scale == 1.0 else loss * scale
             core.access.absorb()
             core.hooks.begin(only=boundary.first and boundary.last is not False)
@@ -121,11 +121,11 @@ class Engine(ReadsState):
             with uninterrupted(), self._reporting():
                 core.schedule.begin(last=bool(boundary.last))
                 core.gradients.begin(boundary, loss)
-                with self._policies.share.watching():
+                with self.policies.share.watching():
                     loss.backward(retain_graph=retain_graph)  # type: ignore[no-untyped-call]
                 core.gradients.finish()
                 core.hooks.after_backward()
-                self._policies.accumulation.done()
+                self.policies.accumulation.done()
         except BaseException:
             undone = self._integrity.whole("a backward that failed could not be undone")
             with suppress(Exception), uninterrupted(), undone:
@@ -142,16 +142,16 @@ class Engine(ReadsState):
         """
         with uninterrupted(), self._reporting():
             self._integrity.check()
-            self._policies.accumulation.check_step()
+            self.policies.accumulation.check_step()
             info = self._step(grad_norm)
-            if self._policies.share.decide(self.collectives, self._core.optimizer.count):
+            if self.policies.share.decide(self.collectives, self._core.optimizer.count):
                 self._outdated = True
                 with suppress(Exception):  # the step was taken; the next backward tries again, and raises
                     self._rebuild()
         return info
 
     def _step(self, grad_norm: bool) -> StepInfo:
-        policies, core = self._policies, self._core
+        policies, core = self.policies, self._core
         core.access.absorb()
         core.gradients.settle()
         terms = Terms(core.optimizer.hyperparameters(), core.optimizer.refusal())
@@ -182,19 +182,19 @@ class Engine(ReadsState):
     def zero_grad(self) -> None:
         """Discard the gradients since the last step: the next backward begins a new one."""
         self._integrity.check()
-        if self._policies.accumulation.count:
+        if self.policies.accumulation.count:
             with uninterrupted():
                 self._forget_step()
 
     def _forget_step(self) -> None:
         self._core.gradients.abandon()
         self._core.schedule.drop()
-        self._policies.accumulation.reset()
+        self.policies.accumulation.reset()
 
     def _renew(self) -> None:
         """Between steps, rebuild the core when a parameter has been unfrozen, or its state is to move."""
         self._check_members()
-        if not self._policies.accumulation.count and (self._outdated or self._core.members.unfrozen()):
+        if not self.policies.accumulation.count and (self._outdated or self._core.members.unfrozen()):
             self._rebuild()
 
     def _rebuild(self) -> None:
@@ -210,7 +210,7 @@ class Engine(ReadsState):
         self._core.access.absorb()
 
     def _between_steps(self, call: str) -> None:
-        if self._policies.accumulation.count:
+        if self.policies.accumulation.count:
             raise UsageError(f"{call}: expected no backward since the last step(); call it after step()")
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
@@ -287,7 +287,7 @@ class Engine(ReadsState):
         """
         if self._cores:
             _end(self._cores)
-            self._policies.close()
+            self.policies.close()
             self._integrity.refusal = "this engine is closed; build another one"
 
 
