@@ -48,7 +48,7 @@ def _levels(looks: tuple[int, ...], alpha: float) -> tuple[float, ...]:
         wanted = budget[i] - (budget[i - 1] if i else 0.0)
         boundary = _boundary(density, grid, wanted, step)
         found.append(float(ndtr(-boundary / math.sqrt(look))))
-        density = np.where(grid < boundary, density, 0.0)
+        density = density * _below(grid, boundary, step)
     return tuple(found)
 
 
@@ -59,7 +59,7 @@ def chance_of_crossing(looks: Sequence[int], level: float) -> float:
     density: NDArray[np.float64] | None = None
     for before, look in zip((0, *looks), looks, strict=False):
         density = _spread(density, looks[-1], look - before)
-        density = np.where(grid < -float(ndtri(level)) * math.sqrt(look), density, 0.0)
+        density = density * _below(grid, -float(ndtri(level)) * math.sqrt(look), step)
     assert density is not None
     return 1 - float(density.sum()) * step
 
@@ -87,5 +87,10 @@ def _spread(density: NDArray[np.float64] | None, most: int, blocks: int) -> NDAr
 
 def _boundary(density: NDArray[np.float64], grid: NDArray[np.float64], wanted: float, step: float) -> float:
     """Return the sum that is passed with probability `wanted`."""
-    tail = density[::-1].cumsum()[::-1] * step
+    tail = (density[::-1].cumsum()[::-1] - density / 2) * step  # half of a point's cell lies above it
     return float(np.interp(-wanted, -tail, grid))
+
+
+def _below(grid: NDArray[np.float64], boundary: float, step: float) -> NDArray[np.float64]:
+    """Return how much of each point's cell lies below the boundary."""
+    return np.asarray(np.clip((boundary - grid) / step + 0.5, 0.0, 1.0))
