@@ -272,3 +272,9 @@ def test_a_run_compared_with_itself_is_a_mistake() -> None:
     with pytest.raises(UsageError, match="are the same run"):
         require_two_runs(source, source)
     require_two_runs(Source("a"), Source("b"))
+
+
+@pytest.mark.parametrize(("peak", "answer"), [(1_000_000, "same"), (1_000_001, "higher"), (999_999, "lower")])
+def test_one_repeat_a_side_is_enough_for_what_is_counted(peak: int, answer: str) -> None:
+    found = compared([record(0.1)], [record(0.1, peak=peak)])
+    assert found.rows[0].exact[0].answer == answer

@@ -1,11 +1,13 @@
 """Like GOOD or like BAD: decided with blocks that prove no equality, wrong at the nominal rate."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from zbench.analysis.decision import Answer, Decision
+from zbench.analysis.decision import Answer, Decision, Levels, claim_p
+from zbench.analysis.evidence import RunNoise, Unpaired
 from zbench.analysis.likeness import LikeGoodOrBad
 from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan
 from zbench.analysis.trials import Source
@@ -76,3 +78,17 @@ def test_a_measurement_asks_of_the_slower_configuration_alone(factor: float, sai
     assert answers == {name: said}
     assert found.paired is not None
     assert {len(taken) for taken in found.paired.blocks.values()} == {8}, "no other configuration holds it up"
+
+
+def test_a_claim_at_exactly_its_level_is_one() -> None:
+    rng = np.random.default_rng(3)
+    bad, (differences, replicates) = blocks(rng, 0.05, 0.003)[0], blocks(rng, 0.0, 0.003)
+    levels = Levels.single(ALPHA)
+    p = claim_p(Unpaired(tuple(differences), tuple(bad), RunNoise(0.0)), 0.0, levels)
+    question, data = (
+        LikeGoodOrBad({"trial": tuple(bad)}),
+        ({"trial": tuple(differences)}, {"trial": tuple(replicates)}),
+    )
+    for passing, said in ((p, "pass"), (p / 2, "inconclusive")):
+        found = question.decide(*data, replace(levels, passing=passing), {})
+        assert found["trial"].answer == said

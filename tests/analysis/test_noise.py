@@ -7,11 +7,13 @@ import pytest
 
 from zbench.analysis.compare import PAIRED_THRESHOLDS, Comparison, Settings
 from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan
-from zbench.analysis.noise import detectable_effect, noise_report, passing_margin
+from zbench.analysis.noise import detectable_effect, noise_report, passing_margin, run_noise
 from zbench.analysis.statistics import paired_estimate
 from zbench.analysis.trials import Source
+from zbench.record.summary import summarize
 
 from .machine import Machine
+from .synthetic import record
 
 
 def compared_with_itself(machine: Machine, blocks: int = 12) -> Comparison:
@@ -49,5 +51,23 @@ def test_the_margin_passes_nineteen_times_in_twenty_and_the_effect_is_found_nine
 
 def test_nothing_measured_is_unknown_and_not_zero() -> None:
     found = noise_report(compared_with_itself(Machine(outcome="crashed")))
+    assert (found.blocks, found.comparisons) == (0, 0)
     assert math.isnan(found.noise)
     assert math.isnan(found.margin)
+
+
+def test_the_noise_between_runs_is_that_of_whole_runs_of_three() -> None:
+    """Two configurations with one drift; what is left over behind the last whole run counts for nothing."""
+    drift = [0.0, 0.01, 0.02, 0.05, 0.04, 0.06, 0.3, 0.5]
+    for count in (6, 7, 8):
+        sides = [
+            summarize(
+                [record(s * math.exp(shift), axes={"n": s}, repeat=k) for k, shift in enumerate(shifts)]
+            )
+            for s, shifts in ((0.1, drift[:count]), (0.7, drift[:count]))
+        ]
+        middle = math.fsum(drift[:count]) / count
+        runs = [math.fsum(drift[k : k + 3]) / 3 - middle for k in (0, 3)]
+        expected = math.expm1(abs(runs[0] - runs[1]) / math.sqrt(2))
+        assert run_noise([(side[0], side[0]) for side in sides]) == pytest.approx(expected)
+    assert math.isnan(run_noise([]))

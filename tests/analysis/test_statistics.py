@@ -124,3 +124,15 @@ def test_the_spread_within_blocks_counts_where_it_is_alike() -> None:
     assert pooled.standard_error == pytest.approx(0.02 / math.sqrt(12), rel=0.3)
     for factor in (0.1, 10):  # the effect varies from block to block; the machine drifts within blocks
         assert zs.paired_estimate(differences, factor * within) == alone
+
+
+def test_values_that_are_all_equal_say_all_or_nothing() -> None:
+    assert zs.paired_estimate([0.1] * 4).p_above(0.0) == 0.0
+    assert [zs.paired_estimate([0.1] * 4).p_above(margin) for margin in (0.1, 0.2)] == [1.0] * 2
+
+
+def test_the_pooled_spread_weighs_groups_by_their_sizes() -> None:
+    base, head = [0.0, 0.1, 0.5], [1.0, 1.3, 0.9, 1.1, 2.0]
+    left = [x - np.mean(group) for group in (base, head) for x in group]
+    assert zs.pooled_spread(base, head) == pytest.approx(math.sqrt(np.square(left).sum() / 6))
+    assert zs.pooled_spread([1.0], head) == zs.pooled_spread(base, [1.0]) == math.inf
