@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from tests.engine.gradients.worlds import CPU, SIZES, param_infos
+from zbench.engine import build_engine
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.parameters.gather_order import GatherOrder
 from zbench.engine.parameters.gathering import Gatherer
@@ -16,6 +18,7 @@ from zbench.engine.parameters.sharded import ShardedGroup, ShardedParameters
 from zbench.engine.partition import GatherGroup, plan_layout
 from zbench.engine.shard_layout import ShardedLayout
 from zbench.engine.transport.single import SingleProcessCollectives
+from zbench.spec.engine import EngineSpec
 
 
 def gatherer_of(window: int) -> tuple[Gatherer, list[ParamInfo]]:
@@ -143,3 +146,22 @@ def test_no_more_than_the_longest_order_is_recorded() -> None:
     for group in groups:
         order.record(group, 3)
     assert order.order == groups[:3]
+
+
+def test_a_weight_is_released_when_backward_has_read_it() -> None:
+    """Of a stack of layers, backward never holds more than the one that it is in."""
+    model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(6)))
+    keys = {"zero_stage": 3, "param_persistence_threshold": 0, "prefetch_bucket_size": 1}
+    engine, seen = build_engine(model, EngineSpec.model_validate(keys)), list[int]()
+    idle = engine.memory_by_category()["parameters"]
+
+    def look(_: object = None) -> None:
+        seen.append(engine.memory_by_category()["parameters"] - idle)
+
+    for layer in model:
+        layer.register_forward_hook(lambda _, __, y: y.register_hook(look) and None)
+    with torch.enable_grad():
+        engine.backward(model(torch.ones(4, 64)).square().mean())
+    engine.close()
+    assert len(seen) == len(model)
+    assert max(seen) <= 4 * 64 * 64
