@@ -14,21 +14,25 @@ THREE = {"gradient_accumulation_steps": 3}
 MARKED = {"accumulation_mode": "multi_backward"}
 CPU = {"offload_optimizer": "cpu"}
 SENT = {"dtype": "bfloat16", "communication_dtype": "float32"}
-OPTIONS: dict[str, tuple[int, dict[str, Any]]] = {
-    "micro_steps": (3, THREE | {"overlap_comm": False}),
+OPTIONS: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "micro_steps": ("one_graph", 3, THREE | {"overlap_comm": False}),
     "marked_offload_one_bucket": (
+        "one_graph",
         2,
         MARKED | CPU | SENT | {"gradient_clipping": 0.0, "reduce_bucket_size": 100_000},
     ),
-    "no_clipping_bfloat16": (1, {"gradient_clipping": 0.0, "dtype": "bfloat16"}),
+    "no_clipping_bfloat16": ("one_graph", 1, {"gradient_clipping": 0.0, "dtype": "bfloat16"}),
     "cast_to_bfloat16_offload": (
+        SHARED,
         3,
         THREE | CPU | {"communication_dtype": "bfloat16", "gradient_clipping": 0.01, "overlap_comm": False},
     ),
-    "bfloat16_sums": (2, MARKED | {"dtype": "bfloat16", "grad_accum_dtype": "bfloat16"}),
-    "everything_at_once": (3, THREE | CPU | SENT | {"gradient_clipping": 0.01}),
+    "bfloat16_sums": (SHARED, 2, MARKED | {"dtype": "bfloat16", "grad_accum_dtype": "bfloat16"}),
+    "everything_at_once": (SHARED, 3, THREE | CPU | SENT | {"gradient_clipping": 0.01}),
 }
-"""Backwards a step, and keys; each value that a key can have is in some of them, beside others."""
+"""A model, backwards a step, and keys; each value that a key can have is in some of them, beside others. The
+model has several contributions to one gradient where these are cast, or added in a dtype of their own.
+"""
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -51,8 +55,8 @@ def test_padding_at_other_world_sizes(ranks: RankPool, name: str, world_size: in
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_kind_of_step(ranks: RankPool, option: str) -> None:
-    backwards, spec = OPTIONS[option]
-    for trained in ranks.run(2, f"{CASES}:train_both", SHARED, spec, backwards=backwards):
+    name, backwards, spec = OPTIONS[option]
+    for trained in ranks.run(2, f"{CASES}:train_both", name, spec, backwards=backwards):
         reducing = [bool(launches) for launches in trained.launches]
         assert reducing == ([False] * (backwards - 1) + [True]) * 3, "only the boundary backward reduces"
 
