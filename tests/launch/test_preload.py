@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from tests.making import make_trial
+from zbench.launch import preload
 from zbench.launch.jobs import DEFAULT_TARGETS, targets_for
-from zbench.launch.preload import MODULES
+from zbench.launch.preload import MODULES, load
 
 DYNAMO = "torch._dynamo"
 
@@ -42,3 +43,20 @@ def test_dynamo_is_loaded_where_torch_would_import_it_in_every_rank() -> None:
 def test_what_a_search_changes_counts_as_used(key: str) -> None:
     assert DYNAMO in loaded(key)
     assert DYNAMO not in loaded("zero_stage")
+
+
+def test_a_server_of_many_trials_moves_its_memory_to_huge_pages() -> None:
+    once, often = make_trial(repeats=1), make_trial(repeats=12)
+    assert not targets_for([once] * 11).many
+    assert targets_for([once] * 12).many
+    assert targets_for([often]).many
+    assert targets_for([once], ["zero_stage"]).many, "a search tries more points than anyone knows"
+    assert load((preload.HUGE_PAGES,)) == []
+
+
+def test_what_cannot_be_loaded_or_called_is_told() -> None:
+    assert load(("json", "json:dumps", "json:nothing", "no.such.module")) == [
+        "json:dumps: TypeError: dumps() missing 1 required positional argument: 'obj'",
+        "json:nothing: AttributeError: module 'json' has no attribute 'nothing'",
+        "no.such.module: ModuleNotFoundError: No module named 'no'",
+    ]

@@ -4,7 +4,8 @@
 
 The whole wall time of `TrialRunner.run` less the time of all steps (the mean timed step times warm-up and
 timed steps). What is left is the start of two processes, their rendezvous, building model and engine,
-verification, and the end: an upper bound of what the launcher adds.
+verification, and the end: an upper bound of what the launcher adds. The server is that of a sweep of so many
+repeats: it has loaded what these trials need.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 
 from zbench.bench import results
+from zbench.launch.jobs import targets_for
 from zbench.launch.trial import local_runner
 from zbench.spec.trial import TrialSpec
 
@@ -32,7 +34,8 @@ def measure(repeats: int) -> dict[str, list[float]]:
     walls, beyond = [], []
     with tempfile.TemporaryDirectory(prefix="zbench-overhead-") as name:
         scratch = Path(name)
-        with local_runner(scratch, scratch, rerun_disturbed=False) as runner:
+        targets = targets_for([TRIAL] * repeats)
+        with local_runner(scratch, scratch, targets=targets, rerun_disturbed=False) as runner:
             runner.wait_until_ready()
             runner.reference(TRIAL)
             for repeat in range(repeats):

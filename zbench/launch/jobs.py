@@ -15,14 +15,19 @@ from zbench.worker.job import RankJob, ReferenceJob, threads_per_rank
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What runs in the processes (`module:function`), and what a server imports before it forks them."""
+    """What runs in the processes (`module:function`), and what a server imports before it forks them.
+
+    many: whether one server will fork the processes of many trials.
+    """
 
     rank: str = "zbench.worker.main:run_rank"
     reference: str = "zbench.worker.main:run_reference"
     modules: tuple[str, ...] = (*preload.MODULES, *preload.DYNAMO)
+    many: bool = False
 
 
 DEFAULT_TARGETS = Targets()
+_MANY = 12  # repeats, in which huge pages save the time that they take
 _DECIDE_OF_DYNAMO = {"engine", "compile", "model", "activation_checkpointing"}
 
 
@@ -36,7 +41,8 @@ def targets_for(trials: Collection[TrialSpec], varied: Collection[str] = ()) -> 
         dynamo=bool(changed & _DECIDE_OF_DYNAMO) or any(map(_needs_dynamo, trials)),
         compiles="compile" in changed or any(trial.engine.compile != "off" for trial in trials),
     )
-    return replace(DEFAULT_TARGETS, modules=(*preload.MODULES, *libraries))
+    many = bool(varied) or sum(trial.run.repeats for trial in trials) >= _MANY
+    return replace(DEFAULT_TARGETS, modules=(*preload.MODULES, *libraries), many=many)
 
 
 def _needs_dynamo(trial: TrialSpec) -> bool:

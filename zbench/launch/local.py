@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from zbench.errors import ZbenchError
-from zbench.launch import affinity, disturbance, jobs, turns
+from zbench.launch import affinity, disturbance, jobs, preload, turns
 from zbench.launch.client import ServerLostError, WarmServer
 from zbench.launch.executor import Attempt, JobFactory, RepeatTask, Task, TaskFiles, collected, patience
 from zbench.launch.group import StopWhen, run_group
@@ -121,7 +121,8 @@ class LocalExecutor:
     def __init__(self, run_dir: Path, base_dir: Path, *, targets: Targets | None = None) -> None:
         chosen = targets or jobs.DEFAULT_TARGETS
         self._jobs = JobFactory(run_dir.absolute(), base_dir.absolute(), chosen, resolved)
-        self._launchers: dict[Path | None, Launcher] = {None: Launcher(chosen.modules)}
+        self._modules = (*chosen.modules, *([preload.HUGE_PAGES] if chosen.many else []))
+        self._launchers: dict[Path | None, Launcher] = {None: Launcher(self._modules)}
         self._cores = affinity.usable_cores()
 
     def wait_until_ready(self) -> tuple[str, ...]:
@@ -171,7 +172,7 @@ class LocalExecutor:
         """Return the launcher of a task's interpreter; ZbenchError where no server starts under it."""
         wanted = interpreter_of(task.trial, self._jobs.base_dir) if isinstance(task, RepeatTask) else None
         if wanted not in self._launchers:
-            launcher = Launcher(self._jobs.targets.modules, wanted)
+            launcher = Launcher(self._modules, wanted)
             try:
                 launcher.wait_until_ready()
             except BaseException:

@@ -46,8 +46,7 @@ def _words(tensor: Tensor) -> Tensor:
 @cache
 def _factors(device: torch.device) -> Tensor:
     """Return one odd constant for each place in a block."""
-    places = np.arange(1, _BLOCK + 1, dtype=np.uint64)
-    return torch.from_numpy(_odd(np.zeros_like(places) - places).view(np.int64)).to(device)
+    return torch.from_numpy(_FACTORS).to(device)
 
 
 def _odd(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -56,3 +55,6 @@ def _odd(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return (z ^ (z >> np.uint64(31))) | np.uint64(1)
+
+
+_FACTORS = _odd(-np.arange(1, _BLOCK + 1, dtype=np.int64).view(np.uint64)).view(np.int64)  # once per server

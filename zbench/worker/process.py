@@ -11,14 +11,16 @@ from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import TCPStore
+from torch._C._distributed_c10d import Store, TCPStore
 
 from zbench.errors import UsageError
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import RankJob, threads_per_rank
+from zbench.worker.prompt_store import PromptFileStore
 
 _LOCAL_PREFIXES = ("file://", "tcp://127.", "tcp://localhost")
-_ENOUGH_FOR_ALL_THREADS = 1 << 20
+_FOR_ONE_THREAD = 1 << 15  # elements that torch gives each thread at least
+_MOST_STARTED = 1 << 10
 _LONGEST_WAIT = timedelta(days=1)
 """For ranks that wait for rank 0 while it waits for a turn; the launcher's deadline ends them."""
 
@@ -33,11 +35,14 @@ def start(job: RankJob, trial: TrialSpec) -> torch.device:
     timeout = timedelta(seconds=max(60.0, trial.run.timeout))
     if job.turns is not None:
         timeout = _LONGEST_WAIT
-    store = None
+    backend = backend_for(device, job.local_world_size or job.world_size, torch.cuda.device_count())
+    store: Store | None = None
     if job.init_method.startswith("tcp://127."):
         store = loopback_store(job.init_method, job.rank, job.world_size, timeout)
+    elif job.init_method.startswith("file://") and backend == "gloo":
+        store = PromptFileStore(urlsplit(job.init_method).path, job.world_size, timeout)
     dist.init_process_group(
-        backend=backend_for(device, job.local_world_size or job.world_size, torch.cuda.device_count()),
+        backend=backend,
         init_method=None if store else job.init_method,
         store=store,
         rank=job.rank,
@@ -78,7 +83,8 @@ def set_threads(threads: int) -> None:
     """Set torch's compute threads, and start them: a memory limit set later would stop OpenMP from doing
     it."""
     torch.set_num_threads(threads)
-    torch.zeros(_ENOUGH_FOR_ALL_THREADS).add_(1)
+    if threads > 1:
+        torch.zeros(min(threads, _MOST_STARTED) * _FOR_ONE_THREAD).add_(1)
 
 
 def device_of(wanted: str, local_rank: int = 0) -> torch.device:
