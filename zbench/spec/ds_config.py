@@ -8,11 +8,12 @@ override.
 import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path as Directory
 from typing import Any
 
 from zbench.spec.deepspeed import PLAIN, from_deepspeed, put, to_deepspeed
-from zbench.spec.document import read_document
+from zbench.spec.document import MAX_BYTES, read_document
 from zbench.spec.engine import EngineSpec
 from zbench.spec.keys import Path, assign, leaves, value_at
 from zbench.spec.problems import shown
@@ -62,7 +63,7 @@ def with_ds_config(
         file = place / Directory(given).expanduser()
         if not file.is_file():
             raise ValueError(f"ds_config: {file}: no such file; the path is relative to the sweep file")
-        theirs = read_document(file).data
+        theirs = _read(file, _bytes_of(file))
     if not isinstance(theirs, Mapping):
         raise ValueError(f"ds_config: expected a mapping of DeepSpeed's keys, got {shown(theirs)}")
     written = dict(leaves(theirs))
@@ -88,8 +89,27 @@ class _Asked:
 
     def sets(self, path: Path) -> bool:
         """Whether the sweep sets a key."""
-        default = value_at({"engine": EngineSpec().model_dump(mode="json")}, path)
+        default = value_at(_defaults(), path)
         return path in self.varied or (path[0] == "engine" and value_at(self.config, path) != default)
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return {"engine": EngineSpec().model_dump(mode="json")}
+
+
+def _bytes_of(file: Directory) -> bytes:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(MAX_BYTES + 1)
+    except OSError:
+        return b""  # `read_document` says why
+
+
+@lru_cache(maxsize=16)
+def _read(file: Directory, content: bytes) -> Any:
+    """Return what a file of this content holds; a sweep's points share it, and a YAML takes milliseconds."""
+    return read_document(file).data
 
 
 def _refusals(written: Mapping[str, Any]) -> Iterator[str]:
