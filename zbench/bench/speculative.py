@@ -8,11 +8,13 @@ Schedules: one process, one compute thread, one optimizer thread. Six engines tr
 each in turn and in alternating order, so that a drift of the machine hits all alike. `exposed` is the time of
 `engine.step()`, which is all that is left of the optimizer after backward; contention shows in `backward`.
 
-Peers: a process each, in turns of two steps: ZeRO-3 with the optimizer offloaded, on one compute thread
-(beside one optimizer thread for zbench; DeepSpeed is also shown with two threads for everything).
+Peers: a process each, in turns of two steps: ZeRO-3 with the optimizer offloaded. Once with all cores for
+every contender (SuperOffload's own setting; `optimizer_threads: auto` finds by timing whether updates run
+under backward), and once with one compute thread, beside which zbench has one optimizer thread.
 """
 
 import argparse
+import os
 import statistics
 import sys
 import time
@@ -25,9 +27,11 @@ import torch
 from torch import Tensor
 
 from zbench.bench import results
+from zbench.bench.grid_engines import Ratio
 from zbench.bench.training import LENGTH, random_tokens, seeded_gpt
 from zbench.bench.turns import Contender, Figures, take_turns
 from zbench.engine import Engine, build_engine
+from zbench.engine.speculative.sharing import SAMPLES
 from zbench.spec.engine import EngineSpec
 
 LIMITS = {"off": 0.0, "not triggered": 1e9, "always triggered": 1e-3}
@@ -37,13 +41,21 @@ WHOLE_STEP_BAR = 1.10  # always triggered, whole step
 BATCH, VOCABULARY, WARMUP = 2, 1024, 2
 
 OURS, THEIRS = "zbench-3-offload-speculative", "deepspeed-3-offload"
+CORES = len(os.sched_getaffinity(0))
 PEERS = {  # name: mode, compute threads
-    "zbench": (OURS, 1),
-    "zbench, after_backward": ("zbench-3-offload", 1),
-    "DeepSpeed": (THEIRS, 1),
-    "DeepSpeed, 2 threads": (THEIRS, 2),
+    "zbench": (OURS, CORES),
+    "zbench, after_backward": ("zbench-3-offload", CORES),
+    "DeepSpeed": (THEIRS, CORES),
+    "zbench, 1 compute thread": (OURS, 1),
+    "DeepSpeed, 1 thread": (THEIRS, 1),
 }
-PEER_BAR = 0.65
+PEER_BARS = (
+    ("zbench", "DeepSpeed", 0.85),
+    ("zbench", "zbench, after_backward", 1.00),
+    ("zbench, 1 compute thread", "DeepSpeed, 1 thread", 0.65),
+)
+SETTLED = 2 * (SAMPLES + 1)
+"""Steps after which `auto` has chosen."""
 
 Key = tuple[str, str]
 Times = dict[str, list[float]]
@@ -133,16 +145,16 @@ def medians(times: dict[Key, Times]) -> dict[Key, dict[str, float]]:
     return {k: {n: statistics.median(t) for n, t in phases.items()} for k, phases in times.items()}
 
 
-def measure_peers(deepspeed_python: str, rounds: int) -> dict[str, list[float]]:
-    """Return the seconds of every step of processes that take turns."""
+def measure_peers(deepspeed_python: str, rounds: int, size: tuple[int, int]) -> dict[str, list[float]]:
+    """Return the seconds of every step of processes that take turns. size: layers and width of the GPT."""
     figures = {name: Figures() for name in PEERS}
     with ExitStack() as stack:
         contenders: dict[str, Contender] = {}
         for name, (mode, threads) in PEERS.items():
             python = deepspeed_python if mode == THEIRS else sys.executable
-            started = Contender(mode, python, world=1, threads=threads)
+            started = Contender(mode, python, size=size, world=1, threads=threads)
             contenders[name] = stack.enter_context(closing(started))
-            started.go(3)
+            started.go(SETTLED)
         take_turns(contenders, figures, rounds)
     return {name: found.seconds for name, found in figures.items()}
 
@@ -167,15 +179,11 @@ def table(times: dict[Key, Times], peers: dict[str, list[float]]) -> str:
 
 
 def _peer_lines(peers: dict[str, list[float]]) -> list[str]:
-    median = {name: statistics.median(seconds) for name, seconds in peers.items()}
-    lines = [
-        "",
-        "| ZeRO-3, optimizer offloaded | whole step, ms | zbench / this | bar |",
-        "|---|---|---|---|",
-    ]
-    for name, seconds in median.items():
-        bar = f"{PEER_BAR:.2f}" if name == "DeepSpeed" else ""
-        lines.append(f"| {name} | {seconds * 1e3:.1f} | {median['zbench'] / seconds:.3f} | {bar} |")
+    lines = ["", f"| ZeRO-3, optimizer offloaded; {CORES} cores | whole step, ms |", "|---|---|"]
+    lines += [f"| {name} | {statistics.median(seconds) * 1e3:.1f} |" for name, seconds in peers.items()]
+    lines += ["", "| ratio of whole steps (95 %) | | bar |", "|---|---|---|"]
+    for ours, theirs, bar in PEER_BARS:
+        lines.append(f"| {ours} / {theirs} | {Ratio.of(peers[ours], peers[theirs])} | {bar:.2f} |")
     return lines
 
 
@@ -195,7 +203,9 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     times = measure(given.steps, Setup(given.layers, given.width))
-    peers = measure_peers(given.deepspeed_python, given.rounds) if given.deepspeed_python else {}
+    peers = {}
+    if given.deepspeed_python:
+        peers = measure_peers(given.deepspeed_python, given.rounds, (given.layers, given.width))
     text = table(times, peers)
     print(text)
     if given.out is not None:

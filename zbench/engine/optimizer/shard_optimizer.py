@@ -57,7 +57,10 @@ class Moments:
 
 
 class ShardOptimizer:
-    """Adam on the segments of one shard. `groups[g]`: hyperparameters, read again at every step."""
+    """Adam on the segments of one shard. `groups[g]`: hyperparameters, read again at every step.
+
+    planned: what `subgroups` returned last, bound to the buffers of then; who exchanges them sets it to None.
+    """
 
     def __init__(
         self,
@@ -78,16 +81,16 @@ class ShardOptimizer:
         self.skipped_steps = [0] * len(group_of)
         spans = shard.layout.spans
         self._canonical = [sum(s.padded_stop - s.start for s in spans[:i]) for i in range(len(spans))]
-        self._planned: tuple[list[int], list[list[UpdateRun]]] | None = None
+        self.planned: tuple[list[int], list[list[UpdateRun]]] | None = None
 
     def subgroups(self, active: Sequence[bool]) -> list[list[UpdateRun]]:
         """Return the runs of the parameters in `active`, in local order, in subgroups of at most
         sub_group_size elements.
         """
         key = [skipped if on else -1 for skipped, on in zip(self.skipped_steps, active, strict=True)]
-        if self._planned is None or self._planned[0] != key:
-            self._planned = (key, self._packed(self._runs(self.shard.segments, key)))
-        return self._planned[1]
+        if self.planned is None or self.planned[0] != key:
+            self.planned = (key, self._packed(self._runs(self.shard.segments, key)))
+        return self.planned[1]
 
     def runs(self, segments: Sequence[Segment]) -> list[UpdateRun]:
         """Return the runs of some segments, bound to the present buffers."""

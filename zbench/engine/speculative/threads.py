@@ -72,6 +72,13 @@ def threads_for(
     return choose(wanted, computing=computing, machine=machine, near=near, alone=alone)
 
 
+def backward_needs_all(wanted: int | Literal["auto"], device: torch.device) -> bool:
+    """Whether `auto` finds no processor that backward's compute threads leave to the optimizer."""
+    return (
+        wanted == "auto" and device.type == "cpu" and torch.get_num_threads() >= len(os.sched_getaffinity(0))
+    )
+
+
 def _current_processor() -> int:
     try:
         return int(ctypes.CDLL(None).sched_getcpu())
