@@ -67,11 +67,12 @@ class LateCopy:
 
 class Copies:
     """The copying thread. `eager`: the share of occasions at which a copy completes that nobody waits for.
-    `dawdling`: the share at which a thread is made late.
+    `dawdling`: the share at which a thread is made late, by `pause` seconds.
     """
 
-    def __init__(self, seed: int, eager: float = 0.2, dawdling: float = 0.05) -> None:
-        self._draw, self._eager, self._dawdling = random.Random(seed), eager, dawdling
+    def __init__(self, seed: int, eager: float = 0.2, dawdling: float = 0.05, pause: float = 0.002) -> None:
+        self._draw, self._eager = random.Random(seed), eager
+        self._dawdling, self._pause = dawdling, pause
         self._changed = threading.Condition()
         self._pending: list[LateCopy] = []
         self._wanted: list[tuple[LateCopy, threading.Event]] = []
@@ -112,7 +113,7 @@ class Copies:
     def dawdle(self) -> None:
         """Let other ranks and threads go ahead, or not."""
         with self._changed:
-            seconds = 0.002 if self._draw.random() < self._dawdling else 0.0
+            seconds = self._pause if self._draw.random() < self._dawdling else 0.0
         if seconds:
             time.sleep(seconds)
 

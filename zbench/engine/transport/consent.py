@@ -70,7 +70,8 @@ def _differing(texts: dict[int, str], joint: Joint) -> RanksDisagreeError:
     common = set.intersection(*(set(row) for row in rows.values()))
     own = {rank: [line for line in row if line not in common] for rank, row in rows.items()}
     if not any(own.values()):  # the same lines in another order
-        first = next(i for i, column in enumerate(zip(*rows.values(), strict=False)) if len(set(column)) > 1)
+        columns = enumerate(zip(*rows.values(), strict=False))
+        first = next((i for i, column in columns if len(set(column)) > 1), 0)
         own = {rank: row[first:] for rank, row in rows.items()}
     told = "; ".join(f"rank {rank}: {row[0] if row else 'nothing more'}" for rank, row in own.items())
     return RanksDisagreeError(f"expected {joint.alike}, got {told}; {joint.remedy}")
