@@ -26,7 +26,7 @@ class Case:
     another engine or (even seeds) by the same one after all its weights were overwritten.
     staged: collectives go through the far memory, as gloo's do for tensors of a device.
     sockets: ranks do not read one another's memory. late: `change` is made behind a step's backwards.
-    dawdling: how often threads are late, by `pause` seconds.
+    dawdling: how often threads are late.
     """
 
     spec: dict[str, Any]
@@ -42,7 +42,6 @@ class Case:
     sockets: bool = False
     late: bool = False
     dawdling: float = 0.05
-    pause: float = 0.002
 
 
 @dataclass
@@ -78,7 +77,7 @@ def far(copies: Copies, staging: Copies | None) -> Instruments:
 
 def _run(group: dist.ProcessGroup, case: Case) -> Result:
     seeds = [4 * case.seed + 2 * k + dist.get_rank(group) for k in range(2)]
-    copies, staging = (Copies(seed, dawdling=case.dawdling, pause=case.pause) for seed in seeds)
+    copies, staging = (Copies(seed, dawdling=case.dawdling) for seed in seeds)
     through = staging if case.staged else None
 
     def build(model: nn.Module) -> Engine:

@@ -67,12 +67,11 @@ class LateCopy:
 
 class Copies:
     """The copying thread. `eager`: the share of occasions at which a copy completes that nobody waits for.
-    `dawdling`: the share at which a thread is made late, by `pause` seconds.
+    `dawdling`: the share at which a thread is made late.
     """
 
-    def __init__(self, seed: int, eager: float = 0.2, dawdling: float = 0.05, pause: float = 0.002) -> None:
-        self._draw, self._eager = random.Random(seed), eager
-        self._dawdling, self._pause = dawdling, pause
+    def __init__(self, seed: int, eager: float = 0.2, dawdling: float = 0.05) -> None:
+        self._draw, self._eager, self._dawdling = random.Random(seed), eager, dawdling
         self._changed = threading.Condition()
         self._pending: list[LateCopy] = []
         self._wanted: list[tuple[LateCopy, threading.Event]] = []
@@ -113,7 +112,7 @@ class Copies:
     def dawdle(self) -> None:
         """Let other ranks and threads go ahead, or not."""
         with self._changed:
-            seconds = self._pause if self._draw.random() < self._dawdling else 0.0
+            seconds = 0.002 if self._draw.random() < self._dawdling else 0.0
         if seconds:
             time.sleep(seconds)
 

@@ -128,12 +128,8 @@ CHOSEN = (
     Case({"zero_stage": 3, "param_persistence_threshold": 10**6}, 0, model="odd-together", resume=1),
     # weights are overwritten while the host's values may still be on their way to the device
     *(Case({"zero_stage": 3, "offload_param": "cpu", **OFFLOADED}, seed, resume=1) for seed in (4, 6)),
-    # hyperparameters change while updates with the old ones may still be running, or have not begun
+    # hyperparameters change while updates with the old ones may still be running
     *(Case(_LATE, seed, change="schedule", late=True) for seed in range(4)),
-    *(
-        Case(_LATE | {"rollback": "journal"}, seed, change="schedule", late=True, dawdling=1.0, pause=0.02)
-        for seed in range(2)
-    ),
     # a step is discarded while its first sums may still be added up in host memory, and a new one begins
     *(Case(_SUMMED, seed, backwards=3, disturb="discard sums", dawdling=0.5) for seed in range(4)),
     # compiled code's reduced gradients may still be on their way to the host when the step is taken

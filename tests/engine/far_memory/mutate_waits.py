@@ -61,7 +61,8 @@ class Result:
 def known() -> dict[str, Result]:
     """Return the results so far."""
     found: dict[str, Result] = {}
-    for file in (PAGE.with_suffix(".json"), *sorted(SO_FAR.glob("*.json"))):
+    latest_last = sorted(SO_FAR.glob("*.json"), key=lambda file: file.stat().st_mtime)
+    for file in (PAGE.with_suffix(".json"), *latest_last):
         if file.exists():
             found |= {one["key"]: Result(**one) for one in json.loads(file.read_text())}
     return found

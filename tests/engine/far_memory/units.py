@@ -1,12 +1,17 @@
-"""Waits that no schedule on a CPU can miss: the order of a device's streams, and interrupted waits."""
+"""Waits that no schedule on a CPU is sure to miss: the order of a device's streams, waits that are interrupted,
+and one that only a race shows.
+"""
 
 import threading
 from typing import Any
+from unittest import mock
 
 import torch
 
 from tests.engine.far_memory.streams import Stream, Values, modelled
+from tests.engine.speculative import running
 from zbench.engine.memory.streams import Filled, GradientStream, used_on_current_stream
+from zbench.engine.speculative.updates import Update
 from zbench.engine.transport.worker_thread import QueuedWork
 
 
@@ -140,7 +145,26 @@ def an_interrupted_wait_ends_behind_the_work() -> None:
     thread.join()
 
 
+def no_update_is_pending_when_a_step_decides_which_to_do_again() -> None:
+    """To do one again writes the hyperparameters that a pending one reads."""
+    model = running.layers()
+    with running.engine(model, gradient_clipping=0.0) as built:
+        schedule, pending = running.schedule_of(built), list[int]()
+        current = schedule.updates.current
+
+        def noted(update: Update) -> bool:
+            pending.append(len(schedule.worker.pending))
+            return current(update)
+
+        with mock.patch.object(schedule.updates, "current", noted):
+            built.backward(running.loss(model))
+            built.step()
+    assert pending
+    assert not any(pending)
+
+
 CHECKS: list[Any] = [
+    no_update_is_pending_when_a_step_decides_which_to_do_again,
     a_copy_to_the_host_comes_behind_the_kernel_that_writes_its_source,
     the_source_of_a_copy_to_the_host_may_be_written_after_release,
     the_source_of_a_copy_to_the_host_may_be_freed,
