@@ -1,4 +1,4 @@
-"""Waits that no schedule on a CPU is sure to miss: the order of a device's streams, waits that are interrupted,
+"""Waits that no schedule on a CPU is sure to miss: the order of a device's streams, interrupted waits,
 and one that only a race shows.
 """
 
