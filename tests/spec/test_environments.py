@@ -83,3 +83,15 @@ def test_names_of_a_single_configuration(tmp_path: Path) -> None:
     data = {"engine": {"engine": "ddp", "engine_python": "mine"}, "environments": {"mine": str(tmp_path)}}
     (trial,) = expand(sweep_from_mapping(data, environ={})).trials
     assert trial.engine.engine_python == str(tmp_path)
+
+
+def test_compiled_extensions_of_each_environment_lie_apart_in_the_users_cache() -> None:
+    old, new = (
+        interpreters.extensions_directory(Path(f"/envs/{name}/bin/python"), {"XDG_CACHE_HOME": "/cache"})
+        for name in ("old", "new")
+    )
+    assert old.parent == new.parent == Path("/cache/zbench/extensions")
+    assert old != new
+    for nothing in ({}, {"XDG_CACHE_HOME": ""}):
+        at_home = interpreters.extensions_directory(Path("/envs/old/bin/python"), nothing)
+        assert at_home == Path.home() / ".cache" / "zbench" / "extensions" / old.name

@@ -192,3 +192,16 @@ def test_an_objective_that_cannot_be_read_says_why(tmp_path: Path, text: str) ->
     (tmp_path / SPEC).write_bytes(text.encode("latin-1"))
     with pytest.raises(SpecError, match=SPEC):
         load.recorded_objective(tmp_path / SPEC)
+
+
+@pytest.mark.parametrize("half", ["\\ud800", "\\udbff", "\\udfff"], ids=["first", "middle", "last"])
+def test_half_a_character_is_no_text(refusal: Callable[..., str], half: str) -> None:
+    """No file can be written with it, so neither a value nor a key of a user's own may hold it."""
+    for text in (f'{{"name": "a{half}"}}', f'{{"workload": {{"options": {{"a{half}": 1}}}}}}'):
+        assert "is no valid text; correct it" in refusal(text, ending="json")
+
+
+@pytest.mark.parametrize("valid", ["\\ud7ff", "\\ue000", "\\ud83d\\ude00"])
+def test_whole_characters_are_text_whether_printable_or_not(loaded: Loaded, valid: str) -> None:
+    sweep = loaded(f'{{"workload": {{"options": {{"a": "{valid}"}}, "model": "mine:make"}}}}', ending="json")
+    assert sweep.workload.options["a"] == json.loads(f'"{valid}"')
