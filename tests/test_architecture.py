@@ -210,14 +210,14 @@ def code_lines(path: Path) -> int:
     return len(lines)
 
 
-def test_the_eager_engine_stays_under_6750_lines() -> None:
+def test_the_eager_engine_stays_under_6800_lines() -> None:
     # 4,500 for a step that goes well; the rest refuses what would go wrong (ranks that disagree, released
     # weights, half-taken steps), which no configuration can do without; 130 shard within groups of ranks; 190
     # add parameter groups between steps, and rebuild beside what is there, on every rank or on none; 70 call
     # native code through torch's dispatcher, so that the same engine runs on fake tensors; 160 add gradients
-    # up in host memory before they are reduced.
+    # up in host memory before they are reduced; 30 compare the models that ranks build, and what they write.
     files = [path for path in FILES if room(path) == "engine" and engine_entry(path) not in NOT_EAGER]
-    assert sum(code_lines(path) for path in files) < 6750
+    assert sum(code_lines(path) for path in files) < 6800
 
 
 STAGE_TABLE = "engine/assembly/stages.py"

@@ -94,3 +94,14 @@ def test_upstreams_scenario_four_backwards_with_and_without_offload(ranks: RankP
     for name, value in runs[0].parameters.items():
         assert torch.equal(value, runs[1].parameters[name]), name
     check(ranks, "mlp", 2, spec | {"backwards": 4})
+
+
+@pytest.mark.parametrize("backwards", [1, 2])
+@pytest.mark.parametrize("offload", ["none", "cpu"])
+def test_a_single_gradient_is_not_rounded_to_the_accumulation_dtype(
+    ranks: RankPool, offload: str, backwards: int
+) -> None:
+    """Whether more backwards come is not known before the step: the first gradients have to wait."""
+    unknown = {"accumulation_mode": "unmanaged", "backwards": backwards, "reduce_at": "boundary"}
+    row = {"zero_stage": 2, "offload_optimizer": offload, "grad_accum_dtype": "bfloat16"}
+    check(ranks, "mlp", 2, row | unknown)

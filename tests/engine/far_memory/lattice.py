@@ -121,6 +121,12 @@ def drawn(seed: int) -> Case:
 _LATE: dict[str, Any] = {"zero_stage": 2, **SPECULATIVE, "reduce_bucket_size": 10**6}
 _SUMMED: dict[str, Any] = {"zero_stage": 1, **OFFLOADED, "gradient_accumulation_steps": 3}
 _COMPILED: dict[str, Any] = {**ROWS[-1], "gradient_accumulation_steps": 3, "reduce_bucket_size": 700}
+_ROUNDING: dict[str, Any] = {
+    **OFFLOADED,
+    "accumulation_mode": "unmanaged",
+    "reduce_at": "boundary",
+    "grad_accum_dtype": "bfloat16",
+}
 CHOSEN = (
     # a backward fails while buckets are being reduced
     *(Case({"zero_stage": 2, "reduce_bucket_size": 600}, seed, disturb="backward") for seed in (0, 1)),
@@ -130,6 +136,9 @@ CHOSEN = (
     *(Case({"zero_stage": 3, "offload_param": "cpu", **OFFLOADED}, seed, resume=1) for seed in (4, 6)),
     # hyperparameters change while updates with the old ones may still be running
     *(Case(_LATE, seed, change="schedule", late=True) for seed in range(4)),
+    # gradients of a step that may have one backward or several are not rounded before the second one comes
+    *(Case({"zero_stage": stage, **_ROUNDING}, 0, backwards=n) for stage in (1, 3) for n in (1, 2)),
+    Case({"zero_stage": 1, **_ROUNDING}, 0, model="wandering", backwards=3),
     # a step is discarded while its first sums may still be added up in host memory, and a new one begins
     *(Case(_SUMMED, seed, backwards=3, disturb="discard sums", dawdling=0.5) for seed in range(4)),
     # compiled code's reduced gradients may still be on their way to the host when the step is taken

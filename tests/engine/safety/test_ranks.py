@@ -23,7 +23,7 @@ def test_a_rank_that_raises_inside_gathered_keeps_all_from_writing(
     ranks: RankPool, row: dict[str, Any]
 ) -> None:
     first, second = ranks.run(2, MODULE + "fail", row)
-    assert first[0].startswith("UsageError: gathered(write=True): nothing was written, because another rank")
+    assert first[0].startswith("UsageError: nothing has changed, because another rank failed")
     assert "rank 1: KeyError: 'rank 1'" in first[0]
     assert second[0] == "KeyError: 'rank 1'"
     assert first[1]

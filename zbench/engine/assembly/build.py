@@ -139,11 +139,11 @@ class _Builder:
     def admit(self, added: Mapping[str, nn.Parameter]) -> None:
         """Check and convert what the model has gained, as `build_engine` does; rank 0's values count."""
         dtypes = DTYPES[self.spec.dtype], DTYPES[self.spec.buffer_dtype or self.spec.dtype]
-        modules = [m for m in self.model.modules() if m not in self._seen]
-        new = {id(b) for m in modules for b in m.buffers(recurse=False)}
+        gained = (m for m in self.model.modules() if m not in self._seen)
+        new = {id(b) for m in gained for b in m.buffers(recurse=False)}
         buffers = {name: b for name, b in self.model.named_buffers() if id(b) in new}
         with all_or_none(self.collectives, self.transport.agreement, BUILD) as alike:
-            alike += [f"{name!r} in group {len(self.groups)}, {list(p.shape)}" for name, p in added.items()]
+            alike += [f"{name!r} in group {len(self.groups)}" for name in added]
             alike += discovery.described(added, buffers)
             check_unused(added)
             for name, parameter in added.items():
@@ -153,7 +153,7 @@ class _Builder:
                     )
             discovery.check_buffers(self.model, *dtypes)
         discovery.prepare(added, buffers, dtypes, self.collectives)
-        self._seen.update(modules)
+        self._seen.update(self.model.modules())
 
     def _exchange(self, old: Core | None, parts: Parts) -> Core:
         if old is not None:

@@ -33,7 +33,9 @@ class Accumulator(ABC):
     """
 
     waits: bool
-    """Whether a step's first gradients stay in autograd's memory until it is known that more will come."""
+    """Whether a step's first gradients stay in autograd's memory until it is known that more will come: to
+    save a copy, or because a step of one backward rounds nothing.
+    """
 
     @abstractmethod
     def add(self, index: int, gradient: Tensor, *, first: bool) -> None:
@@ -93,8 +95,6 @@ class OffloadedAccumulator(Accumulator):
     So the device holds a few buckets at a time, and no gradient between two backwards.
     """
 
-    waits = False
-
     def __init__(
         self,
         layout: Layout,
@@ -107,7 +107,7 @@ class OffloadedAccumulator(Accumulator):
         """pool: of the buckets on the device; its owner counts it. sent: makes of buffers in the accumulation
         dtype those that are sent.
         """
-        self._portions = portions
+        self._portions, self.waits = portions, dtypes.accumulating_rounds
         self._expected = Counter(p.bucket for of_one in portions for p in of_one)
         self._written: Counter[int] = Counter()
         self._arrived: set[int] = set()

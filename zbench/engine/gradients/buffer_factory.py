@@ -56,11 +56,11 @@ class BucketBufferFactory:
         """Return what adds up the gradients of several backwards before they are reduced: on the device, or
         in offloaded memory where any of the sums lie there.
         """
-        memory = self._memory()
+        memory, dtypes = self._memory(), self._dtypes
         if memory.device.type == self._config.device.type:
-            return DirectAccumulator(portions, self._kept(memory), waits=not memory.prefix)
-        pool = self.single_use.pool
-        return OffloadedAccumulator(self._layout, portions, self._dtypes, memory, pool, self.sent)
+            waits = not memory.prefix or dtypes.accumulating_rounds
+            return DirectAccumulator(portions, self._kept(memory), waits=waits)
+        return OffloadedAccumulator(self._layout, portions, dtypes, memory, self.single_use.pool, self.sent)
 
     def _memory(self) -> Memory:
         offloaded = [flat.memory for flat in self._sums.flats if flat.memory.prefix]

@@ -28,6 +28,11 @@ class DtypePolicy:
         """The dtype in which each dtype group is sent."""
         return [self.communication or dtype for dtype in self.parameters]
 
+    @property
+    def accumulating_rounds(self) -> bool:
+        """Whether a single gradient changes when it is kept in the accumulation dtype."""
+        return any(torch.promote_types(self.accumulation, d) != self.accumulation for d in self.parameters)
+
 
 @dataclass(frozen=True, slots=True)
 class ReductionConfig:

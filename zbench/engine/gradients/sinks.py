@@ -211,6 +211,8 @@ class ReplicatedGradients(Gradients):
         waiting, self._waiting = self._waiting, {}
         for index, gradient in waiting.items():
             self._several.add(index, gradient, first=True)
+        if waiting:
+            self._several.finish()
         if boundary.last:
             self._begin_to_reduce(self._once if boundary.first else self._several.sums())
             self.absent(self._foreseen())

@@ -45,8 +45,7 @@ class Access:
         hold: Callable[[Sequence[nn.Parameter]], AbstractContextManager[None]],
         absorb: Callable[[], None],
     ) -> None:
-        self._collectives, self._agreement = collectives, agreement
-        self._hold, self.absorb = hold, absorb
+        self._collectives, self._agreement, self._hold, self.absorb = collectives, agreement, hold, absorb
 
     @contextmanager
     def open(self, parameters: Mapping[str, nn.Parameter], *, write: bool) -> Iterator[None]:

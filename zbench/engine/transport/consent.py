@@ -14,31 +14,27 @@ from zbench.errors import RanksDisagreeError, UsageError
 
 @dataclass(frozen=True, slots=True)
 class Joint:
-    """What all ranks do or none, in the words of its errors. failed: what the ranks hear that did not fail.
-    alike: what must be the same on every rank. remedy: what makes it so.
+    """What all ranks do or none, in the words of its errors. alike: what must be the same on every rank.
+    remedy: what makes it so.
     """
 
     tag: Tag
-    failed: str
     alike: str
     remedy: str
 
 
 MODEL = Joint(
     Tag("whether every rank has the same model"),
-    "nothing has changed, because another rank's model is refused",
     "a model with the same parameters and buffers on every rank, in the same order",
     "build the model alike on every rank",
 )
 BUILD = Joint(
     Tag("whether every rank can build its part of the engine"),
-    "nothing has changed, because another rank cannot build its part",
     "the same trained parameters in the same groups on every rank",
     "freeze, unfreeze and add parameters alike on every rank",
 )
 WRITE = Joint(
     Tag("whether gathered(write=True) ended well on every rank"),
-    "gathered(write=True): nothing was written, because another rank raised inside the context",
     "gathered(write=True) of the same parameters on every rank",
     "nothing was written; name the same parameters in the same order on every rank",
 )
@@ -60,7 +56,7 @@ def all_or_none(collectives: Collectives, agreement: Agreement, joint: Joint) ->
     if found[:, 0].any():
         texts = agreement.meet("" if failed is None else f"{type(failed).__name__}: {failed}")
         told = "; ".join(f"rank {rank}: {text}" for rank, text in texts.items() if text)
-        raise failed or UsageError(f"{joint.failed}; {told}")
+        raise failed or UsageError(f"nothing has changed, because another rank failed; {told}")
     if (found != found[0]).any():
         raise _differing(agreement.meet("\n".join(lines)), joint)
 
