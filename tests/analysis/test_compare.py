@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 
 from zbench.analysis.compare import FAIL_ON, Comparison, Settings, compare_runs, require_two_runs
+from zbench.analysis.exact import exact_details
 from zbench.analysis.trials import Source
 from zbench.errors import ExitCode, IncomparableError, UsageError
 from zbench.record.record import Record
+from zbench.record.summary import summarize
 
 from .synthetic import MACHINE, record, results, trial
 
@@ -153,6 +155,8 @@ def test_a_category_that_grew_is_a_regression_and_the_remainder_is_not() -> None
     assert [one.metric for one in found.exact_regressions] == ["memory.gradients"]
     assert found.answer == "regression"
     assert compared(base, remainder).rows[0].answer == "pass"
+    details = exact_details(*(summarize(of({"gradients": size}))[0] for size in (100, 101)), {})
+    assert [one.answer for one in details] == ["regression"], "without a threshold any growth counts"
 
 
 def test_bytes_that_were_estimated_are_shown_and_not_decided() -> None:

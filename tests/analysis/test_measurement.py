@@ -13,9 +13,11 @@ from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan, check
 from zbench.analysis.paired import (
     BASE_FIRST,
     HEAD_FIRST,
+    SIDES,
     Side,
     block_difference,
     block_orders,
+    block_replicates,
     control,
     replicates_in_turns,
 )
@@ -256,3 +258,13 @@ def test_replicates_in_turns_ignore_what_both_samples_of_a_pair_share() -> None:
         assert np.std(values) == pytest.approx(math.sqrt(2) * 0.01, rel=0.05), "as one replicate of a process"
         moved = logs + rng.normal(0, 1, (4000, 2)).repeat(2, axis=1)
         assert [replicates_in_turns(order, list(np.exp(one)))[0] for one in moved] == pytest.approx(values)
+
+
+def test_replicates_are_the_second_process_of_a_side_less_its_first() -> None:
+    seconds = [math.exp(log) for log in (0.1, 0.2, 0.4, 0.8)]
+    for order in (BASE_FIRST, HEAD_FIRST):
+        taken = [(side, math.log(s)) for side, s in zip(order, seconds, strict=True)]
+        base, head = ([log for of, log in taken if of == side] for side in SIDES)
+        expected = base[1] - base[0], head[1] - head[0]
+        assert block_replicates(order, seconds) == pytest.approx(expected)
+        assert block_difference(order, seconds) == pytest.approx(sum(head) / 2 - sum(base) / 2)

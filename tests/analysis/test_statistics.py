@@ -106,6 +106,8 @@ def test_holm_steps_down(p_values: list[float]) -> None:
 
 def test_smallest_sample_sizes_are_those_that_can_reach_alpha() -> None:
     assert [zs.minimal_pairs(alpha) for alpha in (0.05, 0.01, 0.001)] == [5, 7, 10]
+    assert zs.minimal_repeats(0.2) == 2
+    assert zs.can_reach(zs.unpaired_estimate([0.0, 0.1], [0.0, 0.1]), 0.2)
     for alpha in (0.05, 0.01, 0.001):
         n, k = zs.minimal_pairs(alpha), zs.minimal_repeats(alpha)
         assert zs.sign_flip_p([0.1] * n) <= alpha < zs.sign_flip_p([0.1] * (n - 1))
