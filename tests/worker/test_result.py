@@ -34,6 +34,16 @@ def test_a_step_takes_as_long_as_its_slowest_rank(runner: TrialRunner) -> None:
     assert min(timing.step_seconds) >= LATE_SECONDS
 
 
+@pytest.mark.parametrize(("warmup", "warned"), [(1, True), (2, False)])
+def test_steps_that_are_timed_before_the_engine_has_settled_are_told(
+    runner: TrialRunner, warmup: int, warned: bool
+) -> None:
+    engine = {"engine": "tests.worker.honest_engines:settles_late"}
+    record = runner.run(trial(engine, verify="off", run={"warmup_steps": warmup}))
+    assert record.outcome == "ok"
+    assert any("run.warmup_steps" in warning for warning in record.warnings) == warned
+
+
 def test_times_are_of_the_timed_steps_and_rates_follow_from_their_median(record: Record) -> None:
     timing = record.timing
     assert timing is not None

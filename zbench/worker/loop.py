@@ -26,6 +26,11 @@ from zbench.worker.job import RankJob
 from zbench.worker.turns import Turns
 from zbench.workloads import Batch, Workload, seed_torch
 
+UNSETTLED = (
+    "the engine still tried updates under backward and after it (optimizer_threads: auto) in timed steps;"
+    " set run.warmup_steps to 10 or more, or optimizer_threads to a number"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Meters:
@@ -45,11 +50,14 @@ class Meters:
 
 @dataclass(slots=True)
 class Samples:
-    """What the timed steps measured, one entry a step; traffic is the largest over steps."""
+    """What the timed steps measured, one entry a step; traffic is the largest over steps. warnings: why the
+    times may say little.
+    """
 
     step_seconds: list[float] = field(default_factory=list)
     phases: list[dict[str, float]] = field(default_factory=list)
     traffic: dict[str, Traffic] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
 
 class Trainer:
@@ -148,6 +156,8 @@ def run_steps(
     for step in range(warmup + timed):
         if step == warmup:
             gc.collect()
+            if not getattr(trainer.engine, "is_settled", True):
+                samples.warnings.append(UNSETTLED)
         if step >= warmup:
             with meters.memory.aside():
                 fence.turns.wait()

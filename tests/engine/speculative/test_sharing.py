@@ -80,13 +80,17 @@ def test_both_ways_are_timed_in_turn_and_the_faster_one_stays() -> None:
 def test_only_auto_without_a_processor_to_spare_is_timed() -> None:
     cpu, before = torch.device("cpu"), torch.get_num_threads()
     try:
-        torch.set_num_threads(len(this_machine().allowed))
+        torch.set_num_threads(1)
+        assert not backward_needs_all("auto", cpu)
+        torch.set_num_threads(max(2, len(this_machine().allowed)))
         assert backward_needs_all("auto", cpu)
         assert not backward_needs_all(1, cpu)
         assert not backward_needs_all("auto", torch.device("cuda"))
         with engine(layers()) as e:
             assert isinstance(schedule_of(e).worker.under_backward, IfFaster)
+            assert not e.is_settled
         with engine(layers(), optimizer_threads=1) as e:
+            assert e.is_settled
             assert not isinstance(schedule_of(e).worker.under_backward, IfFaster)
     finally:
         torch.set_num_threads(before)

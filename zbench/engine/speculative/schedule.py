@@ -71,6 +71,10 @@ class Speculative(Schedule):
         self._valid: list[Update] = []  # updates that a commit is to take over
         self._alike: set[int] = set()  # local starts of segments that need no keeping
 
+    @property
+    def is_settled(self) -> bool:
+        return self.worker.under_backward.decided
+
     def begin(self, *, last: bool) -> None:
         self.worker.under_backward.backward_begins()
         self.drop()

@@ -12,6 +12,7 @@ class UnderBackward:
     """Updates run under backward in every step: they have processors of their own, or the user wants it."""
 
     now = True
+    decided = True
 
     def backward_begins(self) -> None:
         """A backward begins; it may be the step's last."""

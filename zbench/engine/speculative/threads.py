@@ -73,10 +73,11 @@ def threads_for(
 
 
 def backward_needs_all(wanted: int | Literal["auto"], device: torch.device) -> bool:
-    """Whether `auto` finds no processor that backward's compute threads leave to the optimizer."""
-    return (
-        wanted == "auto" and device.type == "cpu" and torch.get_num_threads() >= len(os.sched_getaffinity(0))
-    )
+    """Whether `auto` finds no processor that backward's compute threads leave to the optimizer. A single
+    thread is not asked: ranks of one thread are many, and which way is faster depends on all of them.
+    """
+    allowed, computing = len(os.sched_getaffinity(0)), torch.get_num_threads()
+    return wanted == "auto" and device.type == "cpu" and computing >= max(2, allowed)
 
 
 def _current_processor() -> int:
