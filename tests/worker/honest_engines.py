@@ -87,6 +87,10 @@ class SettlesLate(OtherOrder):
     steps = 0
 
     @property
+    def schedule(self) -> "SettlesLate":
+        return self
+
+    @property
     def is_settled(self) -> bool:
         return self.steps >= 2
 

@@ -270,11 +270,6 @@ class Engine(ReadsState):
         """When the optimizer runs. A rebuild (a parameter is unfrozen or added) replaces it."""
         return self._core.schedule
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether steps run as they will from now on; `optimizer_threads: auto` may try two ways first."""
-        return self._core.schedule.is_settled
-
     @cached_property
     def optimizer(self) -> torch.optim.Optimizer:
         """A torch optimizer over `param_groups`, for learning rate schedulers; its step() is the engine's."""

@@ -103,6 +103,11 @@ class Trainer:
         """Micro-batches of one step."""
         return self._accumulation.backwards
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether the engine runs steps as it will from now on; one that has no `schedule` always does."""
+        return bool(getattr(getattr(self.engine, "schedule", None), "is_settled", True))
+
     def batches(self, step: int) -> list[tuple[int, Batch]]:
         """Return the seeds and micro-batches of one step, on the device."""
         rank, micros = dist.get_rank(), range(self.backwards)
@@ -156,7 +161,7 @@ def run_steps(
     for step in range(warmup + timed):
         if step == warmup:
             gc.collect()
-            if not getattr(trainer.engine, "is_settled", True):
+            if not trainer.is_settled:
                 samples.warnings.append(UNSETTLED)
         if step >= warmup:
             with meters.memory.aside():

@@ -56,12 +56,14 @@ def test_no_cuda_graph_is_captured_around_it(monkeypatch: pytest.MonkeyPatch) ->
         return make_boxed_func(module.forward)
 
     monkeypatch.setattr(compile_fx, "compile_fx_inner", compile_inner)
-    monkeypatch.setattr(torch._inductor.config.triton, "cudagraphs", True)
     weight = torch.ones(3, requires_grad=True)
 
     def backend(graph: torch.fx.GraphModule, inputs: Any) -> Any:
         return lower_inductor(graph, inputs, lambda module: None)
 
-    torch.compile(lambda x: (x * weight).sin().sum(), backend=backend)(torch.ones(3)).backward()
+    with torch._inductor.config.patch(
+        {"triton.cudagraphs": True}
+    ):  # what monkeypatch sets back is gone after it
+        torch.compile(lambda x: (x * weight).sin().sum(), backend=backend)(torch.ones(3)).backward()
     assert asked == {False: True, True: False}
     assert torch.Tag.cudagraph_unsafe in reduce_gradient.tags

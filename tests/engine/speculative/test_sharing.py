@@ -88,9 +88,9 @@ def test_only_auto_without_a_processor_to_spare_is_timed() -> None:
         assert not backward_needs_all("auto", torch.device("cuda"))
         with engine(layers()) as e:
             assert isinstance(schedule_of(e).worker.under_backward, IfFaster)
-            assert not e.is_settled
+            assert not e.schedule.is_settled
         with engine(layers(), optimizer_threads=1) as e:
-            assert e.is_settled
+            assert e.schedule.is_settled
             assert not isinstance(schedule_of(e).worker.under_backward, IfFaster)
     finally:
         torch.set_num_threads(before)
