@@ -22,6 +22,13 @@ from zbench.analysis import decision
 from zbench.analysis.decision import Decision, Levels
 from zbench.analysis.evidence import Paired, Unpaired, noise_of_runs
 from zbench.analysis.measurement import Plan
+from zbench.analysis.paired import (
+    BASE_FIRST,
+    HEAD_FIRST,
+    block_difference,
+    block_replicates,
+    replicates_in_turns,
+)
 
 Floats = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, float, int], Floats]
@@ -30,6 +37,9 @@ STORED_MARGIN, PAIRED_MARGIN = 0.05, 0.02
 NOISES, REPEATS, BETWEEN = (0.003, 0.02, 0.05), (3, 5, 7, 12), (0.0, 0.01, 0.03)
 EFFECTS = (0.0, 0.05, 0.08, 9.0)
 HISTORY = 10
+BETWEEN_PAIRS = 0.05
+"""How far one pair of samples lies from the next, where they are taken in turns."""
+
 PLAN = Plan(8, 16)
 
 
@@ -96,18 +106,26 @@ def stored(rng: np.random.Generator, kind: str, effect: float, noise: float, n: 
     return label(decision.decide(family, Levels.single(ALPHA))["x"])
 
 
-def paired(rng: np.random.Generator, kind: str, effect: float, noise: float) -> str:
-    """Return the answer of a paired measurement of 8 to 16 blocks, stopped as the command stops."""
+def paired(rng: np.random.Generator, kind: str, effect: float, noise: float, *, in_turns: bool) -> str:
+    """Return the answer of a paired measurement of 8 to 16 blocks, stopped as the command stops.
+
+    in_turns: the samples of a pair alternate, so what moves from pair to pair is alike for both.
+    """
     samples = KINDS[kind](rng, noise, 4 * PLAN.most).reshape(PLAN.most, 4)
-    heads_outside = rng.random(PLAN.most) < 0.5
-    outer, inner = samples[:, [0, 3]], samples[:, [1, 2]]
-    flip = heads_outside[:, None]
-    head, base = np.where(flip, outer, inner), np.where(flip, inner, outer)
-    differences = (math.log1p(effect) + head.mean(axis=1) - base.mean(axis=1)).tolist()
-    within = np.stack([base[:, 1] - base[:, 0], head[:, 1] - head[:, 0]], axis=1).reshape(-1).tolist()
+    if in_turns:
+        samples += np.repeat(rng.normal(0, BETWEEN_PAIRS, (PLAN.most, 2)), 2, axis=1)
+    replicates = replicates_in_turns if in_turns else block_replicates
+    differences, within = list[float](), list[float]()
+    for logs in samples.tolist():
+        order = HEAD_FIRST if rng.random() < 0.5 else BASE_FIRST
+        slower = [1 + effect if side == "head" else 1.0 for side in order]
+        seconds = [math.exp(log) * factor for log, factor in zip(logs, slower, strict=True)]
+        differences.append(block_difference(order, seconds))
+        within += replicates(order, seconds)
+    each = len(within) // PLAN.most
     found: dict[str, Decision] = {}
     for n, levels in PLAN.levels(ALPHA).items():
-        evidence = Paired(tuple(differences[:n]), tuple(within[: 2 * n]))
+        evidence = Paired(tuple(differences[:n]), tuple(within[: each * n]))
         found = decision.decide({"x": (evidence, math.log1p(PAIRED_MARGIN))}, levels, found)
         if found["x"].is_decided:
             break
@@ -120,20 +138,13 @@ def stored_cells(draws: int, rng: np.random.Generator) -> list[RateCell]:
     return [RateCell(*s, Counter(stored(rng, *s) for _ in range(draws))) for s in settings]
 
 
-def paired_cells(draws: int, rng: np.random.Generator) -> list[RateCell]:
+def paired_cells(draws: int, rng: np.random.Generator, *, in_turns: bool = False) -> list[RateCell]:
     """Return every cell of the paired comparison."""
-    settings = itertools.product(KINDS, (0.0, PAIRED_MARGIN, 0.05, 0.08, 9.0), NOISES)
-    return [
-        RateCell(
-            kind,
-            effect,
-            noise,
-            PLAN.most,
-            0.0,
-            Counter(paired(rng, kind, effect, noise) for _ in range(draws)),
-        )
-        for kind, effect, noise in settings
-    ]
+    cells = []
+    for kind, effect, noise in itertools.product(KINDS, (0.0, PAIRED_MARGIN, 0.05, 0.08, 9.0), NOISES):
+        answers = Counter(paired(rng, kind, effect, noise, in_turns=in_turns) for _ in range(draws))
+        cells.append(RateCell(kind, effect, noise, PLAN.most, 0.0, answers))
+    return cells
 
 
 def false_table(cells: Sequence[RateCell], margin: float, draws: int) -> str:
@@ -167,13 +178,18 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="Markdown file to write")
     given = parser.parse_args()
     rng = np.random.default_rng(14)
-    by_pairs, by_runs = paired_cells(given.draws, rng), stored_cells(given.draws, rng)
+    by_pairs, by_turns = (paired_cells(given.draws, rng, in_turns=in_turns) for in_turns in (False, True))
+    by_runs = stored_cells(given.draws, rng)
     text = "\n\n".join(
         [
             f"### Paired: margin {PAIRED_MARGIN:.0%}, 8 to 16 blocks; false answers",
             false_table(by_pairs, PAIRED_MARGIN, given.draws),
             "### Paired: true answers (power), normal noise",
             power_table(by_pairs, given.draws, [PLAN.most]),
+            f"### Paired, in turns: {BETWEEN_PAIRS:.0%} from pair to pair; false answers",
+            false_table(by_turns, PAIRED_MARGIN, given.draws),
+            "### Paired, in turns: true answers (power), normal noise",
+            power_table(by_turns, given.draws, [PLAN.most]),
             f"### Stored: margin {STORED_MARGIN:.0%}, {HISTORY} earlier runs; false answers",
             false_table(by_runs, STORED_MARGIN, given.draws),
             "### Stored: true answers (power), normal noise, none between runs",
