@@ -16,7 +16,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a user's model prints is no answer
     gc.disable()  # a collection in the middle of a step would free at a moment that is no part of it
-    for line in sys.stdin:
+    for number, line in enumerate(sys.stdin):
         question = json.loads(line)
         try:
             trial = TrialSpec.model_validate(question["trial"])
@@ -27,6 +27,8 @@ def main() -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
         gc.collect()
+        if number == 0:
+            gc.freeze()  # the modules that are loaded by now: not to be looked through after each trial
 
 
 if __name__ == "__main__":

@@ -46,6 +46,7 @@ class BucketReducer:
         self._next = 0
         self._last = False
         self._running: deque[tuple[Bucket, Work, Tensor]] = deque()
+        self._running_elements = 0
 
     def begin(self, bucket_buffers: BucketBuffers, *, first: bool, last: bool) -> None:
         """Start a backward that reduces what is written to `bucket_buffers`."""
@@ -115,17 +116,19 @@ class BucketReducer:
         send, tag = self._bucket_buffers.ready(bucket.index), self._tags[bucket.index]
         work = self.collectives.reduce_scatter(send, part, tag)
         self._running.append((bucket, work, target))
+        self._running_elements += bucket.length
         if self.in_flight == 0:
             self._complete_down_to(0)  # nothing overlaps
 
     def _complete_down_to(self, keep: int) -> None:
         """Complete the oldest reductions until at most `keep` elements are in flight."""
-        while self._running and sum(bucket.length for bucket, _, _ in self._running) > keep:
+        while self._running and self._running_elements > keep:
             self._complete_oldest()
 
     def _complete_oldest(self) -> None:
         assert self._bucket_buffers is not None
         bucket, work, target = self._running.popleft()
+        self._running_elements -= bucket.length
         work.wait()
         self._bucket_buffers.close(bucket.index)
         arrival = self.reduced_gradients.store(bucket, target)

@@ -14,21 +14,20 @@ def split_layout(layout: Layout, share: float) -> tuple[Layout, int]:
     backward produces last.
     """
     alignment = layout.shards * NORM_CHUNK
-    wanted = round(share * layout.length / alignment) * alignment
+    room = round(share * layout.length / alignment) * alignment  # elements still to be offloaded
     buckets: list[Bucket] = []
     blocks = list(layout.blocks)
     offloaded = 0
     for bucket in layout.buckets:
-        room = wanted - sum(b.length for b in buckets[:offloaded])
-        if 0 < room < bucket.length and offloaded == len(buckets):
+        offloaded += room > 0
+        if 0 < room < bucket.length:
             first, second = _cut(bucket.blocks, bucket.start + room)
             buckets += [replace(bucket, blocks=first), replace(bucket, blocks=second)]
             blocks = [b for b in blocks if not bucket.start <= b.start < bucket.start + bucket.length]
             blocks = sorted([*blocks, *first, *second], key=lambda b: b.start)
-            offloaded += 1
         else:
             buckets.append(bucket)
-            offloaded += room >= bucket.length and offloaded == len(buckets) - 1
+        room = max(0, room - bucket.length)
     numbered = tuple(replace(bucket, index=k) for k, bucket in enumerate(buckets))
     return replace(layout, blocks=tuple(blocks), buckets=numbered), offloaded
 
