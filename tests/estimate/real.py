@@ -1,6 +1,8 @@
 """One rank that trains for real, and what torch's allocator says of its memory."""
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,24 +20,55 @@ from zbench.worker.loop import Trainer
 from zbench.workloads import build_workload
 
 
+class Peaks:
+    """The most that the allocator held: `whole` in all, `outside` of collectives. A rank reads the others'
+    memory in pieces, which a collective allocates and frees within itself.
+    """
+
+    def __init__(self, meter: AllocatorMeter) -> None:
+        self._meter = meter
+        self.whole = self.outside = 0
+
+    def restart(self) -> None:
+        """Begin anew."""
+        self._meter.reset()
+        self.whole = self.outside = 0
+
+    def read(self) -> None:
+        """Take in what was held since the last reading, outside of collectives."""
+        self.outside = max(self.outside, self._meter.peak())
+        self.whole = max(self.whole, self.outside)
+        self._meter.reset()
+
+    @contextmanager
+    def collective(self) -> Iterator[None]:
+        """What is held inside counts for the whole only."""
+        self.read()
+        yield
+        self.whole = max(self.whole, self._meter.peak())
+        self._meter.reset()
+
+
 class Prompt:
     """Collectives that are over when they have been launched, so that no thread's pieces are in between."""
 
-    def __init__(self, inner: Collectives) -> None:
-        self._inner = inner
+    def __init__(self, inner: Collectives, peaks: Peaks) -> None:
+        self._inner, self._peaks = inner, peaks
         self.rank, self.world_size = inner.rank, inner.world_size
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
-        work = self._inner.reduce_scatter(send, out, tag)
-        work.wait()
+        with self._peaks.collective():
+            work = self._inner.reduce_scatter(send, out, tag)
+            work.wait()
         return work
 
     def all_gather(self, flat: Tensor, tag: Tag) -> Work:
-        work = self._inner.all_gather(flat, tag)
-        work.wait()
+        with self._peaks.collective():
+            work = self._inner.all_gather(flat, tag)
+            work.wait()
         return work
 
 
@@ -60,8 +93,8 @@ class Sampler(TorchDispatchMode):
 
 
 def measure(group: Any, trial: dict[str, Any]) -> dict[str, Any]:
-    """Return the peak of a step as the worker measures it, that of the next step between operators, the
-    operators' scratch, and what the engine holds.
+    """Return the peak of a step as the worker measures it (`outside`: without what collectives allocate for
+    themselves), that of the next step between operators, the operators' scratch, and what the engine holds.
     """
     spec = TrialSpec.model_validate(trial)
     workload = build_workload(
@@ -70,26 +103,29 @@ def measure(group: Any, trial: dict[str, Any]) -> dict[str, Any]:
     gc.collect()
     assert SHIM is not None
     meter = AllocatorMeter(SHIM)
+    peaks = Peaks(meter)
     trainer = Trainer.build(
         spec,
         workload,
         Path.cwd(),
-        Instruments(wrap_collectives=Prompt),
+        Instruments(wrap_collectives=lambda inner: Prompt(inner, peaks)),
         device=torch.device("cpu"),
         clock=PhaseClock(),
         group=group,
     )
-    sampler, peak = Sampler(meter), 0
+    sampler, found = Sampler(meter), {}
     for step in range(3):
         batches = trainer.batches(step)
-        meter.reset()
+        peaks.restart()
         if step == 2 and spec.engine.compile == "off":  # under a mode, what is compiled would run eagerly
             with sampler:
                 trainer.step(batches)
         else:
             trainer.step(batches)
-        peak = meter.peak() if step == 1 else peak
+        peaks.read()
+        if step == 1:
+            found = {"peak": peaks.whole, "outside": peaks.outside}
         held = trainer.engine.memory_by_category()
         del batches
     trainer.engine.close()
-    return {"peak": peak, "between": sampler.peak, "held": held, "scratch": sampler.scratch}
+    return found | {"between": sampler.peak, "held": held, "scratch": sampler.scratch}

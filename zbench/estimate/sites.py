@@ -20,7 +20,8 @@ _HIDDEN = tuple(
     f"{folder}/" for folder in (Path(torch.__path__[0]), _PACKAGE / "estimate", _PACKAGE / "measure")
 )
 _ENGINE = f"{_PACKAGE / 'engine'}/"
-_ALLOCATORS = ("memory/", "adam/")  # they allocate for whoever calls them
+_ON_BEHALF = ("memory/", "adam/", "parameters/hooks.py:__call__")
+"""They allocate for whoever calls them; the last runs a module's own forward."""
 _TABLE = {  # the longest match counts
     "transport/scratch.py": BUCKETS,
     "parameters/": PARAMETERS,
@@ -61,7 +62,7 @@ def _category(code: CodeType) -> str | None:
     if not file.startswith(_ENGINE):
         return MODEL
     place = f"{file.removeprefix(_ENGINE)}:{code.co_name}"
-    if place.startswith(_ALLOCATORS):
+    if place.startswith(_ON_BEHALF):
         return None
     matches = [key for key in _TABLE if place.startswith(key)]
     return _TABLE[max(matches, key=len)] if matches else TEMPORARIES
