@@ -1,7 +1,8 @@
 """`zbench init`: a first sweep file from what the user has."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,12 +25,33 @@ def command(
     from zbench.cli.output import write_new
     from zbench.spec.starting import commented, starting_sweep
 
-    started = starting_sweep(source, file.absolute().parent)
-    for note in started.notes:
+    base_dir = file.absolute().parent
+    started = starting_sweep(source, base_dir)
+    problem = _problem_of_own_model(started.document, base_dir)
+    notes = [*started.notes, *([problem] if problem else [])]
+    for note in notes:
         console.warn(note)
     write_new(file, commented(started.document, source))
     if console.state.json:
-        document = {"schema_version": 1, "file": str(file), "sweep": started.document, "notes": started.notes}
+        document = {"schema_version": 1, "file": str(file), "sweep": started.document, "notes": notes}
         console.document({**document, "exit_code": 0})
     else:
         console.result(f"wrote {file}: `zbench plan {file}` lists its trials, `zbench sweep {file}` runs it")
+
+
+def _problem_of_own_model(document: Mapping[str, Any], base_dir: Path) -> str | None:
+    """Return why a model of the user's own does not train as it is, or None; it is tried without data."""
+    from zbench.estimate.client import Simulator
+    from zbench.estimate.result import NotSimulated
+    from zbench.spec import callables
+    from zbench.spec.expand import expand
+    from zbench.spec.load import sweep_from_mapping
+
+    if not callables.FORM.fullmatch(str(document["workload"].get("model"))):
+        return None
+    trials = expand(sweep_from_mapping(document, environ={})).trials
+    with Simulator(base_dir, jobs=1) as simulator:
+        found = simulator.of(trials[0])
+    if isinstance(found, NotSimulated) and found.reason.startswith("workload."):
+        return found.reason
+    return None
