@@ -4,6 +4,7 @@ import ast
 import importlib.abc
 import importlib.util
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,18 +22,27 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One fault: the `index`-th place of a file that can be changed. `line` is the source line, stripped."""
+    """One fault: the `index`-th place of a file that can be changed. `line` is the source line, stripped.
+
+    occurrence: how many faults before it in the file have the same line and change.
+    """
 
     path: str
     number: int
     line: str
     change: str
     index: int
+    occurrence: int
 
     @property
     def key(self) -> str:
         """What names this fault in the list of equivalent ones, whatever its line number."""
         return f"{self.path}:{self.line} -> {self.change}"
+
+    @property
+    def place(self) -> str:
+        """What names this fault in a file of outcomes: among equal lines, the how many-th."""
+        return f"{self.key} #{self.occurrence}"
 
 
 class _Changer(ast.NodeTransformer):
@@ -110,11 +120,13 @@ class _Changer(ast.NodeTransformer):
 def mutants_of(path: Path) -> Iterator[Mutant]:
     """Yield every fault that a file can have, in order of its places."""
     source = path.read_text()
-    changer, lines = _Changer(), source.splitlines()
+    changer, lines, equal = _Changer(), source.splitlines(), Counter[tuple[str, str]]()
     changer.visit(ast.parse(source))
     for index, (number, change) in enumerate(changer.places):
         name = str(path.relative_to(ROOT))
-        yield Mutant(name, number, lines[number - 1].strip(), change, index)
+        line = lines[number - 1].strip()
+        yield Mutant(name, number, line, change, index, equal[line, change])
+        equal[line, change] += 1
 
 
 def mutated(path: str, index: int) -> ast.Module:

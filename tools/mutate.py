@@ -1,67 +1,114 @@
 """Measure the tests of one room by mutation: what share of seeded faults do they notice?
 
     python tools/mutate.py verify spec --mutants 200 [--seed 0] [--tests tests/verify]
-                           [--json FILE] [--minutes 12]
+                           [--json FILE] [--minutes 12] [--again]
 
 A fault changes one comparison, arithmetic operator, boolean or constant of one source file. Each is judged by
 the tests of its own room only (`tests/ROOM`, or the paths after `--tests`), stopped at the first failure. One
 warm process per room imports what its tests import, but for the project's own modules, then forks a child per
 fault, so a fault costs the import of the room's modules and its tests. Processes that tests start get the
-fault, too. Test files that name the mutated module run first.
+fault, too.
+
+All tests run once without a fault, traced: their seconds and the functions that each calls are kept beside
+`--json` (FILE.tests.json) until a test file changes. A fault is judged by the tests that call its function,
+the quickest first, then by the others that use its module (`Tests.judges`). A test that takes 20 seconds and
+ten times as long as without a fault has noticed it.
 
 Exit code 1 if less than `--at-least` of the faults were noticed; 3 if `--minutes` were over first: the same
-command goes on from `--json`. Faults that change no behaviour are listed, with the reason, in
-tools/equivalent_mutants.txt as `PATH:SOURCE LINE -> CHANGE  # why`, and not counted.
+command goes on from `--json`. `--again` judges once more the faults that survived, after tests were
+written. Faults that change no behaviour are listed, with the reason, in tools/equivalent_mutants.txt as
+`PATH:SOURCE LINE -> CHANGE  # why`, and not counted.
 """
 
 import argparse
 import contextlib
+import hashlib
 import importlib
 import json
 import math
 import os
-import random
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+from judging import Judges, SameExamples, Tests, record
 from mutants import ROOT, Mutant, install, mutants_of
 
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.txt"
 HOOK = ROOT / "tools" / "mutation_hook"  # its sitecustomize gives a test's own processes the fault, too
 VARIABLE = "ZBENCH_MUTANT"
+OFF = [word for name in ("cacheprovider", "randomly", "xdist") for word in ("-p", f"no:{name}")]
+PLAIN = ["-x", "-q", *OFF, "--no-header"]
 NOTICED, SURVIVED, TIMEOUT = "noticed", "survived", "timeout"
 
 
-def judge(mutant: Mutant | None, tests: Sequence[str], timeout: float, imported: Path | None = None) -> str:
-    """Return whether the tests notice a fault (or fail without one): run them in a fork of this process.
-
-    imported: file for the names of the modules that they imported.
-    """
+def in_a_fork(run: Callable[[], int], timeout: float, output: Path = Path(os.devnull)) -> int | None:
+    """Return the exit status of `run` in a fork of this process, or None if it hangs."""
     child = os.fork()
     if child == 0:
         os.setsid()
-        _silence()
-        os.environ[VARIABLE] = f"{mutant.path}:{mutant.index}" if mutant else ""
+        _print_to(output)
         os.environ["PYTHONPATH"] = os.pathsep.join([str(HOOK), os.environ.get("PYTHONPATH", "")])
-        status = _run_tests(mutant, tests)
-        if imported is not None:
-            others = [name for name, it in list(sys.modules.items()) if not _own(name, it)]
-            imported.write_text("\n".join(others))
+        status = 99
+        with contextlib.suppress(BaseException):
+            status = run()
         os._exit(status)
     end = time.monotonic() + timeout
     while time.monotonic() < end:
         done, status = os.waitpid(child, os.WNOHANG)
         if done:
-            return SURVIVED if os.waitstatus_to_exitcode(status) == 0 else NOTICED
+            return os.waitstatus_to_exitcode(status)
         time.sleep(0.02)
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    return TIMEOUT
+    return None
+
+
+def judge(mutant: Mutant, tests: dict[str, float]) -> str:
+    """Return whether tests notice a fault; `tests` has the seconds of each without one."""
+
+    def run() -> int:
+        os.environ[VARIABLE] = f"{mutant.path}:{mutant.index}"
+        install(mutant.path, mutant.index)
+        files = dict.fromkeys(name.split("::")[0] for name in tests)
+        return int(pytest.main([*PLAIN, "--tb=no", *files], plugins=[SameExamples(), Judges(tests)]))
+
+    status = in_a_fork(run, 60 + 5 * sum(tests.values()))
+    return TIMEOUT if status is None else SURVIVED if status == 0 else NOTICED
+
+
+def learn(files: Sequence[str], file: Path | None) -> Tests:
+    """Return what is known of tests; run those of which nothing is; import here what all import of others."""
+    known = Tests.load(file)
+    if left := known.unknown(files):
+        with tempfile.TemporaryDirectory() as folder:
+            found = Path(folder) / "found"
+
+            def run() -> int:
+                tests = record([*PLAIN, *left])
+                if tests is None:
+                    return 1
+                others = [name for name, it in list(sys.modules.items()) if not _own(name, it)]
+                Tests(tests, others).save(found)
+                return 0
+
+            output = Path(folder) / "output"
+            if in_a_fork(run, 3600, output) != 0:
+                sys.exit(f"a test fails without a fault; mend it first:\n{output.read_text()}")
+            new = Tests.load(found)
+        known.tests |= new.tests
+        known.imported = sorted({*known.imported, *new.imported})
+        if file is not None:
+            known.save(file)
+    for name in known.imported:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+    return known
 
 
 def _own(name: str, module: object) -> bool:
@@ -71,42 +118,19 @@ def _own(name: str, module: object) -> bool:
     return is_ours or file is None or Path(file).is_relative_to(ROOT / "tests")
 
 
-def warm_up(tests: Sequence[str], timeout: float) -> bool:
-    """Say whether the tests pass without a fault; import here what they imported of others."""
-    with tempfile.TemporaryDirectory() as folder:
-        imported = Path(folder) / "imported"
-        if judge(None, tests, timeout, imported) != SURVIVED:
-            return False
-        for name in imported.read_text().splitlines():
-            with contextlib.suppress(Exception):
-                importlib.import_module(name)
-    return True
-
-
-def _silence() -> None:
-    null = os.open(os.devnull, os.O_RDWR)
+def _print_to(output: Path) -> None:
+    file = os.open(output, os.O_RDWR | os.O_CREAT)
     for stream in (0, 1, 2):
-        os.dup2(null, stream)
+        os.dup2(file, stream)
 
 
-def _run_tests(mutant: Mutant | None, tests: Sequence[str]) -> int:
-    import pytest
-
-    if mutant is not None:
-        install(mutant.path, mutant.index)
-    off = [word for name in ("cacheprovider", "randomly", "xdist") for word in ("-p", f"no:{name}")]
-    plain = ["-x", "-q", *off, "--no-header", "--tb=no"]
-    return int(pytest.main([*plain, *tests]))
-
-
-def ordered(tests: Sequence[str], mutant: Mutant) -> list[str]:
-    """Return test files, those that import the mutated module before all others."""
-    module = mutant.path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+def test_files(tests: Sequence[str]) -> list[str]:
+    """Return the test files in folders, relative to the root."""
     files: list[Path] = []
     for test in tests:
         place = ROOT / test
         files += sorted(place.rglob("test_*.py")) if place.is_dir() else [place]
-    return sorted((str(f) for f in files), key=lambda f: module not in Path(f).read_text())
+    return [str(file.relative_to(ROOT)) for file in files]
 
 
 def sources(room: str) -> list[Path]:
@@ -132,27 +156,36 @@ class Measurement:
 
     @classmethod
     def begin(cls, room: str, count: int, seed: int, file: Path | None) -> "Measurement":
-        """Draw the sample; take over what an earlier run found of it."""
+        """Draw the sample; take over what an earlier run found of it.
+
+        A fault's turn to be drawn follows from its own text and the seed: other code may change.
+        """
         known, everything = equivalent(), [m for path in sources(room) for m in mutants_of(path)]
         candidates = [m for m in everything if m.key not in known]
-        sample = random.Random(f"{room}/{seed}").sample(candidates, min(count, len(candidates)))
+        sample = sorted(candidates, key=lambda m: hashlib.sha256(f"{seed}/{m.place}".encode()).digest())[
+            :count
+        ]
         earlier = json.loads(file.read_text()) if file is not None and file.exists() else {}
         return cls(room, sample, dict(earlier.get(room, {})), file)
 
     def found(self, outcome: str) -> list[Mutant]:
         """Return the faults of the sample with this outcome."""
-        return [m for m in self.sample if self.outcomes.get(_place(m)) == outcome]
+        return [m for m in self.sample if self.outcomes.get(m.place) == outcome]
 
-    def run(self, tests: Sequence[str], timeout: float, end: float) -> bool:
-        """Judge what is not judged yet; return whether all is, at `end` (time.monotonic) at the latest."""
-        left = [m for m in self.sample if _place(m) not in self.outcomes]
-        if left and not warm_up(tests, 10 * timeout):
-            sys.exit(f"{self.room}: {' '.join(tests)} fail without a fault; mend them first")
+    def run(self, tests: Sequence[str], again: bool, end: float) -> bool:
+        """Judge what is not judged yet; return whether all is, at `end` (time.monotonic) at the latest.
+
+        again: judge once more what survived.
+        """
+        open_ones = (None, SURVIVED) if again else (None,)
+        left = [m for m in self.sample if self.outcomes.get(m.place) in open_ones]
+        known = (
+            learn(test_files(tests), self.file and self.file.with_suffix(".tests.json")) if left else Tests()
+        )
         for number, mutant in enumerate(left, 1):
             if time.monotonic() > end:
                 return False
-            outcome = judge(mutant, ordered(tests, mutant), timeout)
-            self.outcomes[_place(mutant)] = outcome
+            outcome = self.outcomes[mutant.place] = judge(mutant, known.judges(mutant))
             self._save()
             if outcome != NOTICED:
                 print(f"{outcome}: {mutant.path}:{mutant.number}: {mutant.change}: {mutant.line}", flush=True)
@@ -165,11 +198,6 @@ class Measurement:
             self.file.write_text(json.dumps(earlier | {self.room: self.outcomes}, indent=1) + "\n")
 
 
-def _place(mutant: Mutant) -> str:
-    """Return what names a fault in the file of outcomes; other code there makes another fault."""
-    return f"{mutant.key} #{mutant.index}"
-
-
 def main() -> int:
     """Measure the rooms that are named, one after the other."""
     parser = argparse.ArgumentParser(
@@ -179,9 +207,7 @@ def main() -> int:
     parser.add_argument("--tests", nargs="+", help="tests that judge; default: tests/ROOM")
     parser.add_argument("--mutants", type=int, default=200, help="faults in the sample of each room")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--timeout", type=float, default=60.0, help="seconds for one fault; a hang is noticed"
-    )
+    parser.add_argument("--again", action="store_true", help="judge once more what survived")
     parser.add_argument("--at-least", type=float, default=0.92, help="share that must be noticed")
     parser.add_argument("--json", type=Path, help="file of outcomes, from which a later run goes on")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no fault after these")
@@ -189,17 +215,14 @@ def main() -> int:
     sys.path[:0] = [str(ROOT)]
     os.chdir(ROOT)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    import hypothesis  # noqa: F401
-    import numpy  # noqa: F401
-    import pytest  # noqa: F401
-    import torch  # noqa: F401
+    sys.dont_write_bytecode = False  # a fault's module is compiled apart, everything else once
 
     total = caught = 0
     end = time.monotonic() + 60 * given.minutes
     for room in given.rooms:
         tests = given.tests or [f"tests/{room.split('/')[0]}"]
         measured = Measurement.begin(room, given.mutants, given.seed, given.json)
-        is_whole = measured.run(tests, given.timeout, end)
+        is_whole = measured.run(tests, given.again, end)
         hung = len(measured.found(TIMEOUT))
         seen, missed = len(measured.found(NOTICED)) + hung, len(measured.found(SURVIVED))
         print(f"{room}: {seen} of {seen + missed} noticed, {hung} of them by hanging")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from tests.verify.runs import GPT, MLP, reference, task
 from zbench.verify import plain_training
 from zbench.verify.digest import digest
-from zbench.verify.plain_training import PlainRun
+from zbench.verify.plain_training import PlainRun, make_reference
 from zbench.workloads import Workload
 
 SIXTEENS = {
@@ -109,6 +109,14 @@ def test_the_truth_is_the_same_training_in_float64() -> None:
         assert not torch.equal(exact, exact.float().double())
         torch.testing.assert_close(made.plain.parameters[name].double(), exact, rtol=1e-2, atol=1e-3)
     assert bool((made.travelled > 0).all())
+
+
+@pytest.mark.parametrize("truth", [False, True])
+def test_progress_counts_every_step_of_every_run_to_the_total(truth: bool) -> None:
+    told: list[tuple[int, int]] = []
+    make_reference(task(MLP, steps=3), truth=truth, on_step=lambda done, total: told.append((done, total)))
+    total = 6 if truth else 3
+    assert told == [(done, total) for done in range(1, total + 1)]
 
 
 def test_bfloat16_keeps_float32_masters() -> None:

@@ -1,5 +1,6 @@
 """A reference survives its file, bit for bit."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ def example() -> Reference:
         digests=torch.tensor([[-(2**63), 2**63 - 1]] * 3),
         parameters={"a/b": torch.randn(2, 3).t(), "scalar": torch.tensor(-0.0)},
         moments={"a/b": torch.randn(3, 2)},
-        skipped=(1,),
+        skipped=(0, 2),
     )
     truth = {
         "a/b": torch.randn(3, 2, dtype=torch.float64),
@@ -33,7 +34,11 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     save_reference(saved, tmp_path / "ref")
     loaded = load_reference(tmp_path / "ref")
     assert [path.name for path in tmp_path.iterdir()] == ["ref"]
-    assert (loaded.plain.names, loaded.plain.skipped, loaded.data) == (("a/b", "scalar"), (1,), "text-7-abc")
+    assert (loaded.plain.names, loaded.plain.skipped, loaded.data) == (
+        ("a/b", "scalar"),
+        (0, 2),
+        "text-7-abc",
+    )
     for mine, theirs in (
         (saved.plain.parameters, loaded.plain.parameters),
         (saved.plain.moments, loaded.plain.moments),
@@ -51,4 +56,12 @@ def test_everything_comes_back(tmp_path: Path) -> None:
 def test_another_format_is_refused_with_the_remedy(tmp_path: Path) -> None:
     save_file({"losses": torch.zeros(1)}, tmp_path / "ref", metadata={"format": "0"})
     with pytest.raises(ValueError, match="remove it and run the sweep again"):
+        load_reference(tmp_path / "ref")
+
+
+@pytest.mark.parametrize("skipped", [(-1,), (3,), (True,)])
+def test_skipped_steps_are_steps_of_the_run(skipped: tuple[int, ...], tmp_path: Path) -> None:
+    saved = example()
+    save_reference(replace(saved, plain=replace(saved.plain, skipped=skipped)), tmp_path / "ref")
+    with pytest.raises(ValueError, match="it skips steps that it does not have"):
         load_reference(tmp_path / "ref")

@@ -44,6 +44,14 @@ def test_safetensors_alone_and_in_shards(tmp_path: Path) -> None:
     assert same(read_weights(tmp_path / "shards"))
 
 
+@pytest.mark.parametrize("name", ["optimizer", "rng_state_0", "scheduler", "training_args"])
+@pytest.mark.parametrize("ending", ["bin", "pt"])
+def test_a_trainers_other_files_are_no_weights(name: str, ending: str, tmp_path: Path) -> None:
+    torch.save(weights(), tmp_path / f"pytorch_model.{ending}")
+    torch.save({"other": torch.ones(3)}, tmp_path / f"{name}.{ending}")
+    assert same(read_weights(tmp_path))
+
+
 @pytest.mark.parametrize("wrapper", [None, "model", "state_dict"])
 def test_a_torch_file_wrapped_or_not(wrapper: str | None, tmp_path: Path) -> None:
     saved = weights() if wrapper is None else {wrapper: weights(), "step": 3}

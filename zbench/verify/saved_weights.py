@@ -17,6 +17,7 @@ from zbench.errors import UsageError
 
 _TORCH = (".pt", ".pth", ".bin", ".ckpt")
 _PARTS = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_00_optim_states\.pt")
+_NO_WEIGHTS = ("optim", "rng", "sched", "training_args")  # how files of trainers' begin that hold other state
 _WRAPPERS = ("module", "model", "state_dict", "model_state_dict")
 _EXPECTED = "expected *.safetensors, a torch file (.pt, .pth, .bin), or a folder of them or of DeepSpeed's"
 
@@ -53,11 +54,7 @@ def _of_folder(path: Path) -> dict[str, Tensor]:
     if (path / "mp_rank_00_model_states.pt").is_file() or list(path.glob("zero_pp_rank_0_*model_states.pt")):
         return _of_deepspeed(path)
     for pattern in ("*.safetensors", *(f"*{ending}" for ending in _TORCH)):
-        files = sorted(
-            file for file in path.glob(pattern) if not file.name.startswith(("optim", "rng", "sched"))
-        )
-        if pattern == "*.bin":
-            files = [file for file in files if file.name != "training_args.bin"]
+        files = sorted(file for file in path.glob(pattern) if not file.name.startswith(_NO_WEIGHTS))
         if files:
             return {name: value for file in files for name, value in _of_file(file).items()}
     return {}

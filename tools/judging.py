@@ -1,0 +1,164 @@
+"""Which functions each test of a room calls, and its seconds: `mutate.py` orders tests by them."""
+
+import ast
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import Phase, settings
+from mutants import ROOT, Mutant
+from tracer import VARIABLE, Tracer
+
+
+@dataclass
+class Test:
+    """What one run of a test showed."""
+
+    seconds: float
+    calls: list[str]
+
+
+@dataclass
+class Tests:
+    """What is known of a room's tests, by node ID, and what they import that is not the project's."""
+
+    tests: dict[str, Test] = field(default_factory=dict)
+    imported: list[str] = field(default_factory=list)
+    digests: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, file: Path | None) -> "Tests":
+        """Return what an earlier run has written, but for test files that have changed since."""
+        if file is None or not file.exists():
+            return cls()
+        known = json.loads(file.read_text())
+        tests = {name: Test(**test) for name, test in known["tests"].items()}
+        known["tests"] = {n: t for n, t in tests.items() if _digest(_file(n)) == known["digests"][_file(n)]}
+        return cls(**known)
+
+    def save(self, file: Path) -> None:
+        """Write it all for a later run."""
+        self.digests = {name: _digest(name) for name in {_file(test) for test in self.tests}}
+        file.write_text(json.dumps(asdict(self), indent=0) + "\n")
+
+    def unknown(self, files: Sequence[str]) -> list[str]:
+        """Return the test files of which nothing is known."""
+        known = {_file(test) for test in self.tests}
+        return [name for name in files if name not in known]
+
+    def judges(self, mutant: Mutant) -> dict[str, float]:
+        """Return the tests that can notice a fault and their seconds, the likely and quick ones first.
+
+        A fault in a function: the tests that call it, then those that call another function of its module
+        or are in the same file as one that does (they may share what a fixture made). Any other fault acts
+        on import: then all other tests follow.
+        """
+        function = enclosing(mutant)
+        users = {name for name, test in self.tests.items() if any(_is_in(c, mutant.path) for c in test.calls)}
+        files = {_file(name) for name in users}
+        first = {name for name in users if function in self.tests[name].calls}
+        second = {name for name in self.tests if _file(name) in files}
+        ranks = {name: 0 if name in first else 1 if name in second else 2 for name in self.tests}
+        if first:
+            ranks = {name: rank for name, rank in ranks.items() if rank < 2}
+        elif function is None:
+            ranks = {name: 0 if name in users else rank for name, rank in ranks.items()}
+        return {
+            n: self.tests[n].seconds for n in sorted(ranks, key=lambda n: (ranks[n], self.tests[n].seconds))
+        }
+
+
+def _is_in(call: str, path: str) -> bool:
+    return call.rpartition(":")[0] == path
+
+
+def _file(test: str) -> str:
+    return test.split("::")[0]
+
+
+def _digest(path: str) -> str:
+    file = ROOT / path
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else ""
+
+
+class Recorder:
+    """Plugin of pytest: notes the calls and the time of each test."""
+
+    def __init__(self, tracer: Tracer, names: Path) -> None:
+        self.tests: dict[str, Test] = {}
+        self._tracer, self._names, self._read = tracer, names, 0
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Trace one test with its fixtures."""
+        self._tracer.test[0] = len(self.tests) % 256
+        begin = time.monotonic()
+        self._tracer.start()
+        try:
+            return (yield)
+        finally:
+            self._tracer.stop()
+            names = self._names.read_bytes()
+            calls, self._read = names[self._read :].decode().split(), len(names)
+            self.tests[item.nodeid] = Test(time.monotonic() - begin, sorted(set(calls)))
+
+
+class SameExamples:
+    """Plugin of pytest: hypothesis draws the same examples for every fault, and shrinks none."""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_configure(self) -> None:
+        """Change the settings of the suite."""
+        phases = (Phase.explicit, Phase.generate)
+        settings.register_profile("judge", settings.default, derandomize=True, phases=phases)
+        settings.load_profile("judge")
+
+
+class Judges:
+    """Plugin of pytest: runs the tests that are named, in their order, each with a limit of its own time."""
+
+    def __init__(self, tests: dict[str, float]) -> None:
+        self._tests = tests
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Choose and order; whatever was collected in addition is left out."""
+        turns = {name: turn for turn, name in enumerate(self._tests)}
+        items[:] = sorted((item for item in items if item.nodeid in turns), key=lambda i: turns[i.nodeid])
+        for item in items:
+            item.add_marker(pytest.mark.timeout(20 + 10 * self._tests[item.nodeid]))
+
+
+def enclosing(mutant: Mutant) -> str | None:
+    """Return the function whose body has the fault, as Tracer names it; None if the fault acts on import."""
+    return _function(ast.parse((ROOT / mutant.path).read_text()).body, mutant, "")
+
+
+def _function(body: Sequence[ast.AST], mutant: Mutant, prefix: str) -> str | None:
+    for node in body:
+        if isinstance(node, ast.ClassDef) and (
+            found := _function(node.body, mutant, f"{prefix}{node.name}.")
+        ):
+            return found
+        if isinstance(node, ast.FunctionDef) and _in_body(node, mutant.number):
+            return f"{mutant.path}:{prefix}{node.name}"
+    return None
+
+
+def _in_body(node: ast.FunctionDef, line: int) -> bool:
+    return node.body[0].lineno <= line <= (node.end_lineno or 0)
+
+
+def record(arguments: Sequence[str]) -> dict[str, Test] | None:
+    """Run pytest; return what its tests called, or None if one failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "test").write_bytes(b"\0")
+        os.environ[VARIABLE] = folder
+        recorder = Recorder(Tracer(Path(folder)), Path(folder) / "names")
+        return None if pytest.main([*arguments], plugins=[SameExamples(), recorder]) else recorder.tests
