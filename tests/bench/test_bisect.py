@@ -22,14 +22,12 @@ class Runner(SimpleNamespace):
 
     def __exit__(self, *_: object) -> None: ...
 
-    def wait_until_ready(self) -> None: ...
-
 
 @pytest.fixture
 def runners(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stand in for the two servers by a seeded machine."""
 
-    def made(*_: object, targets: object = None, **__: object) -> Runner:
+    def made(*, targets: object = None) -> Runner:
         return Runner(slow=targets is not None)
 
     def comparison(
@@ -41,7 +39,7 @@ def runners(monkeypatch: pytest.MonkeyPatch) -> None:
         sides = Source("good"), Source("other")
         return PairedMeasurement(*sides, plan, SETTINGS, OneByOne(first), lambda _: None, question).run()
 
-    monkeypatch.setattr(bisect, "local_runner", made)
+    monkeypatch.setattr(bisect, "warm_runner", made)
     monkeypatch.setattr(bisect, "comparison", comparison)
     monkeypatch.setenv(bisect.slowed.VARIABLE, "0")
 

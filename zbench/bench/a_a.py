@@ -12,12 +12,9 @@ measurement that was cut short goes on where it stopped. The records of stored p
 decides on them anew: the table always says what the present code decides.
 """
 
-import argparse
 import sys
-import tempfile
 from collections.abc import Sequence
 from itertools import count
-from pathlib import Path
 from typing import Any, Literal
 
 from zbench.analysis.compare import Comparison, Settings, compare_runs
@@ -29,8 +26,8 @@ from zbench.bench import results
 from zbench.bench.compare import SETTINGS
 from zbench.bench.neighbour import neighbour
 from zbench.bench.resumable import Kept
-from zbench.bench.smallest import smallest_trial
-from zbench.launch.trial import TrialRunner, local_runner
+from zbench.bench.trials import smallest_trial, warm_runner
+from zbench.launch.trial import TrialRunner
 from zbench.record import lines
 from zbench.record.environment import machine_facts
 from zbench.record.record import Record
@@ -130,13 +127,15 @@ NAMES: dict[Kind, str] = {
 }
 
 
+COLUMNS = (
+    *("one code against itself", "pairs", "regressions", "faster or slower by more than 5 % claimed"),
+    *("pass", "doubt", "largest apparent change", "pairs with warnings"),
+)
+
+
 def table(found: Sequence[dict[str, Any]]) -> str:
     """Return what was found, as Markdown."""
-    rows = [
-        "| one code against itself | pairs | regressions | faster or slower by more than 5 % claimed "
-        "| pass | doubt | largest apparent change | pairs with warnings |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    rows = []
     for kind, name in NAMES.items():
         chosen = [one for one in found if one["kind"] == kind]
         if not chosen:
@@ -145,20 +144,18 @@ def table(found: Sequence[dict[str, Any]]) -> str:
         doubt = sum(answer in ("suspected", "inconclusive") for answer in answers)
         cells = [name, len(chosen), answers.count("regression"), sum(one["claimed"] for one in chosen)]
         cells += [answers.count("pass"), doubt, f"{max((o['change'] for o in chosen), key=abs):+.0%}"]
-        rows.append("| " + " | ".join(map(str, [*cells, sum(bool(o["warnings"]) for o in chosen)])) + " |")
+        rows.append([*cells, sum(bool(o["warnings"]) for o in chosen)])
     differing = sum(bool(one["exact_differs"]) for one in found)
-    return "\n".join([*rows, "", f"Pairs in which an exact figure differed: {differing} of {len(found)}."])
+    differed = f"Pairs in which an exact figure differed: {differing} of {len(found)}."
+    return f"{results.table(COLUMNS, rows)}\n\n{differed}"
 
 
 def main() -> None:
     """Measure, write the table after each pair, and print it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = results.parser(__doc__, must_write=True)
     parser.add_argument("--pairs", type=int, default=60, help="stored pairs with the neighbour throughout")
     parser.add_argument("--one-sided", type=int, default=20, help="stored pairs for each side alone")
     parser.add_argument("--paired", type=int, default=60, help="paired comparisons")
-    parser.add_argument("--out", type=Path, required=True, help="file to write, without its ending")
     given = parser.parse_args()
     pairs = Pairs(Kept(given.out))
     wanted: dict[Kind, int] = {
@@ -167,16 +164,13 @@ def main() -> None:
         "head only": given.one_sided,
         "paired": given.paired,
     }
-    with tempfile.TemporaryDirectory(prefix="zbench-a-a-") as name:
-        scratch = Path(name)
-        with local_runner(scratch, scratch, rerun_disturbed=False) as runner:
-            runner.wait_until_ready()
-            bench = Bench(runner, pairs)
-            for kind, number in wanted.items():
-                while pairs.of(kind) < number:
-                    bench.paired() if kind == "paired" else bench.stored(kind)
-                    print(f"{kind}: {pairs.findings[-1]}", file=sys.stderr, flush=True)
-                    results.write(given.out, table(pairs.findings), {"pairs": pairs.findings})
+    with warm_runner() as runner:
+        bench = Bench(runner, pairs)
+        for kind, number in wanted.items():
+            while pairs.of(kind) < number:
+                bench.paired() if kind == "paired" else bench.stored(kind)
+                print(f"{kind}: {pairs.findings[-1]}", file=sys.stderr, flush=True)
+                results.write(given.out, table(pairs.findings), {"pairs": pairs.findings})
     results.write(given.out, table(pairs.findings), {"pairs": pairs.findings})
     print(table(pairs.findings))
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from zbench.bench import results
 from zbench.units import format_seconds
 
 FLAT = 32_000_000  # parameters at which the bars of flat buffers are judged
@@ -139,17 +140,13 @@ def markdown(document: dict[str, Any]) -> str:
         "A ratio is the other's median over zbench's: above 1, zbench is the faster; against a bound, 1 is "
         "the bound itself.",
         "",
-        *_grid(BAR_COLUMNS, bar_rows(document)),
+        results.table(BAR_COLUMNS, bar_rows(document)),
         "",
         "`torch blocked by hand` calls torch's private fused function on blocks that stay in the cache. No "
         "optimizer does that, so no bar counts it; it is what torch's kernel could reach.",
         "",
         BYTES,
         "",
-        *_grid(ROW_COLUMNS, rows(document)),
+        results.table(ROW_COLUMNS, rows(document)),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _grid(columns: list[str], body: list[list[str]]) -> list[str]:
-    return ["| " + " | ".join(row) + " |" for row in (columns, ["---"] * len(columns), *body)]

@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -122,31 +121,28 @@ def row(samples: dict[str, list[tuple[float, float]]], at: int) -> tuple[float, 
 
 def main() -> None:
     """Measure, print a table, and write it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = results.parser(__doc__)
     for name, value in (("steps", 60), ("layers", 8), ("width", 512), ("rows", 64), ("stage", 3)):
         parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--out", type=Path, help="file to write, without its ending (.json and .md)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         spawn(measure, args=(given, folder), nprocs=2)  # type: ignore[no-untyped-call]
         samples, calls = torch.load(f"{folder}/samples")
-    lines = [
-        f"{given.layers} layers of {given.width}, stage {given.stage}, {calls} calls a step:",
-        "",
-        "| | compared, ms | not compared, ms | cost |",
-        "|---|---|---|---|",
-    ]
+    rows = []
     for name, at in (("wall clock", 0), ("CPU of rank 0", 1)):
         on, off, cost = row(samples, at)
-        lines.append(f"| {name} | {on:.2f} | {off:.2f} | {cost:.2%} |")
+        rows.append([name, f"{on:.2f}", f"{off:.2f}", f"{cost:.2%}"])
     least = bookkeeping(calls)
     enough = f"0.5 % of a step of {least * 1e3 / 0.005:.1f} ms"
-    lines += ["", f"The bookkeeping alone: {least * 1e6:.0f} us of CPU a step, {enough}."]
-    print("\n".join(lines))
-    if given.out:
-        results.write(given.out, "\n".join(lines), {"samples": samples, "calls": calls, "bookkeeping": least})
+    text = "\n\n".join(
+        [
+            f"{given.layers} layers of {given.width}, stage {given.stage}, {calls} calls per step:",
+            results.table(("", "compared, ms", "not compared, ms", "cost"), rows),
+            f"The bookkeeping alone: {least * 1e6:.0f} us of CPU per step, {enough}.",
+        ]
+    )
+    print(text)
+    results.write(given.out, text, {"samples": samples, "calls": calls, "bookkeeping": least})
 
 
 if __name__ == "__main__":

@@ -10,14 +10,11 @@ comparison takes minutes. A larger share shows the search on a loaded machine. E
 when it is done.
 """
 
-import argparse
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 from zbench.analysis.bisect import SETTINGS, Fault, Finding, bisect, judged, slowdown_of
@@ -29,7 +26,8 @@ from zbench.analysis.trials import Source
 from zbench.bench import results, slowed
 from zbench.bench.compare import SLOWED, trials
 from zbench.bench.resumable import Kept
-from zbench.launch.trial import TrialRunner, local_runner
+from zbench.bench.trials import warm_runner
+from zbench.launch.trial import TrialRunner
 from zbench.record.record import Record
 from zbench.spec.trial import TrialSpec
 
@@ -73,53 +71,44 @@ def slowdown(kept: Kept, measure: Callable[[], Comparison]) -> Fault:
 
 def table(found: Sequence[dict[str, Any]], wanted: int, named: Sequence[str]) -> str:
     """Return the probes and what they led to, as Markdown."""
-    rows = ["| revision | found | change | blocks |", "|---|---|---|---|"]
-    for one in found:
-        said = one.get("finding", "what is sought")
-        rows.append(f"| {one['revision']} | {said} | {one['change']:+.1%} | {one['blocks']} |")
+    rows = [
+        (one["revision"], one.get("finding", "what is sought"), f"{one['change']:+.1%}", one["blocks"])
+        for one in found
+    ]
     names = ", ".join(named) if named else "(not finished)"
-    return "\n".join([*rows, "", f"Named as the first slower revision: {names}. It is revision {wanted}."])
+    probes = results.table(("revision", "found", "change", "blocks"), rows)
+    return f"{probes}\n\nNamed as the first slower revision: {names}. It is revision {wanted}."
 
 
 def main() -> None:
     """Search, write each probe, and print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = results.parser(__doc__, must_write=True)
     parser.add_argument("--share", type=float, default=slowed.SHARE, help="how much longer a step takes")
     parser.add_argument("--revisions", type=int, default=32, help="revisions after the good one")
     parser.add_argument("--first", type=int, default=20, help="the first slower one")
     parser.add_argument("--blocks", type=int, nargs=2, default=(8, 24), metavar=("MIN", "MAX"))
     parser.add_argument("--steps", type=int, default=8, help="timed steps a process")
-    parser.add_argument("--out", type=Path, required=True, help="file to write, without its ending")
     given = parser.parse_args()
     os.environ[slowed.VARIABLE] = str(given.share)
     kept, plan = Kept(given.out), Plan(*given.blocks)
     (trial, *_) = trials(1, given.steps)
     revisions = [str(number) for number in range(given.revisions + 1)]
     known: dict[str, Finding] = {one["revision"]: one["finding"] for one in kept.of("probe")}
-    with tempfile.TemporaryDirectory(prefix="zbench-bisect-") as name:
-        scratch = Path(name)
-        with (
-            local_runner(scratch, scratch, rerun_disturbed=False) as good,
-            local_runner(scratch, scratch, targets=SLOWED, rerun_disturbed=False) as slow,
-        ):
-            for runner in (good, slow):
-                runner.wait_until_ready()
-            whole = replace(plan, least=plan.most)
-            fault = slowdown(kept, lambda: comparison(trial, good, slow, whole))
+    with warm_runner() as good, warm_runner(targets=SLOWED) as slow:
+        whole = replace(plan, least=plan.most)
+        fault = slowdown(kept, lambda: comparison(trial, good, slow, whole))
 
-            def probe(revision: str) -> Finding:
-                seeded = replace(plan, seed=len(kept.found))
-                other = slow if int(revision) >= given.first else good
-                compared = comparison(trial, good, other, seeded, LikeGoodOrBad(fault.blocks))
-                finding = judged(compared.rows, fault)
-                kept.add({"kind": "probe", "revision": revision, "finding": finding, **figures(compared)})
-                print(kept.found[-1], file=sys.stderr, flush=True)
-                results.write(given.out, table(kept.found, given.first, ()), {"probes": kept.found})
-                return finding
+        def probe(revision: str) -> Finding:
+            seeded = replace(plan, seed=len(kept.found))
+            other = slow if int(revision) >= given.first else good
+            compared = comparison(trial, good, other, seeded, LikeGoodOrBad(fault.blocks))
+            finding = judged(compared.rows, fault)
+            kept.add({"kind": "probe", "revision": revision, "finding": finding, **figures(compared)})
+            print(kept.found[-1], file=sys.stderr, flush=True)
+            results.write(given.out, table(kept.found, given.first, ()), {"probes": kept.found})
+            return finding
 
-            found = bisect(revisions, probe, known)
+        found = bisect(revisions, probe, known)
     text = table(kept.found, given.first, found.candidates)
     document = {"share": given.share, "first": given.first, "named": found.candidates, "probes": kept.found}
     results.write(given.out, text, document)

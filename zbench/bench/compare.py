@@ -22,11 +22,9 @@ import contextlib
 import random
 import statistics
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, cycle, islice
-from pathlib import Path
 from typing import Any
 
 from zbench.analysis import compare, decision
@@ -36,8 +34,9 @@ from zbench.analysis.paired import Blocks, Side
 from zbench.analysis.trials import Source
 from zbench.bench import results
 from zbench.bench.slowed import SHARE
+from zbench.bench.trials import warm_runner
 from zbench.launch.jobs import DEFAULT_TARGETS, Targets
-from zbench.launch.trial import TrialRunner, local_runner
+from zbench.launch.trial import TrialRunner
 from zbench.record.record import Record
 from zbench.spec.expand import expand
 from zbench.spec.load import sweep_from_mapping
@@ -127,18 +126,15 @@ def family(wanted: Sequence[TrialSpec], head: Targets, plan: Plan) -> Comparison
     """
     repeat, draw = count(), random.Random(plan.seed)
     with contextlib.ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zbench-compare-")))
 
         def servers(targets: Targets) -> list[TrialRunner]:
-            made = [local_runner(scratch, scratch, targets=targets) for _ in range(SERVERS)]
-            return [stack.enter_context(one) for one in made]
+            started = (warm_runner(targets=targets, rerun_disturbed=True) for _ in range(SERVERS))
+            return [stack.enter_context(one) for one in started]
 
         base = servers(DEFAULT_TARGETS)
         pools: dict[Side, list[TrialRunner]] = {"base": base, "head": base}
         if head is not DEFAULT_TARGETS:
             pools["head"] = servers(head)
-        for runner in [*base, *pools["head"]]:
-            runner.wait_until_ready()
 
         def take(side: Side) -> list[Record]:
             number, runner = next(repeat), draw.choice(pools[side])
@@ -152,10 +148,10 @@ def say(text: str) -> None:
     print(f"  {text}", file=sys.stderr)
 
 
-def row(name: str, comparisons: int, called: int, bar: str) -> str:
+def row(name: str, comparisons: int, called: int, bar: str) -> list[object]:
     """Return a row of the table."""
     share = f"{called / comparisons:.1%}" if comparisons else "-"
-    return f"| {name} | {comparisons} | {called} | {share} | {bar} |"
+    return [name, comparisons, called, share, bar]
 
 
 def table(alike: Tally, again: tuple[int, int], slowed: Tally) -> str:
@@ -163,19 +159,18 @@ def table(alike: Tally, again: tuple[int, int], slowed: Tally) -> str:
     percent = "-" if slowed.shift is None else f"{slowed.shift:+.1%}"
     spreads = ["-" if one.spread is None else f"{one.spread:.1%}" for one in (alike, slowed)]
     few, most = f"<= {ALARM_BAR:.0%}", f">= {POWER_BAR:.0%}"
-    return "\n".join(
-        [
-            "| paired comparisons on real trials | comparisons | regressions called | share | bar |",
-            "|---|---|---|---|---|",
-            row("A/A, as decided (alarms confirmed)", alike.comparisons, alike.regressions, few),
-            row("A/A, before confirmation", alike.comparisons, alike.first_alarms, ""),
-            row("A/A, the same samples, coins redrawn", *again, few),
-            row(f"head {SHARE:.0%} slower", slowed.comparisons, slowed.first_alarms, most),
-            "",
-            f"{BLOCKS} blocks a comparison. Standard deviation of one block's log-ratio: {spreads[0]} (A/A), "
-            f"{spreads[1]} (slowed); median log-ratio of slowed blocks {percent}. Samples taken while other "
-            f"processes loaded the machine: {alike.loaded} and {slowed.loaded}.",
-        ]
+    rows = [
+        row("A/A, as decided (alarms confirmed)", alike.comparisons, alike.regressions, few),
+        row("A/A, before confirmation", alike.comparisons, alike.first_alarms, ""),
+        row("A/A, the same samples, coins redrawn", *again, few),
+        row(f"head {SHARE:.0%} slower", slowed.comparisons, slowed.first_alarms, most),
+    ]
+    columns = ("paired comparisons on real trials", "comparisons", "regressions called", "share", "bar")
+    return (
+        f"{results.table(columns, rows)}\n\n"
+        f"{BLOCKS} blocks a comparison. Standard deviation of one block's log-ratio: {spreads[0]} (A/A), "
+        f"{spreads[1]} (slowed); median log-ratio of slowed blocks {percent}. Samples taken while other "
+        f"processes loaded the machine: {alike.loaded} and {slowed.loaded}."
     )
 
 
@@ -193,16 +188,13 @@ def write(given: argparse.Namespace, text: str, alike: Tally, again: tuple[int, 
 
 def main() -> None:
     """Measure, print the table, and write it after each family, so that an interruption loses only one."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = results.parser(__doc__)
     parser.add_argument("--families", type=int, default=20, help="A/A families")
     parser.add_argument("--redraws", type=int, default=15, help="times that each is decided again")
     parser.add_argument("--power-families", type=int, default=20, help="families with a slowed head")
     parser.add_argument("--world-size", type=int, default=1)
     parser.add_argument("--configurations", type=int, default=1, help="comparisons of one family")
     parser.add_argument("--steps", type=int, default=8, help="timed steps of a sample")
-    parser.add_argument("--out", type=Path, help="file to write, without its ending (.json and .md)")
     given = parser.parse_args()
     stages = cycle(trials(given.world_size, given.steps))
     alike, slowed, coin, text = Tally(), Tally(), random.Random(0), ""
@@ -218,8 +210,7 @@ def main() -> None:
             compared += given.redraws * len(found.rows)
             called += sum(alarms(redrawn(found.paired.blocks, coin)) for _ in range(given.redraws))
         text = table(alike, (compared, called), slowed)
-        if given.out is not None:
-            write(given, text, alike, (compared, called), slowed)
+        write(given, text, alike, (compared, called), slowed)
     print(text)
 
 

@@ -8,7 +8,6 @@ that a drift of the machine hits all alike. Peaks are bytes torch's CPU allocato
 `alone` does not communicate: its ratio is what the compiler itself gains on this model.
 """
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -94,57 +93,43 @@ def peaks_at_update(shape: Shape, scratch: Path) -> dict[str, list[dict[str, int
     return found
 
 
-def step_table(shape: Shape, figures: dict[str, CompiledFigures]) -> list[str]:
-    """Return ratios and figures of one shape as lines of Markdown."""
-    lines = [
-        f"### {shape}",
-        "",
-        "| ours | against | ratio of median steps | bar | ratio of peaks | bar |",
-        "|---|---|---|---|---|---|",
-    ]
+def step_tables(shape: Shape, figures: dict[str, CompiledFigures]) -> list[str]:
+    """Return ratios and figures of one shape in Markdown."""
+    ratios = []
     for ours, theirs, bar, peak_bar in BARS:
         ratio = figures[ours].median / figures[theirs].median
         peaks = figures[ours].peak_bytes / max(figures[theirs].peak_bytes, 1)
         bars = [f"{b:.2f}" if b is not None else "" for b in (bar, peak_bar)]
-        lines.append(f"| {ours} | {theirs} | {ratio:.3f} | {bars[0]} | {peaks:.3f} | {bars[1]} |")
+        ratios.append([ours, theirs, f"{ratio:.3f}", bars[0], f"{peaks:.3f}", bars[1]])
     first = figures[COMPILED].first / figures[PLAIN].first
-    lines.append(f"| {COMPILED}, first step, cold caches | {PLAIN} | {first:.3f} | {FIRST_BAR:.2f} | | |")
-    lines += [
-        "",
-        "| contender | median step, ms | fastest | first, s | peak MiB a rank |",
-        "|---|---|---|---|---|",
-    ]
+    ratios.append([f"{COMPILED}, first step, cold caches", PLAIN, f"{first:.3f}", f"{FIRST_BAR:.2f}", "", ""])
+    steps = []
     for mode, f in figures.items():
-        times = f"{f.median * 1e3:.1f} | {min(f.seconds) * 1e3:.1f} | {f.first:.1f}"
-        lines.append(f"| {mode} | {times} | {f.peak_bytes / 2**20:.1f} |")
-    return [*lines, ""]
-
-
-def peak_table(peaks: dict[str, list[dict[str, int]]]) -> list[str]:
-    """Return what held memory costs at the update as lines of Markdown, one a rank."""
-    lines = [
-        "### Peak bytes with the update as the peak",
-        "",
-        "| rank | held through the step | released | saved | partition + buckets |",
-        "|---|---|---|---|---|",
+        numbers = (f.median * 1e3, min(f.seconds) * 1e3, f.first, f.peak_bytes / 2**20)
+        steps.append([mode, *(f"{number:.1f}" for number in numbers)])
+    return [
+        f"### {shape}",
+        results.table(("ours", "against", "ratio of median steps", "bar", "ratio of peaks", "bar"), ratios),
+        results.table(("contender", "median step, ms", "fastest", "first, s", "peak MiB per rank"), steps),
     ]
+
+
+def peak_table(peaks: dict[str, list[dict[str, int]]]) -> str:
+    """Return what held memory costs at the update in Markdown, one row per rank."""
+    rows = []
     for rank, (low, high) in enumerate(zip(peaks["released"], peaks["held"], strict=True)):
-        saved, formula = (
-            high["peak_bytes"] - low["peak_bytes"],
-            high["partition_bytes"] + high["bucket_bytes"],
-        )
-        lines.append(f"| {rank} | {high['peak_bytes']} | {low['peak_bytes']} | {saved} | {formula} |")
-    return [*lines, ""]
+        saved = high["peak_bytes"] - low["peak_bytes"]
+        formula = high["partition_bytes"] + high["bucket_bytes"]
+        rows.append([rank, high["peak_bytes"], low["peak_bytes"], saved, formula])
+    columns = ("rank", "held through the step", "released", "saved", "partition + buckets")
+    return results.table(columns, rows)
 
 
 def main() -> None:
     """Measure, print the tables, and write them beside the samples."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = results.parser(__doc__)
     parser.add_argument("--rounds", type=int, default=10, help="turns of two steps for each contender")
     parser.add_argument("--shapes", type=int, default=len(SHAPES), help="how many shapes to measure")
-    parser.add_argument("--out", type=Path, help="file to write, without its ending (.json and .md)")
     given = parser.parse_args()
     shapes: dict[str, Any] = {}
     tables: list[str] = []
@@ -152,12 +137,12 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="zbench-compiled-") as scratch:
             figures = steps(shape, given.rounds, Path(scratch))
             peaks = peaks_at_update(shape, Path(scratch))
-        tables.append("\n".join([*step_table(shape, figures), *peak_table(peaks)]))
+        title = "### Peak bytes with the update as the peak"
+        tables.append("\n\n".join([*step_tables(shape, figures), title, peak_table(peaks)]))
         print(tables[-1], flush=True)
         contenders = {mode: asdict(f) for mode, f in figures.items()}
         shapes[str(shape)] = {"contenders": contenders, "update_is_the_peak": peaks}
-    if given.out is not None:
-        results.write(given.out, "\n".join(tables), {"world_size": WORLD, "shapes": shapes})
+    results.write(given.out, "\n\n".join(tables), {"world_size": WORLD, "shapes": shapes})
 
 
 if __name__ == "__main__":

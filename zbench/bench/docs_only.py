@@ -10,7 +10,6 @@ stopped.
 It runs from a checkout of zbench, where the script is.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -119,10 +118,7 @@ def finding(kind: str, found: dict[str, Any]) -> dict[str, Any]:
 
 def table(found: Sequence[dict[str, Any]], blocks: str) -> str:
     """Return what was found, as Markdown."""
-    rows = [
-        "| documentation-only commits | commits | red | answers | exact figures compared | of them unequal |",
-        "|---|---|---|---|---|---|",
-    ]
+    rows = []
     for kind, name in (
         ("exact", "by exact figures and verdicts"),
         ("timed", f"with timing, {blocks} blocks"),
@@ -134,19 +130,17 @@ def table(found: Sequence[dict[str, Any]], blocks: str) -> str:
         counted = ", ".join(f"{answers.count(answer)} {answer}" for answer in dict.fromkeys(answers))
         red = sum(one["code"] != 0 for one in chosen)
         figures = [sum(one["compared"] for one in chosen), sum(len(one["unequal"]) for one in chosen)]
-        rows.append("| " + " | ".join(map(str, [name, len(chosen), red, counted, *figures])) + " |")
-    return "\n".join(rows)
+        rows.append([name, len(chosen), red, counted, *figures])
+    columns = ("commits", "red", "answers", "exact figures compared", "of them unequal")
+    return results.table(("documentation-only commits", *columns), rows)
 
 
 def main() -> None:
     """Measure, write the table after each commit, and print it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = results.parser(__doc__, must_write=True)
     parser.add_argument("--exact", type=int, default=30, help="commits by exact figures")
     parser.add_argument("--timed", type=int, default=5, help="commits with timing")
     parser.add_argument("--blocks", default="8:24", help="blocks of those with timing")
-    parser.add_argument("--out", type=Path, required=True, help="file to write, without its ending")
     given = parser.parse_args()
     kept = Kept(given.out)
     with tempfile.TemporaryDirectory(prefix="zbench-docs-only-") as scratch, neighbour():

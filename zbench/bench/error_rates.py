@@ -7,13 +7,11 @@ A false answer is `regression` or "faster" for equal versions, `regression` or `
 the margin (each errs at the nominal rate there, by construction), and `pass` for a larger one.
 """
 
-import argparse
 import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +27,7 @@ from zbench.analysis.paired import (
     block_replicates,
     replicates_in_turns,
 )
+from zbench.bench import results
 
 Floats = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, float, int], Floats]
@@ -149,33 +148,29 @@ def paired_cells(draws: int, rng: np.random.Generator, *, in_turns: bool = False
 
 def false_table(cells: Sequence[RateCell], margin: float, draws: int) -> str:
     """Return false answers by effect: the worst cell, and the mean over cells."""
-    rows = ["| true change | cells | worst cell | mean |", "|---|---|---|---|"]
+    rows = []
     for effect in dict.fromkeys(cell.effect for cell in cells):
         counts = [cell.false(margin) for cell in cells if cell.effect == effect]
         note = " (the margin)" if math.isclose(effect, margin) else ""
         mean = sum(counts) / len(counts) / draws
-        rows.append(f"| {effect:+.0%}{note} | {len(counts)} | {max(counts)} of {draws} | {mean:.2%} |")
-    return "\n".join(rows)
+        rows.append([f"{effect:+.0%}{note}", len(counts), f"{max(counts)} of {draws}", f"{mean:.2%}"])
+    return results.table(("true change", "cells", "worst cell", "mean"), rows)
 
 
 def power_table(cells: Sequence[RateCell], draws: int, columns: Sequence[int]) -> str:
     """Return the share of true answers by effect, noise and n, with normal noise and none between runs."""
-    head = " | ".join(f"n = {n}" for n in columns)
-    rows = [f"| true change | noise | {head} |", "|---|---|" + "---|" * len(columns)]
+    rows = []
     chosen = {(c.effect, c.noise, c.n): c for c in cells if c.kind == "normal" and c.between == 0}
     for effect, noise in dict.fromkeys((e, s) for e, s, _ in chosen):
-        shares = " | ".join(f"{chosen[effect, noise, n].right() / draws:.0%}" for n in columns)
-        rows.append(f"| {effect:+.0%} | {noise:.1%} | {shares} |")
-    return "\n".join(rows)
+        shares = (f"{chosen[effect, noise, n].right() / draws:.0%}" for n in columns)
+        rows.append([f"{effect:+.0%}", f"{noise:.1%}", *shares])
+    return results.table(("true change", "noise", *(f"n = {n}" for n in columns)), rows)
 
 
 def main() -> None:
     """Draw, decide, and print the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = results.parser(__doc__)
     parser.add_argument("--draws", type=int, default=2000, help="draws of each cell")
-    parser.add_argument("--out", type=Path, help="Markdown file to write")
     given = parser.parse_args()
     rng = np.random.default_rng(14)
     by_pairs, by_turns = (paired_cells(given.draws, rng, in_turns=in_turns) for in_turns in (False, True))
@@ -196,8 +191,7 @@ def main() -> None:
             power_table(by_runs, given.draws, REPEATS),
         ]
     )
-    if given.out is not None:
-        given.out.write_text(text + "\n")
+    results.write(given.out, text, {"draws": given.draws})
     print(text)
 
 

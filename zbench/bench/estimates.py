@@ -6,7 +6,6 @@ The configurations are of Llama-3-8B at 1,024 ranks. Wall time is that of a quie
 machine; CPU time is given beside it.
 """
 
-import argparse
 import os
 import random
 import resource
@@ -40,12 +39,9 @@ SPACE: dict[str, Any] = {
 
 def main() -> None:
     """Estimate, print what it cost, and exit with 1 where that is more than the bar's share."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = results.parser(__doc__)
     parser.add_argument("--first", type=int, default=0, help="the first configuration of this piece")
     parser.add_argument("--count", type=int, default=COUNT, help="so many of the 200 in this piece")
-    parser.add_argument("--out", type=Path, help="write the figures as FILE.md and FILE.json, too")
     given = parser.parse_args()
     every = random.Random(0).sample(expand(sweep_from_mapping(SPACE)).trials, COUNT)
     trials = every[given.first : given.first + given.count]
@@ -62,9 +58,8 @@ def main() -> None:
         f" (bar {MOST_SECONDS:.0f} s)"
     )
     print(text)
-    if given.out is not None:
-        document = {"configurations": len(found), "wall_s": wall, "cpu_s": cpu, "cores": cores}
-        results.write(given.out, text, document | {"peak_kib": used.ru_maxrss})
+    document = {"configurations": len(found), "wall_s": wall, "cpu_s": cpu, "cores": cores}
+    results.write(given.out, text, document | {"peak_kib": used.ru_maxrss})
     sys.exit(0 if len(found) == len(trials) and wall <= MOST_SECONDS * len(trials) / COUNT else 1)
 
 

@@ -6,21 +6,19 @@ DeepSpeed's functions are called in an environment that has it, accelerate's her
 or buckets. Runs are bfloat16, which DeepSpeed's formula assumes, on two ranks.
 """
 
-import argparse
 import json
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from zbench.bench import results
+from zbench.bench.trials import warm_runner
 from zbench.estimate.client import Simulator
 from zbench.estimate.result import Estimate
-from zbench.launch.trial import local_runner
 from zbench.spec.expand import expand
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.trial import TrialSpec
@@ -70,13 +68,13 @@ class Peak:
         found: int | None = getattr(self, name)
         return None if found is None else abs(found - self.measured) / self.measured
 
-    def row(self) -> str:
+    def row(self) -> list[str]:
         """Return a row of the table."""
         cells = [" ".join(f"{key}={value}" for key, value in self.axes.items()), format_bytes(self.measured)]
         for name in ("zbench", "deepspeed", "accelerate"):
             found, error = getattr(self, name), self.error(name)
             cells.append("-" if found is None else f"{format_bytes(found)} ({error:.2%})")
-        return f"| {' | '.join(cells)} |"
+        return cells
 
 
 def sizes() -> tuple[int, int, int]:
@@ -115,8 +113,7 @@ def peaks(python: Path) -> Iterator[Peak]:
     deepspeed = by_deepspeed(python, trials, total, largest)
     with Simulator(Path.cwd()) as simulator:
         simulated = list(simulator.each(trials))
-    home = tempfile.TemporaryDirectory(prefix="zbench-estimators-")
-    with home, local_runner(Path(home.name), Path.cwd()) as runner:
+    with warm_runner(rerun_disturbed=True) as runner:
         for trial, ours, theirs in zip(trials, simulated, deepspeed, strict=True):
             assert isinstance(ours, Estimate), ours
             record = runner.run(trial)
@@ -141,23 +138,18 @@ def summary(found: list[Peak]) -> tuple[str, bool]:
 
 def main() -> None:
     """Measure, print the table, and exit with 1 where our error is not so many times smaller."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = results.parser(__doc__)
     parser.add_argument("--deepspeed", type=Path, required=True, help="a Python that has DeepSpeed")
-    parser.add_argument("--out", type=Path, help="write the table as FILE.md and FILE.json, too")
     given = parser.parse_args()
-    table = ["| configuration | measured | zbench | DeepSpeed | accelerate |", "|---|---|---|---|---|"]
     found = []
     for peak in peaks(given.deepspeed):
         found.append(peak)
-        table.append(peak.row())
-        print(peak.row(), flush=True)
+        print(*peak.row(), sep=" | ", flush=True)
     text, is_met = summary(found)
-    print(text)
-    if given.out is not None:
-        document = {"configurations": [asdict(peak) for peak in found]}
-        results.write(given.out, "\n".join([*table, "", text]), document)
+    columns = ("configuration", "measured", "zbench", "DeepSpeed", "accelerate")
+    table = results.table(columns, [peak.row() for peak in found])
+    print(table, text, sep="\n\n")
+    results.write(given.out, f"{table}\n\n{text}", {"configurations": [asdict(peak) for peak in found]})
     sys.exit(0 if is_met else 1)
 
 

@@ -7,7 +7,6 @@ sweep file, where `tests/tune/replay` looks for them, and what they are like as 
 interruption `--resume` goes on with the last run.
 """
 
-import argparse
 import statistics
 import subprocess
 import sys
@@ -63,15 +62,12 @@ def facts(summaries: Sequence[ConfigSummary], winner: ConfigSummary) -> dict[str
 
 def main() -> None:
     """Record, write, and print what was found."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = results.parser(__doc__)
     parser.add_argument("--sweep", type=Path, default=SWEEP, help=f"default: {SWEEP}")
     parser.add_argument("--output-dir", type=Path, default=Path("results"), help="where the run directory is")
     parser.add_argument("--resume", action="store_true", help="go on with the last run")
-    parser.add_argument("--out", type=Path, help="the records' file; default: the sweep's name with .jsonl")
     given = parser.parse_args()
-    out = given.out or given.sweep.with_suffix(".jsonl")
+    out = (given.out or given.sweep).with_suffix(".jsonl")
     run = record(given.sweep, given.output_dir, resume=given.resume)
     records = [one for one in load_records(run) if one.outcome != "invalid"]
     summaries, objective = summarize(records), load_sweep(given.sweep).objective
@@ -81,7 +77,7 @@ def main() -> None:
     # the sweep file beside the records says what a configuration holds but for its axes
     out.write_bytes(b"".join(lines.encode(replace(one, config={}, run_id=out.stem)) for one in records))
     found = facts(summaries, winner)
-    text = "\n".join(["| recorded grid | |", "|---|---|", *(f"| {k} | {v} |" for k, v in found.items())])
+    text = results.table(("recorded grid", ""), found.items())
     results.write(out, text, {"grid": found})
     print(text)
 

@@ -10,15 +10,12 @@ In bfloat16 all keep float32 masters (`zbench.bench.mixed`). A match that was me
 the table says which are missing.
 """
 
-import argparse
-import contextlib
 import itertools
 import math
 import statistics
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from scipy.special import stdtrit
@@ -26,7 +23,7 @@ from scipy.special import stdtrit
 from zbench.bench import results
 from zbench.bench.resumable import Kept
 from zbench.bench.training import BATCH, LENGTH
-from zbench.bench.turns import Contender, Figures, RankProgram, say, take_turns
+from zbench.bench.turns import Contender, Figures, RankProgram, interpreters, measure_in_turns, say
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +68,15 @@ MATCHES = (
 SETS = (MATCHES[:2], MATCHES[2:4], MATCHES[4:])
 """Matches measured together, so that few processes are alive at once."""
 
+MATCH_COLUMNS = (
+    *("ours", "cells", "median", "best cell", "worst cell", "bar"),
+    *("against compute alone, median", "bar"),
+)
+CELL_COLUMNS = (
+    *("cell", "ours", "theirs", "ratio (95 %)", "peak MiB per rank, ours / theirs"),
+    "peak RSS MiB, ours / theirs",
+)
+
 
 def contenders(cell: Cell, matches: Iterable[Pairing], pythons: Mapping[str, str]) -> list[str]:
     """Return the modes to start, each once: those that this machine has and the dtype allows."""
@@ -88,17 +94,12 @@ def measure(cell: Cell, modes: Sequence[str], pythons: Mapping[str, str], rounds
         "BACKWARDS": str(cell.backwards),
         "VOCABULARY": str(cell.vocabulary),
     }
-    size, figures = (cell.layers, cell.width, BATCH, LENGTH), {mode: Figures() for mode in modes}
-    with contextlib.ExitStack() as stack:
-        alive: dict[str, Contender] = {}
-        for mode in modes:
-            say(f"{cell}: start {mode}")
-            run = RankProgram(environment=environment)
-            one = Contender(mode, pythons[mode.split("-")[0]], size=size, world=cell.ranks, run=run)
-            alive[mode] = stack.enter_context(contextlib.closing(one))
-            one.go(3)
-        take_turns(alive, figures, rounds)
-    return figures
+    size, run = (cell.layers, cell.width, BATCH, LENGTH), RankProgram(environment=environment)
+    say(str(cell))
+    start = partial(Contender, size=size, world=cell.ranks, run=run)
+    return measure_in_turns(
+        {mode: partial(start, mode, pythons[mode.split("-")[0]]) for mode in modes}, rounds
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,33 +147,28 @@ def rows(kept: Sequence[Mapping[str, Any]]) -> list[tuple[Cell, Pairing, str, Ma
 def table(kept: Sequence[Mapping[str, Any]]) -> str:
     """Return the summary of each match and every cell, as Markdown."""
     measured = rows(kept)
-    lines = [
-        f"{len(kept)} of {len(CELLS) * len(SETS)} sets measured.",
-        "",
-        "| ours | cells | median | best cell | worst cell | bar | against compute alone, median | bar |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    matches, cells = [], []
     for match in MATCHES:
         mine = [(peer, figures) for _, one, peer, figures in measured if one == match]
         ratios = [_ratio(figures, match.ours, peer).value for peer, figures in mine]
         if ratios:
             alone = [_ratio(f, match.ours, "alone").value for _, f in mine if match.alone]
-            last = f"{statistics.median(alone):.2f} | {match.alone:.2f}" if alone else "- | -"
-            middle = f"{statistics.median(ratios):.2f} | {min(ratios):.2f} | {max(ratios):.2f}"
-            lines.append(f"| {match.ours} | {len(ratios)} | {middle} | {match.bar:.2f} | {last} |")
-    lines += [
-        "",
-        "| cell | ours | theirs | ratio (95 %) | peak MiB per rank, ours / theirs | peak RSS MiB |",
-        "|---|---|---|---|---|---|",
-    ]
+            last = [f"{statistics.median(alone):.2f}", f"{match.alone:.2f}"] if alone else ["-", "-"]
+            figures = (statistics.median(ratios), min(ratios), max(ratios), match.bar)
+            matches.append([match.ours, len(ratios), *(f"{one:.2f}" for one in figures), *last])
     for cell, match, peer, figures in measured:
         ours, theirs = figures[match.ours], figures[peer]
         peaks, rss = (
             f"{ours[key] / 2**20:.0f} / {theirs[key] / 2**20:.0f}" for key in ("peak_bytes", "rss_bytes")
         )
-        ratio = _ratio(figures, match.ours, peer)
-        lines.append(f"| {cell} | {match.ours} | {peer} | {ratio} | {peaks} | {rss} |")
-    return "\n".join(lines)
+        cells.append([cell, match.ours, peer, _ratio(figures, match.ours, peer), peaks, rss])
+    return "\n\n".join(
+        [
+            f"{len(kept)} of {len(CELLS) * len(SETS)} sets measured.",
+            results.table(MATCH_COLUMNS, matches),
+            results.table(CELL_COLUMNS, cells),
+        ]
+    )
 
 
 def _ratio(figures: Mapping[str, Mapping[str, Any]], ours: str, theirs: str) -> Ratio:
@@ -181,17 +177,12 @@ def _ratio(figures: Mapping[str, Mapping[str, Any]], ours: str, theirs: str) -> 
 
 def main() -> None:
     """Measure what is missing, writing the table after every set."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = results.parser(__doc__, must_write=True)
     parser.add_argument("--deepspeed-python", help="interpreter that has DeepSpeed and zbench")
     parser.add_argument("--rounds", type=int, default=8, help="turns of two steps for each contender")
     parser.add_argument("--cells", type=int, default=len(CELLS), help="how many cells, from the first on")
-    parser.add_argument("--out", type=Path, required=True, help="file to write, without its ending")
     given = parser.parse_args()
-    pythons = dict.fromkeys(("alone", "ddp", "zero_redundancy", "fsdp2", "zbench"), sys.executable)
-    if given.deepspeed_python:
-        pythons["deepspeed"] = given.deepspeed_python
+    pythons = interpreters(given.deepspeed_python)
     kept = Kept(given.out)
     done = {(Cell(**one["cell"]), one["set"]) for one in kept.found}
     for cell, (index, matches) in itertools.product(CELLS[: given.cells], enumerate(SETS)):

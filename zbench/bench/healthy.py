@@ -12,12 +12,10 @@ three meet, `--strength 6` is the product. Engines take turns, each with its con
 and every finding is written at once: a measurement that was cut short goes on where it stopped.
 """
 
-import argparse
 import math
 import random
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, product, zip_longest
@@ -26,7 +24,7 @@ from typing import Any
 
 from zbench.bench import results
 from zbench.bench.resumable import Kept
-from zbench.launch.executors import make_executor
+from zbench.bench.trials import warm_runner
 from zbench.launch.trial import TrialRunner
 from zbench.spec.covering import covering
 from zbench.spec.expand import expand
@@ -184,19 +182,17 @@ def _named(one: dict[str, Any]) -> str:
 
 
 def _table(first: str, second: str, judged: Sequence[dict[str, Any]]) -> str:
-    lines = [
-        f"| {first} | {second} | configurations | identical | median | 95 % up to | largest |",
-        "|---|---|---:|---:|---:|---:|---:|",
-    ]
+    rows = []
     groups = sorted({(one[first], one[second]) for one in judged})
     for group in groups:
         members = [one for one in judged if (one[first], one[second]) == group]
         ratios = sorted(one["error_ratio"] for one in members)
         same = sum(one["verdict"] == "identical" for one in members)
         high = ratios[min(len(ratios) - 1, int(0.95 * len(ratios)))]
-        figures = f"{statistics.median(ratios):.2f} | {high:.2f} | {ratios[-1]:.2f}"
-        lines.append(f"| {group[0]} | {group[1]} | {len(members)} | {same} | {figures} |")
-    return "\n".join(lines)
+        figures = (statistics.median(ratios), high, ratios[-1])
+        rows.append([*group, len(members), same, *(f"{figure:.2f}" for figure in figures)])
+    columns = (first, second, "configurations", "identical", "median", "95 % up to", "largest")
+    return results.table(columns, rows)
 
 
 def _versions(python: str) -> dict[str, str]:
@@ -207,26 +203,20 @@ def _versions(python: str) -> dict[str, str]:
 
 def main() -> None:
     """Measure what is not measured yet, and write the tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = results.parser(__doc__, must_write=True)
     parser.add_argument("--deepspeed-python", help="an environment or interpreter that has DeepSpeed")
     parser.add_argument("--strength", type=int, default=2, help="how many choices meet in some run")
     parser.add_argument("--minutes", type=float, default=60.0, help="stop after this long")
     parser.add_argument("--limit", type=int, help="stop when so many configurations are measured")
-    parser.add_argument("--out", type=Path, required=True, help="file to write, without its ending")
     given = parser.parse_args()
     kept, until = Kept(given.out), time.monotonic() + 60 * given.minutes
     every = trials(given.deepspeed_python, given.strength)
-    with tempfile.TemporaryDirectory(prefix="zbench-healthy-") as scratch:
-        executor = make_executor(Path(scratch), Path.cwd(), None)
-        with TrialRunner(executor, Path(scratch), rerun_disturbed=False) as runner:
-            runner.wait_until_ready()
-            while left := missing(every, kept.found, given.strength):
-                if time.monotonic() > until or len(kept.found) >= (given.limit or math.inf):
-                    break
-                kept.add(finding(left[0], runner))
-                print(f"{len(left)} left: {kept.found[-1]}", file=sys.stderr, flush=True)
+    with warm_runner() as runner:
+        while left := missing(every, kept.found, given.strength):
+            if time.monotonic() > until or len(kept.found) >= (given.limit or math.inf):
+                break
+            kept.add(finding(left[0], runner))
+            print(f"{len(left)} left: {kept.found[-1]}", file=sys.stderr, flush=True)
     text = tables(kept.found, every, given.strength)
     software = {} if given.deepspeed_python is None else _versions(given.deepspeed_python)
     results.write(given.out, text, {"configurations": kept.found}, software=software)

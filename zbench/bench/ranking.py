@@ -8,22 +8,17 @@ after each sweep, so a measurement that was cut short goes on where it stopped; 
 about 25 minutes on a quiet machine. The load of the machine is counted and told.
 """
 
-import argparse
 import random
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from zbench.analysis.disturbance import disturbances
 from zbench.analysis.ranking import rank
 from zbench.bench import results
 from zbench.bench.resumable import Kept
-from zbench.bench.smallest import smallest_trial
-from zbench.launch.executor import Executor
-from zbench.launch.executors import make_executor
+from zbench.bench.trials import smallest_trial, warm_runner
 from zbench.launch.trial import TrialRunner
 from zbench.record.record import Record
 from zbench.record.summary import summarize
@@ -66,35 +61,27 @@ def table(found: Sequence[dict[str, Any]], repeats: int) -> str:
     largest = max((one["spread"] for one in found), default=0.0)
     disturbed = sum(one["disturbed"] for one in found)
     records = sum(one["records"] for one in found)
-    return "\n".join(
-        [
-            f"| sweeps of {EQUALS} equal configurations, {repeats} repeats | a best was named | bar |",
-            "|---|---|---|",
-            f"| {len(found)} | {named} | {BAR * len(found):.0f} |",
-            "",
-            f"The apparently fastest was ahead of the slowest by up to {largest:.1%}. "
-            f"{disturbed} of {records} repeats warn that the machine was disturbed.",
-        ]
+    sweeps = f"sweeps of {EQUALS} equal configurations, {repeats} repeats"
+    counts = results.table(
+        (sweeps, "a best was named", "bar"), [(len(found), named, f"{BAR * len(found):.0f}")]
+    )
+    return (
+        f"{counts}\n\nThe apparently fastest was ahead of the slowest by up to {largest:.1%}. "
+        f"{disturbed} of {records} repeats warn that the machine was disturbed."
     )
 
 
 def main() -> None:
     """Measure, print the table, and keep what each sweep found."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = results.parser(__doc__, must_write=True)
     parser.add_argument("--sweeps", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--out", type=Path, required=True, help="file to write, without its ending")
     given = parser.parse_args()
     kept = Kept(given.out)
-    with tempfile.TemporaryDirectory(prefix="zbench-equals-") as scratch:
-        executor: Executor = make_executor(Path(scratch), Path(scratch), None)
-        with TrialRunner(executor, Path(scratch), rerun_disturbed=False) as runner:
-            runner.wait_until_ready()
-            for number in range(len(kept.found), given.sweeps):
-                kept.add(finding(one_sweep(runner, given.repeats, number)))
-                print(f"sweep {number + 1}: {kept.found[-1]}", file=sys.stderr)
+    with warm_runner() as runner:
+        for number in range(len(kept.found), given.sweeps):
+            kept.add(finding(one_sweep(runner, given.repeats, number)))
+            print(f"sweep {number + 1}: {kept.found[-1]}", file=sys.stderr)
     text = table(kept.found, given.repeats)
     results.write(given.out, text, {"repeats": given.repeats, "sweeps": kept.found})
     print(text)

@@ -6,9 +6,7 @@ Each configuration is trained by two ranks and its median step held against the 
 prints with the rates of `zbench doctor --calibrate`. Run it on a quiet machine.
 """
 
-import argparse
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,10 +14,10 @@ from typing import Any
 
 from zbench.bench import results
 from zbench.bench.calibration import calibrate
+from zbench.bench.trials import warm_runner
 from zbench.estimate.client import Simulator
 from zbench.estimate.result import Estimate
 from zbench.estimate.roofline import StepTime, step_time
-from zbench.launch.trial import TrialRunner, local_runner
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep, sweep_from_mapping
 from zbench.spec.machine import MachineSpec
@@ -57,12 +55,12 @@ class HeldTime:
         """Whether the measured step lies in the range."""
         return self.time.low_s <= self.measured_s <= self.time.high_s
 
-    def row(self) -> str:
+    def row(self) -> list[str]:
         """Return a row of the table."""
         name = " ".join(f"{key}={value}" for key, value in self.axes.items())
         span = f"{self.time.low_s * 1e3:.1f} to {self.time.high_s * 1e3:.1f}"
         met = "" if self.is_inside else "outside"
-        return f"| {self.part} | {name} | {span} | {self.measured_s * 1e3:.1f} | {met} |"
+        return [self.part, name, span, f"{self.measured_s * 1e3:.1f}", met]
 
 
 def trials_of(part: str) -> list[TrialSpec]:
@@ -80,7 +78,7 @@ def held(part: str, machine: MachineSpec) -> Iterator[HeldTime]:
     trials = trials_of(part)
     with Simulator(Path.cwd(), jobs=2) as simulator:
         found = list(simulator.each(trials))
-    with tempfile.TemporaryDirectory(prefix="zbench-roofline-") as home, _runner(home) as runner:
+    with warm_runner(rerun_disturbed=True) as runner:
         for trial, estimate in zip(trials, found, strict=True):
             assert isinstance(estimate, Estimate), estimate
             time = step_time(estimate, trial, machine)
@@ -91,33 +89,25 @@ def held(part: str, machine: MachineSpec) -> Iterator[HeldTime]:
             yield HeldTime(part, trial.axes, time, record.timing.median_step_s)
 
 
-def _runner(home: str) -> TrialRunner:
-    return local_runner(Path(home), Path.cwd())
-
-
 def main() -> None:
     """Measure, print the table, and exit with 1 where fewer than WANTED lie inside."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = results.parser(__doc__)
     parser.add_argument("--part", choices=["quickstart", "gpt"], action="append")
-    parser.add_argument("--out", type=Path, help="write the table as FILE.md and FILE.json, too")
     given = parser.parse_args()
     machine = calibrate(2)
     print(machine, flush=True)
-    table = ["| part | configuration | estimated, ms | measured, ms | |", "|---|---|---|---|---|"]
     found: list[HeldTime] = []
     for part in given.part or ["quickstart", "gpt"]:
         for each in held(part, machine):
             found.append(each)
-            table.append(each.row())
-            print(each.row(), flush=True)
+            print(*each.row(), sep=" | ", flush=True)
     inside = sum(each.is_inside for each in found)
-    table.append(f"\n{inside} of {len(found)} inside the range.")
-    print(table[-1])
-    if given.out is not None:
-        rows = [asdict(each) | {"inside": each.is_inside} for each in found]
-        results.write(given.out, "\n".join(table), {"rates": machine.model_dump(), "configurations": rows})
+    columns = ("part", "configuration", "estimated, ms", "measured, ms", "")
+    table = results.table(columns, [each.row() for each in found])
+    text = f"{table}\n\n{inside} of {len(found)} inside the range."
+    print(text)
+    rows = [asdict(each) | {"inside": each.is_inside} for each in found]
+    results.write(given.out, text, {"rates": machine.model_dump(), "configurations": rows})
     sys.exit(0 if inside >= WANTED * len(found) else 1)
 
 

@@ -6,7 +6,6 @@ Makes a sweep file, a finished run of it and a directory of small runs, and call
 processes of their own. A resume finds every repeat done, so what it costs is reading, ranking and printing.
 """
 
-import argparse
 import json
 import math
 import sys
@@ -14,7 +13,6 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from zbench.analysis.overview import KEPT
 from zbench.bench import results
@@ -37,11 +35,11 @@ class Cost:
         """Whether both bars are met."""
         return self.cpu_s <= self.most_s and self.peak_bytes <= self.most_bytes
 
-    def row(self) -> str:
+    def row(self) -> list[str]:
         """Return a row of the table."""
-        met = "" if self.is_met else "missed"
-        figures = f"{self.cpu_s:.2f} s | {self.most_s:.1f} s | {self.peak_bytes / MIB:.0f} MiB"
-        return f"| {self.name} | {figures} | {self.most_bytes / MIB:.0f} MiB | {met} |"
+        times = [f"{self.cpu_s:.2f} s", f"{self.most_s:.1f} s"]
+        sizes = [f"{size / MIB:.0f} MiB" for size in (self.peak_bytes, self.most_bytes)]
+        return [self.name, *times, *sizes, "" if self.is_met else "missed"]
 
 
 def write_sweep(path: Path, configurations: int) -> Path:
@@ -146,25 +144,19 @@ def costs(home: Path, configurations: int, runs: int) -> Iterator[Cost]:
 
 def main() -> None:
     """Measure and print the table; exit with 1 where a bar is missed."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = results.parser(__doc__)
     parser.add_argument("--configurations", type=int, default=5000)
     parser.add_argument("--runs", type=int, default=1000)
-    parser.add_argument("--out", type=Path, help="write the table as FILE.md and FILE.json, too")
     given = parser.parse_args()
-    table = ["| command | CPU | bar | peak memory | bar | |", "|---|---|---|---|---|---|"]
     found: list[Cost] = []
     with tempfile.TemporaryDirectory(prefix="zbench-scale-") as home:
         for cost in costs(Path(home), given.configurations, given.runs):
             found.append(cost)
-            table.append(cost.row())
-            print(cost.row(), flush=True)
-    if given.out is not None:
-        document: dict[str, Any] = {
-            "costs": [{"name": c.name, "cpu_s": c.cpu_s, "peak": c.peak_bytes} for c in found]
-        }
-        results.write(given.out, "\n".join(table), document)
+            print(*cost.row(), sep=" | ", flush=True)
+    columns = ("command", "CPU", "bar", "peak memory", "bar", "")
+    measured = [{"name": c.name, "cpu_s": c.cpu_s, "peak": c.peak_bytes} for c in found]
+    table = results.table(columns, [cost.row() for cost in found])
+    results.write(given.out, table, {"costs": measured})
     sys.exit(0 if all(cost.is_met for cost in found) else 1)
 
 

@@ -13,14 +13,11 @@ every contender (SuperOffload's own setting; `optimizer_threads: auto` finds by 
 under backward), and once with one compute thread, beside which zbench has one optimizer thread.
 """
 
-import argparse
 import os
 import statistics
-import sys
 import time
-from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Literal
 
 import torch
@@ -29,7 +26,7 @@ from torch import Tensor
 from zbench.bench import results
 from zbench.bench.grid_engines import Ratio
 from zbench.bench.training import LENGTH, random_tokens, seeded_gpt
-from zbench.bench.turns import Contender, Figures, take_turns
+from zbench.bench.turns import Contender, interpreters, measure_in_turns
 from zbench.engine import Engine, build_engine
 from zbench.engine.speculative.sharing import SAMPLES
 from zbench.spec.engine import EngineSpec
@@ -147,51 +144,46 @@ def medians(times: dict[Key, Times]) -> dict[Key, dict[str, float]]:
 
 def measure_peers(deepspeed_python: str, rounds: int, size: tuple[int, int]) -> dict[str, list[float]]:
     """Return the seconds of every step of processes that take turns. size: layers and width of the GPT."""
-    figures = {name: Figures() for name in PEERS}
-    with ExitStack() as stack:
-        contenders: dict[str, Contender] = {}
-        for name, (mode, threads) in PEERS.items():
-            python = deepspeed_python if mode == THEIRS else sys.executable
-            started = Contender(mode, python, size=size, world=1, threads=threads)
-            contenders[name] = stack.enter_context(closing(started))
-            started.go(SETTLED)
-        take_turns(contenders, figures, rounds)
-    return {name: found.seconds for name, found in figures.items()}
+    pythons = interpreters(deepspeed_python)
+    starts = {
+        name: partial(Contender, mode, pythons[mode.split("-")[0]], size=size, world=1, threads=threads)
+        for name, (mode, threads) in PEERS.items()
+    }
+    return {name: found.seconds for name, found in measure_in_turns(starts, rounds, SETTLED).items()}
 
 
 def table(times: dict[Key, Times], peers: dict[str, list[float]]) -> str:
     """Return the ratios of medians that have a bar, and the medians behind them, as Markdown."""
     median = medians(times)
-    lines = ["| speculative / after_backward | ratio of medians | bar |", "|---|---|---|"]
-    for clip, bar in BARS.items():
-        ratio = median[clip, "speculative"]["exposed"] / median[clip, "after_backward"]["exposed"]
-        lines.append(f"| exposed, clipping {clip} | {ratio:.3f} | {bar:.2f} |")
+    ratios = [
+        (f"exposed, clipping {clip}", f"{_ratio(median, clip, 'exposed'):.3f}", f"{bar:.2f}")
+        for clip, bar in BARS.items()
+    ]
     for clip in LIMITS:
-        ratio = median[clip, "speculative"]["whole"] / median[clip, "after_backward"]["whole"]
         bar_text = f"{WHOLE_STEP_BAR:.2f}" if clip == "always triggered" else ""
-        lines.append(f"| whole step, clipping {clip} | {ratio:.3f} | {bar_text} |")
-    lines += ["", "| clipping | schedule | forward | backward | exposed | whole step, ms |"]
-    lines.append("|---|---|---|---|---|---|")
-    for (clip, schedule), m in median.items():
-        cells = " | ".join(f"{m[name] * 1e3:.2f}" for name in PHASES)
-        lines.append(f"| {clip} | {schedule} | {cells} |")
-    return "\n".join([*lines, *(_peer_lines(peers) if peers else [])]) + "\n"
+        ratios.append((f"whole step, clipping {clip}", f"{_ratio(median, clip, 'whole'):.3f}", bar_text))
+    phases = [(*key, *(f"{m[name] * 1e3:.2f}" for name in PHASES)) for key, m in median.items()]
+    tables = [
+        results.table(("speculative / after_backward", "ratio of medians", "bar"), ratios),
+        results.table(("clipping", "schedule", *PHASES[:-1], "whole step, ms"), phases),
+    ]
+    if peers:
+        steps = [(name, f"{statistics.median(seconds) * 1e3:.1f}") for name, seconds in peers.items()]
+        bars = [(f"{o} / {t}", Ratio.of(peers[o], peers[t]), f"{bar:.2f}") for o, t, bar in PEER_BARS]
+        tables += [
+            results.table((f"ZeRO-3, optimizer offloaded; {CORES} cores", "whole step, ms"), steps),
+            results.table(("ratio of whole steps (95 %)", "", "bar"), bars),
+        ]
+    return "\n\n".join(tables)
 
 
-def _peer_lines(peers: dict[str, list[float]]) -> list[str]:
-    lines = ["", f"| ZeRO-3, optimizer offloaded; {CORES} cores | whole step, ms |", "|---|---|"]
-    lines += [f"| {name} | {statistics.median(seconds) * 1e3:.1f} |" for name, seconds in peers.items()]
-    lines += ["", "| ratio of whole steps (95 %) | | bar |", "|---|---|---|"]
-    for ours, theirs, bar in PEER_BARS:
-        lines.append(f"| {ours} / {theirs} | {Ratio.of(peers[ours], peers[theirs])} | {bar:.2f} |")
-    return lines
+def _ratio(median: dict[Key, dict[str, float]], clip: str, phase: str) -> float:
+    return median[clip, "speculative"][phase] / median[clip, "after_backward"][phase]
 
 
 def main() -> None:
     """Measure, print the table, and write it beside the samples."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = results.parser(__doc__)
     parser.add_argument(
         "--deepspeed-python", help="interpreter that has DeepSpeed and zbench (pip install -e . deepspeed)"
     )
@@ -199,7 +191,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12, help="turns of two steps for each peer")
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--width", type=int, default=512)
-    parser.add_argument("--out", type=Path, help="file to write, without its ending (.json and .md)")
     given = parser.parse_args()
     torch.set_num_threads(1)
     times = measure(given.steps, Setup(given.layers, given.width))
@@ -208,14 +199,13 @@ def main() -> None:
         peers = measure_peers(given.deepspeed_python, given.rounds, (given.layers, given.width))
     text = table(times, peers)
     print(text)
-    if given.out is not None:
-        document = {
-            "layers": given.layers,
-            "width": given.width,
-            "seconds": {f"{clip}/{schedule}": phases for (clip, schedule), phases in times.items()},
-            "peer_seconds": peers,
-        }
-        results.write(given.out, text, document)
+    document = {
+        "layers": given.layers,
+        "width": given.width,
+        "seconds": {f"{clip}/{schedule}": phases for (clip, schedule), phases in times.items()},
+        "peer_seconds": peers,
+    }
+    results.write(given.out, text, document)
 
 
 if __name__ == "__main__":

@@ -8,15 +8,12 @@ verification, and the end: an upper bound of what the launcher adds. The server 
 repeats: it has loaded what these trials need.
 """
 
-import argparse
 import statistics
-import tempfile
 import time
-from pathlib import Path
 
 from zbench.bench import results
+from zbench.bench.trials import warm_runner
 from zbench.launch.jobs import targets_for
-from zbench.launch.trial import local_runner
 from zbench.spec.trial import TrialSpec
 
 STEPS, WARMUP, BAR = 3, 1, 0.10
@@ -32,44 +29,37 @@ TRIAL = TrialSpec.model_validate(
 def measure(repeats: int) -> dict[str, list[float]]:
     """Return the seconds of each repeat: of the whole trial, and beyond its steps."""
     walls, beyond = [], []
-    with tempfile.TemporaryDirectory(prefix="zbench-overhead-") as name:
-        scratch = Path(name)
-        targets = targets_for([TRIAL] * repeats)
-        with local_runner(scratch, scratch, targets=targets, rerun_disturbed=False) as runner:
-            runner.wait_until_ready()
-            runner.reference(TRIAL)
-            for repeat in range(repeats):
-                begin = time.monotonic()
-                record = runner.run(TRIAL, repeat=repeat)
-                wall = time.monotonic() - begin
-                assert record.timing is not None, record.error
-                walls.append(wall)
-                beyond.append(wall - statistics.mean(record.timing.step_seconds) * (STEPS + WARMUP))
+    with warm_runner(targets=targets_for([TRIAL] * repeats)) as runner:
+        runner.reference(TRIAL)
+        for repeat in range(repeats):
+            begin = time.monotonic()
+            record = runner.run(TRIAL, repeat=repeat)
+            wall = time.monotonic() - begin
+            assert record.timing is not None, record.error
+            walls.append(wall)
+            beyond.append(wall - statistics.mean(record.timing.step_seconds) * (STEPS + WARMUP))
     return {"wall": walls, "beyond_steps": beyond}
 
 
 def table(seconds: dict[str, list[float]]) -> str:
     """Return the figures as Markdown."""
-    lines = ["| seconds per trial | median | least | most | bar |", "|---|---|---|---|---|"]
+    rows = []
     for name, values in seconds.items():
         bar = f"{BAR:.2f}" if name == "beyond_steps" else "-"
-        figures = f"{statistics.median(values):.3f} | {min(values):.3f} | {max(values):.3f}"
-        lines.append(f"| {name.replace('_', ' ')} | {figures} | {bar} |")
-    return "\n".join([*lines, "", f"{len(seconds['wall'])} repeats.", ""])
+        figures = (statistics.median(values), min(values), max(values))
+        rows.append([name.replace("_", " "), *(f"{figure:.3f}" for figure in figures), bar])
+    figures_table = results.table(("seconds per trial", "median", "least", "most", "bar"), rows)
+    return f"{figures_table}\n\n{len(seconds['wall'])} repeats."
 
 
 def main() -> None:
     """Measure, print the table, and write it."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = results.parser(__doc__)
     parser.add_argument("--repeats", type=int, default=25)
-    parser.add_argument("--out", type=Path, help="file to write, without its ending (.json and .md)")
     given = parser.parse_args()
     seconds = measure(given.repeats)
     text = table(seconds)
-    if given.out is not None:
-        results.write(given.out, text, {"seconds": seconds})
+    results.write(given.out, text, {"seconds": seconds})
     print(text)
 
 

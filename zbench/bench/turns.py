@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -123,6 +123,27 @@ def take_turns(contenders: Mapping[str, Contender], figures: Mapping[str, Figure
         say(f"round {number + 1} of {rounds}")
         for name in random.sample(list(contenders), len(contenders)):
             figures[name].add(contenders[name].go(2))
+
+
+def measure_in_turns(
+    starts: Mapping[str, Callable[[], Contender]], rounds: int, warmup: int = 3
+) -> dict[str, Figures]:
+    """Start contenders, have each train `warmup` steps, and return their figures of `rounds` turns."""
+    figures = {name: Figures() for name in starts}
+    with contextlib.ExitStack() as stack:
+        contenders: dict[str, Contender] = {}
+        for name, start in starts.items():  # one by one: some compile parts of themselves when they start
+            say(f"start {name}")
+            contenders[name] = stack.enter_context(contextlib.closing(start()))
+            contenders[name].go(warmup)
+        take_turns(contenders, figures, rounds)
+    return figures
+
+
+def interpreters(deepspeed_python: str | None) -> dict[str, str]:
+    """Return the interpreter of each engine that this machine has, by the first word of its mode."""
+    found = dict.fromkeys(("alone", "ddp", "zero_redundancy", "fsdp2", "zbench"), sys.executable)
+    return found | ({"deepspeed": deepspeed_python} if deepspeed_python else {})
 
 
 def say(what: str) -> None:

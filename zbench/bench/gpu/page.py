@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from zbench.bench.gpu.outcome import Bar, PartOutcome
+from zbench.bench.results import table
 
 
 def folder_name(device: str) -> str:
@@ -29,18 +30,14 @@ def text(device: str, outcomes: Mapping[str, PartOutcome]) -> str:
     if device == "cpu":
         lines += ["", "**The parts were only tried, on a CPU: nothing here is a figure of a device.**"]
     parts = [[name, o.status, f"{o.seconds:.0f}", o.says] for name, o in outcomes.items()]
-    lines += ["", *_table([["part", "status", "seconds", ""], *parts])]
+    lines += ["", table(("part", "status", "seconds", ""), parts)]
     bars = [(name, bar) for name, o in outcomes.items() for bar in o.bars]
     if bars:
-        lines += [
-            "",
-            "## Bars",
-            "",
-            *_table([["part", "figure", "value", "bar", "met"], *map(_bar_row, bars)]),
-        ]
+        columns = ("part", "figure", "value", "bar", "met")
+        lines += ["", "## Bars", "", table(columns, map(_bar_row, bars))]
     for name, outcome in outcomes.items():
         if outcome.rows:
-            lines += ["", f"## {name}", "", *_table(outcome.rows)]
+            lines += ["", f"## {name}", "", table(outcome.rows[0], outcome.rows[1:])]
     return "\n".join(lines) + "\n"
 
 
@@ -56,8 +53,3 @@ def _bar_row(found: tuple[str, Bar]) -> list[str]:
     name, bar = found
     sign = "at most" if bar.most else "at least"
     return [name, bar.says, f"{bar.value:.3f}", f"{sign} {bar.bar:.2f}", "yes" if bar.met else "**no**"]
-
-
-def _table(rows: Sequence[Sequence[str]]) -> list[str]:
-    first, *rest = rows
-    return ["| " + " | ".join(row) + " |" for row in (first, ["---"] * len(first), *rest)]
