@@ -42,9 +42,11 @@ DS_CONFIG = {
 QUICK = ["--set", "steps=2", "--set", "warmup_steps=1", "--set", "repeats=1", "--set", "sequence_length=32"]
 QUICK += ["--set", "run.device=cpu"]
 DEEPSPEED_STEP = """
-import json, os, torch
+import json, os, socket, torch
+with socket.create_server(("127.0.0.1", 0)) as probe:
+    port = str(probe.getsockname()[1])
 for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1"),
-                    ("MASTER_PORT", "29611"), ("DS_ACCELERATOR", "cpu")):
+                    ("MASTER_PORT", port), ("DS_ACCELERATOR", "cpu")):
     os.environ.setdefault(name, value)
 import deepspeed
 config = json.load(open("ds_config.json"))

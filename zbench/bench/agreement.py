@@ -36,11 +36,10 @@ class Silent:
     """Makes collectives of `comm` without comparing them: calls go on being numbered."""
 
     def __init__(self, comm: GroupCollectives) -> None:
-        self._comm, self._count = comm, comm.agreement._count
+        self._comm = comm
 
     def _call(self, channel: str) -> Call:
-        self._count[channel] += 1
-        return Call(channel, self._count[channel], 0, "")
+        return Call(channel, self._comm.agreement.next_number(channel), 0, "")
 
     def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
         return self._comm._reduce_scatter(send, out, self._call(REDUCTIONS))
@@ -82,13 +81,13 @@ def measure(rank: int, given: argparse.Namespace, folder: str) -> None:
     calls = 0
     for number in range(2 * given.steps + 6):
         kind = "off" if number % 2 else "on"
-        before = sum(made[0].agreement._count.values())
+        before = made[0].agreement.calls
         begin = time.perf_counter(), time.process_time()
         with silenced(made[0]) if kind == "off" else ExitStack():
             engine.backward(engine.model(batch).square().mean())
             engine.step()
         end = time.perf_counter(), time.process_time()
-        calls = sum(made[0].agreement._count.values()) - before
+        calls = made[0].agreement.calls - before
         if number >= 6:
             samples[kind].append((end[0] - begin[0], end[1] - begin[1]))
     engine.close()

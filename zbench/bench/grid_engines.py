@@ -154,8 +154,8 @@ def table(kept: Sequence[Mapping[str, Any]]) -> str:
         if ratios:
             alone = [_ratio(f, match.ours, "alone").value for _, f in mine if match.alone]
             last = [f"{statistics.median(alone):.2f}", f"{match.alone:.2f}"] if alone else ["-", "-"]
-            figures = (statistics.median(ratios), min(ratios), max(ratios), match.bar)
-            matches.append([match.ours, len(ratios), *(f"{one:.2f}" for one in figures), *last])
+            numbers = (statistics.median(ratios), min(ratios), max(ratios), match.bar)
+            matches.append([match.ours, len(ratios), *(f"{number:.2f}" for number in numbers), *last])
     for cell, match, peer, figures in measured:
         ours, theirs = figures[match.ours], figures[peer]
         peaks, rss = (

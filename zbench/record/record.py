@@ -76,7 +76,8 @@ class Record:
     """One repeat of one trial, finished or failed.
 
     counts: what rank 0 does in one step, for which no clock is needed: allocations, operators, flops, ...
-    elapsed_s: how long the repeat took as a whole, without its reference: start, build, steps, verification.
+    elapsed_s: seconds of the whole repeat without its reference: start, build, steps, verification. A repeat
+    that takes turns with another version's (`zbench compare --paired`) waits meanwhile, which counts, too.
     simulated: what the simulation says of one rank, where it was asked: peak_device_bytes.
     environment: path and versions of the Python environment that ran it, where that is not zbench's own.
     """
