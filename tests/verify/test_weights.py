@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from zbench.errors import UsageError
-from zbench.verify.by_weights import Base, judge_weights, load_base, save_base
+from zbench.verify.by_weights import Base, judge_weights, load_base, same_bits, save_base
 from zbench.verify.saved_weights import read_weights
 
 
@@ -138,6 +138,22 @@ def test_the_distance_of_two_base_runs_is_the_yardstick(
     assert found.correctness.verdict == verdict
     if verdict == "identical":
         assert (found.correctness.error_ratio, found.correctness.max_abs_diff) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {**weights(), "b": weights()["b"] + 1e-6},
+        {**weights(), "b": weights()["b"].double()},
+        {**weights(), "b": torch.zeros(8)},
+        {"b": weights()["b"]},
+    ],
+    ids=["value", "dtype", "shape", "names"],
+)
+def test_bits_are_the_same_in_every_weight_or_not_at_all(other: dict[str, Tensor]) -> None:
+    assert same_bits(weights(), weights())
+    assert not same_bits(weights(), other)
+    assert not same_bits(other, weights())
 
 
 def test_without_a_yardstick_only_equal_bits_are_judged() -> None:
