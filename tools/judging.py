@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import json
+import math
 import os
 import tempfile
 import time
@@ -11,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import HealthCheck, Phase, settings
 from mutants import ROOT, Mutant
 from tracer import VARIABLE, Tracer
 
@@ -52,12 +53,12 @@ class Tests:
         known = {_file(test) for test in self.tests}
         return [name for name in files if name not in known]
 
-    def judges(self, mutant: Mutant) -> dict[str, float]:
+    def judges(self, mutant: Mutant, longest: float = math.inf) -> dict[str, float]:
         """Return the tests that can notice a fault and their seconds, the likely and quick ones first.
 
         A fault in a function: the tests that call it, then those that call another function of its module
         or are in the same file as one that does (they may share what a fixture made). Any other fault acts
-        on import: then all other tests follow.
+        on import: then all other tests follow. longest: seconds of a test that is taken.
         """
         function = enclosing(mutant)
         users = {name for name, test in self.tests.items() if any(_is_in(c, mutant.path) for c in test.calls)}
@@ -69,9 +70,9 @@ class Tests:
             ranks = {name: rank for name, rank in ranks.items() if rank < 2}
         elif function is None:
             ranks = {name: 0 if name in users else rank for name, rank in ranks.items()}
-        return {
-            n: self.tests[n].seconds for n in sorted(ranks, key=lambda n: (ranks[n], self.tests[n].seconds))
-        }
+        quick = [name for name in ranks if self.tests[name].seconds <= longest]
+        quick.sort(key=lambda name: (ranks[name], self.tests[name].seconds))
+        return {name: self.tests[name].seconds for name in quick}
 
 
 def _is_in(call: str, path: str) -> bool:
@@ -110,13 +111,16 @@ class Recorder:
 
 
 class SameExamples:
-    """Plugin of pytest: hypothesis draws the same examples for every fault, and shrinks none."""
+    """Plugin of pytest: hypothesis draws the same examples for every fault, shrinks none, and may be slow."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self) -> None:
         """Change the settings of the suite."""
         phases = (Phase.explicit, Phase.generate)
-        settings.register_profile("judge", settings.default, derandomize=True, phases=phases)
+        checks = list(HealthCheck)
+        settings.register_profile(
+            "judge", settings.default, derandomize=True, phases=phases, suppress_health_check=checks
+        )
         settings.load_profile("judge")
 
 

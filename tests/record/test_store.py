@@ -33,6 +33,7 @@ def test_create_writes_what_was_asked_and_where(run, tmp_path):
     assert run.path.parent == tmp_path / "my-sweep"
     assert (run.path / "spec.yaml").read_text() == "schema_version: 1\nname: my sweep\n"
     assert load_environment(run.path) == {"schema_version": 1, "a": 1}
+    assert (run.path / "environment.json").read_text() == '{\n  "schema_version": 1,\n  "a": 1\n}\n'
     assert (run.path / "logs").is_dir()
     assert load_records(run.path) == []
 
