@@ -13,6 +13,7 @@ def test_fingerprint_is_that_of_the_machine():
     machine = environment.machine_facts()
     assert environment.fingerprint(machine) == environment.fingerprint(json.loads(json.dumps(machine)))
     assert environment.fingerprint(machine | {"cpu": "another"}) != environment.fingerprint(machine)
+    assert environment.fingerprint(dict(reversed(machine.items()))) == environment.fingerprint(machine)
 
 
 def test_collected_facts_are_json_and_name_versions():
