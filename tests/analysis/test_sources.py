@@ -36,6 +36,19 @@ def test_a_run_by_path_file_or_id(out: Path, name: str) -> None:
     assert found.trials[0].values("median_step_s") == STEPS
 
 
+def test_records_alone_and_files_beside_them_are_read_by_themselves(out: Path) -> None:
+    """Only `trials.jsonl` with its environment beside it is a run."""
+    run = out / "example" / BASE_ID
+    alone = out / "trials.jsonl"
+    alone.write_bytes((run / "trials.jsonl").read_bytes())
+    found = sources.load_results(str(alone), out)
+    assert found.trials[0].values("median_step_s") == STEPS
+    assert found.source.run_ids == ()
+    (run / "empty.json").write_text('{"schema_version": 1, "trials": []}')
+    with pytest.raises(UsageError, match="holds no trials"):
+        sources.load_results(str(run / "empty.json"), out)
+
+
 @pytest.mark.parametrize("name", ["last", "example"])
 def test_the_newest_run(out: Path, name: str) -> None:
     found = sources.load_results(name, out)
@@ -159,8 +172,11 @@ assert TIMING is not None
         ({"timing": replace(TIMING, tokens_per_s=float("inf"))}, "tokens_per_s is inf"),
         ({"timing": Timing([0.1, -1.0], 0.1, 1.0, 1.0)}, "a step time is -1.0"),
         ({"memory": MemoryPeaks(-5, None, None)}, "peak_device_bytes is -5"),
-        ({"memory": MemoryPeaks(None, 1 << 62, None)}, "peak_host_bytes is"),
+        ({"timing": replace(TIMING, median_step_s=1e6, step_seconds=[1e6])}, "a step time is 1000000.0"),
+        ({"memory": MemoryPeaks(None, 1 << 60, None)}, "peak_host_bytes is"),
         ({"traffic": {"all_reduce": Traffic(-1, 5)}}, "traffic.all_reduce"),
+        ({"traffic": {"all_reduce": Traffic(1, -1)}}, "traffic.all_reduce"),
+        ({"traffic": {"all_reduce": Traffic(1, 1 << 60)}}, "traffic.all_reduce"),
     ],
 )
 def test_absurd_values_are_refused_with_their_place(change: dict[str, object], says: str) -> None:
@@ -170,6 +186,8 @@ def test_absurd_values_are_refused_with_their_place(change: dict[str, object], s
 
 def test_healthy_records_are_plausible() -> None:
     sources.check_plausible([*trial(STEPS), record(outcome="oom"), replace(record(0.1), memory=None)], "file")
+    nothing = replace(record(0.1), memory=MemoryPeaks(0, 0, 0), traffic={"all_reduce": Traffic(0, 0)})
+    sources.check_plausible([nothing], "file")
 
 
 def test_every_error_is_one_for_the_user(tmp_path: Path) -> None:

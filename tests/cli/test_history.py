@@ -9,7 +9,6 @@ import pytest
 from analysis.synthetic import trial, write_run
 
 from tests.cli.calling import run
-from zbench.report.sparkline import sparkline
 
 RUNS, CHANGE = 14, 8
 
@@ -85,9 +84,3 @@ def test_bad_input(capsys: pytest.CaptureFixture[str], out: Path, arguments: lis
     assert (code, text) == (2, "")
     assert says in said
     assert "Traceback" not in said
-
-
-def test_sparkline() -> None:
-    assert sparkline([1, 2, 3]) == "▁▅█"
-    assert sparkline([5, 5]) == "▄▄"
-    assert sparkline(range(100), width=8) == "▁▂▃▄▅▆▇█"

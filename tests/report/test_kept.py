@@ -99,6 +99,24 @@ def test_the_findings_of_a_search(best: str | None) -> None:
     check(f"search-{best}.txt", text)
 
 
+def test_long_findings_are_one_line_each_for_whoever_searches_them() -> None:
+    document = {
+        "stopped": "as asked " * 12, "indistinguishable": [], "separated": True, "best": None, "lead": None,
+        "importance": {}, "hopeless": [], "pareto": [], "nearest_miss": None,
+        "elsewhere": [],
+    }  # fmt: skip
+    lines = shown(lambda screen: print_search(screen, document, RUN), width=40).splitlines()
+    assert lines[0].strip() == f"stopped {document['stopped']}".strip()
+
+
+def test_two_runs_lie_at_both_ends_of_their_row() -> None:
+    visits = tuple(Visit(f"run{n}", None, None, value) for n, value in enumerate((0.1, 0.2)))
+    (first, *_) = results(trial([0.1, 0.2])).trials
+    marks = drawn(timeline([Series(first, {}, visits, ())], "median_step_s"), narrow=False)
+    (line,) = [mark for mark in marks.splitlines() if mark.startswith("line") and "marker=None" in mark][:1]
+    assert line.startswith("line [[0.0, 0.77], [1.0, 0.27]]")
+
+
 def test_a_history_with_a_change_of_level() -> None:
     values = [0.1, 0.102, 0.099, 0.13, 0.131, 0.129]
     visits = tuple(

@@ -75,6 +75,11 @@ def test_terminal_shows_rows_and_a_bar_with_best_and_failures(width, row):
         assert words in text, words
 
 
+def test_a_narrow_terminal_keeps_bar_count_time_and_failures_on_one_line() -> None:
+    lines = told(LiveView, width=40, terminal=True).splitlines()
+    assert any("2/3" in line and "0:03 left" in line and "1 failed" in line for line in lines)
+
+
 def test_view_suits_the_stream():
     terminal, pipe = Screen(force_terminal=True), Screen(file=io.StringIO())
     assert isinstance(view(terminal, FASTEST, quiet=False), LiveView)

@@ -38,7 +38,7 @@ from zbench.spec.sweep import ObjectiveSpec
 
 FAILED = ("oom", "timeout", "crashed")
 _ROOM_FOR_KEYS = 110
-_WIDEST_BAR, _BESIDE_THE_BAR = 24, 32
+_WIDEST_BAR = 24
 
 
 class Progressed:
@@ -141,7 +141,7 @@ class LiveView:
     """The same lines, above a bar that shows what runs now, the time left, the best so far and failures."""
 
     def __init__(self, console: Screen, objective: ObjectiveSpec) -> None:
-        self._state, self._width = Progressed(objective), console.width
+        self._state = Progressed(objective)
         self._has_room = console.width >= _ROOM_FOR_KEYS
         self._axes: tuple[str, ...] = ()
         self._now = self._step = ""
@@ -188,8 +188,9 @@ class LiveView:
         failed = Text(f"{state.failed} failed", "red") if state.failed else Text("")
         count = f"{state.done}/{total}"
         left = f"{clock_text(state.seconds_left)} left"
-        width = min(_WIDEST_BAR, max(1, self._width - _BESIDE_THE_BAR))
-        bar = ProgressBar(total=max(1, total), completed=state.done, width=width)
+        bar = ProgressBar(
+            total=max(1, total), completed=state.done, width=_WIDEST_BAR
+        )  # less where it is narrow
         head.add_row(bar, count, left, failed)
         lines = [Text(f"{self._now}{self._step}"), Text(state.best_text, "dim")]
         for line in lines:

@@ -19,11 +19,9 @@ def draw_timeline(document: dict[str, Any], target: Path, title: str) -> None:
     figure = Figure(figsize=(9, 6), layout="constrained")
     for place, kind in enumerate(("device", "host"), 1):
         axes = figure.add_subplot(2, 1, place)
-        names = _categories(samples, kind)
-        times = [1000 * sample["seconds"] for sample in samples]
-        stacks = [[sample[kind].get(name, 0) / _MIB for sample in samples] for name in names]
+        times, stacks = stacked(samples, kind)
         if stacks:
-            axes.stackplot(times, stacks, labels=names, step="post")
+            axes.stackplot(times, list(stacks.values()), labels=list(stacks), step="post")
             axes.legend(loc="upper left", fontsize="small")
         limit = document.get("limit_bytes")
         if kind == "device" and limit:
@@ -34,6 +32,13 @@ def draw_timeline(document: dict[str, Any], target: Path, title: str) -> None:
     axes.set_xlabel("time in the step (ms)")
     figure.suptitle(title)
     figure.savefig(target, format="svg", metadata={"Date": None})
+
+
+def stacked(samples: Sequence[dict[str, Any]], kind: str) -> tuple[list[float], dict[str, list[float]]]:
+    """Return the samples' times in milliseconds and, by category, MiB at each; kind: `device` or `host`."""
+    names = dict.fromkeys(name for sample in samples for name in sample[kind])
+    stacks = {name: [sample[kind].get(name, 0) / _MIB for sample in samples] for name in names}
+    return [1e3 * sample["seconds"] for sample in samples], stacks
 
 
 def trace_lines(run_dir: Path, trial_id: str) -> Iterator[tuple[str, str]]:
@@ -53,7 +58,3 @@ def trace_lines(run_dir: Path, trial_id: str) -> Iterator[tuple[str, str]]:
         draw_timeline(document, picture, f"trial {trial_id}: memory in one step, rank 0")
     yield "trace", f"{trace} (open it in https://ui.perfetto.dev)"
     yield "memory timeline", str(picture)
-
-
-def _categories(samples: Sequence[dict[str, Any]], kind: str) -> list[str]:
-    return list(dict.fromkeys(name for sample in samples for name in sample[kind]))

@@ -47,7 +47,14 @@ def test_bounds_are_the_smallest_and_the_largest_repeat() -> None:
 
 @pytest.mark.parametrize(
     ("fraction", "text"),
-    [(10.0, "x11.0"), (-10.0, "x-9.0"), (9.99, "+999.0 %"), (0.0005, "+0.1 %"), (0.00049, "+0.05 %")],
+    [
+        (10.0, "x11.0"),
+        (-10.0, "x-9.0"),
+        (9.99, "+999.0 %"),
+        (0.0005, "+0.1 %"),
+        (0.00049, "+0.05 %"),
+        (0.000149, "+0.01 %"),
+    ],
 )
 def test_a_percentage_keeps_a_digit_where_it_would_round_to_nothing(fraction: float, text: str) -> None:
     assert texts.percent(fraction) == text

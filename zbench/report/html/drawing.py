@@ -81,7 +81,7 @@ class Picture:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
 
-        top = (_TITLE + (_LEGEND if self.legend else 0)) if file else 0
+        top = file * (_TITLE + bool(self.legend) * _LEGEND)
         height = self.height + top
         settings: Any = _SETTINGS | {"svg.hashsalt": prefix}
         with rc_context(settings), _quietly():
@@ -135,7 +135,7 @@ class Picture:
         if file:
             sheet = ET.Element(f"{{{_SVG}}}style")
             sheet.text = style.drawing_sheet()
-            root.insert(2, sheet)
+            root.append(sheet)
         else:
             root.attrib["class"] = "narrow" if width == NARROW else "wide"
             root.attrib.pop("width")
