@@ -4,18 +4,19 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from zbench.analysis.compare import Comparison, Settings
+from zbench.analysis.measurement import PairedMeasurement, Plan, Question, check_plan
+from zbench.analysis.paired import Side
+from zbench.analysis.thresholds import parse_percent
+from zbench.analysis.trials import Source
 from zbench.cli import console
 from zbench.errors import UsageError
-
-if TYPE_CHECKING:
-    from zbench.analysis.compare import Comparison, Settings
-    from zbench.analysis.measurement import Plan, Question
-    from zbench.analysis.paired import Side
-    from zbench.launch.revisions import Version
-    from zbench.launch.sampling import Sampler
-    from zbench.record.record import Record
+from zbench.launch.revisions import Version, version_of
+from zbench.launch.sampling import Sampler
+from zbench.record.record import Record
+from zbench.spec.expand import expand
+from zbench.spec.load import load_sweep
 
 _LEAST_BLOCKS, _MOST_BLOCKS = 8, 24
 
@@ -34,16 +35,11 @@ class PairedRequest:
     save_baseline: str | None = None
 
 
-def measure(request: PairedRequest, settings: "Settings", question: "Question | None" = None) -> "Comparison":
+def measure(request: PairedRequest, settings: Settings, question: Question | None = None) -> Comparison:
     """Install or find both versions, take their samples in turn, and return the comparison.
 
     question: what the blocks are to decide; None for a comparison's own, a change within the margin.
     """
-    from zbench.analysis.measurement import PairedMeasurement, check_plan
-    from zbench.analysis.trials import Source
-    from zbench.launch.revisions import Version, version_of
-    from zbench.launch.sampling import Sampler
-
     file, head = _checked(request)
     plan = _plan(request)
     check_plan(plan, settings.alpha)
@@ -64,13 +60,13 @@ def measure(request: PairedRequest, settings: "Settings", question: "Question | 
 class _Samples:
     """Samples of the two versions (`analysis.measurement.SampleSource`)."""
 
-    sampler: "Sampler"
-    versions: "Mapping[Side, Version]"
+    sampler: Sampler
+    versions: Mapping[Side, Version]
 
-    def take(self, side: "Side") -> "list[Record]":
+    def take(self, side: Side) -> list[Record]:
         return self.sampler.take(self.versions[side])
 
-    def take_in_turns(self, first: "Side", second: "Side") -> "tuple[list[Record], list[Record]] | None":
+    def take_in_turns(self, first: Side, second: Side) -> tuple[list[Record], list[Record]] | None:
         return self.sampler.take_in_turns(self.versions[first], self.versions[second])
 
 
@@ -86,17 +82,11 @@ def _checked(request: PairedRequest) -> tuple[Path, str]:
 
 def _require_trials(file: Path, overrides: tuple[str, ...]) -> None:
     """Raise UsageError for a sweep that has nothing to run, reading it as this version does."""
-    from zbench.spec.expand import expand
-    from zbench.spec.load import load_sweep
-
     if not expand(load_sweep(file, list(overrides))).trials:
         raise UsageError(f"{file} has no configuration that can run; nothing to compare")
 
 
-def _plan(request: PairedRequest) -> "Plan":
-    from zbench.analysis.measurement import Plan
-    from zbench.analysis.thresholds import parse_percent
-
+def _plan(request: PairedRequest) -> Plan:
     least, most = request.blocks
     wanted = None if request.precision is None else parse_percent(request.precision, "--precision")
     return Plan(least, most, None if wanted is None else math.log1p(wanted), request.seed or 0)

@@ -1,17 +1,17 @@
 """`zbench doctor --aa`: compare this version with itself, and say what this machine can tell apart."""
 
+import dataclasses
 import json
 import math
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from zbench.analysis.compare import PAIRED_THRESHOLDS, Settings
+from zbench.analysis.noise import NoiseReport, noise_report
 from zbench.cli import console
+from zbench.cli.compare_paired import PairedRequest, measure, parse_blocks
 from zbench.errors import ExitCode
-
-if TYPE_CHECKING:
-    from zbench.analysis.noise import NoiseReport
 
 _SWEEP = {
     "name": "noise",
@@ -24,10 +24,6 @@ _SWEEP = {
 
 def report_noise(sweep: Path | None, blocks: str | None, seed: int | None) -> ExitCode:
     """Measure, print what was found (a document with --json), and return 1 if there was a false alarm."""
-    from zbench.analysis.compare import PAIRED_THRESHOLDS, Settings
-    from zbench.analysis.noise import noise_report
-    from zbench.cli.compare_paired import PairedRequest, measure, parse_blocks
-
     with tempfile.TemporaryDirectory(prefix="zbench-noise-") as scratch:
         file = sweep or Path(scratch) / "noise.json"
         if sweep is None:
@@ -44,15 +40,13 @@ def report_noise(sweep: Path | None, blocks: str | None, seed: int | None) -> Ex
     return code
 
 
-def _document(found: "NoiseReport") -> dict[str, object]:
-    import dataclasses
-
+def _document(found: NoiseReport) -> dict[str, object]:
     values = dataclasses.asdict(found)
     unknown = {key: None for key, v in values.items() if isinstance(v, float) and not math.isfinite(v)}
     return {"schema_version": 1, "aa": values | unknown}
 
 
-def _lines(found: "NoiseReport") -> list[str]:
+def _lines(found: NoiseReport) -> list[str]:
     size = f"{found.comparisons} configurations, {found.blocks} blocks"
     return [
         f"A against A: {size}, {found.alarms} false alarms",

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -11,10 +11,18 @@ from zbench.cli.estimate_print import print_rows
 from zbench.cli.estimate_rows import EstimateRow
 from zbench.cli.options import Overrides, common_flags, memory_size
 from zbench.errors import ExitCode, UsageError
-
-if TYPE_CHECKING:
-    from zbench.spec.sweep import SweepSpec
-    from zbench.spec.trial import InvalidTrial, TrialSpec
+from zbench.estimate.client import Simulator
+from zbench.estimate.result import Estimate
+from zbench.estimate.roofline import ASSUMED, step_time
+from zbench.estimate.search import limits as search
+from zbench.spec.deepspeed import from_deepspeed
+from zbench.spec.document import read_document
+from zbench.spec.expand import expand
+from zbench.spec.load import load_sweep, sweep_from_mapping
+from zbench.spec.machine import described
+from zbench.spec.shipped import sweep_file
+from zbench.spec.sweep import SweepSpec
+from zbench.spec.trial import InvalidTrial, TrialSpec
 
 _ASSUMED = (
     "ranks that read one another's memory, as on one host; over sockets or NCCL each collective under way"
@@ -67,8 +75,6 @@ def command(
     One process, no accelerator: peak memory of one rank by category, traffic and FLOPs of a step. With the
     rates of a machine also the time of a step, as a range.
     """
-    from zbench.spec.expand import expand
-
     memory = None if device_memory is None else memory_size("--device-memory", device_memory)
     if limits and memory is None:
         raise UsageError("--limits: what is to fit into? Add --device-memory, such as --device-memory 80Gi")
@@ -95,8 +101,8 @@ def _settings(overrides: list[str], world_size: int | None, machine: str | None)
 
 
 def _rows(
-    sweep: "SweepSpec",
-    trials: "Sequence[TrialSpec]",
+    sweep: SweepSpec,
+    trials: Sequence[TrialSpec],
     base_dir: Path,
     memory: int | None,
     limits: bool,
@@ -104,12 +110,6 @@ def _rows(
     timeline: bool,
 ) -> list[EstimateRow]:
     """Simulate every configuration."""
-    from zbench.estimate.client import Simulator
-    from zbench.estimate.result import Estimate
-    from zbench.estimate.roofline import step_time
-    from zbench.estimate.search import limits as search
-    from zbench.spec.machine import described
-
     machine = described(sweep.machine, sweep.place)
     rows = []
     with Simulator(base_dir, jobs=jobs, timeline=timeline) as simulator:
@@ -121,12 +121,7 @@ def _rows(
     return rows
 
 
-def _sweep(file: Path | None, deepspeed: Path | None, given: list[str]) -> "tuple[SweepSpec, Path]":
-    from zbench.spec.deepspeed import from_deepspeed
-    from zbench.spec.document import read_document
-    from zbench.spec.load import load_sweep, sweep_from_mapping
-    from zbench.spec.shipped import sweep_file
-
+def _sweep(file: Path | None, deepspeed: Path | None, given: list[str]) -> tuple[SweepSpec, Path]:
     if deepspeed is not None:
         if file is not None:
             raise UsageError("give a sweep file or --from, not both; --set changes keys of either")
@@ -141,7 +136,7 @@ def _sweep(file: Path | None, deepspeed: Path | None, given: list[str]) -> "tupl
 
 
 def _document(
-    sweep: "SweepSpec", rows: Sequence[EstimateRow], invalid: "Sequence[InvalidTrial]", memory: int | None
+    sweep: SweepSpec, rows: Sequence[EstimateRow], invalid: Sequence[InvalidTrial], memory: int | None
 ) -> dict[str, Any]:
     return {
         "schema_version": 1,
@@ -150,10 +145,7 @@ def _document(
         "assumed": _ASSUMED,
         "time_assumed": _time_assumed(rows),
         "trials": [row.to_json() for row in rows],
-        "invalid": [
-            {"trial_id": trial.trial_id, "axes": trial.axes, "key": trial.key, "reason": trial.reason}
-            for trial in invalid
-        ],
+        "invalid": [trial.document() for trial in invalid],
         "exit_code": int(_exit_code(rows)),
     }
 
@@ -165,8 +157,6 @@ def _exit_code(rows: Sequence[EstimateRow]) -> ExitCode:
 
 def _time_assumed(rows: Sequence[EstimateRow]) -> str | None:
     """Return what the times assume; None where there are none."""
-    from zbench.estimate.roofline import ASSUMED
-
     return ASSUMED if any(row.time is not None for row in rows) else None
 
 

@@ -2,20 +2,17 @@
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from zbench.cli import console
 from zbench.cli.estimate_rows import EstimateRow
+from zbench.estimate.result import Estimate
+from zbench.spec.trial import InvalidTrial
 from zbench.units import format_bytes
-
-if TYPE_CHECKING:
-    from zbench.estimate.result import Estimate
-    from zbench.spec.trial import InvalidTrial
 
 _LONGEST = 8  # allocations that are named
 
 
-def print_rows(rows: Sequence[EstimateRow], invalid: "Sequence[InvalidTrial]") -> None:
+def print_rows(rows: Sequence[EstimateRow], invalid: Sequence[InvalidTrial]) -> None:
     """Print every configuration, and those that cannot exist."""
     table = [row.cells() for row in rows]
     keys = list(dict.fromkeys(key for cells in table for key in cells))
@@ -35,7 +32,7 @@ def print_rows(rows: Sequence[EstimateRow], invalid: "Sequence[InvalidTrial]") -
         _print_peak(rows[0].trial.run.world_size, rows[0].estimate)
 
 
-def _print_peak(ranks: int, found: "Estimate") -> None:
+def _print_peak(ranks: int, found: Estimate) -> None:
     console.result(f"\nPeak in {found.phase}, per rank of {ranks}:")
     for place, held in (("device", found.device), ("host", found.host)):
         for name, size in sorted(held.items(), key=lambda item: -item[1]):

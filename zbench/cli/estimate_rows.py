@@ -1,15 +1,13 @@
 """What `zbench estimate` found of each configuration, as JSON and as the cells of a table."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from zbench.units import format_bytes
-
-if TYPE_CHECKING:
-    from zbench.estimate.result import Estimate, SimulationOutcome
-    from zbench.estimate.roofline import StepTime
-    from zbench.estimate.search import Limits
-    from zbench.spec.trial import TrialSpec
+from zbench.estimate.result import Estimate, SimulationOutcome
+from zbench.estimate.roofline import StepTime
+from zbench.estimate.search import Limits
+from zbench.spec.trial import TrialSpec
+from zbench.units import format_bytes, format_seconds
 
 _STATE = ("parameters", "gradients", "master", "moments")
 
@@ -18,17 +16,15 @@ _STATE = ("parameters", "gradients", "master", "moments")
 class EstimateRow:
     """One configuration. memory: of one device, in bytes, where given. limits, time: where asked for."""
 
-    trial: "TrialSpec"
-    outcome: "SimulationOutcome"
+    trial: TrialSpec
+    outcome: SimulationOutcome
     memory: int | None = None
-    limits: "Limits | None" = None
-    time: "StepTime | str | None" = None
+    limits: Limits | None = None
+    time: StepTime | str | None = None
 
     @property
-    def estimate(self) -> "Estimate | None":
+    def estimate(self) -> Estimate | None:
         """The estimate; None where the configuration could not be simulated."""
-        from zbench.estimate.result import Estimate
-
         return self.outcome if isinstance(self.outcome, Estimate) else None
 
     @property
@@ -82,15 +78,13 @@ class EstimateRow:
         return cells | _limit_cells(self.limits)
 
 
-def _span(time: "StepTime | str") -> str:
-    from zbench.units import format_seconds
-
+def _span(time: StepTime | str) -> str:
     if isinstance(time, str):
         return f"not known: {time}"
     return f"{format_seconds(time.low_s)} to {format_seconds(time.high_s)}"
 
 
-def _verdict(outcome: "Estimate", memory: int) -> str:
+def _verdict(outcome: Estimate, memory: int) -> str:
     spare = memory - outcome.peak_device_bytes
     if spare < 0:
         return f"does not fit: {format_bytes(-spare)} too much"
@@ -101,7 +95,7 @@ def _verdict(outcome: "Estimate", memory: int) -> str:
     return text
 
 
-def _limit_cells(found: "Limits | None") -> dict[str, str]:
+def _limit_cells(found: Limits | None) -> dict[str, str]:
     if found is None:
         return {}
     unknown = {name: f"undecided ({why})" for name, why in found.undecided.items()}

@@ -59,7 +59,7 @@ def load_command(name: str) -> Any:
     module_name, attribute = COMMANDS[name][0].split(":")
     target = getattr(importlib.import_module(module_name), attribute)
     if not isinstance(target, typer.Typer):
-        app = _plain_typer()
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         app.command(name)(target)
         target = app
     command = typer.main.get_command(target)
@@ -81,10 +81,6 @@ def _plain_flags(params: list[Any]) -> list[Any]:
         if getattr(param, "is_flag", False):
             param.metavar = ""
     return params
-
-
-def _plain_typer() -> typer.Typer:
-    return typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 class LazyGroup(TyperGroup):

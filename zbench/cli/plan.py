@@ -5,22 +5,27 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from zbench.analysis.duration import Prediction, predict
 from zbench.cli import console
+from zbench.cli.conclusion import warn_of_unused
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, SweepFile, common_flags
 from zbench.errors import UsageError
+from zbench.estimate.client import Simulator
+from zbench.estimate.result import Estimate, SimulationOutcome
+from zbench.record.environment import fingerprint, machine_facts
+from zbench.record.store import load_environment, load_records, runs_of
+from zbench.report.text import clock_text, plural
+from zbench.spec.axes import Axis, resolve_axes
+from zbench.spec.expand import Expansion, expand
+from zbench.spec.load import load_sweep
+from zbench.spec.shipped import sweep_file
+from zbench.spec.sweep import SweepSpec
+from zbench.spec.trial import InvalidTrial, TrialSpec
 from zbench.units import format_bytes
-
-if TYPE_CHECKING:
-    from zbench.analysis.duration import Prediction
-    from zbench.estimate.result import SimulationOutcome
-    from zbench.spec.axes import Axis
-    from zbench.spec.expand import Expansion
-    from zbench.spec.sweep import SweepSpec
-    from zbench.spec.trial import InvalidTrial, TrialSpec
 
 _RUNS_READ = 5
 """So many of a sweep's newest runs are read for the prediction of its duration."""
@@ -40,23 +45,16 @@ def command(
 
     Where the sweep ran on this machine before, its newest runs tell how long it will take.
     """
-    from zbench.spec.load import load_sweep
-    from zbench.spec.shipped import sweep_file
-
     sweep = load_sweep(file, overrides)
     print_plan(sweep, output_dir, sweep_file(file).absolute().parent if memory else None)
 
 
-def print_plan(sweep: "SweepSpec", output_dir: Path, simulated_in: Path | None = None) -> None:
+def print_plan(sweep: SweepSpec, output_dir: Path, simulated_in: Path | None = None) -> None:
     """Print what a sweep would run: one document, a table on a terminal, or plain lines.
 
     output_dir: where earlier runs of the sweep are. simulated_in: simulate the memory of each trial, too; the
     folder where relative paths of the sweep begin.
     """
-    from zbench.cli.conclusion import warn_of_unused
-    from zbench.spec.axes import resolve_axes
-    from zbench.spec.expand import expand
-
     axes = resolve_axes(sweep)
     drawn = any(axis.range is not None for axis in axes)
     expansion = None if drawn else expand(sweep)
@@ -74,31 +72,25 @@ def print_plan(sweep: "SweepSpec", output_dir: Path, simulated_in: Path | None =
         console.result(_duration_text(duration, len(expansion.trials)))
 
 
-def _needs(expansion: "Expansion | None", base_dir: Path | None) -> "dict[str, SimulationOutcome]":
+def _needs(expansion: Expansion | None, base_dir: Path | None) -> dict[str, SimulationOutcome]:
     """Return what one rank of each trial needs, by trial id; nothing without `base_dir`."""
     if base_dir is None:
         return {}
     if expansion is None:
         raise UsageError("--memory: a search draws its points; `zbench estimate` takes one configuration")
-    from zbench.estimate.client import Simulator
-
     with Simulator(base_dir) as simulator:
         found = simulator.each(expansion.trials)
         return {trial.trial_id: each for trial, each in zip(expansion.trials, found, strict=True)}
 
 
-def _memory_text(needed: "SimulationOutcome") -> str:
-    from zbench.estimate.result import Estimate
-
+def _memory_text(needed: SimulationOutcome) -> str:
     if not isinstance(needed, Estimate):
         return f"not simulated: {needed.reason}"
     host = f" + {format_bytes(needed.peak_host_bytes)} host" if needed.peak_host_bytes else ""
     return format_bytes(needed.peak_device_bytes) + host
 
 
-def _memory_document(needed: "SimulationOutcome") -> dict[str, Any]:
-    from zbench.estimate.result import Estimate
-
+def _memory_document(needed: SimulationOutcome) -> dict[str, Any]:
     if not isinstance(needed, Estimate):
         return {"not_simulated": needed.reason}
     return {
@@ -109,12 +101,8 @@ def _memory_document(needed: "SimulationOutcome") -> dict[str, Any]:
     }
 
 
-def _duration(sweep: "SweepSpec", expansion: "Expansion", output_dir: Path) -> "Prediction | None":
+def _duration(sweep: SweepSpec, expansion: Expansion, output_dir: Path) -> Prediction | None:
     """Return how long the sweep will take, by its newest runs on this machine that can be read."""
-    from zbench.analysis.duration import predict
-    from zbench.record.environment import fingerprint, machine_facts
-    from zbench.record.store import load_environment, load_records, runs_of
-
     newest = runs_of(sweep.name, output_dir)[-_RUNS_READ:]
     if not newest:
         return None
@@ -126,19 +114,17 @@ def _duration(sweep: "SweepSpec", expansion: "Expansion", output_dir: Path) -> "
     return predict(expansion.trials, earlier)
 
 
-def _duration_text(duration: "Prediction", trials: int) -> str:
-    from zbench.report.text import clock_text
-
+def _duration_text(duration: Prediction, trials: int) -> str:
     known = f"{duration.known} of {trials} configurations were measured here before"
     return f"about {clock_text(duration.seconds)} one after another, without references ({known})"
 
 
 def _document(
-    sweep: "SweepSpec",
-    axes: "list[Axis]",
-    expansion: "Expansion | None",
-    duration: "Prediction | None",
-    needs: "dict[str, SimulationOutcome]",
+    sweep: SweepSpec,
+    axes: list[Axis],
+    expansion: Expansion | None,
+    duration: Prediction | None,
+    needs: dict[str, SimulationOutcome],
 ) -> dict[str, Any]:
     trials = expansion.trials if expansion else []
     invalid = expansion.invalid if expansion else []
@@ -152,17 +138,14 @@ def _document(
             | (_memory_document(needs[trial.trial_id]) if needs else {})
             for trial in trials
         ],
-        "invalid": [
-            {"trial_id": trial.trial_id, "axes": trial.axes, "key": trial.key, "reason": trial.reason}
-            for trial in invalid
-        ],
+        "invalid": [trial.document() for trial in invalid],
         "counts": _counts(expansion) if expansion else None,
         "predicted_seconds": None if duration is None else duration.seconds,
         "exit_code": 0,
     }
 
 
-def _counts(expansion: "Expansion") -> dict[str, int]:
+def _counts(expansion: Expansion) -> dict[str, int]:
     return {
         "trials": len(expansion.trials),
         "invalid": len(expansion.invalid),
@@ -171,7 +154,7 @@ def _counts(expansion: "Expansion") -> dict[str, int]:
     }
 
 
-def _space(axis: "Axis") -> dict[str, Any]:
+def _space(axis: Axis) -> dict[str, Any]:
     """Return an axis as JSON: its values or its range, and where it applies."""
     form: dict[str, Any] = {"values": list(axis.values or ())}
     if axis.range is not None:
@@ -179,14 +162,14 @@ def _space(axis: "Axis") -> dict[str, Any]:
     return form | ({"when": {key: list(values) for key, values in axis.when.items()}} if axis.when else {})
 
 
-def _print_space(sweep: "SweepSpec", axes: "list[Axis]") -> None:
+def _print_space(sweep: SweepSpec, axes: list[Axis]) -> None:
     """Print the axes of a search whose points are not known before it runs."""
     console.result(f"{sweep.name}: {sweep.search.method} draws {sweep.search.trials} points from")
     for axis in axes:
         console.result(f"  {axis.key}: {json.dumps(_space(axis))}")
 
 
-def _print_trials(sweep: "SweepSpec", expansion: "Expansion", needs: "dict[str, SimulationOutcome]") -> None:
+def _print_trials(sweep: SweepSpec, expansion: Expansion, needs: dict[str, SimulationOutcome]) -> None:
     if console.is_terminal(sys.stdout):
         _print_table(expansion, needs)
     else:
@@ -198,7 +181,7 @@ def _print_trials(sweep: "SweepSpec", expansion: "Expansion", needs: "dict[str, 
     console.result(_summary(sweep, expansion))
 
 
-def _print_table(expansion: "Expansion", needs: "dict[str, SimulationOutcome]") -> None:
+def _print_table(expansion: Expansion, needs: dict[str, SimulationOutcome]) -> None:
     from rich.table import Table
 
     every: list[TrialSpec | InvalidTrial] = [*expansion.trials, *expansion.invalid]
@@ -214,9 +197,7 @@ def _print_table(expansion: "Expansion", needs: "dict[str, SimulationOutcome]") 
     console.rich_console().print(table)
 
 
-def _summary(sweep: "SweepSpec", expansion: "Expansion") -> str:
-    from zbench.report.text import plural
-
+def _summary(sweep: SweepSpec, expansion: Expansion) -> str:
     counts = _counts(expansion)
     trials = counts.pop("trials")
     parts = [f"{plural(trials, 'trial')} of {plural(sweep.run.repeats, 'repeat')}"]

@@ -90,3 +90,7 @@ class InvalidTrial:
     reason: str
     trial_id: str
     key: str = ""
+
+    def document(self) -> dict[str, Any]:
+        """Return what a `--json` document says of it."""
+        return {"trial_id": self.trial_id, "axes": self.axes, "key": self.key, "reason": self.reason}
