@@ -93,7 +93,7 @@ class Comparison:
     def exit_code(self) -> ExitCode:
         """Return what the command exits with: correctness first, then failures, regressions, doubt."""
         fail_on = self.settings.fail_on
-        if "correctness" in fail_on and (self.count("incorrect") or self._added_incorrect()):
+        if "correctness" in fail_on and (self.count("incorrect") or any(map(is_incorrect, self.added))):
             return ExitCode.CORRECTNESS
         if "missing" in fail_on and (self.missing or self.count("failed")):
             return ExitCode.TRIALS_FAILED
@@ -104,9 +104,6 @@ class Comparison:
         if any(doubt in fail_on and self.count(doubt) for doubt in _DOUBTS):
             return ExitCode.INCONCLUSIVE
         return ExitCode.PASS
-
-    def _added_incorrect(self) -> bool:
-        return any(is_incorrect(trial) for trial in self.added)
 
 
 def compare_runs(

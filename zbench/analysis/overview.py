@@ -8,7 +8,6 @@ not trusted to show its next change in its times: then a checksum of the files i
 import contextlib
 import hashlib
 import json
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,11 +15,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 import zbench
 from zbench.analysis.ranking import Ranking, rank
 from zbench.errors import ZbenchError
 from zbench.record.record import Record
-from zbench.record.store import ENVIRONMENT, SPEC, TRIALS, load_environment
+from zbench.record.store import ENVIRONMENT, SPEC, TRIALS, load_environment, load_records
 from zbench.record.summary import ConfigSummary, summarize
 from zbench.spec.sweep import ObjectiveSpec
 
@@ -44,6 +45,9 @@ class Overview:
     best_axes: dict[str, Any] | None
     best_tokens_per_s: float | None
     ranking: Ranking
+
+
+_OVERVIEW = TypeAdapter(Overview)
 
 
 def overview_of(
@@ -88,7 +92,8 @@ class KeptOverview:
             document = json.loads(body)
             if document["of"] != [_code(), self._state]:
                 return None
-            overview, content = _read(document["overview"]), document["content"]
+            overview = _OVERVIEW.validate_python(document["overview"])
+            content = document["content"]
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             return None
         if content and content != (self._content or _content(self._run)):
@@ -123,6 +128,19 @@ def ranking_kept(run: Path, records: Sequence[Record], objective: ObjectiveSpec)
     return ranking
 
 
+def overview_at(run: Path) -> Overview:
+    """Return a run's overview: the kept one, or a new one where that is missing or out of date."""
+    kept = KeptOverview(run)
+    overview = kept.load()
+    if overview is None:
+        from zbench.spec.load import recorded_objective  # loads YAML, which a kept overview does not need
+
+        summaries = summarize(load_records(run))
+        ranking = rank(summaries, recorded_objective(run / SPEC))
+        overview = kept.keep(overview_of(load_environment(run), summaries, ranking))
+    return overview
+
+
 def _state(run: Path) -> list[list[int]]:
     """Return inode, size and times of change of each file that counts; nothing if one is missing."""
     try:
@@ -154,26 +172,3 @@ def _code() -> str:
     files = sorted(file for room in ("analysis", "record", "spec") for file in (root / room).glob("*.py*"))
     about = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return hashlib.sha256(repr((zbench.__version__, about)).encode()).hexdigest()
-
-
-def _read(data: dict[str, Any]) -> Overview:
-    """Return the overview of plain data; ValueError or TypeError for data of other types."""
-    leaders = dict(data["ranking"])
-    leaders["indistinguishable"] = tuple(leaders["indistinguishable"])
-    found = Overview(**{**data, "ranking": Ranking(**leaders)})
-    ranking, axes = found.ranking, found.best_axes
-    texts = (found.started, found.machine, ranking.best, ranking.recommended)
-    counts = (found.configurations, found.failed, found.incorrect)
-    numbers = (found.best_tokens_per_s, ranking.equal_within, *ranking.worse_by.values())
-    if not (
-        all(text is None or isinstance(text, str) for text in (*texts, *ranking.indistinguishable))
-        and all(type(count) is int for count in counts)
-        and all(number is None or _is_number(number) for number in numbers)
-        and (axes is None or isinstance(axes, dict))
-    ):
-        raise ValueError("not an overview")
-    return found
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

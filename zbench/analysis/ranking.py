@@ -16,8 +16,7 @@ from typing import Any
 
 from zbench.analysis.defaults import changed_keys
 from zbench.analysis.looks import level_of_looks
-from zbench.record.record import Record
-from zbench.record.summary import ConfigSummary, cost, obstacles
+from zbench.record.summary import ConfigSummary, cost, obstacles, read_metric
 from zbench.spec.metrics import Goal, metric_named
 from zbench.spec.sweep import ObjectiveSpec
 from zbench.units import format_bytes
@@ -123,15 +122,9 @@ def cost_table(summaries: Sequence[ConfigSummary], goal: Goal) -> list[list[floa
     column = {number: i for i, number in enumerate(rounds)}
     table = [[math.nan] * len(rounds) for _ in summaries]
 
-    def read(record: Record) -> float | None:
-        value: object = record
-        for name in metric.path:
-            value = getattr(value, name, None)
-        return value if isinstance(value, int | float) and value > 0 else None
-
     for row, summary in zip(table, summaries, strict=True):
         for record in summary.ok:
-            value = read(record)
-            if value is not None:
+            value = read_metric(metric, record)
+            if isinstance(value, int | float) and value > 0:
                 row[column[record.repeat]] = sign * math.log(value)
     return table

@@ -3,16 +3,22 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
+from pydantic import ValidationError
 
+from zbench.analysis.ranking import rank
 from zbench.cli import completion, console
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, OutputFile, Overrides, common_flags
+from zbench.cli.output import write_new
 from zbench.errors import UsageError
-
-if TYPE_CHECKING:
-    from zbench.spec.trial import TrialSpec
+from zbench.record.store import load_records, resolve_run
+from zbench.record.summary import summarize
+from zbench.spec.expand import expand
+from zbench.spec.load import load_sweep, recorded_objective
+from zbench.spec.targets import TARGETS
+from zbench.spec.trial import TrialSpec
 
 Source = Annotated[
     str,
@@ -53,17 +59,12 @@ def command(
 
     Keys that do not map are named on stderr. What depends on the number of ranks is left to the target.
     """
-    from zbench.cli.output import write_new
-    from zbench.spec.targets import TARGETS
-
     if deepspeed and to != "deepspeed":
         raise UsageError(f"expected --deepspeed or --to {to}, got both; keep --to {to}")
 
     if Path(source).is_file():
         candidates = _sweep_trials(Path(source), overrides)
     else:
-        from zbench.record.store import resolve_run
-
         run = resolve_run(source, output_dir)
         candidates = _run_trials(run)
         trial = _best_of(run) if trial == "best" else trial
@@ -76,20 +77,12 @@ def command(
         write_new(output, exported.text + "\n")
 
 
-def _sweep_trials(source: Path, overrides: list[str]) -> "list[TrialSpec]":
-    from zbench.spec.expand import expand
-    from zbench.spec.load import load_sweep
-
+def _sweep_trials(source: Path, overrides: list[str]) -> list[TrialSpec]:
     return expand(load_sweep(source, overrides, inputs=False)).trials
 
 
-def _run_trials(run: Path) -> "list[TrialSpec]":
+def _run_trials(run: Path) -> list[TrialSpec]:
     """Return each configuration of a run; UsageError for a record whose configuration is incomplete."""
-    from pydantic import ValidationError
-
-    from zbench.record.store import load_records
-    from zbench.spec.trial import TrialSpec
-
     found = {}
     for record in load_records(run):
         if record.outcome == "invalid" or record.trial_id in found:
@@ -108,13 +101,7 @@ def _run_trials(run: Path) -> "list[TrialSpec]":
 
 def _best_of(run: Path) -> str:
     """Return the best of a run or, where several cannot be told apart, the recommended one, and say so."""
-    from zbench.analysis.ranking import rank
-    from zbench.record.store import load_records
-    from zbench.record.summary import summarize
-    from zbench.spec.load import load_sweep
-
-    objective = load_sweep(run / "spec.yaml", environ={}, inputs=False).objective
-    ranking = rank(summarize(load_records(run)), objective)
+    ranking = rank(summarize(load_records(run)), recorded_objective(run / "spec.yaml"))
     if ranking.recommended is None:
         raise UsageError(
             f"{run} has no best trial: none is correct and within the constraints; choose with --trial ID"
@@ -125,7 +112,7 @@ def _best_of(run: Path) -> str:
     return ranking.recommended
 
 
-def _chosen(candidates: "Sequence[TrialSpec]", wanted: str | None) -> "TrialSpec":
+def _chosen(candidates: Sequence[TrialSpec], wanted: str | None) -> TrialSpec:
     """Return the one trial that is meant; UsageError with the choices otherwise."""
     matches = [trial for trial in candidates if trial.trial_id.startswith(wanted or "")]
     if len(matches) == 1:

@@ -1,5 +1,6 @@
 """`zbench list`: the runs below a results directory."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,6 @@ from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags
 from zbench.errors import ZbenchError
 
 if TYPE_CHECKING:
-    from zbench.analysis.overview import Overview
     from zbench.report.grid import Column
 
 _ID_LENGTH = 8
@@ -32,6 +32,8 @@ def command(
 
 def _row(path: Path) -> dict[str, Any]:
     """Return the facts of a run; a run that cannot be read is listed with the reason."""
+    from zbench.analysis.overview import overview_at
+
     row: dict[str, Any] = {
         "run_id": path.name,
         "sweep": path.parent.name,
@@ -39,41 +41,11 @@ def _row(path: Path) -> dict[str, Any]:
         "problem": None,
     }
     try:
-        found = _overview(path)
+        found = overview_at(path)
     except ZbenchError as error:
         return row | {"problem": str(error)}
-    return row | {
-        "started": found.started,
-        "machine": found.machine,
-        "configurations": found.configurations,
-        "failed": found.failed,
-        "incorrect": found.incorrect,
-        "best": found.ranking.best,
-        "indistinguishable": list(found.ranking.indistinguishable),
-        "recommended": found.ranking.recommended,
-        "best_axes": found.best_axes,
-        "best_tokens_per_s": found.best_tokens_per_s,
-    }
-
-
-def _overview(path: Path) -> "Overview":
-    """Return what was kept of a run; read it where that is nothing, or out of date."""
-    from zbench.analysis.overview import KeptOverview
-
-    kept = KeptOverview(path)
-    return kept.load() or kept.keep(_read(path))
-
-
-def _read(path: Path) -> "Overview":
-    from zbench.analysis.overview import overview_of
-    from zbench.analysis.ranking import rank
-    from zbench.record.store import load_environment, load_records
-    from zbench.record.summary import summarize
-    from zbench.spec.load import recorded_objective
-
-    environment, summaries = load_environment(path), summarize(load_records(path))
-    objective = recorded_objective(path / "spec.yaml")
-    return overview_of(environment, summaries, rank(summaries, objective))
+    figures = {key: value for key, value in asdict(found).items() if key != "ranking"}
+    return row | figures | found.ranking.document()
 
 
 def _print(rows: list[dict[str, Any]]) -> None:

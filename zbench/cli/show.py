@@ -12,7 +12,6 @@ from zbench.errors import UsageError
 if TYPE_CHECKING:
     from zbench.analysis.ranking import Ranking
     from zbench.record.summary import ConfigSummary
-    from zbench.spec.sweep import ObjectiveSpec
 
 
 @common_flags()
@@ -36,6 +35,7 @@ def command(
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Show the results of one run as a table, or one of its configurations in full."""
+    from zbench.analysis.overview import overview_at
     from zbench.cli.conclusion import exit_code
     from zbench.record.store import load_records, resolve_run
     from zbench.record.summary import summarize
@@ -46,7 +46,7 @@ def command(
     path = resolve_run(run, output_dir)
     records, objective = load_records(path), recorded_objective(path / "spec.yaml")
     summaries = summarize(records)
-    ranking = _ranking(path, summaries, objective)
+    ranking = overview_at(path).ranking
     if trial == "best":
         trial = ranking.recommended or trial
     chosen = summaries if trial is None else [_named(summaries, trial)]
@@ -61,19 +61,6 @@ def command(
     else:
         for summary in chosen:
             print_configuration(console.rich_console(), summary, path)
-
-
-def _ranking(path: Path, summaries: "list[ConfigSummary]", objective: "ObjectiveSpec") -> "Ranking":
-    """Return the ranking that is kept beside the records; make and keep it where it is not there."""
-    from zbench.analysis.overview import KeptOverview, overview_of
-    from zbench.analysis.ranking import rank
-    from zbench.record.store import load_environment
-
-    kept = KeptOverview(path)
-    overview = kept.load()
-    if overview is None:
-        overview = kept.keep(overview_of(load_environment(path), summaries, rank(summaries, objective)))
-    return overview.ranking
 
 
 def _named(summaries: "list[ConfigSummary]", start: str) -> "ConfigSummary":

@@ -79,9 +79,10 @@ class ConfigSummary:
 
         A mean of rates would be another figure: two repeats of 10 and 100 ms do 18 steps a second, not 55.
         """
-        timed = [record for record in self.ok if _read(metric_named(name), record) is not None]
+        metric = metric_named(name)
+        timed = [record for record in self.ok if read_metric(metric, record) is not None]
         steps = [record.timing.median_step_s for record in timed if record.timing is not None]
-        work = [_read(metric_named(name), record) * step for record, step in zip(timed, steps, strict=True)]
+        work = [read_metric(metric, record) * step for record, step in zip(timed, steps, strict=True)]
         seconds = statistics.median(steps)
         return float(statistics.median(work) / seconds) if seconds else math.nan
 
@@ -92,7 +93,7 @@ class ConfigSummary:
 
     def values(self, name: str) -> list[float]:
         """Return a numeric metric of each repeat that ended well and has it."""
-        found = (_read(metric_named(name), record) for record in self.ok)
+        found = (read_metric(metric_named(name), record) for record in self.ok)
         return [value for value in found if isinstance(value, int | float)]
 
     def spread(self, name: str) -> float | None:
@@ -159,7 +160,7 @@ def _held(config: Mapping[str, Any], key: str) -> Any:
         return None
 
 
-def _read(metric: Metric, record: Record) -> Any:
+def read_metric(metric: Metric, record: Record) -> Any:
     """Return a metric from a record without making JSON of all its samples."""
     value: Any = record
     for name in metric.path:

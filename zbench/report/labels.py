@@ -4,10 +4,40 @@ from collections.abc import Sequence
 
 from zbench.record.summary import ConfigSummary
 from zbench.report.printable import printable
-from zbench.report.text import axes_text, values_text
+from zbench.report.text import (
+    axes_text,
+    bytes_text,
+    outcome_text,
+    rate_text,
+    ratio_text,
+    seconds_text,
+    spread_text,
+    values_text,
+)
 
 _LONGEST_SHORT = 30
 _SHORTEST_ID = 6
+
+
+CONFIGURATION_COLUMNS = (
+    *("configuration", "trial", "tokens/s", "spread", "median step"),
+    *("peak device", "peak host", "verdict", "error ratio"),
+)
+
+
+def configuration_cells(trial: ConfigSummary, name: str) -> list[str]:
+    """Return a configuration as CONFIGURATION_COLUMNS have it; name: the id that it is shown by."""
+    return [
+        label(trial),
+        name,
+        rate_text(trial.number("tokens_per_s")),
+        spread_text(trial.spread("tokens_per_s")),
+        seconds_text(trial.number("median_step_s")),
+        bytes_text(trial.number("peak_device_bytes")),
+        bytes_text(trial.number("peak_host_bytes")),
+        trial.verdict if trial.ok else outcome_text(trial),
+        ratio_text(trial.number("error_ratio")),
+    ]
 
 
 def label(trial: ConfigSummary) -> str:

@@ -11,7 +11,7 @@ from zbench.analysis.trials import RunResults
 from zbench.errors import UsageError
 from zbench.report.html.content import Report
 from zbench.report.table import ranked
-from zbench.spec.load import load_sweep
+from zbench.spec.load import recorded_objective
 from zbench.spec.sweep import ObjectiveSpec, SweepSpec
 
 
@@ -27,7 +27,7 @@ def report_of(results: RunResults, comparison: Comparison | None = None) -> Repo
 
 def _objective(path: Path) -> ObjectiveSpec:
     file = path / "spec.yaml"
-    return load_sweep(file, environ={}, inputs=False).objective if file.is_file() else SweepSpec().objective
+    return recorded_objective(file) if file.is_file() else SweepSpec().objective
 
 
 def importance_in(path: Path) -> dict[str, float]:

@@ -14,16 +14,20 @@ from zbench.report.exports import texts
 from zbench.report.html import content, front, style
 from zbench.report.html.content import Breakdown, Report
 from zbench.report.html.drawing import Picture
-from zbench.report.labels import failure_message, label, short_ids
+from zbench.report.labels import (
+    CONFIGURATION_COLUMNS,
+    configuration_cells,
+    failure_message,
+    label,
+    short_ids,
+)
 from zbench.report.printable import printable
 from zbench.report.text import (
     bytes_text,
     outcome_text,
     plural,
     rate_text,
-    ratio_text,
     seconds_text,
-    spread_text,
 )
 
 if TYPE_CHECKING:
@@ -31,6 +35,7 @@ if TYPE_CHECKING:
 
 _FOLDER = Path(__file__).parent
 _ID_LENGTH = 8
+_PEAK, _VERDICT = (CONFIGURATION_COLUMNS.index(name) for name in ("peak device", "verdict"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,21 +199,14 @@ def _table(report: Report) -> TextTable:
     rows = []
     for summary, name in zip(summaries, short_ids(summaries), strict=True):
         peak = summary.number("peak_device_bytes")
-        over = " > limit" if limit is not None and peak is not None and peak > limit else ""
-        rows.append([
-            label(summary), name,
-            rate_text(summary.number("tokens_per_s")), spread_text(summary.spread("tokens_per_s")),
-            seconds_text(summary.number("median_step_s")), bytes_text(peak) + over,
-            bytes_text(summary.number("peak_host_bytes")),
-            summary.verdict if summary.ok else outcome_text(summary),
-            ratio_text(summary.number("error_ratio")),
-        ])  # fmt: skip
-    columns = ("configuration", "trial", "tokens/s", "spread", "median step", "peak device", "peak host",
-               "verdict", "error ratio")  # fmt: skip
+        cells = configuration_cells(summary, name)
+        if limit is not None and peak is not None and peak > limit:
+            cells[_PEAK] += " > limit"
+        rows.append(cells)
     caption = f"{plural(len(rows), 'configuration')}, the best first; spread is over repeats"
     signs = {"*": "★ ", "≈": "≈ "}
     marks = [signs.get(report.ranking.mark(summary.trial_id), "") for summary in summaries]
-    return TextTable(caption, columns, rows, badge=7, marks=marks)
+    return TextTable(caption, CONFIGURATION_COLUMNS, rows, badge=_VERDICT, marks=marks)
 
 
 def _failures(report: Report) -> list[str]:
