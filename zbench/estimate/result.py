@@ -4,6 +4,8 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from pydantic import TypeAdapter
+
 from zbench.estimate.work import StepWork
 
 
@@ -50,10 +52,7 @@ class Estimate:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
         """Return what `to_json` was made of."""
-        alive = [HeldAllocation(**{**held, "shape": tuple(held["shape"])}) for held in value["alive"]]
-        timeline = [(phase, held) for phase, held in value["timeline"]]
-        work = StepWork.from_json(value["work"])
-        return cls(**{**value, "alive": alive, "timeline": timeline, "work": work})
+        return TypeAdapter(cls).validate_python(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ length) gives up its lower end. So the ends are a factor of 2 apart.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from zbench.errors import UsageError
 from zbench.estimate.result import Estimate
@@ -36,7 +36,7 @@ class StepTime:
 
     def to_json(self) -> dict[str, float]:
         """Return plain values."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return asdict(self)
 
 
 def step_time(estimate: Estimate, trial: TrialSpec, machine: MachineSpec) -> StepTime | str:
@@ -51,7 +51,7 @@ def step_time(estimate: Estimate, trial: TrialSpec, machine: MachineSpec) -> Ste
     compute += (work.streamed_bytes + work.cached_bytes) / machine.memory_bandwidth
     compute = compute / attained + work.operators * (machine.operator_latency or 0.0)
     parts = {"collectives": 0.0, "copies": 0.0, "updates": 0.0}
-    calls, sent = _sent(estimate.traffic, _shards(trial))
+    calls, sent = _sent(estimate.traffic, trial.engine.shard_group_size or trial.run.world_size)
     for name, amount, key in (
         ("collectives", sent, "link_bandwidth"),
         ("copies", work.copied_bytes, "host_link"),
@@ -93,10 +93,6 @@ def _range(compute: float, collectives: float, copies: float, updates: float) ->
 
 def _missing(key: str) -> str:
     return f"the machine's {key} is not known; set machine.{key}"
-
-
-def _shards(trial: TrialSpec) -> int:
-    return trial.engine.shard_group_size or trial.run.world_size
 
 
 def _sent(traffic: dict[str, dict[str, int]], shards: int) -> tuple[int, float]:

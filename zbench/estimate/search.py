@@ -1,5 +1,6 @@
 """The smallest world size and the largest micro-batch that fit, by bisection."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -67,11 +68,8 @@ def smallest(holds: Callable[[int], bool], most: int) -> int | None:
         if above >= most:
             return None
         above = min(2 * above, most)
-    below = above // 2
-    while above - below > 1:
-        middle = (below + above) // 2
-        below, above = (below, middle) if holds(middle) else (middle, above)
-    return above
+    between = range(above // 2 + 1, above)
+    return between.start + bisect_left(between, True, key=holds)
 
 
 def largest(holds: Callable[[int], bool], most: int) -> int | None:

@@ -2,7 +2,6 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Self
 
 CACHED = 1 << 20
 """Bytes. Operators that touch no more work in a processor's caches."""
@@ -32,8 +31,3 @@ class StepWork:
     streamed_bytes: int = 0
     host_bytes: int = 0
     copied_bytes: int = 0
-
-    @classmethod
-    def from_json(cls, value: dict[str, Any]) -> Self:
-        """Return what `dataclasses.asdict` made."""
-        return cls(**{**value, "products": [Product(**each) for each in value["products"]]})

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,8 @@ class HostsExecutor:
 
     def __init__(self, run_dir: Path, base_dir: Path, *, targets: Targets | None = None) -> None:
         chosen = targets or jobs.DEFAULT_TARGETS
-        self._jobs = JobFactory(run_dir.absolute(), base_dir.absolute(), chosen, _as_it_is)
+        values = partial(TrialSpec.model_dump, mode="json")  # a thread count is resolved on its own host
+        self._jobs = JobFactory(run_dir.absolute(), base_dir.absolute(), chosen, values)
         self._local = LocalExecutor(run_dir, base_dir, targets=targets)
 
     def wait_until_ready(self) -> tuple[str, ...]:
@@ -167,8 +169,3 @@ def _cause(
     number, link = next((number, link) for number, link in enumerate(links) if link.code)
     message = f"host {link.name}: torchrun ended with status {link.code}"
     return Failure("crashed", message, f"{log}/host{number}.log")
-
-
-def _as_it_is(trial: TrialSpec) -> dict[str, Any]:
-    """Return the trial's JSON values: its thread count depends on the host and is resolved there."""
-    return trial.model_dump(mode="json")

@@ -35,11 +35,6 @@ class OutOfTimeError(ZbenchError):
     exit_code = ExitCode.TRIALS_FAILED
 
 
-def _nobody(_: Sequence[Record]) -> Collection[str]:
-    """Return no configuration: none needs a repeat beyond those that were asked for."""
-    return ()
-
-
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
     """What to run: the points, and the seed of their order.
@@ -53,7 +48,7 @@ class SweepPlan:
     expansion: Expansion
     seed: int = 0
     imply_oom: bool = True
-    contenders: Callable[[Sequence[Record]], Collection[str]] = _nobody
+    contenders: Callable[[Sequence[Record]], Collection[str]] = lambda _: ()
     max_seconds: float = math.inf
     trace: bool = False
 

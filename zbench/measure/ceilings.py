@@ -6,6 +6,8 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
+from zbench.measure.clock import synchronize
+
 _DENSE = {  # name of a GPU -> dense tensor-core FLOP/s in (bfloat16 or float16, float32 by TF32); data sheets
     "H200": (989e12, 494e12),
     "H100 PCIe": (756e12, 378e12),
@@ -61,7 +63,6 @@ def _least_seconds(work: Callable[[], object], device: torch.device) -> float:
     for _ in range(_PASSES):
         began = time.perf_counter()
         work()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+        synchronize(device)
         seconds.append(time.perf_counter() - began)
     return min(seconds)

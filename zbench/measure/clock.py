@@ -6,11 +6,19 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+import torch
+
 PHASES = ("forward", "backward", "reduce", "optimizer", "gather")
 """forward: the loss. backward: autograd and gradient hooks. optimizer: `step()`. reduce, gather: the time
 that the thread of the step spends launching collectives and waiting for them, wherever it happens; the other
 three are without it, so the five add up to the step. Communication that runs beside compute costs none of it.
 """
+
+
+def synchronize(device: torch.device) -> None:
+    """Return when the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 class PhaseClock:

@@ -72,10 +72,7 @@ def _resolve(name: str, written: list[Any] | AxisSpec, earlier: Sequence[Axis], 
 
 
 def _axis_path(name: str, earlier: Sequence[Axis], place: KeyPath) -> Path:
-    try:
-        path = resolve_key(name)
-    except ValueError as error:
-        raise _problem(place, str(error)) from None
+    path = _path(name, place)
     if any(axis.path == path for axis in earlier):
         raise _problem(place, f"this axis stands twice ({'.'.join(path)}); keep one of them")
     if path[0] == "run" and path[-1] in NOT_IDENTITY:
@@ -118,10 +115,7 @@ def _conditions(
     conditions: dict[str, tuple[Any, ...]] = {}
     for name, wanted in when.items():
         here = (*place, "when", name)
-        try:
-            path = resolve_key(name)
-        except ValueError as error:
-            raise _problem(here, str(error)) from None
+        path = _path(name, here)
         axis = next((axis for axis in earlier if axis.path == path), None)
         if axis is None:
             raise _problem(here, "not an earlier axis; declare that axis above this one")
@@ -173,10 +167,7 @@ def matching(sweep: SweepSpec) -> Iterator[dict[Path, tuple[Any, ...]]]:
 
 
 def _match(name: str, wanted: Any, place: KeyPath) -> tuple[Path, tuple[Any, ...]]:
-    try:
-        path = resolve_key(name)
-    except ValueError as error:
-        raise _problem(place, str(error)) from None
+    path = _path(name, place)
     if isinstance(wanted, list):
         try:
             return path, (canonical_value(path, wanted),)  # a key that holds a list, such as betas
@@ -194,16 +185,22 @@ def included(sweep: SweepSpec) -> list[dict[Path, Any]]:
         for name, value in entry.items():
             place = ("include", index, name)
             try:
-                path = resolve_key(name)
+                path = _path(name, place)
                 point[path] = checked_value(path, value, place)
             except ProblemsError as error:
                 problems += error.problems
-            except ValueError as error:
-                problems.append(Problem(place, str(error)))
         points.append(point)
     if problems:
         raise ProblemsError(problems)
     return points
+
+
+def _path(name: str, place: KeyPath) -> Path:
+    """Return the path that a key names; ProblemsError at `place` where it names none."""
+    try:
+        return resolve_key(name)
+    except ValueError as error:
+        raise _problem(place, str(error)) from None
 
 
 def _problem(place: KeyPath, message: str) -> ProblemsError:

@@ -11,7 +11,7 @@ from typing import Any
 
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
-from zbench.spec.keys import leaves, value_at
+from zbench.spec.keys import assign, leaves, value_at
 from zbench.spec.problems import shown
 from zbench.spec.trial import TrialSpec
 
@@ -100,10 +100,8 @@ def from_deepspeed(config: object) -> Translated:
 
 
 def put(document: dict[str, Any], path: str, value: Any) -> None:
-    *blocks, leaf = path.split(".")
-    for block in blocks:
-        document = document.setdefault(block, {})
-    document[leaf] = value
+    """Set the key of a dotted path."""
+    assign(document, tuple(path.split(".")), value)
 
 
 def _is_nvme(key: str, value: Any) -> bool:

@@ -7,7 +7,7 @@ points that were drawn and found taken leave no trace in the shared study.
 
 import random
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -46,6 +46,10 @@ class Proposer(Protocol):
         """
 
 
+def _first_untaken(points: Iterable[Point], taken: Collection[str]) -> Proposal | None:
+    return next((Proposal(point, {}) for point in points if point_key(point) not in taken), None)
+
+
 class OrderedProposer:
     """Every point once, in a fixed order: the grid, or a random permutation of it."""
 
@@ -54,10 +58,7 @@ class OrderedProposer:
 
     def propose(self, history: History, taken: Collection[str]) -> Proposal | None:
         """Return the first point of the order that is not taken."""
-        for point in self._order:
-            if point_key(point) not in taken:
-                return Proposal(point, {})
-        return None
+        return _first_untaken(self._order, taken)
 
 
 class RandomProposer:
@@ -90,10 +91,8 @@ class ModelProposer:
 
     def propose(self, history: History, taken: Collection[str]) -> Proposal | None:
         """Return the next point of the design, or the sampler's choice among untaken points."""
-        if len(history) < self._startup:
-            for point in self._design:
-                if point_key(point) not in taken:
-                    return Proposal(point, {})
+        if len(history) < self._startup and (first := _first_untaken(self._design, taken)) is not None:
+            return first
         study = self._rebuilt(history, _sampler_seed(self._seed, len(taken)))
         for _ in range(_ATTEMPTS):
             trial = study.ask()

@@ -125,7 +125,7 @@ class Session:
             if self._task.is_worker:
                 return SearchOutcome(Final(None), reason, self._ledger.name)
             elsewhere = gather_elsewhere(self._ledger, self._directory, sweep)
-            history = [entry.observation for entry in self._ledger.entries() if self._is_mine(entry.host)]
+            history = [entry.observation for entry in self._ledger.entries() if entry.host == self._kind]
         final = settle(
             self._directory.records,
             sweep.objective,
@@ -228,9 +228,6 @@ class Session:
     @property
     def _kind(self) -> str:
         return str(self._task.environment.get("fingerprint", "unknown"))
-
-    def _is_mine(self, host: str) -> bool:
-        return host == self._kind
 
     def _front(self) -> list[str]:
         objective, scorer = self._task.sweep.objective, self._scorer

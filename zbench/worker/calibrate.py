@@ -19,7 +19,7 @@ from zbench.engine.assembly.build import Instruments
 from zbench.engine.memory.kinds import DeviceMemory, Memories, PinnedHostMemory
 from zbench.engine.protocols import Tag
 from zbench.engine.transport.choose import choose_collectives
-from zbench.measure.clock import PhaseClock
+from zbench.measure.clock import PhaseClock, synchronize
 from zbench.measure.counts import count_operators
 from zbench.measure.traffic import TrafficMeter
 from zbench.spec.trial import TrialSpec
@@ -109,7 +109,7 @@ def train(job: RankJob) -> None:
             dist.barrier()
             began = time.perf_counter()
             step()
-            _finish(device)
+            synchronize(device)
             took.append(time.perf_counter() - began)
     seconds = _mean(statistics.median(took))
     if job.rank == 0:
@@ -150,17 +150,12 @@ def _seconds(work: Callable[[], object], device: torch.device, passes: int | Non
     seconds: list[float] = []
     until = time.perf_counter() + _SECONDS
     while len(seconds) < (passes or _FEWEST) or (passes is None and time.perf_counter() < until):
-        _finish(device)
+        synchronize(device)
         began = time.perf_counter()
         work()
-        _finish(device)
+        synchronize(device)
         seconds.append(time.perf_counter() - began)
     return statistics.quantiles(seconds, n=4)[0]
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _mean(value: float) -> float:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from zbench.engine.assembly.build import Instruments
 from zbench.engine.protocols import StepInfo, TrainingEngine
-from zbench.measure.clock import PhaseClock
+from zbench.measure.clock import PhaseClock, synchronize
 from zbench.measure.counts import StepCounts
 from zbench.measure.memory import PeakMeter, StepMemory
 from zbench.measure.traffic import TrafficMeter
@@ -205,7 +205,7 @@ class Fence:
 
     def ready(self) -> float:
         """Return the time when all ranks have come here."""
-        self._finish()
+        synchronize(self._device)
         dist.all_reduce(self._token)
         return time.perf_counter()
 
@@ -214,11 +214,7 @@ class Fence:
 
         Each rank stops its own clock before it tells: how late a rank hears of the others is not the step's.
         """
-        self._finish()
+        synchronize(self._device)
         seconds = torch.tensor(time.perf_counter() - begin, dtype=torch.float64)
         dist.all_reduce(seconds, dist.ReduceOp.MAX)
         return float(seconds)
-
-    def _finish(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from zbench.engine.protocols import TrainingEngine
 from zbench.measure.ceilings import matrix_flops, stream_bandwidth
-from zbench.measure.clock import PhaseClock
+from zbench.measure.clock import PhaseClock, synchronize
 from zbench.measure.memory import ACTIVATIONS, PeakMeter
 from zbench.record.record import Timing
 from zbench.worker.job import write_json
@@ -110,7 +110,7 @@ def look_inside(stem: Path, subject: Subject, *, limit: int | None, flops: float
     with timeline.running():
         began = time.perf_counter()
         subject.step()
-        _finish(device)
+        synchronize(device)
         seconds = time.perf_counter() - began
     phases = clock.take()
     _profiled(subject, stem.with_suffix(".trace.json") if is_first else None)
@@ -171,11 +171,6 @@ def _profiled(subject: Subject, path: Path | None) -> None:
     subject.clock.annotate = torch.profiler.record_function
     with torch.profiler.profile(activities=kinds, profile_memory=True) as profile:
         subject.step()
-        _finish(subject.device)
+        synchronize(subject.device)
     subject.clock.annotate = None
     profile.export_chrome_trace(str(path))
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

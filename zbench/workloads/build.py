@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -44,25 +45,21 @@ def build_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: 
 
 def _gpt(spec: WorkloadSpec) -> _Model:
     shape, length = gpt_shape(spec.preset, spec.options), spec.sequence_length
-    factory = partial(
-        GPT,
-        sequence_length=length,
-        activation_checkpointing=spec.activation_checkpointing,
-        **dataclasses.asdict(shape),
-    )
     flops = gpt_flops(shape, sequence_length=length, tokens=spec.micro_batch_size * length)
-    return factory, shape.vocabulary, flops
+    return _factory(GPT, shape, spec), shape.vocabulary, flops
 
 
 def _mlp(spec: WorkloadSpec) -> _Model:
     shape, length = mlp_shape(spec.preset, spec.options), spec.sequence_length
-    factory = partial(
-        MLP,
-        sequence_length=length,
-        activation_checkpointing=spec.activation_checkpointing,
-        **dataclasses.asdict(shape),
-    )
-    return factory, shape.vocabulary, mlp_flops(shape, sequence_length=length, samples=spec.micro_batch_size)
+    flops = mlp_flops(shape, sequence_length=length, samples=spec.micro_batch_size)
+    return _factory(MLP, shape, spec), shape.vocabulary, flops
+
+
+def _factory(kind: type[nn.Module], shape: Any, spec: WorkloadSpec) -> Callable[[], nn.Module]:
+    """Return what makes a model of this shape (a dataclass)."""
+    length, checkpointing = spec.sequence_length, spec.activation_checkpointing
+    given = dataclasses.asdict(shape)
+    return partial(kind, sequence_length=length, activation_checkpointing=checkpointing, **given)
 
 
 _BUILTIN: dict[str, Callable[[WorkloadSpec], _Model]] = {"gpt": _gpt, "mlp": _mlp}
