@@ -11,10 +11,11 @@ from scipy.stats import t
 
 from zbench.analysis.critical import one_sided_dunnett
 from zbench.analysis.looks import constant_level
-from zbench.analysis.ranking import Ranking, rank, recommended_why
+from zbench.analysis.ranking import Ranking, cost_table, rank, recommended_why
 from zbench.analysis.separation import contenders, open_question
 from zbench.record.record import Record
 from zbench.record.summary import summarize
+from zbench.spec.metrics import Goal
 from zbench.spec.sweep import ObjectiveSpec
 
 from .synthetic import record
@@ -99,6 +100,13 @@ def test_exact_figures_need_no_repeats_to_be_told_apart() -> None:
     steps = noisy([0.1] * 3, 3, 0.02, 1)
     assert ranked(sweep(steps, peaks=[3000, 1000, 2000]), least).best == "tn1"
     assert ranked(sweep(steps, peaks=[3000, 1000, 1000]), least).indistinguishable == ("tn1", "tn2")
+
+
+def test_a_figure_of_zero_has_no_logarithm_and_is_missing() -> None:
+    summaries = summarize(sweep([[0.1, 0.1], [0.1, 0.1]], peaks=[0, 1000]))
+    nothing, some = cost_table(summaries, Goal("peak_device_bytes", "minimize"))
+    assert all(map(math.isnan, nothing))
+    assert some == pytest.approx([math.log(1000)] * 2)
 
 
 def test_a_configuration_outside_a_constraint_takes_no_part() -> None:

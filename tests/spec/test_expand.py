@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from zbench.errors import SpecError
 from zbench.spec.axes import Axis, resolve_axes
 from zbench.spec.engine import EngineSpec, ParamGroupSpec
-from zbench.spec.expand import MAX_POINTS, expand
+from zbench.spec.expand import MAX_POINTS, checked_axes, expand
 from zbench.spec.points import Points
+from zbench.spec.problems import ProblemsError
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec
 from zbench.spec.workload import WorkloadSpec
@@ -188,6 +189,17 @@ def test_a_product_beyond_the_limit_is_refused_before_it_is_built() -> None:
     with pytest.raises(SpecError, match="1,000,000,000 points"):
         expand(SweepSpec(axes={"lr": many, "eps": many, "weight_decay": many}))
     assert MAX_POINTS >= 10_000
+
+
+def test_a_product_of_just_the_limit_is_allowed() -> None:
+    def sweep(rates: int) -> SweepSpec:
+        return SweepSpec(
+            axes={"lr": [i / 1e6 for i in range(1, rates + 1)], "eps": [i / 1e6 for i in range(1, 101)]}
+        )
+
+    assert len(checked_axes(sweep(MAX_POINTS // 100))) == 2
+    with pytest.raises(ProblemsError, match="points, more than"):
+        checked_axes(sweep(MAX_POINTS // 100 + 1))
 
 
 def test_what_shapes_no_result_shapes_no_identity() -> None:

@@ -65,6 +65,18 @@ def test_models_presets_and_options_are_checked_without_torch(
     assert refusal(f"workload: {workload}\n").startswith(f"sweep.yaml:1: {message}")
 
 
+def test_a_loss_and_data_of_ones_own_need_a_model_of_ones_own_and_a_callables_form(
+    refusal: Refusal, tmp_path: Path
+) -> None:
+    own = "{model: 'models:build', loss: 'models:loss', data: {dataset: 'models:data'}}"
+    (tmp_path / "sweep.yaml").write_text(f"workload: {own}\n")
+    assert load_sweep(tmp_path / "sweep.yaml", (), {}).workload.loss == "models:loss"
+    message = refusal("workload: {model: 'models:build', loss: 'no form'}\n")
+    assert message.startswith("sweep.yaml:1: workload.loss: expected module:callable, such as training:loss")
+    message = refusal("workload: {loss: 'models:loss'}\n")
+    assert message.startswith("sweep.yaml:1: workload.loss: loss is for a model of your own")
+
+
 def test_a_file_that_is_only_looked_at_needs_no_inputs(tmp_path: Path) -> None:
     (tmp_path / "sweep.yaml").write_text("workload: {data: {text: none.txt}}\n")
     sweep = load_sweep(tmp_path / "sweep.yaml", (), {}, inputs=False)

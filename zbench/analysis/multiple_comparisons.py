@@ -78,10 +78,9 @@ class Comparisons:
         self._left = np.nan_to_num(table - fit.rounds - fit.effects[:, None])
         self._order: Indices = np.argsort(fit.effects, kind="stable")
         self._pooled = _pooled_critical(fit, len(table), alpha)
-        counts = np.arange(self._rounds + 1)
-        per_root = np.sqrt(np.maximum(counts * (counts - 1), 1))  # from a sum of squares to a standard error
-        self._student: Floats = -stdtrit(np.maximum(counts - 1, 1), alpha) / per_root
-        self._student[:2] = 0.0  # one round has no spread of its own: the pooled one decides
+        counts = np.arange(2, self._rounds + 1)  # one round has no spread of its own: the pooled one decides
+        per_root = np.sqrt(counts * (counts - 1))  # from a sum of squares to a standard error
+        self._student: Floats = np.concatenate([[0.0, 0.0], -stdtrit(counts - 1, alpha) / per_root])
         self.compared = 0
         self.leaders = self._undefeated()
 

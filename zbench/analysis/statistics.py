@@ -207,5 +207,9 @@ def can_reach(estimate: RatioEstimate, alpha: float) -> bool:
     """Say whether the exact test can reach `alpha` at all with so many processes."""
     if estimate.paired:
         return estimate.n_base >= minimal_pairs(alpha)
-    total = estimate.n_base + estimate.n_head
-    return min(estimate.n_base, estimate.n_head) >= 2 and 1 / math.comb(total, estimate.n_base) <= alpha
+    return ranks_can_reach(estimate.n_base, estimate.n_head, alpha)
+
+
+def ranks_can_reach(n_base: int, n_head: int, alpha: float) -> bool:
+    """Say whether the rank test of so many processes a side can reach `alpha`."""
+    return min(n_base, n_head) >= 2 and 1 / math.comb(n_base + n_head, n_base) <= alpha

@@ -41,10 +41,9 @@ class Document:
 
     def line_of(self, path: KeyPath) -> int | None:
         """Return the line of a path, or of the nearest thing around it that has one."""
-        for length in range(len(path), -1, -1):
-            if path[:length] in self.lines:
-                return self.lines[path[:length]]
-        return None
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path)
 
 
 def read_document(path: Path) -> Document:

@@ -19,7 +19,7 @@ from zbench.spec.sweep import SweepSpec
 
 PREFIX = "ZBENCH_"
 _TOP = tuple(SweepSpec.model_fields)
-_OPEN = {"axes", "exclude", "include"}
+_OPEN = {"exclude", "include"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,11 @@ def _path(key: str) -> Path:
 def _top_path(parts: Path) -> Path:
     """Return the path of a key outside workload, run and engine; an axis's name may itself hold dots."""
     head = parts[0]
-    if head == "axes" and len(parts) > 1:
+    if len(parts) == 1:
+        return parts
+    if head == "axes":
         return (head, ".".join(parts[1:]))
-    if head in _OPEN or len(parts) == 1:
+    if head in _OPEN:
         return parts
     model = nested_model(SweepSpec.model_fields[head].annotation)
     if model is None:
