@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 WORKERS ?= 4 # processes that share the test files; two more than cores, because half of the tests wait at times
 NATIVE_SOURCES := $(shell find csrc -type f)
 
+unexport PYTHONDONTWRITEBYTECODE # the suite starts some 300 Python processes: compile each module once
+
 .PHONY: demo test lint format way soak docs sanitize neon bench clean
 
 demo: $(VENV)/.installed

@@ -6,14 +6,21 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+import zbench.measure.shim  # noqa: F401 - before torch, so that ranks can count allocated bytes
+from tests.engine.ranks import begin_nursery
+
 settings.register_profile("suite", deadline=None)  # a busy machine is no fault of the code
 settings.load_profile("suite")
 gc.disable()  # until all is imported
 
 
-def pytest_collection_finish() -> None:
-    """Let collections of garbage skip what was imported: with torch, each would take 0.2 s."""
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Let collections of garbage skip what was imported: with torch, each would take 0.2 s. Fork the process
+    that ranks come from, as long as nothing has been computed.
+    """
     gc.freeze()
+    if session.items and not session.config.option.collectonly:
+        begin_nursery()
     gc.enable()
 
 

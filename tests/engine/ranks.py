@@ -2,30 +2,17 @@
 
 import gc
 import importlib
-import multiprocessing as mp
 import os
+import signal
 import sys
-import tempfile
 import traceback
+from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-_PRELOAD = [
-    "zbench.measure.shim",  # before torch, so that cases can count allocated bytes
-    *(
-        "torch",
-        "torch.distributed",
-        "torch._dynamo",
-        "torch._inductor.compile_fx",
-        "zbench.engine",
-        "zbench.engine.compiled.compile",
-    ),
-]
-"""Imported once, by the process that all ranks are forked from."""
+from tests.engine.nursery import Nursery
 
 
 class RankError(AssertionError):
@@ -36,36 +23,25 @@ class RankPool:
     """`size` processes with a gloo group for every smaller world; `run` calls a function on the first few."""
 
     def __init__(
-        self, size: int, timeout: float = 120.0, *, fork_here: bool = False, grace: float | None = None
+        self, size: int, timeout: float = 120.0, *, nursery: Nursery | None = None, grace: float | None = None
     ) -> None:
-        """fork_here: fork ranks from this process, which must not have computed anything. grace: how many
-        seconds the other ranks have left to answer when one has failed [timeout].
+        """nursery: what ranks are forked from [`NURSERY`]. grace: how many seconds the other ranks have left
+        to answer when one has failed [timeout].
         """
-        self.size, self.timeout, self._fork_here = size, timeout, fork_here
+        self.size, self.timeout, self._nursery = size, timeout, nursery
         self._grace = timeout if grace is None else grace
-        self._processes: list[BaseProcess] = []
+        self._pids: list[int] = []
         self._pipes: list[Connection] = []
 
     def _start(self) -> None:
-        context = mp.get_context("fork" if self._fork_here else "forkserver")
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a process that forks may not have more
-        if not self._fork_here:
-            context.set_forkserver_preload(_PRELOAD)
-        self._folder = tempfile.TemporaryDirectory()
-        store = Path(self._folder.name) / "store"
-        for rank in range(self.size):
-            here, there = context.Pipe()
-            process = context.Process(  # type: ignore[attr-defined]
-                target=_serve, args=(there, rank, self.size, str(store)), daemon=True
-            )
-            process.start()
-            there.close()
-            self._processes.append(process)
-            self._pipes.append(here)
+        nursery = self._nursery or NURSERY[0]
+        for pid, pipe in nursery.fork(self.size):
+            self._pids.append(pid)
+            self._pipes.append(pipe)
 
     def begin(self, world_size: int, function: str, *args: Any, **kwargs: Any) -> None:
         """Have each rank of a world call `module:function`(group, *args, **kwargs)."""
-        if not self._processes:
+        if not self._pids:
             self._start()
         for pipe in self._pipes[:world_size]:
             pipe.send((world_size, function, args, kwargs))
@@ -99,13 +75,28 @@ class RankPool:
 
     def close(self) -> None:
         """End every process."""
-        for process in self._processes:
-            process.kill()
-            process.join()
-        self._processes, self._pipes = [], []
+        for pid in self._pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pipe in self._pipes:
+            with suppress(EOFError, OSError):
+                while True:
+                    pipe.recv()
+            pipe.close()
+        self._pids, self._pipes = [], []
 
 
-def _serve(pipe: Connection, rank: int, size: int, store: str) -> None:
+NURSERY: list[Nursery] = []
+"""The test session's, once its tests have been collected (`begin_nursery`)."""
+
+
+def begin_nursery() -> None:
+    """Fork what this process's pools fork their ranks from; nothing may have been computed."""
+    NURSERY[:] = [Nursery(serve)]
+
+
+def serve(pipe: Connection, rank: int, size: int, store: str) -> None:
+    """Be a rank: obey the pool until it is gone."""
     import torch
     import torch.distributed as dist
 
