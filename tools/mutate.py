@@ -144,7 +144,7 @@ def sources(room: str) -> list[Path]:
 def equivalent() -> set[str]:
     """Return the keys of faults that are known to change no behaviour."""
     lines = EQUIVALENT.read_text().splitlines() if EQUIVALENT.exists() else []
-    return {line.split("  #")[0].strip() for line in lines if line and not line.startswith("#")}
+    return {line.rpartition("  # ")[0] for line in lines if line and not line.startswith("#")}
 
 
 @dataclass

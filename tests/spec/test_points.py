@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from zbench.spec.expand import expand
 from zbench.spec.points import Points
-from zbench.spec.sweep import SweepSpec
+from zbench.spec.sweep import AxisSpec, SweepSpec
 from zbench.spec.trial import TrialSpec, config_id
 
 from .plain_expansion import expand_plainly, trial_plainly
@@ -169,3 +170,21 @@ def test_trials_share_equal_blocks() -> None:
 def _config(trial: Any) -> dict[str, Any]:
     config: dict[str, Any] = trial.config() if isinstance(trial, TrialSpec) else trial.config
     return config
+
+
+@pytest.mark.parametrize(
+    "axis",
+    [
+        {},
+        {"low": 1},
+        {"high": 2},
+        {"low": 1, "values": [1]},
+        {"high": 2, "values": [1]},
+        {"low": 1, "high": 2, "values": [1]},
+    ],
+)
+def test_an_axis_is_a_list_or_a_whole_range(axis: dict[str, object]) -> None:
+    assert AxisSpec.model_validate({"values": [1]}).values == [1]
+    assert AxisSpec.model_validate({"low": 1, "high": 2}).low == 1
+    with pytest.raises(ValidationError, match="expected either `values"):
+        AxisSpec.model_validate(axis)

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from zbench.errors import UsageError
 from zbench.spec.presets import GPT_PRESETS, gpt_shape
 from zbench.spec.shapes import SHAPES
 
@@ -13,6 +14,13 @@ def test_every_preset_can_be_built_and_is_larger_than_the_one_before() -> None:
     sizes = [shape.layers * shape.width**2 for shape in shapes]
     assert sizes == sorted(set(sizes))
     assert {shape.width // shape.heads for shape in shapes} == {32, 64}
+
+
+@pytest.mark.parametrize("value", [0, -1, True, 1.0, "3"])
+def test_a_size_is_a_whole_number_of_at_least_1(value: object) -> None:
+    assert gpt_shape("nano", {"layers": 1}).layers == 1
+    with pytest.raises(UsageError, match="'layers': expected a whole number of at least 1"):
+        gpt_shape("nano", {"layers": value})
 
 
 def parameters(shape: dict[str, Any]) -> int:

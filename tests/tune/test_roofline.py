@@ -30,6 +30,18 @@ def test_the_fastest_come_first_and_the_unknown_last() -> None:
     assert sorted(map(str, ordered)) == sorted(map(str, points))
 
 
+def test_work_counts_as_well_as_time() -> None:
+    """Four times the work in two and a half times the time is faster."""
+
+    def ask(trial: TrialSpec) -> Estimate:
+        streamed = 10**9 * (1 + trial.workload.micro_batch_size)
+        return Estimate(0, 0, 0, {}, {}, "", [], {}, None, 0.0, StepWork(streamed_bytes=streamed))
+
+    space = Space(small_sweep(machine=RATES, axes={"micro_batch_size": [1, 4, 2]}))
+    ordered = fastest_first(space.points() or [], space, ask)
+    assert [point["micro_batch_size"] for point in ordered] == [4, 2, 1]
+
+
 def test_without_rates_or_where_time_is_no_goal_nothing_is_simulated() -> None:
     def never(trial: TrialSpec) -> Any:
         raise AssertionError

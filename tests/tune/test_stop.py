@@ -66,6 +66,13 @@ def test_a_search_that_gains_no_more_has_flattened() -> None:
     assert stopper.flattened(seen(1.0, 2.0, 2.0, 2.01, 2.1)) is None
 
 
+def test_patience_is_what_so_many_trials_after_the_last_gain_use_up() -> None:
+    stopper = Stopper(Budget(), ONE, 3, 0.01)
+    assert stopper.flattened([]) is None
+    assert stopper.flattened(seen(1.0, 1.0, 1.0)) is None
+    assert stopper.flattened(seen(1.0, 1.0, 1.0, 1.0)) is not None
+
+
 def test_failures_count_as_trials_without_gain_but_not_before_anything_worked() -> None:
     stopper = Stopper(Budget(), ONE, 2, 0.01)
     assert stopper.flattened(seen(None, None, None, None)) is None
@@ -80,6 +87,7 @@ def test_with_several_objectives_a_wider_front_is_a_gain() -> None:
     stopper = Stopper(Budget(), TWO, 2, 0.01)
     assert stopper.flattened(seen((1.0, 5.0), (2.0, 6.0), (1.5, 5.5))) is None
     assert stopper.flattened(seen((1.0, 5.0), (2.0, 6.0), (0.5, 6.0), (1.0, 7.0))) is not None
+    assert stopper.flattened(seen((1.0, 5.0), (2.0, 6.0), (1.0, 5.0), (2.0, 6.0))) is not None, "seen before"
 
 
 def test_a_grid_runs_to_its_end_and_a_search_has_patience() -> None:

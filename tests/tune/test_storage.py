@@ -10,6 +10,7 @@ from zbench.errors import ExitCode, UsageError
 from zbench.tune.storage import (
     StudyStorageError,
     journal_storage,
+    redacted,
     redacted_arguments,
     relational_storage,
     shown,
@@ -99,6 +100,11 @@ def test_what_is_shown_of_a_url() -> None:
         shown(f"postgresql://me:{SECRET}@host:5433/db?sslmode=require") == "postgresql://me:***@host:5433/db"
     )
     assert shown(f"{SECRET} no url") == "this text"
+
+
+def test_of_two_passwords_of_which_one_begins_the_other_nothing_is_left() -> None:
+    url = f"postgresql://me:{SECRET}@host/db?sslpassword={SECRET}and-more"
+    assert redacted(f"{SECRET}and-more was refused, as was {SECRET}", url) == "*** was refused, as was ***"
 
 
 def test_a_command_line_is_kept_without_passwords() -> None:

@@ -18,6 +18,7 @@ from zbench.spec.problems import KeyPath, key_text
 
 MAX_BYTES = 4 << 20
 MAX_NODES = 200_000
+MAX_DEPTH = 50
 _CORE = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "map", "seq")}
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
 _TOML_HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?")
@@ -118,7 +119,7 @@ class _YamlReader:
         """Return the data of a node; SpecError for tags, repeated keys and endless anchors."""
         self._count += 1
         self.lines.setdefault(path, node.start_mark.line + 1)
-        if self._count > MAX_NODES or len(path) > 50:
+        if self._count > MAX_NODES or len(path) > MAX_DEPTH:
             self._fail(node, path[:2], "too large once its anchors are filled in; write it out, smaller")
         if str(node.tag) == _TIMESTAMP:
             return node.value

@@ -74,7 +74,7 @@ class Stopper:
     def flattened(self, history: Sequence[Observation]) -> str | None:
         """Return why more trials would not pay, or None: the last `patience` ones brought no gain."""
         scores = [observation.score for observation in history if observation.score is not None]
-        if self.patience is None or len(scores) <= self.patience or not any(s.feasible for s in scores):
+        if self.patience is None or not any(score.feasible for score in scores):
             return None
         since = len(scores) - 1 - self._last_gain(scores)
         if since < self.patience:
