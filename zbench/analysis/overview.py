@@ -22,7 +22,7 @@ from zbench.analysis.ranking import Ranking, rank
 from zbench.errors import ZbenchError
 from zbench.record.record import Record
 from zbench.record.store import ENVIRONMENT, SPEC, TRIALS, load_environment, load_records
-from zbench.record.summary import ConfigSummary, summarize
+from zbench.record.summary import ConfigSummary, has_failed, summarize
 from zbench.spec.sweep import ObjectiveSpec
 
 KEPT = ".overview.json"
@@ -60,17 +60,12 @@ def overview_of(
         str(started) if started is not None else None,
         str(machine) if machine is not None else None,
         len(summaries),
-        sum(_has_failed(summary) for summary in summaries),
+        sum(map(has_failed, summaries)),
         sum(summary.verdict in ("drifted", "wrong") for summary in summaries),
         chosen.axes if chosen else None,
         chosen.number("tokens_per_s") if chosen else None,
         ranking,
     )
-
-
-def _has_failed(summary: ConfigSummary) -> bool:
-    pruned = summary.error is not None and summary.error.kind == "pruned"
-    return summary.outcome in ("oom", "timeout", "crashed") and not pruned
 
 
 class KeptOverview:

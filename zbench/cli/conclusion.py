@@ -2,19 +2,22 @@
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from zbench.cli import console
 from zbench.errors import ExitCode, ZbenchError
+from zbench.launch.events import OnEvent
 from zbench.record import environment, lines
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory
-from zbench.record.summary import summarize
+from zbench.record.summary import has_failed, summarize
+from zbench.report.live import view
 from zbench.report.text import plural
-from zbench.report.trackers.follow import tracker_factory
+from zbench.report.trackers.follow import following, tracker_factory
 from zbench.spec.dump import sweep_document
 from zbench.spec.expand import Expansion
 from zbench.spec.sweep import SweepSpec
@@ -115,6 +118,17 @@ def open_directory(request: Request, about: dict[str, Any]) -> RunDirectory:
     )
 
 
+@contextmanager
+def shown_and_tracked(request: Request, directory: RunDirectory) -> Iterator[OnEvent]:
+    """Yield what shows each event to the user and logs finished repeats to the request's trackers."""
+    sweep, stderr = request.sweep, console.rich_console(stderr=True)
+    with (
+        view(stderr, sweep.objective, quiet=console.state.quiet) as show,
+        following(request.trackers, directory.path, sweep.name, show) as tell,
+    ):
+        yield tell
+
+
 def failure_code(failure: Interruption) -> ExitCode:
     """Return the exit code of what cut a run short."""
     return failure.exit_code if isinstance(failure, ZbenchError) else ExitCode.INTERRUPTED
@@ -132,16 +146,11 @@ def exit_code(records: Sequence[Record]) -> ExitCode:
     """
     if is_incorrect(records):
         return ExitCode.CORRECTNESS
-    if any(_failed(record) for record in records):
+    if any(map(has_failed, records)):
         return ExitCode.TRIALS_FAILED
     if any(summary.is_unjudged for summary in summarize(records)):
         return ExitCode.INCONCLUSIVE
     return ExitCode.PASS
-
-
-def _failed(record: Record) -> bool:
-    pruned = record.error is not None and record.error.kind == "pruned"
-    return record.outcome in ("oom", "timeout", "crashed") and not pruned
 
 
 def warn_of_unused(sweep: SweepSpec, expansion: Expansion) -> None:

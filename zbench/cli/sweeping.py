@@ -20,6 +20,7 @@ from zbench.cli.conclusion import (
     failure_code,
     is_incorrect,
     open_directory,
+    shown_and_tracked,
     warn_of_unused,
 )
 from zbench.errors import ExitCode, UsageError, ZbenchError
@@ -31,9 +32,7 @@ from zbench.launch.sweep import OutOfTimeError, SweepPlan, SweepRun
 from zbench.record.store import load_environment, resolve_run
 from zbench.record.summary import summarize
 from zbench.report.detail import print_configuration
-from zbench.report.live import view
 from zbench.report.table import print_results
-from zbench.report.trackers.follow import following
 from zbench.spec.dump import sweep_document
 from zbench.spec.expand import expand
 from zbench.spec.inputs import check_inputs
@@ -119,11 +118,7 @@ def perform(
         def executor() -> Executor:
             return make_executor(directory.path, request.base_dir, slurm, targets=targets)
 
-        objective, stderr = request.sweep.objective, console.rich_console(stderr=True)
-        with (
-            view(stderr, objective, quiet=console.state.quiet) as show,
-            following(request.trackers, directory.path, sweep.name, show) as tell,
-        ):
+        with shown_and_tracked(request, directory) as tell:
             try:
                 SweepRun(plan, directory, executor, on_event=tell).run()
             except (ZbenchError, KeyboardInterrupt) as error:
@@ -131,7 +126,7 @@ def perform(
         if failure is not None and request.run is None and directory.discard_if_empty():
             raise failure
         records = directory.records()
-        ranking = ranking_kept(directory.path, records, objective)
+        ranking = ranking_kept(directory.path, records, sweep.objective)
     if failure is None or (isinstance(failure, OutOfTimeError) and is_incorrect(records)):
         code = exit_code(records)
     else:

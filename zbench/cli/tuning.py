@@ -17,6 +17,7 @@ from zbench.cli.conclusion import (
     failure_code,
     is_incorrect,
     open_directory,
+    shown_and_tracked,
 )
 from zbench.errors import ExitCode, UsageError, ZbenchError
 from zbench.launch.executors import make_executor, require_room
@@ -24,11 +25,9 @@ from zbench.launch.jobs import targets_for
 from zbench.launch.trial import TrialRunner
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory, storage_errors
-from zbench.report.live import view
 from zbench.report.search import print_search
 from zbench.report.table import print_results
 from zbench.report.text import plural
-from zbench.report.trackers.follow import following
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
 
@@ -54,7 +53,7 @@ def perform_search(
         _try_storage(storage)
     directory = open_directory(request, about)
     task = SearchTask(request.sweep, request.base_dir, about, storage, study)
-    found, failure = _run(task, directory, slurm, fresh=request.run is None, trackers=request.trackers)
+    found, failure = _run(task, request, directory, slurm)
     records = directory.records()
     code = _code(found, failure, records)
     document = None if found is None else search_document(found, request.sweep.objective, records)
@@ -83,7 +82,7 @@ def work(
     about = _facts(request)
     directory = open_directory(request, about)
     task = SearchTask(request.sweep, base_dir, about, storage, study, is_worker=True)
-    found, failure = _run(task, directory, slurm, fresh=True)
+    found, failure = _run(task, request, directory, slurm)
     records = directory.records()
     ranking_kept(directory.path, records, request.sweep.objective)
     code = failure_code(failure) if failure is not None else ExitCode.PASS
@@ -99,32 +98,26 @@ def work(
 
 
 def _run(
-    task: "SearchTask",
-    directory: RunDirectory,
-    slurm: "SlurmOptions | None",
-    *,
-    fresh: bool,
-    trackers: Sequence[str] = (),
+    task: "SearchTask", request: Request, directory: RunDirectory, slurm: "SlurmOptions | None"
 ) -> tuple["SearchOutcome | None", Interruption | None]:
     """Return what was found, or what cut it short; a fresh directory without a record does not stay."""
     from zbench.tune.session import Session
 
-    sweep, objective, quiet = task.sweep, task.sweep.objective, console.state.quiet
+    sweep = task.sweep
     base = TrialSpec(workload=sweep.workload, run=sweep.run, engine=sweep.engine, verify=sweep.verify)
     targets = targets_for([base], {*sweep.axes, *(key for point in sweep.include for key in point)})
     try:
         with (
             directory,
             storage_errors(),
-            view(console.rich_console(stderr=True), objective, quiet=quiet) as show,
-            following(trackers, directory.path, sweep.name, show) as tell,
+            shown_and_tracked(request, directory) as tell,
             TrialRunner(
                 make_executor(directory.path, task.base_dir, slurm, targets=targets), directory.path
             ) as runner,
         ):
             return Session(task, directory, runner, tell).run(), None
     except (ZbenchError, KeyboardInterrupt) as error:
-        if fresh and directory.discard_if_empty():
+        if request.run is None and directory.discard_if_empty():
             raise error from None
         return None, error
 

@@ -20,7 +20,7 @@ _DENSE = {  # name of a GPU -> dense tensor-core FLOP/s in (bfloat16 or float16,
     "T4": (65e12, 8.1e12),
 }
 _SIDE = {"cpu": 768, "cuda": 8192}
-_ELEMENTS = 1 << 23
+_ELEMENTS = 1 << 25  # 128 MiB of float32: far more than any cache
 _PASSES = 4
 
 

@@ -65,6 +65,8 @@ class RunDirectory:
         run_id: str | None = None,
     ) -> Self:
         """Make `<output_dir>/<sweep>/<run id>/`; UsageError and nothing left if it cannot be written."""
+        from zbench.spec.dump import dump_yaml  # loads YAML, which reading a run does not need
+
         made: list[Path] = []
         path = output_dir / _file_name(sweep) / (run_id or new_run_id())
         try:
@@ -73,7 +75,7 @@ class RunDirectory:
                 directory.mkdir(exist_ok=directory != path)  # another sweep may make a parent meanwhile
                 if is_new:
                     made.append(directory)
-            _write_durably(path / SPEC, _as_yaml({"schema_version": SCHEMA_VERSION} | spec))
+            _write_durably(path / SPEC, dump_yaml({"schema_version": SCHEMA_VERSION} | spec))
             text = json.dumps({"schema_version": SCHEMA_VERSION} | environment, indent=2) + "\n"
             _write_durably(path / ENVIRONMENT, text)
             _write_durably(path / TRIALS, "")
@@ -278,16 +280,3 @@ def _storage(path: Path) -> Iterator[None]:
 
 def _file_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "sweep"
-
-
-def _as_yaml(value: dict[str, Any]) -> str:
-    import io
-
-    from ruamel.yaml import YAML
-
-    yaml = YAML(typ="safe", pure=True)
-    yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    text = io.StringIO()
-    yaml.dump(value, text)
-    return text.getvalue()

@@ -114,6 +114,12 @@ def summarize(records: Iterable[Record]) -> list[ConfigSummary]:
     ]
 
 
+def has_failed(one: Record | ConfigSummary) -> bool:
+    """Whether a trial failed; one that a search ended, because it was slow, did not."""
+    pruned = one.error is not None and one.error.kind == "pruned"
+    return one.outcome in ("oom", "timeout", "crashed") and not pruned
+
+
 def obstacles(summary: ConfigSummary, objective: ObjectiveSpec) -> list[str]:
     """Return why a configuration cannot be the best; empty if it is feasible and correct."""
     if summary.outcome != "ok":

@@ -20,7 +20,7 @@ from zbench.launch.events import (
     TrialStarted,
 )
 from zbench.record.record import Record
-from zbench.record.summary import ConfigSummary, best, point, summarize
+from zbench.record.summary import ConfigSummary, best, has_failed, point, summarize
 from zbench.report.printable import printable
 from zbench.report.screen import Screen
 from zbench.report.text import (
@@ -36,7 +36,6 @@ from zbench.report.text import (
 )
 from zbench.spec.sweep import ObjectiveSpec
 
-FAILED = ("oom", "timeout", "crashed")
 _ROOM_FOR_KEYS = 110
 _WIDEST_BAR = 24
 
@@ -57,12 +56,12 @@ class Progressed:
         if isinstance(event, SweepStarted):
             self._add(event.finished)
             self.left = event.repeats
-            self.failed = sum(outcome_text(record) in FAILED for record in event.finished)
+            self.failed = sum(map(has_failed, event.finished))
         elif isinstance(event, TrialFinished):
             self._add([event.record])
             self._seconds.append(event.seconds)
             self.done, self.left = self.done + 1, event.left
-            self.failed += outcome_text(event.record) in FAILED
+            self.failed += has_failed(event.record)
 
     @property
     def seconds_left(self) -> float | None:
@@ -106,8 +105,21 @@ def record_line(record: Record, axes: Sequence[str] = ()) -> Text:
     return text.append(f"  {record.correctness.verdict}", VERDICT_STYLE[record.correctness.verdict])
 
 
-class PlainView:
-    """One line a finished repeat, for logs and pipes."""
+class QuietView:
+    """Says nothing, and needs no end."""
+
+    def __call__(self, event: Event) -> None:
+        """Ignore the event."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+class PlainView(QuietView):
+    """One line per finished repeat, for logs and pipes."""
 
     def __init__(self, console: Screen, objective: ObjectiveSpec) -> None:
         self._console = console
@@ -129,12 +141,6 @@ class PlainView:
 
     def _say(self, line: Text | str) -> None:
         self._console.print(line, soft_wrap=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
 
 class LiveView:
@@ -198,20 +204,7 @@ class LiveView:
         return Group(head, *lines)
 
 
-class QuietView:
-    """Says nothing."""
-
-    def __call__(self, event: Event) -> None:
-        """Ignore the event."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
-def view(console: Screen, objective: ObjectiveSpec, *, quiet: bool) -> "LiveView | PlainView | QuietView":
+def view(console: Screen, objective: ObjectiveSpec, *, quiet: bool) -> LiveView | QuietView:
     """Return what suits the stream: nothing with -q, a live view on a terminal, plain lines otherwise."""
     if quiet:
         return QuietView()

@@ -2,8 +2,6 @@
 
 import importlib
 import os
-import statistics
-import time
 from datetime import timedelta
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from zbench.measure.ceilings import stream_bandwidth
 from zbench.measure.instructions import instruction_problem
 from zbench.measure.memory import choose_meter
 from zbench.spec.peers import PEERS, missing_package
@@ -19,12 +18,11 @@ from zbench.worker.engines import GROUP, find_builder
 from zbench.worker.job import RankJob, write_json
 
 ENGINES = ("builtin", *PEERS)
-_ELEMENTS = 1 << 25  # 128 MiB of float32: far more than any cache
-_PASSES = 5
 
 
 def report(result_path: str) -> None:
     """Write versions, kernels, engines, devices and memory bandwidth of this machine as JSON."""
+    cpu = torch.device("cpu")
     facts = {
         "torch": {
             "version": torch.__version__,
@@ -32,11 +30,11 @@ def report(result_path: str) -> None:
             "backends": [name for name in ("gloo", "nccl", "mpi") if dist.is_backend_available(name)],
         },
         "native": native_kernels(),
-        "memory_shim": choose_meter(torch.device("cpu"))[1],
+        "memory_shim": choose_meter(cpu)[1],
         "instructions": instruction_problem(),
         "engines": {name: engine_problem(name) for name in _engine_names()},
         "cuda": cuda_devices(),
-        "bandwidth": {"threads": torch.get_num_threads(), "bytes_per_s": memory_bandwidth()},
+        "bandwidth": {"threads": torch.get_num_threads(), "bytes_per_s": stream_bandwidth(cpu)},
     }
     write_json(Path(result_path), facts)
 
@@ -72,17 +70,6 @@ def cuda_devices() -> list[dict[str, Any]]:
         return []
     found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     return [{"name": device.name, "memory_bytes": device.total_memory} for device in found]
-
-
-def memory_bandwidth() -> float:
-    """Return bytes a second of `a = b + s c` on large float32 arrays, all threads: two reads, one write."""
-    a, b, c = (torch.ones(_ELEMENTS) for _ in range(3))
-    seconds = []
-    for _ in range(_PASSES):
-        began = time.perf_counter()
-        torch.add(b, c, alpha=2.0, out=a)
-        seconds.append(time.perf_counter() - began)
-    return 3 * a.numel() * a.element_size() / statistics.median(seconds[1:])
 
 
 def meet(job: RankJob) -> None:
