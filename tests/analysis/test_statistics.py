@@ -37,6 +37,11 @@ def test_unpaired_estimate_is_welchs(base: list[float], head: list[float]) -> No
     assert estimate.degrees == pytest.approx(reference.df)
 
 
+def test_samples_without_spread_have_the_degrees_of_a_pooled_estimate() -> None:
+    found = zs.unpaired_estimate([0.25] * 3, [0.5] * 4)
+    assert (found.log_ratio, found.standard_error, found.degrees) == (0.25, 0.0, 5.0)
+
+
 def test_run_noise_widens_and_never_vanishes() -> None:
     base, head = [0.0, 0.01] * 50, [0.05, 0.06] * 50
     plain, noisy = zs.unpaired_estimate(base, head), zs.unpaired_estimate(base, head, run_noise=0.02)

@@ -43,6 +43,11 @@ def test_cores_are_physical_ones_where_they_are_known(monkeypatch):
         assert environment.machine_facts()["cores"] == expected
 
 
+def test_usable_threads_are_those_of_this_process(monkeypatch):
+    monkeypatch.setattr(environment.os, "sched_getaffinity", lambda pid: set(range(99 if pid else 3)))
+    assert environment.machine_facts()["usable_threads"] == 3
+
+
 def test_memory_is_in_gibibytes(monkeypatch):
     monkeypatch.setattr(
         environment.psutil, "virtual_memory", lambda: SimpleNamespace(total=48 * 2**30 - 1000)

@@ -217,7 +217,7 @@ def test_a_directory_that_lacks_one_file_is_no_run(run, missing):
         load_records(run.path)
 
 
-@pytest.mark.parametrize(("now", "fraction"), [(1_700_000_001.0625, "062"), (1_700_000_000.999, "999")])
+@pytest.mark.parametrize(("now", "fraction"), [(1_700_000_001.0625, "062"), (1_700_000_000.9995, "999")])
 def test_a_run_id_holds_date_time_and_thousandths(monkeypatch, now, fraction):
     monkeypatch.setattr(store.time, "time", lambda: now)
     assert re.fullmatch(rf"2023111[45]-\d{{6}}-{fraction}[0-9a-f]{{2}}", store.new_run_id())

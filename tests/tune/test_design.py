@@ -25,6 +25,13 @@ def test_points_are_distinct_and_can_run(space: Space) -> None:
     assert points == initial_design(space, 8, seed=1)
 
 
+def test_where_the_files_own_configuration_cannot_run_another_point_is_the_first() -> None:
+    space = Space(small_sweep(exclude=[{"zero_stage": 0}]))
+    assert not space.can_run(space.base_point())
+    (first,) = initial_design(space, 1, seed=0)
+    assert space.can_run(first)
+
+
 def test_a_design_never_holds_more_points_than_the_space() -> None:
     space = Space(small_sweep())
     assert len(initial_design(space, 100, seed=0)) == len(space.points() or ())
@@ -62,6 +69,12 @@ def test_the_second_point_is_the_farthest_from_the_first() -> None:
     assert distance(space.axes, first, second) == max(
         distance(space.axes, first, other) for other in space.points() or ()
     )
+
+
+def test_distance_in_a_range_is_the_share_of_it_that_lies_between() -> None:
+    axes = ranged().axes
+    low, high = ({"offload_ratio": ratio, "zero_stage": 1} for ratio in (0.25, 0.75))
+    assert distance(axes, low, high) == distance(axes, high, low) == 0.5
 
 
 def test_distance_counts_steps_of_scales_and_differences_of_kinds() -> None:

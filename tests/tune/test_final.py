@@ -108,3 +108,19 @@ def test_ranking_follows_the_direction() -> None:
     slowest = ObjectiveSpec(minimize=["tokens_per_s"])
     assert [s.axes["zero_stage"] for s in ranking(records, FASTEST)] == [1, 0]
     assert [s.axes["zero_stage"] for s in ranking(records, slowest)] == [0, 1]
+
+
+@pytest.mark.parametrize("unmeasured", [0, 1])
+def test_without_the_figure_of_a_fresh_repeat_there_is_no_lead(unmeasured: int) -> None:
+    class Forgetful(Bench):
+        def measure(self, trial: TrialSpec, repeat: int) -> Record:
+            found = super().measure(trial, repeat)
+            if trial.engine.zero_stage == unmeasured:
+                found = self.records[-1] = replace(found, memory=None)
+            return found
+
+    bench = Forgetful([of_stage(0, 100), of_stage(1, 95)], {0: [100.0], 1: [95.0]})
+    final = bench.settle(ObjectiveSpec(minimize=["peak_device_bytes"]))
+    assert final.best is not None
+    assert final.runner_up is not None
+    assert final.lead is None

@@ -171,7 +171,7 @@ def _pooled_critical(fit: Fit, count: int, alpha: float) -> float:
     half of `alpha` here.
     """
     if count < 2 or math.isinf(fit.deviation):
-        return math.inf if count > 1 else 0.0
+        return math.inf
     if fit.deviation < 1e-9:  # exact figures, such as bytes: rounding of logarithms is no noise
         return 1e-9
     return one_sided_dunnett(count - 1, fit.degrees, alpha / 2) * fit.deviation

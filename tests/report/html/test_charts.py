@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.report.keeping import drawn
 from zbench.report.html import axes, charts, content, style
 from zbench.report.html.front import Point, fastest, front_of
 
@@ -139,6 +140,14 @@ def test_hostile_text_stays_text_in_files() -> None:
         names = {element.tag.split("}")[1] for element in root.iter()}
         assert not names & {"script", "img", "image", "foreignObject", "a"}
         assert all(element.attrib.get(LINK, "#").startswith("#") for element in root.iter())
+
+
+def test_the_band_of_step_times_is_their_middle_half() -> None:
+    samples = [0.001 * n for n in range(1, 9)]
+    picture = charts.step_times([(charts.ChartRow("a", "a", "a"), samples)])
+    band = next(mark for mark in drawn(picture, narrow=False).splitlines() if mark.startswith("patch"))
+    left, _, width, _ = map(float, re.findall(r"-?[\d.]+", band)[:4])
+    assert (left, left + width) == pytest.approx((3, 6)), "milliseconds"
 
 
 def test_dollar_signs_are_no_formula() -> None:
