@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from zbench.errors import UsageError
 from zbench.launch.events import SweepStarted, TrialFinished
-from zbench.record.record import Record
+from zbench.launch.progress import Watch
+from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory, load_records
 from zbench.record.summary import best, summarize
 from zbench.spec.dump import sweep_document
@@ -168,3 +170,27 @@ def test_earlier_results_teach_and_are_measured_anew(tmp_path: Path) -> None:
     assert marked is not None
     assert found.final.best is not None
     assert found.final.best.trial_id == marked.trial_id, "two trials were enough"
+
+
+class MisledRunner(FakeRunner):
+    """Has no references, and cannot compute any after the first few: the user's input is bad."""
+
+    def __init__(self, good: int) -> None:
+        super().__init__()
+        self._good = good
+
+    def has_reference(self, trial: TrialSpec) -> bool:
+        return False
+
+    def reference(self, trial: TrialSpec, watch: Watch | None = None) -> Path | Failure | None:
+        self._good -= 1
+        return Failure("usage", "no such file: none.txt") if self._good < 0 else None
+
+
+def test_bad_input_ends_a_search_only_where_nothing_has_run_yet(tmp_path: Path) -> None:
+    sweep = small_sweep(search={"trials": 2, "method": "random"})
+    with pytest.raises(UsageError, match=r"no such file: none\.txt"):
+        run(create(tmp_path / "first", sweep), sweep, MisledRunner(0))
+    directory = create(tmp_path / "later", sweep)
+    found, _ = run(directory, sweep, MisledRunner(1))
+    assert found.stopped == "the budget of 2 trials is spent"
