@@ -1,9 +1,6 @@
 """`zbench history`: every configuration over all runs, with the commits where its level changed."""
 
 import contextlib
-import io
-import subprocess
-import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +11,7 @@ import typer
 from zbench.cli import console
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags
 from zbench.errors import UsageError
+from zbench.launch.revisions import extract
 
 if TYPE_CHECKING:
     from zbench.analysis.history import Series
@@ -98,14 +96,11 @@ def _checked_out(directory: Path, branch: str | None) -> Iterator[Path]:
         raise UsageError(
             f"--branch: expected a git revision and a path inside it, got {branch!r} and {directory}"
         )
-    done = subprocess.run(
-        ["git", "archive", "--format=tar", branch, str(directory)], capture_output=True, check=False
-    )
-    if done.returncode != 0:
-        raise UsageError(f"--branch {branch}: {done.stderr.decode(errors='replace').strip()}")
     with tempfile.TemporaryDirectory(prefix="zbench-history-") as scratch:
-        with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
-            archive.extractall(scratch, filter="data")
+        try:
+            extract(branch, Path(scratch), Path(), str(directory))
+        except UsageError as error:
+            raise UsageError(f"--branch {branch}: {error}") from None
         yield Path(scratch) / directory
 
 

@@ -87,11 +87,11 @@ def cache_directory() -> Path:
     return Path(base) / "zbench" / "environments"
 
 
-def extract(commit: str, target: Path, repository: Path) -> None:
-    """Write a commit's files into `target`; the repository itself is not touched."""
-    done = git("-C", str(repository), "archive", "--format=tar", commit)
+def extract(revision: str, target: Path, repository: Path, *paths: str) -> None:
+    """Write a revision's files (or these of them) into `target`; the repository itself is not touched."""
+    done = git("-C", str(repository), "archive", "--format=tar", revision, *paths)
     if done.returncode != 0:
-        raise UsageError(f"git archive {commit[:12]} failed: {done.stderr.decode(errors='replace').strip()}")
+        raise UsageError(f"git archive {revision} failed: {done.stderr.decode(errors='replace').strip()}")
     with tarfile.open(fileobj=io.BytesIO(done.stdout)) as archive:
         archive.extractall(target, filter="data")
 

@@ -10,7 +10,7 @@ from tests.engine.ranks import RankPool
 from tests.engine.speculative.planned import Planned
 from tests.engine.speculative.running import assert_same, bits, engine, layers, loss, schedule_of
 from zbench.engine.speculative.sharing import SAMPLES, IfFaster
-from zbench.engine.speculative.threads import backward_needs_all, this_machine
+from zbench.engine.speculative.threads import choose, this_machine, threads_for
 
 STEPS = 6
 
@@ -81,11 +81,12 @@ def test_only_auto_without_a_processor_to_spare_is_timed() -> None:
     cpu, before = torch.device("cpu"), torch.get_num_threads()
     try:
         torch.set_num_threads(1)
-        assert not backward_needs_all("auto", cpu)
+        assert not threads_for("auto", cpu, alone=True).contended
         torch.set_num_threads(max(2, len(this_machine().allowed)))
-        assert backward_needs_all("auto", cpu)
-        assert not backward_needs_all(1, cpu)
-        assert not backward_needs_all("auto", torch.device("cuda"))
+        assert threads_for("auto", cpu, alone=True).contended
+        assert not threads_for(1, cpu, alone=True).contended
+        spared = len(this_machine().allowed) - 1
+        assert not choose("auto", computing=spared, machine=this_machine(), near=0, alone=True).contended
         with engine(layers()) as e:
             assert isinstance(schedule_of(e).worker.under_backward, IfFaster)
             assert not e.schedule.is_settled

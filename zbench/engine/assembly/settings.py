@@ -83,7 +83,7 @@ def share(spec: EngineSpec, memories: Memories, parameters: int, comm: Collectiv
         return OffloadRatio(spec.offload_ratio)
     threads, device = torch.get_num_threads(), memories.local.device
     if spec.offload_schedule == "speculative":
-        threads, _ = threads_for(spec.optimizer_threads, device, alone=comm.world_size == 1)
+        threads = threads_for(spec.optimizer_threads, device, alone=comm.world_size == 1).count
     dtype, moments = DTYPES[spec.dtype], DTYPES[spec.optimizer.moments_dtype]
     costs = partial(
         measure_offload_costs, parameters // comm.shards, memories.host, device, dtype, moments, threads

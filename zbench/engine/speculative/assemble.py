@@ -23,7 +23,7 @@ from zbench.engine.speculative.rollback import (
 from zbench.engine.speculative.schedule import Speculative, StepAssumptions
 from zbench.engine.speculative.sharing import IfFaster, UnderBackward
 from zbench.engine.speculative.subgroups import Subgroup, cut
-from zbench.engine.speculative.threads import backward_needs_all, threads_for
+from zbench.engine.speculative.threads import threads_for
 from zbench.engine.speculative.updates import Updates, written_by
 from zbench.engine.speculative.worker import UpdateWorker
 
@@ -70,9 +70,10 @@ def speculate(
     late = {g.index for of_bucket in subgroups for g in of_bucket} - {g.index for g in ahead}
     updates = Updates(optimizer, parameters, rollback, squares)
     device = param_infos[0].parameter.device if param_infos else torch.device("cpu")
-    count, processors = threads_for(settings.threads, device, alone=settings.alone)
-    sharing = IfFaster() if backward_needs_all(settings.threads, device) else UnderBackward()
-    worker = UpdateWorker(count, processors, _SubgroupNames(subgroups, param_infos).describe, sharing)
+    threads = threads_for(settings.threads, device, alone=settings.alone)
+    sharing = IfFaster() if threads.contended else UnderBackward()
+    names = _SubgroupNames(subgroups, param_infos)
+    worker = UpdateWorker(threads.count, threads.processors, names.describe, sharing)
     return Speculative(updates, worker, parameters, backend, subgroups, late, assumptions)
 
 

@@ -28,10 +28,24 @@ class Machine:
     online: int
 
 
+@dataclass(frozen=True, slots=True)
+class OptimizerThreads:
+    """count: how many. processors: where to pin them; none where the scheduler decides.
+
+    contended: whether `auto` found no processor that backward's compute threads leave to the optimizer. With
+    a single compute thread it is False: ranks of one thread are many, and which way is faster depends on all
+    of them.
+    """
+
+    count: int
+    processors: tuple[int, ...] = ()
+    contended: bool = False
+
+
 def choose(
     wanted: int | Literal["auto"], *, computing: int, machine: Machine, near: int, alone: bool
-) -> tuple[int, tuple[int, ...]]:
-    """Return the number of optimizer threads and the processors to pin them to (none: the scheduler decides).
+) -> OptimizerThreads:
+    """Return how many optimizer threads there are and where they run.
 
     computing: threads that backward keeps busy. `auto` takes the other processors of the node `near`, and at
     least one. Threads are pinned only if each has a processor that backward does not need and no other
@@ -41,10 +55,11 @@ def choose(
     spare = len(machine.allowed) - computing
     threads = max(1, min(spare, MOST, len(local) - computing)) if wanted == "auto" else wanted
     own = alone or len(machine.allowed) < machine.online
+    contended = wanted == "auto" and spare <= 0 and computing > 1
     if threads > spare or not own:
-        return threads, ()
+        return OptimizerThreads(threads, contended=contended)
     others = [p for p in machine.allowed if p not in local]
-    return threads, tuple(sorted([*others, *local][-threads:]))
+    return OptimizerThreads(threads, tuple(sorted([*others, *local][-threads:])), contended)
 
 
 def this_machine() -> Machine:
@@ -55,9 +70,7 @@ def this_machine() -> Machine:
     return Machine(allowed, nodes, os.cpu_count() or len(allowed))
 
 
-def threads_for(
-    wanted: int | Literal["auto"], device: torch.device, *, alone: bool
-) -> tuple[int, tuple[int, ...]]:
+def threads_for(wanted: int | Literal["auto"], device: torch.device, *, alone: bool) -> OptimizerThreads:
     """Return `choose` for a model on `device`: near the GPU, or near the present thread, which touches memory
     first.
     """
@@ -70,14 +83,6 @@ def threads_for(
         here = _current_processor()
         near = next((k for k, node in enumerate(machine.nodes) if here in node), 0)
     return choose(wanted, computing=computing, machine=machine, near=near, alone=alone)
-
-
-def backward_needs_all(wanted: int | Literal["auto"], device: torch.device) -> bool:
-    """Whether `auto` finds no processor that backward's compute threads leave to the optimizer. A single
-    thread is not asked: ranks of one thread are many, and which way is faster depends on all of them.
-    """
-    allowed, computing = len(os.sched_getaffinity(0)), torch.get_num_threads()
-    return wanted == "auto" and device.type == "cpu" and computing >= max(2, allowed)
 
 
 def _current_processor() -> int:
