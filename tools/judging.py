@@ -56,23 +56,18 @@ class Tests:
     def judges(self, mutant: Mutant, longest: float = math.inf) -> dict[str, float]:
         """Return the tests that can notice a fault and their seconds, the likely and quick ones first.
 
-        A fault in a function: the tests that call it, then those that call another function of its module
-        or are in the same file as one that does (they may share what a fixture made). Any other fault acts
-        on import: then all other tests follow. longest: seconds of a test that is taken.
+        A fault in a function: the tests that call it, then the others in their files (they may share what a
+        fixture made). Any other fault acts on import: those that use its module, then all other tests.
+        longest: seconds of a test that is taken.
         """
         function = enclosing(mutant)
         users = {name for name, test in self.tests.items() if any(_is_in(c, mutant.path) for c in test.calls)}
-        files = {_file(name) for name in users}
-        first = {name for name in users if function in self.tests[name].calls}
-        second = {name for name in self.tests if _file(name) in files}
-        ranks = {name: 0 if name in first else 1 if name in second else 2 for name in self.tests}
-        if first:
-            ranks = {name: rank for name, rank in ranks.items() if rank < 2}
-        elif function is None:
-            ranks = {name: 0 if name in users else rank for name, rank in ranks.items()}
-        quick = [name for name in ranks if self.tests[name].seconds <= longest]
-        quick.sort(key=lambda name: (ranks[name], self.tests[name].seconds))
-        return {name: self.tests[name].seconds for name in quick}
+        first = users if function is None else {n for n in users if function in self.tests[n].calls}
+        files = {_file(name) for name in first}
+        found = [n for n in self.tests if self.tests[n].seconds <= longest]
+        found = [n for n in found if function is None or _file(n) in files]
+        found.sort(key=lambda name: (name not in first, self.tests[name].seconds))
+        return {name: self.tests[name].seconds for name in found}
 
 
 def _is_in(call: str, path: str) -> bool:

@@ -11,7 +11,7 @@ fault, too.
 
 All tests run once without a fault, traced: their seconds and the functions that each calls are kept beside
 `--json` (FILE.tests.json) until a test file changes. A fault is judged by the tests that call its function,
-the quickest first, then by the others that use its module (`Tests.judges`). A test that takes 20 seconds and
+the quickest first, then by the others in their files (`Tests.judges`). A test that takes 20 seconds and
 ten times as long as without a fault has noticed it.
 
 Exit code 1 if less than `--at-least` of the faults were noticed; 3 if `--minutes` were over first: the same

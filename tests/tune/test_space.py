@@ -151,4 +151,13 @@ def test_what_is_not_in_the_space_is_not_encoded(point: dict[str, object]) -> No
     assert Space(small_sweep()).encode(point) is None
 
 
+@pytest.mark.parametrize("size", [10_000, 1_000_000, 100_000_000])
+def test_the_ends_of_a_range_are_in_it(size: int) -> None:
+    space = Space(ranged())
+    point = {"offload_optimizer": "none", "reduce_bucket_size": size}
+    assert space.encode(point) is not None
+    for beyond in (9_999, 100_000_001):
+        assert space.encode(point | {"reduce_bucket_size": beyond}) is None
+
+
 _SPACES = (Space(small_sweep(axes=CONDITIONAL, engine={"engine": "mine:build"})), Space(ranged()))

@@ -1,0 +1,60 @@
+"""What ranks tell one another through the store, and which groups of ranks can be made: in one process."""
+
+from typing import Any, cast
+
+import pytest
+from torch.distributed import HashStore, Store
+
+from zbench.engine.transport.agreement import Board
+from zbench.engine.transport.hybrid import check_shard_group_size
+from zbench.errors import UsageError
+
+
+class LateStore:
+    """A store that says of each key a few times that it is not there yet."""
+
+    def __init__(self, texts: dict[str, bytes], times: int) -> None:
+        self._texts, self._left = texts, dict.fromkeys(texts, times)
+
+    def check(self, keys: list[str]) -> bool:
+        (key,) = keys
+        self._left[key] = self._left.get(key, 0) - 1
+        return key in self._texts and self._left[key] < 0
+
+    def get(self, key: str) -> bytes:
+        return self._texts[key]
+
+
+def board(rank: int, world_size: int, store: Any) -> Board:
+    return Board(rank, world_size, cast(Store, store))
+
+
+def test_every_ranks_text_is_read_in_rank_order() -> None:
+    store = HashStore()
+    for rank in (1, 0):
+        board(rank, 2, store).write("topic", f"of {rank}")
+    assert list(board(0, 2, store).read("topic", 60.0).items()) == [(0, "of 0"), (1, "of 1")]
+
+
+def test_a_text_that_comes_late_is_waited_for() -> None:
+    store = LateStore({"topic/0": b"mine", "topic/1": b"late"}, times=3)
+    assert board(0, 2, store).read("topic", 60.0) == {0: "mine", 1: "late"}
+
+
+def test_a_text_that_does_not_come_is_not_waited_for_without_end() -> None:
+    store = LateStore({"topic/0": b"mine"}, times=0)
+    assert board(0, 2, store).read("topic", 0.0) == {0: "mine"}
+
+
+def test_one_rank_alone_has_nothing_to_read() -> None:
+    alone = board(0, 1, None)
+    alone.write("topic", "mine")
+    assert alone.read("topic", 60.0) == {}
+
+
+@pytest.mark.parametrize("size", [0, 3, 8])
+def test_shard_groups_that_do_not_fill_the_world_are_refused_with_those_that_do(size: int) -> None:
+    with pytest.raises(UsageError, match=rf"divides the 4 ranks into equal groups \(1, 2, 4\), got {size}"):
+        check_shard_group_size(size, 4)
+    for fits in (1, 2, 4):
+        check_shard_group_size(fits, 4)
