@@ -17,6 +17,7 @@ from zbench.tune.claims import MemoryClaims, SqlClaims
 from zbench.tune.identity import StudyIdentity, Worker
 from zbench.tune.ledger import Lease, Ledger, load_study, open_study
 from zbench.tune.objective import Scorer
+from zbench.tune.outage import Outages
 from zbench.tune.space import Space
 from zbench.tune.storage import journal_storage, relational_storage
 
@@ -32,14 +33,16 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"{request.param}:///{tmp_path}/study"
 
 
-def ledger(url: str, *, sweep: SweepSpec = SWEEP, worker: Worker | None = None) -> Ledger:
+def ledger(
+    url: str, *, sweep: SweepSpec = SWEEP, worker: Worker | None = None, outages: Outages | None = None
+) -> Ledger:
     kind, _, path = url.partition(":///")
     storage = journal_storage(Path(path)) if kind == "journal" else relational_storage(url)
     scorer = Scorer(sweep.objective)
     study = open_study(storage, "s", StudyIdentity(sweep), scorer)
     engine = getattr(storage, "engine", None)
     claims = MemoryClaims() if engine is None else SqlClaims(engine, study._study_id)
-    return Ledger(study, Space(sweep), scorer, claims, worker or Worker.here("kind"))
+    return Ledger(study, Space(sweep), scorer, claims, worker or Worker.here("kind"), outages)
 
 
 def begin(book: Ledger, index: int) -> Lease | None:
@@ -118,6 +121,18 @@ def test_a_lost_workers_point_is_freed_and_its_late_result_refused(url: str) -> 
         assert mine.finish(again, [result(0)])
     assert not theirs.finish(lease, [result(0, run_id="late")])
     assert all(record.run_id != "late" for entry in mine.entries() for record in entry.records)
+
+
+def test_after_an_outage_nobody_is_given_up_until_all_had_time_for_a_sign_of_life(tmp_path: Path) -> None:
+    url, outages = f"journal:///{tmp_path}/study", Outages()
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    lost = replace(Worker.here("kind"), pid=gone.pid, started=0.0)
+    assert begin(ledger(url, worker=lost), 0) is not None
+    patient = ledger(url, worker=Worker.here("kind", heartbeat=1000), outages=outages)
+    outages.note()
+    assert patient.reap() == 0
+    assert ledger(url).reap() == 1
 
 
 def test_another_sweep_may_not_use_the_study(url: str) -> None:

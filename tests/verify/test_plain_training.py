@@ -119,6 +119,27 @@ def test_progress_counts_every_step_of_every_run_to_the_total(truth: bool) -> No
     assert told == [(done, total) for done in range(1, total + 1)]
 
 
+def test_a_module_is_cast_where_it_is_float32_and_for_the_truth_where_it_is_floating() -> None:
+    def module() -> nn.Module:
+        made = nn.Linear(2, 2)
+        made.bias.data = made.bias.data.half()
+        for name, dtype in (("single", torch.float32), ("halves", torch.float16), ("index", torch.int64)):
+            made.register_buffer(name, torch.ones(2, dtype=dtype))
+        return made
+
+    names = ("weight", "bias", "single", "halves", "index")
+    low = plain_training.cast_module(module(), torch.bfloat16, torch.float64)
+    assert [getattr(low, name).dtype for name in names] == [
+        torch.bfloat16, torch.float16, torch.float64, torch.float64, torch.int64
+    ]  # fmt: skip
+    low = plain_training.cast_module(module(), torch.bfloat16, torch.bfloat16)
+    assert [getattr(low, name).dtype for name in names] == [
+        torch.bfloat16, torch.float16, torch.bfloat16, torch.float16, torch.int64
+    ]  # fmt: skip
+    exact = plain_training.cast_module(module(), torch.float64, torch.float64)
+    assert [getattr(exact, name).dtype for name in names] == [*[torch.float64] * 4, torch.int64]
+
+
 def test_bfloat16_keeps_float32_masters() -> None:
     made = reference(task(GPT, dtype="bfloat16"), truth=False).plain
     weights = made.parameters["blocks.0.qkv.weight"]

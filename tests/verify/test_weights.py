@@ -106,6 +106,21 @@ def test_a_folder_of_deepspeeds_is_put_together_from_its_parts(
     assert same(read_weights(tmp_path))
 
 
+@pytest.mark.parametrize("partitioned", [False, True])
+def test_what_deepspeed_keeps_no_master_weights_of_is_taken_from_the_module(
+    partitioned: bool, tmp_path: Path
+) -> None:
+    """Without ZeRO all is in the module; with it, what is not trained."""
+    mine = weights()
+    shapes = [{"a.weight": mine["a.weight"].shape}] if partitioned else None
+    torch.save({"module": mine, "param_shapes": shapes}, tmp_path / "mp_rank_00_model_states.pt")
+    if partitioned:
+        state = {"single_partition_of_fp32_groups": [mine["a.weight"].flatten()]}
+        part = tmp_path / "zero_pp_rank_0_mp_rank_00_optim_states.pt"
+        torch.save({"optimizer_state_dict": state}, part)
+    assert same(read_weights(tmp_path))
+
+
 @pytest.mark.parametrize("name", ["absent", "model.npz", "empty"])
 def test_what_cannot_be_read_is_said_with_what_can(name: str, tmp_path: Path) -> None:
     (tmp_path / "model.npz").write_text("x")

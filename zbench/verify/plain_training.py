@@ -75,7 +75,7 @@ class _PlainRun:
         self._adam = PlainAdam(trained, task.spec, torch.float64 if self._exact else torch.float32)
         dtype = torch.float64 if self._exact else torch_dtype(task.spec.dtype)
         buffers = dtype if self._exact else torch_dtype(task.spec.buffer_dtype or task.spec.dtype)
-        self._model = _cast(model, dtype, buffers).to(task.device)
+        self._model = cast_module(model, dtype, buffers).to(task.device)
         self._parameters = {n: p for n, p in self._model.named_parameters() if n in trained}
         for name, parameter in self._model.named_parameters():
             parameter.requires_grad_(name in trained)
@@ -166,7 +166,7 @@ def _frozen(name: str, spec: EngineSpec) -> bool:
     return group is not None and group.frozen
 
 
-def _cast(model: nn.Module, dtype: torch.dtype, buffers: torch.dtype) -> nn.Module:
+def cast_module(model: nn.Module, dtype: torch.dtype, buffers: torch.dtype) -> nn.Module:
     """Cast float32 parameters to `dtype` and float32 buffers to `buffers`; to float64, all floating ones."""
     parameters = [(p, dtype) for p in model.parameters()]
     for tensor, to in [*parameters, *((buffer, buffers) for buffer in model.buffers())]:
