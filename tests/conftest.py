@@ -1,6 +1,7 @@
 """Settings of the whole suite."""
 
 import gc
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import settings
 
 import zbench.measure.shim  # noqa: F401 - before torch, so that ranks can count allocated bytes
 from tests.engine.ranks import begin_nursery
+from tests.launch.sharing import Servers
 
 settings.register_profile("suite", deadline=None)  # a busy machine is no fault of the code
 settings.load_profile("suite")
@@ -78,3 +80,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _no_terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the width that pytest-xdist gives its workers: what is printed depends on it."""
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(scope="session")
+def trial_servers() -> Iterator[Servers]:
+    """Trial servers that tests share; `lend_by(monkeypatch)` gives them to the launchers of a test."""
+    servers = Servers()
+    yield servers
+    servers.close()

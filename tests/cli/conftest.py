@@ -24,9 +24,10 @@ class Said:
 
 
 @pytest.fixture
-def zbench(monkeypatch, capsys, tmp_path) -> Callable[..., Said]:
+def zbench(monkeypatch, capsys, tmp_path, trial_servers) -> Callable[..., Said]:
     """Return a function that runs a command in an empty directory."""
     monkeypatch.chdir(tmp_path)
+    trial_servers.lend_by(monkeypatch)
     fakes = jobs.Targets("fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",))
     monkeypatch.setattr(jobs, "DEFAULT_TARGETS", fakes)
     path = os.pathsep.join(filter(None, [str(FAKES_AT), os.environ.get("PYTHONPATH")]))

@@ -130,6 +130,7 @@ class Doubles(Small):
 """
 
 
+@pytest.mark.usefixtures("_simulator")
 def test_models_that_cannot_be_simulated_are_named_with_operator_and_remedy(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -147,6 +148,7 @@ def test_models_that_cannot_be_simulated_are_named_with_operator_and_remedy(
     assert "register_fake" in doubles
 
 
+@pytest.mark.usefixtures("_simulator")
 def test_the_time_of_a_step_is_a_range_by_the_rates_of_a_machine(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

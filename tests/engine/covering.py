@@ -9,7 +9,7 @@ Axes = Mapping[str, Sequence[Any]]
 Point = dict[str, Any]
 Indices = list[int]
 
-CANDIDATES = 12
+MANY, FEW = 40, 12
 
 
 def covering(axes: Axes, strength: int, seed: int) -> list[Point]:
@@ -32,7 +32,7 @@ def covering(axes: Axes, strength: int, seed: int) -> list[Point]:
             continue
         given = dict(zip(together[group], values, strict=True))
         best: set[tuple[int, tuple[int, ...]]] = set()
-        for _ in range(CANDIDATES):
+        for _ in range(MANY if strength == 2 else FEW):  # larger arrays would take minutes to find
             candidate = [given.get(axis, draw.randrange(size)) for axis, size in enumerate(sizes)]
             new = missing.intersection(_met(candidate, together))
             if len(new) > len(best):

@@ -125,7 +125,7 @@ def disturbed(group: dist.ProcessGroup, spec: dict[str, Any]) -> list[int]:
     net, rank = models.make("odd-together"), dist.get_rank(group)
     engine = build_engine(net, EngineSpec.model_validate(spec), group)
     held, everything = [], ",".join(disturbances.DISTURBANCES)
-    for _ in range(6):
+    for _ in range(5):
         for micro in range(2):
             data = models.batch("odd-together", 1, micro, rank)
             disturbances.disturb(everything, engine, data, first=micro == 0, last=None)

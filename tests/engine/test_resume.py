@@ -1,5 +1,6 @@
 """A resumed run is the continuous one, bit for bit, at every stage; and what cannot be resumed says why."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,44 +77,45 @@ def _without(folder: Path, key: str) -> None:
     save_file(state, folder / "state.safetensors")
 
 
-def _exchange(folder: Path) -> None:
-    (folder / "rank-00001-of-00002.safetensors").write_bytes(
-        (folder / "rank-00000-of-00002.safetensors").read_bytes()
-    )
+DAMAGES: list[tuple[str, Callable[[Path], Any], str]] = [
+    ("whole", lambda f: (f / "state.safetensors").unlink(), "expected state.safetensors or common"),
+    ("whole", lambda f: _truncate(f, "state.safetensors"), "state.safetensors: damaged"),
+    ("whole", lambda f: (f / "state.safetensors").write_bytes(b""), "state.safetensors: damaged"),
+    ("whole", lambda f: _without(f, "param.layers.2.weight"), "'param.layers.2.weight'"),
+    ("whole", lambda f: _without(f, "engine.steps"), "'engine.steps'"),
+    ("pieces", lambda f: (f / "common.safetensors").unlink(), "expected state.safetensors or common"),
+    ("pieces", lambda f: _truncate(f, "common.safetensors"), "common.safetensors: damaged"),
+    ("pieces", lambda f: (f / "rank-00001-of-00002.safetensors").unlink(), "files of 2 ranks, found 1"),
+    (
+        "pieces",
+        lambda f: _truncate(f, "rank-00001-of-00002.safetensors"),
+        "rank-00001-of-00002.safetensors: d",
+    ),
+]
 
 
 @pytest.mark.parametrize(
-    ("form", "damage", "said"),
+    ("k", "stage"),
     [
-        ("whole", lambda f: (f / "state.safetensors").unlink(), "expected state.safetensors or common"),
-        ("whole", lambda f: _truncate(f, "state.safetensors"), "state.safetensors: damaged"),
-        ("whole", lambda f: (f / "state.safetensors").write_bytes(b""), "state.safetensors: damaged"),
-        ("whole", lambda f: _without(f, "param.layers.2.weight"), "'param.layers.2.weight'"),
-        ("whole", lambda f: _without(f, "engine.steps"), "'engine.steps'"),
-        ("pieces", lambda f: (f / "common.safetensors").unlink(), "expected state.safetensors or common"),
-        ("pieces", lambda f: _truncate(f, "common.safetensors"), "common.safetensors: damaged"),
-        ("pieces", lambda f: (f / "rank-00001-of-00002.safetensors").unlink(), "files of 2 ranks, found 1"),
-        (
-            "pieces",
-            lambda f: _truncate(f, "rank-00001-of-00002.safetensors"),
-            "rank-00001-of-00002.safetensors: d",
-        ),
+        pytest.param(k, stage, marks=[pytest.mark.soak] * (stage != (1, 3)[k % 2]))
+        for k in range(len(DAMAGES))
+        for stage in (1, 3)
     ],
-    ids=lambda value: None if callable(value) else value.split(":")[0],
 )
 def test_a_damaged_checkpoint_is_refused_whole(
-    ranks: RankPool, checkpoints: Path, tmp_path: Path, form: str, damage: Any, said: str
+    ranks: RankPool, checkpoints: Path, tmp_path: Path, k: int, stage: int
 ) -> None:
+    """Stages take turns, so that each meets both forms, missing files and damaged ones; the soak has all."""
+    form, damage, said = DAMAGES[k]
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     for file in (checkpoints / f"{form}-2").iterdir():
         (folder / file.name).write_bytes(file.read_bytes())
     damage(folder)
-    for stage in (1, 3):
-        for message, unharmed in ranks.run(2, "tests.engine.resuming:refused", str(folder), "mlp", stage):
-            assert message.startswith("UsageError: ")
-            assert said in message
-            assert unharmed
+    for message, unharmed in ranks.run(2, "tests.engine.resuming:refused", str(folder), "mlp", stage):
+        assert message.startswith("UsageError: ")
+        assert said in message
+        assert unharmed
 
 
 def test_another_models_checkpoint_is_refused(ranks: RankPool, checkpoints: Path) -> None:

@@ -15,6 +15,7 @@ from zbench.launch.slurm_options import SlurmOptions
 from .conftest import FAKES
 from .executor_suite import ExecutorSuite
 from .mock_executor import MockExecutor
+from .sharing import Servers
 
 
 class TestMock(ExecutorSuite):
@@ -29,7 +30,10 @@ class TestLocal(ExecutorSuite):
     """Processes on this machine."""
 
     @pytest.fixture
-    def executor(self, run_dir: Path, tmp_path: Path) -> Iterator[Executor]:
+    def executor(
+        self, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trial_servers: Servers
+    ) -> Iterator[Executor]:
+        trial_servers.lend_by(monkeypatch)
         made = LocalExecutor(run_dir, tmp_path, targets=FAKES)
         yield made
         made.close()

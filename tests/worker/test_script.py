@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.launch.sharing import Servers
 from zbench.errors import SpecError
 from zbench.launch.trial import TrialRunner, local_runner
 from zbench.record.record import Record
@@ -67,7 +68,8 @@ def sweep(place: Path, *, do: str = "train", **more: Any) -> Expansion:
 
 
 @pytest.fixture
-def runner(tmp_path: Path) -> Any:
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trial_servers: Servers) -> Any:
+    trial_servers.lend_by(monkeypatch)
     (tmp_path / "run").mkdir()
     with local_runner(tmp_path / "run", tmp_path, rerun_disturbed=False) as running:
         yield running

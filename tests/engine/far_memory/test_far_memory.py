@@ -1,7 +1,5 @@
 """Every wait is needed and none is missing: training over far memory leaves the bits of plain PyTorch."""
 
-from typing import Any
-
 import pytest
 
 from tests.engine.far_memory.cases import Case
@@ -19,21 +17,29 @@ def test_a_bucket_is_reported_behind_every_earlier_sum(ranks: RankPool, stage: i
     check(ranks, [Case(spec, seed, backwards=3) for seed in range(4)])
 
 
-@pytest.mark.parametrize("row", [OFFLOADED, SPECULATIVE], ids=["after_backward", "speculative"])
-@pytest.mark.parametrize("dtypes", [{}, {"dtype": "bfloat16"}, {"communication_dtype": "bfloat16"}], ids=str)
+SUMMED_ROWS = {"after_backward": OFFLOADED, "speculative": SPECULATIVE}
+SUMMED_DTYPES = [{}, {"dtype": "bfloat16"}, {"communication_dtype": "bfloat16"}]
+
+
+@pytest.mark.parametrize("other_worlds", [False, pytest.param(True, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("schedule", SUMMED_ROWS)
+@pytest.mark.parametrize("dtypes", range(3), ids=lambda k: str(SUMMED_DTYPES[k]))
 def test_gradients_are_added_up_on_the_host_before_they_are_reduced(
-    ranks: RankPool, row: dict[str, Any], dtypes: dict[str, Any]
+    ranks: RankPool, dtypes: int, schedule: str, other_worlds: bool
 ) -> None:
-    """Stage 1 with offload, several backwards; in every mode of accumulation, and after a failed backward."""
+    """Stage 1 with offload, several backwards; in every mode of accumulation, and after a failed backward.
+
+    One and two ranks take turns, so that each meets every schedule, dtype and mode; the soak has the rest.
+    """
     modes = {"micro_steps": "backward", "multi_backward": "discard", "unmanaged": ""}
     cases = []
     for seed, (mode, disturb) in enumerate(modes.items()):
         steps = 3 if mode == "micro_steps" else 1
-        spec = {"zero_stage": 1, **row, **dtypes, "accumulation_mode": mode, **SMALL_BUCKETS}
+        row = SUMMED_ROWS[schedule] | SUMMED_DTYPES[dtypes]
+        spec = {"zero_stage": 1, **row, "accumulation_mode": mode, **SMALL_BUCKETS}
         spec |= {"gradient_accumulation_steps": steps}
-        cases += [
-            Case(spec, seed, world_size=world, model="gpt", backwards=3, disturb=disturb) for world in (1, 2)
-        ]
+        world = 1 + (seed + dtypes + (schedule == "speculative") + other_worlds) % 2
+        cases.append(Case(spec, seed, world_size=world, model="gpt", backwards=3, disturb=disturb))
     check(ranks, cases)
 
 

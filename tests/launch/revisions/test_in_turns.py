@@ -39,8 +39,7 @@ class Net(nn.Module):
 
     def forward(self, tokens, targets):
         begin = time.monotonic()
-        while time.monotonic() < begin + 0.06:
-            pass
+        time.sleep(0.06)
         loss = nn.functional.cross_entropy(self.head(self.embed(tokens)).flatten(0, 1), targets.flatten())
         with pathlib.Path(__file__).with_name("steps").open("a") as file:
             print(json.dumps([os.getpgrp(), begin, time.monotonic()]), file=file)
