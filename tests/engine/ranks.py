@@ -9,7 +9,6 @@ import traceback
 from contextlib import suppress
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
-from types import ModuleType
 from typing import Any
 
 from tests.engine.nursery import Nursery
@@ -104,6 +103,7 @@ def serve(pipe: Connection, rank: int, size: int, store: str) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=60)
     )
+    loaded = len(sys.modules)
     groups = {world: dist.new_group(list(range(world))) for world in range(1, size + 1)}
     while True:
         try:
@@ -112,16 +112,11 @@ def serve(pipe: Connection, rank: int, size: int, store: str) -> None:
             return
         module, _, name = function.partition(":")
         try:
-            answer = (True, getattr(_loaded(module), name)(groups[world], *args, **kwargs))
+            answer = (True, getattr(importlib.import_module(module), name)(groups[world], *args, **kwargs))
         except BaseException:
             answer = (False, f"rank {rank}:\n{traceback.format_exc()}")
         pipe.send(answer)
-
-
-def _loaded(module: str) -> ModuleType:
-    """Import a module of cases; what it loaded stays, so later collections need not look at it."""
-    if module not in sys.modules:
-        importlib.import_module(module)
-        gc.collect()
-        gc.freeze()
-    return sys.modules[module]
+        if len(sys.modules) > loaded:  # what they hold stays, so later collections need not look at it
+            gc.collect()
+            gc.freeze()
+            loaded = len(sys.modules)

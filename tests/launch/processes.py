@@ -10,11 +10,18 @@ MARK = "ZBENCH_TEST_MARK"
 
 
 def until(true: Callable[[], bool], what: str, seconds: float = 60.0, pause: float = 0.005) -> None:
-    """Return as soon as `true()`; AssertionError saying `what` never came about."""
+    """Return as soon as `true()`; AssertionError saying `what` never came about.
+
+    A question that takes long is asked less often: what is waited for needs the processor, too.
+    """
     give_up = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < give_up, f"waited in vain: {what}"
-        time.sleep(pause)
+    while True:
+        asked = time.monotonic()
+        if true():
+            return
+        now = time.monotonic()
+        assert now < give_up, f"waited in vain: {what}"
+        time.sleep(max(pause, 4 * (now - asked)))
 
 
 def text_of(path: Path) -> str:

@@ -72,7 +72,7 @@ def wait_for(condition: Callable[[], object], *processes: subprocess.Popen[str])
         ended = [process.communicate() for process in processes if process.poll() is not None]
         assert not ended, ended
         assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.005)
+        time.sleep(0.05)  # to look takes a while, too
 
 
 @pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.soak)])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.launch.sharing import Servers
 from tests.making import make_trial
 from zbench.launch.trial import TrialRunner, local_runner
 from zbench.record.record import Record
@@ -35,9 +36,11 @@ def trial(
 
 
 @pytest.fixture(scope="package")
-def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrialRunner]:
-    with local_runner(tmp_path_factory.mktemp("run"), ROOT, rerun_disturbed=False) as started:
-        yield started
+def runner(tmp_path_factory: pytest.TempPathFactory, trial_servers: Servers) -> Iterator[TrialRunner]:
+    with pytest.MonkeyPatch.context() as patch:
+        trial_servers.lend_by(patch)
+        with local_runner(tmp_path_factory.mktemp("run"), ROOT, rerun_disturbed=False) as started:
+            yield started
 
 
 @pytest.fixture

@@ -6,21 +6,19 @@ from pathlib import Path
 import pytest
 
 from tests.worker.conftest import trial
-from zbench.launch.trial import local_runner
+from zbench.launch.trial import TrialRunner
 from zbench.measure.clock import PhaseClock
 from zbench.report.timeline import draw_timeline, trace_lines
 from zbench.worker.trace import bounds, update_bytes
 
 
 @pytest.fixture(scope="module")
-def traced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+def traced(runner: TrialRunner) -> tuple[Path, str]:
     """Return the run directory and trial of a traced repeat: stage 2, offloaded."""
-    run_dir = tmp_path_factory.mktemp("traced")
     looked_at = trial({"zero_stage": 2, "offload_optimizer": "cpu"}, verify="off")
-    with local_runner(run_dir, run_dir, rerun_disturbed=False) as runner:
-        record = runner.run(looked_at, trace=True)
+    record = runner.run(looked_at, trace=True)
     assert record.outcome == "ok", record.error
-    return run_dir, looked_at.trial_id
+    return runner.run_dir, looked_at.trial_id
 
 
 def test_the_trace_is_chromes_and_names_the_phases(traced: tuple[Path, str]) -> None:
