@@ -88,7 +88,7 @@ class Recorder:
 
     def __init__(self, tracer: Tracer, names: Path) -> None:
         self.tests: dict[str, Test] = {}
-        self._tracer, self._names, self._read = tracer, names, 0
+        self._tracer, self._names = tracer, names.open()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -100,9 +100,9 @@ class Recorder:
             return (yield)
         finally:
             self._tracer.stop()
-            names = self._names.read_bytes()
-            calls, self._read = names[self._read :].decode().split(), len(names)
-            self.tests[item.nodeid] = Test(time.monotonic() - begin, sorted(set(calls)))
+            calls = self._names.readlines()
+            seconds = time.monotonic() - begin
+            self.tests[item.nodeid] = Test(seconds, sorted({call.strip() for call in calls}))
 
 
 class SameExamples:

@@ -173,6 +173,10 @@ def test_a_trial_that_a_search_ended_is_pruned_and_did_not_time_out():
     assert lines[-1].startswith("pruned zero_stage=2")
 
 
+def test_a_text_that_just_fits_is_not_cut():
+    assert distinct_texts(["abcd", "abcde"], 4) == {"abcd": "abcd", "abcde": "abc…"}
+
+
 def test_axes_that_are_mappings_have_short_labels_that_stay_distinct():
     groups = [{}, *({"*.bias": {"weight_decay": decay, "frozen": False}} for decay in (0.0, 0.1))]
     assert value_text(groups[1]) == "*.bias.weight_decay:0.0,*.bias.frozen:false"

@@ -90,3 +90,4 @@ def test_distance_counts_steps_of_scales_and_differences_of_kinds() -> None:
 def test_places_lie_between_the_ends_of_a_range() -> None:
     assert place_in(ValueRange(2.0, 6.0), 3.0) == 0.25
     assert place_in(ValueRange(1.0, 100.0, log=True), 10.0) == pytest.approx(0.5)
+    assert place_in(ValueRange(100.0, 1e6, log=True), 1e4) == pytest.approx(0.5)

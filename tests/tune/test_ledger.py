@@ -132,6 +132,9 @@ def test_after_an_outage_nobody_is_given_up_until_all_had_time_for_a_sign_of_lif
     patient = ledger(url, worker=Worker.here("kind", heartbeat=1000), outages=outages)
     outages.note()
     assert patient.reap() == 0
+    given_back = begin(patient, 1)
+    assert given_back is not None
+    patient.drop(given_back, "it failed before, and is not counted")
     assert ledger(url).reap() == 1
 
 

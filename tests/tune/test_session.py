@@ -1,5 +1,6 @@
 """A search from start to finish with a runner that measures nothing."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,9 @@ def test_every_finished_trial_is_in_the_run_directory_and_was_told(tmp_path: Pat
     sweep = small_sweep(search={"trials": 8, "patience": 99, "method": "tpe"})
     runner = FakeRunner()
     directory = create(tmp_path, sweep)
+    began = time.monotonic()
     found, ear = run(directory, sweep, runner)
+    assert 0 < sum(event.seconds for event in ear.of(TrialFinished)) <= time.monotonic() - began
     records = ran(directory.path)
     assert {(r.trial_id, r.repeat) for r in records} == set(runner.began)
     assert len([r for r in records if r.repeat == 0]) == 8

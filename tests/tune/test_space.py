@@ -132,6 +132,8 @@ def test_lists_and_switches_are_choices_but_sizes_are_ranks() -> None:
     assert encoded is not None
     kinds = {key: type(distribution).__name__ for key, distribution in encoded[1].items()}
     assert set(kinds.values()) == {"CategoricalDistribution"}
+    assert encoded[0]["overlap_comm"] is False, "plain values are themselves, for those who read the study"
+    assert encoded[0]["betas"] == "[0.9, 0.95]"
     sized = Space(small_sweep()).encode({"zero_stage": 0, "reduce_bucket_size": 1_000_000})
     assert sized is not None
     assert sized[0]["reduce_bucket_size"] == 2

@@ -95,6 +95,16 @@ def test_a_url_that_is_none_is_refused(url: str, message: str) -> None:
     assert SECRET not in str(caught.value)
 
 
+def test_a_connection_that_died_meanwhile_is_replaced(tmp_path: Path) -> None:
+    storage = relational_storage(f"sqlite:///{tmp_path}/study.db")
+    with storage.engine.connect() as connection:
+        driver = connection.connection.driver_connection
+        assert driver is not None
+    driver.close()
+    assert storage.get_all_studies() == []
+    storage.engine.dispose()
+
+
 def test_what_is_shown_of_a_url() -> None:
     assert (
         shown(f"postgresql://me:{SECRET}@host:5433/db?sslmode=require") == "postgresql://me:***@host:5433/db"

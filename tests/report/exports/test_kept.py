@@ -2,12 +2,14 @@
 
 import io
 import json
+import math
 
 import pytest
 from analysis.synthetic import results, trial
 
 from tests.report.keeping import check
 from zbench.analysis.compare import Settings, compare_runs
+from zbench.analysis.decision import Decision
 from zbench.analysis.exact import ExactAnswer, ExactChange
 from zbench.report.exports import bmf, document, gha, junit, markdown, table, texts
 from zbench.report.exports import csv as csv_format
@@ -58,6 +60,19 @@ def test_bounds_are_the_smallest_and_the_largest_repeat() -> None:
 )
 def test_a_percentage_keeps_a_digit_where_it_would_round_to_nothing(fraction: float, text: str) -> None:
     assert texts.percent(fraction) == text
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [
+        (math.log(0.9), math.log(1.2), "+0.0 % [-10.0, +20.0]"),
+        (-math.inf, 0.1, "+0.0 % [unknown]"),
+        (-0.1, math.inf, "+0.0 % [unknown]"),
+        (-math.inf, math.inf, "+0.0 % [unknown]"),
+    ],
+)
+def test_an_interval_is_told_where_both_ends_are_known(low: float, high: float, text: str) -> None:
+    assert texts.interval(Decision("pass", 0.0, low, high, 0.05, 0.5, 3, 3, False)) == text
 
 
 @pytest.mark.parametrize(
