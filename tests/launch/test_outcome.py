@@ -11,9 +11,7 @@ from zbench.worker.job import write_error
 
 
 def ended(*codes: int, timed_out: bool = False) -> GroupEnd:
-    return GroupEnd(
-        exits={rank: Exited(rank, code, 0) for rank, code in enumerate(codes)}, timed_out=timed_out
-    )
+    return GroupEnd(exits={rank: Exited(rank, code) for rank, code in enumerate(codes)}, timed_out=timed_out)
 
 
 def judge(end: GroupEnd, tmp_path, oom_kills: int = 0, memory_limit: int | None = None):

@@ -52,7 +52,6 @@ class Work(Protocol):
 
     def is_completed(self) -> bool:
         """Return whether `wait` would return at once; False where that is unknown."""
-        ...
 
 
 class Copy(Work, Protocol):
@@ -69,32 +68,25 @@ class Memory(Protocol):
     @property
     def device(self) -> torch.device:
         """The device of its buffers; computations on a device of this type write to them directly."""
-        ...
 
     @property
     def prefix(self) -> str:
         """Prefix of its memory categories: empty for the model's device, `host_` for offloaded state."""
-        ...
 
     def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
         """Return a zeroed buffer [numel], aligned to 64 bytes."""
-        ...
 
     def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
         """Return a buffer [numel] that is not initialised, aligned to 64 bytes."""
-        ...
 
     def occupied(self, nbytes: int) -> int:
         """Return the bytes that the allocator holds for a buffer of `nbytes`."""
-        ...
 
     def copy_in(self, source: Tensor, target: Tensor) -> Copy:
         """Start copying `source`, on the model's device, into `target`, a buffer of this memory."""
-        ...
 
     def copy_out(self, source: Tensor, target: Tensor) -> Copy:
         """Start copying `source`, a buffer of this memory, into `target` on the model's device."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,22 +116,17 @@ class Collectives(Protocol):
 
     def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
         """out[i] = sum over ranks r, in rank order, of rank r's send[shard * n + i], added in out's dtype."""
-        ...
 
     def all_gather(self, flat: Tensor, tag: Tag) -> Work:
         """Fill `flat` [N * n] in place; this rank's part already stands at [shard * n, (shard + 1) * n)."""
-        ...
 
     def gather_shards(self, values: Tensor, tag: Tag) -> Tensor:
         """Return [N, *values.shape]: the values of each shard; synchronous."""
-        ...
 
     def all_gather_small(self, values: Tensor, tag: Tag) -> Tensor:
         """Return [W, *values.shape]: bookkeeping such as norm partials; synchronous."""
-        ...
 
     def broadcast(self, tensor: Tensor, source: int, tag: Tag) -> Work:
         """Copy rank `source`'s tensor to all ranks, in place."""
-        ...
 
     def barrier(self) -> None: ...

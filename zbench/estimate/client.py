@@ -7,10 +7,10 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import IO, Any, Self
+from typing import IO, Any
 
 from zbench.estimate.result import Estimate, NotSimulated, SimulationOutcome
 from zbench.spec.trial import TrialSpec
@@ -18,7 +18,7 @@ from zbench.spec.trial import TrialSpec
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
-class Simulator:
+class Simulator(AbstractContextManager["Simulator"]):
     """A few processes that simulate; a trial that was simulated before is answered at once."""
 
     def __init__(self, base_dir: Path, *, jobs: int | None = None, timeline: bool = False) -> None:
@@ -29,9 +29,6 @@ class Simulator:
         self._known: dict[str, SimulationOutcome] = {}
         for _ in range(self._jobs):
             self._idle.put(None)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         for child in self._children:

@@ -13,7 +13,6 @@ import torch
 
 PARAMETERS, GRADIENTS, MASTER, MOMENTS = "parameters", "gradients", "master", "moments"
 BUCKETS, SPECULATIVE, ACTIVATIONS, TEMPORARIES = "buckets", "speculative", "activations", "temporaries"
-CATEGORIES = (PARAMETERS, MASTER, MOMENTS, GRADIENTS, BUCKETS, SPECULATIVE, ACTIVATIONS, TEMPORARIES)
 
 _PACKAGE = Path(__file__).parents[1]
 _HIDDEN = tuple(

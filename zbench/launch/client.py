@@ -7,10 +7,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from multiprocessing import connection
 from pathlib import Path
-from typing import IO, NoReturn, Self
+from typing import IO, NoReturn
 
 from zbench.errors import ZbenchError
 from zbench.launch import preload
@@ -36,7 +36,7 @@ class ServerLostError(Exception):
     """The warm server died, and every rank with it. Not the fault of the trial that was running."""
 
 
-class WarmServer:
+class WarmServer(AbstractContextManager["WarmServer"]):
     """A server process that forks groups of ranks; a context manager. One group at a time."""
 
     def __init__(self, modules: tuple[str, ...], scratch: Path, python: Path | None = None) -> None:
@@ -175,9 +175,6 @@ class WarmServer:
         self._errors.seek(0)
         words = self._errors.read().decode(errors="replace").strip().splitlines()
         return words[-1] if words else f"it ended with status {self._process.poll()}"
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

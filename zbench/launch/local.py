@@ -4,10 +4,9 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
 
 from zbench.errors import ZbenchError
 from zbench.launch import affinity, disturbance, jobs, preload, turns
@@ -38,7 +37,7 @@ class Group:
     memory_limit: int | None = None
 
 
-class Launcher:
+class Launcher(AbstractContextManager["Launcher"]):
     """Keeps one warm server alive, and a scratch directory for its groups. A context manager."""
 
     def __init__(self, modules: tuple[str, ...], python: Path | None = None) -> None:
@@ -79,9 +78,6 @@ class Launcher:
         """End the server and remove the scratch directory."""
         self._server.close()
         shutil.rmtree(self.scratch, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

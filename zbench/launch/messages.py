@@ -54,11 +54,10 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """One rank ended. code: -n for signal n. max_rss: its largest resident set, in bytes."""
+    """One rank ended. code: its exit status; -n for signal n."""
 
     rank: int
     code: int
-    max_rss: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ class Server:
             self._cpu_seconds += usage.ru_utime + usage.ru_stime
             rank = self._ranks.pop(pid, None)
             if rank is not None:
-                self._launcher.send(Exited(rank, os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024))
+                self._launcher.send(Exited(rank, os.waitstatus_to_exitcode(status)))
             if not self._ranks:
                 self._kill()
                 self._end_orphans()

@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from zbench.errors import UsageError
 from zbench.launch import turns
@@ -28,7 +29,7 @@ OnNotice = Callable[[str], None]
 """Told what happened beside the trials themselves: a repeat that is run again, and why."""
 
 
-class TrialRunner:
+class TrialRunner(AbstractContextManager["TrialRunner"]):
     """Runs trials one after another on an executor, each with its reference. A context manager.
 
     run_dir: the run directory; its name is the records' run_id. The executor is closed with the runner.
@@ -134,9 +135,6 @@ class TrialRunner:
     def close(self) -> None:
         """Close the executor; nothing that was started is left."""
         self.executor.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

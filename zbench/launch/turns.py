@@ -12,8 +12,8 @@ import os
 import select
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self
 
 from zbench.worker.job import ASK, OVER
 
@@ -27,7 +27,7 @@ def socket_path() -> str | None:
     return os.environ.get(VARIABLE) or None
 
 
-class Gate:
+class Gate(AbstractContextManager["Gate"]):
     """Where the trials of one sweep ask for turns, one trial after another. A context manager.
 
     start: starts the sweep. has_ended: says whether it has ended. was_used: whether a trial ever came here.
@@ -82,9 +82,6 @@ class Gate:
         """Hold nobody any longer."""
         self._leave()
         self._listener.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -36,15 +36,12 @@ class PeakMeter(Protocol):
 
     def reset(self) -> None:
         """From here on, the peak is a new one."""
-        ...
 
     def peak(self) -> int:
         """Return the most bytes held at once since `reset`."""
-        ...
 
     def live(self) -> int:
         """Return the bytes held now, where the meter can tell; else 0."""
-        ...
 
 
 class AllocatorMeter:

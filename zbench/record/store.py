@@ -15,6 +15,7 @@ import re
 import secrets
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Self
 
@@ -44,7 +45,7 @@ def storage_errors() -> Iterator[None]:
         raise StorageError(f"cannot go on: {error}; fix that and use --resume") from None
 
 
-class RunDirectory:
+class RunDirectory(AbstractContextManager["RunDirectory"]):
     """A run directory open for writing; `create` makes one, `open` continues one. A context manager."""
 
     def __init__(self, path: Path) -> None:
@@ -150,9 +151,6 @@ class RunDirectory:
     def close(self) -> None:
         """Release the lock."""
         self._lock.release()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -1,6 +1,7 @@
 """The output of a sweep under way: one line per finished repeat and, on a terminal, a progress bar."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
 
@@ -105,14 +106,11 @@ def record_line(record: Record, axes: Sequence[str] = ()) -> Text:
     return text.append(f"  {record.correctness.verdict}", VERDICT_STYLE[record.correctness.verdict])
 
 
-class QuietView:
+class QuietView(AbstractContextManager["QuietView"]):
     """Says nothing, and needs no end."""
 
     def __call__(self, event: Event) -> None:
         """Ignore the event."""
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         return None

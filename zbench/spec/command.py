@@ -10,7 +10,7 @@ import shlex
 import string
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -64,9 +64,6 @@ class StepTimesSpec(SpecModel):
             found = " and ".join(given) or "neither"
             raise ValueError(f"expected one of jsonl, regex and console, got {found}; name one of them")
         return self
-
-
-Command = Annotated[str, Field(min_length=1)]
 
 
 def names_of(template: str) -> set[str]:

@@ -2,20 +2,18 @@
 
 import json
 import time
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import IO, Self
+from typing import IO
 
 
-class Progress:
+class Progress(AbstractContextManager["Progress"]):
     """Appends one JSON line a step to a file or FIFO; does nothing without a path, and never fails a
     trial."""
 
     def __init__(self, path: str | None) -> None:
         self._file: IO[str] | None = open(path, "a", buffering=1) if path else None  # noqa: SIM115 - closed in exit
         self._since = time.perf_counter()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         if self._file is not None:

@@ -21,7 +21,6 @@ class Data(Protocol):
 
     def micro_batch(self, seed: int) -> Batch:
         """Return the micro-batch of this seed: CPU tensors, the same bits for the same seed."""
-        ...
 
 
 def seed_torch(seed: int, device: torch.device) -> None:

@@ -89,7 +89,6 @@ class AdamBackend(Protocol):
         names the argument that is wrong (dtype, device, shape, layout, overlap, step or hyperparameter);
         then nothing has been written.
         """
-        ...
 
     def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
         """out[k][j] (float64) = canonical sum of squares of grads[k][256 j : 256 (j+1)], in double.
@@ -99,4 +98,3 @@ class AdamBackend(Protocol):
         finite, so the norm doubles as the overflow check. Lengths need not be multiples of 256: the last
         chunk is padded with zeros.
         """
-        ...

@@ -21,7 +21,6 @@ class Sink(Protocol):
 
     def accept(self, index: int, gradient: Tensor) -> None:
         """Take a contribution to parameter `index`'s gradient; it may be kept, and must not be changed."""
-        ...
 
 
 class ReducingBackend:

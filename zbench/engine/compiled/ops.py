@@ -22,7 +22,6 @@ class Receiver(Protocol):
         """Take the gradient of the graph's input at `position`; `grad` may be kept, and must not be
         changed.
         """
-        ...
 
 
 class _Current(threading.local):

@@ -53,11 +53,9 @@ class Accumulator(ABC):
 
     def finish(self) -> None:
         """End a backward that does not reduce."""
-        return
 
     def clear(self) -> None:
         """Forget the sums: they have been reduced, or the step was discarded."""
-        return
 
     @abstractmethod
     def release(self, *, used: bool) -> None:
@@ -65,7 +63,6 @@ class Accumulator(ABC):
 
     def close(self) -> None:
         """End what runs in the background."""
-        return
 
 
 class DirectAccumulator(Accumulator):

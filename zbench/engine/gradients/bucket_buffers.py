@@ -49,15 +49,12 @@ class BucketBuffers(ABC):
 
     def close(self, bucket: int) -> None:
         """Reuse the buffer: it has been sent."""
-        return
 
     def discard(self, bucket: int) -> None:
         """Drop what was written to a bucket that will not be sent."""
-        return
 
     def release(self, *, used: bool) -> None:
         """Free every buffer that is taken from a pool; those that hold gradients only if `used`."""
-        return
 
     def write(self, p: Portion, source: Tensor, *, add: bool) -> None:
         """Write a run of a gradient to its place, or add it to what is there."""

@@ -90,7 +90,6 @@ class Gradients(ABC):
 
     def attach(self) -> None:
         """Register what must be registered outside the engine; `close` undoes it."""
-        return
 
     def close(self) -> None:
         """End background threads and undo what is registered outside the engine."""

@@ -37,11 +37,9 @@ class SumWriter(ABC):
 
     def settle(self) -> None:
         """Return when all sums are in their places."""
-        return
 
     def close(self) -> None:
         """End what runs in the background."""
-        return
 
     def bytes_by_category(self) -> dict[str, int]:
         """Return what it holds now."""

@@ -26,11 +26,9 @@ class Schedule(ABC):
 
     def begin(self, *, last: bool) -> None:
         """Start a backward."""
-        return
 
     def reduced(self, bucket: Bucket, arrival: Work | None) -> None:
         """Note that a bucket's final sums are reduced, or will be when `arrival` has been waited for."""
-        return
 
     @abstractmethod
     def prepare(self, scale: float, active: Sequence[bool]) -> bool:
@@ -56,7 +54,6 @@ class Schedule(ABC):
 
     def state_changed(self) -> None:
         """Masters or moments have been written from outside: what was computed from them is void."""
-        return
 
     def bytes_by_category(self) -> dict[str, int]:
         """Return the bytes that it holds in addition to the optimizer state."""
@@ -64,7 +61,6 @@ class Schedule(ABC):
 
     def close(self) -> None:
         """End background work."""
-        return
 
 
 class AfterBackward(Schedule):

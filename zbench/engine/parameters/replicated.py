@@ -108,11 +108,9 @@ class Parameters(ABC):
         """Start to send updated values to the other ranks: segments below `local_stop` (local order) are
         final.
         """
-        return
 
     def release(self) -> None:
         """Return when no copy reads the stored values, so that they may be written."""
-        return
 
     def _arrive(self) -> None:
         """Return when what was received may be read."""

@@ -39,15 +39,12 @@ class Rollback(Protocol):
 
     def other(self, view: Tensor) -> Tensor:
         """Return where the new values of `view` are written; `view` itself if it has no second copy."""
-        ...
 
     def keep(self, view: Tensor) -> None:
         """Give `view`, which no update of this step writes, the same values after the commit."""
-        ...
 
     def commit(self, written: Iterable[Tensor]) -> None:
         """Make what was written the state. written: the views that the updates have read."""
-        ...
 
     def bytes_by_category(self) -> dict[str, int]: ...
 

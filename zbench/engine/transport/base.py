@@ -72,7 +72,7 @@ class GroupCollectives(ABC):
         """Free the receive buffers that are not in use."""
         self.scratch.drop()
 
-    def end(self) -> None:  # noqa: B027 - a backend that serves others, too, ends them by its own deadline
+    def end(self) -> None:
         """Disconnect this rank, so that ranks that wait for it get an error."""
 
     def close(self) -> None:
