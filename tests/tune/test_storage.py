@@ -97,10 +97,13 @@ def test_a_url_that_is_none_is_refused(url: str, message: str) -> None:
 
 def test_a_connection_that_died_meanwhile_is_replaced(tmp_path: Path) -> None:
     storage = relational_storage(f"sqlite:///{tmp_path}/study.db")
-    with storage.engine.connect() as connection:
-        driver = connection.connection.driver_connection
+    pooled = [storage.engine.connect() for _ in range(5)]
+    drivers = [connection.connection.driver_connection for connection in pooled]
+    for connection in pooled:
+        connection.close()
+    for driver in drivers:
         assert driver is not None
-    driver.close()
+        driver.close()
     assert storage.get_all_studies() == []
     storage.engine.dispose()
 
