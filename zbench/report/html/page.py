@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zbench import __version__
 from zbench.analysis.ranking import recommended_why
 from zbench.record.record import VERDICT_ORDER
-from zbench.record.summary import ConfigSummary, obstacles, varied_keys
+from zbench.record.summary import ConfigSummary, obstacles
 from zbench.report.exports import texts
 from zbench.report.html import content, front, style
 from zbench.report.html.content import Breakdown, Report
@@ -78,7 +78,6 @@ def render(report: Report) -> str:
         drawing=style.drawing_sheet(),
         sheet=(_FOLDER / "page.css").read_text(encoding="utf-8"),
         roles=style.VERDICTS | style.ANSWERS,
-        keys=" · ".join(map(printable, varied_keys(report.summaries))) or "trial",
     )
 
 
