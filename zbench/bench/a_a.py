@@ -1,15 +1,15 @@
-"""What `zbench compare` says of one code measured twice while other processes keep every core busy.
+"""Compare a version with itself while other processes keep every core busy: count the false claims.
 
     python -m zbench.bench.a_a [--pairs N] [--one-sided N] [--paired N] --out FILE
 
-Stored: two runs of 5 repeats, compared as `zbench compare` compares them, with the runs before as history.
-The neighbour (`zbench.bench.neighbour`) is there during both runs; in further pairs only during base (head
-then seems faster by far) or only during head. Paired: the rounds of `zbench compare --paired`, the neighbour
-there throughout. No answer may claim more than 5 % either way.
+Stored: two runs of 5 repeats, compared as `zbench compare` compares them, with the earlier runs as history.
+The load (`zbench.bench.neighbour`) runs during both runs; in further pairs during base only (head then seems
+much faster) or during head only. Paired: `zbench compare --paired`, under load throughout. No answer may
+claim a change of more than 5 %.
 
-One warm server forks all trials, so that a pair takes seconds. Each pair is written when it is done, so a
-measurement that was cut short goes on where it stopped. The records of stored pairs are kept, and each start
-decides on them anew: the table always says what the present code decides.
+One warm server forks all trials, so a pair takes seconds. Each pair is written when it is done, and an
+interrupted measurement continues after the last one. The records of stored pairs are kept and compared again
+at each start, so the table shows what the present code decides.
 """
 
 import sys

@@ -1,10 +1,10 @@
-"""What it costs that ranks compare their collective calls: a step with the comparison, and one without.
+"""The cost of comparing collective calls between ranks: steps with and without the comparison.
 
     python -m zbench.bench.agreement [--steps N] [--layers N] [--width N] [--stage N] [--out FILE]
 
 Two ranks over sockets, one thread each, train one engine; every other step runs without the bookkeeping
-(calls are numbered all the same: sockets need that). Both kinds of step see the same load. On a busy machine
-the difference is lost in noise; the bookkeeping alone, repeated in one thread, is not.
+(calls are still numbered, which sockets need). Both kinds of step see the same load. On a busy machine the
+difference disappears in noise, so the bookkeeping is also timed alone, repeated in one thread.
 """
 
 import argparse
@@ -33,7 +33,7 @@ from zbench.spec.engine import EngineSpec
 
 
 class Silent:
-    """Makes collectives of `comm` without comparing them: calls go on being numbered."""
+    """Runs collectives of `comm` without comparing the calls; they are still numbered."""
 
     def __init__(self, comm: GroupCollectives) -> None:
         self._comm = comm

@@ -121,8 +121,9 @@ def trials(world_size: int, steps: int) -> tuple[TrialSpec, ...]:
 def family(wanted: Sequence[TrialSpec], head: Targets, plan: Plan) -> Comparison:
     """Measure one family; `head` is what runs in head's processes.
 
-    What a server's memory looks like is inherited by all that it forks, and can cost a percent. So each
-    sample draws one of several servers, as each sample of the command has its own; alike sides share them.
+    The memory layout of a server is inherited by the processes that it forks, and can cost a percent. So
+    each sample draws one of several servers, as each sample of the command has its own; if base and head are
+    the same code, they share them.
     """
     repeat, draw = count(), random.Random(plan.seed)
     with contextlib.ExitStack() as stack:

@@ -1,13 +1,12 @@
-"""Documentation-only commits through the GitHub Action's own script, beside a noisy neighbour: none is red.
+"""Run the GitHub Action's script on documentation-only commits under load: none may fail.
 
     python -m zbench.bench.docs_only [--exact N] [--timed N] [--blocks MIN:MAX] --out FILE
 
 Makes a user's repository (a model beside a sweep file, and a README), commits one line to the README at a
 time, and runs `.github/compare.sh` on each commit as the Action does: by exact figures and verdicts alone
-(`blocks: 0`), then a few with timing. The neighbour (`zbench.bench.neighbour`) keeps every core busy all the
-time. Each commit's result is written when it is there, so a measurement that was cut short goes on where it
-stopped.
-It runs from a checkout of zbench, where the script is.
+(`blocks: 0`), then a few with timing. The load (`zbench.bench.neighbour`) keeps every core busy throughout.
+Each commit's result is written at once, and an interrupted measurement continues after the last one. Run it
+from a checkout of zbench, which holds the script.
 """
 
 import json

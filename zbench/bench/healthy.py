@@ -1,4 +1,4 @@
-"""How far healthy engines are from the reference: the error ratios from which the verdicts' limits follow.
+"""Error ratios of engines without known faults, from which the limits of the verdicts follow.
 
     python -m zbench.bench.healthy [--deepspeed-python PYTHON] [--strength N] [--minutes M] --out FILE
 

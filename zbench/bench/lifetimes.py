@@ -1,10 +1,10 @@
-"""One rank of compiled ZeRO-1 with the update as the peak of its step: what the reductions hold shows there.
+"""One rank of compiled ZeRO-1 whose memory peaks in the optimizer update, to measure what reductions hold.
 
 Run by `zbench.bench.compiled` and `zbench.bench.gpu.compiled`; answers `go N` on standard input like
 `zbench.bench.contender`. MODE is `released` (the engine as it is) or `held`: buckets are kept through the
-step, and targets beside the optimizer's float32 partition, as in the scheme that step-local memory replaces.
-The fused update needs no memory of its own, so here it is given temporaries, as an optimizer that is not
-fused has. In the environment: DEVICE (cpu), LOWERING (inductor), BESIDE (bytes of the temporaries).
+step, and reduction targets exist beside the optimizer's float32 partition, as before memory was step-local.
+The fused update needs no memory of its own, so it is given temporaries, as an unfused optimizer has. In the
+environment: DEVICE (cpu), LOWERING (inductor), BESIDE (bytes of the temporaries).
 """
 
 import json

@@ -1,4 +1,4 @@
-"""torch's engines in bfloat16 with float32 master weights, as a user of torch alone would have them.
+"""torch's engines in bfloat16 with float32 master weights, written as a user of torch alone would.
 
 DDP and compute alone keep masters by a plain wrapper: the model is bfloat16, gradients are reduced
 in bfloat16, Adam updates float32 copies. FSDP2 has a policy for it: parameters are gathered and gradients
@@ -49,7 +49,7 @@ class WithMasters(TorchEngine):
 
 
 def never(reducing: bool) -> None:
-    """One process has nobody to reduce with."""
+    """Do nothing: one process has no other rank to reduce with."""
 
 
 def _alone(model: nn.Module, spec: EngineSpec) -> TorchEngine:

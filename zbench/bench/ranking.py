@@ -1,11 +1,11 @@
-"""How often a sweep names a best where there is none: six configurations that compute the same, really run.
+"""How often a sweep of six equal configurations names a best one.
 
     python -m zbench.bench.ranking [--sweeps N] [--repeats R] --out FILE
 
 Each sweep measures the six in random order, round by round, as `zbench sweep` does, and ranks them
-(`zbench.analysis.ranking`). The six differ in `timeout` alone, which no trial notices. Step times are written
-after each sweep, so a measurement that was cut short goes on where it stopped; 100 sweeps of 3 repeats take
-about 25 minutes on a quiet machine. The load of the machine is counted and told.
+(`zbench.analysis.ranking`). The six are one configuration under six names. The findings are written after
+each sweep, and an interrupted measurement continues after the last one; 100 sweeps of 3 repeats take about 25
+minutes on a quiet machine. The table says how many repeats ran while the machine was loaded.
 """
 
 import random

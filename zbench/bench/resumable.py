@@ -1,4 +1,4 @@
-"""What a long measurement has found so far: a line of JSON per unit, so that it can go on after an end."""
+"""The findings of a long measurement, one JSON line each, so that it can continue after an interruption."""
 
 import json
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""A worker whose every step takes 5 % longer (or another share): what a comparison must notice.
+"""A worker whose steps take 5 % longer (or another share), which a comparison must detect.
 
-It is named to the launcher as the process's target (`zbench.bench.slowed:run_rank`), so that the trial itself
-is the same. The extra time is spent computing, and is measured as a share of the very step that it lengthens.
+The launcher is given it as the target of the rank processes (`zbench.bench.slowed:run_rank`), so the trial
+itself is the same. Each step is followed by busy waiting for that share of its own duration.
 """
 
 import os
@@ -19,7 +19,7 @@ VARIABLE = "ZBENCH_BENCH_SLOWED"
 
 
 def run_rank(job: RankJob) -> None:
-    """Run one rank of a trial, slowed; the process is this trial's own, so nothing else is."""
+    """Run one rank of a trial, slowed; no other trial runs in this process."""
     share = float(os.environ.get(VARIABLE, SHARE))
     Trainer.step = lengthened(Trainer.step, share)  # type: ignore[method-assign]
     main.run_rank(job)

@@ -1,4 +1,4 @@
-"""Contenders in process groups of their own that take turns: a drift of the machine hits all alike."""
+"""Contenders, each a process group, that take turns, so that a drift of the machine affects all alike."""
 
 import contextlib
 import json
@@ -20,14 +20,14 @@ WORLD, LAYERS, WIDTH = 2, 6, 512
 
 @dataclass(slots=True)
 class Figures:
-    """One contender in one set: seconds of every step, and the largest peaks over its ranks."""
+    """The figures of one contender: seconds of every step, and the largest peaks over its ranks."""
 
     seconds: list[float] = field(default_factory=list)
     peak_bytes: int = 0
     rss_bytes: int = 0
 
     def add(self, answers: Sequence[Mapping[str, Any]]) -> None:
-        """Count the steps that a contender's ranks tell of; a step takes as long as its slowest rank."""
+        """Add the steps that a contender's ranks report; a step takes as long as its slowest rank."""
         self.seconds += [max(pair) for pair in zip(*(a["seconds"] for a in answers), strict=True)]
         self.peak_bytes = max(self.peak_bytes, *(a["peak_bytes"] or 0 for a in answers))
         self.rss_bytes = max(self.rss_bytes, *(a["rss_bytes"] for a in answers))
@@ -147,5 +147,5 @@ def interpreters(deepspeed_python: str | None) -> dict[str, str]:
 
 
 def say(what: str) -> None:
-    """Tell whoever waits how far it is."""
+    """Print progress on stderr."""
     print(what, file=sys.stderr, flush=True)

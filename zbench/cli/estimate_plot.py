@@ -2,15 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from zbench.cli import console
 from zbench.cli.estimate_rows import EstimateRow
 from zbench.errors import UsageError, ZbenchError
+from zbench.estimate.picture import check, draw
+from zbench.estimate.result import Estimate
+from zbench.launch.once import run_once
 from zbench.units import format_bytes
-
-if TYPE_CHECKING:
-    from zbench.estimate.result import Estimate
 
 _MEASURE = "zbench.estimate.measured:measure"
 _MOST_RANKS = 64
@@ -18,8 +17,6 @@ _MOST_RANKS = 64
 
 def draw_rows(path: Path, rows: Sequence[EstimateRow], base_dir: Path, *, measured: bool) -> None:
     """Write the picture: each configuration as simulated, followed by its measured step where asked for."""
-    from zbench.estimate.picture import check, draw
-
     check(path)
     drawn: list[tuple[str, Estimate]] = []
     for row in rows:
@@ -36,11 +33,8 @@ def draw_rows(path: Path, rows: Sequence[EstimateRow], base_dir: Path, *, measur
     draw(path, drawn)
 
 
-def _measured(row: EstimateRow, base_dir: Path) -> "tuple[str, Estimate]":
+def _measured(row: EstimateRow, base_dir: Path) -> tuple[str, Estimate]:
     """Train the configuration for two steps on this machine's CPU; the second one is drawn."""
-    from zbench.estimate.result import Estimate
-    from zbench.launch.once import run_once
-
     trial = row.trial.model_copy(update={"run": row.trial.run.model_copy(update={"device": "cpu"})})
     if trial.run.world_size > _MOST_RANKS:
         raise UsageError(

@@ -2,16 +2,32 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rich.text import Text
+
+from zbench.analysis.overview import overview_at
 from zbench.cli import console
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags
 from zbench.errors import ZbenchError
-
-if TYPE_CHECKING:
-    from zbench.report.grid import Column
+from zbench.record.store import find_runs
+from zbench.report.grid import Column, Grid, GridRow
+from zbench.report.printable import printable
+from zbench.report.screen import plain
+from zbench.report.text import axes_text, rate_text
 
 _ID_LENGTH = 8
+_COLUMNS = (
+    Column("run", "left"),
+    Column("sweep", "left"),
+    Column("started", "left", optional=3),
+    Column("trials"),
+    Column("failed", optional=1),
+    Column("incorrect", optional=2),
+    Column("tokens/s"),
+    Column("best trial", "left"),
+    Column("configuration", "left", optional=4),
+)
 
 
 @common_flags()
@@ -19,8 +35,6 @@ def command(
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
     """List the runs in a results directory, oldest first."""
-    from zbench.record.store import find_runs
-
     rows = [_row(path) for path in find_runs(output_dir)]
     if console.state.json:
         console.document({"schema_version": 1, "runs": rows, "exit_code": 0})
@@ -32,8 +46,6 @@ def command(
 
 def _row(path: Path) -> dict[str, Any]:
     """Return the facts of a run; a run that cannot be read is listed with the reason."""
-    from zbench.analysis.overview import overview_at
-
     row: dict[str, Any] = {
         "run_id": path.name,
         "sweep": path.parent.name,
@@ -49,15 +61,9 @@ def _row(path: Path) -> dict[str, Any]:
 
 
 def _print(rows: list[dict[str, Any]]) -> None:
-    from rich.text import Text
-
-    from zbench.report.grid import Grid, GridRow
-    from zbench.report.printable import printable
-    from zbench.report.screen import plain
-
     screen = console.rich_console()
     readable = [GridRow([plain(text) for text in _cells(row)]) for row in rows if not row["problem"]]
-    table, left_out = Grid(_columns(), readable).fitted(screen)
+    table, left_out = Grid(_COLUMNS, readable).fitted(screen)
     if readable:
         screen.print(table)
     if left_out:
@@ -68,25 +74,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
             screen.print(Text(said), soft_wrap=True)
 
 
-def _columns() -> "list[Column]":
-    from zbench.report.grid import Column
-
-    return [
-        Column("run", "left"),
-        Column("sweep", "left"),
-        Column("started", "left", optional=3),
-        Column("trials"),
-        Column("failed", optional=1),
-        Column("incorrect", optional=2),
-        Column("tokens/s"),
-        Column("best trial", "left"),
-        Column("configuration", "left", optional=4),
-    ]
-
-
 def _cells(row: dict[str, Any]) -> list[str]:
-    from zbench.report.text import axes_text, rate_text
-
     has_best = row["recommended"] is not None
     mark = "≈" if row["best"] is None else ""
     return [

@@ -1,15 +1,15 @@
 """`zbench prune`: remove what runs left behind and can be made again."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from zbench.cli import console
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags, seconds
 from zbench.errors import UsageError
-
-if TYPE_CHECKING:
-    from zbench.launch.leftovers import Leftover
+from zbench.launch.leftovers import Leftover, find_leftovers
+from zbench.report.text import plural
+from zbench.units import format_bytes
 
 _KEPT = (
     "kept: records, sweep files, studies, baselines, tags and logs of failures, which nothing can make again"
@@ -32,10 +32,6 @@ def command(
     that ended well, environments that paired comparisons built (they are built anew). Stays: records, sweep
     files, studies, baselines, tags, and the logs of what failed. A run that is being written is left alone.
     """
-    from zbench.launch.leftovers import find_leftovers
-    from zbench.report.text import plural
-    from zbench.units import format_bytes
-
     found = find_leftovers(output_dir, older_than_s=seconds(older_than, "--older-than"))
     gone = found if dry_run else [one for one in found if _removed(one)]
     if console.state.json:
@@ -54,7 +50,7 @@ def command(
     )
 
 
-def _removed(one: "Leftover") -> bool:
+def _removed(one: Leftover) -> bool:
     """Remove a folder; one that cannot be removed now is said and left."""
     try:
         one.remove()

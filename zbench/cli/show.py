@@ -1,17 +1,22 @@
 """`zbench show`: the results of one run, finished or under way."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from zbench.analysis.overview import overview_at
+from zbench.analysis.ranking import Ranking
 from zbench.cli import completion, console
+from zbench.cli.conclusion import exit_code
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags
 from zbench.errors import UsageError
-
-if TYPE_CHECKING:
-    from zbench.analysis.ranking import Ranking
-    from zbench.record.summary import ConfigSummary
+from zbench.record.lines import jsonable
+from zbench.record.store import SPEC, load_records, resolve_run
+from zbench.record.summary import ConfigSummary, summarize
+from zbench.report.detail import print_configuration
+from zbench.report.table import print_results
+from zbench.spec.load import recorded_objective
 
 
 @common_flags()
@@ -35,16 +40,8 @@ def command(
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Show the results of one run as a table, or one of its configurations in full."""
-    from zbench.analysis.overview import overview_at
-    from zbench.cli.conclusion import exit_code
-    from zbench.record.store import load_records, resolve_run
-    from zbench.record.summary import summarize
-    from zbench.report.detail import print_configuration
-    from zbench.report.table import print_results
-    from zbench.spec.load import recorded_objective
-
     path = resolve_run(run, output_dir)
-    records, objective = load_records(path), recorded_objective(path / "spec.yaml")
+    records, objective = load_records(path), recorded_objective(path / SPEC)
     summaries = summarize(records)
     ranking = overview_at(path).ranking
     if trial == "best":
@@ -63,7 +60,7 @@ def command(
             print_configuration(console.rich_console(), summary, path)
 
 
-def _named(summaries: "list[ConfigSummary]", start: str) -> "ConfigSummary":
+def _named(summaries: list[ConfigSummary], start: str) -> ConfigSummary:
     found = [summary for summary in summaries if summary.trial_id.startswith(start)]
     if len(found) != 1:
         known = ", ".join(summary.trial_id for summary in found or summaries)
@@ -71,9 +68,7 @@ def _named(summaries: "list[ConfigSummary]", start: str) -> "ConfigSummary":
     return found[0]
 
 
-def _document(path: Path, chosen: "list[ConfigSummary]", ranking: "Ranking", status: int) -> dict[str, Any]:
-    from zbench.record.lines import jsonable
-
+def _document(path: Path, chosen: list[ConfigSummary], ranking: Ranking, status: int) -> dict[str, Any]:
     return {
         "schema_version": 1,
         "run_id": path.name,
