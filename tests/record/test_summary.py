@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from zbench.record.record import Correctness, Failure, MemoryPeaks, Record, Timing
-from zbench.record.summary import best, cost, obstacles, point, summarize, varied_keys
+from zbench.record.summary import best, cost, has_failed, obstacles, point, summarize, varied_keys
 from zbench.spec.sweep import ObjectiveSpec
 
 FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
@@ -37,6 +37,25 @@ def test_bytes_and_differences_are_the_largest_and_verdict_the_worst(make_record
     assert summary.metric("peak_device_bytes") == 30
     assert summary.metric("error_ratio") == 3.0
     assert summary.metric("verdict") == "equivalent"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind", "failed"),
+    [
+        ("ok", None, False),
+        ("invalid", "invalid", False),
+        ("oom", "oom", True),
+        ("crashed", "crashed", True),
+        ("timeout", "timeout", True),
+        ("timeout", "pruned", False),
+        ("crashed", None, True),
+    ],
+)
+def test_a_trial_that_a_search_ended_has_not_failed(make_record, outcome, kind, failed):
+    error = None if kind is None else Failure(kind, "why")
+    record = make_record(outcome=outcome, error=error)
+    assert has_failed(record) == failed
+    assert has_failed(summarize([record])[0]) == failed
 
 
 def test_one_failed_repeat_makes_the_configuration_failed(make_record):

@@ -9,7 +9,7 @@ from torch import nn
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.partition import Extent, GatherGroup, plan_layout
 from zbench.engine.shard_layout import ShardedLayout
-from zbench.engine.speculative.rollback import DoubleBuffer, RollbackTarget
+from zbench.engine.speculative.rollback import DoubleBuffer, Journal, RollbackTarget
 from zbench.engine.speculative.subgroups import cut
 from zbench.engine.speculative.threads import MOST, Machine, choose, this_machine
 
@@ -115,3 +115,18 @@ def test_this_machine_has_processors_in_nodes() -> None:
     machine = this_machine()
     assert machine.allowed
     assert set(machine.allowed) <= {p for node in machine.nodes for p in node}
+
+
+def test_a_journal_holds_the_covered_elements_and_a_commit_copies_them() -> None:
+    memory, state = DeviceMemory(torch.device("cpu")), Box(torch.arange(32.0))
+    (buffer,) = state.buffers
+    views = [buffer[20:24], buffer[3:7], buffer[7:10]]
+    journal = Journal([RollbackTarget(state, "rollback")], views)
+    assert journal.bytes_by_category() == {"rollback": memory.occupied(7 * 4) + memory.occupied(4 * 4)}
+    for view in views:
+        journal.other(view).fill_(-1.0)
+    assert torch.equal(buffer, torch.arange(32.0)), "nothing changes before the commit"
+    journal.commit(views)
+    assert buffer.tolist() == [-1.0 if 3 <= k < 10 or 20 <= k < 24 else float(k) for k in range(32)]
+    outside = torch.zeros(4)
+    assert journal.other(outside) is outside

@@ -32,7 +32,7 @@ def probe_peers(group: dist.ProcessGroup) -> PeerProcesses | None:
     contacts = [contact] * world
     dist.all_gather_object(contacts, contact, group=group)
     verdicts = [False] * world
-    dist.all_gather_object(verdicts, listener is not None and _can_read_all(listener, contacts), group=group)
+    dist.all_gather_object(verdicts, listener is not None and can_read_all(listener, contacts), group=group)
     del kept
     if listener is None:
         return None
@@ -44,7 +44,8 @@ def probe_peers(group: dist.ProcessGroup) -> PeerProcesses | None:
     return found
 
 
-def _can_read_all(listener: PeerListener, contacts: Sequence[tuple[MemoryProbe, bytes]]) -> bool:
+def can_read_all(listener: PeerListener, contacts: Sequence[tuple[MemoryProbe, bytes]]) -> bool:
+    """Connect to all ranks whose memory this process can read; say whether that is every one."""
     with suppress(OSError):
         if all(probe.readable() for probe, _ in contacts):
             listener.connect([name for _, name in contacts], [probe.pid for probe, _ in contacts])

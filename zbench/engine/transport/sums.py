@@ -11,7 +11,12 @@ def sum_in_rank_order(out: Tensor, parts: Sequence[Tensor]) -> None:
     """out [n] float32 = ((parts[0] + parts[1]) + parts[2]) + ..., parts [n] float32, bfloat16 or float16."""
     if out.device.type == "cpu":
         adam.sum_in_rank_order(out, parts)
-        return
+    else:
+        add_in_rank_order(out, parts)
+
+
+def add_in_rank_order(out: Tensor, parts: Sequence[Tensor]) -> None:
+    """Give out the same sums by torch's own additions: for devices without a native kernel."""
     out.copy_(parts[0])
     for part in parts[1:]:
         out.add_(part)

@@ -1,0 +1,111 @@
+"""Parts of the transport that one process shows: the store's texts, groups that fit, probes, sums."""
+
+from typing import Any, cast
+
+import pytest
+import torch
+from torch.distributed import HashStore, Store
+
+from zbench.engine.transport.agreement import Board
+from zbench.engine.transport.hybrid import check_shard_group_size
+from zbench.engine.transport.probe import can_read_all
+from zbench.engine.transport.sums import add_in_rank_order, sum_in_rank_order
+from zbench.errors import UsageError
+
+
+class LateStore:
+    """A store that says of each key a few times that it is not there yet."""
+
+    def __init__(self, texts: dict[str, bytes], times: int) -> None:
+        self._texts, self._left = texts, dict.fromkeys(texts, times)
+
+    def check(self, keys: list[str]) -> bool:
+        (key,) = keys
+        self._left[key] = self._left.get(key, 0) - 1
+        return key in self._texts and self._left[key] < 0
+
+    def get(self, key: str) -> bytes:
+        return self._texts[key]
+
+
+def board(rank: int, world_size: int, store: Any) -> Board:
+    return Board(rank, world_size, cast(Store, store))
+
+
+def test_every_ranks_text_is_read_in_rank_order() -> None:
+    store = HashStore()
+    for rank in (1, 0):
+        board(rank, 2, store).write("topic", f"of {rank}")
+    assert list(board(0, 2, store).read("topic", 60.0).items()) == [(0, "of 0"), (1, "of 1")]
+
+
+def test_a_text_that_comes_late_is_waited_for() -> None:
+    store = LateStore({"topic/0": b"mine", "topic/1": b"late"}, times=3)
+    assert board(0, 2, store).read("topic", 60.0) == {0: "mine", 1: "late"}
+
+
+def test_a_text_that_does_not_come_is_not_waited_for_without_end() -> None:
+    store = LateStore({"topic/0": b"mine"}, times=0)
+    assert board(0, 2, store).read("topic", 0.0) == {0: "mine"}
+
+
+def test_one_rank_alone_has_nothing_to_read() -> None:
+    alone = board(0, 1, None)
+    alone.write("topic", "mine")
+    assert alone.read("topic", 60.0) == {}
+
+
+@pytest.mark.parametrize("size", [0, 3, 8])
+def test_shard_groups_that_do_not_fill_the_world_are_refused_with_those_that_do(size: int) -> None:
+    with pytest.raises(UsageError, match=rf"divides the 4 ranks into equal groups \(1, 2, 4\), got {size}"):
+        check_shard_group_size(size, 4)
+    for fits in (1, 2, 4):
+        check_shard_group_size(fits, 4)
+
+
+class Probe:
+    """Stands for another rank's memory: readable, not, or gone when it is tried."""
+
+    def __init__(self, pid: int, answer: bool | type[OSError]) -> None:
+        self.pid, self._answer = pid, answer
+
+    def readable(self) -> bool:
+        if isinstance(self._answer, bool):
+            return self._answer
+        raise self._answer
+
+
+class Listener:
+    """Notes whom it is told to connect to; refuses if `error` says so."""
+
+    def __init__(self, error: type[OSError] | None = None) -> None:
+        self.connected: list[tuple[bytes, int]] = []
+        self._error = error
+
+    def connect(self, names: list[bytes], pids: list[int]) -> None:
+        if self._error is not None:
+            raise self._error
+        self.connected = list(zip(names, pids, strict=True))
+
+
+@pytest.mark.parametrize("second", [True, False, PermissionError])
+def test_ranks_are_connected_only_if_every_ranks_memory_can_be_read(second: bool | type[OSError]) -> None:
+    listener, probes = Listener(), [(Probe(7, True), b"a"), (Probe(8, second), b"b")]
+    assert can_read_all(cast(Any, listener), cast(Any, probes)) == (second is True)
+    assert listener.connected == ([(b"a", 7), (b"b", 8)] if second is True else [])
+
+
+def test_a_connection_that_is_refused_is_no_way_to_read() -> None:
+    assert not can_read_all(cast(Any, Listener(ConnectionRefusedError)), cast(Any, [(Probe(7, True), b"a")]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_sums_of_devices_without_a_kernel_have_the_kernels_bits(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    parts = [torch.randn(1000, generator=generator).to(dtype) for _ in range(4)]
+    by_kernel, by_torch = torch.full((1000,), 7.0), torch.full((1000,), 7.0)
+    sum_in_rank_order(by_kernel, parts)
+    add_in_rank_order(by_torch, parts)
+    assert torch.equal(by_kernel, by_torch)
+    if dtype == torch.float32:  # sums of few narrow values are exact in any order
+        assert not torch.equal(by_kernel, sum(reversed(parts)))
