@@ -1,16 +1,15 @@
 """`zbench doctor --calibrate`: this machine's rates, as `machine:` of a sweep file takes them."""
 
+from zbench.bench.calibration import calibrate
 from zbench.cli import console
 from zbench.errors import ExitCode
+from zbench.spec.dump import dump_yaml
 
 _DIGITS = 4
 
 
 def report_rates(world_size: int) -> ExitCode:
     """Measure, and print the rates as YAML (a document with --json)."""
-    from zbench.bench.calibration import calibrate
-    from zbench.spec.dump import dump_yaml
-
     found = calibrate(world_size).model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     rates = {key: _rounded(value) for key, value in found.items()}
     if console.state.json:

@@ -2,10 +2,13 @@
 
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from zbench.engine.partition import Extent, Layout
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,25 @@ class Segment:
     flat: int
     local: int
     length: int
+
+    def cut(self, size: int) -> Iterator["Segment"]:
+        """Yield it in segments of at most `size` elements."""
+        for at in range(0, self.length, size):
+            length = min(size, self.length - at)
+            yield replace(self, flat=self.flat + at, local=self.local + at, length=length)
+
+
+def packed(items: Iterable[T], size: int, length: Callable[[T], int]) -> list[list[T]]:
+    """Return the items, in order, in groups of at most `size` elements; a longer item is a group alone."""
+    groups: list[list[T]] = []
+    room = 0
+    for item in items:
+        if length(item) > room:
+            groups.append([])
+            room = max(size, length(item))
+        groups[-1].append(item)
+        room -= length(item)
+    return groups
 
 
 class ShardLayout(ABC):

@@ -5,28 +5,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
+from safetensors.torch import _TYPES  # the library's own table; it has no public name
 
 from zbench.engine.checkpoint.state import StateEntry
 from zbench.errors import UsageError
 
-_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint64: "U64",
-    torch.uint32: "U32",
-    torch.uint16: "U16",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-    torch.complex64: "C64",
-}
+_NAMES = {dtype: name for name, dtype in _TYPES.items()}
 
 
 def write_stream(entries: Iterable[StateEntry], file: Path | None) -> None:

@@ -18,7 +18,7 @@ from zbench.engine.adam.checks import check_hyper
 from zbench.engine.adam.contract import hyper_of
 from zbench.engine.memory.buffers import MemoryLayout, PartitionedBuffer, bytes_of
 from zbench.engine.optimizer.masters import MasterWeights
-from zbench.engine.shard_layout import Segment, ShardLayout
+from zbench.engine.shard_layout import Segment, ShardLayout, packed
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 ParamGroup = dict[str, Any]
@@ -89,7 +89,8 @@ class ShardOptimizer:
         """
         key = [skipped if on else -1 for skipped, on in zip(self.skipped_steps, active, strict=True)]
         if self.planned is None or self.planned[0] != key:
-            self.planned = (key, self._packed(self._runs(self.shard.segments, key)))
+            runs = self._runs(self.shard.segments, key)
+            self.planned = (key, packed(runs, self.sub_group_size, lambda run: run.segment.length))
         return self.planned[1]
 
     def runs(self, segments: Sequence[Segment]) -> list[UpdateRun]:
@@ -198,11 +199,7 @@ class ShardOptimizer:
 
     def _split(self, whole: Segment, key: Sequence[int]) -> Iterator[UpdateRun]:
         alignment = max(self.sub_group_size // 256, 1) * 256
-        for at in range(0, whole.length, alignment):
-            part = replace(
-                whole, flat=whole.flat + at, local=whole.local + at, length=min(alignment, whole.length - at)
-            )
-            yield self._bind(part, key)
+        return (self._bind(part, key) for part in whole.cut(alignment))
 
     def _bind(self, s: Segment, key: Sequence[int]) -> UpdateRun:
         masters, group = self.masters[s.dtype_group], self.group_of[s.parameter]
@@ -211,14 +208,3 @@ class ShardOptimizer:
         return UpdateRun(
             s, group, key[s.parameter], slot, self.gradients.run(s.local, s.length), masters.out(s)
         )
-
-    def _packed(self, runs: Iterator[UpdateRun]) -> list[list[UpdateRun]]:
-        packed: list[list[UpdateRun]] = []
-        room = 0
-        for run in runs:
-            if run.segment.length > room:
-                packed.append([])
-                room = max(self.sub_group_size, run.segment.length)
-            packed[-1].append(run)
-            room -= run.segment.length
-        return packed

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
+from zbench.engine.memory.buffers import bytes_of
 from zbench.engine.memory.kinds import Memory
 from zbench.engine.parameters.released import memory_of, set_values
 
@@ -56,11 +57,10 @@ def storage_of(tensor: Tensor) -> int:
 
 def summed(parts: Iterable[tuple[RollbackTarget, Sequence[Tensor]]]) -> dict[str, int]:
     """Return the bytes of second copies by category."""
-    total: dict[str, int] = {}
-    for target, tensors in parts:
-        held = sum(target.holder.memory.occupied(t.nbytes) for t in tensors)
-        total[target.category] = total.get(target.category, 0) + held
-    return total
+    return bytes_of(
+        {target.category: sum(target.holder.memory.occupied(t.nbytes) for t in tensors)}
+        for target, tensors in parts
+    )
 
 
 class DoubleBuffer:
