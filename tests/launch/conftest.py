@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.launch.sharing import Servers
 from zbench.launch.jobs import Targets
 from zbench.launch.trial import TrialRunner, local_runner
 from zbench.spec.trial import TrialSpec
@@ -51,8 +52,11 @@ def notices() -> list[str]:
 
 
 @pytest.fixture
-def runner(tmp_path: Path, notices: list[str]) -> Iterator[TrialRunner]:
+def runner(
+    tmp_path: Path, notices: list[str], monkeypatch: pytest.MonkeyPatch, trial_servers: Servers
+) -> Iterator[TrialRunner]:
     """Return a runner of fake workers in an empty run directory."""
+    trial_servers.lend_by(monkeypatch)
     run_dir = tmp_path / "run-1"
     run_dir.mkdir()
     with local_runner(
