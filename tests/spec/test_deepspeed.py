@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from zbench.errors import UsageError
-from zbench.spec.deepspeed import from_deepspeed, to_deepspeed
+from zbench.spec.deepspeed import from_deepspeed, script_notes, to_deepspeed
 from zbench.spec.expand import expand
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.sweep import SweepSpec
@@ -129,3 +129,57 @@ def test_export_names_what_the_training_script_must_do() -> None:
     constant = SweepSpec.model_validate({"workload": {"global_batch_size": 8}, "run": {"world_size": 2}})
     (note,) = to_deepspeed(expand(constant).trials[0]).notes
     assert "8 holds at 2 ranks; with others, change gradient_accumulation_steps (2)" in note
+
+
+@pytest.mark.parametrize(
+    ("batch", "world_size"),
+    [
+        ({"train_batch_size": 16, "train_micro_batch_size_per_gpu": 2}, 8),
+        (
+            {
+                "train_batch_size": 16,
+                "train_micro_batch_size_per_gpu": 2,
+                "gradient_accumulation_steps": 4,
+            },
+            2,
+        ),
+        ({"train_batch_size": 15, "train_micro_batch_size_per_gpu": 2}, None),
+        ({"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 2}, None),
+        ({"train_batch_size": 16}, None),
+    ],
+)
+def test_the_world_size_is_read_off_a_batch_whose_other_factors_are_known(
+    batch: dict[str, Any], world_size: int | None
+) -> None:
+    assert from_deepspeed(batch).document.get("run", {}).get("world_size") == world_size
+
+
+@pytest.mark.parametrize(
+    ("engine", "rounded"),
+    [
+        ({"dtype": "float16", "initial_loss_scale": 1000.0}, True),
+        ({"dtype": "float16", "initial_loss_scale": 1024.0}, False),
+        ({"dtype": "bfloat16", "initial_loss_scale": 1000.0}, False),
+    ],
+)
+def test_a_loss_scale_that_is_no_power_of_two_is_said_to_be_rounded(
+    engine: dict[str, Any], rounded: bool
+) -> None:
+    trial = expand(SweepSpec.model_validate({"engine": engine})).trials[0]
+    assert any("powers of two" in note for note in to_deepspeed(trial).notes) == rounded
+
+
+@pytest.mark.parametrize("backwards", [1, 2, 3])
+def test_several_backwards_of_a_step_are_the_scripts_to_run(backwards: int) -> None:
+    mode = {"accumulation_mode": "multi_backward"} if backwards > 1 else {}
+    document = {"engine": mode, "workload": {"backwards_per_step": backwards}}
+    trial = expand(SweepSpec.model_validate(document)).trials[0]
+    said = [note for note in script_notes(trial) if note.startswith("workload.backwards_per_step")]
+    assert said == (
+        []
+        if backwards == 1
+        else [
+            f"workload.backwards_per_step: {backwards} backwards before each step are the training script's"
+            " to run; no configuration holds them"
+        ]
+    )

@@ -77,6 +77,11 @@ def test_a_loss_and_data_of_ones_own_need_a_model_of_ones_own_and_a_callables_fo
     assert message.startswith("sweep.yaml:1: workload.loss: loss is for a model of your own")
 
 
+def test_a_checkpoint_to_compare_with_belongs_to_a_command(refusal: Refusal) -> None:
+    message = refusal("verify: {against: {zero_stage: 0}}\n")
+    assert message == "sweep.yaml:1: verify.against: against belongs to workload.command; leave it out"
+
+
 def test_a_file_that_is_only_looked_at_needs_no_inputs(tmp_path: Path) -> None:
     (tmp_path / "sweep.yaml").write_text("workload: {data: {text: none.txt}}\n")
     sweep = load_sweep(tmp_path / "sweep.yaml", (), {}, inputs=False)

@@ -1,0 +1,66 @@
+"""What an interpreter is asked, and what is said of one that cannot answer."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from zbench.spec.engine import EngineSpec
+from zbench.spec.interpreters import Environment, environment, lendable
+from zbench.spec.peers import PEERS, begins_rounded
+from zbench.spec.point import without_nulls
+
+
+def test_this_interpreter_answers_for_itself() -> None:
+    found = environment(sys.executable, Path(), ("pytest",))
+    assert isinstance(found, Environment)
+    assert found.python[:2] == sys.version_info[:2]
+    assert found.same_python
+    assert found.facts()["pytest"] == pytest.__version__
+    assert {"path", "python", "torch"} <= found.facts().keys()
+
+
+def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it() -> None:
+    said = environment(sys.executable, Path(), ("no-such-package",))
+    assert said == (
+        f"{sys.executable} has no no-such-package; run `{sys.executable} -m pip install no-such-package`"
+    )
+
+
+@pytest.mark.parametrize(
+    ("script", "mode", "said"),
+    [
+        ("#!/bin/sh\nexit 1\n", 0o755, "is no Python interpreter that works; name another"),
+        ("#!/bin/sh\necho no json\n", 0o755, "is no Python interpreter that works; name another"),
+        ("#!/bin/sh\necho '{}'\n", 0o755, "is no Python interpreter that works; name another"),
+        ("#!/bin/sh\n", 0o644, "cannot be run (Permission denied); name a Python executable"),
+    ],
+)
+def test_what_is_no_interpreter_is_told(script: str, mode: int, said: str, tmp_path: Path) -> None:
+    fake = tmp_path / "python"
+    fake.write_text(script)
+    fake.chmod(mode)
+    assert environment("python", tmp_path) == f"python: {said}"
+    absent = environment("absent", tmp_path)
+    assert isinstance(absent, str)
+    assert absent.startswith("absent: no such interpreter")
+
+
+def test_what_a_worker_imports_is_lent_from_where_it_lies() -> None:
+    for package, folder in lendable().items():
+        places = [Path(folder) / package, Path(folder) / f"{package}.py"]
+        assert any(place.exists() for place in places), package
+
+
+def test_only_a_peer_that_rounds_first_begins_rounded_and_only_in_lower_precision() -> None:
+    assert not begins_rounded(EngineSpec(dtype="bfloat16"))
+    for name, peer in PEERS.items():
+        low, full = (EngineSpec(engine=name, dtype=dtype) for dtype in ("bfloat16", "float32"))
+        assert begins_rounded(low) == peer.rounds_first
+        assert not begins_rounded(full)
+
+
+def test_a_block_is_shown_without_what_it_inherits() -> None:
+    block = {"lr": None, "frozen": True, "inner": {"x": None, "y": 0}, "list": [None]}
+    assert without_nulls(block) == {"frozen": True, "inner": {"y": 0}, "list": [None]}
+    assert without_nulls(None) is None

@@ -1,0 +1,130 @@
+"""What files of accelerate and of the transformers Trainer mean here, and what is said of the rest."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zbench.spec.stacks import from_accelerate, from_training_args
+
+
+def engine_of_accelerate(config: dict[str, Any], base_dir: Path = Path()) -> dict[str, Any]:
+    found: dict[str, Any] = from_accelerate(config, base_dir).document["engine"]
+    return found
+
+
+def test_accelerates_own_deepspeed_keys_are_read_and_those_left_to_it_are_not() -> None:
+    theirs = {
+        "zero_stage": 2, "offload_optimizer_device": "cpu", "offload_param_device": "auto",
+        "gradient_accumulation_steps": 4, "gradient_clipping": 0.5, "zero3_init_flag": True, "hpz": 8,
+    }  # fmt: skip
+    found = from_accelerate({"deepspeed_config": theirs, "distributed_type": "DEEPSPEED"}, Path())
+    assert found.document["engine"] == {
+        "zero_stage": 2,
+        "offload_optimizer": "cpu",
+        "gradient_accumulation_steps": 4,
+        "gradient_clipping": 0.5,
+    }
+    assert found.notes == [
+        "deepspeed_config.offload_param_device: 'auto' has no counterpart; left out",
+        "deepspeed_config.hpz: 8 has no counterpart; left out",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"), [("bf16", "bfloat16"), ("fp16", "float16"), ("no", None), (None, None)]
+)
+def test_mixed_precision_is_the_dtype(precision: str | None, dtype: str | None) -> None:
+    assert engine_of_accelerate({"mixed_precision": precision}).get("dtype") == dtype
+
+
+def test_a_deepspeed_file_that_is_named_says_the_dtype_itself(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(
+        json.dumps({"zero_optimization": {"stage": 1}, "bf16": {"enabled": True}})
+    )
+    config = {"deepspeed_config": {"deepspeed_config_file": "ds.json"}, "mixed_precision": "fp16"}
+    found = engine_of_accelerate(config, tmp_path)
+    assert (found["zero_stage"], found["dtype"]) == (1, "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("fsdp", "engine"),
+    [
+        ({}, {"zero_stage": 3}),
+        ({"fsdp_reshard_after_forward": True}, {"zero_stage": 3}),
+        ({"fsdp_reshard_after_forward": False}, {"zero_stage": 2}),
+        ({"fsdp_sharding_strategy": "FULL_SHARD"}, {"zero_stage": 3}),
+        ({"fsdp_sharding_strategy": "SHARD_GRAD_OP"}, {"zero_stage": 2}),
+        ({"fsdp_sharding_strategy": 2}, {"zero_stage": 2}),
+        ({"fsdp_sharding_strategy": "NO_SHARD"}, {"zero_stage": 0}),
+        ({"fsdp_sharding_strategy": 3}, {"zero_stage": 0}),
+        (
+            {"fsdp_offload_params": True},
+            {"zero_stage": 3, "offload_param": "cpu", "offload_optimizer": "cpu"},
+        ),
+        ({"fsdp_offload_params": True, "fsdp_sharding_strategy": 2}, {"zero_stage": 2}),
+    ],
+)
+def test_fsdps_strategy_is_a_stage(fsdp: dict[str, Any], engine: dict[str, Any]) -> None:
+    assert engine_of_accelerate({"distributed_type": "FSDP", "fsdp_config": fsdp}) == engine
+    assert engine_of_accelerate({"distributed_type": "NO", "fsdp_config": fsdp}) == {}
+
+
+def test_of_the_launch_ranks_and_device_are_read_and_unknown_keys_are_told() -> None:
+    config = {"num_processes": 4, "use_cpu": True, "machine_rank": 1, "dynamo_config": {"x": 1}, "fp8": None}
+    found = from_accelerate(config, Path())
+    assert found.document["run"] == {"device": "cpu", "world_size": 4}
+    assert found.notes == ["dynamo_config: {'x': 1} has no counterpart; left out"]
+    assert from_accelerate({"num_processes": 1}, Path()).document["run"] == {"world_size": 1}
+    assert from_accelerate({"num_processes": 0}, Path()).document["run"] == {}
+
+
+def test_arguments_that_are_not_given_are_the_trainers_defaults() -> None:
+    assert from_training_args({}, Path()).document == {
+        "name": "trainer",
+        "workload": {"micro_batch_size": 8},
+        "run": {"seed": 42},
+        "engine": {
+            "gradient_accumulation_steps": 1,
+            "gradient_clipping": 1.0,
+            "optimizer": {"name": "adamw", "lr": 5e-5, "weight_decay": 0.0, "betas": [0.9, 0.999]},
+        },
+    }
+
+
+def test_arguments_that_are_given_are_taken_over() -> None:
+    given = {
+        "per_device_train_batch_size": 2, "gradient_accumulation_steps": 3, "max_grad_norm": 0.25, "seed": 7,
+        "adam_beta1": 0.8, "adam_beta2": 0.95, "adam_epsilon": 1e-6, "learning_rate": 1e-3, "use_cpu": True,
+        "weight_decay": 0.1, "gradient_checkpointing": True, "bf16": True, "optim": "adamw_torch",
+    }  # fmt: skip
+    found = from_training_args(given, Path())
+    assert found.notes == []
+    assert found.document["run"] == {"device": "cpu", "seed": 7}
+    assert found.document["workload"] == {"micro_batch_size": 2, "activation_checkpointing": True}
+    assert found.document["engine"] == {
+        "gradient_accumulation_steps": 3,
+        "gradient_clipping": 0.25,
+        "dtype": "bfloat16",
+        "optimizer": {"name": "adamw", "lr": 1e-3, "weight_decay": 0.1, "eps": 1e-6, "betas": [0.8, 0.95]},
+    }
+    assert from_training_args({"fp16": True}, Path()).document["engine"]["dtype"] == "float16"
+
+
+def test_the_trainers_deepspeed_configuration_is_filled_from_its_arguments(tmp_path: Path) -> None:
+    config = {"zero_optimization": {"stage": 2}, "gradient_clipping": "auto", "bf16": {"enabled": True}}
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    for deepspeed in (config, "ds.json"):
+        given = {"deepspeed": deepspeed, "max_grad_norm": 0.5, "gradient_accumulation_steps": 2}
+        engine = from_training_args(given, tmp_path).document["engine"]
+        assert (engine["zero_stage"], engine["dtype"]) == (2, "bfloat16")
+        assert (engine["gradient_clipping"], engine["gradient_accumulation_steps"]) == (0.5, 2)
+
+
+def test_what_does_not_map_is_told() -> None:
+    found = from_training_args({"optim": "sgd", "report_to": "none", "num_train_epochs": 3}, Path())
+    assert found.notes == [
+        "optim: 'sgd' has no counterpart; AdamW stands in for it",
+        "left out, since they change no training step here: num_train_epochs, report_to",
+    ]
