@@ -130,3 +130,15 @@ def test_a_journal_holds_the_covered_elements_and_a_commit_copies_them() -> None
     assert buffer.tolist() == [-1.0 if 3 <= k < 10 or 20 <= k < 24 else float(k) for k in range(32)]
     outside = torch.zeros(4)
     assert journal.other(outside) is outside
+
+
+@pytest.mark.parametrize(
+    ("wanted", "computing", "contended"),
+    [("auto", 4, True), ("auto", 5, True), ("auto", 3, False), ("auto", 1, False), (2, 4, False)],
+)
+def test_backward_contends_where_it_keeps_every_processor_with_several_threads(
+    wanted: int | str, computing: int, contended: bool
+) -> None:
+    allowed = tuple(range(1 if computing == 1 else 4))
+    found = choose(wanted, computing=computing, machine=Machine(allowed, (allowed,), 4), near=0, alone=True)  # type: ignore[arg-type]
+    assert found.contended == contended
