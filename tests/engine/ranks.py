@@ -4,7 +4,6 @@ import gc
 import importlib
 import os
 import signal
-import sys
 import traceback
 from contextlib import suppress
 from datetime import timedelta
@@ -103,7 +102,7 @@ def serve(pipe: Connection, rank: int, size: int, store: str) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=60)
     )
-    loaded = len(sys.modules)
+    last = ""
     groups = {world: dist.new_group(list(range(world))) for world in range(1, size + 1)}
     while True:
         try:
@@ -111,12 +110,11 @@ def serve(pipe: Connection, rank: int, size: int, store: str) -> None:
         except (EOFError, KeyboardInterrupt):
             return
         module, _, name = function.partition(":")
+        if module != last:
+            gc.collect()  # what another file's cases left in cycles is none of this one's
+            last = module
         try:
             answer = (True, getattr(importlib.import_module(module), name)(groups[world], *args, **kwargs))
         except BaseException:
             answer = (False, f"rank {rank}:\n{traceback.format_exc()}")
         pipe.send(answer)
-        if len(sys.modules) > loaded:  # what they hold stays, so later collections need not look at it
-            gc.collect()
-            gc.freeze()
-            loaded = len(sys.modules)
