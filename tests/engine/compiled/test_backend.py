@@ -4,15 +4,18 @@ import copy
 import gc
 import weakref
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from tests.engine.compiled import models
+from zbench.engine import build_engine
 from zbench.engine.compiled.backend import compile_in_place, undo_compile
 from zbench.engine.compiled.registry import StepRegistry
 from zbench.errors import UsageError
+from zbench.spec.engine import EngineSpec
 
 
 class Kept:
@@ -241,3 +244,14 @@ def test_a_model_that_outlives_its_engine_says_so() -> None:
     gc.collect()
     with pytest.raises(UsageError, match=r"engine\.close\(\)"):
         model(models.tokens())
+
+
+@pytest.mark.parametrize("kind", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_compiled_graphs_take_only_the_engines_own_hook(kind: str) -> None:
+    model = nn.Linear(3, 2)
+    with closing(build_engine(model, EngineSpec(zero_stage=1, compile="aot_eager"))) as engine:
+        engine.backward(model(torch.ones(4, 3)).sum())
+        engine.step()
+        getattr(model.bias, kind)(lambda it: None)
+        with pytest.raises(UsageError, match="compile: expected no gradient hooks on parameters"):
+            engine.backward(model(torch.ones(4, 3)).sum())
