@@ -136,6 +136,9 @@ def test_bytes_that_vary_are_decided_by_the_smallest_and_the_largest() -> None:
     assert found.exit_code == ExitCode.REGRESSION
     overlapping = [record(0.1, repeat=i, peak=1004 + i) for i in range(6)]
     assert compared(varying, overlapping).rows[0].exact[0].answer == "varies"
+    steady = [record(0.1, repeat=i, peak=1003) for i in range(6)]
+    for base, head in ((varying, steady), (steady, varying[:4]), (varying, varying)):
+        assert compared(base, head).rows[0].exact[0].answer == "varies"
 
 
 def test_a_category_that_grew_is_a_regression_and_the_remainder_is_not() -> None:

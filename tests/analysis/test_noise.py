@@ -13,7 +13,7 @@ from zbench.analysis.trials import Source
 from zbench.record.summary import summarize
 
 from .machine import Machine
-from .synthetic import record
+from .synthetic import record, results, trial
 
 
 def compared_with_itself(machine: Machine, blocks: int = 12) -> Comparison:
@@ -71,3 +71,11 @@ def test_the_noise_between_runs_is_that_of_whole_runs_of_three() -> None:
         expected = math.expm1(abs(runs[0] - runs[1]) / math.sqrt(2))
         assert run_noise([(side[0], side[0]) for side in sides]) == pytest.approx(expected)
     assert math.isnan(run_noise([]))
+
+
+def test_a_configuration_that_ends_early_is_no_noise_between_runs() -> None:
+    """Each is taken relative to its own speed: whether the slow one is there does not move what is common."""
+    (slow,), (fast,) = (
+        results(trial(steps, axes={"n": n})).trials for n, steps in enumerate([[10.0] * 3, [0.1] * 9])
+    )
+    assert run_noise([(slow, slow), (fast, fast)]) == pytest.approx(0.0, abs=1e-12)

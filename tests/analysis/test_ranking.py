@@ -107,6 +107,8 @@ def test_a_figure_of_zero_has_no_logarithm_and_is_missing() -> None:
     nothing, some = cost_table(summaries, Goal("peak_device_bytes", "minimize"))
     assert all(map(math.isnan, nothing))
     assert some == pytest.approx([math.log(1000)] * 2)
+    brief, _ = cost_table(summaries, Goal("median_step_s", "minimize"))
+    assert brief == pytest.approx([math.log(0.1)] * 2), "less than one has one"
 
 
 def test_a_configuration_outside_a_constraint_takes_no_part() -> None:

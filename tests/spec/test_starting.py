@@ -8,6 +8,7 @@ import pytest
 
 from zbench.errors import UsageError
 from zbench.spec import shapes
+from zbench.spec.shipped import names, sweep_file
 from zbench.spec.starting import starting_sweep
 
 
@@ -71,3 +72,15 @@ def test_a_file_of_no_known_form_is_refused_with_the_forms(data: Any, tmp_path: 
         around(tmp_path, data)
     with pytest.raises(UsageError, match=r"no such file; expected ds_config\.json"):
         starting_sweep(str(tmp_path / "absent.json"), tmp_path)
+
+
+def test_a_bare_name_is_a_shipped_sweep_unless_such_a_file_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "quickstart" in names()
+    assert sweep_file(Path("quickstart")).read_text().startswith("#")
+    for other in ("quickstart.yaml", "here/quickstart", "no-such-sweep"):
+        assert sweep_file(Path(other)) == Path(other)
+    Path("quickstart").touch()
+    assert sweep_file(Path("quickstart")) == Path("quickstart")
