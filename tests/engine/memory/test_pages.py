@@ -1,5 +1,6 @@
 """Large buffers are marked for huge pages, small ones are left alone."""
 
+import mmap
 import re
 import sys
 from pathlib import Path
@@ -26,8 +27,13 @@ def is_marked(address: int) -> bool:
     return False
 
 
+def mapped(nbytes: int) -> torch.Tensor:
+    """Return a buffer in a mapping of its own; the allocator may reuse memory that was marked before."""
+    return torch.frombuffer(mmap.mmap(-1, nbytes), dtype=torch.uint8)
+
+
 def test_the_whole_pages_of_a_large_buffer_are_marked_and_those_of_a_small_one_are_not() -> None:
-    large, small = torch.empty(64 << 20, dtype=torch.uint8), torch.empty(3 << 20, dtype=torch.uint8)
+    large, small = mapped(64 << 20), mapped(3 << 20)
     for buffer in (large, small):
         prefer_huge_pages(buffer)
     start = large.data_ptr()
