@@ -43,11 +43,12 @@ def _problem_of_own_model(document: Mapping[str, Any], base_dir: Path) -> str | 
     """Return why a model of the user's own does not train as it is, or None; it is tried without data."""
     from zbench.estimate.client import Simulator
     from zbench.estimate.result import NotSimulated
-    from zbench.spec import callables
+    from zbench.spec import callables, shapes
     from zbench.spec.expand import expand
     from zbench.spec.load import sweep_from_mapping
 
-    if not callables.FORM.fullmatch(str(document["workload"].get("model"))):
+    model = str(document["workload"].get("model"))
+    if model.startswith(shapes.PREFIX) or not callables.FORM.fullmatch(model):
         return None
     trials = expand(sweep_from_mapping(document, environ={})).trials
     with Simulator(base_dir, jobs=1) as simulator:
