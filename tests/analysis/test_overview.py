@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -113,6 +114,13 @@ def test_a_damaged_or_foreign_file_is_no_overview(run: Path) -> None:
     KeptOverview(run).keep(replace(FOUND, configurations="many"))  # type: ignore[arg-type]
     assert KeptOverview(run).load() is None
     KeptOverview(run).keep(replace(FOUND, best_tokens_per_s=float("nan")))
+    assert KeptOverview(run).load() is None
+
+
+@pytest.mark.parametrize("wrong", ["1", True, 1.5, None], ids=repr)
+def test_an_overview_of_other_types_is_none(run: Path, wrong: Any) -> None:
+    KeptOverview(run).keep(replace(FOUND, configurations=wrong))
+    assert (run / KEPT).is_file()
     assert KeptOverview(run).load() is None
 
 

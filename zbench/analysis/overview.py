@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
 
 import zbench
 from zbench.analysis.ranking import Ranking, rank
@@ -37,6 +37,8 @@ _SETTLED_NS = 2_000_000_000
 class Overview:
     """A run in a few figures: when and where it began, how its configurations ended, and who leads."""
 
+    __pydantic_config__ = ConfigDict(allow_inf_nan=False)
+
     started: str | None
     machine: str | None
     configurations: int
@@ -47,7 +49,20 @@ class Overview:
     ranking: Ranking
 
 
-_OVERVIEW = TypeAdapter(Overview)
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What the file holds.
+
+    of: the code that made it, and the state of the run's files. content: their checksum where their times are
+    not trusted.
+    """
+
+    of: list[Any]
+    content: str
+    overview: Overview
+
+
+_KEPT = TypeAdapter(_Kept)
 
 
 def overview_of(
@@ -84,18 +99,16 @@ class KeptOverview:
                 digest, _, body = file.read(_MOST_BYTES).partition(b"\n")
             if digest.decode() != hashlib.sha256(body).hexdigest():
                 return None
-            document = json.loads(body)
-            if document["of"] != [_code(), self._state]:
-                return None
-            overview = _OVERVIEW.validate_python(document["overview"])
-            content = document["content"]
-        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            kept = _KEPT.validate_json(body, strict=True)
+        except (OSError, ValueError):
             return None
-        if content and content != (self._content or _content(self._run)):
+        if kept.of != [_code(), self._state]:
             return None
-        if content and not self._content and sum(size for _, size, *_ in self._state) > _MUCH:
-            return self.keep(overview)
-        return overview
+        if kept.content and kept.content != (self._content or _content(self._run)):
+            return None
+        if kept.content and not self._content and sum(size for _, size, *_ in self._state) > _MUCH:
+            return self.keep(kept.overview)
+        return kept.overview
 
     def keep(self, overview: Overview) -> Overview:
         """Keep an overview of the files as they were noted, if that is possible, and return it."""
@@ -103,15 +116,16 @@ class KeptOverview:
             return overview
         # a run of somebody else, or a full disk: it is read each time
         with contextlib.suppress(OSError, ValueError, TypeError):
-            document = {
-                "of": [_code(), self._state],
-                "content": self._content,
-                "overview": asdict(overview),
-            }
-            body = json.dumps(document, allow_nan=False).encode()
+            kept = _Kept([_code(), self._state], self._content, overview)
+            body = json.dumps(asdict(kept), allow_nan=False).encode()
             # not replaced as a whole: the checksum tells a reader of what is cut short
             (self._run / KEPT).write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
         return overview
+
+    def made(self, summaries: Sequence[ConfigSummary], objective: ObjectiveSpec) -> Overview:
+        """Return a new overview of the run, of whose records these are the summaries, and keep it."""
+        ranking = rank(summaries, objective)
+        return self.keep(overview_of(load_environment(self._run), summaries, ranking))
 
 
 def ranking_kept(run: Path, records: Sequence[Record], objective: ObjectiveSpec) -> Ranking:
@@ -130,9 +144,7 @@ def overview_at(run: Path) -> Overview:
     if overview is None:
         from zbench.spec.load import recorded_objective  # loads YAML, which a kept overview does not need
 
-        summaries = summarize(load_records(run))
-        ranking = rank(summaries, recorded_objective(run / SPEC))
-        overview = kept.keep(overview_of(load_environment(run), summaries, ranking))
+        overview = kept.made(summarize(load_records(run)), recorded_objective(run / SPEC))
     return overview
 
 

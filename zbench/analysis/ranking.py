@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import ConfigDict
+
 from zbench.analysis.defaults import changed_keys
 from zbench.analysis.looks import level_of_looks
 from zbench.record.summary import ConfigSummary, cost, obstacles, read_metric
@@ -35,6 +37,8 @@ class Ranking:
     than the best (0 where that is not known). equal_within: the leaders are this close, as a fraction;
     None for a bound above 100 %, which bounds nothing.
     """
+
+    __pydantic_config__ = ConfigDict(allow_inf_nan=False)
 
     best: str | None = None
     indistinguishable: tuple[str, ...] = ()
