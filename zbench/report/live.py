@@ -192,9 +192,8 @@ class LiveView:
         failed = Text(f"{state.failed} failed", "red") if state.failed else Text("")
         count = f"{state.done}/{total}"
         left = f"{clock_text(state.seconds_left)} left"
-        bar = ProgressBar(
-            total=max(1, total), completed=state.done, width=_WIDEST_BAR
-        )  # less where it is narrow
+        # rich makes it narrower on a narrow terminal
+        bar = ProgressBar(total=max(1, total), completed=state.done, width=_WIDEST_BAR)
         head.add_row(bar, count, left, failed)
         lines = [Text(f"{self._now}{self._step}"), Text(state.best_text, "dim")]
         for line in lines:

@@ -81,7 +81,7 @@ class Picture:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
 
-        top = file * (_TITLE + bool(self.legend) * _LEGEND)
+        top = (_TITLE + (_LEGEND if self.legend else 0)) if file else 0
         height = self.height + top
         settings: Any = _SETTINGS | {"svg.hashsalt": prefix}
         with rc_context(settings), _quietly():
