@@ -28,6 +28,10 @@ def test_a_ratio_and_its_interval_are_over_rounds_of_two_steps() -> None:
     assert apart.low * apart.high == pytest.approx(2.0), "symmetric in the logarithm"
     assert apart.high / apart.value == pytest.approx(math.exp(math.log(2) / 2 * 12.7062), rel=1e-4)
     assert Ratio.of([1.0, 1.0], [2.0, 2.0]).high == math.inf, "one round shows no spread"
+    single = Ratio.of([1.0, 2.0], [1.0, 1.0], Cell(6, 512, 8192, "float32", 2, 4).turn)
+    assert (single.value, single.high) == pytest.approx((apart.value, apart.high)), (
+        "one step of four backwards"
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,6 +41,7 @@ def test_contenders_are_those_that_there_are(dtype: str, rivals: list[str]) -> N
     cell = Cell(6, 512, 8192, dtype, 2, 1)
     assert contenders(cell, SETS[0], HERE) == ["zbench-0", *rivals, "alone", "zbench-1"]
     assert contenders(cell, SETS[2], HERE) == ["zbench-2-offload", "zbench-2-offload-speculative"]
+    assert "alone" not in contenders(Cell(6, 512, 8192, dtype, 4, 1), SETS[0], HERE), "they share cores"
 
 
 def test_the_table_names_the_best_peer_and_what_is_missing(

@@ -4,8 +4,10 @@
 
 A cell is one shape of a GPT x dtype x ranks x backwards a step; a match is what is compared in it: contenders
 that hold the same of the training state, in interleaved turns, on the product's clock (`zbench.bench.engines`
-says how). The ratio of a match is the mean over rounds of log(ours / theirs), a round being one turn of two
-steps of every contender; its interval is Student's, 95 %. Theirs is the peer with the least median step.
+says how). The ratio of a match is the mean over rounds of log(ours / theirs), a round being one turn of every
+contender: two steps, or one step of four backwards; its interval is Student's, 95 %. It knows how steps vary
+in one start, not how starts vary. Theirs is the peer with the least median step. Compute alone, which
+communicates nothing, is measured at 2 ranks: 4 share this machine's cores.
 In bfloat16 all keep float32 masters (`zbench.bench.mixed`). A match that was measured is not measured again;
 the table says which are missing.
 """
@@ -36,6 +38,11 @@ class Cell:
     dtype: str
     ranks: int
     backwards: int
+
+    @property
+    def turn(self) -> int:
+        """Steps of a contender's turn."""
+        return 2 if self.backwards == 1 else 1
 
     def __str__(self) -> str:
         """Return it as the table shows it."""
@@ -81,7 +88,9 @@ CELL_COLUMNS = (
 def contenders(cell: Cell, matches: Iterable[Pairing], pythons: Mapping[str, str]) -> list[str]:
     """Return the modes to start, each once: those that this machine has and the dtype allows."""
     wanted = [
-        mode for match in matches for mode in (match.ours, *match.theirs, *(["alone"] * bool(match.alone)))
+        mode
+        for match in matches
+        for mode in (match.ours, *match.theirs, *(["alone"] if match.alone and cell.ranks == 2 else []))
     ]
     lacking = {"zero_redundancy"} if cell.dtype == "bfloat16" else set()
     return [mode for mode in dict.fromkeys(wanted) if mode.split("-")[0] in pythons.keys() - lacking]
@@ -98,7 +107,9 @@ def measure(cell: Cell, modes: Sequence[str], pythons: Mapping[str, str], rounds
     say(str(cell))
     start = partial(Contender, size=size, world=cell.ranks, run=run)
     return measure_in_turns(
-        {mode: partial(start, mode, pythons[mode.split("-")[0]]) for mode in modes}, rounds
+        {mode: partial(start, mode, pythons[mode.split("-")[0]]) for mode in modes},
+        rounds,
+        steps=cell.turn,
     )
 
 
@@ -111,9 +122,9 @@ class Ratio:
     high: float
 
     @classmethod
-    def of(cls, ours: Sequence[float], theirs: Sequence[float]) -> "Ratio":
-        """Return the ratio of two contenders' step times (seconds), two to a round, in the same rounds."""
-        logs = [math.log(a / b) for a, b in zip(_rounds(ours), _rounds(theirs), strict=True)]
+    def of(cls, ours: Sequence[float], theirs: Sequence[float], turn: int = 2) -> "Ratio":
+        """Return the ratio of two contenders' step times (seconds), `turn` of each in the same rounds."""
+        logs = [math.log(a / b) for a, b in zip(_turns(ours, turn), _turns(theirs, turn), strict=True)]
         mean, n = statistics.fmean(logs), len(logs)
         error = statistics.stdev(logs) / math.sqrt(n) * float(stdtrit(n - 1, 0.975)) if n > 1 else math.inf
         return cls(math.exp(mean), math.exp(mean - error), math.exp(mean + error))
@@ -123,8 +134,8 @@ class Ratio:
         return f"{self.value:.2f} ({self.low:.2f} to {self.high:.2f})"
 
 
-def _rounds(seconds: Sequence[float]) -> list[float]:
-    return [(a + b) / 2 for a, b in zip(seconds[::2], seconds[1::2], strict=True)]
+def _turns(seconds: Sequence[float], turn: int) -> list[float]:
+    return [sum(steps) / turn for steps in zip(*[iter(seconds)] * turn, strict=True)]
 
 
 def best(found: Mapping[str, Mapping[str, Any]], names: Iterable[str]) -> str | None:
@@ -149,10 +160,12 @@ def table(kept: Sequence[Mapping[str, Any]]) -> str:
     measured = rows(kept)
     matches, cells = [], []
     for match in MATCHES:
-        mine = [(peer, figures) for _, one, peer, figures in measured if one == match]
-        ratios = [_ratio(figures, match.ours, peer).value for peer, figures in mine]
+        mine = [(cell, peer, figures) for cell, one, peer, figures in measured if one == match]
+        ratios = [_ratio(cell, figures, match.ours, peer).value for cell, peer, figures in mine]
         if ratios:
-            alone = [_ratio(f, match.ours, "alone").value for _, f in mine if match.alone]
+            alone = [
+                _ratio(c, f, match.ours, "alone").value for c, _, f in mine if match.alone and "alone" in f
+            ]
             last = [f"{statistics.median(alone):.2f}", f"{match.alone:.2f}"] if alone else ["-", "-"]
             numbers = (statistics.median(ratios), min(ratios), max(ratios), match.bar)
             matches.append([match.ours, len(ratios), *(f"{number:.2f}" for number in numbers), *last])
@@ -161,7 +174,7 @@ def table(kept: Sequence[Mapping[str, Any]]) -> str:
         peaks, rss = (
             f"{ours[key] / 2**20:.0f} / {theirs[key] / 2**20:.0f}" for key in ("peak_bytes", "rss_bytes")
         )
-        cells.append([cell, match.ours, peer, _ratio(figures, match.ours, peer), peaks, rss])
+        cells.append([cell, match.ours, peer, _ratio(cell, figures, match.ours, peer), peaks, rss])
     return "\n\n".join(
         [
             f"{len(kept)} of {len(CELLS) * len(SETS)} sets measured.",
@@ -171,15 +184,15 @@ def table(kept: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _ratio(figures: Mapping[str, Mapping[str, Any]], ours: str, theirs: str) -> Ratio:
-    return Ratio.of(figures[ours]["seconds"], figures[theirs]["seconds"])
+def _ratio(cell: Cell, figures: Mapping[str, Mapping[str, Any]], ours: str, theirs: str) -> Ratio:
+    return Ratio.of(figures[ours]["seconds"], figures[theirs]["seconds"], cell.turn)
 
 
 def main() -> None:
     """Measure what is missing, writing the table after every set."""
     parser = results.parser(__doc__, must_write=True)
     parser.add_argument("--deepspeed-python", help="interpreter that has DeepSpeed and zbench")
-    parser.add_argument("--rounds", type=int, default=8, help="turns of two steps for each contender")
+    parser.add_argument("--rounds", type=int, default=8, help="turns of each contender")
     parser.add_argument("--cells", type=int, default=len(CELLS), help="how many cells, from the first on")
     given = parser.parse_args()
     pythons = interpreters(given.deepspeed_python)

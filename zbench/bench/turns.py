@@ -117,18 +117,22 @@ class Contender:
         self.log.close()
 
 
-def take_turns(contenders: Mapping[str, Contender], figures: Mapping[str, Figures], rounds: int) -> None:
-    """Have every contender train two steps, `rounds` times in random order, and add to its figures."""
+def take_turns(
+    contenders: Mapping[str, Contender], figures: Mapping[str, Figures], rounds: int, steps: int = 2
+) -> None:
+    """Have every contender train `steps` steps, `rounds` times in random order, and add to its figures."""
     for number in range(rounds):
         say(f"round {number + 1} of {rounds}")
         for name in random.sample(list(contenders), len(contenders)):
-            figures[name].add(contenders[name].go(2))
+            figures[name].add(contenders[name].go(steps))
 
 
 def measure_in_turns(
-    starts: Mapping[str, Callable[[], Contender]], rounds: int, warmup: int = 3
+    starts: Mapping[str, Callable[[], Contender]], rounds: int, warmup: int = 3, steps: int = 2
 ) -> dict[str, Figures]:
-    """Start contenders, have each train `warmup` steps, and return their figures of `rounds` turns."""
+    """Start contenders, have each train `warmup` steps, and return their figures of `rounds` turns of
+    `steps` steps.
+    """
     figures = {name: Figures() for name in starts}
     with contextlib.ExitStack() as stack:
         contenders: dict[str, Contender] = {}
@@ -136,7 +140,7 @@ def measure_in_turns(
             say(f"start {name}")
             contenders[name] = stack.enter_context(contextlib.closing(start()))
             contenders[name].go(warmup)
-        take_turns(contenders, figures, rounds)
+        take_turns(contenders, figures, rounds, steps)
     return figures
 
 
