@@ -11,59 +11,30 @@ from zbench.engine.assembly import settings
 from zbench.engine.assembly.discovery import make_groups
 from zbench.engine.protocols import StepInfo
 from zbench.peers.extensions import remove_abandoned_locks
+from zbench.spec.deepspeed import engine_configuration, has_amsgrad
 from zbench.spec.engine import EngineSpec
 
-_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_ALWAYS = {
+    "train_micro_batch_size_per_gpu": 1,  # only its own throughput report reads it
+    "zero_allow_untested_optimizer": True,
+    "zero_force_ds_cpu_optimizer": False,
+}
+_OF_GROUP = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad")
 
 
 def configuration(spec: EngineSpec) -> dict[str, Any]:
     """Return DeepSpeed's configuration: the user's own where there is one, complete with optimizer and batch.
 
-    Clipping that is off is written as 0: left out, it would be 1.
+    DeepSpeed's own Adam updates offloaded state; all else torch's does, which needs no compiler.
     """
-    zero: dict[str, Any] = {
-        "stage": spec.zero_stage,
-        "reduce_bucket_size": spec.reduce_bucket_size,
-        "allgather_bucket_size": spec.allgather_bucket_size,
-        "sub_group_size": spec.sub_group_size,
-        "stage3_prefetch_bucket_size": spec.prefetch_bucket_size,
-        "stage3_param_persistence_threshold": spec.param_persistence_threshold,
-        "overlap_comm": spec.overlap_comm,
-    }
-    for kind, where in (("offload_optimizer", spec.offload_optimizer), ("offload_param", spec.offload_param)):
-        if where != "none":
-            zero[kind] = {"device": where}
-    o, offloads = spec.optimizer, spec.offload_optimizer != "none"
-    adam: dict[str, Any] = {"lr": o.lr, "betas": list(o.betas), "eps": o.eps, "weight_decay": o.weight_decay}
-    mode = {"adam_w_mode": o.name == "adamw", "torch_adam": not offloads}
-    made: dict[str, Any] = {
-        "train_micro_batch_size_per_gpu": 1,  # only its own throughput report reads it
-        "gradient_accumulation_steps": spec.gradient_accumulation_steps,
-        "gradient_clipping": spec.gradient_clipping,
-        "zero_optimization": zero,
-        "optimizer": {"type": "Adam", "params": adam | mode},
-        "zero_allow_untested_optimizer": True,
-        "zero_force_ds_cpu_optimizer": False,
-    }
-    if spec.dtype == "bfloat16":
-        made["bf16"] = {"enabled": True}
-        made["data_types"] = {"grad_accum_dtype": _DTYPES[spec.grad_accum_dtype]}
-    if spec.communication_dtype is not None:
-        made["communication_data_type"] = _DTYPES[spec.communication_dtype]
+    made = engine_configuration(spec, torch_adam=has_amsgrad(spec) or spec.offload_optimizer == "none")
     if spec.ds_config is None:
-        return made
+        return made | _ALWAYS
     assert isinstance(spec.ds_config, dict), "a file was read when the sweep was expanded"
-    always = (
-        "train_micro_batch_size_per_gpu",
-        "zero_force_ds_cpu_optimizer",
-        "zero_allow_untested_optimizer",
-    )
     counted = {"gradient_accumulation_steps": spec.gradient_accumulation_steps}
-    theirs = {key: made[key] for key in always} | spec.ds_config | counted
+    theirs = _ALWAYS | spec.ds_config | counted
     if "optimizer" not in theirs or not torch.cuda.is_available():
-        theirs["optimizer"] = made[
-            "optimizer"
-        ]  # the same hyperparameters; without CUDA there is no fused Adam
+        theirs["optimizer"] = made["optimizer"]  # the same, by torch: without CUDA there is no fused Adam
     return theirs
 
 
@@ -131,10 +102,9 @@ def build_engine(
     import deepspeed
 
     groups = make_groups(model, settings.hyperparameters(spec), settings.overrides(spec))
-    torchs = ("params", "lr", "betas", "eps", "weight_decay")
     module, *_ = deepspeed.initialize(
         model=model,
-        model_parameters=[{key: group[key] for key in torchs} for group in groups if group["params"]],
+        model_parameters=[{key: group[key] for key in _OF_GROUP} for group in groups if group["params"]],
         config=configuration(spec),
         dist_init_required=False,
     )

@@ -160,19 +160,29 @@ def to_deepspeed(trial: TrialSpec) -> Translated:
 
     `train_batch_size` is left to DeepSpeed, which derives it from the number of ranks that it finds.
     """
-    config = trial.config()
-    engine = trial.engine
+    batch = {"train_micro_batch_size_per_gpu": trial.workload.micro_batch_size}
+    document = batch | engine_configuration(trial.engine, torch_adam=_is_torchs(trial))
+    return Translated(document, [*_export_notes(trial), *script_notes(trial)])
+
+
+def engine_configuration(engine: EngineSpec, *, torch_adam: bool) -> dict[str, Any]:
+    """Return the DeepSpeed configuration of an engine, every value written out but for the batch's.
+
+    torch_adam: whether torch's Adam is to update. Clipping that is off is written as 0: left out, it is 1 in
+    DeepSpeed from 0.19 on.
+    """
+    config = {"engine": engine.model_dump(mode="json")}
     document: dict[str, Any] = {}
     for theirs, ours in PLAIN.items():
-        if _applies(theirs, trial):
+        if ours.startswith("engine.") and _applies(theirs, engine, torch_adam):
             put(document, theirs, value_at(config, tuple(ours.split("."))))
     document["optimizer"]["type"] = "AdamW" if engine.optimizer.name == "adamw" else "Adam"
     if engine.optimizer.name == "adam":
         document["optimizer"]["params"]["adam_w_mode"] = False
-    if _is_torchs(trial):
+    if torch_adam:
         document["optimizer"]["params"]["torch_adam"] = True
-    if engine.optimizer.amsgrad and engine.offload_optimizer != "none":
-        document["zero_force_ds_cpu_optimizer"] = False  # torch's Adam updates on the CPU
+        if engine.offload_optimizer != "none":
+            document["zero_force_ds_cpu_optimizer"] = False  # torch's Adam updates on the CPU
     if engine.dtype == "bfloat16":
         document["bf16"] = {"enabled": True}
     if engine.dtype == "float16":
@@ -188,7 +198,12 @@ def to_deepspeed(trial: TrialSpec) -> Translated:
         document["zero_optimization"]["offload_optimizer"]["super_offload"] = True
     if engine.compile != "off":
         document["compile"] = {"deepcompile": True}
-    return Translated(document, [*_export_notes(trial), *script_notes(trial)])
+    return document
+
+
+def has_amsgrad(engine: EngineSpec) -> bool:
+    """Tell whether a group of parameters takes AMSGrad, which DeepSpeed's own Adams do not have."""
+    return engine.optimizer.amsgrad or any(group.amsgrad for group in engine.param_groups.values())
 
 
 def _takes_accumulation_dtype(engine: EngineSpec) -> bool:
@@ -199,7 +214,7 @@ def _takes_accumulation_dtype(engine: EngineSpec) -> bool:
 def _is_torchs(trial: TrialSpec) -> bool:
     """Tell whether DeepSpeed is to take torch's Adam: its own have no AMSGrad; on CPUs this one is ready."""
     engine = trial.engine
-    return engine.optimizer.amsgrad or (trial.run.device == "cpu" and engine.offload_optimizer == "none")
+    return has_amsgrad(engine) or (trial.run.device == "cpu" and engine.offload_optimizer == "none")
 
 
 def script_notes(trial: TrialSpec) -> Iterator[str]:
@@ -219,9 +234,8 @@ def script_notes(trial: TrialSpec) -> Iterator[str]:
         yield "workload.activation_checkpointing is the model's to switch on; left out"
 
 
-def _applies(key: str, trial: TrialSpec) -> bool:
+def _applies(key: str, engine: EngineSpec, torch_adam: bool) -> bool:
     """Tell whether DeepSpeed reads a key in this configuration."""
-    engine = trial.engine
     if key == f"{_ZERO}offload_optimizer.ratio":
         return (
             engine.offload_optimizer != "none" and engine.zero_stage == 3 and engine.offload_ratio != "auto"
@@ -233,7 +247,7 @@ def _applies(key: str, trial: TrialSpec) -> bool:
     if key.startswith(f"{_ZERO}stage3"):
         return engine.zero_stage == 3
     if key == "optimizer.params.bias_correction":  # torch's Adam has no such argument
-        return not engine.optimizer.bias_correction and not _is_torchs(trial)
+        return not engine.optimizer.bias_correction and not torch_adam
     if key == "optimizer.params.amsgrad":
         return engine.optimizer.amsgrad
     return engine.dtype == "float16" or not key.startswith("fp16")

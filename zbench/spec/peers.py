@@ -28,37 +28,20 @@ class Peer:
     rounds_first: bool = False
 
 
-_ALL = {
-    *(
-        "engine",
-        "engine_python",
-        "zero_stage",
-        "gradient_clipping",
-        "gradient_accumulation_steps",
-        "accumulation_mode",
-    ),
-    *("reduce_at", "optimizer", "param_groups"),
-}
-_DEEPSPEED = {
-    *("offload_optimizer", "offload_param", "reduce_bucket_size", "allgather_bucket_size"),
-    *(
-        "ds_config",
-        "dtype",
-        "grad_accum_dtype",
-        "communication_dtype",
-        "sub_group_size",
-        "prefetch_bucket_size",
-        "param_persistence_threshold",
-        "overlap_comm",
-    ),
-}
+_ALL = frozenset({
+    "engine", "engine_python", "zero_stage", "gradient_clipping", "gradient_accumulation_steps",
+    "accumulation_mode", "optimizer", "param_groups",
+})  # fmt: skip
+_DEEPSPEED = frozenset({
+    "offload_optimizer", "offload_param", "reduce_bucket_size", "allgather_bucket_size", "ds_config", "dtype",
+    "grad_accum_dtype", "communication_dtype", "sub_group_size", "prefetch_bucket_size",
+    "param_persistence_threshold", "overlap_comm",
+})  # fmt: skip
 PEERS = {
-    "ddp": Peer((0,), frozenset(_ALL | {"reduce_bucket_size"})),
-    "zero_redundancy": Peer((1,), frozenset(_ALL | {"reduce_bucket_size"})),
-    "fsdp2": Peer((3,), frozenset(_ALL)),
-    "deepspeed": Peer(
-        (0, 1, 2, 3), frozenset(_ALL | _DEEPSPEED), needs="deepspeed", told_last=True, rounds_first=True
-    ),
+    "ddp": Peer((0,), _ALL | {"reduce_at", "reduce_bucket_size"}),
+    "zero_redundancy": Peer((1,), _ALL | {"reduce_at", "reduce_bucket_size"}),
+    "fsdp2": Peer((3,), _ALL | {"reduce_at"}),
+    "deepspeed": Peer((0, 1, 2, 3), _ALL | _DEEPSPEED, needs="deepspeed", told_last=True, rounds_first=True),
 }
 
 _UNJUDGED: tuple[tuple[str, Callable[[EngineSpec], bool], str], ...] = (
