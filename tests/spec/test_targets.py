@@ -144,11 +144,3 @@ def test_what_does_not_map_is_named(target: str, engine: dict[str, Any], named: 
 def test_backwards_per_step_never_vanishes(target: str) -> None:
     notes = exported(target, {"accumulation_mode": "multi_backward"}, backwards_per_step=4).notes
     assert any("4 backwards before each step" in note for note in notes)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "said"), [({}, False), ({"amsgrad": True}, True), ({"bias_correction": False}, True)]
-)
-def test_the_trainer_is_said_to_leave_out_what_its_adam_lacks(optimizer: dict[str, Any], said: bool) -> None:
-    notes = "\n".join(exported("hf-trainer", {"optimizer": optimizer}).notes)
-    assert ("amsgrad and bias_correction have no counterpart" in notes) == said

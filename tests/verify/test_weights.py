@@ -52,6 +52,17 @@ def test_a_trainers_other_files_are_no_weights(name: str, ending: str, tmp_path:
     assert same(read_weights(tmp_path))
 
 
+def test_files_that_disagree_on_a_weight_are_refused(tmp_path: Path) -> None:
+    first, second = tmp_path / "ema.safetensors", tmp_path / "model.safetensors"
+    save_file(weights(), first)
+    save_file(weights(), second)
+    assert same(read_weights(tmp_path)), "twice the same is what tied weights are saved as"
+    name = next(iter(weights()))
+    save_file({name: weights()[name] + 1}, second)
+    with pytest.raises(UsageError, match=rf"ema.safetensors and model.safetensors hold different .*{name}"):
+        read_weights(tmp_path)
+
+
 @pytest.mark.parametrize("wrapper", [None, "model", "state_dict"])
 def test_a_torch_file_wrapped_or_not(wrapper: str | None, tmp_path: Path) -> None:
     saved = weights() if wrapper is None else {wrapper: weights(), "step": 3}

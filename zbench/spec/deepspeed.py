@@ -12,6 +12,7 @@ from typing import Any
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
 from zbench.spec.keys import assign, leaves, value_at
+from zbench.spec.left_out import left_out
 from zbench.spec.problems import shown
 from zbench.spec.trial import TrialSpec
 
@@ -49,10 +50,11 @@ _DEFAULTS = {
 }
 _OPTIMIZER_DEFAULTS = {"optimizer.params.weight_decay": 0.0}
 _FLAGS = {"fp16.enabled", "bf16.enabled", "train_batch_size", "optimizer.type"}
-_WITHOUT_COUNTERPART = (
-    "accumulation_mode", "reduce_at", "rollback", "optimizer_threads", "param_groups", "leaf_modules",
-    "buffer_dtype", "shard_group_size",
-)  # fmt: skip
+CARRIED = {ours.removeprefix("engine.") for ours in PLAIN.values()} | {
+    "dtype", "grad_accum_dtype", "communication_dtype", "initial_loss_scale", "offload_schedule", "compile",
+    "ds_config", "optimizer.name",
+}  # fmt: skip
+"""Engine keys that a DeepSpeed configuration says, or that `_export_notes` names where it cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +158,17 @@ def _batch(given: Mapping[str, Any], document: dict[str, Any]) -> set[str]:
 
 
 def to_deepspeed(trial: TrialSpec) -> Translated:
-    """Return the DeepSpeed configuration that runs a trial, every value written out.
+    """Return the DeepSpeed configuration that runs a trial: its `ds_config`, or every value written out.
 
     `train_batch_size` is left to DeepSpeed, which derives it from the number of ranks that it finds.
     """
+    engine = trial.engine
     batch = {"train_micro_batch_size_per_gpu": trial.workload.micro_batch_size}
-    document = batch | engine_configuration(trial.engine, torch_adam=_is_torchs(trial))
+    if isinstance(engine.ds_config, dict):
+        steps = {"gradient_accumulation_steps": engine.gradient_accumulation_steps}
+        document = batch | engine.ds_config | steps
+    else:
+        document = batch | engine_configuration(engine, torch_adam=_is_torchs(trial))
     return Translated(document, [*_export_notes(trial), *script_notes(trial)])
 
 
@@ -254,7 +261,7 @@ def _applies(key: str, engine: EngineSpec, torch_adam: bool) -> bool:
 
 
 def _export_notes(trial: TrialSpec) -> Iterator[str]:
-    engine, defaults = trial.engine, EngineSpec()
+    engine = trial.engine
     if _is_torchs(trial) and not engine.optimizer.bias_correction:
         yield "engine.optimizer.bias_correction: torch's Adam, which this needs, always corrects; left out"
     if not _takes_accumulation_dtype(engine):
@@ -262,12 +269,7 @@ def _export_notes(trial: TrialSpec) -> Iterator[str]:
             f"engine.grad_accum_dtype: DeepSpeed's stage 0 accumulates in {engine.dtype}; left out (stage 1"
             f" accumulates in {engine.grad_accum_dtype})"
         )
-    for key in _WITHOUT_COUNTERPART:
-        if getattr(engine, key) != getattr(defaults, key):
-            yield f"engine.{key} has no counterpart in DeepSpeed; left out"
-    for key in ("moments_dtype", "moments_rounding"):
-        if getattr(engine.optimizer, key) != getattr(defaults.optimizer, key):
-            yield f"engine.optimizer.{key} has no counterpart in DeepSpeed; left out"
+    yield from left_out(engine, "DeepSpeed", CARRIED)
     if engine.offload_ratio == "auto":
         yield "engine.offload_ratio: auto is measured here and DeepSpeed needs a number; left out"
     elif engine.offload_ratio != 1.0 and engine.zero_stage != 3:

@@ -69,12 +69,18 @@ def dependency_of(key: Path) -> Dependency | None:
     return next((found for found in DEPENDENCIES if found.key == key), None)
 
 
+def acts(engine: EngineSpec, key: Path) -> bool:
+    """Tell whether `key` has an effect in this configuration, whatever its value."""
+    found = dependency_of(key)
+    return found is None or _held(engine, found.on) in found.values
+
+
 def refusals(engine: EngineSpec) -> Iterator[tuple[str, str]]:
     """Yield each key that was changed from its default although it cannot act, with reason and remedy."""
     for found in DEPENDENCIES:
         if found.refusal is None or _held(engine, found.key) == _held(_defaults(), found.key):
             continue
-        if _held(engine, found.on) not in found.values:
+        if not acts(engine, found.key):
             yield ".".join(found.key), found.refusal
 
 

@@ -44,9 +44,9 @@ def fsdp2_code(trial: TrialSpec) -> str:
     """Return Python code that runs a trial's configuration on FSDP2."""
     engine, optimizer = trial.engine, trial.engine.optimizer
     imports, options = ["fully_shard"], ""
-    if engine.dtype != "float32":
+    reduced = engine.communication_dtype or engine.grad_accum_dtype
+    if {engine.dtype, reduced} != {"float32"}:
         imports.append("MixedPrecisionPolicy")
-        reduced = engine.communication_dtype or engine.grad_accum_dtype
         policy = f"MixedPrecisionPolicy(param_dtype=torch.{engine.dtype}, reduce_dtype=torch.{reduced})"
         options += f'    options["mp_policy"] = {policy}\n'
     if "cpu" in (engine.offload_optimizer, engine.offload_param):

@@ -5,28 +5,22 @@ the number of ranks is left for the target to derive.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from ruamel.yaml.scalarstring import SingleQuotedScalarString  # YAML 1.1 reads a bare `no` as false
 
-from zbench.spec.deepspeed import script_notes, to_deepspeed
+from zbench.spec.deepspeed import CARRIED, script_notes, to_deepspeed
 from zbench.spec.dump import dump_yaml
-from zbench.spec.engine import EngineSpec
 from zbench.spec.fsdp2_code import fsdp2_code
+from zbench.spec.left_out import left_out
 from zbench.spec.trial import TrialSpec
 
 _MIXED = {"float32": SingleQuotedScalarString("no"), "bfloat16": "bf16", "float16": "fp16"}
-_BUILT_IN_ONLY = (
-    "offload_schedule", "offload_ratio", "optimizer_threads", "rollback", "accumulation_mode", "reduce_at",
-    "grad_accum_dtype", "communication_dtype", "compile", "leaf_modules", "buffer_dtype",
-    "shard_group_size",
-)  # fmt: skip
-_SIZES = (
-    "reduce_bucket_size", "allgather_bucket_size", "sub_group_size", "prefetch_bucket_size",
-    "param_persistence_threshold", "overlap_comm",
-)  # fmt: skip
+_ADAM = frozenset(f"optimizer.{key}" for key in ("name", "lr", "betas", "eps", "weight_decay"))
+_OF_THE_SCRIPT = "is the training script's to set (Accelerator, clip_grad_norm_)"
+_IN_DEEPSPEEDS_FILE = "not in accelerate's own file; use --to deepspeed as deepspeed_config_file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +46,11 @@ def accelerate(trial: TrialSpec) -> Exported:
         "use_cpu": trial.run.device == "cpu",
         "debug": False,
     }
-    notes: list[str] = []
     if engine.engine == "fsdp2":
         document["distributed_type"] = "FSDP"
         document["fsdp_config"] = _fsdp_config()
-        notes += _of_the_script(engine, "gradient_accumulation_steps", "gradient_clipping")
     elif engine.zero_stage == 0:
         document["distributed_type"] = "MULTI_CPU" if document["use_cpu"] else "MULTI_GPU"
-        notes += _of_the_script(engine, "gradient_accumulation_steps", "gradient_clipping")
     else:
         document["distributed_type"] = "DEEPSPEED"
         document["deepspeed_config"] = {
@@ -71,12 +62,29 @@ def accelerate(trial: TrialSpec) -> Exported:
             "zero3_init_flag": False,
             "zero3_save_16bit_model": engine.zero_stage == 3,
         }
-        notes += _unsaid(engine, _SIZES, "accelerate's own file; use --to deepspeed as deepspeed_config_file")
-    if document["use_cpu"]:
-        notes.append(_on_cpus(document["distributed_type"]))
-    notes += _optimizer_notes(engine)
-    notes += _unsaid(engine, _BUILT_IN_ONLY, "accelerate")
+    notes = [_on_cpus(document["distributed_type"])] if document["use_cpu"] else []
+    carried, counts = {"zero_stage", "dtype", *_ADAM}, ("gradient_accumulation_steps", "gradient_clipping")
+    if document["distributed_type"] == "DEEPSPEED":
+        carried |= {"offload_optimizer", "offload_param", "grad_accum_dtype", *counts}
+        why = dict.fromkeys(CARRIED, _IN_DEEPSPEEDS_FILE)
+        if engine.grad_accum_dtype != engine.dtype:
+            notes.append(f"engine.grad_accum_dtype: {engine.grad_accum_dtype} is {_IN_DEEPSPEEDS_FILE}")
+    else:
+        why = {key: f"{getattr(engine, key)} {_OF_THE_SCRIPT}" for key in counts}
+    o, batch = engine.optimizer, trial.workload.micro_batch_size
+    notes += [
+        f"engine.optimizer: the training script makes it ({o.name}, lr {o.lr}, betas {list(o.betas)},"
+        f" eps {o.eps}, weight_decay {o.weight_decay})",
+        f"workload.micro_batch_size: {batch} per rank is the training script's to set",
+        *left_out(engine, "accelerate", carried, why | {"param_groups": "the training script makes them"}),
+    ]
     return Exported(dump_yaml(document).rstrip("\n"), [*notes, *script_notes(trial)])
+
+
+_IN_FSDP2_CODE = _ADAM | {
+    "zero_stage", "offload_optimizer", "offload_param", "dtype", "communication_dtype", "reduce_at",
+    "gradient_accumulation_steps", "gradient_clipping", "shard_group_size", "optimizer.amsgrad",
+}  # fmt: skip
 
 
 def fsdp2(trial: TrialSpec) -> Exported:
@@ -92,15 +100,12 @@ def fsdp2(trial: TrialSpec) -> Exported:
         notes.append("engine.offload_optimizer: FSDP2 offloads parameters, gradients and state, or nothing")
     if engine.dtype == "float16":
         notes.append("engine.dtype: float16 needs torch.amp.GradScaler in the training loop")
-    if engine.grad_accum_dtype != "float32":
-        notes.append("engine.grad_accum_dtype: FSDP2 accumulates in the parameters' dtype; left out")
-    if not engine.optimizer.bias_correction:
-        notes.append("engine.optimizer.bias_correction: torch's Adam always corrects; left out")
-    carried = ("grad_accum_dtype", "communication_dtype", "shard_group_size")
-    rest = tuple(k for k in _BUILT_IN_ONLY if k not in carried)
-    notes += [*_unsaid(engine, (*_SIZES, *rest), "FSDP2"), *_moments_notes(engine)]
-    if engine.param_groups:
-        notes.append("engine.param_groups: make the optimizer's groups where the code says so; left out")
+    why = {
+        "grad_accum_dtype": "FSDP2 accumulates in the parameters' dtype; left out",
+        "optimizer.bias_correction": "torch's Adam always corrects; left out",
+        "param_groups": "make the optimizer's groups where the code says so; left out",
+    }
+    notes += left_out(engine, "FSDP2", _IN_FSDP2_CODE, why)
     return Exported(fsdp2_code(trial), [*notes, *script_notes(trial)])
 
 
@@ -134,8 +139,13 @@ def hf_trainer(trial: TrialSpec) -> Exported:
         document["deepspeed"] = translated.document
         notes += translated.notes
     if "deepspeed" not in document:
-        notes += [*_optimizer_notes(engine, carried=True), *_unsaid(engine, _BUILT_IN_ONLY, "the Trainer")]
-        notes += list(script_notes(trial))
+        carried = _ADAM - {"optimizer.name"} | {"zero_stage", "dtype", "gradient_accumulation_steps"}
+        why = {
+            "optimizer.name": "the Trainer has no Adam; pass optimizers=(torch.optim.Adam(...), None)",
+            "param_groups": "the training script makes them; left out",
+        }
+        notes += left_out(engine, "the Trainer", carried | {"gradient_clipping"}, why)
+        notes += script_notes(trial)
     notes = [n for n in notes if not n.startswith("workload.activation_checkpointing")]
     return Exported(json.dumps(document, indent=2), notes)
 
@@ -167,40 +177,3 @@ def _fsdp_config() -> dict[str, Any]:
         "fsdp_offload_params": False,
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",
     }
-
-
-def _of_the_script(engine: EngineSpec, *keys: str) -> Iterator[str]:
-    defaults = EngineSpec()
-    for key in keys:
-        value = getattr(engine, key)
-        if value != getattr(defaults, key):
-            yield f"engine.{key}: {value} is the training script's to set (Accelerator, clip_grad_norm_)"
-
-
-def _optimizer_notes(engine: EngineSpec, *, carried: bool = False) -> Iterator[str]:
-    """Yield what of the optimizer is left out; `carried`: its numbers are not."""
-    optimizer = engine.optimizer
-    if not carried:
-        o = f"{optimizer.name}, lr {optimizer.lr}, betas {list(optimizer.betas)}, eps {optimizer.eps}"
-        yield f"engine.optimizer: the training script makes it ({o}, weight_decay {optimizer.weight_decay})"
-    elif optimizer.name == "adam":
-        yield "engine.optimizer.name: the Trainer has no Adam; pass optimizers=(torch.optim.Adam(...), None)"
-    if carried and (optimizer.amsgrad or not optimizer.bias_correction):
-        yield "engine.optimizer: amsgrad and bias_correction have no counterpart in the Trainer; left out"
-    if engine.param_groups:
-        yield "engine.param_groups: the training script makes them; left out"
-    yield from _moments_notes(engine)
-
-
-def _moments_notes(engine: EngineSpec) -> Iterator[str]:
-    defaults = EngineSpec().optimizer
-    for key in ("moments_dtype", "moments_rounding"):
-        if getattr(engine.optimizer, key) != getattr(defaults, key):
-            yield f"engine.optimizer.{key} has no counterpart; left out"
-
-
-def _unsaid(engine: EngineSpec, keys: tuple[str, ...], target: str) -> Iterator[str]:
-    defaults = EngineSpec()
-    for key in keys:
-        if getattr(engine, key) != getattr(defaults, key):
-            yield f"engine.{key} has no counterpart in {target}; left out"

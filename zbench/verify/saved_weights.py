@@ -5,7 +5,7 @@ DeepSpeed's checkpoints hold, are read as inert stand-ins.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +56,23 @@ def _of_folder(path: Path) -> dict[str, Tensor]:
     for pattern in ("*.safetensors", *(f"*{ending}" for ending in _TORCH)):
         files = sorted(file for file in path.glob(pattern) if not file.name.startswith(_NO_WEIGHTS))
         if files:
-            return {name: value for file in files for name, value in _of_file(file).items()}
+            return _of_files(files)
     return {}
+
+
+def _of_files(files: Sequence[Path]) -> dict[str, Tensor]:
+    """Return the weights of files that each hold some; UsageError where two hold another value of one."""
+    found: dict[str, Tensor] = {}
+    holders: dict[str, Path] = {}
+    for file in files:
+        for name, value in _of_file(file).items():
+            if name in found and not torch.equal(found[name], value):
+                raise UsageError(
+                    f"workload.checkpoint: {holders[name].name} and {file.name} hold different values of"
+                    f" {name!r}; name the file that the run trained"
+                )
+            found[name], holders[name] = value, file
+    return found
 
 
 def _of_deepspeed(path: Path) -> dict[str, Tensor]:

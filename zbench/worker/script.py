@@ -158,12 +158,7 @@ def _prepared(trial: TrialSpec, scratch: Path) -> dict[str, Any]:
 def _files(trial: TrialSpec, asked: set[str]) -> list[tuple[str, str]]:
     found = []
     if "ds_config" in asked:
-        document = to_deepspeed(trial).document
-        if isinstance(trial.engine.ds_config, dict):
-            counted = {"gradient_accumulation_steps": trial.engine.gradient_accumulation_steps}
-            micro = {"train_micro_batch_size_per_gpu": trial.workload.micro_batch_size}
-            document = micro | trial.engine.ds_config | counted
-        found.append(("ds_config.json", json.dumps(document, indent=2)))
+        found.append(("ds_config.json", json.dumps(to_deepspeed(trial).document, indent=2)))
     if asked.isdisjoint(("accelerate_config", "training_args")):
         return found
     from zbench.spec.targets import accelerate, hf_trainer  # needs YAML, which a worker elsewhere may lack

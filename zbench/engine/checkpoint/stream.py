@@ -2,15 +2,14 @@
 
 import json
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import torch
-from safetensors.torch import _TYPES  # the library's own table; it has no public name
+from safetensors.torch import save
 
 from zbench.engine.checkpoint.state import StateEntry
 from zbench.errors import UsageError
-
-_NAMES = {dtype: name for name, dtype in _TYPES.items()}
 
 
 def write_stream(entries: Iterable[StateEntry], file: Path | None) -> None:
@@ -34,11 +33,23 @@ def _header(entries: Iterable[StateEntry]) -> bytes:
     table: dict[str, object] = {}
     at = 0
     for entry in entries:
-        if entry.dtype not in _NAMES:
-            raise UsageError(f"{entry.key!r}: expected a dtype that safetensors can hold, got {entry.dtype}")
         size = entry.shape.numel() * entry.dtype.itemsize
         place = [at, at := at + size]
-        table[entry.key] = {"dtype": _NAMES[entry.dtype], "shape": list(entry.shape), "data_offsets": place}
+        name = _name(entry.dtype)
+        if name is None:
+            raise UsageError(f"{entry.key!r}: expected a dtype that safetensors can hold, got {entry.dtype}")
+        table[entry.key] = {"dtype": name, "shape": list(entry.shape), "data_offsets": place}
     text = json.dumps(table, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
+
+
+@cache
+def _name(dtype: torch.dtype) -> str | None:
+    """Return what the library calls a dtype in the header of a file; None for one that it does not know."""
+    try:
+        file = save({"": torch.empty(0, dtype=dtype)})
+    except KeyError:
+        return None
+    name: str = json.loads(file[8:])[""]["dtype"]
+    return name
