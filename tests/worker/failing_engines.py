@@ -82,3 +82,15 @@ class NeverEvaluated(nn.Module):
         if not self.training:
             raise ArithmeticError(f"evaluated, gradients: {torch.is_grad_enabled()}")
         return self.line(tokens.to(self.line.weight.dtype)).mean()
+
+
+class KeepsSomeInEvalMode(nn.Module):
+    """Trains beside a dropout and a batch norm that its owner keeps in eval mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(8, 256)
+        self.kept = nn.Sequential(nn.BatchNorm1d(256), nn.Dropout(0.5)).eval()
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        return self.kept(self.line(tokens.to(self.line.weight.dtype))).square().mean()

@@ -31,6 +31,12 @@ def test_a_run_with_evaluations_has_the_bits_of_plain_training(run_trial: RunTri
     assert record.correctness.verdict == "identical", record.error
 
 
+def test_what_is_kept_in_eval_mode_stays_in_it(run_trial: RunTrial) -> None:
+    workload = NEVER_EVALUATED | {"model": "tests.worker.failing_engines:KeepsSomeInEvalMode"}
+    record = run_trial(trial(workload=workload, run={"evaluate_every": 1}, verify="reference"))
+    assert record.correctness.verdict == "identical", record.error
+
+
 def test_evaluations_belong_to_a_trials_identity_and_not_to_its_reference() -> None:
     with_them, without = trial(run={"evaluate_every": 1}), trial()
     assert with_them.trial_id != without.trial_id

@@ -38,6 +38,14 @@ class ListBatch(Regression):
     def make_batch(self, generator, micro_batch_size, sequence_length):
         return [torch.zeros(1, 3)]
 
+def pretrained():
+    return Regression().eval()
+
+def frozen_part():
+    model = Regression()
+    model.kept = nn.BatchNorm1d(1).eval()
+    return model
+
 def number():
     return 3
 
@@ -68,6 +76,14 @@ def test_a_model_trains_on_tokens(base_dir: Path) -> None:
     assert model.get_parameter("embed.weight").shape == (256, 16)
     assert made.loss(model, made.batch(0, 0, 0)).ndim == 0
     assert made.flops_per_micro_batch == 3 * 2 * 2 * 4 * 16 * 256
+
+
+def test_a_model_in_eval_mode_is_trained_and_a_part_that_is_kept_in_it_stays(base_dir: Path) -> None:
+    assert all(module.training for module in load(base_dir, "own_models:pretrained").make_model().modules())
+    modes = {
+        name: m.training for name, m in load(base_dir, "own_models:frozen_part").make_model().named_modules()
+    }
+    assert modes == {"": True, "line": True, "kept": False}
 
 
 def test_a_model_may_make_its_own_batches(base_dir: Path) -> None:

@@ -134,13 +134,19 @@ class Trainer:
             return losses, self.engine.step()
 
     def evaluate(self, step: int) -> None:
-        """Compute the loss of one micro-batch of `step` in eval mode and without gradients."""
+        """Compute the loss of one micro-batch of `step` in eval mode and without gradients.
+
+        What its owner keeps in eval mode, such as a frozen batch norm, is in it afterwards, too.
+        """
         seed, batch = self.batches(step)[0]
         seed_torch(seed, self._device)
+        kept_in_eval = [module for module in self._model.modules() if not module.training]
         self._model.eval()
         with torch.no_grad():
             self._workload.loss(self._model, batch)
         self._model.train()
+        for module in kept_in_eval:
+            module.training = False
 
 
 def run_steps(

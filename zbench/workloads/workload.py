@@ -65,10 +65,15 @@ class Workload:
         return self.count_flops(self)
 
     def make_model(self) -> nn.Module:
-        """Return a new model on the CPU, seeded: the same bits at every call, in every process."""
+        """Return a new model on the CPU, seeded: the same bits at every call, in every process.
+
+        One that comes in eval mode, as pretrained models do, is put into training mode; parts that are in
+        eval mode in a model that is not, such as a frozen batch norm, stay in it.
+        """
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derived_seed(self.seed, -1))
-            return self.factory().train()
+            model = self.factory()
+            return model if model.training else model.train()
 
     def batch(self, step: int, micro: int, rank: int) -> Batch:
         """Return rank `rank`'s micro-batch number `micro` of optimizer step `step` (all from 0), on the
