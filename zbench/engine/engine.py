@@ -22,7 +22,8 @@ from zbench.engine.optimizer.step_policies import Policies
 from zbench.engine.optimizer.torch_face import SchedulerOptimizer, appended, make_group
 from zbench.engine.parameters.access import Access, parameters_of
 from zbench.engine.parameters.hooks import GradientHooks
-from zbench.engine.parameters.ownership import Members, check_no_gradients, own
+from zbench.engine.parameters.owners import own
+from zbench.engine.parameters.ownership import Members, check_no_gradients
 from zbench.engine.parameters.replicated import Parameters, ParamInfo
 from zbench.engine.policies import Integrity, uninterrupted
 from zbench.engine.protocols import HoldsBytes, StepInfo
@@ -71,7 +72,8 @@ class Engine(ReadsState):
     """A ZeRO training engine (Rajbhandari et al., 2020, arXiv:1910.02054) around one model.
 
     Each step is `backward` one or more times, then `step`. Parameters keep their identity and are ordinary
-    tensors to the model; `p.grad` is None. Between steps `param_groups` may change. `collectives`: transport.
+    tensors to the model; `p.grad` is None, and refuses to be used while a step is under way. Between steps
+    `param_groups` may change. `collectives`: transport.
     """
 
     def __init__(
@@ -82,8 +84,7 @@ class Engine(ReadsState):
         policies: Policies,
         param_groups: list[ParamGroup],
     ) -> None:
-        """build_core: stores what the old core has, and returns what puts the new one in its place. admit:
-        checks and converts parameters that the model has gained."""
+        """admit: checks and converts what the model has gained. build_core: stores what the old core has."""
         self.model, self.param_groups, self.collectives = model, param_groups, policies.collectives
         self._build_core, self._admit, self.policies = build_core, admit, policies
         self._defaults = {key: value for key, value in param_groups[0].items() if key != "params"}
@@ -100,11 +101,10 @@ class Engine(ReadsState):
         return self._core.summarizer.agreement.reporting() if self._cores else nullcontext()
 
     def backward(self, loss: Tensor, last: bool | None = None, *, retain_graph: bool = False) -> None:
-        """Compute and add up gradients of `loss` (a scalar); `last` marks a step's last backward in
-        multi_backward. retain_graph: keep the graph for another backward, as torch does.
-
-        An exception leaves the engine as it was after the previous step: gradients of this step are
-        forgotten. So does an interrupt, which is raised when the backward has ended (a second one at once).
+        """Compute and add up gradients of `loss` (a scalar). last: this is a step's last backward, for
+        multi_backward. retain_graph: keep the graph for another backward, as torch does. An exception
+        discards the gradients of this step; so does an interrupt, which is raised when the backward has
+        ended (a second one at once).
         """
         with self._reporting():
             self._integrity.check()
@@ -134,11 +134,10 @@ class Engine(ReadsState):
             raise
 
     def step(self, *, grad_norm: bool = False) -> StepInfo:
-        """Update the parameters from the gradients since the last step; raise UsageError if they are not
-        complete. grad_norm: return the norm also where nothing is clipped.
-
-        Any other exception leaves every bit as it was on every rank: `step` may be called again. An interrupt
-        is raised when the step has been taken (a second one at once).
+        """Update the parameters from the gradients since the last step; UsageError if they are not complete.
+        grad_norm: return the norm also where nothing is clipped. Any other exception leaves every bit as it
+        was on every rank: `step` may be called again. An interrupt is raised when the step has been taken (a
+        second one at once).
         """
         with uninterrupted(), self._reporting():
             self._integrity.check()
@@ -182,7 +181,7 @@ class Engine(ReadsState):
     def zero_grad(self) -> None:
         """Discard the gradients since the last step: the next backward begins a new one."""
         self._integrity.check()
-        if self.policies.accumulation.count:
+        if self.holds_gradients:
             with uninterrupted():
                 self._forget_step()
 
@@ -194,7 +193,7 @@ class Engine(ReadsState):
     def _renew(self) -> None:
         """Between steps, rebuild the core when a parameter has been unfrozen, or its state is to move."""
         self._check_members()
-        if not self.policies.accumulation.count and (self._outdated or self._core.members.unfrozen()):
+        if not self.holds_gradients and (self._outdated or self._core.members.unfrozen()):
             self._rebuild()
 
     def _rebuild(self) -> None:
@@ -210,15 +209,14 @@ class Engine(ReadsState):
         self._core.access.absorb()
 
     def _between_steps(self, call: str) -> None:
-        if self.policies.accumulation.count:
+        if self.holds_gradients:
             raise UsageError(f"{call}: expected no backward since the last step(); call it after step()")
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
-        """Train more parameters, in an optimizer group of their own, as torch's `add_param_group` does: those
-        of a module that the model has gained, or ones that were always frozen. Moments and counts stay.
-
-        Every rank calls it alike, between steps; of new parameters rank 0's values count. UsageError for
-        parameters that are trained already or are not the model's.
+        """Train more parameters, in an optimizer group of their own: those of a module that the model has
+        gained, or ones that were always frozen. Moments and counts stay. Every rank calls it alike, between
+        steps; of new parameters rank 0's values count. UsageError for parameters that are trained already or
+        are not the model's.
         """
         self._integrity.check()
         self._between_steps("add_param_group")
@@ -240,8 +238,7 @@ class Engine(ReadsState):
                 model.head.weight.data.mul_(0.5)  # rank 0's values count
 
         With `write`, rank 0's values at the end reach every rank, master weights too; moments stay. If any
-        rank raises inside, nothing is written. UsageError for parameters of something else, and for a write
-        between a step's first backward and its end.
+        rank raises inside, nothing is written. UsageError for other parameters, and for a write in a step.
         """
         if write:
             self._between_steps("gathered(write=True)")
@@ -266,6 +263,11 @@ class Engine(ReadsState):
         return not self._cores
 
     @property
+    def holds_gradients(self) -> bool:
+        """Whether a step has begun: its gradients are added up here, not in `p.grad`."""
+        return self.policies.accumulation.count > 0
+
+    @property
     def schedule(self) -> Schedule:
         """When the optimizer runs. A rebuild (a parameter is unfrozen or added) replaces it."""
         return self._core.schedule
@@ -281,10 +283,7 @@ class Engine(ReadsState):
         return {name: count for name, count in total.items() if count}
 
     def close(self) -> None:
-        """Take the hooks off the model; it stays usable with the parameters as they are.
-
-        At stage 3 they are not whole any more: take `full_parameters` before. A second call does nothing.
-        """
+        """Take the hooks off the model; at stage 3 take `full_parameters` before. Again does nothing."""
         if self._cores:
             _end(self._cores)
             self.policies.close()

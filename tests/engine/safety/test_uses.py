@@ -1,5 +1,6 @@
 """Ways to use a model that are not one forward, one backward: the bits of plain PyTorch, or refused."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -249,3 +250,46 @@ def test_a_model_is_copied_whole_or_refuses(row: dict[str, Any]) -> None:
     same_steps(engine, plain, 0, 1, 2)
     engine.close()
     assert copy.first.weight.grad is not None
+
+
+GRADIENTS: dict[str, Callable[[nn.Module], object]] = {
+    "model.zero_grad": lambda model: model.zero_grad(),
+    "clip_grad_norm_": lambda model: nn.utils.clip_grad_norm_(model.parameters(), 1.0),
+    "another optimizer's step": lambda model: torch.optim.SGD(model.parameters(), 0.1).step(),
+    "another optimizer's zero_grad": lambda model: torch.optim.SGD(model.parameters(), 0.1).zero_grad(),
+    "a gradient is read": lambda model: [p.grad for p in model.parameters()],
+    "a gradient is set": lambda model: setattr(next(model.parameters()), "grad", None),
+    "a gradient is deleted": lambda model: delattr(next(model.parameters()), "grad"),
+}
+
+
+@each_stage
+@pytest.mark.parametrize("use", GRADIENTS)
+def test_gradients_that_the_engine_holds_are_not_mistaken_for_none(row: dict[str, Any], use: str) -> None:
+    engine, plain = pair(row, accumulation_mode="unmanaged")
+    for number in range(2):
+        GRADIENTS[use](engine.model)
+        for micro in (3 * number, 3 * number + 1):
+            engine.backward(by_forward(engine.model, batch(micro)))
+            by_forward(plain.model, batch(micro)).backward()
+            with pytest.raises(
+                UsageError, match=r"holds the gradients.*gradient_clipping.*engine.zero_grad\(\)"
+            ):
+                GRADIENTS[use](engine.model)
+        engine.step()
+        plain.step()
+    assert_same(engine.full_parameters(), plain.values())
+    engine.close()
+    GRADIENTS[use](nn.Linear(1, 1) if row["zero_stage"] == 3 else engine.model)
+
+
+def test_a_model_is_compiled_while_a_step_is_under_way() -> None:
+    engine, plain = pair({"zero_stage": 1}, accumulation_mode="unmanaged")
+    compiled = torch.compile(engine.model, backend="eager")
+    for use, number in ((engine.model, 0), (compiled, 1)):
+        engine.backward(by_forward(use, batch(number)))  # type: ignore[arg-type]
+        by_forward(plain.model, batch(number)).backward()
+    engine.step()
+    plain.step()
+    assert_same(engine.full_parameters(), plain.values())
+    engine.close()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from zbench.engine.parameters.gathering import Gatherer
 from zbench.engine.parameters.leaves import LeafModules
-from zbench.engine.parameters.released import is_released, kinds_of
+from zbench.engine.parameters.released import take_gradient
 from zbench.engine.parameters.replicated import ParamInfo
 from zbench.engine.parameters.state_hooks import StateHooks
 from zbench.errors import UsageError
@@ -49,12 +49,7 @@ class GradientHooks:
                 hooks[own] = hooks.pop(own)
 
     def _take(self, index: int, parameter: nn.Parameter) -> None:
-        if is_released(parameter):  # its class answers slowly
-            kind, parameter.__class__ = type(parameter), kinds_of(parameter).original
-            gradient, parameter.grad = parameter.grad, None
-            parameter.__class__ = kind
-        else:
-            gradient, parameter.grad = parameter.grad, None
+        gradient = take_gradient(parameter)
         if gradient is None:
             return
         if gradient.layout != torch.strided:

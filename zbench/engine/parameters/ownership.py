@@ -1,37 +1,20 @@
 """A parameter is trained by one engine at a time, and belongs to it until the engine is closed or gone."""
 
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.utils.weak import WeakIdKeyDictionary
 
+from zbench.engine.parameters.owners import owner_of
+from zbench.engine.parameters.released import gradient_of
 from zbench.engine.parameters.replicated import ParamInfo
 from zbench.errors import UsageError
-
-
-class Closable(Protocol):
-    """What owns parameters."""
-
-    @property
-    def closed(self) -> bool: ...
-
-
-_owners: Any = WeakIdKeyDictionary()  # parameter -> a weak reference to its owner
-
-
-def own(parameters: Iterable[nn.Parameter], engine: Closable) -> None:
-    """Note that these parameters belong to `engine`."""
-    _owners.update((parameter, weakref.ref(engine)) for parameter in parameters)
 
 
 def check_unused(named: Mapping[str, nn.Parameter]) -> None:
     """Raise UsageError for a parameter that another engine trains, or that holds a gradient."""
     for name, parameter in named.items():
-        owner: Closable | None = _owners.get(parameter, lambda: None)()
-        if owner is not None and not owner.closed:
+        if owner_of(parameter) is not None:
             raise UsageError(
                 f"expected a model that no engine trains, but {name!r} has one; call close() on it first"
             )
@@ -41,7 +24,7 @@ def check_unused(named: Mapping[str, nn.Parameter]) -> None:
 def check_no_gradients(named: Iterable[tuple[str, nn.Parameter]]) -> None:
     """Raise UsageError for a gradient that no engine.backward has computed: it would be added to its own."""
     with torch._C.DisableTorchFunctionSubclass():  # released parameters answer slowly otherwise
-        found = next((name for name, parameter in named if parameter.grad is not None), None)
+        found = next((name for name, parameter in named if gradient_of(parameter) is not None), None)
     if found is not None:
         raise UsageError(
             f"expected no gradient in {found!r} before the engine's own, found one; call model.zero_grad()"

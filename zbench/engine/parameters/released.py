@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
+from zbench.engine.parameters.owners import owner_of
 from zbench.errors import UsageError
 
 _REFUSAL = "_zbench_refusal"
@@ -53,7 +54,57 @@ _DESCRIBE = frozenset(
 )
 
 
-class Whole(nn.Parameter):
+class Trained(nn.Parameter):
+    """A parameter that an engine trains: while a step is under way its gradient is the engine's alone.
+
+    So what torch would do to `p.grad` there, and what would silently do nothing, is refused: clipping it,
+    dropping it, or updating from it with another optimizer.
+    """
+
+    @property
+    def grad(self) -> Tensor | None:
+        _check_not_held(self)
+        return gradient_of(self)
+
+    @grad.setter
+    def grad(self, gradient: Tensor | None) -> None:
+        _check_not_held(self)
+        _BASE.grad.__set__(self, gradient)
+
+    @grad.deleter
+    def grad(self) -> None:
+        self.grad = None
+
+
+def _check_not_held(parameter: nn.Parameter) -> None:
+    owner = owner_of(parameter)
+    if owner is not None and owner.holds_gradients and not torch.compiler.is_compiling():
+        raise UsageError(
+            "p.grad: the engine holds the gradients of the step that has begun; to clip them, set"
+            " gradient_clipping; to drop them, call engine.zero_grad(); to see them, register a hook, or read"
+            " the norm that engine.step(grad_norm=True) returns; to update, call engine.step()"
+        )
+
+
+def gradient_of(parameter: nn.Parameter) -> Tensor | None:
+    """Return what `p.grad` is to autograd; for the engine's own use."""
+    gradient: Tensor | None = _BASE.grad.__get__(parameter)
+    return gradient
+
+
+def take_gradient(parameter: nn.Parameter) -> Tensor | None:
+    """Return what autograd left in `p.grad`, and leave None there."""
+    kind = type(parameter)
+    if issubclass(kind, Released):  # its class answers slowly
+        parameter.__class__ = kinds_of(parameter).original
+    gradient = gradient_of(parameter)
+    _BASE.grad.__set__(parameter, None)
+    if issubclass(kind, Released):
+        parameter.__class__ = kind
+    return gradient
+
+
+class Whole(Trained):
     """A parameter whose values are here. Notes when `p.data` is handed out or replaced."""
 
     @property
@@ -82,7 +133,7 @@ class Whole(nn.Parameter):
         return copied
 
 
-class Released(nn.Parameter):
+class Released(Trained):
     """A parameter whose values are not here."""
 
     @classmethod
