@@ -109,6 +109,7 @@ def measure(cell: Cell, modes: Sequence[str], pythons: Mapping[str, str], rounds
     return measure_in_turns(
         {mode: partial(start, mode, pythons[mode.split("-")[0]]) for mode in modes},
         rounds,
+        warmup=cell.turn + 1,
         steps=cell.turn,
     )
 
