@@ -53,6 +53,7 @@ def test_a_count_with_a_suffix_is_exact(number: int, suffix: str) -> None:
 @given(st.integers(0, 10**15))
 def test_printed_bytes_read_back_within_three_digits(count: int) -> None:
     assert parse_bytes_loosely(format_bytes(count)) == pytest.approx(count, rel=0.006)
+    assert "e" not in format_bytes(count)
 
 
 def parse_bytes_loosely(text: str) -> float:
@@ -60,6 +61,20 @@ def parse_bytes_loosely(text: str) -> float:
     return float(number) * {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}[unit]
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(0.0846, "84.6 ms"), (2.5e-5, "25 us"), (1.234, "1.23 s")])
+@given(st.floats(1e-6, 1e9) | st.floats(0.999, 1.0) | st.floats(999, 1001))
+def test_printed_seconds_read_back_within_three_digits(seconds: float) -> None:
+    text = format_seconds(seconds)
+    assert "e" not in text
+    number, unit = text.split()
+    assert float(number) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[unit] == pytest.approx(seconds, rel=0.006)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0846, "84.6 ms"), (2.5e-5, "25 us"), (1.234, "1.23 s"), (0.9996, "1 s"), (123.4, "123 s"),
+        (9.996e-4, "1 ms"), (1234.0, "1234 s"),
+    ],
+)  # fmt: skip
 def test_seconds_print_with_three_digits(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text

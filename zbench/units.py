@@ -59,23 +59,23 @@ def parse_share(value: object) -> float:
 def format_bytes(count: float) -> str:
     """Return bytes in binary units with three significant digits, such as `1.46 GiB`."""
     size = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
-            return (
-                f"{size:.0f} B"
-                if unit == "B"
-                else f"{size:.3g} {unit}"
-                if abs(size) < 1000
-                else f"{size:.0f} {unit}"
-            )
+    if abs(size) < 1024:
+        return f"{size:.0f} B"
+    for unit in ("KiB", "MiB", "GiB"):
         size /= 1024
-    return f"{size:.3g} TiB"
+        if abs(size) < 1024:
+            return f"{_three_digits(size)} {unit}"
+    return f"{_three_digits(size / 1024)} TiB"
 
 
 def format_seconds(seconds: float) -> str:
-    """Return a duration with three significant digits, such as `84.6 ms`."""
-    if seconds < 1e-3:
-        return f"{seconds * 1e6:.3g} us"
-    if seconds < 1:
-        return f"{seconds * 1e3:.3g} ms"
-    return f"{seconds:.3g} s"
+    """Return a duration with three significant digits, such as `84.6 ms`, or whole seconds from 100 on."""
+    for size, unit in ((1e-6, "us"), (1e-3, "ms")):
+        if seconds < 999.5 * size:
+            return f"{_three_digits(seconds / size)} {unit}"
+    return f"{_three_digits(seconds)} s"
+
+
+def _three_digits(number: float) -> str:
+    """Return a number with three significant digits, and never with an exponent."""
+    return f"{number:.3g}" if abs(number) < 999.5 else f"{number:.0f}"

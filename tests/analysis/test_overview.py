@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from analysis.synthetic import BASE_ID, record, trial, write_run
 from zbench.analysis import overview as subject
-from zbench.analysis.overview import KEPT, KeptOverview, Overview
+from zbench.analysis.overview import KEPT, KeptOverview, Overview, overview_at, overview_of
 from zbench.analysis.ranking import Ranking
 from zbench.record.store import ENVIRONMENT, SPEC, TRIALS
+from zbench.record.summary import summarize
 
 LEADERS = Ranking("a", ("a",), "a", {"b": 0.25}, None)
 FOUND = Overview("2026-01-31T10:00:00Z", "f00d", 2, 1, 0, {"zero_stage": 1}, 1000.5, LEADERS)
@@ -130,3 +132,30 @@ def test_a_directory_that_cannot_be_written_is_no_failure(run: Path, monkeypatch
 
     monkeypatch.setattr(Path, "write_bytes", refused)
     assert KeptOverview(run).keep(FOUND) == FOUND
+
+
+RECORDS = [
+    *trial([0.1] * 3, axes={"zero_stage": 0}),
+    *trial([0.2] * 3, axes={"zero_stage": 1}),
+    *trial([0.05] * 3, axes={"zero_stage": 2}, verdict="wrong"),
+    record(axes={"zero_stage": 3}, outcome="crashed"),
+]
+
+
+def test_a_run_in_a_few_figures(tmp_path: Path) -> None:
+    run = tmp_path / "example" / BASE_ID
+    write_run(run, RECORDS)
+    found = overview_at(run)
+    assert (found.started, found.machine) == ("2026-01-01T00:00:00+0000", "f00d")
+    assert (found.configurations, found.failed, found.incorrect) == (4, 1, 1)
+    assert found.best_axes == {"zero_stage": 0}
+    assert found.best_tokens_per_s == pytest.approx(1000 / 0.1)
+    assert found.ranking.recommended == RECORDS[0].trial_id
+    assert (run / KEPT).is_file()
+    assert KeptOverview(run).load() == found
+
+
+def test_a_run_without_a_best_or_an_environment_has_no_figures_of_them() -> None:
+    nobody = Ranking(None, (), None, {}, None)
+    found = overview_of({}, summarize(RECORDS[-1:]), nobody)
+    assert found == Overview(None, None, 1, 1, 0, None, None, nobody)

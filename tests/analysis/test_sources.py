@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from zbench.analysis import sources
 from zbench.errors import IncomparableError, UsageError, ZbenchError
@@ -99,6 +101,16 @@ def test_a_baseline_stays_in_its_directory(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="a baseline's name holds"):
         sources.save_baseline(name, results(trial(STEPS)), tmp_path)
     assert not list(tmp_path.rglob("*"))
+
+
+@given(names=st.lists(st.text(min_size=1, max_size=30) | st.text("a/", min_size=90), min_size=2, unique=True))
+@example(names=["feature/" + "x" * 200 + "1", "feature/" + "x" * 200 + "2", "x", "X", "a/b", "a-b", "a.2f.b"])
+def test_every_branch_has_a_baseline_of_its_own(names: list[str]) -> None:
+    names = [name for name in names if name.isprintable()]
+    found = [sources.branch_baseline(name) for name in names]
+    assert len(set(found)) == len(names)
+    assert all(sources.baseline_path(name, Path()).name == f"{name}.json" for name in found)
+    assert sources.branch_baseline("main") == "branch-main"
 
 
 def test_no_baseline_says_which_there_are(out: Path) -> None:

@@ -1,6 +1,12 @@
 """The memory of a traced step in the units that are drawn."""
 
-from zbench.report.timeline import stacked
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.figure import Figure
+
+from zbench.report.timeline import draw_timeline, stacked
 
 SAMPLES = [
     {"seconds": 0.0, "device": {"parameters": 1 << 20}, "host": {}},
@@ -14,3 +20,33 @@ def test_time_is_in_milliseconds_and_memory_in_mebibytes_with_gaps_filled() -> N
 
 def test_a_kind_without_memory_has_no_stack() -> None:
     assert stacked(SAMPLES, "host") == ([0.0, 250.0], {})
+
+
+@pytest.mark.parametrize("limit", [None, 4 << 20])
+def test_a_timeline_has_device_above_host_and_the_limit_over_the_device(
+    limit: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    document: dict[str, Any] = {"samples": SAMPLES} | ({"limit_bytes": limit} if limit else {})
+    draw_timeline(document, tmp_path / "timeline.svg", "a trial")
+    (figure,) = drawn
+    device, host = figure.axes
+    assert figure.get_suptitle() == "a trial"
+    assert [axes.get_ylabel() for axes in figure.axes] == ["device memory (MiB)", "host memory (MiB)"]
+    assert device.get_position().y0 > host.get_position().y0
+    assert host.get_xlabel() == "time in the step (ms)"
+    assert [axes.get_ylim()[0] for axes in figure.axes] == [0.0, 0.0]
+    assert [text.get_text() for text in device.get_legend().get_texts()] == ["parameters", "activations"]
+    assert host.get_legend() is None
+    assert [list(line.get_ydata()) for line in device.lines] == ([[4.0, 4.0]] if limit else [])
+    assert [text.get_text() for text in device.texts] == (["limit 4 MiB"] if limit else [])
+    assert not host.lines
+
+
+def test_a_timeline_is_written_the_same_at_every_time(tmp_path: Path) -> None:
+    for name in ("one.svg", "two.svg"):
+        draw_timeline({"samples": SAMPLES}, tmp_path / name, "a trial")
+    text = (tmp_path / "one.svg").read_text()
+    assert "<dc:date>" not in text
+    assert text.lstrip().startswith("<?xml")

@@ -51,6 +51,19 @@ def test_a_budget_that_is_none_is_refused_with_an_example(text: str) -> None:
         Budget.parse(text)
 
 
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        (Budget(40), "40 trials"),
+        (Budget(seconds=1200.0), "1200 s"),
+        (Budget(40, 1200.0), "40 trials or 1200 s"),
+        (Budget(), "no limit"),
+    ],
+)
+def test_a_budget_is_said(budget: Budget, said: str) -> None:
+    assert str(budget) == said
+
+
 def test_trials_and_time_are_spent() -> None:
     stopper = Stopper(Budget(3, 60.0), ONE, None, 0.01)
     assert stopper.spent(2) is None

@@ -13,6 +13,7 @@ from zbench.tune.storage import (
     redacted,
     redacted_arguments,
     relational_storage,
+    require_existing,
     shown,
 )
 
@@ -141,3 +142,19 @@ def test_password_with_spaces_is_not_kept(argument: str) -> None:
     (kept,) = redacted_arguments([argument])
     assert "pass" not in kept
     assert "word" not in kept
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "postgresql://host/none", "no url"])
+def test_only_a_file_must_exist(url: str) -> None:
+    require_existing(url)
+
+
+def test_a_database_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    file = tmp_path / "study.db"
+    with pytest.raises(
+        UsageError, match=r"study.db: there is no such file; start the study with `zbench tune"
+    ):
+        require_existing(f"sqlite:///{file}")
+    assert not file.exists()
+    file.touch()
+    require_existing(f"sqlite:///{file}")

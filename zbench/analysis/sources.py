@@ -1,5 +1,6 @@
 """Find and read what a comparison is given: a run, a results file, a directory, a named baseline."""
 
+import hashlib
 import json
 import math
 import re
@@ -14,6 +15,7 @@ from zbench.record.record import Record
 
 BASELINES = "baselines"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+_KEPT_OF_A_LONG_NAME = 80
 _LONGEST_STEP_S = 1e6
 _LONGEST_PATH = 1000
 _MOST_BYTES = 1 << 60
@@ -62,9 +64,15 @@ def baseline_path(name: str, output_dir: Path) -> Path:
 
 
 def branch_baseline(branch: str) -> str:
-    """Return the name of a branch's baseline: every branch its own, whatever characters its name has."""
+    """Return the name of a branch's baseline: every branch its own, however long and of whatever characters.
+
+    A long name is cut, and ends in a digest of the whole.
+    """
     plain = "".join(c if (c.isalnum() and c.isascii()) or c in "_-" else f".{ord(c):x}." for c in branch)
-    return f"branch-{plain}"[:100]
+    name = f"branch-{plain}"
+    if _PLAIN_NAME.fullmatch(name):
+        return name
+    return f"{name[:_KEPT_OF_A_LONG_NAME]}..{hashlib.sha256(branch.encode()).hexdigest()[:16]}"
 
 
 def save_baseline(name: str, results: RunResults, output_dir: Path) -> Path:

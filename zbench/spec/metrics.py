@@ -56,7 +56,9 @@ class Metric:
             return value
         if self.unit == "bytes":
             return format_bytes(value)
-        return format_seconds(value) if self.unit == "s" else f"{value:.4g}"
+        if self.unit == "s":
+            return format_seconds(value)
+        return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
     def read(self, record: Mapping[str, Any]) -> float | str | None:
         """Return this figure from a Record's JSON, or None where the trial did not get so far."""
