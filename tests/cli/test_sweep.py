@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from zbench.record import environment
 from zbench.record.store import DirectoryLock, RunDirectory, find_runs, load_records
 
 
@@ -131,6 +132,31 @@ def test_resume_after_the_file_changed_is_refused_with_the_key(zbench, sweep_fil
     assert "has changed" in said.err
     assert "axes.zero_stage was [0, 1], is [0, 2]" in said.err
     assert "quickstart.yaml has changed" in zbench("sweep", "quickstart", "--resume", "last").err
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"), [("machine", "cores", 4096), ("software", "torch", "1.0")]
+)
+def test_resume_of_what_was_measured_elsewhere_is_refused(zbench, sweep_file, section, key, value):
+    zbench("sweep", sweep_file)
+    (run,) = find_runs(Path("results"))
+    document = json.loads((run / "environment.json").read_text())
+    document[section][key] = value
+    (run / "environment.json").write_text(json.dumps(document))
+    before = (run / "trials.jsonl").read_bytes()
+    said = zbench("sweep", "--resume", "last", "--repeats", "3")
+    assert said.code == 2
+    assert f"{section}: {key} was {value}, is " in said.err
+    assert "start a new run without --resume" in said.err
+    assert (run / "trials.jsonl").read_bytes() == before
+
+
+def test_resume_at_another_commit_says_so(zbench, sweep_file, monkeypatch):
+    for commit in ("c0ffee", "c0ffee", "beef"):
+        monkeypatch.setattr(environment, "_git", lambda c=commit: {"commit": c, "dirty": False})
+        said = zbench("sweep", *([sweep_file] if not Path("results").exists() else ["--resume", "last"]))
+        assert said.code == 0
+        assert ("may be of other code: git: commit was c0ffee, is beef" in said.err) == (commit == "beef")
 
 
 def test_resume_keeps_the_settings_of_the_first_start(zbench, sweep_file):

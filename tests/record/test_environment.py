@@ -63,3 +63,23 @@ def test_the_processor_is_named_as_the_kernel_names_it(monkeypatch):
     monkeypatch.setattr(environment, "_cpuinfo", list)
     assert environment.cpu_model()
     assert environment.machine_facts()["isa"] == []
+
+
+def test_a_machine_has_a_name_of_processor_cores_and_gpus(monkeypatch):
+    monkeypatch.setattr(environment, "cpu_model", lambda: "Example 9000")
+    monkeypatch.setattr(environment.psutil, "cpu_count", lambda logical=True: 99 if logical else 48)
+    assert environment.machine_name() == "Example 9000, 48 cores"
+    monkeypatch.setattr(environment, "gpu_models", lambda: ["H100", "A100", "H100"])
+    assert environment.machine_name() == "Example 9000, 48 cores, 1 x A100, 2 x H100"
+
+
+def test_only_what_both_environments_say_is_compared():
+    before = {"machine": {"cpu": "A", "cores": 2}, "software": {"torch": "1"}, "git": None}
+    now = {
+        "machine": {"cpu": "B", "cores": 2, "gpus": []},
+        "software": {"torch": "2"},
+        "git": {"commit": "x"},
+    }
+    assert environment.differences(before, now, "machine", "git") == ["machine: cpu was A, is B"]
+    assert environment.differences(before, now, "software") == ["software: torch was 1, is 2"]
+    assert environment.differences({}, now, "machine", "software", "git") == []

@@ -6,12 +6,14 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from zbench.errors import UsageError
 from zbench.record import lines, store
 from zbench.record.store import (
+    TRIALS,
     RunDirectory,
     StorageError,
     find_runs,
@@ -49,6 +51,24 @@ def test_appended_records_come_back_after_reopening(run, make_record):
         assert again.records() == records
         assert again.holds("aaaaaaaaaaaa", 2)
         assert not again.holds("aaaaaaaaaaaa", 3)
+
+
+def test_repeats_of_unlike_machines_are_not_kept_together(run, make_record):
+    first, other = (
+        make_record(repeat=i, machine=kind) for i, kind in enumerate(("EPYC, 64 cores", "Xeon, 8 cores"))
+    )
+    unknown = make_record(repeat=2)
+    for record in (unknown, first, replace(first, repeat=3), replace(unknown, repeat=4)):
+        run.append(record)
+    kept = (run.path / TRIALS).read_bytes()
+    with pytest.raises(
+        UsageError, match=r"another kind of machine \(Xeon, 8 cores\).*EPYC, 64 cores.*constraint"
+    ):
+        run.append(other)
+    assert (run.path / TRIALS).read_bytes() == kept
+    run.close()
+    with RunDirectory.open(run.path) as again, pytest.raises(UsageError, match="another kind of machine"):
+        again.append(other)
 
 
 @pytest.mark.parametrize("kept", [1, 20, -2])

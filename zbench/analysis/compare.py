@@ -118,7 +118,7 @@ def compare_runs(
     comes before it. IncomparableError where the machines are unlike (unless `settings.across`) or no
     configuration is in both.
     """
-    unlike = unlike_facts(base.source, head.source)
+    unlike = unlike_facts(base.source, head.source) or _unlike_machines(base, head)
     if unlike and not settings.across:
         raise IncomparableError(
             f"{base.source.name} and {head.source.name} were measured on unlike machines "
@@ -213,6 +213,14 @@ def unlike_facts(base: Source, head: Source) -> tuple[str, ...]:
         for key in keys
         if base.facts.get(key) != head.facts.get(key)
     )
+
+
+def _unlike_machines(base: RunResults, head: RunResults) -> tuple[str, ...]:
+    """Return on which kinds of machines the repeats of each side ran, where these are known and differ."""
+    ran = [{r.machine for trial in run.trials for r in trial.ok if r.machine} for run in (base, head)]
+    if not all(ran) or ran[0] == ran[1]:
+        return ()
+    return ("ran on: " + ", ".join(" and ".join(sorted(names)) for names in ran),)
 
 
 def _nothing_in_common(base: RunResults, head: RunResults) -> str:

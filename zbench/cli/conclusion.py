@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from zbench.cli import console
-from zbench.errors import ExitCode, ZbenchError
+from zbench.errors import ExitCode, UsageError, ZbenchError
 from zbench.launch.events import OnEvent
 from zbench.record import environment, lines
 from zbench.record.record import Record
-from zbench.record.store import RunDirectory
+from zbench.record.store import RunDirectory, load_environment
 from zbench.record.summary import has_failed, summarize
 from zbench.report.live import view
 from zbench.report.text import plural
@@ -109,13 +109,32 @@ def facts(request: Request, command: Sequence[str]) -> dict[str, Any]:
     )
 
 
-def open_directory(request: Request, about: dict[str, Any]) -> RunDirectory:
-    """Return the run directory to write to: the one to continue, or a new one. about: see `facts`."""
+def open_directory(request: Request, about: dict[str, Any], *, measured_here: bool) -> RunDirectory:
+    """Return the run directory to write to: the one to continue, or a new one. about: see `facts`.
+
+    UsageError for a run of another machine (where this one measures) or of other software: repeats that
+    cannot be compared would be ranked as if they could.
+    """
     if request.run is not None:
+        sections = ("machine", "software") if measured_here else ("software",)
+        _require_same_environment(request.run, about, sections)
         return RunDirectory.open(request.run)
     return RunDirectory.create(
         request.output_dir, request.sweep.name, spec=sweep_document(request.sweep), environment=about
     )
+
+
+def _require_same_environment(run: Path, about: dict[str, Any], sections: tuple[str, ...]) -> None:
+    before = load_environment(run)
+    changed = environment.differences(before, about, *sections)
+    if changed:
+        raise UsageError(
+            f"{run.name} was measured elsewhere: {'; '.join(changed)}; continue it where it was started,"
+            " or start a new run without --resume and compare the two"
+        )
+    code = environment.differences(before, about, "git")
+    if code:
+        console.warn(f"the repeats of {run.name} may be of other code: {'; '.join(code)}")
 
 
 @contextmanager

@@ -113,7 +113,8 @@ def perform(
     )
     failure: Interruption | None = None
     targets = targets_for(expansion.trials)
-    with open_directory(request, facts(request, sys.argv[1:])) as directory:
+    about = facts(request, sys.argv[1:])
+    with open_directory(request, about, measured_here=slurm is None) as directory:
 
         def executor() -> Executor:
             return make_executor(directory.path, request.base_dir, slurm, targets=targets)

@@ -51,7 +51,7 @@ def perform_search(
     about = _facts(request)
     if storage is not None:
         _try_storage(storage)
-    directory = open_directory(request, about)
+    directory = open_directory(request, about, measured_here=slurm is None)
     task = SearchTask(request.sweep, request.base_dir, about, storage, study)
     found, failure = _run(task, request, directory, slurm)
     records = directory.records()
@@ -80,7 +80,7 @@ def work(
     request = Request(identity.sweep.placed(base_dir), base_dir, output_dir)
     _check(identity.sweep, slurm)
     about = _facts(request)
-    directory = open_directory(request, about)
+    directory = open_directory(request, about, measured_here=slurm is None)
     task = SearchTask(request.sweep, base_dir, about, storage, study, is_worker=True)
     found, failure = _run(task, request, directory, slurm)
     records = directory.records()

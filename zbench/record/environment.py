@@ -7,6 +7,8 @@ import platform
 import socket
 import subprocess
 import time
+from collections import Counter
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,13 @@ def machine_facts() -> dict[str, Any]:
     }
 
 
+def machine_name() -> str:
+    """Return this machine's kind in words: processor, cores and GPUs, as a job scheduler may choose it."""
+    gpus = Counter(gpu_models())
+    parts = [cpu_model(), f"{psutil.cpu_count(logical=False) or os.cpu_count()} cores"]
+    return ", ".join([*parts, *(f"{count} x {name}" for name, count in sorted(gpus.items()))])
+
+
 def software_facts() -> dict[str, str | None]:
     """Return versions, of packages without importing them."""
     versions = {name: _version(name) for name in _PACKAGES}
@@ -61,6 +70,24 @@ def fingerprint(machine: dict[str, Any]) -> str:
     """
     canonical = json.dumps(machine, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], *sections: str) -> list[str]:
+    """Return what two environments say differently of `sections`: `software: torch was 2.12, is 2.13`.
+
+    What one of them does not say is not compared: an older version has not noted it.
+    """
+    pairs = ((part, _mapping(before.get(part)), _mapping(now.get(part))) for part in sections)
+    return [
+        f"{part}: {key} was {was[key]}, is {found[key]}"
+        for part, was, found in pairs
+        for key in was
+        if key in found and was[key] != found[key]
+    ]
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def cpu_model() -> str:

@@ -80,6 +80,7 @@ class Record:
     that takes turns with another version's (`zbench compare --paired`) waits meanwhile, which counts, too.
     simulated: what the simulation says of one rank, where it was asked: peak_device_bytes.
     environment: path and versions of the Python environment that ran it, where that is not zbench's own.
+    machine: the kind of machine where rank 0 ran, in words; None of older records.
     """
 
     run_id: str
@@ -98,6 +99,7 @@ class Record:
     elapsed_s: float | None = None
     environment: dict[str, str] = field(default_factory=dict)
     simulated: dict[str, int] = field(default_factory=dict)
+    machine: str | None = None
     schema_version: int = SCHEMA_VERSION
 
     @property

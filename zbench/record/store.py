@@ -119,7 +119,10 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         return (trial_id, repeat) in self._records
 
     def append(self, record: Record) -> None:
-        """Add a record; once this returns it survives a crash of the machine. StorageError if it cannot."""
+        """Add a record; once this returns it survives a crash of the machine. StorageError if it cannot,
+        UsageError if it was measured on another kind of machine than those before it.
+        """
+        self._require_one_machine(record)
         path, self._is_writing = self.path / TRIALS, True
         with _storage(path), path.open("ab", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
@@ -133,6 +136,16 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
                 raise
         self._records[record.trial_id, record.repeat] = record
         self._is_writing = False
+
+    def _require_one_machine(self, record: Record) -> None:
+        """One run is one ranking: on unlike machines it would be decided by where repeats happened to run."""
+        known = next((one.machine for one in self._records.values() if one.machine is not None), None)
+        if None not in (known, record.machine) and record.machine != known:
+            raise UsageError(
+                f"a repeat of {record.trial_id} ran on another kind of machine ({record.machine}) than those"
+                f" before it ({known}), so it is not kept: constrain the jobs to one kind, such as with"
+                " --slurm constraint=NAME, or start a new run there and compare the two"
+            )
 
     def has_run(self) -> bool:
         """Whether any repeat has ended; invalid points never began."""
