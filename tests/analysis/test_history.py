@@ -1,5 +1,7 @@
 """One series a configuration and machine; the commit between two levels is blamed."""
 
+from dataclasses import replace
+
 import pytest
 
 from zbench.analysis.history import history
@@ -30,6 +32,17 @@ def test_machines_are_never_mixed() -> None:
     runs = [run(i, FAST if i % 2 else SLOW, facts=MACHINE | {"cores": 2 + i % 2}) for i in range(20)]
     found = history(runs, "median_step_s")
     assert [(len(series.visits), series.changes) for series in found] == [(10, ()), (10, ())]
+
+
+def test_jobs_that_ran_on_unlike_machines_are_never_mixed() -> None:
+    def on(index: int, machine: str | None) -> RunResults:
+        steps = trial([FAST if index % 2 else SLOW] * 3)
+        return results([replace(r, machine=machine) for r in steps], run_ids=(f"run{index}",))
+
+    apart = [on(i, ("A", "B")[i % 2]) for i in range(20)]
+    assert [len(series.visits) for series in history(apart, "median_step_s")] == [10, 10]
+    older = [on(2 * i, "A" if i > 5 else None) for i in range(10)]
+    assert [len(series.visits) for series in history(older, "median_step_s")] == [10]
 
 
 def test_exact_metrics_have_levels_too() -> None:

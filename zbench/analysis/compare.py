@@ -217,7 +217,7 @@ def unlike_facts(base: Source, head: Source) -> tuple[str, ...]:
 
 def _unlike_machines(base: RunResults, head: RunResults) -> tuple[str, ...]:
     """Return on which kinds of machines the repeats of each side ran, where these are known and differ."""
-    ran = [{r.machine for trial in run.trials for r in trial.ok if r.machine} for run in (base, head)]
+    ran = (base.machines, head.machines)
     if not all(ran) or ran[0] == ran[1]:
         return ()
     return ("ran on: " + ", ".join(" and ".join(sorted(names)) for names in ran),)

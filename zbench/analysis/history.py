@@ -61,14 +61,23 @@ def history(runs: Iterable[RunResults], metric: str, *, alpha: float = 0.01) -> 
     Values are medians over a run's repeats. Changes are sought in logarithms where all values are positive,
     so that they are relative.
     """
-    gathered: dict[tuple[str, str], list[tuple[ConfigSummary, RunResults, float]]] = {}
+    runs = list(runs)
+    ran: dict[str, set[frozenset[str]]] = {}
     for run in runs:
-        machine = repr(sorted(run.source.facts.items()))
+        ran.setdefault(_facts(run), set()).update([run.machines] if run.machines else [])
+    gathered: dict[tuple[object, ...], list[tuple[ConfigSummary, RunResults, float]]] = {}
+    for run in runs:
+        several = len(ran[_facts(run)]) > 1  # jobs that one machine started ran on unlike ones
+        place = (_facts(run), run.machines if several else None)
         for trial in run.trials:
             value = trial.number(metric)
             if value is not None and math.isfinite(value):
-                gathered.setdefault((trial.trial_id, machine), []).append((trial, run, value))
+                gathered.setdefault((trial.trial_id, *place), []).append((trial, run, value))
     return [_series(found, alpha) for found in gathered.values()]
+
+
+def _facts(run: RunResults) -> str:
+    return repr(sorted(run.source.facts.items()))
 
 
 def _series(found: Sequence[tuple[ConfigSummary, RunResults, float]], alpha: float) -> Series:

@@ -35,6 +35,11 @@ class RunResults:
         """Gather records by configuration."""
         return cls(source, tuple(summarize(records)))
 
+    @property
+    def machines(self) -> frozenset[str]:
+        """The kinds of machines where repeats ran, as far as their records say."""
+        return frozenset(r.machine for trial in self.trials for r in trial.ok if r.machine is not None)
+
 
 def step_logs(trial: ConfigSummary, records: Iterable[Record] | None = None) -> tuple[float, ...]:
     """Return the natural logarithm of the median step of each finished repeat (seconds), or of `records`."""
