@@ -71,6 +71,65 @@ def test_fsdps_strategy_is_a_stage(fsdp: dict[str, Any], engine: dict[str, Any])
     assert engine_of_accelerate({"distributed_type": "NO", "fsdp_config": fsdp}) == {}
 
 
+@pytest.mark.parametrize(
+    ("fsdp", "notes"),
+    [
+        (
+            {"fsdp_offload_params": True, "fsdp_sharding_strategy": 2},
+            ["only zero_stage 3 offloads parameters"],
+        ),
+        (
+            {"fsdp_sharding_strategy": "HYBRID_SHARD"},
+            ["hybrid_shard is read as zero_stage: 3", "shard_group_size"],
+        ),
+        ({"fsdp_sharding_strategy": "5"}, ["5 is read as zero_stage: 2"]),
+        ({"fsdp_sharding_strategy": "new"}, ["new is read as zero_stage: 3"]),
+        ({"fsdp_new": 7, "fsdp_version": 2, "fsdp_off": False}, ["fsdp_config.new: 7 has no counterpart"]),
+    ],
+)
+def test_what_fsdp_has_and_zero_stages_do_not_is_told(fsdp: dict[str, Any], notes: list[str]) -> None:
+    found = from_accelerate({"distributed_type": "FSDP", "fsdp_config": fsdp}, Path()).notes
+    assert len(found) == 1
+    assert all(text in found[0] for text in notes)
+
+
+def test_checkpointed_activations_are_the_workloads() -> None:
+    config = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_activation_checkpointing": True}}
+    assert from_accelerate(config, Path()).document["workload"] == {"activation_checkpointing": True}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "engine"),
+    [
+        ({"fsdp": "full_shard auto_wrap"}, {"zero_stage": 3}),
+        ({"fsdp": True}, {"zero_stage": 3}),
+        ({"fsdp": ["shard_grad_op"]}, {"zero_stage": 2}),
+        ({"fsdp": "no_shard"}, {"zero_stage": 0}),
+        (
+            {"fsdp": "full_shard", "fsdp_config": {"version": 2, "reshard_after_forward": False}},
+            {"zero_stage": 2},
+        ),
+        (
+            {"fsdp": "full_shard offload"},
+            {"zero_stage": 3, "offload_param": "cpu", "offload_optimizer": "cpu"},
+        ),
+        ({"fsdp": "", "fsdp_config": {"reshard_after_forward": False}}, {}),
+        ({}, {}),
+    ],
+)
+def test_the_trainers_fsdp_is_a_stage(arguments: dict[str, Any], engine: dict[str, Any]) -> None:
+    found = from_training_args(arguments, Path())
+    plain = from_training_args({}, Path())
+    assert found.document["engine"] == plain.document["engine"] | engine
+    assert found.notes == []
+
+
+def test_the_trainers_fsdp_configuration_may_be_a_file(tmp_path: Path) -> None:
+    (tmp_path / "fsdp.json").write_text(json.dumps({"fsdp_activation_checkpointing": True}))
+    found = from_training_args({"fsdp": "full_shard", "fsdp_config": "fsdp.json"}, tmp_path)
+    assert found.document["workload"] == {"micro_batch_size": 8, "activation_checkpointing": True}
+
+
 def test_of_the_launch_ranks_and_device_are_read_and_unknown_keys_are_told() -> None:
     config = {"num_processes": 4, "use_cpu": True, "machine_rank": 1, "dynamo_config": {"x": 1}, "fp8": None}
     found = from_accelerate(config, Path())
@@ -126,5 +185,5 @@ def test_what_does_not_map_is_told() -> None:
     found = from_training_args({"optim": "sgd", "report_to": "none", "num_train_epochs": 3}, Path())
     assert found.notes == [
         "optim: 'sgd' has no counterpart; AdamW stands in for it",
-        "left out, since they change no training step here: num_train_epochs, report_to",
+        "left out, having no counterpart here: num_train_epochs, report_to",
     ]
