@@ -4,6 +4,7 @@ import pytest
 
 from zbench.errors import UsageError
 from zbench.spec.deepspeed import from_deepspeed, script_notes, to_deepspeed
+from zbench.spec.engine import EngineSpec
 from zbench.spec.expand import expand
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.sweep import SweepSpec
@@ -79,7 +80,7 @@ def test_what_is_no_deepspeed_configuration_is_refused(config: Any) -> None:
         {"zero_stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu"},
         {"zero_stage": 3, "offload_optimizer": "cpu", "offload_schedule": "speculative"},
         {"zero_stage": 3, "prefetch_bucket_size": 77, "dtype": "bfloat16", "optimizer": {"amsgrad": True}},
-        {"zero_stage": 1, "dtype": "float16", "initial_loss_scale": 1024.0, "communication_dtype": "float32"},
+        {"zero_stage": 1, "dtype": "float16", "initial_loss_scale": 1024.0, "communication_dtype": "float16"},
         {"zero_stage": 1, "compile": "inductor", "gradient_accumulation_steps": 3, "overlap_comm": False},
     ],
 )
@@ -183,3 +184,34 @@ def test_several_backwards_of_a_step_are_the_scripts_to_run(backwards: int) -> N
             " to run; no configuration holds them"
         ]
     )
+
+
+BF16, FP16 = {"bf16": {"enabled": True}}, {"fp16": {"enabled": True}}
+STAGE, FLOATS = {"zero_optimization": {"stage": 2}}, {"data_types": {"grad_accum_dtype": "fp32"}}
+
+
+@pytest.mark.parametrize(
+    ("config", "accumulated", "reduced"),
+    [
+        (BF16 | STAGE, "bfloat16", None),
+        (BF16, "float32", "bfloat16"),
+        (FP16, "float16", None),
+        (STAGE, "float32", None),
+        (BF16 | STAGE | FLOATS, "float32", "bfloat16"),
+        (BF16 | STAGE | FLOATS | {"communication_data_type": "fp32"}, "float32", None),
+    ],
+)
+def test_gradients_are_what_deepspeed_makes_them_where_it_is_not_told(
+    config: dict[str, Any], accumulated: str, reduced: str | None
+) -> None:
+    engine = EngineSpec.model_validate(from_deepspeed(config).document["engine"])
+    assert (engine.grad_accum_dtype, engine.communication_dtype) == (accumulated, reduced)
+
+
+def test_an_export_reduces_as_the_trial_did() -> None:
+    found = {}
+    for keys in ({}, {"grad_accum_dtype": "bfloat16"}, {"communication_dtype": "bfloat16"}):
+        engine = {"zero_stage": 2, "dtype": "bfloat16"} | keys
+        trial = expand(SweepSpec.model_validate({"engine": engine})).trials[0]
+        found[str(keys)] = to_deepspeed(trial).document.get("communication_data_type")
+    assert list(found.values()) == ["fp32", None, "bf16"]

@@ -1,14 +1,18 @@
 """Whatever key a sweep sets, each export differs by it or names it: nothing is left out unsaid."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from tests.engine_keys import NEEDED, OTHER
 from zbench.spec.combinations import conflict
+from zbench.spec.deepspeed import Translated, from_deepspeed
 from zbench.spec.dependencies import acts
 from zbench.spec.engine import EngineSpec, OptimizerSpec
+from zbench.spec.stacks import from_accelerate, from_training_args
 from zbench.spec.targets import TARGETS
 from zbench.spec.trial import TrialSpec
 from zbench.spec.workload import WorkloadSpec
@@ -74,3 +78,37 @@ def test_a_key_changes_an_export_or_is_named(key: str) -> None:
 def test_what_the_workload_sets_changes_an_export_or_is_named(target: str, key: str) -> None:
     for base in BASES.values():
         assert exported(target, base, **{key: WORKLOAD[key]}) != exported(target, base), base
+
+
+def imported(target: str, text: str) -> EngineSpec:
+    if target == "accelerate":
+        found = from_accelerate(YAML(typ="safe").load(text), Path())
+    else:
+        found = {"deepspeed": from_deepspeed, "hf-trainer": of_trainer}[target](json.loads(text))
+    return EngineSpec.model_validate(found.document["engine"])
+
+
+def of_trainer(arguments: dict[str, Any]) -> Translated:
+    return from_training_args(arguments, Path())
+
+
+@pytest.mark.parametrize("key", sorted(OTHER.keys() - {"ds_config"}))
+@pytest.mark.parametrize("target", ["deepspeed", "accelerate", "hf-trainer"])
+def test_what_is_carried_comes_back(target: str, key: str) -> None:
+    for base in BASES.values():
+        engine = base | NEEDED.get(key, {}) | {key: OTHER[key]}
+        made = trial(engine, {})
+        if not is_legal(engine) or not acts(made.engine, ("engine", *key.split("."))):
+            continue
+        found = TARGETS[target](made)
+        back = imported(target, found.text)
+        if not any(
+            f"engine.{key}" in note or f"engine.{key.partition('.')[0]}" in note for note in found.notes
+        ):
+            assert value(back, key) == value(made.engine, key), (base, found.text)
+
+
+def value(engine: EngineSpec, key: str) -> object:
+    for name in key.split("."):
+        engine = getattr(engine, name)
+    return engine

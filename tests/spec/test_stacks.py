@@ -181,6 +181,14 @@ def test_the_trainers_deepspeed_configuration_is_filled_from_its_arguments(tmp_p
         assert (engine["gradient_clipping"], engine["gradient_accumulation_steps"]) == (0.5, 2)
 
 
+def test_of_deepspeeds_optimizer_what_is_written_counts_and_auto_is_the_trainers() -> None:
+    params = {"lr": "auto", "weight_decay": "auto", "betas": [0.8, 0.9], "amsgrad": True}
+    config = {"zero_optimization": {"stage": 1}, "optimizer": {"type": "Adam", "params": params}}
+    given = {"deepspeed": config, "learning_rate": 0.5, "weight_decay": 0.25}
+    adam = from_training_args(given, Path()).document["engine"]["optimizer"]
+    assert adam == {"name": "adamw", "lr": 0.5, "weight_decay": 0.25, "betas": [0.8, 0.9], "amsgrad": True}
+
+
 def test_what_does_not_map_is_told() -> None:
     found = from_training_args({"optim": "sgd", "report_to": "none", "num_train_epochs": 3}, Path())
     assert found.notes == [

@@ -1,7 +1,7 @@
 """DeepSpeed's JSON configuration to a sweep and back. What does not map is reported, never dropped unsaid.
 
 Keys and defaults: https://www.deepspeed.ai/docs/config-json/. A key that the JSON leaves out takes
-DeepSpeed's default where that differs from this project's: `_DEFAULTS` and `_OPTIMIZER_DEFAULTS`.
+DeepSpeed's default where that differs from this project's: `_DEFAULTS`, `_OPTIMIZER_DEFAULTS`, `_precision`.
 """
 
 import math
@@ -114,6 +114,9 @@ def _precision(given: Mapping[str, Any], document: dict[str, Any]) -> set[str]:
     used = {"fp16.enabled", "bf16.enabled"}
     dtype = "bfloat16" if given.get("bf16.enabled") else "float16" if given.get("fp16.enabled") else "float32"
     put(document, "engine.dtype", dtype)
+    stage = given.get(f"{_ZERO}stage", 0)
+    if dtype == "float16" or (dtype == "bfloat16" and stage):  # DeepSpeed's default; elsewhere it is float32
+        put(document, "engine.grad_accum_dtype", dtype)
     if "fp16.initial_scale_power" in given:
         put(document, "engine.initial_loss_scale", 2.0 ** float(given["fp16.initial_scale_power"]))
         used.add("fp16.initial_scale_power")
@@ -124,6 +127,11 @@ def _precision(given: Mapping[str, Any], document: dict[str, Any]) -> set[str]:
         if given.get(theirs) in _DTYPES:
             put(document, f"engine.{ours}", _DTYPES[given[theirs]])
             used.add(theirs)
+    engine = document["engine"]
+    accumulated = engine.get("grad_accum_dtype", "float32")
+    reduced = engine.pop("communication_dtype", dtype)  # DeepSpeed's default is the model's, ours the former
+    if reduced != accumulated:
+        engine["communication_dtype"] = reduced
     return used
 
 
@@ -199,8 +207,9 @@ def engine_configuration(engine: EngineSpec, *, torch_adam: bool) -> dict[str, A
         }
     if _takes_accumulation_dtype(engine):
         document["data_types"] = {"grad_accum_dtype": _DTYPES_BACK[engine.grad_accum_dtype]}
-    if engine.communication_dtype is not None:
-        document["communication_data_type"] = _DTYPES_BACK[engine.communication_dtype]
+    reduced = engine.communication_dtype or engine.grad_accum_dtype
+    if engine.communication_dtype or (reduced != engine.dtype and _takes_accumulation_dtype(engine)):
+        document["communication_data_type"] = _DTYPES_BACK[reduced]  # left out, it is the model's
     if engine.offload_schedule == "speculative":
         document["zero_optimization"]["offload_optimizer"]["super_offload"] = True
     if engine.compile != "off":

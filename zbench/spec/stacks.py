@@ -54,6 +54,8 @@ def from_accelerate(config: Mapping[str, Any], base_dir: Path) -> Translated:
     notes = list(found.notes)
     if not named and config.get("mixed_precision") in _DTYPES:
         engine["dtype"] = _DTYPES[config["mixed_precision"]]
+        if theirs:
+            engine["grad_accum_dtype"] = engine["dtype"]  # DeepSpeed's default
     for key, value in theirs.items():
         if key in _ACCELERATE_DEEPSPEED and value != "auto":
             engine[_ACCELERATE_DEEPSPEED[key]] = value
@@ -116,6 +118,14 @@ def _fsdp_of_arguments(given: Mapping[str, Any], base_dir: Path) -> Translated:
     return _from_fsdp(defaults | ({"offload_params": True} if "offload" in words else {}) | config)
 
 
+def _explicit(optimizer: Mapping[str, Any], written: Any) -> dict[str, Any]:
+    """Return the keys of an optimizer that a DeepSpeed configuration says itself; `auto` is the Trainer's."""
+    if not isinstance(written, Mapping):
+        return {}
+    said = {key for key, value in (written.get("params") or {}).items() if value != "auto"} | {"name"}
+    return {key: value for key, value in optimizer.items() if key in said}
+
+
 def from_training_args(arguments: Mapping[str, Any], base_dir: Path) -> Translated:
     """Return the sweep document that TrainingArguments mean, with the Trainer's own defaults."""
     given = dict(arguments)
@@ -134,7 +144,7 @@ def from_training_args(arguments: Mapping[str, Any], base_dir: Path) -> Translat
         filled = {"gradient_accumulation_steps": steps, "gradient_clipping": clipping}
         found = from_deepspeed(filled | {k: v for k, v in dict(written).items() if v != "auto"})
         engine, notes = dict(found.document["engine"]), [*notes, *found.notes]
-        engine.pop("optimizer", None)
+        optimizer |= _explicit(engine.pop("optimizer", {}), dict(written).get("optimizer"))
     engine |= {"gradient_accumulation_steps": steps, "gradient_clipping": clipping, "optimizer": optimizer}
     for flag, dtype in _DTYPES.items():
         if given.get(flag):
