@@ -86,21 +86,20 @@ def _check_not_held(parameter: nn.Parameter) -> None:
         )
 
 
-def gradient_of(parameter: nn.Parameter) -> Tensor | None:
-    """Return what `p.grad` is to autograd; for the engine's own use."""
-    gradient: Tensor | None = _BASE.grad.__get__(parameter)
-    return gradient
+gradient_of: Callable[[nn.Parameter], Tensor | None] = _BASE.grad.__get__
+"""Return what `p.grad` is to autograd, for the engine's own use: the slot itself, as it is called often."""
 
 
 def take_gradient(parameter: nn.Parameter) -> Tensor | None:
     """Return what autograd left in `p.grad`, and leave None there."""
     kind = type(parameter)
-    if issubclass(kind, Released):  # its class answers slowly
-        parameter.__class__ = kinds_of(parameter).original
-    gradient = gradient_of(parameter)
-    _BASE.grad.__set__(parameter, None)
-    if issubclass(kind, Released):
-        parameter.__class__ = kind
+    if not issubclass(kind, Released):
+        gradient = gradient_of(parameter)
+        _BASE.grad.__set__(parameter, None)
+        return gradient
+    parameter.__class__ = kinds_of(parameter).original  # its own class answers slowly
+    gradient, parameter.grad = parameter.grad, None
+    parameter.__class__ = kind
     return gradient
 
 
