@@ -44,6 +44,27 @@ def test_contenders_are_those_that_there_are(dtype: str, rivals: list[str]) -> N
     assert "alone" not in contenders(Cell(6, 512, 8192, dtype, 4, 1), SETS[0], HERE), "they share cores"
 
 
+def test_matches_of_a_wide_cell_are_measured_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def measured(_: Cell, modes: Sequence[str], __: Mapping[str, str], rounds: int) -> dict[str, Figures]:
+        asked.append(tuple(modes))
+        return {mode: Figures([0.1] * 2 * rounds, 1, 1) for mode in modes}
+
+    wide = Cell(2, 1024, 16384, "float32", 4, 1)
+    assert wide in CELLS
+    monkeypatch.setattr(grid_engines, "CELLS", (wide,))
+    monkeypatch.setattr(grid_engines, "measure", measured)
+    monkeypatch.setattr(sys, "argv", ["grid", "--out", str(tmp_path / "grid")])
+    grid_engines.main()
+    grid_engines.main()
+    assert asked == [
+        ("zbench-0", "ddp", "zero_redundancy"), ("zbench-1", "ddp", "zero_redundancy"), ("zbench-3", "fsdp2"),
+    ]  # fmt: skip
+
+
 def test_the_table_names_the_best_peer_and_what_is_missing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -62,7 +83,7 @@ def test_the_table_names_the_best_peer_and_what_is_missing(
     assert len(asked) == len(set(asked)) == 6, "what was measured is not measured again"
     document = json.loads((tmp_path / "grid.json").read_text())
     said = table(document["sets"])
-    assert f"6 of {len(CELLS) * len(SETS)} sets measured" in said
+    assert f"6 of {len(CELLS) * len(MATCHES)} matches measured" in said
     assert "| zbench-0 | 2 | 1.00 | 1.00 | 1.00 | 1.00 | 1.25 | 1.10 |" in said
     cell = "| 6 x 512, float32, 2 ranks, 1 backwards | zbench-1 | zero_redundancy |"
     assert f"{cell} 1.00 (1.00 to 1.00) | 2 / 2 | 3 / 3 |" in said

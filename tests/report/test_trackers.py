@@ -1,8 +1,10 @@
 """Experiment trackers: each repeat is logged once with what distinguishes it; a failing one stops nothing."""
 
+import importlib
+import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -145,3 +147,41 @@ def test_wandb_writes_a_run_for_each_repeat_offline(tmp_path, monkeypatch):
         finish(tell, GOOD, BAD)
     assert not [event for event in shown if isinstance(event, Notice)]
     assert len(list((tmp_path / "wandb").glob("offline-run-*/run-*.wandb"))) == 2
+
+
+class ToldWandb(ModuleType):
+    """Stands in for the package: keeps what each run was told."""
+
+    def __init__(self) -> None:
+        super().__init__("wandb")
+        self.runs: list[SimpleNamespace] = []
+        self.Settings = SimpleNamespace
+
+    def init(self, **about: object) -> SimpleNamespace:
+        run = SimpleNamespace(about=about, steps=[], summary={}, ended=[])
+        run.log = lambda values, step: run.steps.append((step, values))
+        run.finish = lambda exit_code: run.ended.append(exit_code)
+        self.runs.append(run)
+        return run
+
+
+def test_wandb_is_told_each_repeat_its_steps_and_how_it_ended(tmp_path, monkeypatch):
+    told = ToldWandb()
+    monkeypatch.setitem(sys.modules, "wandb", told)
+    monkeypatch.delitem(sys.modules, "zbench.report.trackers.wandb", raising=False)
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    tracker = importlib.import_module("zbench.report.trackers.wandb").WandbTracker(tmp_path, "tried")
+    tracker.log("good", GOOD)
+    tracker.log("bad", BAD)
+    monkeypatch.delitem(sys.modules, "zbench.report.trackers.wandb")
+    good, bad = told.runs
+    assert good.steps == [(0, {"step_seconds": 0.5}), (1, {"step_seconds": 0.25})]
+    assert (good.ended, bad.ended, bad.steps) == ([0], [1], [])
+    assert (good.about["project"], good.about["group"], good.about["name"]) == (
+        "tried",
+        tmp_path.name,
+        "good",
+    )
+    assert good.about["tags"] == ["wrong", "ok"]
+    assert good.about["settings"].silent is True
+    assert good.summary["tokens_per_s"] == 100.0

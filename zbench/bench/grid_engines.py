@@ -40,6 +40,11 @@ class Cell:
     backwards: int
 
     @property
+    def is_wide(self) -> bool:
+        """Whether the contenders of two matches do not fit into 24 GiB together."""
+        return self.ranks == 4 and self.vocabulary > 8192
+
+    @property
     def turn(self) -> int:
         """Steps of a contender's turn."""
         return 2 if self.backwards == 1 else 1
@@ -73,7 +78,7 @@ MATCHES = (
     Pairing("zbench-2-offload-speculative", ("deepspeed-2-offload",), 0.65),
 )
 SETS = (MATCHES[:2], MATCHES[2:4], MATCHES[4:])
-"""Matches measured together, so that few processes are alive at once."""
+"""Matches measured together, so that few processes are alive at once; of a wide cell each by itself."""
 
 MATCH_COLUMNS = (
     *("ours", "cells", "median", "best cell", "worst cell", "bar"),
@@ -178,7 +183,7 @@ def table(kept: Sequence[Mapping[str, Any]]) -> str:
         cells.append([cell, match.ours, peer, _ratio(cell, figures, match.ours, peer), peaks, rss])
     return "\n\n".join(
         [
-            f"{len(kept)} of {len(CELLS) * len(SETS)} sets measured.",
+            f"{len(measured)} of {len(CELLS) * len(MATCHES)} matches measured.",
             results.table(MATCH_COLUMNS, matches),
             results.table(CELL_COLUMNS, cells),
         ]
@@ -198,10 +203,12 @@ def main() -> None:
     given = parser.parse_args()
     pythons = interpreters(given.deepspeed_python)
     kept = Kept(given.out)
-    done = {(Cell(**one["cell"]), one["set"]) for one in kept.found}
-    for cell, (index, matches) in itertools.product(CELLS[: given.cells], enumerate(SETS)):
-        modes = contenders(cell, matches, pythons)
-        if (cell, index) not in done and len(modes) > 1:
+    done = {(Cell(**one["cell"]), mode) for one in kept.found for mode in one["figures"]}
+    for cell, (index, together) in itertools.product(CELLS[: given.cells], enumerate(SETS)):
+        for matches in ([match] for match in together) if cell.is_wide else [together]:
+            modes = contenders(cell, matches, pythons)
+            if len(modes) < 2 or all((cell, match.ours) in done for match in matches):
+                continue
             figures = measure(cell, modes, pythons, given.rounds)
             found = {mode: asdict(one) for mode, one in figures.items()}
             kept.add({"cell": asdict(cell), "set": index, "figures": found})

@@ -3,8 +3,10 @@
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
+from matplotlib.figure import Figure
 
 from tests.report.keeping import drawn
 from zbench.report.html import axes, charts, content, style
@@ -212,3 +214,29 @@ def test_each_colour_has_one_dark_counterpart() -> None:
     """A picture's colours are replaced by value, so no two roles may share a light colour."""
     assert style.LIGHT.keys() == style.DARK.keys()
     assert len(set(style.LIGHT.values())) == len(style.LIGHT)
+
+
+@pytest.mark.parametrize(
+    ("second", "narrow", "shown"),
+    [
+        ((0.545, 0.5), False, True),
+        ((0.535, 0.5), False, False),
+        ((0.5, 0.575), False, True),
+        ((0.5, 0.565), False, False),
+        ((0.63, 0.5), True, True),
+        ((0.61, 0.5), True, False),
+    ],
+)
+def test_a_number_that_would_cover_another_is_left_out(
+    second: tuple[float, float], narrow: bool, shown: bool
+) -> None:
+    figure = Figure()
+    sheet = figure.add_axes((0.0, 0.0, 1.0, 1.0), xlim=(0, 1), ylim=(0, 1))
+    axes.numbers(SimpleNamespace(axes=sheet, narrow=narrow), [(0.5, 0.5), second])  # type: ignore[arg-type]
+    assert [text.get_text() for text in sheet.texts] == (["1", "2"] if shown else ["1"])
+    assert sheet.texts[0].get_position() == pytest.approx((0.5, 0.54))
+
+
+@pytest.mark.parametrize(("index", "role"), [(0, "s1"), (6, "s7"), (7, "s8"), (8, "s8"), (99, "s8")])
+def test_series_beyond_the_palette_share_its_last_colour(index: int, role: str) -> None:
+    assert style.series(index) == role
