@@ -1,5 +1,10 @@
 """The configuration that `engine: deepspeed` is built with says everything that it is claimed to read."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +18,9 @@ from zbench.spec.peers import PEERS, peer_conflicts
 
 READ_BY_THE_ADAPTER = {"engine", "engine_python", "ds_config", "accumulation_mode", "param_groups"}
 """Keys that say how the engine is built and called, not what its configuration is."""
+
+
+PYTHON = os.environ.get("DEEPSPEED_PYTHON")
 
 
 def built(**keys: Any) -> dict[str, Any]:
@@ -60,3 +68,22 @@ def test_a_users_own_configuration_keeps_its_adams_hyperparameters() -> None:
 
 def test_clipping_that_is_off_is_written() -> None:
     assert built()["gradient_clipping"] == 0.0
+
+
+@pytest.mark.skipif(PYTHON is None, reason="DEEPSPEED_PYTHON names no interpreter that has DeepSpeed")
+@pytest.mark.timeout(300)
+def test_deepspeed_takes_amsgrad_and_leaves_no_shared_memory(tmp_path: Path) -> None:
+    sweep = {
+        "workload": {"model": "mlp", "options": {"hidden": 64}, "sequence_length": 32},
+        "run": {"world_size": 2, "steps": 3, "repeats": 1},
+        "engine": {"engine": "deepspeed", "engine_python": PYTHON, "zero_stage": 1},
+        "axes": {"offload_optimizer": ["none", "cpu"], "engine.optimizer.amsgrad": [False, True]},
+    }
+    (tmp_path / "sweep.json").write_text(json.dumps(sweep))
+    before = set(Path("/dev/shm").iterdir())
+    command = [sys.executable, "-m", "zbench", "sweep", "sweep.json", "--json", "-q"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    records = json.loads(done.stdout)["trials"]
+    assert [record["correctness"]["verdict"] for record in records] == ["equivalent"] * 4
+    assert set(Path("/dev/shm").iterdir()) <= before

@@ -1,6 +1,7 @@
 """DeepSpeed's ZeRO with optimizer and parameter offload: `engine: deepspeed`, stages 0 to 3."""
 
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -108,13 +109,32 @@ def build_engine(
         config=configuration(spec),
         dist_init_required=False,
     )
+    dist.barrier()  # every rank has mapped the others' memory
+    _shared_memory().unlink(missing_ok=True)
     return DeepSpeedEngine(module, model, spec)
 
 
 def _describe_launch() -> None:
-    """Set what DeepSpeed's own launcher would have set, unless somebody has."""
+    """Set what DeepSpeed's own launcher would have set. The group has met: its address is a name only, and
+    rank 0's process ID makes it this engine's own.
+    """
     if not torch.cuda.is_available():
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     rank, world = str(dist.get_rank()), str(dist.get_world_size())
-    for name, value in (("RANK", rank), ("WORLD_SIZE", world), ("LOCAL_RANK", rank), ("LOCAL_SIZE", world)):
-        os.environ.setdefault(name, value)
+    os.environ.setdefault("LOCAL_RANK", rank)
+    os.environ.setdefault("LOCAL_SIZE", world)
+    meeting: list[int] = [os.getpid()]
+    dist.broadcast_object_list(meeting)
+    about = {"RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(meeting[0])}
+    os.environ.update(about)
+
+
+def _shared_memory() -> Path:
+    """Return the 69 MB that this rank shares with DeepSpeed's others of a host, by the name that these use.
+
+    DeepSpeed names them by MASTER_ADDR and MASTER_PORT and leaves them behind: engines of one user that have
+    both in common, or neither, would add up their gradients in the same memory.
+    """
+    address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
+    name = f"deepspeed_allreduce_buffer_{os.getuid()}_{address}_{port}_{dist.get_rank()}"
+    return Path("/dev/shm", name)
