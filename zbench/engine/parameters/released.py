@@ -199,6 +199,7 @@ class Kinds:
     """The classes that a parameter of the class `original` takes in turn."""
 
     original: type[nn.Parameter]
+    trained: type[nn.Parameter]
     whole: type[nn.Parameter]
     released: type[nn.Parameter]
     left: type[nn.Parameter]
@@ -207,7 +208,7 @@ class Kinds:
 @cache
 def _kinds(original: type[nn.Parameter]) -> Kinds:
     if original is nn.Parameter:
-        return Kinds(original, Whole, Released, Left)
+        return Kinds(original, Trained, Whole, Released, Left)
 
     def derived(kind: type[nn.Parameter]) -> type[nn.Parameter]:
         name = f"{kind.__name__}{original.__name__}"
@@ -215,13 +216,13 @@ def _kinds(original: type[nn.Parameter]) -> Kinds:
         assert issubclass(made, nn.Parameter)
         return made
 
-    return Kinds(original, derived(Whole), derived(Released), derived(Left))
+    return Kinds(original, derived(Trained), derived(Whole), derived(Released), derived(Left))
 
 
 def kinds_of(parameter: nn.Parameter) -> Kinds:
     """Return the classes of a parameter, whichever it has now."""
     kind = type(parameter)
-    if kind in (Whole, Released, Left):
+    if kind in (Trained, Whole, Released, Left):
         return _kinds(nn.Parameter)
     return _kinds(getattr(kind, "_zbench_original", kind))
 

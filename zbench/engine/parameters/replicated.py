@@ -156,7 +156,7 @@ class ReplicatedParameters(Parameters):
     def adopt(self, param_infos: Sequence[ParamInfo]) -> None:
         for t in param_infos:
             kinds = kinds_of(t.parameter)
-            set_values(t.parameter, kinds.whole if self._watched else kinds.original, self._view(t))
+            set_values(t.parameter, kinds.whole if self._watched else kinds.trained, self._view(t))
             data_was_read(t.parameter)
         self.param_infos = param_infos
         self._expect_versions()
