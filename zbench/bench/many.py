@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from zbench.bench import results
-from zbench.launch.reference import REFERENCES
+from zbench.spec.trial import TrialSpec
+from zbench.worker.job import reference_key
 
 STEPS, WARMUP = 5, 1
 SWEEP: dict[str, Any] = {
@@ -57,13 +58,13 @@ def measure(verify: str, folder: Path) -> Sums:
     document = json.loads(done.stdout)
     trials = document["trials"]
     means = (sum(r["timing"]["step_seconds"]) / STEPS for r in trials)
-    kept = Path(folder, document["run_dir"], REFERENCES)
+    made = (TrialSpec.model_validate({**r["config"], "axes": r["axes"]}) for r in trials)
     return Sums(
         configurations=len(trials),
         wall=wall,
         trials=sum(r["elapsed_s"] for r in trials),
         steps=sum(means) * (STEPS + WARMUP),
-        references=len(list(kept.glob("*.safetensors"))) if kept.is_dir() else 0,
+        references=len({reference_key(trial) for trial in made if trial.verify.mode != "off"}),
     )
 
 
