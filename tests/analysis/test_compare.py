@@ -7,7 +7,7 @@ import pytest
 
 from zbench.analysis.compare import FAIL_ON, Comparison, Settings, compare_runs, require_two_runs
 from zbench.analysis.exact import exact_details
-from zbench.analysis.trials import RunResults, Source
+from zbench.analysis.trials import Source
 from zbench.errors import ExitCode, IncomparableError, UsageError
 from zbench.record.record import Record
 from zbench.record.summary import summarize
@@ -206,30 +206,6 @@ def test_unlike_machines_are_refused_unless_insisted_and_then_marked() -> None:
         compare_runs(base, head, Settings())
     found = compare_runs(base, head, Settings(across=True))
     assert found.unlike == ("cpu: Example CPU, Other CPU",)
-
-
-@pytest.mark.parametrize(
-    ("base", "head", "says"),
-    [
-        (["A"], ["B"], "ran on: A, B"),
-        (["A", "B"], ["A"], "ran on: A and B, A"),
-        (["A"], ["A"], None),
-        ([None], ["A"], None),
-        (["A", None], ["A"], None),
-    ],
-)
-def test_where_repeats_ran_counts_more_than_where_they_were_started(
-    base: list[str | None], head: list[str | None], says: str | None
-) -> None:
-    def on(machines: list[str | None], name: str) -> RunResults:
-        repeats = [replace(r, machine=machines[r.repeat % len(machines)]) for r in trial(EVEN)]
-        return results(repeats, name)
-
-    if says is None:
-        assert compare_runs(on(base, "base"), on(head, "head"), Settings()).unlike == ()
-    else:
-        with pytest.raises(IncomparableError, match=says):
-            compare_runs(on(base, "base"), on(head, "head"), Settings())
 
 
 def test_a_machine_of_which_nothing_is_known_is_unlike_every_other() -> None:

@@ -9,6 +9,7 @@ from tests.worker.conftest import MLP, RunTrial, trial
 from tests.worker.honest_engines import LATE_SECONDS
 from zbench.launch.trial import TrialRunner
 from zbench.measure.clock import PHASES
+from zbench.record.environment import machine_name
 from zbench.record.record import Record
 
 CHUNK = 256
@@ -41,6 +42,7 @@ def test_steps_that_are_timed_before_the_engine_has_settled_are_told(
     engine = {"engine": "tests.worker.honest_engines:settles_late"}
     record = runner.run(trial(engine, verify="off", run={"warmup_steps": warmup}))
     assert record.outcome == "ok"
+    assert record.machine == machine_name()
     assert any("run.warmup_steps" in warning for warning in record.warnings) == warned
 
 

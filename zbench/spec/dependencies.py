@@ -75,12 +75,15 @@ def acts(engine: EngineSpec, key: Path) -> bool:
     return found is None or _held(engine, found.on) in found.values
 
 
+def differs(engine: EngineSpec, key: Path) -> bool:
+    """Tell whether `key` has another value than its default."""
+    return bool(_held(engine, key) != _held(_defaults(), key))
+
+
 def refusals(engine: EngineSpec) -> Iterator[tuple[str, str]]:
     """Yield each key that was changed from its default although it cannot act, with reason and remedy."""
     for found in DEPENDENCIES:
-        if found.refusal is None or _held(engine, found.key) == _held(_defaults(), found.key):
-            continue
-        if not acts(engine, found.key):
+        if found.refusal is not None and differs(engine, found.key) and not acts(engine, found.key):
             yield ".".join(found.key), found.refusal
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 
-from zbench.spec.dependencies import acts
+from zbench.spec.dependencies import acts, differs
 from zbench.spec.engine import EngineSpec, OptimizerSpec
 
 _WHO_TRAINS = ("engine", "engine_python")  # an export is for another engine and interpreter
@@ -20,19 +20,12 @@ def left_out(
     carried: the keys, such as `zero_stage` and `optimizer.lr`, that it says or that have a note of their own.
     why: key -> what to say of it other than that `target` has no counterpart.
     """
-    default = EngineSpec()
     for key in _KEYS:
-        if key in carried or _value(engine, key) == _value(default, key):
-            continue
-        if acts(engine, ("engine", *key.split("."))):
+        path = ("engine", *key.split("."))
+        if key not in carried and differs(engine, path) and acts(engine, path):
             reason = (why or {}).get(key)
             yield (
                 f"engine.{key}: {reason}"
                 if reason
                 else f"engine.{key} has no counterpart in {target}; left out"
             )
-
-
-def _value(engine: EngineSpec, key: str) -> object:
-    block, _, name = key.rpartition(".")
-    return getattr(engine.optimizer if block else engine, name)

@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from zbench.spec import interpreters
+from zbench.spec.dependencies import differs
 from zbench.spec.engine import EngineSpec
 from zbench.spec.suggest import nearest
 
@@ -136,12 +137,11 @@ def _plugins() -> frozenset[str]:
 
 def _unread(engine: EngineSpec, peer: Peer) -> Iterator[str]:
     """Yield the keys that differ from their defaults though the peer does not read them."""
-    default = EngineSpec()
     for key in EngineSpec.model_fields:
-        if key not in peer.reads and getattr(engine, key) != getattr(default, key):
+        if key not in peer.reads and differs(engine, ("engine", key)):
             yield key
     for key in ("bias_correction", "moments_dtype", "moments_rounding"):
-        if getattr(engine.optimizer, key) != getattr(default.optimizer, key):
+        if differs(engine, ("engine", "optimizer", key)):
             yield f"optimizer.{key}"
     if any(group.bias_correction is False for group in engine.param_groups.values()):
         yield "param_groups.*.bias_correction"

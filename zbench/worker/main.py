@@ -4,6 +4,7 @@ import sys
 import traceback
 from pathlib import Path
 
+from zbench.record.environment import machine_name
 from zbench.spec.accumulation import accumulation
 from zbench.spec.trial import TrialSpec
 from zbench.verify.plain_training import PlainRun, make_reference
@@ -25,7 +26,7 @@ def run_rank(job: RankJob) -> None:
         trial = TrialSpec.model_validate(job.trial)
         result = run_trial(job, trial) if trial.workload.command is None else run_script(job, trial)
         if job.rank == 0:
-            write_json(Path(job.result_path), result)
+            write_json(Path(job.result_path), result | {"machine": machine_name()})
         process.stop()
     except BaseException as error:
         _give_up(error, job.result_path, job.rank)

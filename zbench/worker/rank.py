@@ -13,7 +13,6 @@ from zbench.engine.protocols import StepInfo
 from zbench.measure.ceilings import utilization
 from zbench.measure.counts import count_operators
 from zbench.measure.memory import choose_meter, largest
-from zbench.record.environment import machine_name
 from zbench.record.record import Correctness
 from zbench.spec.accumulation import accumulation
 from zbench.spec.trial import TrialSpec
@@ -77,7 +76,9 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
             subject = Subject(again, meters.clock, meter, engine, device)
             look_inside(Path(job.trace), subject, limit=trial.run.memory_limit, flops=flops_of_a_rank(timing))
     engine.close()
-    return {"outcome": "ok", "error": None, "machine": machine_name()} | {
+    return {
+        "outcome": "ok",
+        "error": None,
         "timing": dataclasses.asdict(timing)
         | {"mfu": utilization(timing.tflops, device, trial.engine.dtype)},
         "memory": dataclasses.asdict(memory),

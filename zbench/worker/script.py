@@ -21,7 +21,6 @@ from torch import Tensor
 from zbench.errors import UsageError
 from zbench.measure.tree import TreeMemory
 from zbench.peers.extensions import remove_abandoned_locks
-from zbench.record.environment import machine_name
 from zbench.record.record import Correctness, MemoryPeaks, Timing
 from zbench.spec.accumulation import accumulation
 from zbench.spec.command import names_of, rendered, values_of, words
@@ -70,7 +69,9 @@ def run_script(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
         done = run_once(trial, Path(job.base_dir), scratch, on_step)
     judgement = _judged(job, trial, done)
     shutil.rmtree(scratch, ignore_errors=True)
-    return {"outcome": "ok", "error": None, "machine": machine_name()} | {
+    return {
+        "outcome": "ok",
+        "error": None,
         "timing": dataclasses.asdict(_timing(trial, done.seconds)),
         "memory": dataclasses.asdict(done.memory),
         "correctness": dataclasses.asdict(judgement.correctness),
