@@ -135,7 +135,7 @@ def test_two_noisy_configurations_in_a_quiet_field_are_held_to_their_own_noise()
 
 
 def test_dunnetts_value_for_one_other_is_students_and_grows_with_their_number() -> None:
-    for degrees, alpha in ((4, 0.01), (30, 0.05)):
+    for degrees, alpha in ((4, 0.01), (4, 0.4), (30, 0.05), (1_000, 0.01), (100_000, 0.005)):
         assert one_sided_dunnett(1, degrees, alpha) == pytest.approx(t.isf(alpha, degrees), rel=1e-4)
     assert one_sided_dunnett(5, 10, 0.05) == pytest.approx(2.56, abs=0.01)  # Dunnett's table 1a
 
@@ -159,6 +159,11 @@ def test_a_bound_that_bounds_nothing_is_none() -> None:
     found = ranked(sweep(noisy([0.1] * 3, 2, 0.3, 1)))
     assert len(found.indistinguishable) == 3
     assert found.equal_within is None
+    bounds = []
+    for noise in (0.01, 0.0145):
+        steps = [[0.1 * math.exp(noise), 0.1 / math.exp(noise)], [0.1, 0.1]]
+        bounds.append(ranked(sweep([*steps, steps[0][::-1]])).equal_within)
+    assert bounds == [pytest.approx(math.expm1(0.636), rel=0.01), None], "0.89, and 1.5"
 
 
 def test_what_max_repeats_left_open_is_said() -> None:

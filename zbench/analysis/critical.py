@@ -7,6 +7,8 @@ import numpy as np
 from scipy.special import gammaln, ndtr
 
 _NODES = 96
+_WIDEST = 8.0
+"""Standard deviations: beyond them lies less of either distribution than the quadrature's error."""
 
 
 @cache
@@ -19,13 +21,15 @@ def one_sided_dunnett(others: int, degrees: int, alpha: float) -> float:
     Gauss-Legendre quadrature; scipy has the distribution only as a p-value of samples.
     """
     points, weights = np.polynomial.legendre.leggauss(_NODES)
-    z = 8.0 * points
-    z_weights = 8.0 * weights * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
-    upper = 1 + 8 / math.sqrt(2 * degrees)
-    s = upper / 2 * (points + 1)
+    z = _WIDEST * points
+    z_weights = _WIDEST * weights * np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+    reach = _WIDEST / math.sqrt(2 * degrees)  # of S about 1; with many degrees all of its mass lies there
+    lowest, highest = max(0.0, 1 - reach), 1 + reach
+    half_range = (highest - lowest) / 2
+    s = lowest + half_range * (points + 1)
     half = degrees / 2
     log_density = math.log(2) + half * math.log(half) - float(gammaln(half))
-    s_weights = upper / 2 * weights * np.exp(log_density + (degrees - 1) * np.log(s) - half * s**2)
+    s_weights = half_range * weights * np.exp(log_density + (degrees - 1) * np.log(s) - half * s**2)
 
     def miss(d: float) -> float:
         below = ndtr(z[:, None] + math.sqrt(2) * d * s[None, :]) ** others

@@ -72,11 +72,12 @@ def rank(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec, alpha: fl
     able = [s for s in summaries if math.isfinite(cost(s, goal)) and not obstacles(s, objective)]
     if not able:
         return Ranking()
+    first = able[0]
     if len(able) == 1:
-        return Ranking(able[0].trial_id, (able[0].trial_id,), able[0].trial_id)
+        return Ranking(first.trial_id, (first.trial_id,), first.trial_id)
     from zbench.analysis.multiple_comparisons import Comparisons  # imports scipy, which one row does not need
 
-    level = alpha if alpha is not None else level_of_looks(able[0].config, ALPHA)
+    level = alpha if alpha is not None else level_of_looks(first.config, ALPHA)
     compared = Comparisons(cost_table(able, goal), level)
     leaders = [able[i] for i in compared.leaders]
     ids = tuple(summary.trial_id for summary in leaders)
