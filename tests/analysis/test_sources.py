@@ -1,5 +1,6 @@
 """Everything a comparison can be pointed at, and everything that can be wrong with it."""
 
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -64,6 +65,15 @@ def test_a_directory_pools_the_runs_of_one_sweep(out: Path) -> None:
     assert len(found.trials[0].values("median_step_s")) == 2 * len(STEPS)
 
 
+def test_a_pool_is_as_old_as_its_newest_run(out: Path) -> None:
+    assert sources.load_results(str(out / "example"), out).source.commit == "beef+changes"
+    write_run(out / "other" / BASE_ID, trial(STEPS), started="2026-01-01")
+    alone = sources.load_results(str(out / "other"), out).source
+    assert (alone.run_ids, alone.started) == ((BASE_ID,), "2026-01-01")
+    write_run(out / "other" / HEAD_ID, trial(STEPS), started="2026-01-02")
+    assert sources.load_results(str(out / "other"), out).source.started == "2026-01-02"
+
+
 def test_a_directory_of_several_sweeps_or_machines_or_of_both_kinds_is_refused(out: Path) -> None:
     write_run(out / "other" / BASE_ID, trial(STEPS))
     with pytest.raises(UsageError, match="runs of several sweeps"):
@@ -96,6 +106,13 @@ def test_a_baseline_keeps_records_machine_and_commit(out: Path) -> None:
     assert not list(path.parent.glob("*.partial"))
 
 
+def test_a_baseline_is_kept_where_nothing_was_and_replaces_the_one_before(out: Path) -> None:
+    elsewhere = out / "not" / "there yet"
+    for run_id in (BASE_ID, HEAD_ID):
+        sources.save_baseline("main", sources.load_results(run_id, out), elsewhere)
+        assert sources.load_results("main", elsewhere).source.run_ids == (run_id,)
+
+
 @pytest.mark.parametrize("name", ["", ".hidden", "../escape", "a/b", "a b", "x" * 200])
 def test_a_baseline_stays_in_its_directory(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="a baseline's name holds"):
@@ -111,6 +128,12 @@ def test_every_branch_has_a_baseline_of_its_own(names: list[str]) -> None:
     assert len(set(found)) == len(names)
     assert all(sources.baseline_path(name, Path()).name == f"{name}.json" for name in found)
     assert sources.branch_baseline("main") == "branch-main"
+
+
+def test_a_branch_finds_the_baseline_that_another_version_kept() -> None:
+    assert sources.branch_baseline("feature/x") == "branch-feature.2f.x"
+    found = sources.branch_baseline("x" * 200)
+    assert found == f"branch-{'x' * 73}..{hashlib.sha256(b'x' * 200).hexdigest()[:16]}"
 
 
 def test_no_baseline_says_which_there_are(out: Path) -> None:
@@ -169,6 +192,15 @@ def test_a_file_cut_in_the_middle_keeps_its_whole_records(out: Path) -> None:
     assert sources.load_results(str(path), out).trials[0].values("median_step_s") == STEPS[:2]
 
 
+def test_only_the_records_of_a_run_can_be_torn(out: Path) -> None:
+    path = out / "example" / BASE_ID / "trials.jsonl"
+    path.write_bytes(path.read_bytes().rstrip())
+    assert not sources.is_torn(path), "its last record is whole, though its line is not ended"
+    document = broken(out, "results.json", '{"schema_version": 1')
+    assert not sources.is_torn(Path(document))
+    assert not sources.is_torn(out / "gone.jsonl")
+
+
 TIMING = record(0.1).timing
 assert TIMING is not None
 
@@ -181,7 +213,11 @@ assert TIMING is not None
         ({"timing": replace(TIMING, median_step_s=float("nan"))}, "a step time is nan"),
         ({"timing": replace(TIMING, median_step_s=1e300, step_seconds=[1e300])}, "a step time is 1e.300"),
         ({"timing": replace(TIMING, median_step_s=0.05)}, "median_step_s is 0.05"),
+        ({"timing": replace(TIMING, median_step_s=0.15)}, "median_step_s is 0.15"),
+        ({"timing": replace(TIMING, median_step_s=0.1 * (1 - 2e-6))}, "median_step_s is 0.0999"),
+        ({"timing": replace(TIMING, median_step_s=0.1 * (1 + 2e-6))}, "median_step_s is 0.1000"),
         ({"timing": replace(TIMING, tokens_per_s=float("inf"))}, "tokens_per_s is inf"),
+        ({"timing": replace(TIMING, tokens_per_s=-0.5)}, "tokens_per_s is -0.5"),
         ({"timing": Timing([0.1, -1.0], 0.1, 1.0, 1.0)}, "a step time is -1.0"),
         ({"memory": MemoryPeaks(-5, None, None)}, "peak_device_bytes is -5"),
         ({"timing": replace(TIMING, median_step_s=1e6, step_seconds=[1e6])}, "a step time is 1000000.0"),
@@ -202,9 +238,25 @@ def test_healthy_records_are_plausible() -> None:
     sources.check_plausible([nothing], "file")
 
 
+@pytest.mark.parametrize(
+    "timing",
+    [
+        replace(TIMING, tokens_per_s=0.0),
+        replace(TIMING, tokens_per_s=0.5),
+        replace(TIMING, step_seconds=[]),
+        replace(TIMING, step_seconds=[0.05, 0.2]),
+        replace(TIMING, median_step_s=0.1 * (1 + 5e-7)),
+        replace(TIMING, median_step_s=0.1 * (1 - 5e-7)),
+    ],
+)
+def test_slow_brief_and_rounded_timings_are_plausible(timing: Timing) -> None:
+    sources.check_plausible([replace(record(0.1), timing=timing)], "file")
+
+
 def test_every_error_is_one_for_the_user(tmp_path: Path) -> None:
     """A directory without runs, an unreadable path: never a traceback."""
     (tmp_path / "nothing").mkdir()
-    for name in (str(tmp_path / "nothing"), str(tmp_path / "gone"), "\0", "x" * 5000):
+    too_long = ("x" * 300, "x" * 5000, "a/" * 3000)
+    for name in (str(tmp_path / "nothing"), str(tmp_path / "gone"), "", "\0", *too_long):
         with pytest.raises(ZbenchError):
             sources.load_results(name, tmp_path)

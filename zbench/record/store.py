@@ -213,7 +213,7 @@ def resolve_run(run: str, output_dir: Path) -> Path:
 
     `last` is the newest run of all; `last~1` (or `SWEEP~1`) the one before it, and so on.
     """
-    if (Path(run) / TRIALS).is_file():
+    if os.path.isfile(Path(run) / TRIALS):  # False for a name that no file can have
         return Path(run)
     runs = find_runs(output_dir)
     run = tags.load(output_dir).get(run, run)
