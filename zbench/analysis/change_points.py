@@ -51,8 +51,6 @@ def _significant_split(segment: Floats, alpha: float, rng: np.random.Generator) 
         return None
     distances = np.abs(segment[:, None] - segment[None, :])
     split, observed = most_distant_split(distances)
-    if observed <= 0:
-        return None
     reached = 1
     for _ in range(_PERMUTATIONS):
         order = rng.permutation(n)

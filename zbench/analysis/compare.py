@@ -42,7 +42,7 @@ class PairedData:
 
     blocks: Blocks
     control: Control
-    exact_only: bool = False
+    exact_only: bool
 
 
 @dataclass(frozen=True, slots=True)

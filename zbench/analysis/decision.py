@@ -163,7 +163,7 @@ def doubted(decision: Decision, reason: str) -> Decision:
 
 
 def _detectable(estimate: RatioEstimate, margin: float, level: float) -> float | None:
-    if estimate.degrees <= 0 or not math.isfinite(estimate.standard_error):
+    if not estimate.has_spread:
         return None
     quantiles = -float(stdtrit(estimate.degrees, level)) + float(stdtrit(estimate.degrees, DETECTED))
     return margin + estimate.allowance + quantiles * estimate.standard_error
@@ -179,7 +179,7 @@ def _why(estimate: RatioEstimate, levels: Levels, needed: int | None) -> str:
         )
     if not statistics.can_reach(estimate, levels.exact):
         least = (statistics.minimal_pairs if estimate.paired else statistics.minimal_repeats)(levels.exact)
-        remedy = "" if estimate.paired else f": zbench sweep --resume RUN --repeats {max(least, needed or 0)}"
+        remedy = "" if estimate.paired else f": zbench sweep --resume RUN --repeats {needed or least}"
         return f"{n} {unit} cannot reach alpha {levels.exact:g}; at least {least} are needed{remedy}"
     if needed is None and estimate.floor > estimate.standard_error / 2:
         return "the machine's noise between runs hides it; --paired would tell"
@@ -192,14 +192,15 @@ def _why(estimate: RatioEstimate, levels: Levels, needed: int | None) -> str:
 def needed_n(estimate: RatioEstimate, margin: float, levels: Levels, comparisons: int) -> int | None:
     """Return how many pairs, or processes a side, would decide with power 0.8 at this effect and spread.
 
-    None where more than 1,000 would be needed, or where nothing is known of the spread.
+    None where more than 1,000 would be needed. Where nothing is known of the spread, it is the fewest
+    with which the exact test can decide.
     """
     n = min(estimate.n_base, estimate.n_head)
     if estimate.paired:
         least, groups = statistics.minimal_pairs(levels.exact), 1
     else:
         least, groups = statistics.minimal_repeats(levels.exact), 2
-    if estimate.degrees <= 0 or n < 2:
+    if not estimate.has_spread or n < 2:
         return least
     above = estimate.log_ratio > margin
     distance = abs(estimate.log_ratio - margin) - estimate.allowance
@@ -211,6 +212,6 @@ def needed_n(estimate: RatioEstimate, margin: float, levels: Levels, comparisons
         quantiles = -float(stdtrit(degrees, level)) + float(stdtrit(degrees, POWER))
         return distance >= quantiles * math.sqrt(spread / wanted + estimate.floor**2)
 
-    counts = range(max(least, 3), _MOST_NEEDED + 1)
+    counts = range(least, _MOST_NEEDED + 1)
     found = bisect.bisect_left(counts, True, key=decides)  # more processes only narrow the interval
     return counts[found] if found < len(counts) else None

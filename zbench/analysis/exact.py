@@ -101,8 +101,9 @@ def _details(
 
 def _category(name: str) -> Reader:
     def read(record: Record) -> int | None:
-        counted = record.memory is not None and record.memory.by_category
-        return record.memory.by_category.get(name, 0) if counted and record.memory is not None else None
+        if record.memory is None or not record.memory.by_category:
+            return None
+        return record.memory.by_category.get(name, 0)
 
     return read
 
@@ -141,8 +142,8 @@ def _counted(trial: ConfigSummary) -> bool:
 
 
 def _answer(base: list[int], head: list[int], threshold: float) -> ExactAnswer:
-    if min(head) > max(base) * (1 + threshold) and threshold != float("inf"):
+    if min(head) > max(base) * (1 + threshold):  # of an infinite threshold that is never so
         return "regression"
     if len(set(base)) > 1 or len(set(head)) > 1:
         return "varies"
-    return "same" if head[0] == base[0] else "higher" if head[0] > base[0] else "lower"
+    return "lower" if head[0] < base[0] else "higher" if head[0] > base[0] else "same"

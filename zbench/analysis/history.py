@@ -51,8 +51,7 @@ class Series:
 
     def levels(self) -> list[tuple[int, int, float]]:
         """Return every level as (first visit, one past its last, median)."""
-        edges = [0, *(change.index for change in self.changes), len(self.visits)]
-        return [(start, stop, statistics.median(self.values[start:stop])) for start, stop in pairwise(edges)]
+        return _levels(self.values, [change.index for change in self.changes])
 
 
 def history(runs: Iterable[RunResults], metric: str, *, alpha: float = 0.01) -> list[Series]:
@@ -88,10 +87,15 @@ def _series(found: Sequence[tuple[ConfigSummary, RunResults, float]], alpha: flo
     values = [visit.value for visit in visits]
     scaled = [math.log(value) for value in values] if min(values) > 0 else values
     starts = change_points(scaled, alpha=alpha)
-    edges = [0, *starts, len(values)]
     changes = []
-    for before, start, stop in zip(edges, starts, edges[2:], strict=False):
-        old, new = statistics.median(values[before:start]), statistics.median(values[start:stop])
+    for (_, _, old), (start, _, new) in pairwise(_levels(values, starts)):
         moved = new / old - 1 if old else math.inf
         changes.append(Change(start, moved, visits[start - 1].commit, visits[start].commit))
     return Series(trial, run.source.facts, visits, tuple(changes))
+
+
+def _levels(values: Sequence[float], starts: Sequence[int]) -> list[tuple[int, int, float]]:
+    return [
+        (start, stop, statistics.median(values[start:stop]))
+        for start, stop in pairwise([0, *starts, len(values)])
+    ]

@@ -211,8 +211,8 @@ class PairedMeasurement:
 
     def _precise(self) -> bool:
         wanted = self._plan.precision
-        pairs = ((self._differences[name], self._replicates[name]) for name in self._differences)
-        widths = (Paired(*one).estimate().half_width(self._settings.alpha) for one in pairs if one[0])
+        taken = (Paired(one, self._replicates[name]) for name, one in self._differences.items() if one)
+        widths = (evidence.estimate().half_width(self._settings.alpha) for evidence in taken)
         return wanted is None or all(width <= wanted for width in widths)
 
     def _pair(self, first: Side, second: Side) -> "_Pair":

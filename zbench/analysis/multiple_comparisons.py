@@ -21,8 +21,11 @@ from zbench.analysis.critical import one_sided_dunnett
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
 
-_BLOCK = 1 << 16
+_BLOCK = 65_536
 """Pairs that are compared at once: half a megabyte an array, which stays in the processor's cache."""
+
+_EXACT = 1e-9
+"""Exact figures, such as bytes, have no noise; logarithms of them that are closer than this are equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +77,7 @@ class Comparisons:
         self._there = (~np.isnan(table)).astype(np.float64)
         self._is_complete = bool(self._there.all())
         fit = two_way_fit(table)
-        self._effects = fit.effects
+        self._effects = np.nan_to_num(fit.effects)  # a row without a cell is compared with none
         self._left = np.nan_to_num(table - fit.rounds - fit.effects[:, None])
         self._order: Indices = np.argsort(fit.effects, kind="stable")
         self._pooled = _pooled_critical(fit, len(table), alpha)
@@ -92,7 +95,7 @@ class Comparisons:
         found: dict[int, float] = {}
         for rows in self._blocks(rest, len(self.leaders)):
             mean, critical = self._pairs(rows, self.leaders)
-            gaps = (mean - np.where(np.isfinite(critical), critical, 0.0)).min(axis=1)
+            gaps = (mean - critical).min(axis=1)
             found |= zip(rows.tolist(), np.maximum(gaps, 0.0).tolist(), strict=True)
         return found
 
@@ -108,7 +111,7 @@ class Comparisons:
         widest = -math.inf
         for block in self._blocks(rows, len(others)):
             near = others[: int(np.searchsorted(low[others], high[block[0]] - widest))]
-            if len(near) == 0:
+            if not near.size:
                 break
             mean, critical = self._pairs(block, near)
             bounds = np.where(block[:, None] == near[None, :], -np.inf, mean + critical)
@@ -134,7 +137,7 @@ class Comparisons:
 
     def _blocks(self, rows: Indices, others: int) -> Iterator[Indices]:
         """Yield as many of `rows` at a time as may be compared with so many others at once."""
-        height = max(1, _BLOCK // max(1, others))
+        height = max(1, _BLOCK // others)
         return (rows[start : start + height] for start in range(0, len(rows), height))
 
     def _pairs(self, rows: Indices, others: Indices) -> tuple[Floats, Floats]:
@@ -153,7 +156,6 @@ class Comparisons:
         critical = np.maximum(self._pooled * np.sqrt(2 / number), own)
         critical[rounds == 0] = np.inf
         mean += self._effects[rows, None] - self._effects[None, others]
-        mean[rounds == 0] = 0.0
         return mean, critical
 
     def _largest_critical(self) -> Floats:
@@ -170,8 +172,6 @@ def _pooled_critical(fit: Fit, count: int, alpha: float) -> float:
     Among equals one is named with probability `alpha` at most: Hsu's "best" allows a tie, so each side has
     half of `alpha` here.
     """
-    if count < 2 or math.isinf(fit.deviation):
+    if math.isinf(fit.deviation):
         return math.inf
-    if fit.deviation < 1e-9:  # exact figures, such as bytes: rounding of logarithms is no noise
-        return 1e-9
-    return one_sided_dunnett(count - 1, fit.degrees, alpha / 2) * fit.deviation
+    return max(_EXACT, one_sided_dunnett(count - 1, fit.degrees, alpha / 2) * fit.deviation)

@@ -56,7 +56,7 @@ def noise_report(comparison: Comparison) -> NoiseReport:
 
 def passing_margin(noise: float, blocks: int, alpha: float) -> float:
     """Return the margin (a fraction) at which no difference passes with probability 0.95."""
-    if blocks < 2 or not math.isfinite(noise):
+    if blocks < 2:
         return math.nan
     quantiles = -float(stdtrit(blocks - 1, alpha)) + float(stdtrit(blocks - 1, 0.95))
     return math.expm1(quantiles * noise / math.sqrt(blocks))
@@ -64,7 +64,7 @@ def passing_margin(noise: float, blocks: int, alpha: float) -> float:
 
 def detectable_effect(noise: float, blocks: int, margin: float, alpha: float, comparisons: int) -> float:
     """Return the slowdown (a fraction) that is called with probability 0.9, in Holm's worst case."""
-    if blocks < 2 or not math.isfinite(noise):
+    if blocks < 2:
         return math.nan
     quantiles = -float(stdtrit(blocks - 1, alpha / comparisons)) + float(stdtrit(blocks - 1, 0.9))
     return math.expm1(math.log1p(margin) + quantiles * noise / math.sqrt(blocks))
@@ -77,9 +77,9 @@ def run_noise(trials: Sequence[tuple[ConfigSummary, ConfigSummary]]) -> float:
     """
     shifts: dict[int, list[float]] = {}
     for sides in trials:
-        records = [record for side in sides for record in side.ok if record.timing is not None]
+        records = [record for side in sides for record in side.ok]
         logs = {r.repeat: math.log(r.timing.median_step_s) for r in records if r.timing is not None}
-        middle = statistics.fmean(logs.values()) if logs else 0.0
+        middle = statistics.fmean(logs.values()) if logs else math.nan
         for repeat, log in logs.items():
             shifts.setdefault(repeat, []).append(log - middle)
     common = [statistics.fmean(shifts[repeat]) for repeat in sorted(shifts)]

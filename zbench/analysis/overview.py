@@ -27,7 +27,7 @@ from zbench.spec.sweep import ObjectiveSpec
 
 KEPT = ".overview.json"
 _MOST_BYTES = 16 << 20
-_MUCH = 1 << 20
+_MUCH = 1_000_000
 """Bytes from which on it is cheaper to keep an overview anew than to read its files each time."""
 _SETTLED_NS = 2_000_000_000
 """A file system may give two changes within this time the same time stamp."""
@@ -175,7 +175,7 @@ def _content(run: Path) -> str:
 @cache
 def _code() -> str:
     """Return what tells one state of the code that makes overviews from any other."""
-    root = Path(__file__).parents[1]
+    root = Path(zbench.__file__).parent
     files = sorted(file for room in ("analysis", "record", "spec") for file in (root / room).glob("*.py*"))
     about = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return hashlib.sha256(repr((zbench.__version__, about)).encode()).hexdigest()

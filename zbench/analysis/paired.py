@@ -70,11 +70,11 @@ class Control:
 
     noise: float
     drift: float
-    degrees: int = 0
+    degrees: int
 
     def moved(self, alpha: float) -> bool:
         """Say whether base against itself moved by more than its noise explains, and by more than 25 %."""
-        if not math.isfinite(self.drift) or abs(self.drift) <= _HARMLESS or not self.degrees:
+        if not abs(self.drift) > _HARMLESS:  # NaN where nothing was measured
             return False
         from scipy.special import stdtrit
 
@@ -92,5 +92,5 @@ def control(before: Mapping[str, Sequence[float]], after: Mapping[str, Sequence[
             spreads += [statistics.variance(first), statistics.variance(last)]
             drifts.append(statistics.fmean(last) - statistics.fmean(first))
     if not spreads:
-        return Control(math.nan, math.nan)
+        return Control(math.nan, math.nan, len(spreads))
     return Control(math.sqrt(statistics.fmean(spreads)), statistics.fmean(drifts), len(spreads))

@@ -10,10 +10,8 @@ Key = TypeVar("Key", bound=Hashable)
 
 def dominates(left: Sequence[float], right: Sequence[float], directions: Sequence[Direction]) -> bool:
     """Whether `left` is at least as good as `right` in every objective and better in one."""
-    signed = [
-        (a - b) * (1 if d == "maximize" else -1) for a, b, d in zip(left, right, directions, strict=True)
-    ]
-    return all(s >= 0 for s in signed) and any(s > 0 for s in signed)
+    ahead = [a - b if d == "maximize" else b - a for a, b, d in zip(left, right, directions, strict=True)]
+    return all(by >= 0 for by in ahead) and any(by > 0 for by in ahead)
 
 
 def pareto_front(values: Mapping[Key, Sequence[float]], directions: Sequence[Direction]) -> list[Key]:
@@ -23,5 +21,4 @@ def pareto_front(values: Mapping[Key, Sequence[float]], directions: Sequence[Dir
         for key, mine in values.items()
         if not any(dominates(other, mine, directions) for other in values.values())
     ]
-    sign = -1 if directions[0] == "maximize" else 1
-    return sorted(front, key=lambda key: sign * values[key][0])
+    return sorted(front, key=lambda key: values[key][0], reverse=directions[0] == "maximize")

@@ -1,6 +1,6 @@
 """Repeat until the leaders of a sweep are apart, or equal within a share (`run.separate`). Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from zbench.analysis.looks import FIRST_LOOK
@@ -16,30 +16,30 @@ def contenders(records: Sequence[Record], objective: ObjectiveSpec) -> frozenset
     Before the first look that is everyone who has no failure; later the leaders, up to `max_repeats` each.
     """
     summaries = [summary for summary in summarize(records) if summary.outcome == "ok"]
-    if not summaries or _asked(summaries[0]) is None:
+    asked = _asked(summaries)
+    if asked is None:
         return frozenset()
     early = frozenset(s.trial_id for s in summaries if len(s.records) < FIRST_LOOK)
     if early:
         return early
     ranking = rank(summaries, objective)
-    if is_answered(ranking, _asked(summaries[0])):
+    if is_answered(ranking, asked):
         return frozenset()
-    most = int(summaries[0].config["run"].get("max_repeats") or FIRST_LOOK)
     leaders = set(ranking.indistinguishable)
-    return frozenset(s.trial_id for s in summaries if s.trial_id in leaders and len(s.records) < most)
+    return frozenset(s.trial_id for s in summaries if s.trial_id in leaders and len(s.records) < _most(s))
 
 
-def is_answered(ranking: Ranking, wanted: float | None) -> bool:
+def is_answered(ranking: Ranking, wanted: float) -> bool:
     """Say whether one leads alone, or all leaders are equal within `wanted`."""
-    if wanted is None or len(ranking.indistinguishable) <= 1:
+    if len(ranking.indistinguishable) <= 1:
         return True
     return ranking.equal_within is not None and ranking.equal_within <= wanted
 
 
 def open_question(summaries: Sequence[ConfigSummary], ranking: Ranking) -> str | None:
     """Return what `run.separate` could not settle within `max_repeats`, in words; None where all is told."""
-    asked = next((_asked(s) for s in summaries if s.trial_id == ranking.recommended), None)
-    if is_answered(ranking, asked) or asked is None:
+    asked = _asked(summaries)
+    if asked is None or is_answered(ranking, asked):
         return None
     near = "an unknown share" if ranking.equal_within is None else f"up to {ranking.equal_within:.1%}"
     return (
@@ -48,7 +48,12 @@ def open_question(summaries: Sequence[ConfigSummary], ranking: Ranking) -> str |
     )
 
 
-def _asked(summary: ConfigSummary) -> float | None:
-    run: dict[str, Any] = summary.config.get("run") or {}
-    value = run.get("separate")
+def _most(summary: ConfigSummary) -> int:
+    return int(summary.config["run"].get("max_repeats") or FIRST_LOOK)
+
+
+def _asked(summaries: Sequence[ConfigSummary]) -> float | None:
+    """Return `run.separate`, which all configurations of a sweep share."""
+    runs: Iterator[dict[str, Any]] = (summary.config.get("run") or {} for summary in summaries)
+    value = next(runs, {}).get("separate")
     return float(value) if value is not None else None

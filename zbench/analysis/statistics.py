@@ -48,6 +48,11 @@ class RatioEstimate:
     floor: float = 0.0
     allowance: float = 0.0
 
+    @property
+    def has_spread(self) -> bool:
+        """Say whether anything is known of the spread: one process alone shows none."""
+        return self.degrees > 0
+
     def interval(self, alpha: float) -> tuple[float, float]:
         """Return the bounds that the true log-ratio passes with probability `alpha` on each side."""
         half = self.half_width(alpha) + self.allowance
@@ -55,7 +60,7 @@ class RatioEstimate:
 
     def half_width(self, alpha: float) -> float:
         """Return half the width of the interval without its allowance; infinite for an unknown spread."""
-        if self.degrees <= 0:
+        if not self.has_spread:
             return math.inf
         return self.standard_error * -float(stdtrit(self.degrees, alpha))
 
@@ -68,7 +73,7 @@ class RatioEstimate:
         return self._p(self.log_ratio)
 
     def _p(self, distance: float) -> float:
-        if self.degrees <= 0:
+        if not self.has_spread:
             return 1.0
         if self.standard_error == 0:
             return 0.0 if distance > 0 else 1.0
@@ -182,7 +187,7 @@ def _rank_sum_tail(n_base: int, n_head: int) -> Floats:
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values adjusted by Holm's step-down method, in the order given."""
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    adjusted = [0.0] * len(p_values)
+    adjusted = list(p_values)
     highest = 0.0
     for rank, index in enumerate(order):
         highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
@@ -192,7 +197,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def minimal_pairs(alpha: float) -> int:
     """Return the fewest pairs with which a sign-flip test can reach `alpha`."""
-    return max(2, math.ceil(math.log2(1 / alpha) - _ROUNDING))
+    return math.ceil(math.log2(1 / alpha) - _ROUNDING)
 
 
 def minimal_repeats(alpha: float) -> int:

@@ -1,6 +1,5 @@
 """Read what `zbench compare` is told on the command line: thresholds with units, what fails, shares."""
 
-import math
 import re
 from collections.abc import Sequence
 from typing import cast, get_args
@@ -63,6 +62,6 @@ def parse_fail_on(text: str) -> frozenset[FailOn]:
 
 def check_alpha(alpha: float) -> float:
     """Return alpha; UsageError unless it is a probability that means something, above 0 and at most 0.2."""
-    if not (0 < alpha <= 0.2) or math.isnan(alpha):
+    if not 0 < alpha <= 0.2:  # NaN is not, either
         raise UsageError(f"--alpha: expected a probability above 0 and at most 0.2, got {alpha:g}")
     return alpha
