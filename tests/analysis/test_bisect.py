@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from zbench.analysis.bisect import Fault, Finding, bisect, fault_of, judged
-from zbench.analysis.compare import Comparison, PairedData, Settings, compare_runs
+from zbench.analysis.bisect import SETTINGS, Fault, Finding, bisect, fault_of, judged
+from zbench.analysis.compare import PAIRED_THRESHOLDS, Comparison, PairedData, Settings, compare_runs
 from zbench.analysis.paired import Control
 from zbench.record.record import Record
 
@@ -31,6 +31,18 @@ def test_undecided_answers_are_repeated_and_never_guessed(seed: int) -> None:
 
     found = bisect(REVISIONS, probe, {}, attempts=20)
     assert found.first_bad == "c20"
+
+
+def test_an_undecided_revision_is_asked_three_times_and_then_left_open() -> None:
+    asked: list[str] = []
+
+    def probe(name: str) -> Finding:
+        asked.append(name)
+        return "undecided"
+
+    found = bisect(["good", "unclear", "bad"], probe, {})
+    assert asked == ["unclear"] * 3
+    assert (found.candidates, found.first_bad) == (("unclear", "bad"), None)
 
 
 def test_what_does_not_build_is_skipped_and_left_open_only_where_it_matters() -> None:
@@ -63,7 +75,7 @@ def compared(head: list[Record]) -> Comparison:
     """Return a comparison with GOOD whose step times were decided; the blocks are made up."""
     found = compare_runs(results(GOOD), results(head, "head"), Settings(run_noise=0.001))
     blocks = {row.base.trial_id: (0.69, 0.7) for row in found.rows}
-    return replace(found, paired=PairedData(blocks, Control(0.01, 0.0)))
+    return replace(found, paired=PairedData(blocks, Control(0.01, 0.0, 2), exact_only=False))
 
 
 STEPS = [0.1, 0.1001, 0.0999, 0.1, 0.1]
@@ -124,3 +136,13 @@ def test_exact_figures_are_sought_by_name_and_without_a_clock() -> None:
 )
 def test_only_the_fault_that_is_sought_counts(head: list[Record], fault: Fault, finding: Finding) -> None:
     assert judged(compared(head).rows, fault) == finding
+
+
+def test_any_slowdown_that_is_sure_is_sought() -> None:
+    """Whoever names BAD knows that it is slower; a comparison lets one percent pass."""
+    good, head = results(GOOD), results(trial([1.01 * step for step in STEPS]), "head")
+    sought, accepted = (
+        compare_runs(good, head, replace(settings, run_noise=0.0001)).rows[0].answer
+        for settings in (SETTINGS, Settings(thresholds=PAIRED_THRESHOLDS))
+    )
+    assert (sought, accepted) == ("regression", "pass")

@@ -53,6 +53,9 @@ def test_equal_values_have_no_changes() -> None:
 def test_the_answer_is_the_same_every_time() -> None:
     values = series([0.0, 0.02], 12, 0.02)
     assert change_points(values) == change_points(values)
+    doubtful = series([0.0, 1.0], 3, 0.001)
+    assert change_points(doubtful, alpha=0.1) == change_points(doubtful, alpha=0.1, seed=0)
+    assert change_points(doubtful, alpha=0.1) != change_points(doubtful, alpha=0.1, seed=1)
 
 
 def test_energy_distance_is_that_of_the_definition() -> None:
@@ -74,6 +77,20 @@ def test_how_few_runs_can_tell_follows_from_alpha() -> None:
     """A clean step is as extreme as 2 of the comb(n, n/2) ways to halve n runs: 2 of 20 for 6 runs."""
     step = series([0.0, 1.0], 3, 0.001)
     assert change_points(step, alpha=0.2) == [3]
-    assert any(change_points(step, alpha=0.1, seed=seed) == [3] for seed in range(10))
+    found = [change_points(step, alpha=0.1, seed=seed) for seed in range(10)]
+    assert [3] in found
+    assert [] in found, "a permutation into the same halves counts, too"
     assert not any(change_points(step, alpha=0.0999, seed=seed) for seed in range(20))
     assert change_points(series([0.0, 1.0], 2, 0.001), alpha=0.5) == [], "a level has at least three runs"
+
+
+def test_999_permutations_show_one_in_a_thousand_and_no_less() -> None:
+    clear = series([0.0, 1.0], 15)
+    assert change_points(clear, alpha=0.001) == [15]
+    assert change_points(clear, alpha=0.0009995) == []
+
+
+@pytest.mark.parametrize(("values", "at"), [([0.0] * 10 + [1.0] * 2, 9), ([1.0] * 2 + [0.0] * 10, 3)])
+def test_no_split_leaves_fewer_than_three_runs_on_a_side(values: list[float], at: int) -> None:
+    series = np.array(values)
+    assert most_distant_split(np.abs(series[:, None] - series[None, :]))[0] == at

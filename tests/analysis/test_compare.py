@@ -195,6 +195,12 @@ def test_a_newer_zbench_with_one_more_key_still_matches_by_axes() -> None:
         compared(trial(EVEN), changed)
 
 
+def test_axes_match_in_whatever_order_they_were_written() -> None:
+    base, head = trial(EVEN, axes={"a": 1, "b": 2}), trial(EVEN, axes={"b": 2, "a": 1})
+    assert base[0].trial_id != head[0].trial_id
+    assert [row.answer for row in compared(base, head).rows] == ["pass"]
+
+
 def test_another_sweep_is_incomparable() -> None:
     with pytest.raises(IncomparableError, match=r"base has 1 of sweep example, head has 1 of sweep example"):
         compared(trial(EVEN, axes={"a": 1}), trial(EVEN, axes={"b": 1}))
@@ -257,11 +263,13 @@ def crashing(crashes: int, of: int) -> list[Record]:
         ((5, 40), (30, 40), "failed"),
         ((0, 7), (1, 7), "failed"),
         ((7, 7), (7, 7), "unmeasured"),
+        ((7, 7), (0, 7), "pass"),
     ],
 )
 def test_crash_rates_are_compared_exactly(base: tuple[int, int], head: tuple[int, int], answer: str) -> None:
     found = compared(crashing(*base), crashing(*head))
     assert found.rows[0].answer == answer
+    assert (found.rows[0].step_time is None) == ((7, 7) in (base, head)), "no repeat, no figure"
     assert found.exit_code == (ExitCode.TRIALS_FAILED if answer == "failed" else ExitCode.PASS)
 
 

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy.stats import t
 
 from zbench.analysis import decision
 from zbench.analysis.decision import Decision, Levels
@@ -167,18 +166,3 @@ def test_a_history_of_runs_counts_where_it_varies_more_than_the_processes_do() -
     found = Unpaired(base, head, RunNoise(0.05, 11)).estimate()
     assert (found.log_ratio, found.degrees) == (alone.log_ratio, 11)
     assert found.standard_error == found.floor == pytest.approx(0.05 * math.sqrt(2))
-
-
-@pytest.mark.parametrize("noise", [0.0, 0.005])
-def test_needed_number_is_where_the_interval_is_as_narrow_as_the_effect(noise: float) -> None:
-    """Of processes a side, with the noise between runs, which more of them do not narrow."""
-    spread, alpha = 0.03, 0.01
-    values = tuple(x * spread / float(np.std(around(0.0, 5, 1.0), ddof=1)) for x in around(0.0, 5, 1.0))
-    effect = unpaired_estimate(values, tuple(x + 0.06 for x in values), noise)
-
-    def narrow(n: int) -> bool:
-        quantiles = t.isf(alpha, 2 * n - 2) + t.ppf(decision.POWER, 2 * n - 2)
-        return quantiles * math.sqrt(2) * math.hypot(spread / math.sqrt(n), noise) <= 0.06 - MARGIN
-
-    expected = next(n for n in range(2, 1000) if narrow(n))
-    assert decision.needed_n(effect, MARGIN, Levels.single(alpha), 1) == expected

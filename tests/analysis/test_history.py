@@ -1,7 +1,9 @@
 """One series a configuration and machine; the commit between two levels is blamed."""
 
+import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from zbench.analysis.history import history
@@ -57,3 +59,40 @@ def test_runs_without_the_figure_are_left_out() -> None:
     (series,) = history(runs, "median_step_s")
     assert [visit.run_id for visit in series.visits] == ["run0", "run2"]
     assert history(runs, "tflops") == []
+
+
+def peaks(values: list[int]) -> list[RunResults]:
+    return [results(trial([0.1], peak=peak), run_ids=(f"run{i}",)) for i, peak in enumerate(values)]
+
+
+def test_a_change_is_from_the_median_of_one_level_to_that_of_the_next() -> None:
+    values = [1000, 1020, 1001, 1002, 1003, 1004, *[1200, 1201, 1203, 1230, 1202, 1204]]
+    (series,) = history(peaks(values), "peak_device_bytes")
+    assert series.levels() == [(0, 6, 1002.5), (6, 12, 1202.5)]
+    assert [change.change for change in series.changes] == [pytest.approx(1202.5 / 1002.5 - 1)]
+
+
+def test_from_nothing_a_change_is_beyond_any_share() -> None:
+    (series,) = history(peaks([0] * 6 + [100] * 6), "peak_device_bytes")
+    assert [(change.index, change.change) for change in series.changes] == [(6, math.inf)]
+
+
+def test_changes_are_the_same_in_whatever_unit() -> None:
+    """In seconds and in nanoseconds: what is sought is relative, which this noise does not hide."""
+    rng = np.random.default_rng(1)
+    seconds = np.exp(rng.normal(0, 1.0, 24) + np.repeat([0, 1.5], 12)) / 1000
+    for unit in (1, 1e9):
+        steps = (unit * seconds).tolist()
+        runs = [results(trial([step]), run_ids=(f"run{i}",)) for i, step in enumerate(steps)]
+        (series,) = history(runs, "median_step_s")
+        assert [change.index for change in series.changes] == [13]
+
+
+def test_one_run_is_a_series_of_one_level() -> None:
+    (series,) = history(peaks([1000]), "peak_device_bytes")
+    assert (series.levels(), series.changes) == ([(0, 1, 1000)], ())
+
+
+def test_a_series_shows_the_configuration_of_its_newest_run() -> None:
+    (series,) = history(peaks([1000, 2000]), "peak_device_bytes")
+    assert series.trial.number("peak_device_bytes") == 2000

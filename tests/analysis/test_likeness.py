@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from zbench.analysis.decision import Answer, Decision, Levels, claim_p
-from zbench.analysis.evidence import RunNoise, Unpaired
+from zbench.analysis.evidence import Paired, RunNoise, Unpaired
 from zbench.analysis.likeness import LikeGoodOrBad
 from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan
 from zbench.analysis.trials import Source
@@ -54,8 +54,24 @@ def test_five_percent_is_told_from_none_at_noise_that_proves_no_equality(
 def test_what_lies_between_belongs_to_the_nearer_one() -> None:
     """A commit that changed nothing of the slowdown sought may well have changed something else."""
     rng = np.random.default_rng(5)
-    assert {answer(rng, 0.05, 0.01, 0.003) for _ in range(20)} == {"pass"}
-    assert {answer(rng, 0.05, 0.04, 0.003) for _ in range(20)} == {"regression"}
+    for change in (0.01, 0.02):
+        assert {answer(rng, 0.05, change, 0.003) for _ in range(20)} == {"pass"}
+    for change in (0.03, 0.04):
+        assert {answer(rng, 0.05, change, 0.003) for _ in range(20)} == {"regression"}
+
+
+def likened(revision: float) -> Decision:
+    """Return what is said of a revision whose blocks all differ alike, where BAD's all differ by 0.5."""
+    data = {"trial": (revision,) * 8}, {"trial": (0.0,) * 16}
+    return LikeGoodOrBad({"trial": (0.5,) * 8}).decide(*data, Levels.single(ALPHA), {})["trial"]
+
+
+@pytest.mark.parametrize(("revision", "said"), [(0.24, "pass"), (0.25, "inconclusive"), (0.26, "regression")])
+def test_what_lies_exactly_between_is_neither(revision: float, said: str) -> None:
+    found = likened(revision)
+    assert (found.answer, found.margin) == (said, 0.25)
+    assert (found.paired, found.faster) == (True, False)
+    assert (found.reason == "") == (said != "inconclusive")
 
 
 def test_without_a_difference_between_the_ends_nothing_is_said() -> None:
@@ -78,6 +94,17 @@ def test_a_measurement_asks_of_the_slower_configuration_alone(factor: float, sai
     assert answers == {name: said}
     assert found.paired is not None
     assert {len(taken) for taken in found.paired.blocks.values()} == {8}, "no other configuration holds it up"
+
+
+@pytest.mark.parametrize(("share", "said"), [(1, "regression"), (0.5, "inconclusive")])
+def test_an_alarm_at_exactly_its_level_is_one(share: float, said: str) -> None:
+    rng = np.random.default_rng(3)
+    bad, (differences, replicates) = blocks(rng, 0.05, 0.003)[0], blocks(rng, 0.05, 0.003)
+    p = claim_p(Paired(tuple(differences), tuple(replicates)), 0.0, Levels.single(ALPHA))
+    question = LikeGoodOrBad({"trial": tuple(bad)})
+    data = {"trial": tuple(differences)}, {"trial": tuple(replicates)}
+    found = question.decide(*data, replace(Levels.single(ALPHA), alarm=share * p), {})
+    assert found["trial"].answer == said
 
 
 def test_a_claim_at_exactly_its_level_is_one() -> None:

@@ -189,12 +189,22 @@ def test_sides_without_a_common_configuration_are_incomparable() -> None:
         (Plan(6, 12), 0.01, "6 blocks cannot reach alpha 0.01.*at least 7"),
         (Plan(12, 24), 1e-4, "at least 14"),
         (Plan(12, 8), 0.01, "MIN at most MAX"),
-        (Plan(12, 50), 0.01, "at most 40 blocks"),
+        (Plan(12, 41), 0.01, "at most 40 blocks"),
     ],
 )
 def test_plans_that_cannot_answer_are_refused_beforehand(plan: Plan, alpha: float, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         check_plan(plan, alpha)
+
+
+@pytest.mark.parametrize("plan", [Plan(7, 7), Plan(7, 40), Plan(0, 0), Plan()])
+def test_plans_that_just_can_answer_are_accepted(plan: Plan) -> None:
+    check_plan(plan, 0.01)
+
+
+def test_the_data_is_looked_at_after_every_fourth_block_and_after_the_last() -> None:
+    assert list(Plan(8, 24).levels(0.01)) == [8, 12, 16, 20, 24]
+    assert list(Plan(7, 9).levels(0.01)) == [7, 9]
 
 
 def test_a_trial_that_fails_once_loses_only_that_block() -> None:

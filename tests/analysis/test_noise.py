@@ -1,13 +1,16 @@
 """The machine's noise is what was put into it, and the margin advised is one that works."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import t
 
-from zbench.analysis.compare import PAIRED_THRESHOLDS, Comparison, Settings
+from zbench.analysis.compare import PAIRED_THRESHOLDS, Comparison, PairedData, Settings
 from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan
 from zbench.analysis.noise import detectable_effect, noise_report, passing_margin, run_noise
+from zbench.analysis.paired import Control
 from zbench.analysis.statistics import paired_estimate
 from zbench.analysis.trials import Source
 from zbench.record.summary import summarize
@@ -73,9 +76,47 @@ def test_the_noise_between_runs_is_that_of_whole_runs_of_three() -> None:
     assert math.isnan(run_noise([]))
 
 
+@pytest.mark.parametrize("count", [1, 3, 5])
+def test_one_run_shows_no_noise_between_runs(count: int) -> None:
+    (alone,) = summarize(trial([0.1, 0.2, 0.1, 0.2, 0.1][:count]))
+    assert math.isnan(run_noise([(alone, alone)]))
+
+
 def test_a_configuration_that_ends_early_is_no_noise_between_runs() -> None:
     """Each is taken relative to its own speed: whether the slow one is there does not move what is common."""
     (slow,), (fast,) = (
         results(trial(steps, axes={"n": n})).trials for n, steps in enumerate([[10.0] * 3, [0.1] * 9])
     )
     assert run_noise([(slow, slow), (fast, fast)]) == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize("blocks", [2, 12])
+@pytest.mark.parametrize("family", [1, 4])
+def test_margin_and_effect_are_so_many_standard_errors(blocks: int, family: int) -> None:
+    error, freedom = 0.02 / math.sqrt(blocks), blocks - 1
+    passes = (t.isf(0.01, freedom) + t.ppf(0.95, freedom)) * error
+    found = (t.isf(0.01 / family, freedom) + t.ppf(0.9, freedom)) * error
+    assert passing_margin(0.02, blocks, 0.01) == pytest.approx(math.expm1(passes))
+    assert detectable_effect(0.02, blocks, 0.03, 0.01, family) == pytest.approx(1.03 * math.exp(found) - 1)
+
+
+def test_one_block_shows_no_noise() -> None:
+    assert math.isnan(passing_margin(0.02, 1, 0.01))
+    assert math.isnan(detectable_effect(0.02, 1, 0.03, 0.01, 1))
+
+
+def test_a_report_rests_on_the_configurations_with_two_blocks_or_more() -> None:
+    blocks = {"one": (0.5,), "two": (0.0, 0.01), "three": (0.0, 0.02, 0.01)}
+    data = PairedData(blocks, Control(0.01, 0.1, 6), exact_only=False)
+    found = noise_report(replace(compared_with_itself(Machine(), 8), paired=data))
+    assert (found.blocks, found.comparisons, found.drift) == (2, 2, 0.1)
+    assert found.noise == pytest.approx(0.01)
+
+
+def test_the_margin_is_rounded_up_to_half_a_percent() -> None:
+    blocks = {"a": (-0.01, 0.01) * 6}
+    data = PairedData(blocks, Control(0.01, 0.0, 2), exact_only=False)
+    found = noise_report(replace(compared_with_itself(Machine(), 8), paired=data))
+    exact = passing_margin(found.noise, 12, 0.01)
+    assert exact <= found.margin < exact + 0.005
+    assert found.margin / 0.005 == pytest.approx(round(found.margin / 0.005))

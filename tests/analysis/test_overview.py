@@ -1,5 +1,7 @@
 """What is kept of a run is told only while it is true, and then nothing else is read."""
 
+import hashlib
+import json
 import os
 import time
 from collections.abc import Callable
@@ -84,11 +86,12 @@ def test_of_a_run_that_was_just_written_the_content_counts(
     assert KeptOverview(run).load() is None
 
 
-@pytest.mark.parametrize(("much", "times"), [(0, 1), (1 << 20, 3)])
+@pytest.mark.parametrize(("size", "times"), [(1_000_001, 1), (1_000_000, 3)])
 def test_once_they_are_settled_the_content_of_large_files_is_read_no_more(
-    run: Path, monkeypatch: pytest.MonkeyPatch, much: int, times: int
+    run: Path, monkeypatch: pytest.MonkeyPatch, size: int, times: int
 ) -> None:
-    monkeypatch.setattr(subject, "_MUCH", much)
+    others = sum((run / name).stat().st_size for name in (SPEC, ENVIRONMENT))
+    (run / TRIALS).write_bytes(b" " * (size - others))
     monkeypatch.setattr(subject, "_SETTLED_NS", 3_600_000_000_000)
     KeptOverview(run).keep(FOUND)
     monkeypatch.setattr(subject, "_SETTLED_NS", -1)
@@ -117,6 +120,50 @@ def test_a_damaged_or_foreign_file_is_no_overview(run: Path) -> None:
     assert KeptOverview(run).load() is None
     KeptOverview(run).keep(replace(FOUND, best_tokens_per_s=float("nan")))
     assert KeptOverview(run).load() is None
+
+
+def test_what_is_no_number_is_not_kept(run: Path) -> None:
+    KeptOverview(run).keep(replace(FOUND, best_tokens_per_s=float("nan")))
+    assert not (run / KEPT).exists()
+
+
+def rewritten(run: Path, change: Callable[[bytes], bytes]) -> Overview | None:
+    """Return what is read where a kept overview was changed, and its checksum with it."""
+    KeptOverview(run).keep(FOUND)
+    body = change((run / KEPT).read_bytes().partition(b"\n")[2])
+    (run / KEPT).write_bytes(hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    return KeptOverview(run).load()
+
+
+@pytest.mark.parametrize("number", [b"1000.5", b"0.25"], ids=["of the best", "of the ranking"])
+def test_an_overview_with_a_figure_that_is_no_number_is_none(run: Path, number: bytes) -> None:
+    assert rewritten(run, lambda body: body) == FOUND
+    assert rewritten(run, lambda body: body.replace(number, b"NaN")) is None
+
+
+@pytest.mark.parametrize(("over", "found"), [(0, FOUND), (1, None)])
+def test_a_file_beyond_16_mib_is_not_read_as_a_whole(run: Path, over: int, found: Overview | None) -> None:
+    checksum = 65
+    assert rewritten(run, lambda body: body.ljust((16 << 20) - checksum + over)) == found
+
+
+@pytest.mark.parametrize(("waited", "is_settled"), [(2_000_000_000, False), (2_000_000_001, True)])
+def test_files_are_settled_when_more_than_two_seconds_have_passed(
+    run: Path, monkeypatch: pytest.MonkeyPatch, waited: int, is_settled: bool
+) -> None:
+    monkeypatch.undo()
+    states = [(run / name).stat() for name in (SPEC, ENVIRONMENT, TRIALS)]
+    changed = max(max(one.st_mtime_ns, one.st_ctime_ns) for one in states)
+    monkeypatch.setattr(time, "time_ns", lambda: changed + waited)
+    KeptOverview(run).keep(FOUND)
+    kept = json.loads((run / KEPT).read_bytes().partition(b"\n")[2])
+    assert (kept["content"] == "") == is_settled, "a checksum of the content only where it is needed"
+
+
+def test_a_directory_without_all_files_of_a_run_keeps_nothing(run: Path) -> None:
+    (run / TRIALS).unlink()
+    assert KeptOverview(run).keep(FOUND) == FOUND
+    assert not (run / KEPT).exists()
 
 
 @pytest.mark.parametrize("wrong", ["1", True, 1.5, None], ids=repr)

@@ -32,3 +32,8 @@ def test_the_best_of_the_first_objective_leads() -> None:
 def test_equal_values_do_not_dominate() -> None:
     assert not dominates((1.0, 1.0), (1.0, 1.0), UP_DOWN)
     assert dominates((1.0, 0.5), (1.0, 1.0), UP_DOWN)
+
+
+def test_a_front_is_sorted_by_the_first_objective_and_by_no_other() -> None:
+    values = {"a": (2.0, 5.0), "b": (1.0, 9.0), "c": (3.0, 4.0)}
+    assert pareto_front(values, ("minimize", "minimize")) == ["b", "a", "c"]

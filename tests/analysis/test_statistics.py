@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import scipy.stats
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from zbench.analysis import statistics as zs
@@ -60,6 +60,7 @@ def test_one_process_says_nothing_of_the_spread() -> None:
 
 
 @given(st.lists(logs, min_size=1, max_size=9), logs)
+@example([0.1, 0.2, 0.3], 0.0)  # whose sum is another in another order
 def test_sign_flip_equals_enumeration(values: list[float], margin: float) -> None:
     shifted = [value - margin for value in values]
     observed = sum(shifted) - 1e-12
@@ -111,7 +112,10 @@ def test_holm_steps_down(p_values: list[float]) -> None:
 
 def test_smallest_sample_sizes_are_those_that_can_reach_alpha() -> None:
     assert [zs.minimal_pairs(alpha) for alpha in (0.05, 0.01, 0.001)] == [5, 7, 10]
-    assert zs.minimal_repeats(0.2) == 2
+    assert zs.minimal_pairs(2**-7) == 7
+    assert [zs.minimal_repeats(alpha) for alpha in (0.2, 1 / 6, 0.05)] == [2, 2, 3]
+    assert zs.ranks_can_reach(2, 2, 1 / 6)
+    assert not zs.ranks_can_reach(1, 9, 0.2), "one process shows no spread"
     assert zs.can_reach(zs.unpaired_estimate([0.0, 0.1], [0.0, 0.1]), 0.2)
     for alpha in (0.05, 0.01, 0.001):
         n, k = zs.minimal_pairs(alpha), zs.minimal_repeats(alpha)
@@ -129,6 +133,9 @@ def test_the_spread_within_blocks_counts_where_it_is_alike() -> None:
     alone, pooled = zs.paired_estimate(differences), zs.paired_estimate(differences, within)
     assert (alone.degrees, pooled.degrees) == (11, 35)
     assert pooled.standard_error == pytest.approx(0.02 / math.sqrt(12), rel=0.3)
+    squares = 11 * differences.var(ddof=1) + np.square(within).sum() / 2
+    assert pooled.standard_error == pytest.approx(math.sqrt(squares / 35 / 12))
+    assert zs.paired_estimate(differences, [0.0] * 24) == alone, "no clock is as fine as that"
     for factor in (0.1, 10):  # the effect varies from block to block; the machine drifts within blocks
         assert zs.paired_estimate(differences, factor * within) == alone
 
@@ -142,4 +149,5 @@ def test_the_pooled_spread_weighs_groups_by_their_sizes() -> None:
     base, head = [0.0, 0.1, 0.5], [1.0, 1.3, 0.9, 1.1, 2.0]
     left = [x - np.mean(group) for group in (base, head) for x in group]
     assert zs.pooled_spread(base, head) == pytest.approx(math.sqrt(np.square(left).sum() / 6))
+    assert zs.pooled_spread([0.0, 0.2], [1.0, 1.2]) == pytest.approx(0.2 / math.sqrt(2))
     assert zs.pooled_spread([1.0], head) == zs.pooled_spread(base, [1.0]) == math.inf

@@ -1,0 +1,104 @@
+"""What a paired measurement makes of its samples, and what it tells meanwhile."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+
+from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan
+from zbench.analysis.paired import (
+    HEAD_FIRST,
+    Control,
+    Side,
+    block_difference,
+    block_orders,
+    block_replicates,
+    control,
+)
+from zbench.analysis.statistics import paired_estimate
+from zbench.analysis.trials import Source
+from zbench.record.record import Record
+
+from .machine import Machine
+from .test_measurement import SETTINGS, measured
+
+
+def only_first(machine: Machine) -> Callable[[Side], list[Record]]:
+    return lambda side: machine(side)[:1]
+
+
+def told(take: Callable[[Side], Sequence[Record]], plan: Plan) -> list[str]:
+    """Return what a measurement says meanwhile."""
+    said: list[str] = []
+    PairedMeasurement(Source("v1"), Source("v2"), plan, SETTINGS, OneByOne(take), said.append).run()
+    return said
+
+
+def test_the_interval_is_that_of_the_blocks_and_of_the_processes_within_them() -> None:
+    found = measured(Machine(), Plan(8, 8))
+    row, orders = found.rows[0], block_orders(8, 0)
+    seconds = {
+        record.repeat: record.timing.median_step_s
+        for side in (row.base, row.head)
+        for record in side.ok
+        if record.timing is not None
+    }
+    samples = [[seconds[3 + 4 * block + i] for i in range(4)] for block in range(8)]
+    differences = [block_difference(*pair) for pair in zip(orders, samples, strict=True)]
+    within = [log for pair in zip(orders, samples, strict=True) for log in block_replicates(*pair)]
+    level = Plan(8, 8).levels(SETTINGS.alpha)[8].passing
+    expected = paired_estimate(differences, within).interval(level)
+    assert found.paired is not None
+    assert found.paired.blocks[row.base.trial_id] == pytest.approx(differences)
+    assert row.step_time is not None
+    assert (row.step_time.low, row.step_time.high) == pytest.approx(expected)
+
+
+def test_what_is_looked_at_last_is_not_promised_twice() -> None:
+    assert "block 1 of 8" in told(Machine(), Plan(8, 8))
+    assert "block 1 of 8 to 12" in told(Machine(), Plan(8, 12))
+
+
+def test_of_one_configuration_a_look_tells_the_change_and_of_several_how_many_are_decided() -> None:
+    (alone,) = (text for text in told(only_first(Machine()), Plan(8, 8)) if text.startswith("after"))
+    assert alone.startswith("after 8 blocks: ")
+    assert alone.endswith(", pass")
+    assert "after 8 blocks: 3 of 3 decided" in told(Machine(), Plan(8, 8))
+
+
+def test_a_repeat_that_was_not_timed_is_in_no_block() -> None:
+    machine = Machine()
+
+    def take(side: Side) -> list[Record]:
+        first, *others = machine(side)
+        return [replace(first, timing=None), *others]
+
+    source, plan = Source("here"), Plan(8, 8)
+    found = PairedMeasurement(source, source, plan, SETTINGS, OneByOne(take), lambda _: None).run()
+    assert [row.step_time is None for row in found.rows] == [True, False, False]
+    assert [len(row.base.ok) for row in found.rows] == [20] * 3
+
+
+def test_replicates_of_head_first_are_of_base_in_the_middle() -> None:
+    assert block_replicates(HEAD_FIRST, [1.0, 1.0, math.e, math.e**3]) == pytest.approx((1.0, 3.0))
+
+
+@pytest.mark.parametrize("change", [1.0, -1.0])
+def test_a_control_moved_where_its_noise_does_not_explain_it(change: float) -> None:
+    """Of 3 configurations; 3.707 is the 99.5 % quantile of Student's t with 6 degrees of freedom."""
+    explained = 3.7074 * 0.2 / math.sqrt(3)
+    assert Control(0.2, 1.001 * change * explained, 6).moved(0.01)
+    assert not Control(0.2, 0.999 * change * explained, 6).moved(0.01)
+
+
+def test_a_control_that_moved_by_a_quarter_or_less_is_harmless() -> None:
+    quarter = math.log(1.25)
+    assert not Control(0.001, quarter, 6).moved(0.01)
+    assert Control(0.001, 1.001 * quarter, 6).moved(0.01)
+    assert not control({}, {}).moved(0.01)
+
+
+def test_a_control_needs_two_samples_before_and_after() -> None:
+    for before, after in (([0.1], [0.1, 0.2]), ([0.1, 0.2], [0.1])):
+        assert math.isnan(control({"a": before}, {"a": after}).drift)

@@ -1,0 +1,83 @@
+"""Figures that need no test: any growth is real, and what was not counted decides nothing."""
+
+from dataclasses import replace
+
+import pytest
+
+from zbench.analysis.exact import ExactChange, exact_changes, exact_details
+from zbench.record.record import Record, Traffic
+from zbench.record.summary import ConfigSummary, summarize
+
+from .synthetic import record
+
+
+def side(*records: Record) -> ConfigSummary:
+    (found,) = summarize(replace(one, repeat=repeat) for repeat, one in enumerate(records))
+    return found
+
+
+def answers(base: ConfigSummary, head: ConfigSummary) -> dict[str, str]:
+    return {one.metric: one.answer for one in exact_changes(base, head, {})}
+
+
+def divided(**categories: int) -> Record:
+    """Return a record whose memory is divided up like this."""
+    one = record()
+    assert one.memory is not None
+    return replace(one, memory=replace(one.memory, by_category=categories))
+
+
+@pytest.mark.parametrize(("base", "head"), [(0, 5), (None, 5), (5, None)])
+def test_a_change_from_nothing_or_to_nothing_is_no_fraction(base: int | None, head: int | None) -> None:
+    assert ExactChange("flops", base, head, "absent").change is None
+
+
+def test_without_a_threshold_one_byte_more_is_a_regression() -> None:
+    found = answers(side(record(peak=1000, traffic=1000)), side(record(peak=1001, traffic=1001)))
+    assert found["peak_device_bytes"] == found["traffic_bytes"] == "regression"
+    assert found["traffic_calls"] == "same"
+    assert found["flops"] == "absent"
+
+
+@pytest.mark.parametrize(("base", "head"), [((1000, 1001), (1000, 1000)), ((1000, 1000), (1000, 1001))])
+def test_two_figures_on_one_side_vary(base: tuple[int, ...], head: tuple[int, ...]) -> None:
+    sides = (side(*(record(peak=peak) for peak in peaks)) for peaks in (base, head))
+    assert answers(*sides)["peak_device_bytes"] == "varies"
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "answer"),
+    [(True, True, "regression"), (True, False, "estimated"), (False, True, "estimated")],
+)
+def test_bytes_that_one_side_estimated_are_not_decided(base: bool, head: bool, answer: str) -> None:
+    found = answers(side(record(exact=base)), side(record(exact=head, peak=2_000_000)))
+    assert found["peak_device_bytes"] == answer
+
+
+def test_a_category_that_one_side_lacks_has_no_bytes_there() -> None:
+    without, having = side(divided(parameters=100)), side(divided(parameters=100, buffers=5))
+    assert exact_details(without, having, {}) == (ExactChange("memory.buffers", 0, 5, "regression"),)
+    assert exact_details(having, without, {}) == (ExactChange("memory.buffers", 5, 0, "lower"),)
+
+
+def test_memory_that_was_not_divided_up_is_compared_with_nothing() -> None:
+    plain, having = replace(record(), memory=None), divided(parameters=100)
+    assert exact_details(side(divided()), side(having), {}) == ()
+    assert exact_details(side(having, plain), side(having, plain, divided()), {}) == ()
+
+
+def test_a_collective_that_one_side_lacks_has_no_calls_there_and_is_no_regression() -> None:
+    one = record()
+    gathers = {**one.traffic, "all_gather": Traffic(1, 50)}
+    assert exact_details(side(one), side(replace(one, traffic=gathers)), {}) == (
+        ExactChange("traffic.all_gather.bytes", 0, 50, "higher"),
+        ExactChange("traffic.all_gather.calls", 0, 1, "higher"),
+    )
+
+
+def test_a_repeat_without_a_timed_step_counted_no_traffic() -> None:
+    one = record()
+    untimed = replace(one, timing=None, traffic={})
+    gathers = {**one.traffic, "all_gather": Traffic(1, 50)}
+    assert answers(side(untimed), side(one))["traffic_bytes"] == "absent"
+    assert exact_details(side(untimed), side(replace(one, traffic=gathers)), {}) == ()

@@ -1,0 +1,109 @@
+"""How many processes or blocks would decide: the fewest whose interval is as narrow as the effect."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import t
+
+from zbench.analysis import decision
+from zbench.analysis.decision import Decision, Levels, needed_n
+from zbench.analysis.evidence import Evidence, Paired, RunNoise, Unpaired
+from zbench.analysis.statistics import RatioEstimate, minimal_repeats, paired_estimate, unpaired_estimate
+
+MARGIN = math.log1p(0.02)
+ALPHA = 0.01
+LEVELS = Levels.single(ALPHA)
+
+
+def spread_out(n: int, spread: float) -> tuple[float, ...]:
+    """Return values about 0 of this standard deviation."""
+    values = np.arange(n) - (n - 1) / 2
+    return tuple((values * spread / values.std(ddof=1)).tolist())
+
+
+def one(evidence: Evidence, margin: float = MARGIN) -> Decision:
+    return decision.decide({"x": (evidence, margin)}, LEVELS)["x"]
+
+
+def quantiles(degrees: int, alpha: float = ALPHA) -> float:
+    """Return how many standard errors from the margin an effect is called with power 0.8."""
+    return float(t.isf(alpha, degrees) + t.ppf(0.8, degrees))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.005])
+@pytest.mark.parametrize("effect", [0.045, 0.06, 0.1])
+def test_processes_a_side_with_the_noise_between_runs_that_more_of_them_do_not_narrow(
+    effect: float, noise: float
+) -> None:
+    spread, values = 0.03, spread_out(5, 0.03)
+    found = unpaired_estimate(values, [x + effect for x in values], noise)
+
+    def narrow(n: int) -> bool:
+        error = math.sqrt(2) * math.hypot(spread / math.sqrt(n), noise)
+        return quantiles(2 * n - 2) * error <= effect - MARGIN
+
+    expected = next(n for n in range(minimal_repeats(ALPHA), 1000) if narrow(n))
+    assert needed_n(found, MARGIN, LEVELS, 1) == expected
+
+
+@pytest.mark.parametrize("effect", [0.035, 0.06, -0.02])
+def test_blocks_of_which_each_adds_one_degree_of_freedom(effect: float) -> None:
+    found = paired_estimate([x + effect for x in spread_out(8, 0.03)])
+    expected = next(
+        n
+        for n in range(7, 1000)
+        if quantiles(n - 1) * 0.03 / math.sqrt(n) <= abs(effect - MARGIN) * (1 + 1e-9)
+    )
+    assert needed_n(found, MARGIN, LEVELS, 1) == expected
+
+
+def test_two_blocks_show_a_spread_and_one_does_not() -> None:
+    noisy = needed_n(paired_estimate([0.0, 0.1]), MARGIN, LEVELS, 1)
+    assert noisy is not None
+    assert noisy > 7
+    assert needed_n(paired_estimate([0.1]), MARGIN, LEVELS, 1) == 7
+
+
+def test_one_process_a_side_shows_no_spread_whatever_a_history_says() -> None:
+    found = Unpaired((0.0,), (0.05,), RunNoise(0.05, 11)).estimate()
+    assert needed_n(found, MARGIN, LEVELS, 1) == minimal_repeats(ALPHA)
+
+
+def test_an_alarm_of_a_family_needs_more_and_a_pass_does_not() -> None:
+    slower, same = (paired_estimate([x + effect for x in spread_out(8, 0.03)]) for effect in (0.05, 0.0))
+    strict = Levels.single(ALPHA / 10)
+    assert needed_n(slower, MARGIN, LEVELS, 10) == needed_n(slower, MARGIN, strict, 1)
+    assert needed_n(same, MARGIN, LEVELS, 10) == needed_n(same, MARGIN, LEVELS, 1)
+    assert needed_n(same, MARGIN, LEVELS, 1) != needed_n(same, MARGIN, strict, 1)
+
+
+@pytest.mark.parametrize(("would", "needed"), [(1000, 1000), (1001, None)])
+def test_more_than_a_thousand_are_not_asked_for(would: int, needed: int | None) -> None:
+    distance = quantiles(would - 1) * 0.1 / math.sqrt(would) * (1 + 1e-9)
+    found = RatioEstimate(MARGIN + distance, 0.1 / math.sqrt(10), 9, 10, 10, paired=True)
+    assert needed_n(found, MARGIN, LEVELS, 1) == needed
+
+
+def test_no_number_tells_what_unknown_noise_between_runs_may_hide() -> None:
+    values = spread_out(9, 0.003)
+    found = one(Unpaired(values, tuple(x + 0.3 for x in values)))
+    assert (found.answer, found.needed) == ("suspected", None)
+
+
+def test_what_three_processes_cannot_reach_names_the_number_that_decides() -> None:
+    values = spread_out(3, 0.1)
+    found = one(Unpaired(values, tuple(x + 0.1 for x in values), RunNoise(0.0)))
+    assert found.needed is not None
+    assert found.needed > 5
+    assert found.reason.endswith(f"--repeats {found.needed}")
+    at_the_margin = one(Unpaired(values, values, RunNoise(0.0)), margin=0.0)
+    assert at_the_margin.needed is None
+    assert at_the_margin.reason.endswith("at least 5 are needed: zbench sweep --resume RUN --repeats 5")
+
+
+def test_one_of_each_says_how_many_are_needed_and_of_what() -> None:
+    block, process = one(Paired((0.1,))), one(Unpaired((0.0,), (0.1,), RunNoise(0.0)))
+    assert block.reason == "1 blocks cannot reach alpha 0.01; at least 7 are needed"
+    assert process.reason.startswith("1 processes a side cannot reach alpha 0.01; at least 5 are needed")
+    assert (block.paired, process.paired) == (True, False)

@@ -1,0 +1,70 @@
+"""Which configurations of a sweep with `run.separate` need another repeat, and what is said in the end."""
+
+import pytest
+
+from zbench.analysis.ranking import Ranking, rank
+from zbench.analysis.separation import contenders, is_answered, open_question
+from zbench.record.record import Record
+from zbench.record.summary import summarize
+
+from .test_ranking import FASTEST, noisy, sweep
+
+ASKED = {"separate": 0.05, "max_repeats": 5}
+EQUALS_AND_A_SLOW_ONE = [0.1, 0.1, 0.3]
+
+
+def measured(rounds: int, **run: object) -> list[Record]:
+    """Return the records of two equals, `tn0` and `tn1`, and a slow one after so many rounds."""
+    steps = noisy(EQUALS_AND_A_SLOW_ONE, rounds, 0.04, 1)
+    return sweep(steps, **run)
+
+
+def test_before_the_third_round_everyone_is_repeated() -> None:
+    assert contenders(measured(2, **ASKED), FASTEST) == {"tn0", "tn1", "tn2"}
+
+
+def test_from_the_third_round_on_the_leaders_are_repeated_and_the_rest_is_not() -> None:
+    assert contenders(measured(3, **ASKED), FASTEST) == {"tn0", "tn1"}
+    assert contenders(measured(4, **ASKED), FASTEST) == {"tn0", "tn1"}
+    assert contenders(measured(5, **ASKED), FASTEST) == frozenset(), "max_repeats"
+
+
+def test_without_max_repeats_the_first_look_is_the_last() -> None:
+    assert contenders(measured(2, separate=0.05), FASTEST) == {"tn0", "tn1", "tn2"}
+    assert contenders(measured(3, separate=0.05), FASTEST) == frozenset()
+
+
+def test_where_it_was_not_asked_for_nobody_is_repeated_and_nothing_is_said() -> None:
+    for rounds in (1, 3):
+        records = measured(rounds)
+        assert contenders(records, FASTEST) == frozenset()
+        assert open_question(summarize(records), rank(summarize(records), FASTEST)) is None
+    assert contenders([], FASTEST) == frozenset()
+    assert open_question([], Ranking()) is None
+
+
+def test_one_that_leads_alone_answers_the_question() -> None:
+    for steps in ([[0.1] * 3], noisy([0.1, 0.3], 3, 0.01, 1)):
+        records = sweep(steps, **ASKED)
+        summaries = summarize(records)
+        assert contenders(records, FASTEST) == frozenset()
+        assert open_question(summaries, rank(summaries, FASTEST)) is None
+
+
+@pytest.mark.parametrize(("within", "is_told"), [(0.04, True), (0.05, True), (0.0501, False), (None, False)])
+def test_two_leaders_are_told_apart_or_equal_within_what_was_asked(
+    within: float | None, is_told: bool
+) -> None:
+    assert is_answered(Ranking(None, ("a", "b"), "a", {}, within), 0.05) == is_told
+
+
+@pytest.mark.parametrize(
+    ("within", "says"), [(0.125, "may differ by up to 12.5%"), (None, "an unknown share")]
+)
+def test_what_was_left_open_says_by_how_much_leaders_may_differ(within: float | None, says: str) -> None:
+    summaries = summarize(measured(5, **ASKED))
+    said = open_question(summaries, Ranking(None, ("tn0", "tn1"), "tn0", {}, within))
+    assert said is not None
+    assert "the 2 leaders" in said
+    assert says in said
+    assert "more than the 5.0% of run.separate" in said
