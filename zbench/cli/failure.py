@@ -45,6 +45,9 @@ def shown_to_the_user(arguments: Sequence[str]) -> Iterator[None]:
             _fail(arguments, "ShortageError", lacking, ExitCode.INTERNAL)
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             _fail_usage(arguments, error)
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            message = f"no file can have so long a name: {error.filename}; check the paths and names given"
+            _fail(arguments, "UsageError", message, ExitCode.USAGE)
         _fail_internal(arguments, error)
 
 
