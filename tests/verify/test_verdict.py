@@ -181,6 +181,8 @@ def test_a_run_of_other_length_is_refused() -> None:
     shorter = dataclasses.replace(observed, digests=observed.digests[1:])
     with pytest.raises(ValueError, match="expected 4 observed steps, got 3"):
         judge(shorter, reference())
+    with pytest.raises(ValueError, match="expected 4 observed steps, got 3"):
+        judge(dataclasses.replace(observed, losses=observed.losses[1:]), reference())
 
 
 def test_the_gravest_rank_counts() -> None:

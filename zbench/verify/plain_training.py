@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from zbench.errors import UsageError
 from zbench.spec.accumulation import Accumulation
 from zbench.spec.engine import EngineSpec
 from zbench.spec.peers import begins_rounded
@@ -28,7 +29,10 @@ from zbench.verify.plain_numerics import (
     torch_dtype,
 )
 from zbench.verify.trajectory import Reference, Trajectory
-from zbench.workloads import Workload, seed_torch
+from zbench.workloads import Workload, seed_all
+
+_ROUNDING = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-3}
+"""Relative difference of two runs that add in another order, of values near each other's size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ def make_reference(task: PlainRun, *, truth: bool, on_step: Callable[[int, int],
     plain = _PlainRun(task)
     initial = {name: value.clone() for name, value in plain.values().items()}
     trajectory = plain.run(lambda step: on_step(step, total))
+    _require_repeatable(task, trajectory)
     moved = [(value - initial[name]).double().norm() for name, value in plain.values().items()]
     exact: Mapping[str, Tensor] = {}
     exact_moments: Mapping[str, Tensor] = {}
@@ -59,6 +64,27 @@ def make_reference(task: PlainRun, *, truth: bool, on_step: Callable[[int, int],
         true.run(lambda step: on_step(task.steps + step, total))
         exact, exact_moments = true.values(), true.first_moments()
     return Reference(trajectory, torch.stack(moved), task.workload.data.fingerprint, exact, exact_moments)
+
+
+def _require_repeatable(task: PlainRun, trajectory: Trajectory) -> None:
+    """Run the first step again; UsageError where it is another one: then no difference would mean anything.
+
+    On a device other than the CPU additions may come in another order; more than their rounding is refused.
+    """
+    losses, norm = _PlainRun(task).first_step()
+    rounding = 0.0 if task.device.type == "cpu" else _ROUNDING[task.spec.dtype]
+    for what, was, again in (
+        ("loss", trajectory.losses[0], torch.tensor(losses, dtype=torch.float64)),
+        ("gradient norm", trajectory.grad_norms[:1], torch.tensor([norm], dtype=torch.float64)),
+    ):
+        other = ~torch.isclose(was, again, rtol=rounding, atol=0.0, equal_nan=True)
+        if bool(other.any()):
+            seen = f"{what} {was[other][0]:.6g} and {again[other][0]:.6g}"
+            raise UsageError(
+                f"workload: two runs of the first step from the same seed differ ({seen}), so nothing can be"
+                " verified: let the model and its data draw from the global generators of torch, random and"
+                " numpy.random, which are seeded, or set verify.mode: off"
+            )
 
 
 class _PlainRun:
@@ -111,6 +137,12 @@ class _PlainRun:
             skipped=tuple(skipped),
         )
 
+    def first_step(self) -> tuple[list[list[float]], float]:
+        """Return the losses [rank][micro] and the averaged gradient's norm of the first step; update
+        nothing."""
+        gradients, losses = self._gradients(0)
+        return losses, self._averaged_norm(self._norm(gradients))
+
     def _gradients(self, step: int) -> tuple[Gradients, list[list[float]]]:
         """Return the sums over ranks and micro-batches, and the losses [rank][micro]."""
         ranks, micros = range(self._task.workload.world_size), range(self._task.accumulation.backwards)
@@ -137,7 +169,7 @@ class _PlainRun:
         """Return one micro-batch's gradients, of the (scaled) loss, and its unscaled loss."""
         workload = self._task.workload
         batch = tuple(x.to(self._task.device) for x in workload.batch(step, micro, rank))
-        seed_torch(workload.micro_seed(step, micro, rank), self._task.device)
+        seed_all(workload.micro_seed(step, micro, rank), self._task.device)
         loss = workload.loss(self._model, batch)
         scaled = scaled_loss(loss, self._task.accumulation.loss_divisor, self._scaling.scale)
         torch.autograd.backward(scaled)
@@ -149,9 +181,8 @@ class _PlainRun:
     def _update(self, step: int, gradients: Gradients) -> tuple[float, bool]:
         """Clip, scale and apply the step's gradients; return their averaged norm and whether they were
         applied."""
-        summed = self._task.workload.world_size * self._task.accumulation.averaged_over * self._scaling.scale
         squares = self._norm(gradients)
-        norm = math.sqrt(squares) * (1 / summed)  # one factor, rounded once, as the contract says
+        norm, summed = self._averaged_norm(squares), self._summed
         take = step not in self._skips if self._skips is not None else self._scaling.accepts(squares)
         if take:
             self._adam.step(gradients, clipping_factor(norm, self._task.spec.gradient_clipping) / summed)
@@ -159,6 +190,15 @@ class _PlainRun:
                 for name, value in self._adam.values().items():
                     self._parameters[name].copy_(value)
         return norm, take
+
+    @property
+    def _summed(self) -> float:
+        """By what the sum over ranks and micro-batches is divided: their number, and the loss scale."""
+        ranks = self._task.workload.world_size
+        return ranks * self._task.accumulation.averaged_over * self._scaling.scale
+
+    def _averaged_norm(self, squares: float) -> float:
+        return math.sqrt(squares) * (1 / self._summed)  # one factor, rounded once, as the contract says
 
 
 def _frozen(name: str, spec: EngineSpec) -> bool:

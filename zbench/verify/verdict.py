@@ -20,9 +20,11 @@ less than about a hundredth of an update (that weight decay) cannot be told from
 Without the float64 run (`verify: {mode: reference}`) there is no yardstick for a difference. Then a run that
 ended further from the reference than a quarter of the way the reference travelled is `drifted`; anything
 nearer but not identical stays `unchecked`, with its differences reported. A reference that is itself not
-finite judges nobody.
+finite judges nobody. Nor does one call anything `equivalent` whose own distance from the float64 run is a
+quarter of what it travelled: four times that is the whole way, which a run of other training is not beyond.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -37,6 +39,7 @@ from zbench.verify.trajectory import Reference, Trajectory, all_finite
 EQUIVALENT_UP_TO = 4.0
 DRIFTED_UP_TO = 100.0
 GROSS_SHARE_OF_TRAVEL = 0.25
+_TINY = torch.finfo(torch.float32).tiny
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +88,7 @@ def _weigh(
         return "unchecked", None, None, ["the reference itself is not finite: there is nothing to judge by"]
     if difference.not_finite is not None:
         return "wrong", None, difference.not_finite, []
-    if bool((~observed.losses.isfinite() & plain.losses.isfinite()).any()):
+    if bool((_finite_steps(plain) & ~_finite_steps(observed)).any()):
         return "wrong", None, difference.farthest, ["the loss is not finite where the reference's is"]
     if not reference.truth:
         return _without_truth(reference, difference)
@@ -93,7 +96,21 @@ def _weigh(
     if observed.moments and reference.true_moments:
         errors.append(errors_of(observed.moments, plain.moments, reference.true_moments))
     ratio = max(e.ratio for e in errors)
-    return name_of(ratio), ratio, _worst(errors, suspects), []
+    verdict, worst, share = name_of(ratio), _worst(errors, suspects), _own_share(reference)
+    if verdict == "equivalent" and share * EQUIVALENT_UP_TO >= 1:
+        said = (
+            f"the reference itself ended {share:.0%} of the way that it travelled away from its float64 run,"
+            " so even another training would seem equivalent: train fewer steps, or in float32"
+        )
+        return "unchecked", ratio, worst, [said]
+    return verdict, ratio, worst, []
+
+
+def _own_share(reference: Reference) -> float:
+    """Return how far (L2) the reference ended from its float64 run, over how far it travelled."""
+    plain, truth = reference.plain.parameters, reference.truth
+    squares = (float((plain[name].double() - truth[name]).square().sum()) for name in truth)
+    return math.sqrt(math.fsum(squares)) / max(float(reference.travelled.norm()), _TINY)
 
 
 def name_of(ratio: float) -> VerdictName:
@@ -118,7 +135,7 @@ def _worst(errors: Sequence[Errors], suspects: set[str]) -> str:
 def _without_truth(
     reference: Reference, difference: Difference
 ) -> tuple[VerdictName, float | None, str | None, list[str]]:
-    share = difference.distance / max(float(reference.travelled.norm()), torch.finfo(torch.float32).tiny)
+    share = difference.distance / max(float(reference.travelled.norm()), _TINY)
     if share > GROSS_SHARE_OF_TRAVEL:
         said = f"it ended {share:.0%} of the way that the reference travelled away from it"
         return "drifted", None, difference.farthest, [said]
@@ -130,13 +147,19 @@ def _without_truth(
     )
 
 
+def _finite_steps(run: Trajectory) -> Tensor:
+    """Return [S] bool: in which steps every loss was finite."""
+    return run.losses.isfinite().flatten(1).all(dim=1)
+
+
 def _differing(observed: Trajectory, plain: Trajectory) -> Tensor:
     """Return [S, P] bool: which of the reference's parameters had other bits after which step."""
     column = {name: place for place, name in enumerate(observed.names)}
     mine = observed.digests[:, [column[name] for name in plain.names]]
-    if mine.shape != plain.digests.shape:
+    steps = [len(run.losses) for run in (plain, observed)]
+    if mine.shape != plain.digests.shape or steps[0] != steps[1]:
         raise UsageError(
-            f"expected {len(plain.digests)} observed steps, got {len(mine)}: the reference is "
+            f"expected {len(plain.digests)} observed steps, got {min(len(mine), steps[1])}: the reference is "
             "another trial's; remove it and run the sweep again"
         )
     return mine != plain.digests

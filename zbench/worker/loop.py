@@ -24,7 +24,7 @@ from zbench.spec.trial import TrialSpec
 from zbench.worker.engines import build
 from zbench.worker.job import RankJob
 from zbench.worker.turns import Turns
-from zbench.workloads import Batch, Workload, seed_torch
+from zbench.workloads import Batch, Workload, seed_all
 
 UNSETTLED = (
     "the engine still tried updates under backward and after it (optimizer_threads: auto) in timed steps;"
@@ -121,7 +121,7 @@ class Trainer:
         says."""
         losses = []
         for micro, (seed, batch) in enumerate(batches):
-            seed_torch(seed, self._device)
+            seed_all(seed, self._device)
             with self._clock.phase("forward"):
                 loss = self._workload.loss(self._model, batch)
                 losses.append(loss.detach())
@@ -139,7 +139,7 @@ class Trainer:
         What its owner keeps in eval mode, such as a frozen batch norm, is in it afterwards, too.
         """
         seed, batch = self.batches(step)[0]
-        seed_torch(seed, self._device)
+        seed_all(seed, self._device)
         kept_in_eval = [module for module in self._model.modules() if not module.training]
         self._model.eval()
         with torch.no_grad():

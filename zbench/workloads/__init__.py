@@ -1,6 +1,7 @@
 """Models and data, the same bits on every engine and stage."""
 
 from zbench.workloads.build import build_workload
-from zbench.workloads.workload import Batch, Workload, seed_torch
+from zbench.workloads.chance import seed_all
+from zbench.workloads.workload import Batch, Workload
 
-__all__ = ["Batch", "Workload", "build_workload", "seed_torch"]
+__all__ = ["Batch", "Workload", "build_workload", "seed_all"]

@@ -11,12 +11,13 @@ from torch import nn
 from zbench.errors import UsageError
 from zbench.spec.presets import gpt_shape, mlp_shape
 from zbench.spec.workload import WorkloadSpec
+from zbench.workloads.chance import drawn_by
 from zbench.workloads.data import token_data
 from zbench.workloads.flops import gpt_flops, mlp_flops
 from zbench.workloads.gpt import GPT
 from zbench.workloads.mlp import MLP
 from zbench.workloads.own import own_workload
-from zbench.workloads.workload import Workload
+from zbench.workloads.workload import Workload, derived_seed
 
 _Model = tuple[Callable[[], nn.Module], int, float]
 """A factory, the vocabulary that its data must have, and the operations of one micro-batch."""
@@ -29,7 +30,8 @@ def build_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: 
     Raises UsageError for what cannot be built: unknown model, preset or option, missing or too short text.
     """
     if ":" in spec.model:
-        return own_workload(spec, seed=seed, world_size=world_size, base_dir=base_dir)
+        with drawn_by(derived_seed(seed, -2)):  # a module or dataset may draw where it is made
+            return own_workload(spec, seed=seed, world_size=world_size, base_dir=base_dir)
     if spec.model not in _BUILTIN:
         raise UsageError(
             f"workload.model: expected gpt, mlp, hf:NAME_OR_PATH or module:callable, got {spec.model!r}"

@@ -1,7 +1,7 @@
 """The user's own model: `module:callable`, importable from the sweep's directory or the current one.
 
-`contract.CONTRACT` says what it must offer. The generator that `make_batch` gets is a seeded torch.Generator
-and must be its only source of chance.
+`contract.CONTRACT` says what it must offer. `make_batch` gets a seeded torch.Generator; the usual generators
+of torch, Python and NumPy are seeded, too.
 """
 
 import importlib
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from zbench.errors import UsageError
+from zbench.workloads.chance import drawn_by
 from zbench.workloads.workload import Batch
 
 _EXPECTED = "expected module:callable, where callable(**options) returns a torch.nn.Module"
@@ -71,7 +72,8 @@ class ModelMadeBatches:
         self._make, self._sizes = make, (batch_size, sequence_length)
 
     def micro_batch(self, seed: int) -> Batch:
-        batch = self._make(torch.Generator().manual_seed(seed), *self._sizes)
+        with drawn_by(seed):
+            batch = self._make(torch.Generator().manual_seed(seed), *self._sizes)
         if not isinstance(batch, tuple) or not all(isinstance(x, Tensor) for x in batch):
             raise UsageError(
                 "workload.model: expected make_batch(generator, micro_batch_size, sequence_length) to return "

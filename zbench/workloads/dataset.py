@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from zbench.errors import UsageError
+from zbench.workloads.chance import drawn_by
 from zbench.workloads.custom import load_callable
 from zbench.workloads.workload import Batch
 
@@ -46,8 +47,7 @@ class DatasetBatches:
     def _drawn(self, seed: int) -> tuple[tuple[str, ...], Batch]:
         generator = torch.Generator().manual_seed(seed)
         places = torch.randint(len(self._dataset), (self._batch_size,), generator=generator).tolist()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)  # a transform may draw, too
+        with drawn_by(seed):  # a transform may draw, too
             batch = self._collate([self._dataset[place] for place in places])
         names: tuple[str, ...] = ()
         if isinstance(batch, Mapping):
@@ -65,7 +65,8 @@ class DatasetBatches:
         """Return 16 hex digits over a few samples, evenly spread."""
         digest, size = hashlib.blake2b(digest_size=8), len(self._dataset)
         for place in sorted({size * k // _SAMPLED for k in range(_SAMPLED)}):
-            sample = self._dataset[place]
+            with drawn_by(place):
+                sample = self._dataset[place]
             values = sample.values() if isinstance(sample, Mapping) else sample
             for value in values if isinstance(values, list | tuple) else [values]:
                 digest.update(repr(value.tolist() if isinstance(value, Tensor) else value).encode())

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from zbench.workloads.chance import drawn_by
 from zbench.workloads.contract import scalar_of
 
 Batch = tuple[Tensor, ...]
@@ -21,16 +22,6 @@ class Data(Protocol):
 
     def micro_batch(self, seed: int) -> Batch:
         """Return the micro-batch of this seed: CPU tensors, the same bits for the same seed."""
-
-
-def seed_torch(seed: int, device: torch.device) -> None:
-    """Seed the generators that a step on `device` draws from, for dropout's sake.
-
-    `torch.manual_seed` also asks every kind of accelerator that there is not: 0.1 ms each time.
-    """
-    torch.default_generator.manual_seed(seed)
-    if device.type != "cpu":
-        torch.get_device_module(device).manual_seed(seed)
 
 
 def derived_seed(*numbers: int) -> int:
@@ -70,8 +61,7 @@ class Workload:
         One that comes in eval mode, as pretrained models do, is put into training mode; parts that are in
         eval mode in a model that is not, such as a frozen batch norm, stay in it.
         """
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derived_seed(self.seed, -1))
+        with drawn_by(derived_seed(self.seed, -1)):
             model = self.factory()
             return model if model.training else model.train()
 
@@ -81,7 +71,7 @@ class Workload:
         return self.data.micro_batch(self.micro_seed(step, micro, rank))
 
     def micro_seed(self, step: int, micro: int, rank: int) -> int:
-        """Return the seed of one micro-batch; whoever runs it also seeds torch with it, for dropout's
+        """Return the seed of one micro-batch; whoever runs it also calls `seed_all` with it, for dropout's
         sake."""
         if not 0 <= rank < self.world_size:
             raise ValueError(f"rank must be in [0, {self.world_size}), got {rank}")
