@@ -71,6 +71,18 @@ def test_repeats_of_unlike_machines_are_not_kept_together(run, make_record):
         again.append(other)
 
 
+def test_a_run_keeps_no_repeat_of_an_edited_model(run, make_record):
+    run.append(make_record(repeat=0, inputs={"model.py": "1"}))
+    run.append(make_record(repeat=1, inputs={"model.py": "1", "more.py": "1"}))
+    for edited in ({"model.py": "2"}, {"more.py": "2"}):
+        with pytest.raises(UsageError, match=r"(model|more)\.py changed while the run was under way"):
+            run.append(make_record(repeat=2, inputs=edited))
+    run.close()
+    with RunDirectory.open(run.path) as again, pytest.raises(UsageError, match=r"more\.py changed"):
+        again.append(make_record(repeat=2, inputs={"model.py": "1", "more.py": "2"}))
+    assert len(run.records()) == 2
+
+
 @pytest.mark.parametrize("kept", [1, 20, -2])
 def test_torn_tail_is_repaired_and_its_bytes_kept_aside(run, make_record, kept):
     run.append(make_record())

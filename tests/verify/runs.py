@@ -36,10 +36,6 @@ class ReversedSamples:
 
     data: object
 
-    @property
-    def fingerprint(self) -> str:
-        return "reversed"
-
     def micro_batch(self, seed: int) -> Batch:
         return tuple(tensor.flip(0) for tensor in self.data.micro_batch(seed))  # type: ignore[attr-defined]
 

@@ -44,7 +44,7 @@ def reference(steps: int = 3) -> Reference:
     return Reference(
         other,
         torch.ones(2, dtype=torch.float64),
-        "data",
+        {"model.py": "digest"},
         truth,
         {name: value.clone() for name, value in truth.items()},
     )

@@ -25,7 +25,7 @@ def example() -> Reference:
         "scalar": torch.tensor(1 / 3, dtype=torch.float64),
     }
     return Reference(
-        plain, torch.rand(2, dtype=torch.float64), "text-7-abc", truth, {"a/b": torch.rand(3, 2)}
+        plain, torch.rand(2, dtype=torch.float64), {"their_model.py": "abc"}, truth, {"a/b": torch.rand(3, 2)}
     )
 
 
@@ -34,10 +34,10 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     save_reference(saved, tmp_path / "ref")
     loaded = load_reference(tmp_path / "ref")
     assert [path.name for path in tmp_path.iterdir()] == ["ref"]
-    assert (loaded.plain.names, loaded.plain.skipped, loaded.data) == (
+    assert (loaded.plain.names, loaded.plain.skipped, loaded.inputs) == (
         ("a/b", "scalar"),
         (0, 2),
-        "text-7-abc",
+        {"their_model.py": "abc"},
     )
     for mine, theirs in (
         (saved.plain.parameters, loaded.plain.parameters),

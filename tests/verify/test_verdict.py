@@ -44,7 +44,7 @@ def trajectory(parameters: dict[str, Tensor], *, differs: dict[int, set[str]] | 
 def reference(*, truth: bool = True, parameters: dict[str, Tensor] | None = None) -> Reference:
     exact = {name: torch.ones(2000, dtype=torch.float64) for name in NAMES} if truth else {}
     plain = trajectory(parameters or final(1e-5, 0))
-    return Reference(plain, torch.full((3,), 1.0, dtype=torch.float64), "data", exact)
+    return Reference(plain, torch.full((3,), 1.0, dtype=torch.float64), {}, exact)
 
 
 def verdict_of(observed: Trajectory, against: Reference) -> Correctness:
@@ -99,7 +99,7 @@ def test_of_parameters_that_stand_out_the_first_to_differ_is_named() -> None:
 def test_moments_show_what_adam_hides() -> None:
     exact = {name: torch.ones(2000, dtype=torch.float64) for name in NAMES}
     plain = dataclasses.replace(trajectory(final(1e-5, 0)), moments=final(1e-6, 5))
-    against = Reference(plain, torch.ones(3, dtype=torch.float64), "data", exact, exact)
+    against = Reference(plain, torch.ones(3, dtype=torch.float64), {}, exact, exact)
     moments = final(1e-6, 6)
     moments["second"] = moments["second"] * 1.001
     observed = dataclasses.replace(trajectory(final(1e-5, 1)), moments=moments)

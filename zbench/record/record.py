@@ -81,6 +81,7 @@ class Record:
     simulated: what the simulation says of one rank, where it was asked: peak_device_bytes.
     environment: path and versions of the Python environment that ran it, where that is not zbench's own.
     machine: the kind of machine where rank 0 ran, in words; None of older records.
+    inputs: the user's own files that rank 0 read, each with a digest of its contents.
     """
 
     run_id: str
@@ -100,6 +101,7 @@ class Record:
     environment: dict[str, str] = field(default_factory=dict)
     simulated: dict[str, int] = field(default_factory=dict)
     machine: str | None = None
+    inputs: dict[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
     @property

@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from zbench.errors import UsageError, ZbenchError, reason_of
 from zbench.record import lines, tags
+from zbench.record.inputs import changed
 from zbench.record.lock import DirectoryLock
 from zbench.record.record import SCHEMA_VERSION, Record
 
@@ -53,6 +54,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         self.path = path
         self._lock = DirectoryLock(path)
         self._records = _by_repeat(_repaired(path / TRIALS))
+        self._inputs = dict(item for one in self._records.values() for item in one.inputs.items())
         self._is_writing = False  # still true after `append` was interrupted: the file tells what is in it
 
     @classmethod
@@ -120,9 +122,10 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
 
     def append(self, record: Record) -> None:
         """Add a record; once this returns it survives a crash of the machine. StorageError if it cannot,
-        UsageError if it was measured on another kind of machine than those before it.
+        UsageError if it was measured on another kind of machine than those before it, or of other files.
         """
         self._require_one_machine(record)
+        self._require_same_inputs(record)
         path, self._is_writing = self.path / TRIALS, True
         with _storage(path), path.open("ab", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
@@ -135,6 +138,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
                 file.truncate(size)  # half a line must not run into the next one
                 raise
         self._records[record.trial_id, record.repeat] = record
+        self._inputs |= record.inputs
         self._is_writing = False
 
     def _require_one_machine(self, record: Record) -> None:
@@ -145,6 +149,15 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
                 f"a repeat of {record.trial_id} ran on another kind of machine ({record.machine}) than those"
                 f" before it ({known}), so it is not kept: constrain the jobs to one kind, such as with"
                 " --slurm constraint=NAME, or start a new run there and compare the two"
+            )
+
+    def _require_same_inputs(self, record: Record) -> None:
+        """One run is of one model and its data: a file that is edited meanwhile makes it of two."""
+        names = changed(self._inputs, record.inputs)
+        if names:
+            raise UsageError(
+                f"{', '.join(names)} changed while the run was under way, so {record.trial_id} is not kept:"
+                " one ranking is of one model; undo the change and use --resume, or start a new run"
             )
 
     def has_run(self) -> bool:

@@ -63,7 +63,7 @@ def make_reference(task: PlainRun, *, truth: bool, on_step: Callable[[int, int],
         true = _PlainRun(task, skips=trajectory.skipped)
         true.run(lambda step: on_step(task.steps + step, total))
         exact, exact_moments = true.values(), true.first_moments()
-    return Reference(trajectory, torch.stack(moved), task.workload.data.fingerprint, exact, exact_moments)
+    return Reference(trajectory, torch.stack(moved), {}, exact, exact_moments)
 
 
 def _require_repeatable(task: PlainRun, trajectory: Trajectory) -> None:

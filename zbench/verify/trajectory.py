@@ -39,13 +39,13 @@ class Trajectory:
 class Reference:
     """The plain run and, if `truth` is not empty, the final values of the float64 run (float64, by name).
 
-    travelled [P] float64: how far (L2) each parameter moved from its first value. data: the data's
-    fingerprint.
+    travelled [P] float64: how far (L2) each parameter moved from its first value. inputs: the user's files
+    that it was computed from, each with a digest (`record.inputs`).
     """
 
     plain: Trajectory
     travelled: Tensor
-    data: str
+    inputs: Mapping[str, str] = field(default_factory=dict)
     truth: Mapping[str, Tensor] = field(default_factory=dict)
     true_moments: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -62,7 +62,11 @@ def save_reference(reference: Reference, path: Path) -> None:
     groups = (plain.parameters, plain.moments, reference.truth, reference.true_moments)
     for prefix, group in zip(_PREFIXES, groups, strict=True):
         tensors |= {f"{prefix}/{name}": tensor for name, tensor in group.items()}
-    about = {"format": _FORMAT, "data": reference.data, "names": json.dumps(plain.names)}
+    about = {
+        "format": _FORMAT,
+        "inputs": json.dumps(dict(reference.inputs)),
+        "names": json.dumps(plain.names),
+    }
     about["skipped"] = json.dumps(plain.skipped)
     draft = path.with_name(path.name + ".tmp")
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, draft, metadata=about)
@@ -131,7 +135,13 @@ def _read(path: Path) -> Reference:
         moments=groups["moments"],
         skipped=tuple(json.loads(about["skipped"])),
     )
-    return Reference(plain, single["travelled"], about["data"], groups["truth"], groups["true_moments"])
+    return Reference(
+        plain,
+        single["travelled"],
+        json.loads(about.get("inputs", "{}")),
+        groups["truth"],
+        groups["true_moments"],
+    )
 
 
 def all_finite(tensors: Mapping[str, Tensor]) -> bool:

@@ -1,5 +1,6 @@
 """The two entry points of a worker process: one rank of a trial, and the reference trajectory."""
 
+import dataclasses
 import sys
 import traceback
 from pathlib import Path
@@ -11,6 +12,7 @@ from zbench.verify.plain_training import PlainRun, make_reference
 from zbench.verify.trajectory import save_reference
 from zbench.worker import process
 from zbench.worker.failure import report
+from zbench.worker.inputs import inputs_of
 from zbench.worker.job import RankJob, ReferenceJob, threads_per_rank, write_json
 from zbench.worker.progress import Progress
 from zbench.worker.rank import run_trial, trial_workload
@@ -39,8 +41,10 @@ def run_reference(job: ReferenceJob) -> None:
         if trial.workload.command is not None:
             return run_base(job, trial)
         process.set_threads(threads_per_rank(trial))
+        workload = trial_workload(trial, job.base_dir)
+        inputs = inputs_of(trial, Path(job.base_dir), workload.data)
         task = PlainRun(
-            trial_workload(trial, job.base_dir),
+            workload,
             trial.engine,
             accumulation(trial.engine, trial.workload),
             trial.run.warmup_steps + trial.run.steps,
@@ -51,7 +55,7 @@ def run_reference(job: ReferenceJob) -> None:
             reference = make_reference(
                 task, truth=full, on_step=lambda done, total: progress.step("reference", done, total)
             )
-        save_reference(reference, Path(job.reference_path))
+        save_reference(dataclasses.replace(reference, inputs=inputs), Path(job.reference_path))
     except BaseException as error:
         _give_up(error, job.error_stem, "reference")
 

@@ -1,6 +1,7 @@
 """One rank of one trial, from its specification to its result."""
 
 import dataclasses
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from zbench.engine.protocols import StepInfo
 from zbench.measure.ceilings import utilization
 from zbench.measure.counts import count_operators
 from zbench.measure.memory import choose_meter, largest
+from zbench.record.inputs import changed
 from zbench.record.record import Correctness
 from zbench.spec.accumulation import accumulation
 from zbench.spec.trial import TrialSpec
@@ -20,6 +22,7 @@ from zbench.verify.digest import digest
 from zbench.verify.trajectory import Trajectory, load_reference
 from zbench.verify.verdict import Judgement, judge, worse
 from zbench.worker import process
+from zbench.worker.inputs import inputs_of
 from zbench.worker.job import RankJob
 from zbench.worker.loop import Fence, Meters, Trainer, run_steps
 from zbench.worker.observer import Observer
@@ -46,6 +49,7 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     meter, warning = choose_meter(device)
     meters = Meters.on(device, meter)
     trainer = _trainer(job, trial, workload, meters, device)
+    inputs = inputs_of(trial, Path(job.base_dir), workload.data)
     engine = trainer.engine
     observer = Observer(engine, bits=trial.verify.mode != "off" and job.reference_path is not None)
     warmup, timed, every = trial.run.warmup_steps, trial.run.steps, trial.run.evaluate_every
@@ -65,7 +69,7 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
         samples = run_steps(trainer, meters, warmup=warmup, timed=timed, fence=fence, after_step=after_step)
     memory = largest(_from_all(meters.memory.summary(engine.memory_by_category())))
     with limit.lifted():
-        judgement = _judge(job, observer, workload)
+        judgement = _judge(job, observer, inputs)
         counts = meters.counts.smallest | _operators(trial, trainer, device)
         if job.rank != 0 and job.trace is None:
             engine.close()
@@ -86,6 +90,7 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
         "counts": counts,
         "correctness": dataclasses.asdict(judgement.correctness),
         "warnings": ([warning] if warning else []) + samples.warnings + judgement.warnings,
+        "inputs": inputs,
     }
 
 
@@ -113,7 +118,7 @@ def _operators(trial: TrialSpec, trainer: Trainer, device: torch.device) -> dict
     return count_operators(lambda: trainer.step(trainer.batches(step)), device)
 
 
-def _judge(job: RankJob, observer: Observer, workload: Workload) -> Judgement:
+def _judge(job: RankJob, observer: Observer, inputs: Mapping[str, str]) -> Judgement:
     """Return the verdict; where ranks hold different parameters, the gravest over ranks."""
     if not observer.bits or job.reference_path is None:
         return Judgement(Correctness("unchecked"))
@@ -121,7 +126,7 @@ def _judge(job: RankJob, observer: Observer, workload: Workload) -> Judgement:
     first = _first_disagreement(mine)
     judgement = Judgement(Correctness("unchecked"))
     if job.rank == 0 or first is not None:
-        judgement = _judged(mine, job.reference_path, workload)
+        judgement = _judged(mine, job.reference_path, inputs)
     if first is None:
         return judgement
     judgement = worse(_from_all(judgement))
@@ -129,13 +134,12 @@ def _judge(job: RankJob, observer: Observer, workload: Workload) -> Judgement:
     return Judgement(judgement.correctness, [*judgement.warnings, warning])
 
 
-def _judged(mine: Trajectory, path: str, workload: Workload) -> Judgement:
+def _judged(mine: Trajectory, path: str, inputs: Mapping[str, str]) -> Judgement:
     reference = load_reference(Path(path))
-    if reference.data != workload.data.fingerprint:
-        return Judgement(
-            Correctness("unchecked"),
-            ["the text has changed since the reference was computed; start a new run"],
-        )
+    names = changed(reference.inputs, inputs)
+    if names:
+        said = f"{', '.join(names)} changed after the reference was computed; start a new run"
+        return Judgement(Correctness("unchecked"), [said])
     return judge(mine, reference)
 
 

@@ -31,6 +31,7 @@ from zbench.verify.by_weights import Base, judge_weights, load_base, same_bits, 
 from zbench.verify.saved_weights import read_weights
 from zbench.verify.verdict import Judgement
 from zbench.worker import perturbing
+from zbench.worker.inputs import inputs_of
 from zbench.worker.job import RankJob, ReferenceJob
 from zbench.worker.progress import Progress
 from zbench.worker.step_times import ConsoleTimes, Line, seconds_in
@@ -66,6 +67,7 @@ def run_script(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
             )
             progress.step(phase, min(at, max(of, 1)), max(of, 1), seconds)
 
+        inputs = inputs_of(trial, Path(job.base_dir))
         done = run_once(trial, Path(job.base_dir), scratch, on_step)
     judgement = _judged(job, trial, done)
     shutil.rmtree(scratch, ignore_errors=True)
@@ -76,6 +78,7 @@ def run_script(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
         "memory": dataclasses.asdict(done.memory),
         "correctness": dataclasses.asdict(judgement.correctness),
         "warnings": judgement.warnings,
+        "inputs": inputs,
     }
 
 

@@ -66,8 +66,6 @@ def model_factory(name: str, options: Mapping[str, Any], base_dir: Path) -> Call
 class ModelMadeBatches:
     """Micro-batches from the model's own `make_batch`."""
 
-    fingerprint = "made-by-model"
-
     def __init__(self, make: Callable[..., Any], *, batch_size: int, sequence_length: int) -> None:
         self._make, self._sizes = make, (batch_size, sequence_length)
 

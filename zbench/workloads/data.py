@@ -1,7 +1,6 @@
 """Tokens: seeded random ones, or the bytes of a text file. A micro-batch is (tokens, targets), each [B, T]
 int64."""
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from zbench.spec.workload import WorkloadSpec
 from zbench.workloads.workload import Batch, Data
 
 BYTE_VOCABULARY = 256
-_SAMPLED_BLOCKS, _BLOCK = 64, 1 << 16
 
 
 def _inputs_and_targets(windows: torch.Tensor) -> Batch:
@@ -25,7 +23,6 @@ class SyntheticTokens:
 
     def __init__(self, *, vocabulary: int, sequence_length: int, batch_size: int) -> None:
         self._vocabulary, self._shape = vocabulary, (batch_size, sequence_length + 1)
-        self.fingerprint = f"synthetic-{vocabulary}"
 
     def micro_batch(self, seed: int) -> Batch:
         generator = torch.Generator().manual_seed(seed)
@@ -55,22 +52,12 @@ class TextBytes:
                 "workload.data.text is a path relative to the sweep file"
             ) from error
         self._length, self._batch_size = needed, batch_size
-        self.fingerprint = f"text-{size}-{_sampled_digest(self._bytes)}"
 
     def micro_batch(self, seed: int) -> Batch:
         generator = torch.Generator().manual_seed(seed)
         places = torch.randint(len(self._bytes) - self._length + 1, (self._batch_size,), generator=generator)
         windows = np.stack([self._bytes[place : place + self._length] for place in places.tolist()])
         return _inputs_and_targets(torch.from_numpy(windows.astype(np.int64)))
-
-
-def _sampled_digest(contents: np.ndarray) -> str:
-    """Return 16 hex digits over at most 4 MiB, evenly spread, so that huge files cost no more than small
-    ones."""
-    digest = hashlib.blake2b(digest_size=8)
-    for place in np.linspace(0, max(0, len(contents) - _BLOCK), _SAMPLED_BLOCKS, dtype=np.int64):
-        digest.update(contents[place : place + _BLOCK].tobytes())
-    return digest.hexdigest()
 
 
 def token_data(spec: WorkloadSpec, vocabulary: int, base_dir: Path) -> Data:

@@ -16,9 +16,7 @@ Batch = tuple[Tensor, ...]
 
 
 class Data(Protocol):
-    """Where micro-batches come from. `fingerprint` differs where the contents do."""
-
-    fingerprint: str
+    """Where micro-batches come from."""
 
     def micro_batch(self, seed: int) -> Batch:
         """Return the micro-batch of this seed: CPU tensors, the same bits for the same seed."""
