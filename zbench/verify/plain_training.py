@@ -5,6 +5,7 @@ float32, over ranks in rank order and over micro-batches in order, whichever the
 then averages, unscales and clips.
 """
 
+import copy
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -101,10 +102,11 @@ class _PlainRun:
         self._adam = PlainAdam(trained, task.spec, torch.float64 if self._exact else torch.float32)
         dtype = torch.float64 if self._exact else torch_dtype(task.spec.dtype)
         buffers = dtype if self._exact else torch_dtype(task.spec.buffer_dtype or task.spec.dtype)
-        self._model = cast_module(model, dtype, buffers).to(task.device)
-        self._parameters = {n: p for n, p in self._model.named_parameters() if n in trained}
-        for name, parameter in self._model.named_parameters():
+        first = cast_module(model, dtype, buffers).to(task.device)
+        self._parameters = {n: p for n, p in first.named_parameters() if n in trained}
+        for name, parameter in first.named_parameters():
             parameter.requires_grad_(name in trained)
+        self._models = [first, *(_for_another_rank(first) for _ in range(1, task.workload.world_size))]
         self._scaling = LossScale(task.spec, exact=self._exact)
         decides = task.spec.gradient_clipping > 0 or task.spec.dtype == "float16"
         self._norm = canonical_square_sum if decides and not self._exact else square_sum
@@ -170,7 +172,7 @@ class _PlainRun:
         workload = self._task.workload
         batch = tuple(x.to(self._task.device) for x in workload.batch(step, micro, rank))
         seed_all(workload.micro_seed(step, micro, rank), self._task.device)
-        loss = workload.loss(self._model, batch)
+        loss = workload.loss(self._models[rank], batch)
         scaled = scaled_loss(loss, self._task.accumulation.loss_divisor, self._scaling.scale)
         torch.autograd.backward(scaled)
         gradients = {name: parameter.grad for name, parameter in self._parameters.items()}
@@ -199,6 +201,17 @@ class _PlainRun:
 
     def _averaged_norm(self, squares: float) -> float:
         return math.sqrt(squares) * (1 / self._summed)  # one factor, rounded once, as the contract says
+
+
+def _for_another_rank(model: nn.Module) -> nn.Module:
+    """Return a copy that shares the parameters, but no buffers and nothing that forward counts.
+
+    A model that cannot be copied plays every rank itself.
+    """
+    try:
+        return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
+    except (TypeError, RuntimeError):
+        return model
 
 
 def _frozen(name: str, spec: EngineSpec) -> bool:

@@ -1,0 +1,54 @@
+"""Models whose forward changes what the next forward does, differently on each rank."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations
+
+
+class Stateful(nn.Module):
+    """A regression whose hidden values pass `changed`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.head = nn.Linear(16, 16), nn.Linear(16, 1)
+
+    def make_batch(self, generator: torch.Generator, size: int, length: int) -> tuple[Tensor, Tensor]:
+        x = torch.randn(size, 16, generator=generator)
+        return x, x.sum(1, keepdim=True)
+
+    def changed(self, x: Tensor) -> Tensor:
+        return x
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.mse_loss(self.head(torch.tanh(self.changed(self.hidden(x)))), y)
+
+
+class Spectral(Stateful):
+    """Divides a weight by its norm, which power iteration finds step by step: its vectors are buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = parametrizations.spectral_norm(self.hidden)
+
+
+class Running(Stateful):
+    """Subtracts a running mean in training, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(16))
+
+    def changed(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.mean.lerp_(x.mean(0), 0.1)
+        return x - self.mean
+
+
+class Counting(Stateful):
+    """Scales by a number that is no tensor."""
+
+    calls = 0
+
+    def changed(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x / self.calls
