@@ -52,3 +52,24 @@ class Counting(Stateful):
     def changed(self, x: Tensor) -> Tensor:
         self.calls += 1
         return x / self.calls
+
+
+class Teacher(Stateful):
+    """Trains towards a slow copy of itself, whose frozen weights its forward writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slow = nn.Linear(16, 16).requires_grad_(False)
+
+    def changed(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.slow.weight.data = 0.7 * self.slow.weight.data + 0.3 * self.hidden.weight
+        return x + self.slow(x)
+
+
+class Clipped(Stateful):
+    """Clips its trained weights before it uses them."""
+
+    def changed(self, x: Tensor) -> Tensor:
+        self.head.weight.data.clamp_(-0.05, 0.05)
+        return x

@@ -46,6 +46,11 @@ def frozen_part():
     model.kept = nn.BatchNorm1d(1).eval()
     return model
 
+def lazy():
+    model = Regression()
+    model.line = nn.LazyLinear(1)
+    return model
+
 def number():
     return 3
 
@@ -106,6 +111,7 @@ def test_floating_inputs_take_the_models_dtype(base_dir: Path) -> None:
         ("own_models:Missing", "cannot load 'own_models:Missing'"),
         ("own_models:constant", "is a int, not callable"),
         ("own_models:number", "returned a int"),
+        ("own_models:lazy", r"parameters without a shape \(line\.weight\): call the model once on a batch"),
         ("own_models:", "names nothing"),
         ("own_models:ListBatch", "to return a tuple of tensors, got list"),
     ],

@@ -71,16 +71,25 @@ def _require_repeatable(task: PlainRun, trajectory: Trajectory) -> None:
     """Run the first step again; UsageError where it is another one: then no difference would mean anything.
 
     On a device other than the CPU additions may come in another order; more than their rounding is refused.
+    So is a forward that writes weights: ranks share them here, and would each write.
     """
-    losses, norm = _PlainRun(task).first_step()
+    again = _PlainRun(task)
+    before = again.digests()
+    losses, norm = again.first_step()
+    written = [name for name, value in again.digests().items() if value != before[name]]
+    if written:
+        raise UsageError(
+            f"workload.model: its forward writes {written[0]} ({len(written)} in all), which its reference"
+            " cannot follow: make what forward writes a buffer (register_buffer), or set verify.mode: off"
+        )
     rounding = 0.0 if task.device.type == "cpu" else _ROUNDING[task.spec.dtype]
-    for what, was, again in (
+    for what, first, second in (
         ("loss", trajectory.losses[0], torch.tensor(losses, dtype=torch.float64)),
         ("gradient norm", trajectory.grad_norms[:1], torch.tensor([norm], dtype=torch.float64)),
     ):
-        other = ~torch.isclose(was, again, rtol=rounding, atol=0.0, equal_nan=True)
+        other = ~torch.isclose(first, second, rtol=rounding, atol=0.0, equal_nan=True)
         if bool(other.any()):
-            seen = f"{what} {was[other][0]:.6g} and {again[other][0]:.6g}"
+            seen = f"{what} {first[other][0]:.6g} and {second[other][0]:.6g}"
             raise UsageError(
                 f"workload: two runs of the first step from the same seed differ ({seen}), so nothing can be"
                 " verified: let the model and its data draw from the global generators of torch, random and"
@@ -138,6 +147,11 @@ class _PlainRun:
             moments=self.first_moments(),
             skipped=tuple(skipped),
         )
+
+    def digests(self) -> dict[str, int]:
+        """Return the digest of every parameter as the model holds it, frozen ones too."""
+        named = self._models[0].named_parameters()
+        return {name: digest(value.detach().float()) for name, value in named if value.is_floating_point()}
 
     def first_step(self) -> tuple[list[list[float]], float]:
         """Return the losses [rank][micro] and the averaged gradient's norm of the first step; update

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from zbench.errors import UsageError
 from zbench.workloads.chance import drawn_by
@@ -58,6 +59,12 @@ def model_factory(name: str, options: Mapping[str, Any], base_dir: Path) -> Call
             ) from error
         if not isinstance(model, nn.Module):
             raise UsageError(f"workload.model: {name} returned a {type(model).__name__}; {_EXPECTED}")
+        lazy = [key for key, value in model.named_parameters() if is_lazy(value)]
+        if lazy:
+            raise UsageError(
+                f"workload.model: {name} has parameters without a shape ({lazy[0]}): call the model once on a"
+                " batch before you return it"
+            )
         return model
 
     return make
