@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from tests.worker.conftest import MLP, RunTrial, trial
+from tests.worker.conftest import MLP, ROOT, RunTrial, trial
 from tests.worker.honest_engines import LATE_SECONDS
 from zbench.launch.trial import TrialRunner
 from zbench.measure.clock import PHASES
 from zbench.record.environment import machine_name
 from zbench.record.record import Record
+from zbench.workloads import build_workload
 
 CHUNK = 256
 PADDED = sum(-(-n // CHUNK) * CHUNK for layer in ((2048, 64), (4096, 64), (16384, 256)) for n in layer)
@@ -141,4 +142,19 @@ def test_a_changed_text_is_not_judged_by_the_old_reference(runner: TrialRunner, 
     text.write_bytes(b"another text altogether " * 20)
     record = runner.run(spec)
     assert record.correctness.verdict == "unchecked"
-    assert any("text has changed" in warning for warning in record.warnings)
+    assert any("text changed after the reference was computed" in said for said in record.warnings)
+
+
+def test_tokens_are_those_of_the_batches_that_were_trained_on(runner: TrialRunner) -> None:
+    here = "tests.worker.sentences"
+    workload = {"model": f"{here}:Reader", "data": {"dataset": f"{here}:padded"}, "micro_batch_size": 4}
+    one = trial({"gradient_accumulation_steps": 2}, workload=workload, run={"warmup_steps": 1, "steps": 3})
+    timing = runner.run(one).timing
+    assert timing is not None
+    made = build_workload(one.workload, seed=one.run.seed, world_size=2, base_dir=ROOT)
+    trained = [made.batch(step, micro, rank)[0] for step in (1, 2, 3) for micro in (0, 1) for rank in (0, 1)]
+    assert len({tokens.shape for tokens in trained}) > 1
+    mean = sum(tokens.numel() for tokens in trained) / 3
+    assert timing.tokens_per_s == pytest.approx(mean / timing.median_step_s)
+    assert timing.samples_per_s == pytest.approx(2 * 2 * 4 / timing.median_step_s)
+    assert timing.tflops is None, "they differ from step to step"

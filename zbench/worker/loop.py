@@ -50,11 +50,13 @@ class Meters:
 
 @dataclass(slots=True)
 class Samples:
-    """What the timed steps measured, one entry a step; traffic is the largest over steps. warnings: why the
-    times may say little.
+    """What the timed steps measured, one entry a step; traffic is the largest over steps.
+
+    tokens: of all ranks. warnings: why the times may say little.
     """
 
     step_seconds: list[float] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
     phases: list[dict[str, float]] = field(default_factory=list)
     traffic: dict[str, Traffic] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -115,6 +117,10 @@ class Trainer:
             (self._workload.micro_seed(step, m, rank), self._workload.batch(step, m, rank)) for m in micros
         ]
         return [(seed, tuple(x.to(self._device) for x in batch)) for seed, batch in found]
+
+    def tokens(self, batches: list[tuple[int, Batch]]) -> int:
+        """Return how many tokens the micro-batches of one step have."""
+        return sum(self._workload.tokens(batch) for _, batch in batches)
 
     def step(self, batches: list[tuple[int, Batch]]) -> tuple[list[Tensor], StepInfo]:
         """Run one optimizer step; return each micro-batch's loss, still on the device, and what the engine
@@ -183,6 +189,7 @@ def run_steps(
             meters.memory.end()
             meters.counts.end()
             samples.step_seconds.append(seconds)
+            samples.tokens.append(trainer.tokens(batches))
             phases, traffic = _take(meters)
             samples.phases.append(phases)
             samples.traffic = {k: _larger(t, samples.traffic.get(k)) for k, t in traffic.items()}
@@ -190,6 +197,9 @@ def run_steps(
         with meters.memory.aside():
             after_step(step, seconds, [float(loss) for loss in losses], info)
     fence.turns.over()
+    tokens = torch.tensor(samples.tokens)
+    dist.all_reduce(tokens)
+    samples.tokens = tokens.tolist()
     return samples
 
 

@@ -1,6 +1,7 @@
 """Workloads whose model is not built in: `module:callable` and `hf:NAME_OR_PATH`."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -33,10 +34,11 @@ def own_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: Pa
         data,
         seed,
         world_size,
-        _tokens_in(batch, spec),
+        _tokens_in(batch, spec=spec),
         spec.micro_batch_size,
         count_flops=_flops_counter(spec, model),
         compute_loss=choose(model, batch, names, loss),
+        count_tokens=partial(_tokens_in, spec=spec),
     )
 
 
@@ -96,7 +98,7 @@ def _data(spec: WorkloadSpec, model: nn.Module, vocabulary: int, base_dir: Path)
     )
 
 
-def _tokens_in(batch: Batch, spec: WorkloadSpec) -> int:
+def _tokens_in(batch: Batch, *, spec: WorkloadSpec) -> int:
     """Return the tokens of a micro-batch: of a dataset, the elements of its first tensor of whole numbers."""
     if spec.data.dataset is None:
         return spec.micro_batch_size * spec.sequence_length

@@ -33,7 +33,8 @@ class Workload:
     """A model and its data.
 
     tokens_per_micro_batch, samples_per_micro_batch: on one rank. count_flops: see `flops_per_micro_batch`.
-    compute_loss: how the model is called, if not with the batch as its arguments.
+    compute_loss: how the model is called, if not with the batch as its arguments. count_tokens: those of one
+    micro-batch, where they may differ from one to the next.
     """
 
     factory: Callable[[], nn.Module]
@@ -44,6 +45,7 @@ class Workload:
     samples_per_micro_batch: int
     count_flops: "Callable[[Workload], float | None]" = lambda _: None
     compute_loss: Callable[[nn.Module, Batch], Any] | None = None
+    count_tokens: Callable[[Batch], int] | None = None
 
     @property
     def flops_per_micro_batch(self) -> float | None:
@@ -52,6 +54,10 @@ class Workload:
         A multiply-add is two; recomputation is not counted. A model of one's own takes up to a second.
         """
         return self.count_flops(self)
+
+    def tokens(self, batch: Batch) -> int:
+        """Return how many tokens a micro-batch has."""
+        return self.count_tokens(batch) if self.count_tokens else self.tokens_per_micro_batch
 
     def make_model(self) -> nn.Module:
         """Return a new model on the CPU, seeded: the same bits at every call, in every process.
