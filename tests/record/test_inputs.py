@@ -6,6 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch  # noqa: F401 - a module of its own making is not the user's
 
 from zbench.record import inputs as under_test
 from zbench.record.inputs import changed, digest, inputs
@@ -42,14 +43,18 @@ def test_modules_of_the_users_own_are_read_and_others_are_not(
     installed = tmp_path / "project" / ".venv" / "lib" / "site-packages"
     installed.mkdir(parents=True)
     (installed / "theirs.py").write_text("")
+    made = ModuleType("torch.compiled")
+    made.__file__ = str(tmp_path / "project" / "unused.py")
+    monkeypatch.setitem(sys.modules, "torch.compiled", made)
+    monkeypatch.setitem(sys.modules, "odd", 7)  # anything may stand there
+    (tmp_path / "project" / "text").write_text("text")
+    before = {*inputs([], tmp_path / "project")}  # what the suite itself has imported
     for file in (tmp_path / "project" / "mine.py", tmp_path / "beside.py", installed / "theirs.py"):
         module = ModuleType(file.stem)
         module.__file__ = str(file)
         monkeypatch.setitem(sys.modules, file.stem, module)
-    monkeypatch.setitem(sys.modules, "odd", 7)  # anything may stand there
-    (tmp_path / "project" / "text").write_text("text")
     found = inputs([tmp_path / "project" / "text", tmp_path / "gone"], tmp_path / "project")
-    mine = {name: value for name, value in found.items() if "tests/" not in name}
+    mine = {name: value for name, value in found.items() if name not in before}
     assert {*mine} == {"mine.py", "text", str(tmp_path / "beside.py"), str(tmp_path / "gone")}
     assert mine["mine.py"] == mine[str(tmp_path / "beside.py")] == digest(tmp_path / "beside.py")
     assert mine[str(tmp_path / "gone")] == "not there any more"

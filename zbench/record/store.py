@@ -21,9 +21,9 @@ from typing import Any, Self
 
 from zbench.errors import UsageError, ZbenchError, reason_of
 from zbench.record import lines, tags
-from zbench.record.inputs import changed
 from zbench.record.lock import DirectoryLock
 from zbench.record.record import SCHEMA_VERSION, Record
+from zbench.record.shared import Shared
 
 SPEC, ENVIRONMENT, TRIALS, LOGS = "spec.yaml", "environment.json", "trials.jsonl", "logs"
 TRACES = "traces"
@@ -54,7 +54,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         self.path = path
         self._lock = DirectoryLock(path)
         self._records = _by_repeat(_repaired(path / TRIALS))
-        self._inputs = dict(item for one in self._records.values() for item in one.inputs.items())
+        self._shared = Shared(self._records.values())
         self._is_writing = False  # still true after `append` was interrupted: the file tells what is in it
 
     @classmethod
@@ -124,8 +124,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         """Add a record; once this returns it survives a crash of the machine. StorageError if it cannot,
         UsageError if it was measured on another kind of machine than those before it, or of other files.
         """
-        self._require_one_machine(record)
-        self._require_same_inputs(record)
+        self._shared.require(record)
         path, self._is_writing = self.path / TRIALS, True
         with _storage(path), path.open("ab", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
@@ -138,27 +137,8 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
                 file.truncate(size)  # half a line must not run into the next one
                 raise
         self._records[record.trial_id, record.repeat] = record
-        self._inputs |= record.inputs
+        self._shared.note(record)
         self._is_writing = False
-
-    def _require_one_machine(self, record: Record) -> None:
-        """One run is one ranking: on unlike machines it would be decided by where repeats happened to run."""
-        known = next((one.machine for one in self._records.values() if one.machine is not None), None)
-        if None not in (known, record.machine) and record.machine != known:
-            raise UsageError(
-                f"a repeat of {record.trial_id} ran on another kind of machine ({record.machine}) than those"
-                f" before it ({known}), so it is not kept: constrain the jobs to one kind, such as with"
-                " --slurm constraint=NAME, or start a new run there and compare the two"
-            )
-
-    def _require_same_inputs(self, record: Record) -> None:
-        """One run is of one model and its data: a file that is edited meanwhile makes it of two."""
-        names = changed(self._inputs, record.inputs)
-        if names:
-            raise UsageError(
-                f"{', '.join(names)} changed while the run was under way, so {record.trial_id} is not kept:"
-                " one ranking is of one model; undo the change and use --resume, or start a new run"
-            )
 
     def has_run(self) -> bool:
         """Whether any repeat has ended; invalid points never began."""

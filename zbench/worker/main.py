@@ -28,7 +28,8 @@ def run_rank(job: RankJob) -> None:
         trial = TrialSpec.model_validate(job.trial)
         result = run_trial(job, trial) if trial.workload.command is None else run_script(job, trial)
         if job.rank == 0:
-            write_json(Path(job.result_path), result | {"machine": machine_name()})
+            ended = {"outcome": "ok", "error": None, "machine": machine_name()}
+            write_json(Path(job.result_path), ended | result)
         process.stop()
     except BaseException as error:
         _give_up(error, job.result_path, job.rank)

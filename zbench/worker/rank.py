@@ -81,8 +81,6 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
             look_inside(Path(job.trace), subject, limit=trial.run.memory_limit, flops=flops_of_a_rank(timing))
     engine.close()
     return {
-        "outcome": "ok",
-        "error": None,
         "timing": dataclasses.asdict(timing)
         | {"mfu": utilization(timing.tflops, device, trial.engine.dtype)},
         "memory": dataclasses.asdict(memory),

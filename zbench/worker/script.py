@@ -72,8 +72,6 @@ def run_script(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     judgement = _judged(job, trial, done)
     shutil.rmtree(scratch, ignore_errors=True)
     return {
-        "outcome": "ok",
-        "error": None,
         "timing": dataclasses.asdict(_timing(trial, done.seconds)),
         "memory": dataclasses.asdict(done.memory),
         "correctness": dataclasses.asdict(judgement.correctness),
