@@ -68,6 +68,40 @@ def test_auto_and_what_is_missing_are_filled_in_by_the_axes() -> None:
     assert all(e.ds_config["gradient_clipping"] == 0.25 for e in found if isinstance(e.ds_config, dict))
 
 
+def test_keys_of_the_sweep_fill_in_what_the_file_leaves_out_and_may_not_disagree_with_it() -> None:
+    engine = the_trial(THEIRS, reduce_bucket_size=1000).engine
+    assert engine.reduce_bucket_size == 1000
+    assert isinstance(engine.ds_config, dict)
+    assert engine.ds_config["zero_optimization"]["reduce_bucket_size"] == 1000
+    with pytest.raises(SpecError, match=r"is 1\.0, and ds_config says gradient_clipping: 0\.5"):
+        expanded(THEIRS, gradient_clipping=1.0)
+
+
+def test_a_size_that_is_auto_is_the_sweeps_and_not_deepspeeds_default() -> None:
+    zero = {"stage": 2, "reduce_bucket_size": "auto"}
+    engine = the_trial(THEIRS | {"zero_optimization": zero, "train_batch_size": "auto"}).engine
+    assert (engine.reduce_bucket_size, engine.allgather_bucket_size) == (5_000_000, 500_000_000)
+    assert isinstance(engine.ds_config, dict)
+    assert engine.ds_config["zero_optimization"] == {"stage": 2, "reduce_bucket_size": 5_000_000}
+    assert "train_batch_size" not in engine.ds_config, "DeepSpeed derives it"
+
+
+def test_a_file_that_does_not_accumulate_takes_one_micro_batch_a_step() -> None:
+    theirs = {key: value for key, value in THEIRS.items() if key != "gradient_accumulation_steps"}
+    assert the_trial(theirs).engine.gradient_accumulation_steps == 1
+
+
+def test_the_optimizer_is_filled_in_where_the_file_has_one() -> None:
+    adam = {"type": "AdamW", "params": {"lr": "auto", "eps": 1e-6}}
+    engine = the_trial(THEIRS | {"optimizer": adam}, optimizer={"lr": 0.5}).engine
+    assert isinstance(engine.ds_config, dict)
+    assert engine.ds_config["optimizer"] == {"type": "AdamW", "params": {"lr": 0.5, "eps": 1e-6}}
+    without = {key: value for key, value in THEIRS.items() if key != "optimizer"}
+    engine = the_trial(without, optimizer={"lr": 0.5}).engine
+    assert isinstance(engine.ds_config, dict)
+    assert "optimizer" not in engine.ds_config, "the script makes its own"
+
+
 def test_two_values_for_one_key_are_no_override() -> None:
     found = expanded(THEIRS, {"zero_stage": [0, 2]})
     assert [trial.engine.zero_stage for trial in found.trials] == [2]
@@ -120,6 +154,10 @@ def test_a_ds_config_is_for_deepspeed() -> None:
             ":2: gradient_clipping: this key stands twice",
         ),
         ("[1]", "expected a mapping of DeepSpeed's keys"),
+        (
+            '{"gradient_clipping": 1.0, "x": {"y": [0, Infinity]}}',
+            "ds_config: x.y[1]: expected a finite number, got inf; correct it",
+        ),
     ],
 )
 def test_a_broken_file_is_one_message_with_its_line(text: str, message: str, tmp_path: Path) -> None:
@@ -127,6 +165,13 @@ def test_a_broken_file_is_one_message_with_its_line(text: str, message: str, tmp
     with pytest.raises(SpecError) as error:
         expanded(str(tmp_path / "ds.json"))
     assert message in str(error.value)
+
+
+def test_a_file_that_cannot_be_read_is_a_mistake_of_that_file(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text("{\n,}")
+    with pytest.raises(SpecError) as error:
+        expanded(str(tmp_path / "ds.json"))
+    assert (error.value.file, error.value.line) == (str(tmp_path / "ds.json"), 2)
 
 
 def test_a_file_and_its_contents_are_the_same_trial(tmp_path: Path) -> None:

@@ -47,6 +47,12 @@ zero_stage = [0, 1]
     assert sweeps[0].name == "sweep"
 
 
+@pytest.mark.parametrize(("stem", "name"), [("my run (2)", "my-run-2"), ("a.b_c", "a.b_c"), ("---", "sweep")])
+def test_a_sweep_is_named_after_its_file(stem: str, name: str, tmp_path: Path) -> None:
+    (tmp_path / f"{stem}.yaml").write_text("{}")
+    assert load_sweep(tmp_path / f"{stem}.yaml", (), {}).name == name
+
+
 def test_command_line_beats_environment_beats_file_beats_defaults(loaded: Loaded) -> None:
     text = "run: {steps: 1, seed: 1, world_size: 1}\n"
     sweep = loaded(text, "steps=3", ZBENCH_STEPS="2", ZBENCH_RUN__SEED="2", ZBENCH_OUTPUT_DIR="elsewhere")
@@ -70,6 +76,11 @@ def test_settings_reach_every_section(loaded: Loaded) -> None:
     assert sweep.objective.minimize == ["median_step_s"]
     assert sweep.axes["reduce_bucket_size"] == [10**6, 5 * 10**6]
     assert sweep.exclude == [{"zero_stage": 1}]
+
+
+def test_a_whole_section_can_be_set(loaded: Loaded) -> None:
+    sweep = loaded("engine: {zero_stage: 1, gradient_clipping: 1.0}", "engine={zero_stage: 2}")
+    assert (sweep.engine.zero_stage, sweep.engine.gradient_clipping) == (2, 0.0)
 
 
 def test_a_text_replaces_synthetic_data(tmp_path: Path) -> None:
@@ -178,6 +189,7 @@ def test_the_objective_of_a_run_is_read_without_the_rest(
         "axes: {zero_stage: [0]}\nobjective: {minimize: median_step_s}\n",
         "name: &goal median_step_s\nobjective:\n  minimize: *goal\n",
         "objective:\n  minimize: median_step_s",
+        "{workload: {data: {text: gone.txt}}, objective: {minimize: median_step_s}}",
     ],
 )
 def test_an_objective_that_was_written_otherwise_is_read_all_the_same(tmp_path: Path, text: str) -> None:

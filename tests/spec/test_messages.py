@@ -2,12 +2,8 @@
 # ruff: noqa: E501 - each message stands here as the user reads it, in one line
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-
-from zbench.errors import SpecError
-from zbench.spec.load import load_sweep
 
 Refusal = Callable[..., str]
 YAML = {
@@ -161,6 +157,36 @@ YAML = {
         "workload:\n  data: {text: a.txt, synthetic: true}\n",
         "sweep.yaml:2: workload.data: expected either `text: PATH` or `synthetic: true`, got both; keep one",
     ),
+    "metric that is named twice": (
+        "objective: {maximize: tokens_per_s, minimize: [tokens_per_s]}\n",
+        "sweep.yaml:1: objective: tokens_per_s is named twice; name each metric once",
+    ),
+    "unknown key of a parameter group": (
+        "engine:\n  param_groups:\n    '*.bias': {lrr: 1}\n",
+        "sweep.yaml:3: engine.param_groups.*.bias.lrr: unknown key (did you mean 'lr'?); rename or remove it",
+    ),
+    "unknown key of an axis": (
+        "axes:\n  lr: {lo: 1, high: 2}\n",
+        "sweep.yaml:2: axes.lr.lo: unknown key (did you mean 'low'?); rename or remove it",
+    ),
+    "list that is too short": (
+        "engine:\n  optimizer: {betas: [0.5]}\n",
+        "sweep.yaml:2: engine.optimizer.betas[1]: this key is missing; add it",
+    ),
+    "wrong value in a list": (
+        "engine:\n  optimizer: {betas: [0.5, 2]}\n",
+        "sweep.yaml:2: engine.optimizer.betas[1]: expected a number of less than 1, got 2; correct it",
+    ),
+    "unknown key of the run that a command is held against": (
+        "workload: {command: train, step_times: {console: deepspeed}, checkpoint: x}\n"
+        "verify: {against: {zero_stag: 0}}\n",
+        "sweep.yaml:2: verify.against: verify.against: zero_stag: Extra inputs are not permitted;"
+        " name keys of engine",
+    ),
+    "wrong value of a key that must be there": (
+        "machine: {flops: fast, memory_bandwidth: 1}\n",
+        "sweep.yaml:1: machine.flops: expected a number such as 989e12 or 3.35T, got 'fast'; correct it",
+    ),
     "unknown model": (
         "workload:\n  model: gtp\n",
         "sweep.yaml:2: workload.model: unknown model 'gtp' (did you mean 'gpt'?); expected gpt, mlp,"
@@ -198,6 +224,18 @@ def test_several_mistakes_are_all_listed(refusal: Refusal) -> None:
             "sweep.json:2: run.steps: expected a whole number, got 'x'; for example `steps: 8`",
         ),
         ('{"run": {},\n "run": {}}', "sweep.json:2: run: this key stands twice; remove one of them"),
+        (
+            '{"name": "x",\n "run": {},\n "run": {}}',
+            "sweep.json:3: run: this key stands twice; remove one of them",
+        ),
+        (
+            '{"axes": {"lr": [1,]}}',
+            "sweep.json:1: not JSON: a comma stands before the closing bracket; remove it",
+        ),
+        (
+            '{"name": "x",\n run: {}}',
+            "sweep.json:2: not JSON: Expecting property name enclosed in double quotes; correct the syntax",
+        ),
         ('{"run" {}}', "sweep.json:1: not JSON: Expecting ':' delimiter; correct the syntax"),
         ("", "sweep.json: this file is empty; begin with `axes:`, or let `zbench init` write one"),
     ],
@@ -227,65 +265,14 @@ def test_json(text: str, message: str, refusal: Refusal) -> None:
             "sweep.toml:4: exclude[1].lrr: unknown key 'lrr' (did you mean 'lr'?); axes name keys of workload, run or engine",
         ),
         ("[run]\nsteps = \n", "sweep.toml:2: not TOML: Invalid value; correct the syntax"),
+        *(
+            (
+                f"[axes]\n{quote}optimizer.lr{quote} = []\n",
+                "sweep.toml:2: axes.optimizer.lr: this axis is empty; give it a value or remove it",
+            )
+            for quote in ("'", '"')
+        ),
     ],
 )
 def test_toml(text: str, message: str, refusal: Refusal) -> None:
     assert refusal(text, ending="toml") == message
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"\x80\x81", "not UTF-8 text; this is no sweep file"),
-        (b"a\0b", "not text (it holds NUL bytes); this is no sweep file"),
-        (b"x" * (4 << 20) + b"y", "larger than 4 MiB; this is no sweep file"),
-        (b"[" * 100_000, "nested too deeply; this is no sweep file"),
-    ],
-)
-def test_files_that_are_no_text(content: bytes, message: str, tmp_path: Path) -> None:
-    path = tmp_path / "sweep.yaml"
-    path.write_bytes(content)
-    with pytest.raises(SpecError) as raised:
-        load_sweep(path, (), {})
-    assert raised.value.message == message
-
-
-def test_a_missing_file_and_a_directory(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=r"none\.yaml: no such file; check the path"):
-        load_sweep(tmp_path / "none.yaml", (), {})
-    with pytest.raises(SpecError, match="this is a directory; name a sweep file in it"):
-        load_sweep(tmp_path, (), {})
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("steps", "--set steps: expected KEY=VALUE, such as --set zero_stage=1"),
-        ("stepz=3", "--set stepz=3: stepz: unknown key 'stepz' (did you mean 'steps'?)"),
-        ("steps=x", "--set steps=x: run.steps: expected a whole number, got 'x'; for example `steps: 8`"),
-        (
-            "steps=[1",
-            "--set steps=[1: not YAML: expected ',' or ']', but got '<stream end>'; correct the syntax",
-        ),
-        (
-            "search.trial=3",
-            "--set search.trial=3: search.trial: unknown key 'trial' (did you mean 'trials'?) in search",
-        ),
-        (
-            "axes.zero_stage=[]",
-            "--set axes.zero_stage=[]: axes.zero_stage: this axis is empty; give it a value or remove it",
-        ),
-    ],
-)
-def test_settings_name_themselves(setting: str, message: str, refusal: Refusal) -> None:
-    assert refusal("axes: {zero_stage: [0, 1]}\n", setting) == message
-
-
-def test_environment_variables_name_themselves(refusal: Refusal) -> None:
-    text = "axes: {zero_stage: [0, 1]}\n"
-    assert refusal(text, ZBENCH_STEPS="x") == (
-        "ZBENCH_STEPS: run.steps: expected a whole number, got 'x'; for example `steps: 8`"
-    )
-    assert refusal(text, ZBENCH_STEPZ="1") == (
-        "ZBENCH_STEPZ: unknown key 'stepz' (did you mean 'steps'?); rename or unset this variable"
-    )

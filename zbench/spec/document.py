@@ -49,7 +49,11 @@ class Document:
 
 def read_document(path: Path) -> Document:
     """Read a file by its ending (.toml, .json, else YAML); SpecError says where and why it cannot be read."""
-    text = _read_text(path)
+    return parsed(read_text(path), path)
+
+
+def parsed(text: str, path: Path) -> Document:
+    """Return what a file of this text says, by its ending; SpecError says where and why it cannot be read."""
     if path.suffix == ".toml":
         return _read_toml(text, str(path))
     if path.suffix == ".json":
@@ -65,7 +69,8 @@ def parse_scalar(text: str, place: str) -> Any:
         raise SpecError(error.message, file=place) from None
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Return a file's text; SpecError where there is none, or more than any sweep file has."""
     if path.is_dir():
         raise SpecError("this is a directory; name a sweep file in it", file=str(path))
     try:

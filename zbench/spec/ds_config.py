@@ -13,11 +13,12 @@ from pathlib import Path as Directory
 from typing import Any
 
 from zbench.spec.deepspeed import PLAIN, from_deepspeed, put, to_deepspeed
-from zbench.spec.document import MAX_BYTES, read_document
+from zbench.spec.document import parsed, read_text
 from zbench.spec.engine import EngineSpec
 from zbench.spec.keys import Path, assign, leaves, value_at
-from zbench.spec.problems import shown
+from zbench.spec.problems import key_text, shown
 from zbench.spec.trial import TrialSpec
+from zbench.spec.writable import unwritable
 
 KEY = "engine.ds_config"
 _OURS = PLAIN | {
@@ -63,12 +64,14 @@ def with_ds_config(
         file = place / Directory(given).expanduser()
         if not file.is_file():
             raise ValueError(f"ds_config: {file}: no such file; the path is relative to the sweep file")
-        theirs = _read(file, _bytes_of(file))
+        theirs = _read(file, read_text(file))
     if not isinstance(theirs, Mapping):
         raise ValueError(f"ds_config: expected a mapping of DeepSpeed's keys, got {shown(theirs)}")
+    for problem in unwritable(theirs):
+        raise ValueError(f"ds_config: {key_text(problem.path)}: {problem.message}")
     written = dict(leaves(theirs))
-    for problem in _refusals(written):
-        raise ValueError(problem)
+    for refusal in _refusals(written):
+        raise ValueError(refusal)
     asked = _Asked(config, frozenset(varied))
     config = _agreed(config, written, asked)
     if config["engine"]["dtype"] != "float32" and written.get(_ROUND_ROBIN):
@@ -98,18 +101,10 @@ def _defaults() -> dict[str, Any]:
     return {"engine": EngineSpec().model_dump(mode="json")}
 
 
-def _bytes_of(file: Directory) -> bytes:
-    try:
-        with file.open("rb") as opened:
-            return opened.read(MAX_BYTES + 1)
-    except OSError:
-        return b""  # `read_document` says why
-
-
-@lru_cache(maxsize=16)
-def _read(file: Directory, content: bytes) -> Any:
-    """Return what a file of this content holds; a sweep's points share it, and a YAML takes milliseconds."""
-    return read_document(file).data
+@lru_cache
+def _read(file: Directory, text: str) -> Any:
+    """Return what a file of this text holds; a sweep's points share it, and a YAML takes milliseconds."""
+    return parsed(text, file).data
 
 
 def _refusals(written: Mapping[str, Any]) -> Iterator[str]:
@@ -143,8 +138,7 @@ def _agreed(config: dict[str, Any], written: Mapping[str, Any], asked: _Asked) -
                 f"{ours} is {shown(now)}, and ds_config says {spoken[ours]}: {shown(said[spoken[ours]])};"
                 f' write "auto" there, or leave {path[-1]} out'
             )
-        if ours != "engine.dtype" or ours in spoken:
-            assign(copy, path, value)
+        assign(copy, path, value)
     return copy
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from zbench.spec.problems import KeyPath, Problem, ProblemsError, key_text, prob
 from zbench.spec.shipped import sweep_file
 from zbench.spec.sweep import AxisSpec, ObjectiveSpec, SweepSpec
 from zbench.spec.trial import InvalidTrial
+from zbench.spec.writable import unwritable
 
 _OBJECTIVE = re.compile(r"^objective:\n(?:(?:[ #-].*)?\n)+(?=\w|\Z)", re.MULTILINE)
 
@@ -63,7 +64,7 @@ def recorded_objective(path: Path) -> ObjectiveSpec:
     return load_sweep(path, environ={}, inputs=False).objective
 
 
-@lru_cache(maxsize=64)
+@lru_cache
 def _objective(block: str) -> ObjectiveSpec | None:
     """Return the objective of a block of YAML; None where it is no valid one by itself."""
     try:
@@ -100,14 +101,14 @@ def _parse(
     data = _copied(data)
     origins = settings.apply(data, [*variables, *settings.from_options(overrides)])
     try:
-        if broken := list(_broken_text(data)):
+        if broken := list(unwritable(data)):
             raise ProblemsError(broken)
         try:
             sweep = SweepSpec.model_validate(data)
         except ValidationError as error:
             raise ProblemsError(problems_of(error, data, SweepSpec)) from None
-        if base_dir is not None or place is not None:
-            sweep = sweep.placed(base_dir or place or Path())
+        if (begins := base_dir or place) is not None:
+            sweep = sweep.placed(begins)
         return _canonical(sweep, base_dir)
     except ProblemsError as error:
         raise _located(error.problems, document, origins) from None
@@ -180,17 +181,3 @@ def _copied(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _copied(inner) for key, inner in value.items()}
     return [_copied(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
-def _broken_text(value: Any, path: KeyPath = ()) -> Iterator[Problem]:
-    """Yield each place that holds half a character, which no file can be written with."""
-    if isinstance(value, str):
-        if not value.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in value):
-            yield Problem(path, f"{shown(value)} is no valid text; correct it")
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _broken_text(key, path)
-            yield from _broken_text(inner, (*path, key.encode(errors="replace").decode()))
-    elif isinstance(value, list):
-        for index, inner in enumerate(value):
-            yield from _broken_text(inner, (*path, index))

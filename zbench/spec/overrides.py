@@ -19,7 +19,6 @@ from zbench.spec.sweep import SweepSpec
 
 PREFIX = "ZBENCH_"
 _TOP = tuple(SweepSpec.model_fields)
-_OPEN = {"exclude", "include"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +84,6 @@ def _top_path(parts: Path) -> Path:
         return parts
     if head == "axes":
         return (head, ".".join(parts[1:]))
-    if head in _OPEN:
-        return parts
     model = nested_model(SweepSpec.model_fields[head].annotation)
     if model is None:
         raise ValueError(f"{head} holds no further keys; write {head}=VALUE")
@@ -131,7 +128,7 @@ def _written_name(data: Mapping[str, Any], key: str) -> str | None:
     try:
         wanted = resolve_key(key)
     except ValueError:
-        return key if key in axes else None
+        return None
     for name in axes:
         try:
             if resolve_key(str(name)) == wanted:

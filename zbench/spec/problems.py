@@ -41,7 +41,7 @@ def key_text(path: Sequence[str | int]) -> str:
 def problems_of(error: ValidationError, data: object, model: type[BaseModel]) -> Iterator[Problem]:
     """Yield one Problem for each mistaken place in `data`, with a union's several complaints as one."""
     by_path: dict[KeyPath, list[ErrorDetails]] = {}
-    for detail in error.errors(include_url=False):
+    for detail in error.errors():
         by_path.setdefault(_place(detail, data), []).append(detail)
     for path, details in by_path.items():
         if details[0]["type"] == "extra_forbidden":
@@ -144,9 +144,11 @@ def _example(path: KeyPath, model: type[BaseModel], detail: ErrorDetails) -> str
             return f"; did you mean {found}?"
     name = str(path[-1]) if path else ""
     field = _model_at(path, model).model_fields.get(name)
-    default = None if field is None or field.is_required() else field.get_default()
+    if field is None or field.is_required():
+        return "; correct it"
+    default = field.get_default()
     if isinstance(default, BaseModel | dict | list) or default is None:
-        return "; correct it or leave it out" if field is not None else "; correct it"
+        return "; correct it or leave it out"
     return f"; for example `{name}: {_plain(default)}`"
 
 
