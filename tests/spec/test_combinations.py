@@ -1,3 +1,4 @@
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,36 @@ def test_a_transformers_model_that_cannot_be_built_is_invalid_and_the_rest_runs(
     assert "has no model_type" in reasons[1]
     assert "broken.json:1" in reasons[2]
     assert "nothing is downloaded: fetch the model's config.json" in reasons[3]
+
+
+def of_a_command(place: Path | None = None, **engine: Any) -> tuple[str, str] | None:
+    return conflict(EngineSpec.model_validate(engine), RunSpec(), WorkloadSpec(command="train"), place)
+
+
+def test_a_command_brings_its_own_engine() -> None:
+    assert of_a_command() is None
+    assert of_a_command(engine="ddp") == (
+        "engine.engine",
+        "a command brings its own engine; leave engine out",
+    )
+
+
+def test_the_interpreter_of_a_command_must_be_there(tmp_path: Path) -> None:
+    assert of_a_command(tmp_path) is None
+    assert of_a_command(tmp_path, engine_python=sys.executable) is None
+    assert of_a_command(tmp_path, engine_python="gone") == (
+        "engine.engine_python",
+        "gone: no such interpreter; name an environment",
+    )
+    assert of_a_command(None, engine_python="gone") is None, "nothing is looked at without a place"
+
+
+def test_a_models_configuration_is_looked_for_beside_the_sweep_file_only(tmp_path: Path) -> None:
+    parts = EngineSpec(), RunSpec(), WorkloadSpec(model="hf:absent.json")
+    assert conflict(*parts) is None
+    found = conflict(*parts, tmp_path)
+    assert found is not None
+    assert found[0] == "workload.model"
 
 
 @pytest.mark.parametrize("parts", CAN_EXIST)

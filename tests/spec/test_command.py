@@ -69,9 +69,16 @@ def test_mistakes_are_named(
     assert all(words in message for words, message in zip(told, found, strict=True))
 
 
-@pytest.mark.parametrize("given", [{}, {"jsonl": "a", "regex": "b"}, {"regex": "("}])
-def test_step_times_have_one_source_that_can_be_read(given: dict[str, str]) -> None:
-    with pytest.raises(ValidationError):
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "got neither; name one of them"),
+        ({"jsonl": "a", "regex": "b"}, "got jsonl and regex; name one of them"),
+        ({"regex": "("}, "no regular expression"),
+    ],
+)
+def test_step_times_have_one_source_that_can_be_read(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
         StepTimesSpec.model_validate(given)
 
 

@@ -40,6 +40,16 @@ def test_the_same_seed_chooses_the_same_points() -> None:
     assert covering(POINTS, 2, seed=1) != covering(POINTS, 2, seed=2)
 
 
+def test_a_seed_chooses_the_same_points_in_every_version() -> None:
+    assert covering(POINTS, 2) == [4, 5, 6, 12, 17, 22, 33, 46, 49, 51, 53, 61, 68, 77, 78]
+    assert covering(POINTS, 2) == covering(POINTS, 2, seed=0)
+
+
+def test_blocks_are_one_value_in_whatever_order_their_keys_are_written() -> None:
+    points = [{"a": {"x": 1, "y": 2}}, {"a": {"y": 2, "x": 1}}, {"a": {"x": 2, "y": 1}}]
+    assert len(covering(points, 1)) == 2
+
+
 def test_an_axis_that_does_not_apply_is_a_value_of_its_own() -> None:
     points = [{"a": 0}, *({"a": 1, "b": value} for value in "xy")]
     assert covering(points, 2) == [0, 1, 2]

@@ -47,6 +47,13 @@ def test_what_the_file_leaves_out_takes_deepspeed_s_defaults() -> None:
     assert not imported({"zero_optimization": {"stage": 2}}).engine.overlap_comm
 
 
+def test_each_size_that_the_file_leaves_out_is_deepspeeds() -> None:
+    engine = imported({"zero_optimization": {"stage": 3}}).engine
+    assert (engine.reduce_bucket_size, engine.allgather_bucket_size) == (5 * 10**8, 5 * 10**8)
+    assert (engine.sub_group_size, engine.prefetch_bucket_size) == (10**9, 5 * 10**7)
+    assert engine.param_persistence_threshold == 10**5
+
+
 def test_adam_without_adam_w_mode_is_adam() -> None:
     config = {"optimizer": {"type": "Adam", "params": {"adam_w_mode": False}}}
     assert imported(config).engine.optimizer.name == "adam"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zbench.spec.dependencies import DEPENDENCIES, Dependency, dependency_of, refusals
+from zbench.spec.dependencies import DEPENDENCIES, Dependency, acts, dependency_of, refusals
 from zbench.spec.engine import EngineSpec
 from zbench.spec.keys import canonical_value, known_paths
 
@@ -14,6 +14,25 @@ def test_keys_and_values_exist(dependency: Dependency) -> None:
     assert {dependency.key, dependency.on} <= set(known_paths())
     assert all(canonical_value(dependency.on, value) == value for value in dependency.values)
     assert dependency_of(dependency.key) is dependency
+
+
+@pytest.mark.parametrize(
+    ("key", "stages"),
+    [
+        ("offload_optimizer", {1, 2, 3}),
+        ("shard_group_size", {1, 2, 3}),
+        ("allgather_bucket_size", {1, 2, 3}),
+        ("compile", {1}),
+        ("offload_param", {3}),
+        ("leaf_modules", {3}),
+        ("prefetch_bucket_size", {3}),
+        ("param_persistence_threshold", {3}),
+        ("reduce_bucket_size", {0, 1, 2, 3}),
+    ],
+)
+def test_a_key_acts_at_the_stages_that_shard_what_it_is_about(key: str, stages: set[int]) -> None:
+    engines = [EngineSpec.model_validate({"zero_stage": stage}) for stage in range(4)]
+    assert {engine.zero_stage for engine in engines if acts(engine, ("engine", key))} == stages
 
 
 def test_other_keys_always_act() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from zbench.spec import interpreters
 from zbench.spec.expand import expand
-from zbench.spec.load import sweep_from_mapping
+from zbench.spec.load import load_sweep, sweep_from_mapping
 from zbench.spec.sweep import SweepSpec
 
 Loaded = Callable[..., SweepSpec]
@@ -48,6 +48,30 @@ def test_a_name_that_the_mapping_lacks_is_refused_with_those_that_exist(refusal:
     assert "environments has old, new; name one, or give a path" in said
     alone = refusal("engine: {engine: ddp, engine_python: nowhere}\nenvironments: {old: envs/old}")
     assert alone.startswith("sweep.yaml:1: engine.engine_python: no environment is named 'nowhere'")
+
+
+def test_where_no_environment_has_a_name_any_text_is_a_path(loaded: Loaded) -> None:
+    found = expand(loaded(AXIS.replace("[old, new]", "[old, gone]")))
+    assert [trial.engine.engine_python for trial in found.trials] == ["old"]
+    assert [point.reason for point in found.invalid] == ["gone: no such interpreter"]
+
+
+def test_a_name_in_an_included_point_is_checked_too(refusal: Refusal) -> None:
+    text = "engine: {engine: ddp}\nenvironments: {old: envs/old}\ninclude:\n"
+    said = refusal(text + "  - {zero_stage: 0}\n  - {engine_python: odl}\n")
+    assert said.startswith("sweep.yaml:5: include[1]: no environment is named 'odl' (did you mean 'old'?)")
+
+
+def test_names_are_not_checked_in_a_file_that_is_only_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "sweep.yaml").write_text(MAPPING.replace("[old, new]", "[old, nwe]"))
+    sweep = load_sweep(tmp_path / "sweep.yaml", (), {}, inputs=False)
+    assert sweep.axes == {"engine_python": ["old", "nwe"]}
+    assert sweep.place is None
+
+
+def test_a_trial_without_an_interpreter_of_its_own_needs_no_environment(loaded: Loaded) -> None:
+    (trial,) = expand(loaded("environments: envs\nworkload: {global_batch_size: 4}\n")).trials
+    assert trial.engine.engine_python is None
 
 
 def test_a_path_needs_no_name(loaded: Loaded) -> None:
@@ -92,6 +116,7 @@ def test_compiled_extensions_of_each_environment_lie_apart_in_the_users_cache() 
     )
     assert old.parent == new.parent == Path("/cache/zbench/extensions")
     assert old != new
+    assert old.name == "c296c863f54e", "the same in every version: they are built once"
     for nothing in ({}, {"XDG_CACHE_HOME": ""}):
         at_home = interpreters.extensions_directory(Path("/envs/old/bin/python"), nothing)
         assert at_home == Path.home() / ".cache" / "zbench" / "extensions" / old.name

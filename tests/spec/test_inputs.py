@@ -1,3 +1,4 @@
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -6,6 +7,7 @@ import pytest
 from zbench.errors import SpecError
 from zbench.spec.inputs import check_inputs
 from zbench.spec.load import load_sweep
+from zbench.spec.sweep import SweepSpec
 
 Refusal = Callable[..., str]
 
@@ -80,6 +82,42 @@ def test_a_loss_and_data_of_ones_own_need_a_model_of_ones_own_and_a_callables_fo
 def test_a_checkpoint_to_compare_with_belongs_to_a_command(refusal: Refusal) -> None:
     message = refusal("verify: {against: {zero_stage: 0}}\n")
     assert message == "sweep.yaml:1: verify.against: against belongs to workload.command; leave it out"
+
+
+COMMAND = """
+workload:
+  command: python train.py {used}
+  step_times: {{console: deepspeed}}
+axes:
+  lr: [0.1, 0.2]
+"""
+
+
+def test_an_engine_axis_that_the_command_does_not_use_is_refused(refusal: Refusal) -> None:
+    assert refusal(COMMAND.format(used="{lr}") + "  zero_stage: [0, 1]\n") == (
+        "sweep.yaml:7: axes.zero_stage: the command does not use {zero_stage}, so this axis changes nothing;"
+        " add it to the command"
+    )
+
+
+@pytest.mark.parametrize("used", ["{lr}", "{ds_config}"])
+def test_a_command_is_given_its_batch_its_interpreter_and_whole_files_unasked(
+    used: str, loaded: Callable[..., SweepSpec]
+) -> None:
+    text = COMMAND.format(used=used) + f"  micro_batch_size: [1, 2]\n  engine_python: [{sys.executable}]\n"
+    assert list(loaded(text).axes) == ["lr", "micro_batch_size", "engine_python"]
+
+
+def test_what_a_command_does_not_read_is_refused(refusal: Refusal) -> None:
+    said = refusal(COMMAND.format(used="{lr}").replace("axes:", "  model: mlp\naxes:"))
+    assert said == ("sweep.yaml:5: workload.model: a command brings its own model and data; leave model out")
+
+
+def test_a_text_must_be_long_enough_for_the_upper_end_of_a_range(refusal: Refusal, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"x" * 10)
+    text = "workload: {data: {text: a.txt}}\nsearch: {method: tpe}\naxes:\n"
+    said = refusal(text + "  sequence_length: {low: 4, high: 32}\n")
+    assert "a.txt holds 10 bytes, but one sequence needs 33" in said
 
 
 def test_a_file_that_is_only_looked_at_needs_no_inputs(tmp_path: Path) -> None:

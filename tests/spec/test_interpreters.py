@@ -1,6 +1,9 @@
 """What an interpreter is asked, and what is said of one that cannot answer."""
 
+import importlib.util
+import subprocess
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -46,7 +49,33 @@ def test_what_is_no_interpreter_is_told(script: str, mode: int, said: str, tmp_p
     assert absent.startswith("absent: no such interpreter")
 
 
+def test_an_interpreter_that_does_not_answer_is_given_up_after_a_minute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+
+    def never_ends(command: list[str], *, timeout: float, **_: object) -> None:
+        waited.append(timeout)
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(subprocess, "run", never_ends)
+    (tmp_path / "python").touch()
+    assert environment("python", tmp_path) == (
+        "python: gave no answer within a minute; name a Python executable"
+    )
+    assert waited == [60]
+
+
+def test_what_is_not_installed_as_files_is_not_lent(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"psutil": None, "pydantic": ModuleSpec("pydantic", None)}
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found.get(name, real(name)))
+    assert "safetensors" in lendable()
+    assert not {"psutil", "pydantic"} & lendable().keys()
+
+
 def test_what_a_worker_imports_is_lent_from_where_it_lies() -> None:
+    assert {"pydantic", "pydantic_core", "psutil", "safetensors"} <= lendable().keys()
     for package, folder in lendable().items():
         places = [Path(folder) / package, Path(folder) / f"{package}.py"]
         assert any(place.exists() for place in places), package
@@ -58,6 +87,7 @@ def test_only_a_peer_that_rounds_first_begins_rounded_and_only_in_lower_precisio
         low, full = (EngineSpec(engine=name, dtype=dtype) for dtype in ("bfloat16", "float32"))
         assert begins_rounded(low) == peer.rounds_first
         assert not begins_rounded(full)
+        assert peer.rounds_first == (name == "deepspeed")
 
 
 def test_a_block_is_shown_without_what_it_inherits() -> None:

@@ -29,6 +29,7 @@ ENGINES: dict[str, dict[str, Any]] = {
     "sent": {"zero_stage": 2, "communication_dtype": "bfloat16", "gradient_accumulation_steps": 4},
     "whole-3": {"zero_stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu", "offload_ratio": 0.5},
     "groups": {"zero_stage": 3, "shard_group_size": 2, "reduce_at": "boundary", "overlap_comm": False},
+    "fsdp2": {"engine": "fsdp2", "zero_stage": 3},
     "speculative": {"zero_stage": 2, "offload_optimizer": "cpu", "offload_schedule": "speculative"},
     "compiled": {"zero_stage": 1, "compile": "inductor"},
     "sizes": {"zero_stage": 3, "reduce_bucket_size": 1000, "allgather_bucket_size": 2000,
@@ -71,6 +72,7 @@ def test_the_rates_of_known_cards_are_those_of_their_data_sheets() -> None:
 
 
 def test_long_lists_are_folded_within_110_columns() -> None:
-    text = dump_yaml({"sizes": [10**9 + n for n in range(30)]})
+    just_too_long = [10**9] * 8 + [10**6]  # 111 columns
+    text = dump_yaml({"sizes": [10**9 + n for n in range(30)], "edges": just_too_long})
     check(KEPT / "folded.yaml", text)
     assert 100 < max(map(len, text.splitlines())) <= 120

@@ -3,6 +3,7 @@ import math
 import pytest
 
 from zbench.spec.metrics import METRICS, Constraint
+from zbench.spec.sweep import ObjectiveSpec
 
 RECORD = {"timing": {"tokens_per_s": 5.0}, "memory": None, "correctness": {"verdict": "drifted"}}
 
@@ -48,3 +49,29 @@ def test_metrics_are_found_in_a_record() -> None:
     assert METRICS["peak_device_bytes"].read(RECORD) is None
     assert METRICS["verdict"].read(RECORD) == "drifted"
     assert str(Constraint.parse("peak_device_bytes", "<=2Gi")) == "peak_device_bytes <= 2 GiB"
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "text"),
+    [
+        ("tokens_per_s", 999.94, "999.9"),
+        ("tokens_per_s", 1000, "1,000"),
+        ("tokens_per_s", 12345.6, "12,346"),
+        ("tokens_per_s", 1e15, "1e+15"),
+        ("tflops", -2000.0, "-2,000"),
+        ("median_step_s", 0.0846, "84.6 ms"),
+        ("error_ratio", 0.5, "0.5"),
+        ("peak_rss_bytes", 1 << 30, "1 GiB"),
+        ("verdict", "drifted", "drifted"),
+        ("verdict", None, "-"),
+    ],
+)
+def test_a_figure_is_written_in_its_unit(metric: str, value: float | str | None, text: str) -> None:
+    assert METRICS[metric].format(value) == text
+
+
+def test_goals_are_those_to_maximize_first() -> None:
+    objective = ObjectiveSpec(minimize=["median_step_s"], maximize=["tokens_per_s", "tflops"])
+    assert [(goal.metric, goal.direction) for goal in objective.goals] == [
+        ("tokens_per_s", "maximize"), ("tflops", "maximize"), ("median_step_s", "minimize"),
+    ]  # fmt: skip

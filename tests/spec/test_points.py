@@ -86,6 +86,18 @@ SWEEPS: dict[str, dict[str, Any]] = {
         "verify": {"against": {"zero_stage": 0}},
         "axes": {"zero_stage": [1, 2], "engine.engine": ["builtin", "ddp"]},
     },
+    "a command that saves nothing": {
+        "workload": {key: value for key, value in COMMAND.items() if key != "checkpoint"},
+        "axes": {"zero_stage": [0, 1]},
+    },
+    "a command that is not judged": {
+        "workload": COMMAND,
+        "verify": {"mode": "off"},
+        "axes": {"zero_stage": [0, 1]},
+    },
+    "groups of parameters": {
+        "axes": {"param_groups.bias": [{"lr": 0.1}, {"frozen": True}], "param_groups": [{"x": {"lr": 1.0}}]},
+    },
     "only an included point": {"include": [{"zero_stage": 2}, {"zero_stage": 2}]},
 }
 
@@ -159,6 +171,19 @@ def test_the_order_in_which_points_are_asked_for_changes_none(sweep: SweepSpec, 
         assert points.trial(point) == trial_plainly(
             sweep, {paths[key]: value for key, value in point.items()}
         )
+
+
+def test_a_point_of_no_axis_is_refused_by_name() -> None:
+    with pytest.raises(KeyError, match=r"no axis of the sweep: \['lr'\]"):
+        Points(SweepSpec(axes={"zero_stage": [0, 1]})).trial({"zero_stage": 0, "lr": 1.0})
+
+
+def test_a_trial_that_was_made_elsewhere_is_excluded_as_well() -> None:
+    sweep = SweepSpec(axes={"zero_stage": [0, 1]}, exclude=[{"zero_stage": 0}])
+    points = Points(sweep)
+    made = [TrialSpec.model_validate(Points(sweep).trial({"zero_stage": n}).config()) for n in (0, 1)]
+    assert [points.is_excluded(trial) for trial in made] == [True, False]
+    assert not Points(SweepSpec()).is_excluded(made[0])
 
 
 def test_trials_share_equal_blocks() -> None:

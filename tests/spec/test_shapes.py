@@ -1,12 +1,15 @@
 """The sizes of models that zbench names: possible, ordered, and those that their makers published."""
 
+import importlib.util
+from importlib.machinery import ModuleSpec
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from zbench.errors import UsageError
-from zbench.spec.presets import GPT_PRESETS, gpt_shape
-from zbench.spec.shapes import SHAPES
+from zbench.spec.presets import GPT_PRESETS, MLP_PRESETS, gpt_shape, mlp_shape
+from zbench.spec.shapes import SHAPES, bundled, config_file, mistake
 
 
 def test_every_preset_can_be_built_and_is_larger_than_the_one_before() -> None:
@@ -14,6 +17,27 @@ def test_every_preset_can_be_built_and_is_larger_than_the_one_before() -> None:
     sizes = [shape.layers * shape.width**2 for shape in shapes]
     assert sizes == sorted(set(sizes))
     assert {shape.width // shape.heads for shape in shapes} == {32, 64}
+
+
+def test_a_preset_stays_what_records_of_earlier_versions_call_by_its_name() -> None:
+    gpt = {name: gpt_shape(name, {}) for name in GPT_PRESETS}
+    assert {name: (shape.layers, shape.width, shape.heads) for name, shape in gpt.items()} == {
+        "nano": (3, 128, 4), "micro": (4, 256, 8), "tiny": (6, 512, 8), "mini": (8, 640, 10),
+        "small": (12, 768, 12), "medium": (24, 1024, 16), "large": (36, 1280, 20), "xl": (48, 1600, 25),
+    }  # fmt: skip
+    assert {(shape.vocabulary, shape.tied_head) for shape in gpt.values()} == {(256, False)}
+    mlp = {name: mlp_shape(name, {}) for name in MLP_PRESETS}
+    assert {name: (shape.layers, shape.hidden, shape.vocabulary) for name, shape in mlp.items()} == {
+        "nano": (3, 256, 256),
+        "small": (3, 2048, 256),
+    }
+    assert (gpt_shape(None, {}), mlp_shape(None, {})) == (gpt["nano"], mlp["nano"])
+
+
+def test_a_head_is_tied_or_not() -> None:
+    assert gpt_shape("nano", {"tied_head": True}).tied_head
+    with pytest.raises(UsageError, match="option 'tied_head': expected true or false, got 1"):
+        gpt_shape("nano", {"tied_head": 1})
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 1.0, "3"])
@@ -44,3 +68,65 @@ def parameters(shape: dict[str, Any]) -> int:
 )
 def test_a_bundled_shape_has_as_many_parameters_as_its_maker_published(name: str, published: int) -> None:
     assert parameters(SHAPES[name]) == published
+
+
+@pytest.mark.parametrize(
+    ("name", "positions", "epsilon", "theta"),
+    [
+        ("llama-3-8b", 8192, 1e-5, 500_000),
+        ("llama-3-70b", 8192, 1e-5, 500_000),
+        ("qwen3-0.6b", 40_960, 1e-6, 1_000_000),
+        ("qwen3-8b", 40_960, 1e-6, 1_000_000),
+    ],
+)
+def test_a_bundled_shape_computes_what_its_maker_published(
+    name: str, positions: int, epsilon: float, theta: float
+) -> None:
+    shape = SHAPES[name]
+    assert shape["max_position_embeddings"] == positions
+    assert (shape["rms_norm_eps"], shape["rope_theta"]) == (epsilon, theta)
+
+
+@pytest.mark.parametrize("name", ["Llama-3-8B", "meta-llama/Meta-Llama-3-8B", "a/mirror/of/llama-3-8b"])
+def test_a_bundled_shape_is_found_with_and_without_its_makers_name(name: str) -> None:
+    assert bundled(name) is SHAPES["llama-3-8b"]
+
+
+@pytest.fixture
+def transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleSpec:
+    """Install a transformers that has one architecture, `known`."""
+    table = tmp_path / "transformers" / "models" / "auto" / "configuration_auto.py"
+    table.parent.mkdir(parents=True)
+    table.write_text('CONFIG_MAPPING_NAMES = {"known": "KnownConfig"}')
+    found = ModuleSpec("transformers", None, is_package=True)
+    found.submodule_search_locations = [str(tmp_path / "transformers")]
+    monkeypatch.setattr(importlib.util, "find_spec", {"transformers": found}.get)
+    return found
+
+
+def test_a_configuration_is_named_by_its_path_or_its_folder(tmp_path: Path, transformers: ModuleSpec) -> None:
+    (tmp_path / "model").mkdir()
+    assert config_file("model", tmp_path) is None
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "known"}')
+    for name in ("model", "model/config.json"):
+        assert config_file(name, tmp_path) == tmp_path / "model" / "config.json"
+        assert mistake(f"hf:{name}", tmp_path) is None
+    assert "no such config.json" in (mistake("hf:absent", tmp_path) or "")
+
+
+def test_an_architecture_that_transformers_does_not_have_is_told(
+    tmp_path: Path, transformers: ModuleSpec
+) -> None:
+    (tmp_path / "new.json").write_text('{"model_type": "knwon"}')
+    assert "no architecture 'knwon' (did you mean 'known'?)" in (mistake("hf:new.json", tmp_path) or "")
+    transformers.submodule_search_locations = []
+    assert mistake("hf:new.json", tmp_path) is None, "its tables are elsewhere"
+
+
+def test_without_transformers_a_model_that_is_there_cannot_be_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    (tmp_path / "mine.json").write_text('{"model_type": "known"}')
+    for name in ("hf:gpt2", "hf:mine.json"):
+        assert mistake(name, tmp_path) == f"{name} needs transformers; run `pip install 'zbench[hf]'`"

@@ -59,6 +59,9 @@ def test_a_deepspeed_file_that_is_named_says_the_dtype_itself(tmp_path: Path) ->
         ({"fsdp_sharding_strategy": 2}, {"zero_stage": 2}),
         ({"fsdp_sharding_strategy": "NO_SHARD"}, {"zero_stage": 0}),
         ({"fsdp_sharding_strategy": 3}, {"zero_stage": 0}),
+        ({"fsdp_sharding_strategy": 1}, {"zero_stage": 3}),
+        ({"fsdp_sharding_strategy": 4}, {"zero_stage": 3}),
+        ({"fsdp_sharding_strategy": "HYBRID_SHARD_ZERO2"}, {"zero_stage": 2}),
         (
             {"fsdp_offload_params": True},
             {"zero_stage": 3, "offload_param": "cpu", "offload_optimizer": "cpu"},
@@ -103,6 +106,7 @@ def test_checkpointed_activations_are_the_workloads() -> None:
     [
         ({"fsdp": "full_shard auto_wrap"}, {"zero_stage": 3}),
         ({"fsdp": True}, {"zero_stage": 3}),
+        ({"fsdp": False}, {}),
         ({"fsdp": ["shard_grad_op"]}, {"zero_stage": 2}),
         ({"fsdp": "no_shard"}, {"zero_stage": 0}),
         (

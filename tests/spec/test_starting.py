@@ -47,6 +47,18 @@ def test_the_stage_of_a_deepspeed_configuration_becomes_an_axis(tmp_path: Path) 
     assert found["engine"]["gradient_clipping"] == 0.5
 
 
+def test_a_file_without_a_stage_is_swept_around_stage_0(tmp_path: Path) -> None:
+    found = around(tmp_path, {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})
+    assert found["name"] == "deepspeed-around-stage-0"
+
+
+def test_a_model_of_ones_own_is_the_workload(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def make(): ...\n")
+    assert starting_sweep("mine:make", tmp_path).document["workload"]["model"] == "mine:make"
+    with pytest.raises(UsageError, match=r"--from mine:mkae: .*has no 'mkae'"):
+        starting_sweep("mine:mkae", tmp_path)
+
+
 def test_offloaded_parameters_leave_stage_3_alone(tmp_path: Path) -> None:
     zero = {"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
     found = around(tmp_path, {"zero_optimization": zero})

@@ -1,7 +1,9 @@
 """Trial IDs never change: run directories and exports of earlier versions name trials by them."""
 
+from tests.making import make_trial
 from zbench.spec.expand import expand
 from zbench.spec.load import sweep_from_mapping
+from zbench.spec.run import VerifySpec
 
 GOLDEN = ["b5eca3fac0c6", "6b6f995cdb95", "998f85c89502", "ba43497f1137"]
 
@@ -32,3 +34,15 @@ def test_trials_share_the_blocks_that_their_sweep_does_not_vary() -> None:
     first, second = expand(sweep).trials
     assert first.workload is second.workload
     assert (first.engine.zero_stage, second.engine.zero_stage) == (0, 1)
+
+
+def test_the_run_that_a_command_is_held_against_differs_by_what_is_named() -> None:
+    engine = {"zero_stage": 2, "gradient_clipping": 1.0, "engine_python": "/other"}
+    against = {"zero_stage": 1, "engine_python": None, "reduce_bucket_size": 7}
+    trial = make_trial(engine, workload={"command": "train"})
+    held = trial.model_copy(update={"verify": VerifySpec(against=against)}).held_against()
+    assert (held.engine.zero_stage, held.engine.reduce_bucket_size) == (1, 7)
+    assert held.engine.engine_python is None
+    assert held.engine.gradient_clipping == 1.0
+    assert held.verify.against is None
+    assert trial.held_against() == trial

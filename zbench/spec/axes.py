@@ -121,18 +121,21 @@ def _conditions(
             raise _problem(here, "not an earlier axis; declare that axis above this one")
         values = wanted if isinstance(wanted, list) else [wanted]
         conditions[axis.key] = tuple(checked_value(path, value, here) for value in values)
-        missing = [v for v in conditions[axis.key] if axis.values is not None and v not in axis.values]
-        if missing:
-            raise _problem(
-                here, f"{shown(missing[0])} is not a value of that axis; it has {list(axis.values or ())}"
-            )
+        if axis.values is not None:
+            _check_values(conditions[axis.key], axis.values, here)
     return conditions
+
+
+def _check_values(wanted: Sequence[Any], known: Sequence[Any], place: KeyPath) -> None:
+    for value in wanted:
+        if value not in known:
+            raise _problem(place, f"{shown(value)} is not a value of that axis; it has {list(known)}")
 
 
 def _range(path: Path, written: AxisSpec, place: KeyPath) -> ValueRange:
     low = checked_value(path, written.low, (*place, "low"))
     high = checked_value(path, written.high, (*place, "high"))
-    if not all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high)):
+    if not isinstance(low, int | float) or not isinstance(high, int | float):
         raise _problem(place, "this key holds no number, so it has no range; list its values")
     if low >= high:
         raise _problem(place, f"expected low below high, got {low} and {high}; swap them or list the value")

@@ -57,9 +57,9 @@ def _not_boolean(value: object) -> object:
     return value
 
 
-def _written(example: str, *, minimum: int | None = None, above: int | None = None) -> WithJsonSchema:
+def _written(example: str, **limit: int) -> WithJsonSchema:
     """Return the JSON Schema of a number that may also be written as text such as `512Mi`."""
-    number = {"type": "number"} | ({"minimum": minimum} if above is None else {"exclusiveMinimum": above})
+    number = {"type": "number"} | limit
     return WithJsonSchema(
         {"anyOf": [number, {"type": "string", "pattern": r"^\s*[+]?[0-9]", "examples": [example]}]}
     )
@@ -68,7 +68,7 @@ def _written(example: str, *, minimum: int | None = None, above: int | None = No
 ElementCount = Annotated[int, BeforeValidator(parse_count), Field(ge=1), _written("5e8", minimum=1)]
 ElementThreshold = Annotated[int, BeforeValidator(parse_count), Field(ge=0), _written("10_000", minimum=0)]
 ByteCount = Annotated[int, BeforeValidator(parse_bytes), Field(ge=1), _written("2Gi", minimum=1)]
-Seconds = Annotated[float, BeforeValidator(parse_duration), Field(gt=0), _written("120s", above=0)]
-Rate = Annotated[float, BeforeValidator(parse_rate), Field(gt=0), _written("3.35T", above=0)]
-Share = Annotated[float, BeforeValidator(parse_share), _written("5%", above=0)]
+Seconds = Annotated[float, BeforeValidator(parse_duration), Field(gt=0), _written("120s", exclusiveMinimum=0)]
+Rate = Annotated[float, BeforeValidator(parse_rate), Field(gt=0), _written("3.35T", exclusiveMinimum=0)]
+Share = Annotated[float, BeforeValidator(parse_share), _written("5%", exclusiveMinimum=0)]
 NotBoolean = BeforeValidator(_not_boolean)

@@ -117,6 +117,6 @@ class BlockCache(Generic[M]):
 
 
 def _reason(section: str, error: ValidationError) -> str:
-    detail = error.errors(include_url=False)[0]
+    detail = error.errors()[0]
     where = ".".join(str(part) for part in (section, *detail["loc"]))
     return f"{where}: {detail['msg'].removeprefix('Value error, ')}"

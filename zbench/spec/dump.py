@@ -22,7 +22,7 @@ def dump_sweep(sweep: SweepSpec, *, defaults: bool = True) -> str:
 
 def dump_yaml(document: dict[str, Any]) -> str:
     """Return plain data as YAML 1.2: blocks for mappings, one line for each list of plain values."""
-    writer = YAML(typ="rt", pure=True)
+    writer = YAML(typ="rt")
     writer.width = 110
     writer.representer.add_representer(list, _represent_list)
     stream = io.StringIO()

@@ -115,11 +115,14 @@ def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str
         yield "workload.model", f"unknown model {name!r}{nearest(name, BUILT_IN_MODELS)}; {known}"
     elif not callables.FORM.fullmatch(name):
         yield "workload.model", f"expected module:callable, such as models:build, got {name!r}; correct it"
-    for key, given in (("workload.loss", workload.loss), ("workload.data.dataset", workload.data.dataset)):
+    for section, key, given in (
+        ("workload", "loss", workload.loss),
+        ("workload.data", "dataset", workload.data.dataset),
+    ):
         if given is not None and name in BUILT_IN_MODELS:
-            yield key, f"{key.rsplit('.', 1)[-1]} is for a model of your own, not for {name}; leave it out"
+            yield f"{section}.{key}", f"{key} is for a model of your own, not for {name}; leave it out"
         elif given is not None and not callables.FORM.fullmatch(given):
-            yield key, f"expected module:callable, such as training:{key.rsplit('.', 1)[-1]}, got {given!r}"
+            yield f"{section}.{key}", f"expected module:callable, such as training:{key}, got {given!r}"
     if workload.data.text is not None:
         message = _text_mistake(base_dir / workload.data.text, workload.sequence_length)
         if message:

@@ -110,7 +110,7 @@ def _asked(python: Path, names: tuple[str, ...]) -> Environment | str:
     command = [str(python), "-E", "-c", _ASK, json.dumps([names, "zbench.engines"])]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS, cwd=os.sep
+            command, capture_output=True, check=False, timeout=_PATIENCE_SECONDS, cwd=os.sep
         )
         told = json.loads(done.stdout)
         version = tuple(told["python"])

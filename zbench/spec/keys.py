@@ -70,7 +70,7 @@ def resolve_key(key: str) -> Path:
     for free in (_OPTIONS, _GROUPS):
         for start in range(len(free)):
             head = free[start:]
-            if parts[: len(head)] == head and len(parts) > len(head):
+            if parts[: len(head)] == head:
                 return _free_path(free, parts[len(head) :])
     raise ValueError(f"unknown key {key!r}{_nearest_key(key)}; axes name keys of workload, run or engine")
 
@@ -83,7 +83,7 @@ def _free_path(free: Path, rest: Path) -> Path:
 
 
 def _nearest_key(key: str) -> str:
-    leaf = key.rsplit(".", 1)[-1]
+    leaf = key.rpartition(".")[2]
     found = closest(leaf, {path[-1] for path in known_paths()})
     if found is None:
         return nearest(key, [".".join(path) for path in known_paths()])

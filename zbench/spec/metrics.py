@@ -138,9 +138,7 @@ class Constraint:
 
     def holds(self, value: float | str | None) -> bool:
         """Tell whether a trial with this value is feasible; a missing value is not."""
-        return self.violation(value) <= 0 and (
-            self.operator not in ("<", ">") or _COMPARE[self.operator](_number(value), _number(self.bound))
-        )
+        return value is not None and _COMPARE[self.operator](_number(value), _number(self.bound))
 
     def violation(self, value: float | str | None) -> float:
         """Return how far a value is outside: at most 0 where it holds, inf where it is missing."""
@@ -157,8 +155,8 @@ class Constraint:
         return f"{self.metric} {self.operator} {METRICS[self.metric].format(self.bound)}"
 
 
-def _number(value: float | str | None) -> float:
+def _number(value: float | str) -> float:
     """Return a value on the number line; a verdict is its rank."""
     if isinstance(value, str):
         return float(VERDICTS.index(value))
-    return float("nan") if value is None else float(value)
+    return float(value)

@@ -67,14 +67,10 @@ class Points:
 
     def excluding(self, blocks: Blocks) -> frozenset[int]:
         """Return the indices of the `exclude` entries that match a configuration as it is written."""
-        if not self.excludes:
-            return frozenset()
         return blocks.engine.excluded_by & blocks.workload.excluded_by & blocks.run.excluded_by
 
     def is_excluded(self, trial: TrialSpec | InvalidTrial) -> bool:
         """Tell whether an `exclude` entry matches a trial."""
-        if not self.excludes:
-            return False
         if isinstance(trial, InvalidTrial):
             return any(matches(trial.config, entry) for entry in self.excludes)
         config = {
@@ -142,7 +138,7 @@ class Points:
         """Tell whether no key of these blocks may decide others."""
         engine, workload = blocks.engine.written, blocks.workload.written
         return (
-            (engine.get("engine_python") is None or not self._sweep.environments)
+            engine.get("engine_python") is None
             and engine.get("ds_config") is None
             and workload.get("global_batch_size") is None
             and workload.get("command") is None
@@ -185,7 +181,7 @@ class Points:
             try:
                 trial.held_against()
             except ValidationError as error:
-                detail = error.errors(include_url=False)[0]
+                detail = error.errors()[0]
                 reason = f"verify.against: {detail['loc'][-1]}: {detail['msg']}; name keys of engine"
                 return InvalidTrial(trial.axes, trial.config(), reason, trial.trial_id, "verify.against")
             return trial

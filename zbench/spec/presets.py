@@ -14,9 +14,9 @@ from zbench.spec.suggest import nearest
 class GptShape:
     """Sizes of `gpt`; `options` overrides any of them. Parameter counts are in the presets' names below."""
 
-    layers: int = 3
-    width: int = 128
-    heads: int = 4
+    layers: int
+    width: int
+    heads: int
     vocabulary: int = 256
     tied_head: bool = False
 

@@ -50,7 +50,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 def bundled(name: str) -> dict[str, Any] | None:
     """Return the configuration of a bundled shape: `Llama-3-8B`, with or without the maker's name."""
-    known = name.lower().rsplit("/", 1)[-1].removeprefix("meta-")
+    known = name.lower().rpartition("/")[2].removeprefix("meta-")
     return SHAPES.get(known)
 
 

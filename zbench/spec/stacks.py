@@ -106,7 +106,7 @@ def _from_fsdp(config: Mapping[str, Any]) -> Translated:
 def _fsdp_of_arguments(given: Mapping[str, Any], base_dir: Path) -> Translated:
     """Return engine and workload of the Trainer's `fsdp` and `fsdp_config`; nothing without the first."""
     asked = given.get("fsdp")
-    words = ["full_shard"] if asked is True else str(asked or "").split()
+    words = str(asked or "").split()  # of `true`, too, which is a strategy of `_STAGES`
     if isinstance(asked, list | tuple):
         words = [str(word) for word in asked]
     if not words:

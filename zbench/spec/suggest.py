@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 def closest(name: object, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the known name most like `name`, or None where none is near."""
-    found = difflib.get_close_matches(str(name).lower(), list(known), n=1, cutoff=cutoff)
+    found = difflib.get_close_matches(str(name).lower(), list(known), cutoff=cutoff)
     return found[0] if found else None
 
 

@@ -1,0 +1,84 @@
+"""Axes as a file writes them: ranges, conditions and values; each mistake is told where it stands."""
+
+from typing import Any
+
+import pytest
+
+from zbench.spec.axes import Axis, ValueRange, resolve_axes
+from zbench.spec.problems import ProblemsError
+from zbench.spec.sweep import SweepSpec
+
+
+def resolved(key: str, axis: Any, **earlier: Any) -> Axis:
+    """Return an axis that stands below `earlier` ones."""
+    sweep = {"search": {"method": "tpe"}, "axes": earlier | {key: axis}}
+    return resolve_axes(SweepSpec.model_validate(sweep))[-1]
+
+
+def refused(key: str, axis: Any, **earlier: Any) -> str:
+    with pytest.raises(ProblemsError) as error:
+        resolved(key, axis, **earlier)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "axis", "expected"),
+    [
+        ("lr", {"low": 0, "high": 0.5}, ValueRange(0.0, 0.5)),
+        ("lr", {"low": 1e-5, "high": 1e-2, "log": True}, ValueRange(1e-5, 1e-2, log=True)),
+        ("lr", {"low": 0, "high": 2, "step": 0.5}, ValueRange(0.0, 2.0, step=0.5)),
+        ("micro_batch_size", {"low": 1, "high": 8, "step": 1}, ValueRange(1, 8, step=1, integer=True)),
+        ("options.dropout", {"low": 0, "high": 0.5}, ValueRange(0, 0.5, integer=False)),
+        ("options.dropout", {"low": 0.5, "high": 1}, ValueRange(0.5, 1, log=False)),
+    ],
+)
+def test_a_range_is_read_as_it_is_written(key: str, axis: dict[str, Any], expected: ValueRange) -> None:
+    assert resolved(key, axis).range == expected
+
+
+@pytest.mark.parametrize(
+    ("key", "axis", "said"),
+    [
+        ("lr", {"low": 1, "high": 1}, "axes.lr: expected low below high, got 1.0 and 1.0"),
+        (
+            "lr",
+            {"low": 0, "high": 1, "log": True},
+            "lr.low: a logarithmic range begins above 0, got 0.0",
+        ),
+        ("lr", {"low": 0, "high": 1, "step": 0}, "axes.lr.step: expected more than 0, got 0.0"),
+        ("lr", {"low": 1, "high": 2, "log": True, "step": 1}, "a logarithmic range has no `step`"),
+        ("lr", {"values": [1], "log": True}, "`log` and `step` belong to a range"),
+        ("lr", {"values": [1], "step": 1}, "`log` and `step` belong to a range"),
+        ("dtype", {"low": "bfloat16", "high": "float32"}, "axes.dtype: this key holds no number"),
+        ("options.kind", {"low": 1, "high": "b"}, "axes.options.kind: this key holds no number"),
+        ("options.kind", {"low": "a", "high": 2}, "axes.options.kind: this key holds no number"),
+    ],
+)
+def test_a_range_that_holds_nothing_is_refused(key: str, axis: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=r"axes|range") as error:
+        resolved(key, axis)
+    assert said in str(error.value)
+
+
+def test_a_condition_names_values_that_the_earlier_axis_has() -> None:
+    axis = {"values": ["none", "cpu"], "when": {"zero_stage": [1, 2]}}
+    assert resolved("offload_optimizer", axis, zero_stage=[0, 1, 2]).when == {"zero_stage": (1, 2)}
+    assert refused("offload_optimizer", axis, zero_stage=[0, 1]) == (
+        "axes.offload_optimizer.when.zero_stage: 2 is not a value of that axis; it has [0, 1]"
+    )
+
+
+def test_a_condition_on_a_range_may_name_any_value() -> None:
+    axis = {"values": ["adam", "adamw"], "when": {"lr": 0.5}}
+    assert resolved("optimizer.name", axis, lr={"low": 0, "high": 1}).when == {"lr": (0.5,)}
+
+
+def test_blocks_are_equal_in_whatever_order_their_keys_are_written() -> None:
+    said = refused("options", [{"a": 1, "b": 2}, {"b": 2, "a": 1}])
+    assert said.startswith("axes.options[1]: {'b': 2, 'a': 1} stands twice on this axis")
+
+
+def test_a_mistake_inside_a_value_is_told_at_its_own_place() -> None:
+    assert refused("betas", [[0.5, 0.9], [0.5, 1.5]]) == (
+        "axes.betas[1][1]: expected a number of less than 1, got 1.5; correct it"
+    )

@@ -1,0 +1,97 @@
+"""Other engines: which stages each plays, what it must be told, and what it needs to be installed."""
+
+import importlib.util
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zbench.spec import interpreters
+from zbench.spec.engine import EngineSpec
+from zbench.spec.interpreters import Environment
+from zbench.spec.peers import elsewhere, missing_package, peer_conflicts
+
+
+def refused(**engine: Any) -> set[str]:
+    """Return the keys of an engine configuration that its peer refuses."""
+    return {key.removeprefix("engine.") for key, _ in peer_conflicts(EngineSpec.model_validate(engine))}
+
+
+@pytest.mark.parametrize(
+    ("name", "stages"),
+    [("ddp", {0}), ("zero_redundancy", {1}), ("fsdp2", {3}), ("deepspeed", {0, 1, 2, 3})],
+)
+def test_a_peer_plays_its_stages(name: str, stages: set[int]) -> None:
+    played = {stage for stage in range(4) if "zero_stage" not in refused(engine=name, zero_stage=stage)}
+    assert played == stages
+
+
+@pytest.mark.parametrize(
+    ("engine", "keys"),
+    [
+        ({"accumulation_mode": "unmanaged"}, set()),
+        ({"reduce_at": "boundary"}, set()),
+        ({"reduce_at": "each_backward", "accumulation_mode": "unmanaged"}, set()),
+        ({"reduce_at": "boundary", "accumulation_mode": "unmanaged"}, {"reduce_at"}),
+        ({"reduce_at": "boundary", "accumulation_mode": "multi_backward"}, {"reduce_at"}),
+    ],
+)
+def test_ddp_reduces_at_the_boundary_only_where_it_counts(engine: dict[str, Any], keys: set[str]) -> None:
+    assert refused(engine="ddp", **engine) == keys
+
+
+def test_deepspeed_must_be_told_the_last_backward() -> None:
+    assert "accumulation_mode" in refused(engine="deepspeed", accumulation_mode="unmanaged")
+    for mode in ("micro_steps", "multi_backward"):
+        assert "accumulation_mode" not in refused(engine="deepspeed", accumulation_mode=mode)
+
+
+@pytest.mark.parametrize(
+    ("engine", "keys"),
+    [
+        ({"gradient_clipping": 1.0, "optimizer": {"lr": 0.5, "amsgrad": True}}, set()),
+        ({"overlap_comm": False}, {"overlap_comm"}),
+        ({"optimizer": {"bias_correction": False}}, {"optimizer.bias_correction"}),
+        ({"optimizer": {"moments_dtype": "bfloat16"}}, {"optimizer.moments_dtype"}),
+        ({"param_groups": {"*.bias": {"bias_correction": False}}}, {"param_groups.*.bias_correction"}),
+        ({"param_groups": {"*.bias": {"lr": 0.1}, "*.norm": {"bias_correction": True}}}, set()),
+    ],
+)
+def test_what_a_peer_does_not_read_is_refused(engine: dict[str, Any], keys: set[str]) -> None:
+    assert refused(engine="ddp", **engine) == keys
+
+
+def test_a_package_that_is_not_installed_is_told_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert missing_package("deepspeed") == (
+        "deepspeed is not installed; run `pip install deepspeed` or set engine: builtin"
+    )
+    assert missing_package("ddp") is missing_package("builtin") is missing_package("mine:build") is None
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: ModuleSpec(name, None))
+    assert missing_package("deepspeed") is None
+
+
+def test_another_environment_is_asked_for_the_package_of_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(interpreters, "environment", lambda python, place, needs: asked.append(needs) or "no")
+    assert {elsewhere(name, "x", Path()) for name in ("builtin", "ddp", "deepspeed", "mine:build")} == {"no"}
+    assert asked == [(), (), ("deepspeed",), ()]
+
+
+@pytest.mark.parametrize(
+    ("engine", "tag", "runs"),
+    [("builtin", "cpython-27", False), ("ddp", "cpython-27", True), ("builtin", None, True)],
+)
+def test_the_builtin_kernels_run_under_the_python_that_they_are_built_for(
+    engine: str, tag: str | None, runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = Environment(
+        Path("x"), (3, 11, 0), tag or str(sys.implementation.cache_tag), {"torch": "2"}, frozenset()
+    )
+    monkeypatch.setattr(interpreters, "environment", lambda *_: there)
+    found = elsewhere(engine, "x", Path())
+    assert found is there if runs else "x is cpython-27; name another" in str(found)
