@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from zbench.errors import SpecError
 from zbench.spec.axes import Axis, resolve_axes
 from zbench.spec.engine import EngineSpec, ParamGroupSpec
-from zbench.spec.expand import MAX_POINTS, checked_axes, expand
+from zbench.spec.expand import MAX_POINTS, Expansion, checked_axes, expand
 from zbench.spec.points import Points
 from zbench.spec.problems import ProblemsError
 from zbench.spec.sweep import SweepSpec
@@ -217,6 +217,10 @@ def test_what_shapes_no_result_shapes_no_identity() -> None:
 
 def trial_of(**sections: Any) -> TrialSpec:
     return expand(SweepSpec(**sections)).trials[0]
+
+
+def test_points_that_nobody_counted_are_none() -> None:
+    assert Expansion([], []) == Expansion([], [], duplicates=0, excluded=0, unused=[])
 
 
 def test_an_axis_applies_where_all_its_conditions_hold() -> None:
