@@ -1,9 +1,10 @@
 """The smallest and the largest values that keys take, and what is said beyond them."""
 
 import pytest
+from pydantic import ValidationError
 
 from zbench.errors import SpecError
-from zbench.spec.engine import OptimizerSpec
+from zbench.spec.engine import EngineSpec, OptimizerSpec
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.trial import config_id
 
@@ -54,6 +55,12 @@ def test_no_key_takes_a_number_that_no_record_can_hold(key: str, value: str) -> 
         sweep_from_mapping({"workload": {"model": "mine:build"}}, [f"{key}={text}"], {})
     with pytest.raises(ValueError, match="not JSON compliant"):
         config_id({"workload": {"options": {"x": float("nan")}}})
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_specification_made_in_python_takes_finite_numbers_only(value: float) -> None:
+    with pytest.raises(ValidationError, match="finite number"):
+        EngineSpec(gradient_clipping=value)
 
 
 def test_equal_specifications_are_one_key_of_a_dictionary() -> None:
