@@ -20,14 +20,15 @@ _ID_LENGTH = 8
 _COLUMNS = (
     Column("run", "left"),
     Column("sweep", "left"),
-    Column("started", "left", optional=3),
+    Column("started", "left"),
     Column("trials"),
-    Column("failed", optional=1),
-    Column("incorrect", optional=2),
+    Column("failed"),
+    Column("incorrect"),
     Column("tokens/s"),
     Column("best trial", "left"),
-    Column("configuration", "left", optional=4),
+    Column("configuration", "left"),
 )
+_DROPPED_FIRST = ("configuration", "started", "incorrect", "failed")
 
 
 @common_flags()
@@ -63,7 +64,7 @@ def _row(path: Path) -> dict[str, Any]:
 def _print(rows: list[dict[str, Any]]) -> None:
     screen = console.rich_console()
     readable = [GridRow([plain(text) for text in _cells(row)]) for row in rows if not row["problem"]]
-    table, left_out = Grid(_COLUMNS, readable).fitted(screen)
+    table, left_out = Grid(_COLUMNS, readable, _DROPPED_FIRST).fitted(screen)
     if readable:
         screen.print(table)
     if left_out:

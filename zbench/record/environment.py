@@ -94,7 +94,7 @@ def cpu_model() -> str:
     """Return the processor's name as the kernel gives it."""
     for line in _cpuinfo():
         if line.startswith(("model name", "Model", "Hardware")):
-            return line.split(":", 1)[1].strip()
+            return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
 
 
@@ -103,13 +103,13 @@ def gpu_models() -> list[str]:
     found = []
     for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         lines = file.read_text().splitlines()
-        found += [line.split(":", 1)[1].strip() for line in lines if line.startswith("Model:")]
+        found += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
     return found
 
 
 def _cpu_flags() -> set[str]:
-    line = next((line for line in _cpuinfo() if line.startswith(("flags", "Features"))), ":")
-    return set(line.split(":", 1)[1].split())
+    line = next((line for line in _cpuinfo() if line.startswith(("flags", "Features"))), "")
+    return set(line.partition(":")[2].split())
 
 
 def _cpuinfo() -> list[str]:

@@ -18,7 +18,7 @@ _BLOCKS = {"workload", "run", "engine", "verify"}
 
 def encode(record: Record) -> bytes:
     """Return the record as one line of JSON, newline included. Non-finite floats become strings (`"inf"`)."""
-    return json.dumps(jsonable(record), separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    return json.dumps(jsonable(record), separators=(",", ":")).encode() + b"\n"
 
 
 def jsonable(record: Record) -> dict[str, Any]:

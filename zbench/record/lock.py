@@ -22,16 +22,16 @@ class DirectoryLock:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.read(self._fd, 200).decode(errors="replace").strip() or "another process"
-            os.close(self._fd)
+            with os.fdopen(self._fd, errors="replace") as file:
+                holder = file.read().strip() or "another process"
             raise UsageError(
                 f"{directory} is being written by {holder}; wait for it or end it first"
             ) from None
         with contextlib.suppress(
             OSError
         ):  # on a full disk the lock holds all the same, without the holder's name
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+            name = f"process {os.getpid()} on {socket.gethostname()}\n"
+            os.ftruncate(self._fd, os.pwrite(self._fd, name.encode(), 0))
 
     def release(self) -> None:
         """Let others write; harmless twice."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zbench.record.record import VERDICT_ORDER, Failure, Outcome, Record, VerdictName
+from zbench.record.record import VERDICT_ORDER, Correctness, Failure, Outcome, Record, VerdictName
 from zbench.spec.keys import resolve_key, value_at
 from zbench.spec.metrics import METRICS, Goal, Metric, metric_named
 from zbench.spec.sweep import ObjectiveSpec
@@ -46,6 +46,18 @@ class ConfigSummary:
     def verdict(self) -> VerdictName:
         """The worst verdict of any repeat that ended well; `unchecked` where there is none."""
         return min((r.correctness.verdict for r in self.ok), key=VERDICT_ORDER.index, default="unchecked")
+
+    @property
+    def farthest(self) -> Correctness:
+        """What was found of the repeat that is farthest from the reference, of those that ended well."""
+        return max(self.ok, key=lambda record: record.correctness.error_ratio or 0).correctness
+
+    @property
+    def phases(self) -> dict[str, float]:
+        """Seconds of each phase of a step, the median over repeats; 0 for a repeat that lacks it."""
+        found = [record.timing.phases for record in self.ok if record.timing is not None]
+        names = dict.fromkeys(name for phases in found for name in phases)
+        return {name: statistics.median(phases.get(name, 0.0) for phases in found) for name in names}
 
     @property
     def is_unjudged(self) -> bool:

@@ -61,9 +61,7 @@ def _timing(summary: ConfigSummary) -> Iterator[tuple[str, str]]:
     mfu = [record.timing.mfu for record in summary.ok if record.timing and record.timing.mfu is not None]
     if mfu:
         yield "MFU", f"{statistics.median(mfu):.1%} of the peak FLOP/s"
-    timings = [record.timing for record in summary.ok if record.timing is not None]
-    for phase in dict.fromkeys(name for timing in timings for name in timing.phases):
-        seconds = statistics.median(timing.phases.get(phase, 0.0) for timing in timings)
+    for phase, seconds in summary.phases.items():
         share = f" ({seconds / step:.0%} of a step)" if step else ""
         yield f"  {phase}", format_seconds(seconds) + share
 
@@ -102,7 +100,7 @@ def _traffic(record: Record) -> Iterator[tuple[str, str]]:
 
 def _correctness(summary: ConfigSummary) -> Iterator[tuple[str, Text | str]]:
     yield "verdict", Text(summary.verdict, VERDICT_STYLE[summary.verdict])
-    what = max(summary.ok, key=lambda record: record.correctness.error_ratio or 0).correctness
+    what = summary.farthest
     figures = (
         ("error ratio", what.error_ratio),
         ("max abs diff", what.max_abs_diff),

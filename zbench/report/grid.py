@@ -21,11 +21,10 @@ _INDENT = "    "
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column; of those with an `optional` number a narrow terminal drops the one with the largest first."""
+    """The name of a column, and the side to which its cells are aligned."""
 
     name: str
     justify: Literal["left", "right"] = "right"
-    optional: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +38,14 @@ class GridRow:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Columns and rows, as long as each other."""
+    """Columns and rows, as long as each other.
+
+    optional: the names of columns that a narrow terminal drops, in this order.
+    """
 
     columns: Sequence[Column]
     rows: Sequence[GridRow]
+    optional: Sequence[str] = ()
 
     def fitted(self, screen: Screen) -> tuple[RenderableType, list[str]]:
         """Return what suits the screen, and the names of the columns that were left out.
@@ -80,12 +83,11 @@ class Grid:
 
     def _width(self, index: int, heading: Sequence[str]) -> int:
         """Return how wide a column is where nothing is cut."""
-        cells = max((row.cells[index].cell_len for row in self.rows), default=0)
-        return max(cells, *map(cell_len, heading))
+        return max([*(row.cells[index].cell_len for row in self.rows), *map(cell_len, heading)])
 
     def _optional(self) -> list[int]:
-        numbered = [index for index, column in enumerate(self.columns) if column.optional]
-        return sorted(numbered, key=lambda index: -self.columns[index].optional)
+        places = {column.name: index for index, column in enumerate(self.columns)}
+        return [places[name] for name in self.optional if name in places]
 
 
 @dataclass(frozen=True)

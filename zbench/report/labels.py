@@ -1,6 +1,7 @@
 """The names of configurations, and the messages of failures, as one printable line."""
 
 from collections.abc import Sequence
+from itertools import count
 
 from zbench.record.summary import ConfigSummary
 from zbench.report.printable import printable
@@ -60,9 +61,5 @@ def failure_message(trial: ConfigSummary) -> str:
 def short_ids(trials: Sequence[ConfigSummary]) -> list[str]:
     """Return the start of each trial's id, as long as all need to be told apart; `--trial` takes it."""
     ids = [printable(trial.trial_id) for trial in trials]
-    longest = max(map(len, ids), default=0)
-    for length in range(_SHORTEST_ID, longest):
-        short = [text[:length] for text in ids]
-        if len(set(short)) == len(set(ids)):
-            return short
-    return ids
+    starts = ([text[:length] for text in ids] for length in count(_SHORTEST_ID))
+    return next(short for short in starts if len(set(short)) == len(set(ids)))

@@ -149,7 +149,7 @@ class LiveView:
         self._has_room = console.width >= _ROOM_FOR_KEYS
         self._axes: tuple[str, ...] = ()
         self._now = self._step = ""
-        self._live = Live(console=console, refresh_per_second=4, transient=True, get_renderable=self._render)
+        self._live = Live(console=console, transient=True, get_renderable=self._render)
 
     def __call__(self, event: Event) -> None:
         """Follow one event."""

@@ -48,7 +48,7 @@ def notes(
 
 def difference_text(summary: ConfigSummary) -> str:
     """Return by how much, where and since when a configuration differs from the reference."""
-    worst = max(summary.ok, key=lambda record: record.correctness.error_ratio or 0).correctness
+    worst = summary.farthest
     parts = [f"error ratio {ratio_text(worst.error_ratio)}"] if worst.error_ratio is not None else []
     parts += [f"worst parameter {printable(worst.worst_parameter)}"] if worst.worst_parameter else []
     if worst.first_differing_step is not None:

@@ -29,7 +29,7 @@ class Screen(Console):
         """Take what `rich.console.Console` takes."""
         super().__init__(
             file=file, stderr=stderr, width=width, no_color=no_color, force_terminal=force_terminal,
-            markup=False, emoji=False, highlight=False, soft_wrap=False, **settings,
+            markup=False, emoji=False, highlight=False, **settings,
         )  # fmt: skip
 
     def render_str(self, text: str, **settings: Any) -> Text:

@@ -34,16 +34,17 @@ _WIDEST_VALUE = 14
 _WIDEST_PLAIN = 32
 
 _FIGURES: dict[Column, Callable[[ConfigSummary], Text | str]] = {
-    Column("outcome", "left", optional=1): lambda s: Text(outcome_text(s), OUTCOME_STYLE[outcome_text(s)]),
+    Column("outcome", "left"): lambda s: Text(outcome_text(s), OUTCOME_STYLE[outcome_text(s)]),
     Column("tokens/s"): lambda s: rate_text(s.number("tokens_per_s")),
-    Column("spread", optional=2): lambda s: spread_text(s.spread("tokens_per_s")),
-    Column("median step", optional=5): lambda s: seconds_text(s.number("median_step_s")),
+    Column("spread"): lambda s: spread_text(s.spread("tokens_per_s")),
+    Column("median step"): lambda s: seconds_text(s.number("median_step_s")),
     Column("peak mem"): lambda s: bytes_text(s.number("peak_device_bytes")),
-    Column("host mem", optional=4): lambda s: bytes_text(s.number("peak_host_bytes")),
+    Column("host mem"): lambda s: bytes_text(s.number("peak_host_bytes")),
     Column("verdict", "left"): lambda s: _verdict(s),
-    Column("error ratio", optional=3): lambda s: ratio_text(s.number("error_ratio")),
+    Column("error ratio"): lambda s: ratio_text(s.number("error_ratio")),
 }
-_BEHIND = Column("behind", optional=6)
+_BEHIND = Column("behind")
+_DROPPED_FIRST = ("behind", "median step", "host mem", "error ratio", "spread", "outcome")
 
 
 def print_results(
@@ -100,7 +101,7 @@ def results_grid(summaries: Sequence[ConfigSummary], ranking: Ranking, *, narrow
         rows.append(GridRow(cells, mark, "bold" if mark else ""))
     columns = [Column("trial", "left"), *(Column(printable(key)) for key in keys), *figures]
     columns += [_BEHIND] if any(ranking.worse_by.values()) else []
-    return Grid(columns, rows)
+    return Grid(columns, rows, _DROPPED_FIRST)
 
 
 def _behind(ranking: Ranking, summary: ConfigSummary) -> str:

@@ -1,6 +1,7 @@
 """Bencher Metric Format: head's figures by configuration and measure (https://bencher.dev/docs/reference/bencher-metric-format)."""
 
 import json
+import statistics
 from collections.abc import Sequence
 
 from zbench.analysis.compare import Comparison
@@ -39,6 +40,5 @@ def _measures(trial: ConfigSummary) -> dict[str, Measure]:
 
 
 def _measure(values: Sequence[float]) -> Measure:
-    ordered = sorted(values)
-    middle = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
-    return {"value": middle, "lower_value": ordered[0], "upper_value": ordered[-1]}
+    middle = float(statistics.median(values))
+    return {"value": middle, "lower_value": min(values), "upper_value": max(values)}

@@ -1,6 +1,7 @@
 """The two arrays of github-action-benchmark: its tools customSmallerIsBetter and customBiggerIsBetter."""
 
 import json
+import statistics
 
 from zbench.analysis.compare import Comparison
 from zbench.analysis.exact import exact_values
@@ -24,7 +25,7 @@ def _smaller(trial: ConfigSummary) -> list[Entry]:
     seconds = trial.values("median_step_s")
     if seconds:
         spread = 1e3 * (max(seconds) - min(seconds)) / 2
-        median = 1e3 * (trial.number("median_step_s") or 0)
+        median = 1e3 * statistics.median(seconds)
         entries.append(_entry(trial, "step time", "ms", median, f"± {spread:.3g}"))
     for metric in ("peak_device_bytes", "peak_host_bytes", "traffic_bytes"):
         values = exact_values(trial, metric)

@@ -19,8 +19,6 @@ BAR_MIDDLE = 0.66
 
 _LABEL = 0.24
 _LIMIT_IN_VIEW = 3.0
-_BINARY = ((2.0**40, "TiB"), (2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB"), (1.0, "B"))
-_DECIMAL = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 _NUMBER_GAP = 0.04
 
 
@@ -32,20 +30,30 @@ class Unit:
     name: str
 
 
+_BINARY = (
+    Unit(2.0**40, "TiB"), Unit(2.0**30, "GiB"), Unit(2.0**20, "MiB"), Unit(2.0**10, "KiB"), Unit(1.0, "B")
+)  # fmt: skip
+_DECIMAL = (Unit(1.0, "s"), Unit(1e-3, "ms"), Unit(1e-6, "us"))
+
+
 def byte_unit(values: Sequence[float]) -> Unit:
     """Return the unit in which the largest of these byte counts reads well."""
-    most = max((value for value in values if math.isfinite(value)), default=0.0)
-    return next((Unit(size, name) for size, name in _BINARY if most >= size), Unit(1.0, "B"))
+    return _readable(values, _BINARY)
 
 
 def second_unit(values: Sequence[float]) -> Unit:
     """Return the unit in which the largest of these durations reads well."""
+    return _readable(values, _DECIMAL)
+
+
+def _readable(values: Sequence[float], units: Sequence[Unit]) -> Unit:
+    """Return the first unit that the largest value is at least one of, else the last, the smallest."""
     most = max((value for value in values if math.isfinite(value)), default=0.0)
-    return next((Unit(size, name) for size, name in _DECIMAL if most >= size), Unit(1e-6, "us"))
+    return next((unit for unit in units if most >= unit.size), units[-1])
 
 
-def scatter(canvas: Canvas, unit: Unit, across: str, up: str) -> None:
-    """Give a scatter chart its grid, ticks and the names of both axes."""
+def scatter(canvas: Canvas, unit: str, across: str, up: str) -> None:
+    """Give a scatter chart its grid, ticks in this unit, and the names of both axes."""
     axes = canvas.axes
     left, bottom = (0.14, 0.15) if canvas.narrow else (0.07, 0.14)
     axes.set_position((left, bottom, 0.97 - left, 0.93 - bottom))
@@ -71,12 +79,10 @@ def rows(canvas: Canvas, labels: Sequence[tuple[str, str, str]]) -> None:
         )
 
 
-def below(canvas: Canvas, unit: Unit, count: int, *, from_zero: bool = False) -> None:
-    """Give a chart of rows its ticks below and its grid."""
+def below(canvas: Canvas, unit: str, count: int) -> None:
+    """Give a chart of rows its ticks in this unit below, and its grid."""
     axes = canvas.axes
     axes.margins(x=0.04)
-    if from_zero:
-        axes.set_xlim(left=0)
     _ticks(axes, unit, 3 if canvas.narrow else 6)
     _frame(axes, ("x",))
     axes.set_yticks([])
@@ -105,10 +111,10 @@ def limit_line(canvas: Canvas, limit: float | None, unit: Unit) -> None:
         axes.text(1, 1.03, f"{text}, beyond this chart", transform=axes.transAxes, ha="right", color=bad)
         return
     axes.set_xlim(right=max(right, at * 1.03))
-    axes.axvline(at, color=bad, linewidth=1.5, linestyle=(0, (5, 3)), zorder=1)
+    axes.axvline(at, color=bad, linewidth=1.5, linestyle="--", zorder=1)
     anchor = "right" if at > 0.5 * sum(axes.get_xlim()) else "left"
     above = axes.get_xaxis_transform()
-    axes.text(at, 1.03 if axes.get_ylim()[0] < axes.get_ylim()[1] else 1.0, f" {text} ", transform=above,
+    axes.text(at, 1.0 if axes.yaxis_inverted() else 1.03, f" {text} ", transform=above,
               ha=anchor, va="bottom", color=bad)  # fmt: skip
 
 
@@ -135,11 +141,11 @@ def hover_area(axes: "Axes", index: int) -> "Artist":
     )
 
 
-def _ticks(axes: "Axes", unit: Unit, most: int) -> None:
+def _ticks(axes: "Axes", unit: str, most: int) -> None:
     from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(most, steps=[1, 2, 2.5, 5, 10]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} {unit.name}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} {unit}"))
 
 
 def _frame(axes: "Axes", grids: Sequence[str]) -> None:

@@ -67,9 +67,9 @@ def throughput_against_memory(points: Sequence[Point], memory: str, limit: float
             axes.plot(
                 [here.peak_bytes / unit.size, there.peak_bytes / unit.size, there.peak_bytes / unit.size],
                 [here.tokens_per_s, here.tokens_per_s, there.tokens_per_s],
-                color=style.LIGHT["muted"], linewidth=1.5, linestyle=(0, (4, 3)), zorder=2,
+                color=style.LIGHT["muted"], linewidth=1.5, linestyle="--", zorder=2,
             )  # fmt: skip
-        scales.scatter(canvas, unit, f"{memory}, less is better", "tokens/s, more is better")
+        scales.scatter(canvas, unit.name, f"{memory}, less is better", "tokens/s, more is better")
         scales.limit_line(canvas, limit, unit)
         if len(front) <= _NUMBERED:
             scales.numbers(canvas, [(point.peak_bytes / unit.size, point.tokens_per_s) for point in front])
@@ -95,7 +95,7 @@ def step_times(rows: Sequence[tuple[ChartRow, Sequence[float]]]) -> Picture:
         scales.rows(canvas, [(row.label, row.short, figure) for row, figure in labels])
         for index, (row, samples) in enumerate(rows):
             canvas.hover(_spread(canvas, index, [value / unit.size for value in samples]), row.hover)
-        scales.below(canvas, unit, len(rows))
+        scales.below(canvas, unit.name, len(rows))
 
     description = (
         f"{plural(len(rows), 'configuration')}; their median steps take from "
@@ -110,9 +110,9 @@ def _spread(canvas: Canvas, index: int, samples: Sequence[float]) -> "Artist":
     middle = statistics.median(ordered)
     low, high = ordered[len(ordered) // 4], ordered[-1 - len(ordered) // 4]
     y = index + scales.BAR_MIDDLE
-    axes.barh(y, max(high - low, 0), left=low, height=0.26, color=style.LIGHT["s1"], alpha=0.3)
+    axes.barh(y, high - low, left=low, height=0.26, color=style.LIGHT["s1"], alpha=0.3)
     if not canvas.narrow:
-        dots = ordered[:: max(1, -(-len(ordered) // _MOST_DOTS))]
+        dots = ordered[:: -(-len(ordered) // _MOST_DOTS)]
         axes.plot(dots, [y] * len(dots), "o", markersize=3.5, color=style.LIGHT["ink"], alpha=0.4)
     axes.plot([middle, middle], [y - 0.19, y + 0.19], color=style.LIGHT["s1"], linewidth=3)
     return scales.hover_area(axes, index)
@@ -133,7 +133,7 @@ def memory(rows: Sequence[Stack], categories: Sequence[str], limit: float | None
             _stack(canvas, index + 0.55, stack.parts, categories, unit.size)
             _stack(canvas, index + 0.83, stack.second or {}, categories, unit.size, alpha=0.55)
             canvas.hover(scales.hover_area(canvas.axes, index), stack.row.hover)
-        scales.below(canvas, unit, len(rows), from_zero=True)
+        scales.below(canvas, unit.name, len(rows))
         scales.limit_line(canvas, limit, unit)
 
     least, most = (format_bytes(pick(device for device, _ in totals)) for pick in (min, max))
@@ -158,7 +158,7 @@ def phases(rows: Sequence[Stack], names: Sequence[str]) -> Picture:
         for index, stack in enumerate(rows):
             _stack(canvas, index + scales.BAR_MIDDLE, stack.parts, names, unit.size)
             canvas.hover(scales.hover_area(canvas.axes, index), stack.row.hover)
-        scales.below(canvas, unit, len(rows), from_zero=True)
+        scales.below(canvas, unit.name, len(rows))
 
     description = (
         f"{plural(len(rows), 'configuration')}, from {format_seconds(min(totals))} to "

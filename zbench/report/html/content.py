@@ -1,6 +1,5 @@
 """What a report shows, taken from its records: the pictures and the figures behind them. Pure."""
 
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -102,8 +101,7 @@ def pictures(report: Report) -> dict[str, Picture]:
         metric = report.memory_metric or "peak_device_bytes"
         name, limit = _MEMORY_NAMES[metric], report.limit(metric)
         found.append(charts.throughput_against_memory(scattered, name, limit))
-    compared = report.comparison.timed if report.comparison else []
-    if report.comparison is not None and compared:
+    if report.comparison is not None and (compared := report.comparison.timed):
         found.append(intervals.changes(report.comparison, compared[:MOST_ROWS]))
     if drawn:
         rows = [row_of(summary, report.objective) for summary in drawn]
@@ -134,7 +132,7 @@ def memory_rows(summaries: Iterable[ConfigSummary]) -> list[Breakdown]:
     found = []
     for summary in summaries:
         parts = [record.memory.by_category for record in summary.ok if record.memory is not None]
-        merged = {name: max(part.get(name, 0) for part in parts) for name in part_names(parts)}
+        merged = {name: max(part[name] for part in parts if name in part) for name in part_names(parts)}
         if sum(merged.values()) > 0:
             found.append(Breakdown(summary, {name: float(size) for name, size in merged.items()}))
     return found
@@ -144,12 +142,9 @@ def phase_rows(summaries: Iterable[ConfigSummary]) -> list[Breakdown]:
     """Return seconds by phase of a step, the median over repeats."""
     found = []
     for summary in summaries:
-        parts = [record.timing.phases for record in summary.ok if record.timing is not None]
-        merged = {
-            name: statistics.median(part.get(name, 0.0) for part in parts) for name in part_names(parts)
-        }
-        if sum(merged.values()) > 0:
-            found.append(Breakdown(summary, merged))
+        phases = summary.phases
+        if sum(phases.values()) > 0:
+            found.append(Breakdown(summary, phases))
     return found
 
 

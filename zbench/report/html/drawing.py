@@ -32,7 +32,6 @@ _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 _SETTINGS: dict[str, Any] = {
     "svg.fonttype": "none",  # text as <text>: it can be selected, searched and read aloud
     "text.parse_math": False,  # a `$` in a name is a dollar sign
-    "axes.unicode_minus": False,
     "font.family": ["DejaVu Sans"],  # comes with matplotlib; the style sheet then asks for the system's font
     "font.size": _FONT,
 }
@@ -154,7 +153,7 @@ def _rename(root: ET.Element, hovers: dict[str, str], prefix: str) -> None:
             title = ET.Element(f"{{{_SVG}}}title")
             title.text = _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", hovers[own])
             element.insert(0, title)
-        elif own is not None and own in used:
+        elif own in used:
             element.attrib["id"] = f"{prefix}-{own}"
         for key in (link, "clip-path"):
             if key in element.attrib:

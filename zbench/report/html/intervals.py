@@ -25,7 +25,7 @@ def changes(comparison: Comparison, rows: Sequence[tuple[Row, Decision]]) -> Pic
         labels = [(label(row.base), short_label(row.base), texts.interval(found)) for row, found in rows]
         scales.rows(canvas, labels)
         axes.axvline(0, color=style.LIGHT["muted"], linewidth=1.5)
-        axes.axvline(100 * margin, color=style.LIGHT["bad"], linewidth=1.5, linestyle=(0, (5, 3)))
+        axes.axvline(100 * margin, color=style.LIGHT["bad"], linewidth=1.5, linestyle="--")
         for index, (row, found) in enumerate(rows):
             y, colour = index + scales.BAR_MIDDLE, style.LIGHT[style.ANSWERS[found.answer]]
             low, high = (100 * math.expm1(_held(bound)) for bound in (found.low, found.high))
@@ -33,7 +33,7 @@ def changes(comparison: Comparison, rows: Sequence[tuple[Row, Decision]]) -> Pic
             axes.plot(100 * found.change, y, "o", color=colour, markersize=8)
             told = f"{label(row.base)}\n{texts.interval(found)}\n{found.answer}"
             canvas.hover(scales.hover_area(axes, index), told)
-        scales.below(canvas, scales.Unit(1.0, "%"), len(rows))
+        scales.below(canvas, "%", len(rows))
 
     slower = sum(found.answer == "regression" for _, found in rows)
     description = (

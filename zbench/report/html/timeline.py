@@ -58,7 +58,7 @@ def _row(canvas: Canvas, index: int, series: Series, metric: str) -> None:
     for change in series.changes:
         x = (change.index - 0.5) / last
         top, bottom = index + _TOP - 0.03, index + _TOP + _HEIGHT + 0.03
-        axes.plot([x, x], [top, bottom], color=style.LIGHT["bad"], linewidth=1.5, linestyle=(0, (5, 3)))
+        axes.plot([x, x], [top, bottom], color=style.LIGHT["bad"], linewidth=1.5, linestyle="--")
         told = f"{texts.percent(change.change)} {commit_text(change.commit)}".strip()
         side = "right" if x > 0.6 else "left"
         axes.text(x, bottom + 0.1, told, color=style.LIGHT["muted"], ha=side, va="center")
