@@ -72,6 +72,12 @@ def test_one_configuration_in_full() -> None:
     check("configuration.txt", text)
 
 
+def test_one_configuration_has_a_line_for_each_figure_on_a_narrow_screen_too() -> None:
+    first, *_ = summarize(RUN)
+    texts = [shown(lambda screen: print_configuration(screen, first), width=width) for width in (20, 200)]
+    assert texts[0] == texts[1]
+
+
 @pytest.mark.parametrize("best", ["id1", None])
 def test_the_findings_of_a_search(best: str | None) -> None:
     document = {

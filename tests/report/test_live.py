@@ -71,8 +71,37 @@ def test_no_name_or_message_commands_the_terminal(make, terminal):
 def test_terminal_shows_rows_and_a_bar_with_best_and_failures(width, row):
     text = told(LiveView, width=width, terminal=True)
     assert row in text
-    for words in ("2/3", "0:03 left", "1 failed", "best so far 1,000 tokens/s", "timed 1/4"):
+    for words in ("2/3", "0:03 left", "1 failed", "best so far 1,000 tokens/s", "zero_stage=1 #1 timed 1/4"):
         assert words in text, words
+    assert "\\x1b" not in text, "cursor movements are commands"
+
+
+def one_configuration(*, width: int, axes: tuple[str, ...] = ()) -> str:
+    """Return what a terminal gets of a sweep of one repeat, from start to end."""
+    out = io.StringIO()
+    with LiveView(Screen(file=out, width=width, force_terminal=True, no_color=True), FASTEST) as show:
+        show(SweepStarted(Path("run"), 1, 1, [], axes))
+        show(TrialStarted(TRIAL, 0))
+        show(StepDone(TRIAL, {"phase": "timed", "step": 4, "steps": 4}))
+        show(TrialFinished(TRIAL, record(1, 1000.0), 2.0, left=0))
+    return out.getvalue()
+
+
+def test_at_the_end_the_bar_is_full_with_count_and_best_cut_to_a_line_each():
+    bar, now, best = without_styles(one_configuration(width=50)).splitlines()[-4:-1]
+    assert bar.rstrip() == f"{'━' * 24} 1/1 0:00 left"
+    assert now == "zero_stage=1 #1 timed 4/4"
+    assert best == "best so far 1,000 tokens/s: zero_stage=1 reduce_b…"
+
+
+def test_the_bar_is_erased_when_the_sweep_has_ended():
+    _, _, after = one_configuration(width=80).rpartition("best so far")
+    assert after.count("\x1b[2K") == 3
+
+
+def test_a_narrow_terminal_names_the_axes_once_where_there_are_any():
+    assert one_configuration(width=80, axes=("zero_stage", "dtype")).count("axes: zero_stage · dtype") == 1
+    assert "axes:" not in one_configuration(width=80)
 
 
 def test_a_narrow_terminal_keeps_bar_count_time_and_failures_on_one_line() -> None:

@@ -154,6 +154,38 @@ def test_values_read_as_a_sweep_file_spells_them():
     assert axes_text({}) == "(the one configuration)"
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (9_999, "9999"),
+        (10_000, "10k"),
+        (12_960, "12960"),
+        (2_500_000, "2500k"),
+        (25_000_020, "25000020"),
+        (10**9, "1G"),
+        (3 * 10**9, "3G"),
+    ],
+)
+def test_only_whole_thousands_millions_and_billions_are_abbreviated(value, text):
+    assert value_text(value) == text
+
+
+@pytest.mark.parametrize(("terminal", "longest"), [(True, 14), (False, 32)])
+def test_a_terminal_cuts_axis_values_at_14_characters_and_a_pipe_at_32(terminal, longest):
+    values = ["a" * longest, "b" * (longest + 1)]
+    records = [record(0, 900.0 - n, trial_id=f"id{n}", axes={"model": v}) for n, v in enumerate(values)]
+    words = " ".join(printed(records, terminal=terminal)[:-2]).split()
+    assert values[0] in words
+    assert f"{values[1][: longest - 1]}…" in words
+
+
+def test_a_table_that_just_fits_loses_no_column():
+    records = [record(stage, 1e5 + stage) for stage in range(2)]
+    width = max(len(line) for line in printed(records, terminal=True) if line.startswith(" ─"))
+    assert "no room" not in " ".join(printed(records, width=width, terminal=True))
+    assert "no room" in " ".join(printed(records, width=width - 1, terminal=True))
+
+
 def test_figures_keep_three_digits_or_separators():
     assert [rate_text(v) for v in (None, 12345.6, 99.94, 0.01234)] == ["-", "12,346", "99.9", "0.0123"]
     assert [ratio_text(v) for v in (None, 1.0, 357_000.0, float("inf"))] == ["-", "1.00", "3.57e+05", "inf"]

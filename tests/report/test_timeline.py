@@ -1,12 +1,13 @@
 """The memory of a traced step in the units that are drawn."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
 
-from zbench.report.timeline import draw_timeline, stacked
+from zbench.report.timeline import draw_timeline, stacked, trace_lines
 
 SAMPLES = [
     {"seconds": 0.0, "device": {"parameters": 1 << 20}, "host": {}},
@@ -35,12 +36,15 @@ def test_a_timeline_has_device_above_host_and_the_limit_over_the_device(
     assert figure.get_suptitle() == "a trial"
     assert [axes.get_ylabel() for axes in figure.axes] == ["device memory (MiB)", "host memory (MiB)"]
     assert device.get_position().y0 > host.get_position().y0
+    assert list(figure.get_size_inches()) == [9, 6]
+    assert {axes.get_gridspec().get_geometry() for axes in figure.axes} == {(2, 1)}, "they share the height"
     assert host.get_xlabel() == "time in the step (ms)"
     assert [axes.get_ylim()[0] for axes in figure.axes] == [0.0, 0.0]
     assert [text.get_text() for text in device.get_legend().get_texts()] == ["parameters", "activations"]
     assert host.get_legend() is None
     assert [list(line.get_ydata()) for line in device.lines] == ([[4.0, 4.0]] if limit else [])
-    assert [text.get_text() for text in device.texts] == (["limit 4 MiB"] if limit else [])
+    said = [(text.get_text(), text.get_position()) for text in device.texts]
+    assert said == ([("limit 4 MiB", (0, 4.0))] if limit else [])
     assert not host.lines
 
 
@@ -50,3 +54,24 @@ def test_a_timeline_is_written_the_same_at_every_time(tmp_path: Path) -> None:
     text = (tmp_path / "one.svg").read_text()
     assert "<dc:date>" not in text
     assert text.lstrip().startswith("<?xml")
+
+
+def test_a_trace_is_told_by_its_bounds_and_drawn_once(tmp_path: Path) -> None:
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    assert not list(trace_lines(tmp_path, "id1")), "nothing was traced"
+    bounds = {
+        "reduce_bound": {"seconds": 0.05, "least_seconds": 0.04},
+        "idle": {"seconds": 0.15, "least_seconds": None},
+    }
+    document = {"samples": SAMPLES, "seconds": 0.2, "bounds": bounds}
+    (folder / "id1.memory.json").write_text(json.dumps(document))
+    lines = dict(trace_lines(tmp_path, "id1"))
+    assert lines["reduce bound"] == "50 ms (25% of the traced step, at least 40 ms)"
+    assert lines["idle"] == "150 ms (75% of the traced step)"
+    assert lines["trace"].startswith(f"{folder / 'id1.trace.json'} ")
+    picture = Path(lines["memory timeline"])
+    assert picture.read_text().lstrip().startswith("<?xml")
+    picture.write_text("drawn before")
+    assert dict(trace_lines(tmp_path, "id1")) == lines
+    assert picture.read_text() == "drawn before"

@@ -91,6 +91,15 @@ def test_a_tracker_that_fails_is_told_and_left_out(plugged, tmp_path):
     assert notices == ["--log ill stopped: ConnectionError: the server is away"]
 
 
+def test_events_that_end_no_repeat_are_shown_and_not_logged(plugged, tmp_path):
+    notes = plugged["mine"] = Notes()
+    shown: list[object] = []
+    with follow.following(["mine"], tmp_path, "tried", shown.append) as tell:
+        tell(Notice("so far so good"))
+    assert shown == [Notice("so far so good")]
+    assert notes.logged == []
+
+
 @pytest.mark.parametrize("name", ["nothing", ""])
 def test_an_unknown_tracker_is_a_usage_error(name):
     with pytest.raises(UsageError, match="expected one of mlflow, tensorboard, wandb"):
@@ -118,7 +127,7 @@ def test_tensorboard_reads_what_was_logged(tmp_path):
     read = accumulator.EventAccumulator(str(tmp_path / "tensorboard" / f"{TRIAL.trial_id}-r0"))
     read.Reload()
     assert [event.value for event in read.Scalars("step_seconds")] == [0.5, 0.25]
-    assert [event.value for event in read.Scalars("tokens_per_s")] == [100.0]
+    assert [(event.step, event.value) for event in read.Scalars("tokens_per_s")] == [(0, 100.0)]
     assert "_hparams_/session_start_info" in read.Tags()["tensors"]
 
 

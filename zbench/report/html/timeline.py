@@ -17,7 +17,7 @@ _SHORT_COMMIT = 9
 
 
 def timeline(series: Sequence[Series], metric: str) -> Picture:
-    """Return the picture; each row has its own scale, from its lowest value to its highest."""
+    """Return the picture of one series or more; each row's scale is from its lowest value to its highest."""
 
     def paint(canvas: Canvas) -> None:
         for index, one in enumerate(series):
@@ -27,7 +27,7 @@ def timeline(series: Sequence[Series], metric: str) -> Picture:
         canvas.axes.axis("off")
 
     changed = sum(len(one.changes) for one in series)
-    runs = max((len(one.visits) for one in series), default=0)
+    runs = max(len(one.visits) for one in series)
     said = "its level" if len(series) == 1 else "their levels"
     counts = f"{plural(len(series), 'configuration')} over {plural(runs, 'run')}"
     description = f"{counts}; {said} changed {plural(changed, 'time')}."
