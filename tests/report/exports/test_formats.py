@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from typing import Any
@@ -95,7 +96,29 @@ def test_a_long_table_hides_only_rows_that_pass() -> None:
     table.print_table(found, Screen(file=text, width=200))
     table.print_table(found, Screen(file=everything, width=200), every_row=True)
     assert "40 more configurations that pass are not shown" in text.getvalue()
-    assert everything.getvalue().count("i=") >= 100 > text.getvalue().count("i=")
+    assert everything.getvalue().count("\ni=") == 100
+    assert text.getvalue().count("\ni=") == 60
+    assert "not shown" not in everything.getvalue()
+
+
+def test_in_a_terminal_the_answers_alone_are_coloured() -> None:
+    text = io.StringIO()
+    table.print_table(
+        comparison(), Screen(file=text, width=200, force_terminal=True, _environ={"TERM": "xterm"})
+    )
+    rows = [line for line in text.getvalue().splitlines() if line.startswith("zero_stage")][:5]
+    coloured = [re.findall(r"\x1b\[[1-9][\d;]*m(\S*)", row) for row in rows]
+    assert coloured == [["incorrect"], ["failed"], ["regression"], ["inconclusive"], ["pass"]]
+
+
+@pytest.mark.parametrize(
+    ("count", "left_out"), [(200, ""), (201, "1 further configurations are not listed.")]
+)
+def test_markdown_lists_200_configurations_at_most(count: int, left_out: str) -> None:
+    found = comparison()
+    lines = markdown.render(replace(found, rows=found.rows[:1] * count)).splitlines()
+    assert sum(line.startswith("| zero") for line in lines) == 200
+    assert [line for line in lines if "further" in line] == ([left_out] if left_out else [])
 
 
 def test_markdown_is_a_marked_table() -> None:
@@ -125,6 +148,22 @@ def test_csv_reads_back_and_holds_no_formula() -> None:
     assert int(rows[0]["head_peak_device_bytes"]) == 900_000
     cells = next(iter(csv.reader(io.StringIO(csv_format.render(hostile()).split("\n", 1)[1]))))
     assert not any(cell.startswith(("=", "@", "+")) for cell in cells)
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
+def test_a_cell_of_csv_that_a_spreadsheet_would_compute_is_text(start: str) -> None:
+    found = results([replace(record(), trial_id=f"{start}1+1")])
+    row = next(csv.DictReader(io.StringIO(csv_format.render(compare_runs(found, found, Settings())))))
+    assert row["trial_id"] == f"'{start}1+1"
+    assert row["answer"] == "inconclusive"
+
+
+def test_equal_points_are_equal_texts_in_csv_whatever_the_order_of_their_axes() -> None:
+    texts = {
+        next(csv.DictReader(io.StringIO(csv_format.render(compare_runs(run, run, Settings())))))["axes"]
+        for run in (results([record(axes=axes)]) for axes in ({"b": 1, "a": 2}, {"a": 2, "b": 1}))
+    }
+    assert texts == {'{"a": 2, "b": 1}'}
 
 
 @pytest.mark.parametrize(
@@ -179,6 +218,9 @@ def test_every_format_is_written(tmp_path: Any) -> None:
         "smaller-is-better.json", "bigger-is-better.json",
     }  # fmt: skip
     assert all(path.read_text().endswith("\n") for path in paths)
+    paths[0].write_text("older")
+    assert registry.write(registry.files(comparison(), "markdown"), tmp_path / "new" / "place") == paths[:1]
+    assert paths[0].read_text().startswith(markdown.MARKER)
 
 
 @pytest.mark.parametrize(

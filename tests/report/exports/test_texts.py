@@ -1,0 +1,96 @@
+"""What a comparison says of one configuration, and of the way in which it was measured."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from analysis.synthetic import record, results, trial
+
+from zbench.analysis.compare import PairedData, Row, Settings, compare_runs
+from zbench.analysis.paired import Control
+from zbench.record.record import MemoryPeaks, Record
+from zbench.report.exports import texts
+
+from .test_formats import EVEN, comparison
+
+FULL: dict[str, Any] = {"engine": {"zero_stage": 1}, "verify": {"mode": "full"}}
+ANSWER, PEAK = texts.HEADINGS.index("answer"), texts.HEADINGS.index("peak memory")
+
+
+def compared(base: list[Record], head: list[Record]) -> Row:
+    (row,) = compare_runs(results(base), results(head, "head"), Settings(run_noise=0.01)).rows
+    return row
+
+
+@pytest.mark.parametrize(("verdict", "answer"), [("identical", "pass, faster"), ("wrong", "incorrect")])
+def test_only_a_configuration_that_passes_is_called_faster(verdict: Any, answer: str) -> None:
+    row = compared(trial(EVEN), trial([0.7 * step for step in EVEN], verdict=verdict))
+    assert row.step_time is not None
+    assert row.step_time.faster
+    assert texts.cells(row)[ANSWER] == answer
+
+
+def using(device: int | None, host: int | None) -> list[Record]:
+    return [replace(record(), memory=MemoryPeaks(device, host, 3))]
+
+
+def test_without_device_memory_the_peak_is_the_hosts_and_is_told_once() -> None:
+    row = compared(using(None, 2048), using(None, 1024))
+    assert texts.cells(row)[PEAK] == "2 KiB -> 1 KiB, -50.0 %"
+    assert not any("host" in reason for reason in texts.reasons(row))
+
+
+@pytest.mark.parametrize(("base", "head"), [(4096, None), (None, 4096)])
+def test_device_memory_of_one_side_is_not_compared_with_the_hosts(base: int | None, head: int | None) -> None:
+    assert texts.cells(compared(using(base, 2048), using(head, 2048)))[PEAK] == "-"
+
+
+def test_a_verdict_that_was_asked_for_and_is_missing_on_both_sides_is_told() -> None:
+    unjudged = trial(EVEN, verdict="unchecked", config=FULL)
+    assert texts.reasons(compared(unjudged, unjudged)) == [
+        "a full verdict was asked for and nothing could be judged"
+    ]
+
+
+def test_a_verdict_that_head_has_lost_is_told_as_lost() -> None:
+    row = compared(trial(EVEN, config=FULL), trial(EVEN, verdict="unchecked", config=FULL))
+    assert texts.reasons(row) == ["verdict fell from identical to unchecked"]
+
+
+def failing(count: int, of: int) -> list[Record]:
+    return [record(repeat=n, outcome="crashed" if n < count else "ok") for n in range(of)]
+
+
+def test_more_frequent_failures_are_told_with_their_counts() -> None:
+    said = texts.reasons(compared(failing(1, 10), failing(9, 10)))
+    assert said[:2] == [
+        "head ended in crashed: killed by signal 9",
+        "head fails more often than base (base 1 of 10, head 9 of 10)",
+    ]
+
+
+@pytest.mark.parametrize(("base", "head"), [(0, 2), (1, 1), (2, 0)])
+def test_failures_are_counted_only_where_both_sides_failed_and_head_more_often(base: int, head: int) -> None:
+    said = "; ".join(texts.reasons(compared(failing(base, 10), failing(head, 10))))
+    assert "more often" not in said
+    assert ("head ended in crashed" in said) == (head > 0)
+
+
+def test_a_paired_measurement_is_described_by_its_control() -> None:
+    paired = PairedData({}, Control(noise=0.5, drift=-0.034, degrees=5))
+    said = texts.method(replace(comparison(), paired=paired))
+    assert said.startswith("paired blocks on this machine, 98 % intervals, margin 5 %, alpha 0.01 over")
+    assert said.endswith("varied by 50.0 % a process and moved by -3.4 % from start to end")
+
+
+def test_a_comparison_without_timing_says_so() -> None:
+    paired = PairedData({}, Control(0.0, 0.0), exact_only=True)
+    assert "nothing was timed" in texts.method(replace(comparison(), paired=paired))
+
+
+@pytest.mark.parametrize(
+    ("run_noise", "words"),
+    [(0.02, "of 2 %, as --run-noise states"), (None, "as far as earlier runs show it")],
+)
+def test_stored_runs_are_described_by_the_noise_between_runs(run_noise: float | None, words: str) -> None:
+    assert f"noise between runs {words}, margin 5 %" in texts.method(comparison(run_noise=run_noise))
