@@ -8,7 +8,18 @@ from tests import keeping
 from zbench.report.html.drawing import NARROW, WIDE, Canvas, Picture
 
 FOLDER = Path(__file__).parent / "kept"
-_STYLE = ("color", "facecolor", "linewidth", "linestyle", "marker", "markersize", "alpha", "zorder")
+_STYLE = (
+    "color",
+    "facecolor",
+    "linewidth",
+    "linestyle",
+    "marker",
+    "markersize",
+    "alpha",
+    "zorder",
+    "clip_on",
+)
+_FRAME = ("length", "pad", "labelcolor", "gridOn", "grid_color", "grid_linewidth")
 _TEXT = ("text", "ha", "va", "weight")
 
 
@@ -31,8 +42,12 @@ def drawn(picture: Picture, *, narrow: bool) -> str:
 def _marks(canvas: Canvas) -> Iterator[str]:
     axes = canvas.axes
     yield f"axes {_rounded([axes.get_position().bounds, axes.get_xlim(), axes.get_ylim()])}"
+    edges = [name for name, spine in axes.spines.items() if spine.get_visible()]
+    yield f"frame {edges} below all: {axes.get_axisbelow()}"
     for axis in (axes.xaxis, axes.yaxis):
+        look = axis.get_tick_params()
         yield f"ticks {[tick.get_text() for tick in axis.get_ticklabels()]}"
+        yield f"{' '.join(f'{name}={look[name]}' for name in _FRAME if name in look)}"
     for line in axes.lines:
         hover = canvas.hovers.get(line.get_gid() or "")
         yield f"line {_rounded(line.get_xydata())} {_style(line, _STYLE)} {hover!r}"
