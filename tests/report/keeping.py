@@ -8,17 +8,8 @@ from tests import keeping
 from zbench.report.html.drawing import NARROW, WIDE, Canvas, Picture
 
 FOLDER = Path(__file__).parent / "kept"
-_STYLE = (
-    "color",
-    "facecolor",
-    "linewidth",
-    "linestyle",
-    "marker",
-    "markersize",
-    "alpha",
-    "zorder",
-    "clip_on",
-)
+_LINE = ("linewidth", "linestyle", "marker", "markersize")
+_STYLE = ("color", "facecolor", *_LINE, "alpha", "zorder", "clip_on")
 _FRAME = ("length", "pad", "labelcolor", "gridOn", "grid_color", "grid_linewidth")
 _TEXT = ("text", "ha", "va", "weight")
 

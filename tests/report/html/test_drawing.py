@@ -1,4 +1,4 @@
-"""The sheet that a picture is drawn on: its size, what is written above the chart, its ids and hover texts."""
+"""The sheet that a picture is drawn on: its size, what stands above the chart, its ids and hover texts."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -96,7 +96,7 @@ def test_a_hover_text_is_the_first_thing_in_its_mark() -> None:
 def test_ids_are_those_that_the_picture_refers_to() -> None:
     for drawn in ET.fromstring(f"<both>{picture(Painted()).inline()}</both>"):
         refers = {element.attrib[LINK] for element in drawn.iter() if LINK in element.attrib}
-        refers |= {match for match in re.findall(r"url\((#[^)]*)\)", ET.tostring(drawn, encoding="unicode"))}
+        refers |= set(re.findall(r"url\((#[^)]*)\)", ET.tostring(drawn, encoding="unicode")))
         names = {element.attrib["id"] for element in drawn.iter() if "id" in element.attrib}
         about = set(drawn.attrib["aria-labelledby"].split())
         assert about < names

@@ -1,0 +1,177 @@
+"""What a page and its charts do with limits: of memory, of rows, of what is known."""
+
+import math
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from analysis.synthetic import record, results, trial
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from tests.report.keeping import drawn
+from zbench.analysis.compare import Settings, compare_runs
+from zbench.analysis.history import Change, Series, Visit
+from zbench.record.record import MemoryPeaks, Record
+from zbench.report.html import axes, charts, content
+from zbench.report.html.build import report_of
+from zbench.report.html.content import Report
+from zbench.report.html.front import Point
+from zbench.report.html.intervals import changes
+from zbench.report.html.page import render
+from zbench.report.html.timeline import timeline
+from zbench.spec.sweep import ObjectiveSpec
+
+
+def with_limit(limit: float, *, downward: bool = False) -> Axes:
+    """Return a chart of 0 to 10 MiB with this limit, in MiB."""
+    sheet = Figure().add_axes((0.0, 0.0, 1.0, 1.0), xlim=(0, 10), ylim=(1, 0) if downward else (0, 1))
+    mib = axes.Unit(2.0**20, "MiB")
+    axes.limit_line(SimpleNamespace(axes=sheet), limit * 2**20, mib)  # type: ignore[arg-type]
+    return sheet
+
+
+@pytest.mark.parametrize(("limit", "right"), [(5, 10), (9.5, 10), (10, 10.3), (20, 20.6), (30, 30.9)])
+def test_a_limit_up_to_three_times_the_chart_is_drawn_and_the_chart_reaches_it(
+    limit: float, right: float
+) -> None:
+    sheet = with_limit(limit)
+    (line,) = sheet.lines
+    assert list(line.get_xdata()) == [limit, limit]
+    assert sheet.get_xlim() == pytest.approx((0, right))
+
+
+def test_a_limit_beyond_three_times_the_chart_is_told_in_the_corner_above_it() -> None:
+    sheet = with_limit(31)
+    (said,) = sheet.texts
+    assert not sheet.lines
+    assert sheet.get_xlim() == (0, 10)
+    assert said.get_text() == "limit 31 MiB, beyond this chart"
+    assert (said.get_position(), said.get_ha()) == ((1, 1.03), "right")
+
+
+@pytest.mark.parametrize(("limit", "side"), [(4, "left"), (5, "left"), (6, "right"), (20, "right")])
+def test_a_limits_text_lies_on_the_side_with_more_room(limit: float, side: str) -> None:
+    (said,) = with_limit(limit).texts
+    assert said.get_ha() == side
+
+
+@pytest.mark.parametrize(("downward", "height"), [(True, 1.0), (False, 1.03)])
+def test_a_limits_text_is_above_the_chart(downward: bool, height: float) -> None:
+    (said,) = with_limit(4, downward=downward).texts
+    assert said.get_position() == (4, height)
+
+
+def report(*records: Record, **limits: str) -> Report:
+    found = report_of(results(records))
+    return replace(found, objective=ObjectiveSpec(maximize=["tokens_per_s"], subject_to=limits))
+
+
+def test_the_limit_of_a_metric_is_the_largest_value_that_its_own_constraints_allow() -> None:
+    found = report(record(), peak_device_bytes="<= 2Gi", peak_host_bytes="< 3Gi", median_step_s=">= 1s")
+    assert found.limit("peak_device_bytes") == 2 << 30
+    assert found.limit("peak_host_bytes") == 3 << 30
+    assert found.limit("median_step_s") is None, "that is a least value"
+    assert found.limit("peak_rss_bytes") is None
+
+
+def test_what_has_no_memory_figure_is_no_point_of_the_chart() -> None:
+    (other,) = trial([0.2], axes={"zero_stage": 2})
+    found = report(record(), replace(other, memory=None))
+    assert [point.label for point in content.points(found)] == ["zero_stage=1"]
+
+
+def test_where_the_device_has_no_memory_the_chart_shows_the_hosts() -> None:
+    picture = content.pictures(report(replace(record(), memory=MemoryPeaks(None, 3000, 4000))))
+    assert "peak host memory, less is better" in drawn(picture["throughput-memory"], narrow=False)
+
+
+def test_the_chart_of_throughput_has_200_points_at_most() -> None:
+    found = report(record())
+    picture = content.pictures(replace(found, summaries=[*found.summaries] * 201))["throughput-memory"]
+    assert picture.description.startswith("200 configurations.")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "is_drawn"), [({"parameters": 1}, True), ({"parameters": 0}, False), ({}, False)]
+)
+def test_memory_is_drawn_where_any_was_counted(sizes: dict[str, int], is_drawn: bool) -> None:
+    found = report(replace(record(), memory=MemoryPeaks(1000, 0, 1000, sizes)))
+    assert ("memory" in content.pictures(found)) == is_drawn
+
+
+def test_memory_of_a_category_is_the_largest_of_the_repeats_that_counted_it() -> None:
+    repeats = [
+        replace(record(repeat=n), memory=MemoryPeaks(1000, 0, 1000, sizes))
+        for n, sizes in enumerate([{"parameters": 1, "moments": 5}, {"parameters": 3}])
+    ]
+    (row,) = content.memory_rows(report(*repeats).finished)
+    assert row.parts == {"parameters": 3, "moments": 5}
+
+
+def test_phases_are_drawn_where_any_was_measured() -> None:
+    bare = record()
+    assert bare.timing is not None
+    assert "phases" not in content.pictures(report(replace(bare, timing=replace(bare.timing, phases={}))))
+
+
+@pytest.mark.parametrize(("limit", "marked"), [("<= 1000000", False), ("<= 999999", True)])
+def test_a_peak_at_the_limit_is_within_it(limit: str, marked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content, "pictures", lambda report: {})
+    page = render(report(record(peak=1_000_000), peak_device_bytes=limit))
+    assert ("&gt; limit" in page) == marked
+
+
+@pytest.mark.parametrize(("count", "told"), [(1, False), (2, True)])
+def test_a_best_of_several_equals_is_called_one_of_them(
+    count: int, told: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(content, "pictures", lambda report: {})
+    page = render(report(*(record(axes={"zero_stage": stage}) for stage in range(count))))
+    assert (f"one of {count} that cannot be told apart" in page) == told
+
+
+def test_an_unknown_bound_is_drawn_as_a_factor_of_two() -> None:
+    run = results(trial([0.1]))
+    comparison = compare_runs(run, run, Settings())
+    ((_, decision),) = comparison.timed
+    assert (decision.low, decision.high) == (-math.inf, math.inf)
+    marks = drawn(changes(comparison, comparison.timed), narrow=False).splitlines()
+    assert any(mark.startswith("line [[-50.0, 0.66], [100.0, 0.66]]") for mark in marks)
+
+
+def rising(count: int) -> list[Point]:
+    """Return configurations of which none beats another: each is faster than the last and needs more."""
+    return [Point(str(n), n * 2.0**20, 100.0 * n, "identical") for n in range(1, count + 1)]
+
+
+def test_a_dashed_line_joins_what_none_beats_by_steps_behind_the_marks() -> None:
+    picture = charts.throughput_against_memory(rising(2), "memory", None)
+    (line,) = [mark for mark in drawn(picture, narrow=False).splitlines() if "linestyle=--" in mark]
+    assert line.startswith("line [[1.0, 100.0], [2.0, 100.0], [2.0, 200.0]] color=#59636e linewidth=1.5 ")
+    assert "zorder=2" in line
+
+
+@pytest.mark.parametrize(("count", "numbered"), [(9, 9), (10, 0)])
+def test_up_to_nine_configurations_of_the_line_are_numbered(count: int, numbered: int) -> None:
+    picture = charts.throughput_against_memory(rising(count), "memory", None)
+    assert drawn(picture, narrow=False).count("weight=bold") == numbered
+
+
+@pytest.mark.parametrize(("steps", "dots"), [(24, 24), (25, 13), (48, 24), (49, 17)])
+def test_of_many_steps_at_most_24_are_dots(steps: int, dots: int) -> None:
+    samples = [0.001 * (n + 1) for n in range(steps)]
+    picture = charts.step_times([(charts.ChartRow("a", "a", "a"), samples)])
+    (line,) = [mark for mark in drawn(picture, narrow=False).splitlines() if "marker=o" in mark]
+    assert len(re.findall(r"\[[\d.]+, 0.66\]", line)) == dots
+
+
+@pytest.mark.parametrize(("index", "side"), [(1, "left"), (3, "left"), (4, "right"), (5, "right")])
+def test_a_changes_text_stays_within_the_picture(index: int, side: str) -> None:
+    visits = tuple(Visit(f"run{n}", None, None, 0.1 + n / 100) for n in range(6))
+    (summary,) = results(trial([0.1])).trials
+    series = Series(summary, {}, visits, (Change(index, 0.3, None, None),))
+    marks = drawn(timeline([series], "median_step_s"), narrow=False).splitlines()
+    (said,) = [mark for mark in marks if "+30.0" in mark]
+    assert f"ha={side}" in said
