@@ -8,8 +8,7 @@ from tests import keeping
 from zbench.report.html.drawing import NARROW, WIDE, Canvas, Picture
 
 FOLDER = Path(__file__).parent / "kept"
-_LINE = ("linewidth", "linestyle", "marker", "markersize")
-_STYLE = ("color", "facecolor", *_LINE, "alpha", "zorder", "clip_on")
+_STYLE = ("color", "facecolor", "linewidth", "linestyle", "marker", "markersize", "alpha", "zorder")
 _FRAME = ("length", "pad", "labelcolor", "gridOn", "grid_color", "grid_linewidth")
 _TEXT = ("text", "ha", "va", "weight")
 
@@ -41,7 +40,8 @@ def _marks(canvas: Canvas) -> Iterator[str]:
         yield f"{' '.join(f'{name}={look[name]}' for name in _FRAME if name in look)}"
     for line in axes.lines:
         hover = canvas.hovers.get(line.get_gid() or "")
-        yield f"line {_rounded(line.get_xydata())} {_style(line, _STYLE)} {hover!r}"
+        whole = "" if line.get_clip_on() else " whole at the edge, too"
+        yield f"line {_rounded(line.get_xydata())} {_style(line, _STYLE)} {hover!r}{whole}"
     for patch in axes.patches:
         place = patch.get_path().transformed(patch.get_patch_transform()).get_extents().bounds
         yield f"patch {_rounded(place)} {_style(patch, _STYLE)} {canvas.hovers.get(patch.get_gid())!r}"

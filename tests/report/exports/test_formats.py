@@ -147,11 +147,18 @@ def test_csv_reads_back_and_holds_no_formula() -> None:
     assert not any(cell.startswith(("=", "@", "+")) for cell in cells)
 
 
-@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
-def test_a_cell_of_csv_that_a_spreadsheet_would_compute_is_text(start: str) -> None:
-    found = results([replace(record(), trial_id=f"{start}1+1")])
+@pytest.mark.parametrize(
+    ("trial_id", "cell"),
+    [
+        *((f"{start}1+1", f"'{start}1+1") for start in "=+-@"),
+        ("1=1", "1=1"),
+        ("\r=1\n2\t3", "\\r=1\\n2\\t3"),
+    ],
+)
+def test_a_cell_of_csv_is_one_line_of_text_that_no_spreadsheet_computes(trial_id: str, cell: str) -> None:
+    found = results([replace(record(), trial_id=trial_id)])
     row = next(csv.DictReader(io.StringIO(csv_format.render(compare_runs(found, found, Settings())))))
-    assert row["trial_id"] == f"'{start}1+1"
+    assert row["trial_id"] == cell
     assert row["answer"] == "inconclusive"
 
 

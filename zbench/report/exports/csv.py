@@ -6,6 +6,7 @@ import json
 import math
 
 from zbench.analysis.compare import Comparison, Row
+from zbench.report.printable import printable
 
 _COLUMNS = (
     "trial_id", "axes", "answer", "base_outcome", "head_outcome", "base_verdict", "head_verdict",
@@ -41,7 +42,8 @@ def _values(row: Row) -> list[object]:
 
 
 def _safe(value: object) -> object:
-    """Return text that no spreadsheet takes for a formula."""
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        return f"'{value}"
-    return "" if value is None else value
+    """Return text on one line that no spreadsheet takes for a formula."""
+    if not isinstance(value, str):
+        return "" if value is None else value
+    text = printable(value)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
