@@ -4,7 +4,10 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
+
+import pytest
 
 from zbench.record import environment
 
@@ -14,6 +17,10 @@ def test_fingerprint_is_that_of_the_machine():
     assert environment.fingerprint(machine) == environment.fingerprint(json.loads(json.dumps(machine)))
     assert environment.fingerprint(machine | {"cpu": "another"}) != environment.fingerprint(machine)
     assert environment.fingerprint(dict(reversed(machine.items()))) == environment.fingerprint(machine)
+
+
+def test_a_fingerprint_of_twelve_digits_stays_what_earlier_versions_stored():
+    assert environment.fingerprint({"cpu": "Example", "cores": 2, "gpus": ["A", "B"]}) == "e398db2da1f5"
 
 
 def test_collected_facts_are_json_and_name_versions():
@@ -63,6 +70,23 @@ def test_the_processor_is_named_as_the_kernel_names_it(monkeypatch):
     monkeypatch.setattr(environment, "_cpuinfo", list)
     assert environment.cpu_model()
     assert environment.machine_facts()["isa"] == []
+
+
+@pytest.mark.parametrize(("processor", "name"), [("Example", "Example"), ("", "riscv64")])
+def test_where_the_kernel_names_no_processor_the_platform_does(monkeypatch, processor, name):
+    monkeypatch.setattr(environment, "Path", lambda place: Path("/nowhere"))
+    monkeypatch.setattr(environment.platform, "processor", lambda: processor)
+    monkeypatch.setattr(environment.platform, "machine", lambda: "riscv64")
+    assert environment.cpu_model() == name
+
+
+def test_gpus_are_named_as_their_driver_names_them(monkeypatch, tmp_path):
+    for place, model in (("1", "Example : H100"), ("0", "A100")):
+        (tmp_path / "proc/driver/nvidia/gpus" / place).mkdir(parents=True)
+        text = f"Model: \t\t {model}\nIRQ: \t\t 7\n"
+        (tmp_path / "proc/driver/nvidia/gpus" / place / "information").write_text(text)
+    monkeypatch.setattr(environment, "Path", lambda place: tmp_path / place.lstrip("/"))
+    assert environment.gpu_models() == ["A100", "Example : H100"]
 
 
 def test_a_machine_has_a_name_of_processor_cores_and_gpus(monkeypatch):

@@ -53,6 +53,18 @@ def test_wrong_type_names_the_key(make_record):
         lines.decode(value)
 
 
+def test_a_block_of_a_configuration_is_an_object(make_record):
+    value = lines.jsonable(make_record()) | {"config": {"engine": "builtin"}}
+    with pytest.raises(UsageError, match=r"not a zbench record: config\.engine: expected an object"):
+        lines.decode(value)
+
+
+def test_empty_lines_are_no_records(tmp_path, make_record):
+    file = tmp_path / "trials.jsonl"
+    file.write_bytes(b"\n" + lines.encode(make_record()) + b"  \n")
+    assert lines.read(file) == [make_record()]
+
+
 def test_torn_last_line_is_left_out_and_a_complete_one_is_kept(tmp_path, make_record):
     file = tmp_path / "trials.jsonl"
     first, second = lines.encode(make_record()), lines.encode(make_record(repeat=1))

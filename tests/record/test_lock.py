@@ -1,6 +1,7 @@
 """One writer at a time; the kernel lets the next one in."""
 
 import os
+import socket
 import stat
 from pathlib import Path
 
@@ -25,6 +26,12 @@ def test_a_holder_that_left_no_name_is_another_process(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is being written by another process; wait"):
         DirectoryLock(tmp_path)
     held.release()
+
+
+def test_the_lock_file_holds_the_name_of_its_holder_and_nothing_older(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text("an older and longer name\n" * 20)
+    DirectoryLock(tmp_path).release()
+    assert (tmp_path / ".lock").read_text() == f"process {os.getpid()} on {socket.gethostname()}\n"
 
 
 def test_everybody_may_read_who_writes(tmp_path: Path) -> None:

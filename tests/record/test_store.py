@@ -141,6 +141,14 @@ def test_what_this_process_wrote_is_not_read_again(run, make_record, monkeypatch
     assert run.records() == [make_record()]
 
 
+def test_what_was_read_at_the_opening_is_not_read_again(run, make_record, monkeypatch):
+    run.append(make_record())
+    run.close()
+    with RunDirectory.open(run.path) as again:
+        monkeypatch.setattr(lines, "read", lambda path: pytest.fail("it is known"))
+        assert again.records() == [make_record()]
+
+
 def test_failed_flush_is_an_error_and_takes_the_line_back(run, make_record, monkeypatch):
     def no_space(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -181,6 +189,8 @@ def test_failure_in_mid_creation_leaves_nothing(tmp_path, monkeypatch):
 
 def test_discard_removes_only_a_run_without_records(tmp_path, make_record):
     with RunDirectory.create(tmp_path / "results", "s", spec={}, environment={}) as run:
+        (run.path / "logs" / "x.log").write_text("said before the end")
+        run.append(make_record(outcome="invalid"))
         assert run.discard_if_empty()
     assert not (tmp_path / "results" / "s").exists()
     with RunDirectory.create(tmp_path / "results", "s", spec={}, environment={}) as run:

@@ -39,6 +39,43 @@ def test_bytes_and_differences_are_the_largest_and_verdict_the_worst(make_record
     assert summary.metric("verdict") == "equivalent"
 
 
+@pytest.mark.parametrize("ratios", [(2.0, 9.0, 3.0), (None, 0.5, None), (9.0, None)])
+def test_the_farthest_repeat_is_that_of_the_largest_error_ratio(make_record, ratios):
+    records = [make_record(repeat=n, correctness=Correctness("wrong", one)) for n, one in enumerate(ratios)]
+    (found,) = summarize(
+        [*records, make_record(repeat=9, outcome="crashed", correctness=Correctness("wrong", 99.0))]
+    )
+    assert found.farthest.error_ratio == max(one for one in ratios if one is not None)
+
+
+def test_the_time_of_a_phase_is_the_median_over_repeats_and_0_where_one_lacks_it(make_record):
+    phases = [{"forward": 0.2, "backward": 0.4}, {"forward": 0.3}, {"forward": 0.7, "reduce": 0.9}]
+    records = [
+        make_record(repeat=n, timing=Timing([1.0], 1.0, 256.0, 2.0, phases=one))
+        for n, one in enumerate(phases)
+    ]
+    (found,) = summarize([*records, make_record(repeat=3, timing=None)])
+    assert found.phases == {"forward": 0.3, "backward": 0.0, "reduce": 0.0}
+
+
+def test_the_spread_of_two_repeats_is_half_their_distance(make_record):
+    (found,) = summarize([make_record(rate=80.0), make_record(repeat=1, rate=120.0)])
+    assert found.spread("tokens_per_s") == pytest.approx(0.2)
+
+
+def test_the_reason_of_a_failure_is_that_of_the_worst_outcome(make_record):
+    errors = [
+        ("timeout", Failure("timeout", "slow")),
+        ("crashed", None),
+        ("crashed", Failure("crashed", "why")),
+    ]
+    (found,) = summarize(
+        make_record(repeat=n, outcome=outcome, error=error) for n, (outcome, error) in enumerate(errors)
+    )
+    assert found.outcome == "crashed"
+    assert found.error == Failure("crashed", "why")
+
+
 @pytest.mark.parametrize(
     ("outcome", "kind", "failed"),
     [
