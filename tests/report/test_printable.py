@@ -58,12 +58,6 @@ def test_nothing_on_a_screen_is_markup_or_a_terminal_command(make):
     assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(said)
 
 
-def test_a_screen_prints_on_stdout_and_colours_no_numbers_or_addresses(capsys):
-    text = "1.5 'two' None https://example.org"
-    Screen(width=80, force_terminal=True).print(text)
-    assert capsys.readouterr() == (f"{text}\n", "")
-
-
 def cell(text: str | Text) -> Table:
     table = Table(title=text)
     table.add_column(text)

@@ -185,7 +185,7 @@ def bars(root: ET.Element) -> list[tuple[tuple[float, float], float]]:
 
 def test_charts_of_many_rows_draw_some_and_say_so() -> None:
     pictures = content.pictures(full(60))
-    assert len(hovered(pictures["step-times"].file())) == 40
+    assert len(hovered(pictures["step-times"].file())) == content.MOST_ROWS
 
 
 def luminance(colour: str) -> float:

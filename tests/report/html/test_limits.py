@@ -89,8 +89,15 @@ def test_where_the_device_has_no_memory_the_chart_shows_the_hosts() -> None:
 
 def test_the_chart_of_throughput_has_200_points_at_most() -> None:
     found = report(record())
-    picture = content.pictures(replace(found, summaries=[*found.summaries] * 201))["throughput-memory"]
-    assert picture.description.startswith("200 configurations.")
+    pictures = content.pictures(replace(found, summaries=[*found.summaries] * 201))
+    assert pictures["throughput-memory"].description.startswith("200 configurations.")
+
+
+def test_a_chart_with_a_row_per_configuration_has_40_rows_at_most() -> None:
+    found = report(record())
+    pictures = content.pictures(replace(found, summaries=[*found.summaries] * 41))
+    for name in ("step-times", "memory", "phases"):
+        assert pictures[name].description.startswith("40 configurations"), name
 
 
 @pytest.mark.parametrize(
