@@ -177,12 +177,12 @@ class ToldWandb(ModuleType):
 def test_wandb_is_told_each_repeat_its_steps_and_how_it_ended(tmp_path, monkeypatch):
     told = ToldWandb()
     monkeypatch.setitem(sys.modules, "wandb", told)
-    monkeypatch.delitem(sys.modules, "zbench.report.trackers.wandb", raising=False)
+    sys.modules.pop("zbench.report.trackers.wandb", None)
     monkeypatch.delenv("WANDB_PROJECT", raising=False)
     tracker = importlib.import_module("zbench.report.trackers.wandb").WandbTracker(tmp_path, "tried")
     tracker.log("good", GOOD)
     tracker.log("bad", BAD)
-    monkeypatch.delitem(sys.modules, "zbench.report.trackers.wandb")
+    del sys.modules["zbench.report.trackers.wandb"]  # it holds the stand-in
     good, bad = told.runs
     assert good.steps == [(0, {"step_seconds": 0.5}), (1, {"step_seconds": 0.25})]
     assert (good.ended, bad.ended, bad.steps) == ([0], [1], [])
@@ -194,3 +194,55 @@ def test_wandb_is_told_each_repeat_its_steps_and_how_it_ended(tmp_path, monkeypa
     assert good.about["tags"] == ["wrong", "ok"]
     assert good.about["settings"].silent is True
     assert good.summary["tokens_per_s"] == 100.0
+
+
+class ToldMlflow:
+    """Stands in for `mlflow.tracking.MlflowClient`: keeps what each run was told."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, SimpleNamespace] = {}
+
+    def get_experiment_by_name(self, name: str) -> None:
+        return None
+
+    def create_experiment(self, name: str) -> str:
+        return f"experiment {name}"
+
+    def create_run(self, experiment: str, *, run_name: str, tags: dict[str, str]) -> SimpleNamespace:
+        self.runs[run_name] = SimpleNamespace(experiment=experiment, tags=tags, params={}, steps=[], ended=[])
+        return SimpleNamespace(info=SimpleNamespace(run_id=run_name))
+
+    def log_param(self, run: str, key: str, value: object) -> None:
+        self.runs[run].params[key] = value
+
+    def log_metric(self, run: str, key: str, value: float, step: int | None = None) -> None:
+        if step is not None:
+            self.runs[run].steps.append((step, key, value))
+
+    def set_terminated(self, run: str, status: str = "FINISHED") -> None:
+        self.runs[run].ended.append(status)
+
+
+def test_mlflow_is_told_each_repeat_below_its_parent_and_how_it_ended(tmp_path, monkeypatch):
+    client = ToldMlflow()
+    status = SimpleNamespace(FINISHED=3, FAILED=4, to_string={3: "FINISHED", 4: "FAILED"}.get)
+    contents = {
+        "mlflow.entities": {"RunStatus": status},
+        "mlflow.tracking": {"MlflowClient": lambda: client},
+        "mlflow.utils.mlflow_tags": {"MLFLOW_PARENT_RUN_ID": "parent"},
+    }
+    for name in ("mlflow", "mlflow.utils", *contents):
+        module = ModuleType(name)
+        vars(module).update(contents.get(name, {}))
+        monkeypatch.setitem(sys.modules, name, module)
+    sys.modules.pop("zbench.report.trackers.mlflow", None)
+    with follow.following(["mlflow"], tmp_path, "tried", lambda _: None) as tell:
+        finish(tell, GOOD, BAD)
+    del sys.modules["zbench.report.trackers.mlflow"]  # it holds the stand-in
+    parent, good, bad = client.runs.values()
+    assert [run.ended for run in (parent, good, bad)] == [["FINISHED"], ["FINISHED"], ["FAILED"]]
+    assert {run.experiment for run in (parent, good, bad)} == {"experiment tried"}
+    assert good.tags["parent"] == bad.tags["parent"] == tmp_path.name
+    assert good.params == {"zero_stage": 1, "betas": "[0.9, 0.95]"}
+    assert good.steps == [(0, "step_seconds", 0.5), (1, "step_seconds", 0.25)]
+    assert bad.steps == []

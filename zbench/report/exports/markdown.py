@@ -5,6 +5,7 @@ import re
 from zbench.analysis.compare import ROW_ORDER, Comparison, Row
 from zbench.report.exports import texts
 from zbench.report.printable import printable
+from zbench.report.text import plural
 
 MARKER = "<!-- zbench-compare -->"
 _SIGNS = {
@@ -30,7 +31,7 @@ def render(comparison: Comparison) -> str:
     lines += ["| " + " | ".join(texts.HEADINGS) + " |", "|" + " --- |" * len(texts.HEADINGS)]
     lines += [_table_row(row) for row in rows[:_MOST_ROWS]]
     if len(rows) > _MOST_ROWS:
-        lines += ["", f"{len(rows) - _MOST_ROWS} further configurations are not listed."]
+        lines += ["", f"Not listed: {plural(len(rows) - _MOST_ROWS, 'further configuration')}."]
     said = [f"- {escape(reason)}" for reason, _ in texts.grouped_reasons(rows[:_MOST_ROWS])]
     lines += ["", *([*said, ""] if said else []), *(f"- {escape(text)}" for text in rest)]
     return "\n".join(lines)

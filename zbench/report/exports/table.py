@@ -7,6 +7,7 @@ from rich.text import Text
 from zbench.analysis.compare import ROW_ORDER, Comparison, Row
 from zbench.report.exports import texts
 from zbench.report.screen import Screen, plain
+from zbench.report.text import plural
 
 _STYLES = {
     "incorrect": "bold red",
@@ -29,7 +30,7 @@ def print_table(comparison: Comparison, console: Screen, *, every_row: bool = Fa
     shown = rows[: len(rows) - hidden]
     lines = [Text(reason, style=_STYLES[answer]) for reason, answer in texts.grouped_reasons(shown)]
     if hidden:
-        lines.append(Text(f"{hidden} more configurations that pass are not shown; -v shows all"))
+        lines.append(Text(f"not shown: {plural(hidden, 'further configuration')} with `pass`; -v shows all"))
     console.print(
         Group(_table(comparison, shown), *lines, *(Text(text) for text in texts.summary(comparison)))
     )

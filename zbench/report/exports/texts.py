@@ -8,7 +8,7 @@ from zbench.analysis.decision import Decision
 from zbench.analysis.exact import ExactChange
 from zbench.report.labels import failure_message, label
 from zbench.report.printable import printable
-from zbench.report.text import outcome_text, rate_text, seconds_text
+from zbench.report.text import outcome_text, plural, rate_text, seconds_text
 from zbench.units import format_bytes
 
 HEADINGS = ("configuration", "answer", "step time", "change", "tokens/s", "peak memory", "traffic", "verdict",
@@ -137,7 +137,7 @@ def summary(comparison: Comparison) -> list[str]:
     """Return the whole comparison in a few sentences."""
     counts = {answer: comparison.count(answer) for answer in ROW_ORDER}
     listed = ", ".join(f"{count} {answer}" for answer, count in counts.items() if count)
-    said = [f"{len(comparison.rows)} configurations: {listed}"]
+    said = [f"{plural(len(comparison.rows), 'configuration')}: {listed}"]
     mean, worst, best = comparison.geometric_mean, comparison.worst, comparison.best
     if mean is not None and worst is not None and best is not None and worst.step_time and best.step_time:
         said.append(
