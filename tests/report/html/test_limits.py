@@ -17,6 +17,7 @@ from zbench.record.record import MemoryPeaks, Record
 from zbench.report.html import axes, charts, content
 from zbench.report.html.build import report_of
 from zbench.report.html.content import Report
+from zbench.report.html.drawing import Canvas
 from zbench.report.html.front import Point
 from zbench.report.html.intervals import changes
 from zbench.report.html.page import render
@@ -61,6 +62,22 @@ def test_a_limits_text_lies_on_the_side_with_more_room(limit: float, side: str) 
 def test_a_limits_text_is_above_the_chart(downward: bool, height: float) -> None:
     (said,) = with_limit(4, downward=downward).texts
     assert said.get_position() == (4, height)
+
+
+@pytest.mark.parametrize(("narrow", "right", "step"), [(False, 13.5, 2.5), (True, 9.0, 5.0)])
+@pytest.mark.parametrize("shape", ["scatter", "rows"])
+def test_ticks_make_six_parts_of_a_wide_chart_at_most_and_three_of_a_narrow_one(
+    shape: str, narrow: bool, right: float, step: float
+) -> None:
+    figure = Figure()
+    canvas = Canvas(figure, figure.add_axes((0.0, 0.0, 1.0, 1.0), xlim=(0, right)), narrow=narrow)
+    if shape == "scatter":
+        axes.scatter(canvas, "MiB", "memory", "tokens/s")
+    else:
+        axes.below(canvas, "MiB", 2)
+    inside = [tick for tick in canvas.axes.get_xticks() if 0 <= tick <= right]
+    assert inside == [step * n for n in range(len(inside))]
+    assert len(inside) == 1 + right // step
 
 
 def report(*records: Record, **limits: str) -> Report:
