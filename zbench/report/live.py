@@ -188,7 +188,7 @@ class LiveView:
     def _render(self) -> Group:
         state = self._state
         total = state.done + state.left
-        head = Table.grid(padding=(0, 1))
+        head = Table.grid(padding=1)
         failed = Text(f"{state.failed} failed", "red") if state.failed else Text("")
         count = f"{state.done}/{total}"
         left = f"{clock_text(state.seconds_left)} left"
