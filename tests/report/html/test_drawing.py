@@ -83,6 +83,7 @@ def test_the_legend_of_a_file_is_below_the_title_without_a_frame_eight_names_a_r
     assert (extent.x0, extent.y1) == pytest.approx((14, 166 - 32), abs=0.5)
     (mark, *_) = legend.get_patches()
     assert mark.get_width() == 12, "as wide as the text is high"
+    assert mark.get_window_extent().x0 == pytest.approx(14, abs=0.5), "where the title begins"
     assert legend.get_texts()[0].get_size() == 12
 
 

@@ -156,13 +156,13 @@ def test_a_best_of_several_equals_is_called_one_of_them(
     assert (f"one of {count} that cannot be told apart" in page) == told
 
 
-def test_an_unknown_bound_is_drawn_as_a_factor_of_two() -> None:
-    run = results(trial([0.1]))
-    comparison = compare_runs(run, run, Settings())
+def test_a_change_is_a_dot_and_an_unknown_bound_is_drawn_as_a_factor_of_two() -> None:
+    comparison = compare_runs(results(trial([0.1])), results(trial([0.13])), Settings())
     ((_, decision),) = comparison.timed
     assert (decision.low, decision.high) == (-math.inf, math.inf)
     marks = drawn(changes(comparison, comparison.timed), narrow=False).splitlines()
     assert any(mark.startswith("line [[-50.0, 0.66], [100.0, 0.66]]") for mark in marks)
+    assert any(mark.startswith("line [[30.0, 0.66]]") and "marker=o" in mark for mark in marks)
 
 
 def rising(count: int) -> list[Point]:
