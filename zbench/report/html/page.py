@@ -87,7 +87,7 @@ def _template() -> "Template":
 
     loader = FileSystemLoader(_FOLDER)
     return Environment(
-        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+        loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined
     ).get_template("page.html.j2")
 
 
