@@ -77,14 +77,14 @@ def test_failures_are_counted_only_where_both_sides_failed_and_head_more_often(b
 
 
 def test_a_paired_measurement_is_described_by_its_control() -> None:
-    paired = PairedData({}, Control(noise=0.5, drift=-0.034, degrees=5))
+    paired = PairedData({}, Control(noise=0.5, drift=-0.034, degrees=5), exact_only=False)
     said = texts.method(replace(comparison(), paired=paired))
     assert said.startswith("paired blocks on this machine, 98 % intervals, margin 5 %, alpha 0.01 over")
     assert said.endswith("varied by 50.0 % a process and moved by -3.4 % from start to end")
 
 
 def test_a_comparison_without_timing_says_so() -> None:
-    paired = PairedData({}, Control(0.0, 0.0), exact_only=True)
+    paired = PairedData({}, Control(0.0, 0.0, 0), exact_only=True)
     assert "nothing was timed" in texts.method(replace(comparison(), paired=paired))
 
 
