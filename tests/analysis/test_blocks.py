@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan
+from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan, SampleSource
 from zbench.analysis.paired import (
+    BASE_FIRST,
     HEAD_FIRST,
     Control,
     Side,
@@ -15,13 +16,14 @@ from zbench.analysis.paired import (
     block_orders,
     block_replicates,
     control,
+    replicates_in_turns,
 )
 from zbench.analysis.statistics import paired_estimate
 from zbench.analysis.trials import Source
 from zbench.record.record import Record
 
 from .machine import Machine
-from .test_measurement import SETTINGS, measured
+from .test_measurement import SETTINGS, InTurns
 
 
 def only_first(machine: Machine) -> Callable[[Side], list[Record]]:
@@ -35,8 +37,10 @@ def told(take: Callable[[Side], Sequence[Record]], plan: Plan) -> list[str]:
     return said
 
 
-def test_the_interval_is_that_of_the_blocks_and_of_the_processes_within_them() -> None:
-    found = measured(Machine(), Plan(8, 8))
+@pytest.mark.parametrize("in_turns", [False, True])
+def test_the_interval_is_that_of_the_blocks_and_of_what_lies_within_them(in_turns: bool) -> None:
+    samples: SampleSource = InTurns(Machine(), noise=0.0) if in_turns else OneByOne(Machine())
+    found = PairedMeasurement(Source("v1"), Source("v2"), Plan(8, 8), SETTINGS, samples, lambda _: None).run()
     row, orders = found.rows[0], block_orders(8, 0)
     seconds = {
         record.repeat: record.timing.median_step_s
@@ -44,9 +48,10 @@ def test_the_interval_is_that_of_the_blocks_and_of_the_processes_within_them() -
         for record in side.ok
         if record.timing is not None
     }
-    samples = [[seconds[3 + 4 * block + i] for i in range(4)] for block in range(8)]
-    differences = [block_difference(*pair) for pair in zip(orders, samples, strict=True)]
-    within = [log for pair in zip(orders, samples, strict=True) for log in block_replicates(*pair)]
+    blocks = [[seconds[3 + 4 * block + i] for i in range(4)] for block in range(8)]
+    differences = [block_difference(*block) for block in zip(orders, blocks, strict=True)]
+    replicates = replicates_in_turns if in_turns else block_replicates
+    within = [log for block in zip(orders, blocks, strict=True) for log in replicates(*block)]
     level = Plan(8, 8).levels(SETTINGS.alpha)[8].passing
     expected = paired_estimate(differences, within).interval(level)
     assert found.paired is not None
@@ -78,6 +83,12 @@ def test_a_repeat_that_was_not_timed_is_in_no_block() -> None:
     found = PairedMeasurement(source, source, plan, SETTINGS, OneByOne(take), lambda _: None).run()
     assert [row.step_time is None for row in found.rows] == [True, False, False]
     assert [len(row.base.ok) for row in found.rows] == [20] * 3
+
+
+def test_replicates_in_turns_ignore_how_much_slower_head_is() -> None:
+    seconds = [0.1, 0.12, 0.11, 0.13]
+    slower = [factor * value for factor, value in zip((1, 2, 2, 1), seconds, strict=True)]
+    assert replicates_in_turns(BASE_FIRST, slower) == pytest.approx(replicates_in_turns(BASE_FIRST, seconds))
 
 
 def test_replicates_of_head_first_are_of_base_in_the_middle() -> None:
