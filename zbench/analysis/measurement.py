@@ -200,7 +200,8 @@ class PairedMeasurement:
         return decisions
 
     def _add_block(self, order: Order) -> None:
-        pairs = [self._pair(order[0], order[1]), self._pair(order[2], order[3])]
+        first, second, third, fourth = order
+        pairs = [self._pair(first, second), self._pair(third, fourth)]
         samples = [sample for pair in pairs for sample in pair.samples]
         replicates = replicates_in_turns if all(pair.in_turns for pair in pairs) else block_replicates
         for name in self._differences:

@@ -147,7 +147,8 @@ def sign_flip_p(differences: Sequence[float], margin: float = 0.0) -> float:
         raise ValueError(f"expected at most {MAX_EXACT_PAIRS} pairs, got {len(values)}")
     tolerance = _ROUNDING * float(np.abs(values).sum())
     left, right = _signed_sums(values[::2]), np.sort(_signed_sums(values[1::2]))
-    reached = np.searchsorted(right, values.sum() - tolerance - left, side="left")
+    least = values.sum() - tolerance
+    reached = np.searchsorted(right, least - left, side="left")
     return float((len(right) - reached).sum()) / 2.0 ** len(values)
 
 
