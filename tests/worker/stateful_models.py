@@ -31,6 +31,15 @@ class Spectral(Stateful):
         self.hidden = parametrizations.spectral_norm(self.hidden)
 
 
+class OldSpectral(Stateful):
+    """The same by hooks, which keep computed weights as attributes: it cannot be copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.utils.spectral_norm(self.hidden)
+        self.head = nn.utils.weight_norm(self.head)
+
+
 class Running(Stateful):
     """Subtracts a running mean in training, too."""
 

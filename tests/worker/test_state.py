@@ -10,7 +10,7 @@ ENGINES: list[dict[str, Any]] = [{"zero_stage": 2}, {"engine": "ddp", "zero_stag
 
 
 @pytest.mark.parametrize("engine", ENGINES, ids=["builtin", "ddp"])
-@pytest.mark.parametrize("model", ["Spectral", "Running", "Counting"])
+@pytest.mark.parametrize("model", ["Spectral", "OldSpectral", "Running", "Counting"])
 def test_each_rank_keeps_state_of_its_own(run_trial: RunTrial, model: str, engine: dict[str, Any]) -> None:
     workload = {"model": f"tests.worker.stateful_models:{model}", "micro_batch_size": 4}
     record = run_trial(trial(engine | {"gradient_accumulation_steps": 2}, workload=workload))

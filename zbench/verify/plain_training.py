@@ -109,16 +109,31 @@ class _PlainRun:
                 tensor.data = tensor.data.to(torch_dtype(task.spec.dtype)).to(tensor.dtype)
         trained = {n: p for n, p in model.named_parameters() if p.requires_grad and not _frozen(n, task.spec)}
         self._adam = PlainAdam(trained, task.spec, torch.float64 if self._exact else torch.float32)
-        dtype = torch.float64 if self._exact else torch_dtype(task.spec.dtype)
-        buffers = dtype if self._exact else torch_dtype(task.spec.buffer_dtype or task.spec.dtype)
-        first = cast_module(model, dtype, buffers).to(task.device)
+        first = self._cast(model)
         self._parameters = {n: p for n, p in first.named_parameters() if n in trained}
         for name, parameter in first.named_parameters():
             parameter.requires_grad_(name in trained)
-        self._models = [first, *(_for_another_rank(first) for _ in range(1, task.workload.world_size))]
+        self._models = [first, *(self._for_another_rank(first) for _ in range(1, task.workload.world_size))]
         self._scaling = LossScale(task.spec, exact=self._exact)
         decides = task.spec.gradient_clipping > 0 or task.spec.dtype == "float16"
         self._norm = canonical_square_sum if decides and not self._exact else square_sum
+
+    def _cast(self, model: nn.Module) -> nn.Module:
+        spec = self._task.spec
+        dtype = torch.float64 if self._exact else torch_dtype(spec.dtype)
+        buffers = dtype if self._exact else torch_dtype(spec.buffer_dtype or spec.dtype)
+        return cast_module(model, dtype, buffers).to(self._task.device)
+
+    def _for_another_rank(self, first: nn.Module) -> nn.Module:
+        """Return a model that shares the parameters, but no buffers and nothing that forward counts."""
+        try:
+            return copy.deepcopy(first, {id(parameter): parameter for parameter in first.parameters()})
+        except (TypeError, RuntimeError):  # it holds what cannot be copied: a computed weight, a lock
+            other = self._cast(self._task.workload.make_model())
+            for name, parameter in first.named_parameters(remove_duplicate=False):
+                owner, _, attribute = name.rpartition(".")
+                setattr(other.get_submodule(owner), attribute, parameter)
+            return other
 
     def values(self) -> dict[str, Tensor]:
         return self._adam.values()
@@ -215,17 +230,6 @@ class _PlainRun:
 
     def _averaged_norm(self, squares: float) -> float:
         return math.sqrt(squares) * (1 / self._summed)  # one factor, rounded once, as the contract says
-
-
-def _for_another_rank(model: nn.Module) -> nn.Module:
-    """Return a copy that shares the parameters, but no buffers and nothing that forward counts.
-
-    A model that cannot be copied plays every rank itself.
-    """
-    try:
-        return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
-    except (TypeError, RuntimeError):
-        return model
 
 
 def _frozen(name: str, spec: EngineSpec) -> bool:
