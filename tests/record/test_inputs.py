@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 import torch  # noqa: F401 - a module of its own making is not the user's
 
+import zbench
 from zbench.record import inputs as under_test
 from zbench.record.inputs import changed, digest, inputs
 
@@ -20,18 +21,32 @@ def test_every_byte_of_a_file_counts(tmp_path: Path) -> None:
     assert len(found) == 5
 
 
-def test_of_a_large_file_the_time_of_its_last_change_counts(
+@pytest.mark.parametrize(("size", "counts"), [(64 << 20, False), ((64 << 20) + 1, True)])
+def test_of_a_file_beyond_64_mib_the_time_of_its_last_change_counts(
+    tmp_path: Path, size: int, counts: bool
+) -> None:
+    found = set()
+    for second in (1, 2):
+        with (tmp_path / "text").open("wb") as file:
+            file.truncate(size)  # takes no room on the disk
+        os.utime(tmp_path / "text", (second, second))
+        found.add(digest(tmp_path / "text"))
+    assert (len(found) == 2) == counts
+    assert {len(digits) for digits in found} == {16}
+
+
+def test_samples_of_a_large_file_reach_from_its_first_byte_to_its_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Samples that touch one another miss no byte."""
     monkeypatch.setattr(under_test, "_WHOLE", 10)
     monkeypatch.setattr(under_test, "_BLOCK", 4)
-    file = tmp_path / "text"
     found = set()
-    for content, second in ((b"a" * 10, 1), (b"a" * 10, 2), (b"a" * 11, 3), (b"a" * 11, 4), (b"b" * 11, 4)):
-        file.write_bytes(content)
-        os.utime(file, (second, second))
-        found.add(digest(file))
-    assert len(found) == 4, "of the small one the contents alone count"
+    for place in range(200):
+        (tmp_path / "text").write_bytes(b"a" * place + b"b" + b"a" * (199 - place))
+        os.utime(tmp_path / "text", (1, 1))
+        found.add(digest(tmp_path / "text"))
+    assert len(found) == 200
 
 
 def test_modules_of_the_users_own_are_read_and_others_are_not(
@@ -43,19 +58,28 @@ def test_modules_of_the_users_own_are_read_and_others_are_not(
     installed = tmp_path / "project" / ".venv" / "lib" / "site-packages"
     installed.mkdir(parents=True)
     (installed / "theirs.py").write_text("")
-    made = ModuleType("torch.compiled")
-    made.__file__ = str(tmp_path / "project" / "unused.py")
-    monkeypatch.setitem(sys.modules, "torch.compiled", made)
+    before = {*inputs([], tmp_path / "project")}  # what the suite itself has imported
+    beside = Path(zbench.__file__).parents[1] / "not_there.py"
+    for name, file in {
+        "mine": tmp_path / "project" / "mine.py",
+        "beside": tmp_path / "beside.py",
+        "beside_zbench": beside,
+        "theirs": installed / "theirs.py",
+        "native": tmp_path / "native.so",
+        "space": None,
+        "space.mine": tmp_path / "space" / "mine.py",
+        "torch.compiled": tmp_path / "project" / "unused.py",  # torch writes modules, too
+    }.items():
+        module = ModuleType(name)
+        if file is not None:
+            module.__file__ = str(file)
+        monkeypatch.setitem(sys.modules, name, module)
     monkeypatch.setitem(sys.modules, "odd", 7)  # anything may stand there
     (tmp_path / "project" / "text").write_text("text")
-    before = {*inputs([], tmp_path / "project")}  # what the suite itself has imported
-    for file in (tmp_path / "project" / "mine.py", tmp_path / "beside.py", installed / "theirs.py"):
-        module = ModuleType(file.stem)
-        module.__file__ = str(file)
-        monkeypatch.setitem(sys.modules, file.stem, module)
     found = inputs([tmp_path / "project" / "text", tmp_path / "gone"], tmp_path / "project")
     mine = {name: value for name, value in found.items() if name not in before}
-    assert {*mine} == {"mine.py", "text", str(tmp_path / "beside.py"), str(tmp_path / "gone")}
+    others = {tmp_path / "beside.py", tmp_path / "gone", tmp_path / "space" / "mine.py", beside}
+    assert {*mine} == {"mine.py", "text", *map(str, others)}
     assert mine["mine.py"] == mine[str(tmp_path / "beside.py")] == digest(tmp_path / "beside.py")
     assert mine[str(tmp_path / "gone")] == "not there any more"
     assert not any("zbench/record" in name or "pathlib" in name for name in found)
