@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from zbench.verify.distance import UNIT_ROUNDOFF, compare, errors_of
+from zbench.verify.distance import Errors, compare, errors_of
+
+SMALLEST = 2.0**-149  # of what float32 can hold beside zero
 
 
 def named(*values: Tensor) -> dict[str, Tensor]:
@@ -24,7 +26,7 @@ def test_differences_in_size_units_in_the_last_place_and_l2() -> None:
 
 
 def test_units_in_the_last_place_cross_zero_one_by_one() -> None:
-    smallest = torch.tensor([2.0**-149])
+    smallest = torch.tensor([SMALLEST])
     assert compare(named(smallest), named(-smallest), ["a"]).max_ulp == 2
     assert compare(named(torch.tensor([-0.0])), named(torch.tensor([0.0])), ["a"]).max_ulp == 0
 
@@ -80,7 +82,8 @@ def test_one_unlucky_element_does_not_decide() -> None:
 
 def test_an_exact_reference_condemns_nobody_for_rounding() -> None:
     exact = {name: value.float() for name, value in TRUTH.items()}
-    rounded = {name: value * (1 + UNIT_ROUNDOFF) for name, value in TRUTH.items()}
+    roundoff = torch.finfo(torch.float32).eps / 2
+    rounded = {name: value * (1 + roundoff) for name, value in TRUTH.items()}
     assert errors_of(rounded, exact, TRUTH).ratio == pytest.approx(1)
     assert errors_of(exact, exact, TRUTH).ratio == 0
     far = {name: value * 1.001 for name, value in TRUTH.items()}
@@ -92,6 +95,36 @@ def test_a_parameter_of_one_element_borrows_its_noise() -> None:
     lucky = {**named(*noise(1e-4, 2)), "s": torch.ones(1)}
     mine = {**named(*noise(1e-4, 1)), "s": torch.tensor([1.0001])}
     assert errors_of(mine, lucky, truth).each["s"] < 4
+
+
+def test_a_small_tensors_yardstick_is_that_of_64_more_elements_of_the_median_one() -> None:
+    truth = named(*(torch.ones(size, dtype=torch.float64) for size in (100, 100, 1)))
+    off = {name: value + 1e-4 for name, value in truth.items()}
+    lucky = {**off, "c": torch.ones(1)}
+    assert errors_of(off, lucky, truth).each["c"] == pytest.approx((65 / 64) ** 2, rel=1e-6)
+
+
+@pytest.mark.parametrize(("typical", "local"), [(0.5, 6.0), (1.0, 6.0), (2.0, 3.0)])
+def test_a_parameter_stands_out_from_the_median_one_if_that_is_above_1(typical: float, local: float) -> None:
+    assert Errors(0.0, {"a": typical, "b": typical, "c": 6.0}).local("c") == local
+
+
+@pytest.mark.parametrize(("overall", "ratio"), [(0.5, 0.5), (1.0, 1.0), (4.0, 2.0), (10.0, 4.0)])
+def test_what_exceeds_1_counts_a_third(overall: float, ratio: float) -> None:
+    assert Errors(overall, {"a": 0.25}).ratio == ratio
+
+
+def test_the_smallest_value_where_zero_should_be_is_within_rounding() -> None:
+    truth = named(torch.zeros(3000, dtype=torch.float64))
+    found = errors_of(named(torch.full((3000,), SMALLEST)), named(torch.zeros(3000)), truth)
+    assert found.ratio == 1
+    assert found.overall == 1
+
+
+def test_values_whose_rounding_is_the_smallest_value_are_judged_without_dividing_by_zero() -> None:
+    truth = named(torch.full((3000,), 2.0**-125, dtype=torch.float64))
+    exact = {name: value.float() for name, value in truth.items()}
+    assert errors_of(exact, exact, truth).ratio == 0
 
 
 def test_zeros_that_should_stay_zero_are_judged_without_dividing_by_zero() -> None:

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from zbench.engine.adam import NORM_CHUNK
 from zbench.spec.engine import EngineSpec
 from zbench.verify.plain_adam import PlainAdam
 
@@ -45,6 +46,12 @@ def test_padding_changes_no_bit_of_torchs_fused_adam(
             theirs[name].grad = gradient * 0.5
         adamw.step()
     assert all(torch.equal(value, theirs[name]) for name, value in ours.values().items())
+
+
+def test_padding_takes_less_than_a_chunk_of_each_parameter() -> None:
+    for value in PlainAdam(initial(), spec(), torch.float32).values().values():
+        padding = value.untyped_storage().nbytes() // value.element_size() - value.numel()
+        assert 0 <= padding < NORM_CHUNK
 
 
 def test_groups_take_the_first_pattern_that_matches() -> None:

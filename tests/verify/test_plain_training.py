@@ -66,6 +66,15 @@ def test_parameters_and_losses_are_those_of_a_loop_by_hand(each_backward: bool) 
     assert made.digests[-1].tolist() == [digest(value) for value in parameters.values()]
 
 
+@pytest.mark.parametrize("micros", [1, 2])
+def test_only_several_micro_batches_round_gradients_to_the_accumulation_dtype(micros: int) -> None:
+    full, short = (
+        reference(task(MLP, steps=1, gradient_accumulation_steps=micros, grad_accum_dtype=dtype), truth=False)
+        for dtype in ("float32", "bfloat16")
+    )
+    assert torch.equal(full.plain.digests, short.plain.digests) == (micros == 1)
+
+
 def test_the_order_of_summation_shows_in_the_bits() -> None:
     boundary, each = (
         reference(task(MLP, gradient_accumulation_steps=3, reduce_at=at), truth=False).plain

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -56,6 +57,57 @@ def test_everything_comes_back(tmp_path: Path) -> None:
 def test_another_format_is_refused_with_the_remedy(tmp_path: Path) -> None:
     save_file({"losses": torch.zeros(1)}, tmp_path / "ref", metadata={"format": "0"})
     with pytest.raises(ValueError, match="remove it and run the sweep again"):
+        load_reference(tmp_path / "ref")
+
+
+FEW, MANY = "not as many everywhere", "not those it names"
+OTHERS, TYPES = "not those of its parameters", "numbers are of other types"
+SINGLE = "not in float32"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"losses": torch.rand(3, 2)}, FEW),
+        ({"losses": torch.rand(2, 2, 1)}, FEW),
+        ({"grad_norms": torch.rand(2)}, FEW),
+        ({"digests": torch.zeros(3, 1, dtype=torch.int64)}, FEW),
+        ({"names": ("a/b", "a/b", "scalar")}, MANY),
+        ({"parameters": {"a/b": torch.zeros(3, 2)}}, MANY),
+        ({"moments": {"c": torch.zeros(3, 2)}}, OTHERS),
+        ({"moments": {"a/b": torch.zeros(2, 3)}}, OTHERS),
+        ({"moments": {"a/b": torch.zeros(3, 2, dtype=torch.int32)}}, TYPES),
+        ({"moments": {"a/b": torch.zeros(3, 2, dtype=torch.float64)}}, SINGLE),
+        ({"parameters": {"a/b": torch.zeros(3, 2), "scalar": torch.tensor(1).double()}}, SINGLE),
+        ({"digests": torch.zeros(3, 2, dtype=torch.int32)}, TYPES),
+        ({"losses": torch.zeros(3, 2, 1, dtype=torch.int64)}, TYPES),
+        ({"grad_norms": torch.zeros(3, dtype=torch.int64)}, TYPES),
+    ],
+)
+def test_a_plain_run_whose_parts_do_not_belong_together_is_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    saved = example()
+    save_reference(replace(saved, plain=replace(saved.plain, **changes)), tmp_path / "ref")
+    with pytest.raises(ValueError, match=message):
+        load_reference(tmp_path / "ref")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"travelled": torch.rand(3)}, FEW),
+        ({"travelled": torch.zeros(2, dtype=torch.int64)}, TYPES),
+        ({"truth": {"a/b": torch.rand(3, 2)}}, "its truth is not whole"),
+        ({"truth": {"a/b": torch.rand(2, 3), "scalar": torch.rand(())}}, OTHERS),
+        ({"true_moments": {"scalar": torch.rand(())}}, "its true moments are not whole"),
+    ],
+)
+def test_a_truth_that_does_not_belong_to_the_plain_run_is_refused(
+    changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    save_reference(replace(example(), **changes), tmp_path / "ref")
+    with pytest.raises(ValueError, match=message):
         load_reference(tmp_path / "ref")
 
 

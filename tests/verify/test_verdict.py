@@ -10,7 +10,7 @@ from torch import Tensor
 from zbench.record.record import Correctness, VerdictName
 from zbench.verify.digest import digest
 from zbench.verify.trajectory import Reference, Trajectory
-from zbench.verify.verdict import Judgement, judge, worse
+from zbench.verify.verdict import Judgement, judge, name_of, worse
 
 NAMES = ("first", "second", "third")
 STEPS = 4
@@ -69,6 +69,21 @@ def test_the_error_ratio_decides(size: float, verdict: VerdictName) -> None:
     assert found.max_abs_diff > 0
 
 
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [
+        (0.0, "equivalent"),
+        (4.0, "equivalent"),
+        (math.nextafter(4.0, math.inf), "drifted"),
+        (100.0, "drifted"),
+        (math.nextafter(100.0, math.inf), "wrong"),
+        (math.nan, "wrong"),
+    ],
+)
+def test_up_to_4_is_equivalent_and_up_to_100_drifted(ratio: float, verdict: VerdictName) -> None:
+    assert name_of(ratio) == verdict
+
+
 def test_other_bits_on_the_way_are_not_identical_even_if_the_end_is_the_same() -> None:
     found = verdict_of(trajectory(final(1e-5, 0), differs={1: {"third"}}), reference())
     assert (found.verdict, found.first_differing_step, found.max_abs_diff) == ("equivalent", 2, 0.0)
@@ -94,6 +109,15 @@ def test_of_parameters_that_stand_out_the_first_to_differ_is_named() -> None:
     assert (found.worst_parameter, found.first_differing_step) == ("third", 2)
     harmless = verdict_of(trajectory(parameters, differs={1: {"first"}}), reference())
     assert harmless.worst_parameter == "second"
+
+
+def test_the_worst_of_parameters_that_are_all_nearer_the_truth_than_the_references_is_named() -> None:
+    parameters = final(1e-6, 1)
+    parameters["second"] = final(5e-6, 1)["second"]
+    found = verdict_of(trajectory(parameters), reference())
+    assert found.error_ratio is not None
+    assert found.error_ratio < 1
+    assert found.worst_parameter == "second"
 
 
 def test_moments_show_what_adam_hides() -> None:
@@ -144,6 +168,20 @@ def test_without_the_truth_only_gross_differences_are_condemned() -> None:
     parameters["second"] = parameters["second"] + 0.02
     far = verdict_of(trajectory(parameters), reference(truth=False))
     assert (far.verdict, far.worst_parameter) == ("drifted", "second")
+
+
+@pytest.mark.parametrize(("distance", "verdict"), [(1.25, "unchecked"), (1.5, "drifted")])
+def test_without_the_truth_a_quarter_of_the_way_travelled_is_the_limit(
+    distance: float, verdict: VerdictName
+) -> None:
+    start = {name: torch.ones(4) for name in NAMES}
+    travelled = torch.tensor([3.0, 4.0, 0.0], dtype=torch.float64)  # 5 in all
+    against = Reference(trajectory(start), travelled, "data")
+    moved = {**start, "first": torch.tensor([1 + distance, 1.0, 1.0, 1.0])}
+    found = judge(trajectory(moved), against)
+    assert found.correctness.verdict == verdict
+    if verdict == "drifted":
+        assert "30% of the way" in found.warnings[0]
 
 
 def test_losses_and_norms_are_compared_where_both_are_known() -> None:

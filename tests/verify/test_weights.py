@@ -132,6 +132,21 @@ def test_what_deepspeed_keeps_no_master_weights_of_is_taken_from_the_module(
     assert same(read_weights(tmp_path))
 
 
+def test_without_its_optimizer_states_deepspeeds_module_is_read(tmp_path: Path) -> None:
+    """They are large, and a checkpoint that is only to be used is often stripped of them."""
+    shapes = [{name: value.shape for name, value in weights().items()}]
+    torch.save({"module": weights(), "param_shapes": shapes}, tmp_path / "mp_rank_00_model_states.pt")
+    assert same(read_weights(tmp_path))
+
+
+@pytest.mark.parametrize("content", [b"", b"not a torch file", b"PK\x03\x04 cut off"])
+def test_a_damaged_torch_file_is_refused_with_the_reason_in_one_line(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "model.pt").write_bytes(content)
+    with pytest.raises(UsageError, match=r"cannot read model.pt without running it: .*\w") as refused:
+        read_weights(tmp_path / "model.pt")
+    assert "\n" not in str(refused.value)
+
+
 @pytest.mark.parametrize("name", ["absent", "model.npz", "empty"])
 def test_what_cannot_be_read_is_said_with_what_can(name: str, tmp_path: Path) -> None:
     (tmp_path / "model.npz").write_text("x")

@@ -20,18 +20,20 @@ def digest(tensor: Tensor) -> int:
     their bits do.
     """
     words = _words(tensor.detach())
-    total = np.zeros(1, np.uint64)
+    total = np.zeros((), np.uint64)  # an array: numpy warns when a scalar wraps around
     span = _BLOCK * _BLOCKS_AT_ONCE
     factors = _factors(tensor.device)
     for first in range(0, words.numel(), span):
         part = words[first : first + span]
         whole = part.numel() // _BLOCK * _BLOCK
-        sums = (part[:whole].view(-1, _BLOCK) * factors).sum(dim=1)
-        if whole < part.numel():
-            sums = torch.cat([sums, (part[whole:] * factors[: part.numel() - whole]).sum().view(1)])
+        rest = part[whole:]
+        sums = torch.cat([
+            (part[:whole].view(-1, _BLOCK) * factors).sum(dim=1),
+            (rest * factors[: rest.numel()]).sum().view(1),
+        ])  # fmt: skip
         blocks = np.arange(len(sums), dtype=np.uint64) + np.uint64(first // _BLOCK)
         total += (sums.cpu().numpy().view(np.uint64) * _odd(blocks)).sum()
-    return int(total.view(np.int64)[0])
+    return int(total.view(np.int64))
 
 
 def _words(tensor: Tensor) -> Tensor:

@@ -53,8 +53,8 @@ def compare(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor], names: Seq
 
 def _ordered(values: Tensor) -> Tensor:
     """Return int64 numbers of which neighbours are neighbouring float32 values; both zeros are 0."""
-    bits = values.contiguous().view(torch.int32).to(torch.int64)
-    return torch.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
+    magnitude = values.contiguous().view(torch.int32).to(torch.int64) & 0x7FFFFFFF
+    return torch.where(values.signbit(), -magnitude, magnitude)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Errors:
         fourfold).
         """
         largest = max(self.overall, self.typical, *(self.local(name) for name in self.each))
-        return largest if largest <= 1 else 1 + (largest - 1) / 3
+        return min(largest, 1 + (largest - 1) / 3)
 
 
 def errors_of(

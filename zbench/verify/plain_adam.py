@@ -4,6 +4,7 @@ torch's functional form, which `torch.optim.AdamW.step` calls, too: to make an o
 torch._dynamo, which takes longer than all other imports of a server.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -16,7 +17,7 @@ from torch.optim.adam import adam
 from zbench.engine.adam.contract import NORM_CHUNK
 from zbench.spec.engine import EngineSpec, OptimizerSpec, ParamGroupSpec
 
-_LONG_AGO = 1e9  # a step count at which both bias corrections are exactly 1: torch has no switch for them
+_LONG_AGO = math.inf  # a step count at which both bias corrections are 1: torch has no switch for them
 
 
 def group_of(name: str, groups: Mapping[str, ParamGroupSpec]) -> tuple[str | None, ParamGroupSpec | None]:

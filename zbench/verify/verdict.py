@@ -125,11 +125,9 @@ def _worst(errors: Sequence[Errors], suspects: set[str]) -> str:
     4."""
     ratios: dict[str, float] = {}
     for name, ratio in (item for e in errors for item in e.each.items()):
-        ratios[name] = max(ratio, ratios.get(name, 0.0))
-    first = max(suspects & ratios.keys(), key=lambda name: ratios[name], default=None)
-    if first is not None and ratios[first] > EQUIVALENT_UP_TO:
-        return first
-    return max(ratios, key=lambda name: ratios[name])
+        ratios[name] = max(ratio, ratios.get(name, ratio))
+    first = [name for name in suspects & ratios.keys() if name_of(ratios[name]) != "equivalent"]
+    return max(first or ratios, key=lambda name: ratios[name])
 
 
 def _without_truth(
