@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import optuna
-import psutil
 import pytest
 
 from zbench.errors import UsageError
@@ -14,7 +13,7 @@ from zbench.record.record import Failure, Record
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
 from zbench.tune.claims import MemoryClaims, SqlClaims
-from zbench.tune.identity import StudyIdentity, Worker
+from zbench.tune.identity import StudyIdentity, Worker, started_after_boot
 from zbench.tune.ledger import Lease, Ledger, load_study, open_study
 from zbench.tune.objective import Scorer
 from zbench.tune.outage import Outages
@@ -72,6 +71,38 @@ def test_what_is_finished_is_there_for_the_next_process(url: str) -> None:
     assert entry.observation.score == Scorer(SWEEP.objective).score([result(0)])
 
 
+def test_what_ends_is_seen_by_the_process_that_ran_it(url: str) -> None:
+    book = ledger(url)
+    lease = begin(book, 0)
+    assert lease is not None
+    assert [entry.running for entry in book.entries()] == [True]
+    assert book.finish(lease, [result(0)])
+    assert [entry.running for entry in book.entries()] == [False]
+
+
+def test_a_result_that_was_stored_when_the_connection_broke_counts_as_stored(url: str) -> None:
+    book = ledger(url)
+    lease = begin(book, 0)
+    assert lease is not None
+    assert [book.finish(lease, [result(0)]) for _ in range(2)] == [True, True]
+    assert [entry.records for entry in book.entries()] == [(result(0),)]
+
+
+def test_optunas_own_tools_find_parameters_values_and_constraints(url: str) -> None:
+    book = ledger(url)
+    lease = begin(book, 0)
+    assert lease is not None
+    assert book.finish(lease, [result(0)])
+    kind, _, path = url.partition(":///")
+    storage = journal_storage(Path(path)) if kind == "journal" else relational_storage(url)
+    (trial,) = load_study(storage, "s")[0].trials
+    score, encoded = Scorer(SWEEP.objective).score([result(0)]), SPACE.encode(POINTS[0])
+    assert encoded is not None
+    assert (trial.params, trial.distributions) == encoded
+    assert tuple(trial.values) == score.values
+    assert trial.constraints == score.margins
+
+
 def test_a_point_is_taken_once(url: str) -> None:
     book = ledger(url)
     assert begin(book, 0) is not None
@@ -104,7 +135,7 @@ def test_trials_that_did_not_finish_carry_their_margins(url: str) -> None:
 
 def test_a_lost_workers_point_is_freed_and_its_late_result_refused(url: str) -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    lost = replace(Worker.here("kind"), pid=child.pid, started=psutil.Process(child.pid).create_time())
+    lost = replace(Worker.here("kind"), pid=child.pid, started=started_after_boot(child.pid))
     theirs = ledger(url, worker=lost)
     lease = begin(theirs, 0)
     assert lease is not None
@@ -136,6 +167,25 @@ def test_after_an_outage_nobody_is_given_up_until_all_had_time_for_a_sign_of_lif
     assert given_back is not None
     patient.drop(given_back, "it failed before, and is not counted")
     assert ledger(url).reap() == 1
+
+
+@pytest.mark.parametrize(("heartbeat", "patience"), [(10.0, 30.0), (None, 0.0)])
+def test_a_sign_of_life_may_be_missed_three_times_after_an_outage(
+    heartbeat: float | None, patience: float, tmp_path: Path
+) -> None:
+    class Asked(Outages):
+        seconds: float | None = None
+
+        def was_within(self, seconds: float) -> bool:
+            self.seconds = seconds
+            return True
+
+    outages = Asked()
+    book = ledger(
+        f"journal:///{tmp_path}/study", worker=Worker.here("kind", heartbeat=heartbeat), outages=outages
+    )
+    assert book.reap() == 0
+    assert outages.seconds == patience
 
 
 def test_another_sweep_may_not_use_the_study(url: str) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import datetime
 import hashlib
 import json
+import math
 import os
 import socket
 import threading
@@ -22,6 +23,8 @@ from zbench.spec.sweep import SweepSpec
 _SCHEMA_VERSION = 1
 _NOT_IDENTITY = ("search", "machine")
 _STARTING_SECONDS = 60.0
+_SAME_START = 2.0
+"""Seconds within which two looks at a process find the same start: the time of boot is told in whole ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class StudyIdentity:
         """Return the sweep that a study keeps; UsageError where zbench did not make it."""
         if not isinstance(known, dict) or "sweep" not in known:
             raise UsageError(f"study {name!r} was not made by zbench; choose another name with --study")
-        if known.get("schema_version", 0) > _SCHEMA_VERSION:
+        if known.get("schema_version", _SCHEMA_VERSION) > _SCHEMA_VERSION:
             raise UsageError(f"study {name!r} was made by a newer zbench; update zbench on this host")
         return cls(sweep_from_mapping(known["sweep"], environ={}, source=f"study {name}"))
 
@@ -67,8 +70,9 @@ class StudyIdentity:
 class Worker:
     """This process: enough to tell later, on the same machine, whether it still lives.
 
-    place: the machine as booted, and the namespace in which `pid` counts. heartbeat: seconds between signs of
-    life, where the storage keeps them; None where it does not.
+    place: the machine as booted, and the namespace in which `pid` counts. started: seconds from the boot to
+    the start of the process. heartbeat: seconds between signs of life, where the storage keeps them; None
+    where it does not. trial_seconds: how long one trial can take at most.
     """
 
     place: str
@@ -76,15 +80,15 @@ class Worker:
     started: float
     fingerprint: str
     heartbeat: float | None = None
-    trial_seconds: float = 3600.0
+    trial_seconds: float = math.inf
 
     @classmethod
     def here(
-        cls, fingerprint: str, *, heartbeat: float | None = None, trial_seconds: float = 3600.0
+        cls, fingerprint: str, *, heartbeat: float | None = None, trial_seconds: float = math.inf
     ) -> "Worker":
-        """Describe the calling process. trial_seconds: how long one trial can take at most."""
-        started = psutil.Process().create_time()
-        return cls(_place(), os.getpid(), started, fingerprint, heartbeat, trial_seconds)
+        """Describe the calling process."""
+        pid = os.getpid()
+        return cls(_place(), pid, started_after_boot(pid), fingerprint, heartbeat, trial_seconds)
 
     def to_json(self) -> dict[str, Any]:
         """Return what others may know of this worker."""
@@ -96,7 +100,8 @@ class Worker:
         On this host its process is looked up. Where a storage keeps heartbeats, those decide for other hosts;
         where it does not, a trial is given up when it has taken longer than any trial may.
         """
-        age = (datetime.datetime.now() - since).total_seconds() if since is not None else 0.0
+        now = datetime.datetime.now()
+        age = (now - (since or now)).total_seconds()
         if not isinstance(other, dict):
             return age > _STARTING_SECONDS  # it died before it could leave its name
         if other.get("place") == self.place:
@@ -123,7 +128,7 @@ def _place() -> str:
     """Return what two processes share exactly if their process ids can be compared."""
     boot, namespace = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
     booted = boot.read_text().strip() if boot.exists() else str(psutil.boot_time())
-    return f"{socket.gethostname()}/{booted}/{namespace.stat().st_ino if namespace.exists() else 0}"
+    return f"{socket.gethostname()}/{booted}/{namespace.stat().st_ino if namespace.exists() else ''}"
 
 
 def _beat_until(done: threading.Event, beat: Callable[[], None], pace: float) -> None:
@@ -134,9 +139,17 @@ def _beat_until(done: threading.Event, beat: Callable[[], None], pace: float) ->
             beat()
 
 
+def started_after_boot(pid: int) -> float:
+    """Return when a process was started, in seconds from the boot: a clock that is set does not move it.
+
+    psutil.Error where there is no such process.
+    """
+    return psutil.Process(pid).create_time() - psutil.boot_time()
+
+
 def _is_alive(pid: int, started: float) -> bool:
     try:
-        process = psutil.Process(pid)
-        return abs(process.create_time() - started) < 1.0 and process.status() != psutil.STATUS_ZOMBIE
+        is_same = abs(started_after_boot(pid) - started) < _SAME_START
+        return is_same and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False

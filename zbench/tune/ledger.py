@@ -83,7 +83,7 @@ class Ledger:
 
     def entries(self) -> list[LedgerEntry]:
         """Return every point that runs or ran, in the order in which they were begun."""
-        trials = self._outages.outlast(lambda: self._study.get_trials(deepcopy=False, states=_LIVE))
+        trials = self._outages.outlast(lambda: self._trials(*_LIVE))
         return [self._entry(t) for t in trials if "point" in t.user_attrs]
 
     def begin(self, point: Point, trial_id: str, notes: Mapping[str, Any]) -> Lease | None:
@@ -102,7 +102,7 @@ class Ledger:
         attributes = {"worker": self.worker.to_json(), "host": self.worker.fingerprint, "trial_id": trial_id}
         for key, value in {**attributes, "notes": dict(notes), "point": point}.items():
             trial.set_user_attr(key, value)
-        lost = {t.number for t in self._study.get_trials(deepcopy=False, states=(TrialState.FAIL,))}
+        lost = {t.number for t in self._trials(TrialState.FAIL)}
         if self._claims.take(trial_id, trial.number, lost):
             return Lease(point, trial_id, trial)
         self.drop(Lease(point, trial_id, trial), "another worker has this point")
@@ -145,14 +145,14 @@ class Ledger:
         return self._outages.outlast(self._reap)
 
     def _reap(self) -> int:
-        before = self._count(TrialState.FAIL)
+        before = len(self._trials(TrialState.FAIL))
         with _quietly():
             optuna.storages.fail_stale_trials(self._study)
-        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        for trial in self._trials(TrialState.RUNNING):
             if self.worker.knows_to_be_gone(trial.user_attrs.get("worker"), trial.datetime_start):
                 with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError, ValueError):
                     self._study.tell(trial.number, state=TrialState.FAIL)
-        return self._count(TrialState.FAIL) - before
+        return len(self._trials(TrialState.FAIL)) - before
 
     @contextlib.contextmanager
     def held(self, lease: Lease) -> Iterator[None]:
@@ -182,10 +182,10 @@ class Ledger:
                 raise
 
     def _state(self, lease: Lease) -> TrialState:
-        return self._study.get_trials(deepcopy=False)[lease.trial.number].state
+        return self._study.trials[lease.trial.number].state
 
-    def _count(self, state: TrialState) -> int:
-        return len(self._study.get_trials(deepcopy=False, states=(state,)))
+    def _trials(self, *states: TrialState) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False, states=states)
 
     def _entry(self, trial: FrozenTrial) -> LedgerEntry:
         if trial.number in self._ended:
@@ -212,7 +212,7 @@ def open_study(storage: BaseStorage, name: str, identity: StudyIdentity, scorer:
         sampler=_Given({}),
     )
     known = study.user_attrs.get("zbench")
-    if known is None and not study.get_trials(deepcopy=False):
+    if known is None and not study.trials:
         study.set_user_attr("zbench", identity.to_json())
     else:
         identity.require_same(known, name)
