@@ -30,6 +30,7 @@ def seen(*values: float | tuple[float, ...] | None) -> list[Observation]:
         ("1_000 trials", 1000, None),
         ("20min", None, 1200),
         ("90s", None, 90),
+        ("1s", None, 1),
         ("40trials,20min", 40, 1200),
         ("20min|40trials", 40, 1200),
         ("20min, 40 trials", 40, 1200),
@@ -45,7 +46,9 @@ def test_a_budget_of_zero_is_refused(text: str) -> None:
         Budget.parse(text)
 
 
-@pytest.mark.parametrize("text", ["", "40", "soon", "-3trials", "1s,2s", "3trials,4trials", "nan", "infs"])
+@pytest.mark.parametrize(
+    "text", ["", "40", "soon", "-3trials", "1s,2s", "3trials,4trials", "nan", "infs", "1e3", "40.", "40_"]
+)
 def test_a_budget_that_is_none_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(UsageError, match="expected a budget such as 40trials"):
         Budget.parse(text)
@@ -70,6 +73,20 @@ def test_trials_and_time_are_spent() -> None:
     assert stopper.spent(3) == "the budget of 3 trials is spent"
     stopper.began = time.monotonic() - 61
     assert stopper.spent(0) == "the budget of 60 s is spent"
+
+
+@pytest.mark.parametrize(("now", "spent"), [(59.5, False), (60.0, True)])
+def test_a_budget_of_time_is_spent_when_it_is_over(
+    monkeypatch: pytest.MonkeyPatch, now: float, spent: bool
+) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert (Stopper(Budget(seconds=60.0), ONE, None, 0.01, began=0.0).spent(0) is not None) == spent
+
+
+def test_just_the_least_gain_is_none() -> None:
+    stopper = Stopper(Budget(), ONE, 2, 0.5)
+    assert stopper.flattened(seen(1.0, 1.5, 1.0)) is not None
+    assert stopper.flattened(seen(1.0, 1.6, 1.0)) is None
 
 
 def test_a_search_that_gains_no_more_has_flattened() -> None:
@@ -110,5 +127,6 @@ def test_a_grid_runs_to_its_end_and_a_search_has_patience() -> None:
     assert stopper_of(SearchSpec(method="grid", trials=5), ONE, axes=3).budget.trials == 5
     search = stopper_of(SearchSpec(method="tpe"), ONE, axes=6)
     assert search.budget.trials == 40
-    assert search.patience is not None
+    assert search.patience == 30, "five for each axis"
+    assert stopper_of(SearchSpec(method="tpe"), ONE, axes=2).patience == 12
     assert stopper_of(SearchSpec(method="tpe", patience=4), ONE, axes=6).patience == 4

@@ -38,7 +38,7 @@ class Budget:
                 duration = parse_duration(part)
             except ValueError:
                 raise UsageError(f"{_EXAMPLE}, got {text!r}") from None
-            if seconds is not None or part[-1:].isdigit():
+            if seconds is not None or not part[-1:].isalpha():
                 raise UsageError(f"{_EXAMPLE}, got {text!r}; a number needs its unit")
             seconds = duration
         if trials is None and seconds is None:
@@ -83,15 +83,13 @@ class Stopper:
 
     def _last_gain(self, scores: Sequence[Score]) -> int:
         """Return the index of the last score that improved the best by `min_gain`, or widened the front."""
-        last = 0
-        front: list[Score] = []
+        gains, front = list[int](), list[Score]()
         for index, score in enumerate(scores):
-            if not score.feasible or score.values is None:
-                continue
-            if self._improves(score, front):
-                last = index
-            front.append(score)
-        return last
+            if score.feasible:
+                if self._improves(score, front):
+                    gains.append(index)
+                front.append(score)
+        return gains[-1]
 
     def _improves(self, score: Score, earlier: Sequence[Score]) -> bool:
         if len(self.scorer.goals) == 1:
