@@ -37,6 +37,12 @@ class Bench:
         return settle(lambda: self.records, objective, self.measure, repeats=repeats, seed=0)
 
 
+def sized(size: int, rate: float, repeat: int = 0) -> Record:
+    trial = make_trial(workload={"micro_batch_size": size})
+    axes, config = {"micro_batch_size": size}, trial.config()
+    return make_record(trial.trial_id, repeat, rate, axes=axes, config=config)
+
+
 def stage_of(final: Final) -> int | None:
     return None if final.best is None else int(final.best.axes["zero_stage"])
 
@@ -63,6 +69,43 @@ def test_a_third_that_comes_up_is_measured_too() -> None:
     final = bench.settle()
     assert stage_of(final) == 2
     assert {stage for stage, _ in bench.measured} == {0, 1, 2}
+
+
+def test_of_many_lucky_leaders_six_at_most_are_measured_again_and_one_of_them_is_the_best() -> None:
+    records = [sized(size, 1000.0 - size) for size in range(1, 9)]
+
+    def measure(trial: TrialSpec, repeat: int) -> Record:
+        size = trial.workload.micro_batch_size
+        records.append(sized(size, 10.0 + size, repeat))
+        return records[-1]
+
+    final = settle(lambda: records, FASTEST, measure, repeats=2, seed=0)
+    assert {r.axes["micro_batch_size"] for r in records if r.repeat > 0} == {1, 2, 3, 4, 5, 6}
+    assert final.best is not None
+    assert final.best.axes == {"micro_batch_size": 6}
+
+
+def test_one_of_which_fresh_repeats_are_missing_is_no_best() -> None:
+    seen = [of_stage(0, 100), of_stage(1, 95), of_stage(2, 50), of_stage(2, 500, repeat=1)]
+    final = Bench(seen, {0: [100.0], 1: [95.0]}).settle()
+    assert stage_of(final) == 0
+
+
+def test_the_lead_is_that_of_all_fresh_repeats_and_of_no_others() -> None:
+    bench = Bench([of_stage(0, 300), of_stage(1, 95)], {0: [100.0, 110.0], 1: [95.0]})
+    assert bench.settle(repeats=2).lead == pytest.approx(105 / 95 - 1)
+
+
+def test_a_lead_is_positive_where_less_is_better() -> None:
+    bench = Bench([of_stage(0, 100), of_stage(1, 80)], {0: [100.0], 1: [80.0]})
+    final = bench.settle(ObjectiveSpec(minimize=["median_step_s"]))
+    assert final.lead == pytest.approx(1 - 80 / 100)
+    assert final.clear
+
+
+def test_equals_have_no_clear_lead() -> None:
+    final = Bench([of_stage(0, 100), of_stage(1, 100)], {0: [100.0], 1: [100.0]}).settle()
+    assert (final.lead, final.clear) == (0.0, False)
 
 
 def test_repeats_that_overlap_are_not_a_clear_lead() -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.making import make_record
 from zbench.record.record import Failure, Record, Timing
 from zbench.spec.sweep import ObjectiveSpec
-from zbench.tune.objective import Scorer
+from zbench.tune.objective import Scorer, share
 
 
 def failed(outcome: str) -> Record:
@@ -32,12 +32,18 @@ def test_a_violated_bound_counts_by_its_share() -> None:
     assert score.miss == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("outcome", ["oom", "timeout", "crashed"])
-def test_a_trial_that_did_not_finish_misses_everything_and_has_no_value(outcome: str) -> None:
+@pytest.mark.parametrize(("outcome", "margin"), [("oom", 1), ("timeout", 1), ("crashed", 2), ("invalid", 2)])
+def test_a_trial_that_did_not_finish_misses_everything_and_has_no_value(outcome: str, margin: float) -> None:
     score = BOUNDED.score([make_record(), replace(failed(outcome), repeat=1)])
     assert score.values is None
     assert not score.feasible
-    assert score.margins["finished"] >= 1
+    assert score.margins["finished"] == margin
+
+
+def test_a_trial_without_the_figure_of_its_objective_did_not_finish() -> None:
+    score = Scorer(ObjectiveSpec(minimize=["peak_device_bytes"])).score([replace(make_record(), memory=None)])
+    assert score.values is None
+    assert score.margins["finished"] == 1
 
 
 @pytest.mark.parametrize(
@@ -63,6 +69,20 @@ def test_a_strict_bound_that_is_met_exactly_is_missed() -> None:
     scorer = Scorer(ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes": "< 100"}))
     assert not scorer.score([make_record(peak=100)]).feasible
     assert scorer.score([make_record(peak=99)]).feasible
+    assert scorer.score([make_record(peak=100)]).miss < 1e-6, "anything that is really above is farther off"
+
+
+def test_a_bound_that_is_met_exactly_is_met() -> None:
+    score = BOUNDED.score([make_record(peak=200)])
+    assert score.feasible
+    assert score.margins["peak_device_bytes <= 200 B"] == 0
+
+
+@pytest.mark.parametrize(
+    ("difference", "of", "expected"), [(3.0, 4.0, 0.75), (3.0, -4.0, 0.75), (3.0, 0.0, 3.0)]
+)
+def test_a_share_of_nothing_is_the_difference_itself(difference: float, of: float, expected: float) -> None:
+    assert share(difference, of) == expected
 
 
 def test_a_missing_figure_misses_its_bound() -> None:

@@ -14,6 +14,7 @@ from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary, cost, obstacles, summarize
 from zbench.spec.sweep import ObjectiveSpec
 from zbench.spec.trial import TrialSpec
+from zbench.tune.objective import share
 
 _FEWEST = 2
 _MOST_CONTENDERS = 6
@@ -57,7 +58,7 @@ def settle(
         contenders = [s for s in leaders if not _is_settled(s, wanted)][:1]
         if not contenders:
             break
-    ranked = [s for s in ranking(records(), objective) if any(r.repeat > 0 for r in s.records)]
+    ranked = [s for s in ranking(records(), objective) if _is_settled(s, wanted)]
     if not ranked:
         return Final(None)
     if len(ranked) == 1:
@@ -80,9 +81,8 @@ def _compared(best: ConfigSummary, other: ConfigSummary, objective: ObjectiveSpe
     if not mine or not theirs:
         return Final(best, other)
     sign = 1 if goal.direction == "maximize" else -1
-    lead = (
-        sign * (statistics.median(mine) - statistics.median(theirs)) / (abs(statistics.median(theirs)) or 1.0)
-    )
+    other_median = statistics.median(theirs)
+    lead = share(sign * (statistics.median(mine) - other_median), other_median)
     return Final(best, other, lead, min(sign * v for v in mine) > max(sign * v for v in theirs))
 
 
@@ -107,7 +107,7 @@ def _settled(records: Sequence[Record], wanted: range) -> list[Record]:
 
 
 def _is_settled(summary: ConfigSummary, wanted: range) -> bool:
-    return {*wanted} <= {record.repeat for record in summary.records}
+    return {record.repeat for record in summary.records}.issuperset(wanted)
 
 
 def _trial_of(summary: ConfigSummary) -> TrialSpec:

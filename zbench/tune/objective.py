@@ -46,8 +46,13 @@ class Scorer:
         """Return by which share `new` is better than `old` in the first objective; below 0 if worse."""
         assert new.values is not None
         assert old.values is not None
-        difference = (new.values[0] - old.values[0]) / (abs(old.values[0]) or 1.0)
+        difference = share(new.values[0] - old.values[0], old.values[0])
         return difference if self.goals[0].direction == "maximize" else -difference
+
+
+def share(difference: float, of: float) -> float:
+    """Return a difference as a share of a value; the difference itself where that is 0."""
+    return difference / abs(of) if of else difference
 
 
 def _verdict_margin(verdict: VerdictName) -> float:
@@ -63,4 +68,4 @@ def _margin(constraint: Constraint, summary: ConfigSummary) -> float:
     if violation == 0 and not constraint.holds(value):
         return _TOUCHING
     bound = constraint.bound
-    return violation if isinstance(bound, str) else violation / (abs(bound) or 1.0)
+    return violation if isinstance(bound, str) else share(violation, bound)
