@@ -1,10 +1,11 @@
 """The first points of a search: distinct, able to run, far apart, the same for the same seed."""
 
 import pytest
+from optuna.trial import Trial
 
 from zbench.spec.axes import ValueRange
 from zbench.tune.design import distance, initial_design, place_in, random_point
-from zbench.tune.space import Space, point_key
+from zbench.tune.space import Point, Space, point_key
 
 from .fakes import small_sweep
 
@@ -85,6 +86,41 @@ def test_distance_counts_steps_of_scales_and_differences_of_kinds() -> None:
     assert distance(axes, base, base | {"reduce_bucket_size": 100_000}) == 0.5
     assert distance(axes, base, base | {"reduce_bucket_size": 1_000_000, "offload_optimizer": "cpu"}) == 2
     assert distance(axes, base, {"zero_stage": 1, "reduce_bucket_size": 10_000}) == 1
+
+
+@pytest.mark.parametrize("axis", ["zero_stage", "offload_optimizer", "reduce_bucket_size"])
+def test_a_value_is_as_far_from_none_as_can_be(axis: str) -> None:
+    axes = Space(small_sweep()).axes
+    whole = {"zero_stage": 1, "offload_optimizer": "none", "reduce_bucket_size": 10_000}
+    without = {key: value for key, value in whole.items() if key != axis}
+    assert distance(axes, whole, without) == distance(axes, without, whole) == 1
+
+
+def test_a_value_of_a_range_is_as_far_from_none_as_can_be() -> None:
+    axes = ranged().axes
+    assert distance(axes, {"zero_stage": 1}, {"zero_stage": 1, "offload_ratio": 0.5}) == 1
+
+
+def test_a_point_is_looked_for_a_thousand_times() -> None:
+    class Barren(Space):
+        drawn = 0
+
+        def suggest(self, trial: Trial) -> Point:
+            self.drawn += 1
+            return {}
+
+        def can_run(self, point: Point) -> bool:
+            return False
+
+    space = Barren(small_sweep())
+    assert random_point(space, 0, ()) is None
+    assert space.drawn == 1000
+
+
+def test_the_design_of_a_seed_is_the_same_in_every_version() -> None:
+    _, second, third = initial_design(ranged(), 3, seed=1)
+    assert second == {"offload_ratio": 0.13375348098247308, "zero_stage": 2}
+    assert third == {"offload_ratio": 0.00973509449098009, "zero_stage": 1}
 
 
 def test_places_lie_between_the_ends_of_a_range() -> None:

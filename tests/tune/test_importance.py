@@ -31,6 +31,20 @@ def test_too_few_or_equal_values_say_nothing() -> None:
     assert importance([], SPACE, "minimize") == {}
 
 
+def test_four_trials_for_each_axis_are_needed() -> None:
+    axes = {**AXES, "allgather_bucket_size": [10, 100]}
+    space = Space(small_sweep(axes=axes))
+    points = [point for point in space.points() or [] if point["zero_stage"] > 0]
+    seen = [Observation(point, Score((float(n),))) for n, point in enumerate(points)]
+    assert importance(seen[:15], space, "maximize") == {}
+    assert importance(seen[:16], space, "maximize")
+
+
+def test_where_nothing_varies_nothing_matters() -> None:
+    space = Space(small_sweep(axes={}))
+    assert importance([Observation({}, Score((float(n),))) for n in range(20)], space, "maximize") == {}
+
+
 def test_failed_and_running_trials_do_not_count() -> None:
     points = SPACE.points() or []
     seen = [Observation(points[0], None), Observation(points[1], Score(None, {"finished": 1.0}))]

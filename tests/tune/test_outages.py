@@ -21,6 +21,12 @@ def chained(*errors: Exception) -> Exception:
     return errors[-1]
 
 
+def while_handling(context: Exception, error: Exception) -> Exception:
+    """Return an error that was raised while another one was handled."""
+    error.__context__ = context
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "away"),
     [
@@ -30,6 +36,7 @@ def chained(*errors: Exception) -> Exception:
         (chained(ValueError(), optuna.exceptions.StorageInternalError()), False),
         (optuna.exceptions.StorageInternalError(), False),
         (chained(OperationalError(), ValueError()), False),
+        (while_handling(OperationalError(), optuna.exceptions.StorageInternalError()), True),
     ],
 )
 def test_an_outage_is_a_storages_failure_that_a_lost_connection_caused(error: Exception, away: bool) -> None:
@@ -45,6 +52,59 @@ def test_an_outage_is_remembered_for_as_long_as_is_asked(monkeypatch: pytest.Mon
     now += 10
     assert outages.was_within(11)
     assert not outages.was_within(10)
+
+
+class Clock:
+    """A clock that only sleep moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.pauses = 0.0, list[float]()
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "sleep", self._sleep)
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.pauses.append(seconds)
+
+
+def away() -> None:
+    raise sqlite3.OperationalError("gone")
+
+
+def test_the_pauses_between_attempts_grow_to_five_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, told = Clock(monkeypatch), list[str]()
+    with pytest.raises(sqlite3.OperationalError):
+        Outages(on_wait=told.append).outlast(away)
+    assert clock.pauses[:7] == [0.2, 0.5, 1.0, 2.0, 5.0, 5.0, 5.0]
+    assert told == ["the study's database is away; trying again for 120 s"]
+    assert 120 < clock.now <= 125
+
+
+def test_an_outage_may_last_just_as_long_as_is_waited(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    with pytest.raises(sqlite3.OperationalError):
+        Outages(0.2).outlast(away)
+    assert clock.pauses == [0.2, 0.5]
+
+
+@pytest.mark.parametrize(("later", "told"), [(60.0, 1), (61.0, 2)])
+def test_an_outage_long_after_another_is_told_again(
+    monkeypatch: pytest.MonkeyPatch, later: float, told: int
+) -> None:
+    clock, said = Clock(monkeypatch), list[str]()
+    outages, attempts = Outages(60.0, said.append), [away, lambda: None]
+    for _ in range(2):
+        tries = iter(attempts)
+        outages.outlast(lambda tries=tries: next(tries)())  # type: ignore[misc]
+        clock.now = later
+    assert len(said) == told
+
+
+def test_a_defect_is_no_outage_and_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    with pytest.raises(ZeroDivisionError):
+        Outages().outlast(lambda: 1 // 0)
+    assert clock.pauses == []
 
 
 def test_an_operation_is_tried_until_the_database_is_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,13 @@ def test_the_fastest_come_first_and_the_unknown_last() -> None:
     assert sorted(map(str, ordered)) == sorted(map(str, points))
 
 
+def test_the_unknown_come_last_however_slow_the_others_are() -> None:
+    """The slowest takes four seconds a step, so its rate is a quarter."""
+    space = Space(small_sweep(machine=RATES, objective={"minimize": "median_step_s"}))
+    ordered = fastest_first(space.points() or [], space, simulated)
+    assert [point["zero_stage"] for point in ordered] == [2] * 6 + [1] * 3 + [0] * 3 + [1] * 3
+
+
 def test_work_counts_as_well_as_time() -> None:
     """Four times the work in two and a half times the time is faster."""
 
@@ -63,5 +70,5 @@ def test_of_many_points_only_the_first_are_simulated() -> None:
     space = Space(small_sweep(machine=RATES, axes=axes))
     points = space.points() or []
     ordered = fastest_first(points, space, ask)
-    assert len(asked) == MOST < len(points)
+    assert len(asked) == MOST == 40 < len(points)
     assert ordered[MOST:] == points[MOST:]

@@ -1,15 +1,16 @@
 """What every proposer keeps to, and what the model adds."""
 
+import optuna
 import pytest
 
 from zbench.spec.sweep import SweepSpec
 from zbench.tune.history import Observation, Score
 from zbench.tune.objective import Scorer
-from zbench.tune.samplers import Proposer, make_proposer, startup_points
+from zbench.tune.samplers import Proposer, make_proposer, population, startup_points
 from zbench.tune.space import Point, Space, point_key
 
 from .fakes import small_sweep
-from .test_space import ranged
+from .test_space import CONDITIONAL, ranged
 
 METHODS = ["grid", "random", "tpe", "nsga2"]
 MANY = {
@@ -85,6 +86,59 @@ def test_the_first_point_is_the_files_own_and_the_design_spreads() -> None:
         assert {p[axis.key] for p in taken if axis.key in p} == set(axis.values or ()), (
             f"{axis.key} is not seen whole"
         )
+
+
+KEYS = [
+    "zero_stage", "overlap_comm", "reduce_bucket_size", "allgather_bucket_size", "micro_batch_size",
+    "gradient_accumulation_steps", "gradient_clipping", "lr", "weight_decay", "eps",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("axes", "points"), [(1, 5), (3, 5), (4, 6), (8, 10), (10, 10)])
+def test_a_design_has_two_points_more_than_axes_but_five_to_ten(axes: int, points: int) -> None:
+    values = {"overlap_comm": [True, False], "zero_stage": [1, 2]}
+    space = Space(small_sweep(axes={key: values.get(key, [1, 2]) for key in KEYS[:axes]}))
+    assert len(space.axes) == axes
+    assert startup_points(space) == points
+
+
+@pytest.mark.parametrize(("trials", "size"), [(10, 8), (44, 8), (45, 9), (100, 20), (254, 50), (1000, 50)])
+def test_a_generation_is_a_fifth_of_the_trials_but_eight_to_fifty(trials: int, size: int) -> None:
+    assert population(trials) == size
+
+
+def test_the_draws_of_a_seed_are_the_same_in_every_version() -> None:
+    _, source = proposer(ranged(), "random", seed=1)
+    found = source.propose([], ())
+    assert found is not None
+    assert found.point == {
+        "offload_optimizer": "cpu",
+        "reduce_bucket_size": 10275,
+        "offload_ratio": 0.2874348636452934,
+    }
+
+
+def test_what_others_run_now_changes_what_the_model_proposes() -> None:
+    space = Space(small_sweep(axes=MANY))
+    points = space.points() or []
+    finished = [Observation(point, Score((float(n),))) for n, point in enumerate(points[:14])]
+    running = [Observation(point, None) for point in points[14:22]]
+    taken = {point_key(point) for point in points[:22]}
+    alone, beside = (
+        [proposer(small_sweep(axes=MANY), "tpe", seed)[1].propose(history, taken) for seed in range(4)]
+        for history in (finished, [*finished, *running])
+    )
+    assert alone != beside
+
+
+def test_axes_that_depend_on_others_are_learnt_together_with_them(caplog: pytest.LogCaptureFixture) -> None:
+    """Optuna warns of each axis that it has to draw by itself."""
+    optuna.logging.enable_propagation()
+    try:
+        play(*proposer(small_sweep(axes=CONDITIONAL, engine={"engine": "mine:build"}), "tpe"), 14)
+    finally:
+        optuna.logging.disable_propagation()
+    assert "independently" not in caplog.text
 
 
 def test_running_trials_are_avoided_but_do_not_teach() -> None:

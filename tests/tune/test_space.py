@@ -9,7 +9,7 @@ from zbench.spec.expand import expand
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec
-from zbench.tune.space import Space, point_key
+from zbench.tune.space import Space, is_scaled, point_key
 
 from .fakes import small_sweep
 
@@ -160,6 +160,77 @@ def test_the_ends_of_a_range_are_in_it(size: int) -> None:
     assert space.encode(point) is not None
     for beyond in (9_999, 100_000_001):
         assert space.encode(point | {"reduce_bucket_size": beyond}) is None
+
+
+def test_the_identity_of_a_point_does_not_depend_on_the_order_of_its_keys() -> None:
+    assert point_key({"b": 1, "a": 2}) == point_key({"a": 2, "b": 1}) != point_key({"a": 1, "b": 2})
+
+
+@pytest.mark.parametrize(("sizes", "listed"), [((200, 100), True), ((177, 113), False)])
+def test_up_to_twenty_thousand_points_are_listed(sizes: tuple[int, int], listed: bool) -> None:
+    keys = ("reduce_bucket_size", "allgather_bucket_size")
+    axes = {key: list(range(1000, 1000 + size)) for key, size in zip(keys, sizes, strict=True)}
+    assert Space(small_sweep(axes=axes, engine={"zero_stage": 1})).is_listable == listed
+
+
+def test_a_range_alone_is_not_listed() -> None:
+    axes = {"reduce_bucket_size": {"low": 1e4, "high": 1e8}}
+    assert Space(small_sweep(axes=axes)).points() is None
+
+
+def test_an_axis_with_a_condition_is_varied_where_that_holds() -> None:
+    ratio = {"values": [0.5, 1.0], "when": {"offload_optimizer": "cpu"}}
+    axes = {"offload_optimizer": ["none", "cpu"], "offload_ratio": ratio, "overlap_comm": [True, False]}
+    space = Space(small_sweep(axes=axes, engine={"engine": "mine:build", "zero_stage": 1}))
+    assert space.points() == [
+        {"offload_optimizer": "none", "overlap_comm": True},
+        {"offload_optimizer": "none", "overlap_comm": False},
+        {"offload_optimizer": "cpu", "offload_ratio": 0.5, "overlap_comm": True},
+        {"offload_optimizer": "cpu", "offload_ratio": 0.5, "overlap_comm": False},
+        {"offload_optimizer": "cpu", "offload_ratio": 1.0, "overlap_comm": True},
+        {"offload_optimizer": "cpu", "offload_ratio": 1.0, "overlap_comm": False},
+    ]
+
+
+def test_axes_keep_the_files_order_but_come_after_those_they_depend_on() -> None:
+    def order(axes: dict[str, object]) -> list[str]:
+        return [axis.key for axis in Space(small_sweep(axes=axes, engine={"engine": "mine:build"})).axes]
+
+    assert order({"overlap_comm": [True, False], "zero_stage": [1, 2], "reduce_bucket_size": [10, 20]}) == [
+        "overlap_comm", "zero_stage", "reduce_bucket_size",
+    ]  # fmt: skip
+    offload = {"values": ["none", "cpu"], "when": {"zero_stage": 1}}
+    assert order({"offload_ratio": [0.5, 1.0], "zero_stage": [1, 2], "offload_optimizer": offload}) == [
+        "zero_stage", "offload_optimizer", "offload_ratio",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "ranked"),
+    [
+        ("reduce_bucket_size", [10, 100, 1000], True),
+        ("reduce_bucket_size", [10, 100], False),
+        ("dtype", ["float32", "bfloat16", "float16"], False),
+        ("zero_stage", [0, 1, 2], False),
+    ],
+)
+def test_three_sizes_make_a_scale_but_two_and_kinds_do_not(
+    key: str, values: list[object], ranked: bool
+) -> None:
+    (axis,) = Space(small_sweep(axes={key: values})).axes
+    assert is_scaled(axis) == ranked
+
+
+def test_where_the_files_kind_is_not_on_the_axis_the_base_has_the_first_one() -> None:
+    space = Space(small_sweep(axes={"dtype": ["bfloat16", "float16"]}))
+    assert space.base_point() == {"dtype": "bfloat16"}
+
+
+def test_the_base_of_a_range_is_the_files_number_or_the_nearest_end() -> None:
+    axes = {"reduce_bucket_size": {"low": 1e4, "high": 1e8}}
+    for size, nearest in ((1_000, 10_000), (50_000, 50_000), (10**9, 10**8)):
+        space = Space(small_sweep(axes=axes, engine={"reduce_bucket_size": size}))
+        assert space.base_point() == {"reduce_bucket_size": nearest}
 
 
 _SPACES = (Space(small_sweep(axes=CONDITIONAL, engine={"engine": "mine:build"})), Space(ranged()))

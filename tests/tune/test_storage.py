@@ -1,15 +1,26 @@
 """A journal that a kill tore goes on; one that is damaged, or a database that is away, says so clearly."""
 
 import json
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
+import sqlalchemy.exc
 
 from zbench.errors import ExitCode, UsageError
 from zbench.tune.storage import (
+    DEFAULT_HEARTBEAT,
+    Heartbeat,
+    JournalLock,
     StudyStorageError,
     journal_storage,
+    reaching,
     redacted,
     redacted_arguments,
     relational_storage,
@@ -80,6 +91,96 @@ def test_a_storage_that_cannot_be_reached_is_named_without_its_password(url: str
     assert caught.value.__cause__ is None, "a traceback would show what the driver said"
 
 
+def test_a_worker_gives_a_sign_of_life_every_10_s_and_is_given_up_after_45() -> None:
+    assert Heartbeat(10, 45) == DEFAULT_HEARTBEAT
+
+
+def test_all_may_read_a_journals_lock_and_its_owner_write_it(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        lock = JournalLock(tmp_path / "j")
+        assert lock.acquire()
+        lock.release()
+    finally:
+        os.umask(before)
+    (file,) = tmp_path.iterdir()
+    assert file.name == "j.lock"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o644
+
+
+class Database:
+    """Stands for Optuna's storage; the tables are in the making for the first so many that connect."""
+
+    def __init__(self, collisions: int, message: str = "table already exists") -> None:
+        self.urls: list[str] = []
+        self._collisions, self._message = collisions, message
+
+    def __call__(self, url: str, **_: Any) -> "Database":
+        self.urls.append(url)
+        if len(self.urls) <= self._collisions:
+            raise sqlalchemy.exc.ProgrammingError("CREATE TABLE", {}, sqlite3.OperationalError(self._message))
+        return self
+
+
+def connected(monkeypatch: pytest.MonkeyPatch, database: Database, url: str = "sqlite:///x") -> list[float]:
+    """Connect; return the pauses between attempts."""
+    pauses: list[float] = []
+    monkeypatch.setattr("zbench.tune.storage.RDBStorage", database)
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    assert relational_storage(url) is database  # type: ignore[comparison-overlap]
+    return pauses
+
+
+@pytest.mark.parametrize("collisions", [0, 1, 4])
+def test_a_worker_waits_two_seconds_at_most_for_others_that_make_the_tables(
+    monkeypatch: pytest.MonkeyPatch, collisions: int
+) -> None:
+    pauses = connected(monkeypatch, Database(collisions))
+    assert len(pauses) == collisions
+    assert sum(pauses) < 2
+
+
+@pytest.mark.parametrize(
+    ("database", "attempts"), [(Database(5), 5), (Database(1, "no such column"), 1)], ids=["long", "other"]
+)
+def test_what_stays_wrong_with_a_database_is_said(
+    monkeypatch: pytest.MonkeyPatch, database: Database, attempts: int
+) -> None:
+    with pytest.raises(StudyStorageError, match=r"already exists|no such column"):
+        connected(monkeypatch, database)
+    assert len(database.urls) == attempts
+
+
+def test_the_driver_that_is_installed_gets_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("psycopg")
+    database = Database(0)
+    connected(monkeypatch, database, f"postgres://me:{SECRET}@host/db")
+    assert database.urls == [f"postgresql+psycopg://me:{SECRET}@host/db"]
+
+
+def wrapped(error: Exception) -> Exception:
+    """Return an error as Optuna raises it for one of a driver."""
+    ours = optuna.exceptions.StorageInternalError("Optuna's words")
+    ours.__cause__ = sqlalchemy.exc.OperationalError("SELECT 1", {}, error)
+    return ours
+
+
+def bare(error: Exception) -> Exception:
+    return error
+
+
+@pytest.mark.parametrize("raised", [wrapped, bare])
+@pytest.mark.parametrize(
+    ("words", "said"), [("disk I/O\n  error", "disk I/O error"), ("", "OperationalError")]
+)
+def test_the_reason_is_in_the_drivers_own_words(
+    raised: Callable[[Exception], Exception], words: str, said: str
+) -> None:
+    with pytest.raises(StudyStorageError) as caught, reaching("sqlite:///study.db"):
+        raise raised(sqlite3.OperationalError(words))
+    assert str(caught.value).startswith(f"cannot use storage sqlite:///study.db: {said}; check that")
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [
@@ -114,6 +215,7 @@ def test_what_is_shown_of_a_url() -> None:
         shown(f"postgresql://me:{SECRET}@host:5433/db?sslmode=require") == "postgresql://me:***@host:5433/db"
     )
     assert shown(f"{SECRET} no url") == "this text"
+    assert shown(f"postgresql://me:{SECRET}@host:no-port/db") == "postgresql://..."
 
 
 def test_of_two_passwords_of_which_one_begins_the_other_nothing_is_left() -> None:

@@ -15,7 +15,7 @@ from zbench.tune.history import Observation
 from zbench.tune.identity import StudyIdentity, Worker
 from zbench.tune.ledger import Ledger, open_study
 from zbench.tune.objective import Scorer
-from zbench.tune.samplers import make_proposer
+from zbench.tune.samplers import Proposer, make_proposer
 from zbench.tune.space import Space
 from zbench.tune.stop import stopper_of
 from zbench.tune.storage import journal_storage
@@ -39,16 +39,21 @@ class Silent:
         self.left.append(left)
 
 
-def search_of(
-    path: Path, sweep: SweepSpec, runner: FakeRunner, **setup: Any
-) -> tuple[Search, Ledger, Silent]:
+def ledger_of(path: Path, sweep: SweepSpec) -> Ledger:
     space, scorer = Space(sweep), Scorer(sweep.objective)
     study = open_study(journal_storage(path / "journal"), "s", StudyIdentity(sweep), scorer)
-    ledger = Ledger(study, space, scorer, MemoryClaims(), Worker.here("kind"))
+    return Ledger(study, space, scorer, MemoryClaims(), Worker.here("kind"))
+
+
+def search_of(
+    path: Path, sweep: SweepSpec, runner: FakeRunner, proposer: Proposer | None = None, **setup: Any
+) -> tuple[Search, Ledger, Silent]:
+    space, scorer = Space(sweep), Scorer(sweep.objective)
+    ledger = ledger_of(path, sweep)
     method = sweep.search.method
-    proposer = make_proposer(space, method, scorer.directions, seed=0, trials=40)
+    proposer = proposer or make_proposer(space, method, scorer.directions, seed=0, trials=40)
     stopper = stopper_of(sweep.search, scorer, len(space.axes))
-    known = {"every_point": method == "grid", **setup}
+    known = {"every_point": True, **setup} if method == "grid" else setup
     ear = Silent()
     run = StudySetup(space, scorer, proposer, stopper, **known)
     return (
@@ -69,6 +74,8 @@ def test_every_point_runs_once_where_the_budget_allows(tmp_path: Path, method: s
     assert search.run() == "every point that can run was tried"
     assert len(ids(runner)) == len(set(ids(runner))) == 15
     assert len(ear.records) == len(ledger.entries()) == 15
+    if method == "grid":
+        assert set(ear.left) == {0}, "a grid has no budget of which anything could be left"
 
 
 def test_a_budget_of_trials_is_kept(tmp_path: Path) -> None:
@@ -130,7 +137,7 @@ def test_larger_points_than_one_out_of_memory_are_recorded_and_not_run(tmp_path:
     search.run()
     implied = [r for r in ear.records if r.error is not None and r.error.kind == "implied"]
     assert sorted(r.axes["micro_batch_size"] for r in implied) == [8, 16]
-    assert all(r.outcome == "oom" and r.axes["zero_stage"] == 1 for r in implied)
+    assert all((r.outcome, r.repeat, r.axes["zero_stage"]) == ("oom", 0, 1) for r in implied)
     assert len(runner.began) == 8, "three sizes at stage 1, all five at stage 2"
 
 
@@ -167,6 +174,9 @@ def test_what_cannot_fit_by_the_simulation_is_left_out_and_named(tmp_path: Path)
     assert search.run() == "every point was tried but 6 that cannot fit by the simulation"
     assert len(ledger.entries()) == 18
     assert "needs 32 MiB by the simulation, the limit is 29 MiB" in search.hopeless.values()
+    for entry in ledger.entries():
+        size, stage = entry.point["micro_batch_size"], entry.point["zero_stage"]
+        assert entry.records[0].simulated == ({"peak_device_bytes": size << 20} if stage else {})
 
 
 def test_a_grid_runs_them_all_the_same(tmp_path: Path) -> None:
@@ -201,7 +211,7 @@ def test_a_flattened_search_ends_before_its_budget(tmp_path: Path) -> None:
 
 
 def test_the_best_earlier_points_come_first(tmp_path: Path) -> None:
-    sweep = small_sweep(search={"method": "tpe", "trials": 3})
+    sweep = small_sweep(search={"method": "grid", "trials": 4})
     space, scorer = Space(sweep), Scorer(sweep.objective)
     points = space.points() or []
     priors = []
@@ -210,8 +220,9 @@ def test_the_best_earlier_points_come_first(tmp_path: Path) -> None:
         assert isinstance(trial, TrialSpec)
         record = FakeRunner().run(trial)
         score = scorer.score([record])
-        priors.append(Observation(point, type(score)((float(value),), score.margins)))
+        margins = {"peak": 1.0} if value == 10 else score.margins
+        priors.append(Observation(point, type(score)((float(value if value != 10 else 99),), margins)))
     runner = FakeRunner()
     search, ledger, _ = search_of(tmp_path, sweep, runner, priors=priors)
     search.run()
-    assert [entry.point for entry in ledger.entries()] == points[:-4:-1]
+    assert [entry.point for entry in ledger.entries()] == [*points[:-4:-1], points[0]]

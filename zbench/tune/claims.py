@@ -43,7 +43,7 @@ class SqlClaims:
         self._table = Table(
             "zbench_claims",
             metadata,
-            Column("study", Integer, primary_key=True, autoincrement=False),
+            Column("study", Integer, primary_key=True),
             Column("point", String(64), primary_key=True),
             Column("trial", Integer, nullable=False),
         )

@@ -48,10 +48,9 @@ def gather_elsewhere(ledger: Ledger, directory: RunDirectory, sweep: SweepSpec) 
     return written
 
 
-def adopt(ledger: Ledger, directory: RunDirectory, space: Space) -> int:
-    """Enter records of a run directory whose study was lost; return how many configurations there were."""
+def adopt(ledger: Ledger, directory: RunDirectory, space: Space) -> None:
+    """Enter records of a run directory whose study was lost."""
     known = {record.trial_id for entry in ledger.entries() for record in entry.records}
-    adopted = 0
     for record in directory.records():
         if record.repeat > 0 or record.outcome == "invalid" or record.trial_id in known:
             continue
@@ -59,8 +58,8 @@ def adopt(ledger: Ledger, directory: RunDirectory, space: Space) -> int:
         if point is None:
             continue
         lease = ledger.begin(point, record.trial_id, {})
-        adopted += lease is not None and ledger.finish(lease, [record])
-    return adopted
+        if lease is not None:
+            ledger.finish(lease, [record])
 
 
 def record_invalid(space: Space, directory: RunDirectory) -> None:

@@ -38,11 +38,16 @@ def _pool(space: Space, generator: random.Random) -> list[Point]:
         return generator.sample(points, min(_POOL, len(points)))
     drawn: dict[str, Point] = {}
     for _ in range(_POOL // 4):
-        point = random_point(space, generator.randrange(2**31), drawn)
+        point = random_point(space, drawn_seed(generator), drawn)
         if point is None:
             break  # what is left, if anything, is too rare to be found
         drawn[point_key(point)] = point
     return list(drawn.values())
+
+
+def drawn_seed(generator: random.Random) -> int:
+    """Return a seed for one of Optuna's samplers, which take those that numpy takes."""
+    return generator.randrange(2**31)
 
 
 def random_point(space: Space, seed: int, taken: Collection[str]) -> Point | None:

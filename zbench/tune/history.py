@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from zbench.spec.metrics import Direction
 from zbench.tune.space import Point
 
 
@@ -35,3 +36,10 @@ class Observation:
 
 
 History = Sequence[Observation]
+
+
+def best_first(history: History, directions: Sequence[Direction]) -> list[Point]:
+    """Return the points of feasible observations by their first objective, the best first."""
+    known = [(o.score.values[0], o.point) for o in history if o.score and o.score.feasible and o.score.values]
+    known.sort(key=lambda pair: pair[0], reverse=directions[0] == "maximize")
+    return [point for _, point in known]

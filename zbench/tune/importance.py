@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import optuna
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-from optuna.trial import create_trial
+from optuna.trial import FrozenTrial, create_trial
 
 from zbench.spec.metrics import Direction
 from zbench.tune.history import Observation
@@ -20,19 +20,21 @@ def importance(history: Iterable[Observation], space: Space, direction: Directio
     Only trials that finished count. Empty where they are too few (fewer than 12, or than 4 per axis) or all
     alike: a share estimated from them would be noise.
     """
-    study = optuna.create_study(direction=direction, sampler=optuna.samplers.RandomSampler(seed=0))
-    values = set()
+    study = optuna.create_study(direction=direction, sampler=optuna.samplers.RandomSampler())
+    trials, values = list[FrozenTrial](), set[float]()
     for seen in history:
         encoded = space.encode(seen.point)
-        if encoded is None or seen.score is None or seen.score.values is None or not encoded[0]:
+        if encoded is None or seen.score is None or seen.score.values is None:
             continue
-        values.add(seen.score.values[0])
         params, distributions = encoded
-        study.add_trial(create_trial(params=params, distributions=distributions, value=seen.score.values[0]))
-    trials = study.get_trials(deepcopy=False)
+        if params:
+            value = seen.score.values[0]
+            values.add(value)
+            trials.append(create_trial(params=params, distributions=distributions, value=value))
     axes = {name for trial in trials for name in trial.params}
     if len(trials) < max(_FEWEST, _FEWEST_PER_AXIS * len(axes)) or len(values) < 2:
         return {}
+    study.add_trials(trials)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = get_param_importances(study, evaluator=PedAnovaImportanceEvaluator())

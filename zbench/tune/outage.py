@@ -51,9 +51,9 @@ class Outages:
         return time.monotonic() - self._last < seconds
 
 
-def is_outage(error: BaseException) -> bool:
+def is_outage(error: Exception) -> bool:
     """Whether an operation failed because there was no connection, as its causes say."""
-    if not isinstance(error, Exception) or not is_storage_failure(error):
+    if not is_storage_failure(error):
         return False
     cause: BaseException | None = error
     while cause is not None:

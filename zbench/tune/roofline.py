@@ -31,8 +31,7 @@ def fastest_first(points: list[Point], space: Space, ask: Ask) -> list[Point]:
 def _rate(space: Space, point: Point, ask: Ask, machine: MachineSpec) -> float:
     """Return work per second by the middle of the estimated time; 0 where there is none."""
     trial = space.trial(point)
-    if not isinstance(trial, TrialSpec):
-        return 0.0
+    assert isinstance(trial, TrialSpec), "only points that can run are put in an order"
     work = work_per_step(trial, space.sweep.objective.goals[0])
     found = ask(trial) if work is not None else None
     time = step_time(found, trial, machine) if isinstance(found, Estimate) else ""

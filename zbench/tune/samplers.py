@@ -16,14 +16,12 @@ from optuna.samplers import BaseSampler, NSGAIISampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from zbench.spec.metrics import Direction
-from zbench.tune.design import distance, initial_design, random_point
-from zbench.tune.history import History, Observation
+from zbench.tune.design import distance, drawn_seed, initial_design, random_point
+from zbench.tune.history import History, Observation, best_first
 from zbench.tune.space import Point, Space, point_key
 
 _ATTEMPTS = 12
 """Draws that may hit points already taken before one of the untaken is picked at random."""
-
-_CANDIDATES = 24
 
 Order = Callable[[list[Point]], list[Point]]
 
@@ -98,24 +96,23 @@ class ModelProposer:
             trial = study.ask()
             point = self._space.suggest(trial)
             if point_key(point) not in taken and self._space.can_run(point):
-                attributes = study.get_trials(deepcopy=False)[-1].system_attrs
-                return Proposal(point, {k: v for k, v in attributes.items() if k.endswith(":generation")})
+                *_, asked = study.get_trials(deepcopy=False)
+                kept = {k: v for k, v in asked.system_attrs.items() if k.endswith(":generation")}
+                return Proposal(point, kept)
             study.tell(trial, state=TrialState.FAIL)
         return self._beside_the_best(history, taken)
 
     def _beside_the_best(self, history: History, taken: Collection[str]) -> Proposal | None:
         """Return the untaken point nearest to the best: the sampler is sure, and its favourites are done."""
-        generator = random.Random(_sampler_seed(self._seed, len(taken)))
-        points = self._space.points()
+        points, seed = self._space.points(), _sampler_seed(self._seed, len(taken))
         if points is None:
-            point = random_point(self._space, generator.randrange(2**31), taken)
-            return None if point is None else Proposal(point, {})
+            return RandomProposer(self._space, self._seed).propose(history, taken)
         left = [point for point in points if point_key(point) not in taken]
-        best = _best_point(history, self._directions)
-        if not left or best is None:
-            return Proposal(generator.choice(left), {}) if left else None
-        generator.shuffle(left)
-        return Proposal(min(left, key=lambda point: distance(self._space.axes, point, best)), {})
+        random.Random(seed).shuffle(left)
+        best = next(iter(best_first(history, self._directions)), None)
+        if best is not None:
+            left.sort(key=lambda point: distance(self._space.axes, point, best))
+        return _first_untaken(left, taken)
 
     def _rebuilt(self, history: History, seed: int) -> optuna.Study:
         with warnings.catch_warnings():
@@ -167,9 +164,9 @@ def make_proposer(
     startup = startup_points(space)
     if method == "tpe":
         return ModelProposer(space, directions, seed, _tpe(len(directions)), startup, order)
-    population = max(8, min(50, trials // 5))
+    size = population(trials)
     return ModelProposer(
-        space, directions, seed, lambda s: NSGAIISampler(population_size=population, seed=s), startup, order
+        space, directions, seed, lambda s: NSGAIISampler(population_size=size, seed=s), startup, order
     )
 
 
@@ -178,12 +175,16 @@ def startup_points(space: Space) -> int:
     return max(5, min(10, len(space.axes) + 2))
 
 
+def population(trials: int) -> int:
+    """Return how many trials are one generation of NSGA-II, where a search may try so many in all."""
+    return max(8, min(50, trials // 5))
+
+
 def _tpe(objectives: int) -> Callable[[int], BaseSampler]:
     def make(seed: int) -> BaseSampler:
         return TPESampler(
             seed=seed,
             n_startup_trials=0,
-            n_ei_candidates=_CANDIDATES,
             multivariate=True,
             group=True,
             constant_liar=True,
@@ -201,14 +202,4 @@ def _worst_values(history: History, directions: tuple[Direction, ...]) -> list[f
 
 def _sampler_seed(seed: int, asked: int) -> int:
     """Return a seed for one draw: the same whenever as much had been asked for, else another."""
-    return random.Random(f"{seed}/{asked}").randrange(2**31)
-
-
-def _best_point(history: History, directions: tuple[Direction, ...]) -> Point | None:
-    sign = 1 if directions[0] == "maximize" else -1
-    feasible = [
-        (sign * o.score.values[0], o.point)
-        for o in history
-        if o.score and o.score.feasible and o.score.values
-    ]
-    return max(feasible, key=lambda pair: pair[0])[1] if feasible else None
+    return drawn_seed(random.Random(f"{seed}/{asked}"))

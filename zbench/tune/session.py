@@ -21,10 +21,12 @@ from zbench.launch.events import (
     TrialFinished,
     TrialStarted,
 )
+from zbench.launch.executor import REFERENCE_PATIENCE
 from zbench.launch.progress import Watch
 from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory
 from zbench.record.summary import summarize
+from zbench.spec.run import RunSpec
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
 from zbench.tune.claims import MemoryClaims, SqlClaims
@@ -61,7 +63,7 @@ class Runner(Protocol):
     def reference(self, trial: TrialSpec, watch: Watch | None = None) -> Path | Failure | None:
         """Return the trajectory that a trial is judged by, computed if missing, or why there is none."""
 
-    def run(self, trial: TrialSpec, *, repeat: int = 0, watch: Watch | None = None) -> Record:
+    def run(self, trial: TrialSpec, *, repeat: int, watch: Watch | None) -> Record:
         """Return the record, whatever became of the trial."""
 
 
@@ -92,6 +94,11 @@ class SearchOutcome:
     importance: dict[str, float] = field(default_factory=dict)
     hopeless: dict[str, str] = field(default_factory=dict)
     elsewhere: list[Path] = field(default_factory=list)
+
+
+def longest_trial(run: RunSpec) -> float:
+    """Return how many seconds a trial can take at most: it, once again where it failed, and its reference."""
+    return run.timeout * (2 + REFERENCE_PATIENCE * run.world_size)
 
 
 class Session:
@@ -179,7 +186,6 @@ class Session:
     def _setup(self, simulator: Simulator) -> StudySetup:
         search = self._task.sweep.search
         stopper = stopper_of(search, self._scorer, len(self._space.axes))
-        trials = stopper.budget.trials or search.trials
         is_grid = search.method == "grid"
         priors, remarks = priors_from(
             [self._task.base_dir / path for path in search.warm_start], self._space, self._scorer, self._kind
@@ -194,7 +200,7 @@ class Session:
                 search.method,
                 self._scorer.directions,
                 seed=search.seed,
-                trials=trials,
+                trials=search.trials,
                 order=lambda points: fastest_first(points, self._space, simulator.of),
             ),
             stopper,
@@ -213,10 +219,8 @@ class Session:
         study = open_study(storage, name, StudyIdentity(self._task.sweep), self._scorer)
         engine = getattr(storage, "engine", None)
         claims = MemoryClaims() if engine is None else SqlClaims(engine, study._study_id)
-        run = self._task.sweep.run
-        longest = run.timeout * (2 + 4 * run.world_size)  # with one repetition, and the reference before it
         pace = self._task.heartbeat.pace if engine is not None else None
-        worker = Worker.here(self._kind, heartbeat=pace, trial_seconds=longest)
+        worker = Worker.here(self._kind, heartbeat=pace, trial_seconds=longest_trial(self._task.sweep.run))
         outages = Outages(on_wait=lambda text: self._tell(Notice(text)))
         return Ledger(study, self._space, self._scorer, claims, worker, outages)
 

@@ -5,6 +5,7 @@ where nothing is offloaded, so points that differ in it alone are one point, mea
 """
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -75,10 +76,8 @@ class Space:
     @property
     def is_listable(self) -> bool:
         """Whether the points can be written out one by one."""
-        count = 1
-        for axis in self.axes:
-            count *= len(axis.values) if axis.values is not None else MAX_LISTED + 1
-        return count <= MAX_LISTED
+        sizes = [len(axis.values or ()) for axis in self.axes]
+        return all(sizes) and math.prod(sizes) <= MAX_LISTED  # of a range, which has no values, the size is 0
 
     def canonical(self, values: Mapping[str, Any]) -> Point:
         """Return the point that these axis values mean: axes that do not act are left at one fixed value."""
@@ -167,7 +166,7 @@ class Space:
 def is_scaled(axis: Axis) -> bool:
     """Whether the values of an axis lie on a number line: sizes and counts, but no kinds or switches."""
     values = axis.values or ()
-    numeric = all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
+    numeric = all(isinstance(value, int | float) for value in values)  # switches, too, but they have only two
     return numeric and len(values) > 2 and axis.path not in _NO_SCALE
 
 

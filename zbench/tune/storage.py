@@ -231,8 +231,7 @@ def _repair(path: Path) -> None:
     try:
         data = path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
-        if len(whole) < len(data):
-            os.truncate(path, len(whole))
+        os.truncate(path, len(whole))
     finally:
         lock.release()
     for number, line in enumerate(whole.splitlines(), start=1):

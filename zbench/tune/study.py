@@ -10,7 +10,7 @@ from zbench.launch.implied import ImpliedOom
 from zbench.launch.progress import Watch
 from zbench.record.record import Failure, Record
 from zbench.spec.trial import TrialSpec
-from zbench.tune.history import Observation, Score
+from zbench.tune.history import Observation, best_first
 from zbench.tune.ledger import Lease, Ledger, LedgerEntry
 from zbench.tune.memory import Ask, too_large, with_simulated
 from zbench.tune.objective import Scorer
@@ -108,9 +108,9 @@ class Search:
 
     def _propose(self, entries: Sequence[LedgerEntry], history: Sequence[Observation]) -> Proposal | None:
         taken = {point_key(entry.point) for entry in entries} | self._refused
-        earlier = _best_first(self._setup.priors, self._setup.scorer)[:_PRIORS_FIRST]
+        earlier = best_first(self._setup.priors, self._setup.scorer.directions)[:_PRIORS_FIRST]
         for point in [*self._setup.space.included, *earlier]:
-            if point_key(point) not in taken and self._setup.space.can_run(point):
+            if point_key(point) not in taken:
                 return Proposal(point, {})
         for _ in range(_HOPELESS_IN_A_ROW):
             proposal = self._setup.proposer.propose(history, taken | self._known.hopeless.keys())
@@ -213,12 +213,3 @@ def _memory_limit(setup: StudySetup) -> float | None:
     ]
     limits: list[Any] = [*bounds, setup.space.sweep.run.memory_limit]
     return min((float(limit) for limit in limits if limit is not None), default=None)
-
-
-def _best_first(priors: Sequence[Observation], scorer: Scorer) -> list[Point]:
-    """Return the points of feasible earlier results, best first."""
-    known: list[tuple[Score, Point]] = [
-        (o.score, o.point) for o in priors if o.score is not None and o.score.feasible
-    ]
-    sign = -1 if scorer.directions[0] == "maximize" else 1
-    return [point for _, point in sorted(known, key=lambda pair: sign * (pair[0].values or (0.0,))[0])]

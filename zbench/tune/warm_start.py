@@ -1,6 +1,5 @@
 """Earlier results as a teacher: observations of the same configurations on a machine of the same kind."""
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -59,9 +58,9 @@ def _point_of(config: Mapping[str, Any], space: Space) -> Point | None:
     return point if isinstance(trial, TrialSpec) and _shape(trial.config()) == _shape(config) else None
 
 
-def _shape(config: Mapping[str, Any]) -> str:
+def _shape(config: Mapping[str, Any]) -> list[Any]:
     run = {key: config.get("run", {}).get(key) for key in _RUN_KEYS}
-    return json.dumps([config.get("workload"), config.get("engine"), run], sort_keys=True)
+    return [config.get("workload"), config.get("engine"), run]
 
 
 def _runs(path: Path) -> list[Path]:
