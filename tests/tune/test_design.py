@@ -84,6 +84,8 @@ def test_distance_counts_steps_of_scales_and_differences_of_kinds() -> None:
     assert distance(axes, base, base) == 0
     assert distance(axes, base, base | {"zero_stage": 2}) == 1
     assert distance(axes, base, base | {"reduce_bucket_size": 100_000}) == 0.5
+    larger = base | {"reduce_bucket_size": 1_000_000}
+    assert distance(axes, base | {"reduce_bucket_size": 100_000}, larger) == 0.5
     assert distance(axes, base, base | {"reduce_bucket_size": 1_000_000, "offload_optimizer": "cpu"}) == 2
     assert distance(axes, base, {"zero_stage": 1, "reduce_bucket_size": 10_000}) == 1
 
