@@ -1,5 +1,6 @@
 """Between a study and run directories: unlike machines apart, nothing twice, nothing from elsewhere."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from zbench.tune.identity import Worker
 from zbench.tune.ledger import Ledger
 from zbench.tune.space import Space
 
+from .fakes import small_sweep
 from .test_ledger import POINTS, SPACE, SWEEP, begin, ledger, result
 from .test_space import ranged
 
@@ -103,6 +105,16 @@ def test_points_that_cannot_exist_are_recorded_once_with_the_reason(directory: R
             assert record.axes["zero_stage"] == 0
             assert record.error is not None
             assert "offload_optimizer" in record.error.message
+
+
+def test_of_points_that_cannot_exist_a_thousand_are_recorded(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+    sizes = list(range(10_000, 11_001))
+    axes = {"zero_stage": [0], "offload_optimizer": ["none", "cpu"], "reduce_bucket_size": sizes}
+    record_invalid(Space(small_sweep(axes=axes)), directory)
+    assert len(directory.records()) == 1000 < len(sizes)
 
 
 def test_of_a_space_that_cannot_be_listed_no_invalid_points_are_recorded(directory: RunDirectory) -> None:

@@ -139,6 +139,15 @@ def test_lists_and_switches_are_choices_but_sizes_are_ranks() -> None:
     assert sized[0]["reduce_bucket_size"] == 2
 
 
+def test_values_that_hold_keys_are_the_same_whatever_the_order_of_these() -> None:
+    space = Space(small_sweep(axes={"workload.options": [{"layers": 2, "hidden": 8}, {"layers": 3}]}))
+    (axis,) = space.axes
+    one, other = (
+        space.encode({axis.key: o}) for o in ({"layers": 2, "hidden": 8}, {"hidden": 8, "layers": 2})
+    )
+    assert one == other is not None
+
+
 def test_a_space_too_large_to_list_is_not_listed() -> None:
     sizes = [2**n for n in range(1, 31)]
     axes = {"reduce_bucket_size": sizes, "allgather_bucket_size": sizes, "micro_batch_size": sizes}
