@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from zbench.record.record import Failure
-from zbench.record.store import RunDirectory, load_environment, load_records
+from zbench.record.store import TRIALS, RunDirectory, load_environment, load_records
 from zbench.spec.dump import sweep_document
 from zbench.tune.collect import adopt, gather, gather_elsewhere, record_invalid
 from zbench.tune.identity import Worker
@@ -99,6 +99,8 @@ def test_points_that_cannot_exist_are_recorded_once_with_the_reason(directory: R
     for _ in range(2):
         record_invalid(SPACE, directory)
         records = directory.records()
+        assert load_records(directory.path) == records
+        assert len((directory.path / TRIALS).read_text().splitlines()) == len(records)
         assert [record.axes["reduce_bucket_size"] for record in records] == [10_000, 100_000, 1_000_000]
         for record in records:
             assert (record.outcome, record.repeat, record.run_id) == ("invalid", 0, directory.run_id)

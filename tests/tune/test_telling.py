@@ -1,6 +1,7 @@
 """What a session tells while it works, and what it calls its study."""
 
 import sqlite3
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,23 @@ def test_what_another_worker_ended_meanwhile_is_told_without_trial_and_time(tmp_
     assert [(event.record.trial_id, event.record.repeat) for event in mine] == runner.began
     assert all(event.trial.trial_id == event.record.trial_id and event.seconds > 0 for event in mine)
     assert [(event.record.trial_id, event.seconds) for event in theirs] == [(result(7).trial_id, 0.0)]
+
+
+@pytest.mark.parametrize(("shared", "beating"), [(True, 1), (False, 0)])
+def test_signs_of_life_are_given_while_a_trial_of_a_shared_study_runs(
+    tmp_path: Path, shared: bool, beating: int
+) -> None:
+    threads: list[int] = []
+
+    class Watched(FakeRunner):
+        def run(self, trial: TrialSpec, **how: Any) -> Record:
+            threads.append(threading.active_count())
+            return super().run(trial, **how)
+
+    before = threading.active_count()
+    storage = f"sqlite:///{tmp_path}/study.db" if shared else None
+    run(create(tmp_path, searched(2)), searched(2), Watched(), storage=storage, is_worker=True)
+    assert [count - before for count in threads] == [beating] * 2
 
 
 def test_single_goals_have_no_front_and_axes_their_shares(tmp_path: Path) -> None:
