@@ -37,12 +37,12 @@ def test_trials_share_the_blocks_that_their_sweep_does_not_vary() -> None:
 
 
 def test_the_run_that_a_command_is_held_against_differs_by_what_is_named() -> None:
-    engine = {"zero_stage": 2, "gradient_clipping": 1.0, "engine_python": "/other"}
-    against = {"zero_stage": 1, "engine_python": None, "reduce_bucket_size": 7}
+    engine = {"zero_stage": 2, "gradient_clipping": 1.0, "dtype": "bfloat16", "engine_python": "/other"}
+    against = {"zero_stage": 1, "engine_python": None, "gradient_clipping": None, "reduce_bucket_size": 7}
     trial = make_trial(engine, workload={"command": "train"})
     held = trial.model_copy(update={"verify": VerifySpec(against=against)}).held_against()
     assert (held.engine.zero_stage, held.engine.reduce_bucket_size) == (1, 7)
-    assert held.engine.engine_python is None
-    assert held.engine.gradient_clipping == 1.0
+    assert (held.engine.engine_python, held.engine.gradient_clipping) == (None, 0.0), "the defaults"
+    assert held.engine.dtype == "bfloat16"
     assert held.verify.against is None
     assert trial.held_against() == trial

@@ -60,10 +60,9 @@ class TrialSpec(SpecModel):
 
         ValidationError where that names no engine keys and values.
         """
-        against = self.verify.against or {}
         config = self.config()
-        changed = config["engine"] | against
-        engine = {key: value for key, value in changed.items() if value is not None or key not in against}
+        changed = config["engine"] | (self.verify.against or {})
+        engine = {key: value for key, value in changed.items() if value is not None}  # else its default
         return TrialSpec.model_validate({**config, "engine": engine, "verify": {"mode": self.verify.mode}})
 
     @cached_property
