@@ -7,7 +7,7 @@ import torch
 
 from tests.verify.test_verdict import NAMES, final, reference, trajectory, verdict_of
 from zbench.record.record import VerdictName
-from zbench.verify.trajectory import Reference
+from zbench.verify.trajectory import Reference, Trajectory
 from zbench.verify.verdict import judge
 
 OTHER_BITS = {step: set(NAMES) for step in range(4)}
@@ -36,3 +36,17 @@ def test_its_own_bits_are_identical_and_what_is_farther_still_is_drifted() -> No
     assert verdict_of(trajectory(final(1e-5, 0)), travelling(0.9)).verdict == "identical"
     far = trajectory(final(3e-4, 1), differs=OTHER_BITS)
     assert verdict_of(far, travelling(0.9)).verdict == verdict_of(far, travelling(0.1)).verdict == "drifted"
+
+
+def test_exactly_a_quarter_of_the_way_is_too_far() -> None:
+    """One weight that travelled from 0 to 1 where the truth is 0.75; another run ended at 0.5."""
+    plain, other = (one_weight(value, digest) for value, digest in ((1.0, 1), (0.5, 2)))
+    against = Reference(plain, torch.ones(1, dtype=torch.float64), {}, {"w": torch.tensor([0.75]).double()})
+    assert verdict_of(other, against).verdict == "unchecked"
+    farther = dataclasses.replace(against, travelled=torch.full((1,), 1.01, dtype=torch.float64))
+    assert verdict_of(other, farther).verdict == "equivalent"
+
+
+def one_weight(value: float, digest: int) -> Trajectory:
+    losses, norms = torch.ones(1, 1, 1, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
+    return Trajectory(("w",), losses, norms, torch.tensor([[digest]]), {"w": torch.tensor([value])})
