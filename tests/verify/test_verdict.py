@@ -150,6 +150,14 @@ def test_a_loss_that_is_not_finite_is_wrong() -> None:
     assert "loss is not finite" in found.warnings[0]
 
 
+def test_in_a_step_in_which_the_reference_lost_a_loss_too_no_loss_decides() -> None:
+    observed, against = trajectory(final(1e-5, 1)), reference()
+    losses, others = (torch.ones(STEPS, 2, 2, dtype=torch.float64) for _ in range(2))
+    losses[2, 0, 0] = others[2, 0, 1] = math.nan
+    against = dataclasses.replace(against, plain=dataclasses.replace(against.plain, losses=losses))
+    assert verdict_of(dataclasses.replace(observed, losses=others), against).verdict == "equivalent"
+
+
 def test_a_reference_that_is_not_finite_judges_only_its_own_bits() -> None:
     broken = final(1e-5, 0)
     broken["first"][0] = math.nan
