@@ -43,7 +43,7 @@ def interrupted(
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     engine = build(group, name, spec)
     take_steps(engine, name, range(2), rank)
-    paths = [Path(folder) / "of a day" / "that began" / f"{form}-{world}" for form in ("whole", "pieces")]
+    paths = [Path(folder) / f"{form}-{world}" for form in ("whole", "pieces")]
     for path in paths:
         save(engine, path, sharded=path.name.startswith("pieces"))
     saved = engine.state_dict()

@@ -16,7 +16,7 @@ CASES = "tests.engine.steps.saving:"
 def test_a_resumed_run_draws_the_numbers_of_a_continuous_one(
     ranks: RankPool, tmp_path: Path, row: dict[str, Any], sharded: bool
 ) -> None:
-    assert all(ranks.run(2, CASES + "resumed", str(tmp_path / "here"), row, sharded))
+    assert all(ranks.run(2, CASES + "resumed", str(tmp_path / "runs" / "today"), row, sharded))
 
 
 @each_row
