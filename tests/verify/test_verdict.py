@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 
 import pytest
 import torch
@@ -176,6 +177,18 @@ def test_without_the_truth_only_gross_differences_are_condemned() -> None:
     parameters["second"] = parameters["second"] + 0.02
     far = verdict_of(trajectory(parameters), reference(truth=False))
     assert (far.verdict, far.worst_parameter) == ("drifted", "second")
+
+
+@pytest.mark.parametrize(
+    ("travelled", "said"),
+    [(0.0, "more than 100 times the way"), (0.01, "more than 100"), (0.02, "5[0-9]{3}%")],
+)
+def test_a_distance_beyond_comparison_is_told_in_few_digits(travelled: float, said: str) -> None:
+    parameters = final(1e-5, 0)
+    parameters["second"] = parameters["second"] + 0.04
+    against = dataclasses.replace(reference(truth=False), travelled=torch.full((3,), travelled).double())
+    (warning,) = judge(trajectory(parameters), against).warnings
+    assert re.search(f"it ended {said}", warning), warning
 
 
 @pytest.mark.parametrize(("distance", "verdict"), [(1.25, "unchecked"), (1.5, "drifted")])

@@ -39,6 +39,7 @@ from zbench.verify.trajectory import Reference, Trajectory, all_finite
 EQUIVALENT_UP_TO = 4.0
 DRIFTED_UP_TO = 100.0
 GROSS_SHARE_OF_TRAVEL = 0.25
+_MANY = 100
 _TINY = torch.finfo(torch.float32).tiny
 
 
@@ -99,7 +100,7 @@ def _weigh(
     verdict, worst, share = name_of(ratio), _worst(errors, suspects), _own_share(reference)
     if verdict == "equivalent" and share * EQUIVALENT_UP_TO >= 1:
         said = (
-            f"the reference itself ended {share:.0%} of the way that it travelled away from its float64 run,"
+            f"the reference itself ended {_way(share)} that it travelled away from its float64 run,"
             " so even another training would seem equivalent: train fewer steps, or in float32"
         )
         return "unchecked", ratio, worst, [said]
@@ -130,12 +131,16 @@ def _worst(errors: Sequence[Errors], suspects: set[str]) -> str:
     return max(first or ratios, key=lambda name: ratios[name])
 
 
+def _way(share: float) -> str:
+    return f"{share:.0%} of the way" if share < _MANY else f"more than {_MANY} times the way"
+
+
 def _without_truth(
     reference: Reference, difference: Difference
 ) -> tuple[VerdictName, float | None, str | None, list[str]]:
     share = difference.distance / max(float(reference.travelled.norm()), _TINY)
     if share > GROSS_SHARE_OF_TRAVEL:
-        said = f"it ended {share:.0%} of the way that the reference travelled away from it"
+        said = f"it ended {_way(share)} that the reference travelled away from it"
         return "drifted", None, difference.farthest, [said]
     return (
         "unchecked",
