@@ -23,6 +23,7 @@ class Test:
 
     seconds: float
     calls: list[str]
+    is_sound: bool | None = None  # passes in a judging process without a fault; None: not tried yet
 
 
 @dataclass
@@ -48,6 +49,10 @@ class Tests:
         self.digests = {name: _digest(name) for name in {_file(test) for test in self.tests}}
         file.write_text(json.dumps(asdict(self), indent=0) + "\n")
 
+    def untried(self) -> dict[str, float]:
+        """Return the tests that no control run has tried yet, and their seconds."""
+        return {name: test.seconds for name, test in self.tests.items() if test.is_sound is None}
+
     def unknown(self, files: Sequence[str]) -> list[str]:
         """Return the test files of which nothing is known."""
         known = {_file(test) for test in self.tests}
@@ -64,7 +69,7 @@ class Tests:
         users = {name for name, test in self.tests.items() if any(_is_in(c, mutant.path) for c in test.calls)}
         first = users if function is None else {n for n in users if function in self.tests[n].calls}
         files = {_file(name) for name in first}
-        found = [n for n in self.tests if self.tests[n].seconds <= longest]
+        found = [n for n, test in self.tests.items() if test.is_sound and test.seconds <= longest]
         found = [n for n in found if function is None or _file(n) in files]
         found.sort(key=lambda name: (name not in first, self.tests[name].seconds))
         return {name: self.tests[name].seconds for name in found}
@@ -141,6 +146,22 @@ class Judges:
         items[:] = sorted((item for item in items if item.nodeid in turns), key=lambda i: turns[i.nodeid])
         for item in items:
             item.add_marker(pytest.mark.timeout(20 + 10 * self._tests[item.nodeid]))
+
+
+class Control:
+    """Plugin of pytest: writes the name of each test that did not fail to a file."""
+
+    def __init__(self, names: Path) -> None:
+        self._failed: set[str] = set()
+        self._names = names
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note a failure of a test or of its fixtures; when the test is over, whether there was none."""
+        if report.failed:
+            self._failed.add(report.nodeid)
+        if report.when == "teardown" and report.nodeid not in self._failed:
+            with self._names.open("a") as file:
+                file.write(f"{report.nodeid}\n")
 
 
 def enclosing(mutant: Mutant) -> str | None:

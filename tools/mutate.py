@@ -10,9 +10,10 @@ fault, so a fault costs the import of the room's modules and its tests. Processe
 fault, too.
 
 All tests run once without a fault, traced: their seconds and the functions that each calls are kept beside
-`--json` (FILE.tests.json) until a test file changes. A fault is judged by the tests that call its function,
-the quickest first, then by the others in their files (`Tests.judges`). A test that takes 20 seconds and
-ten times as long as without a fault has noticed it.
+`--json` (FILE.tests.json) until a test file changes. Then all run in a judging process without a fault: a
+test that fails there would notice every fault, so it judges none, and is named. A fault is judged by the
+tests that call its function, the quickest first, then by the others in their files (`Tests.judges`). A test
+that takes 20 seconds and ten times as long as without a fault has noticed it.
 
 Exit code 1 if less than `--at-least` of the faults were noticed; 3 if `--minutes` were over first: the same
 command goes on from `--json`. `--again` judges once more the faults that survived, after tests were
@@ -36,14 +37,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from judging import Judges, SameExamples, Tests, record
+from judging import Control, Judges, SameExamples, Tests, record
 from mutants import ROOT, Mutant, install, mutants_of
 
 EQUIVALENT = ROOT / "tools" / "equivalent_mutants.txt"
 HOOK = ROOT / "tools" / "mutation_hook"  # its sitecustomize gives a test's own processes the fault, too
 VARIABLE = "ZBENCH_MUTANT"
 OFF = [word for name in ("cacheprovider", "randomly", "xdist") for word in ("-p", f"no:{name}")]
-PLAIN = ["-x", "-q", *OFF, "--no-header"]
+PLAIN = ["-q", *OFF, "--no-header"]
 _FIRST = 20  # tests that are collected alone, since most faults do not survive them
 NOTICED, SURVIVED, TIMEOUT = "noticed", "survived", "timeout"
 
@@ -87,8 +88,7 @@ def _judged(mutant: Mutant, tests: dict[str, float]) -> str:
     def run() -> int:  # 5: none of the tests exists any more
         os.environ[VARIABLE] = f"{mutant.path}:{mutant.index}"
         install(mutant.path, mutant.index)
-        files = dict.fromkeys(name.split("::")[0] for name in tests)
-        return int(pytest.main([*PLAIN, "--tb=no", *files], plugins=[SameExamples(), Judges(tests)]))
+        return _run_judges(tests, ["-x"])
 
     if not tests:
         return SURVIVED
@@ -104,7 +104,7 @@ def learn(files: Sequence[str], file: Path | None) -> Tests:
             found = Path(folder) / "found"
 
             def run() -> int:
-                tests = record([*PLAIN, *left])
+                tests = record(["-x", *PLAIN, *left])
                 if tests is None:
                     return 1
                 others = [name for name, it in list(sys.modules.items()) if not _own(name, it)]
@@ -122,7 +122,32 @@ def learn(files: Sequence[str], file: Path | None) -> Tests:
     for name in known.imported:
         with contextlib.suppress(Exception):
             importlib.import_module(name)
+    if control(known) and file is not None:
+        known.save(file)
     return known
+
+
+def control(known: Tests) -> bool:
+    """Run in a judging process, without a fault, the tests that never were; say whether there were any."""
+    untried = known.untried()
+    if not untried:
+        return False
+    with tempfile.TemporaryDirectory() as folder:
+        names = Path(folder) / "sound"
+        names.touch()
+        in_a_fork(lambda: _run_judges(untried, [], Control(names)), 600 + 5 * sum(untried.values()))
+        sound = set(names.read_text().splitlines())
+    for name in untried:
+        known.tests[name].is_sound = name in sound
+        if name not in sound:
+            print(f"judges nothing, fails here without a fault: {name}", flush=True)
+    return True
+
+
+def _run_judges(tests: dict[str, float], options: Sequence[str], *plugins: object) -> int:
+    files = dict.fromkeys(name.split("::")[0] for name in tests)
+    arguments = [*PLAIN, "--tb=no", *options, *files]
+    return int(pytest.main(arguments, plugins=[SameExamples(), Judges(tests), *plugins]))
 
 
 def _own(name: str, module: object) -> bool:
