@@ -6,14 +6,21 @@ from pathlib import Path
 
 import pytest
 
+from zbench.record import environment
+
 EARLIER = Path(__file__).parents[1] / "fixtures" / "earlier" / "run"
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Return a copy of the run where commands find it."""
+    """Return a copy of the run where commands find it, as if it had been measured on this machine."""
     (original,) = EARLIER.iterdir()
-    return shutil.copytree(original, tmp_path / "results" / "earlier" / original.name)
+    copy = shutil.copytree(original, tmp_path / "results" / "earlier" / original.name)
+    about = json.loads((original / "environment.json").read_text())
+    here = environment.collect(**about["invocation"])
+    about |= {name: here[name] for name in ("fingerprint", "machine", "software")}
+    (copy / "environment.json").write_text(json.dumps(about))
+    return copy
 
 
 def recorded(run: Path) -> list[tuple[str, int]]:
