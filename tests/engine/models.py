@@ -9,7 +9,7 @@ Batch = tuple[Tensor, ...]
 
 
 class Mlp(nn.Module):
-    """Three layers whose sizes share no factor with the layout's grain."""
+    """Three layers whose sizes share no factor with the layout's alignment."""
 
     def __init__(self, width: int = 37) -> None:
         super().__init__()

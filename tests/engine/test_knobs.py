@@ -11,7 +11,7 @@ from tests.engine.knobs import LAYERS, WIDTH, Seen
 from tests.engine.ranks import RankPool
 
 CHUNK, RANKS = 256, 2
-GRAIN = CHUNK * RANKS
+ALIGNMENT = CHUNK * RANKS
 UNIT = WIDTH * WIDTH
 """Elements of a layer: a weight that needs no padding."""
 LENGTH = LAYERS * UNIT
@@ -47,7 +47,7 @@ def usual(ranks: RankPool, stage: int) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("stage", [0, 1, 2])
 def test_reduce_bucket_size_sets_how_much_is_sent_at_once_and_held_for_it(observe: Any, stage: int) -> None:
     held = []
-    for size in (4 * GRAIN, 16 * GRAIN, EVERYTHING):
+    for size in (4 * ALIGNMENT, 16 * ALIGNMENT, EVERYTHING):
         seen = observe(stage, reduce_bucket_size=size, dtype="float32")
         assert len(seen.of("reduce")) == ceil(LENGTH, size)
         assert sum(seen.of("reduce")) == LENGTH, "as much is sent, however it is cut"
@@ -62,7 +62,7 @@ def test_reduce_bucket_size_sets_how_much_is_sent_at_once_and_held_for_it(observ
 
 @pytest.mark.parametrize("stage", [1, 2, 3])
 def test_allgather_bucket_size_sets_how_much_is_gathered_at_once(observe: Any, stage: int) -> None:
-    for size in (GRAIN, 4 * GRAIN, EVERYTHING):
+    for size in (ALIGNMENT, 4 * ALIGNMENT, EVERYTHING):
         gathered = observe(stage, allgather_bucket_size=size, prefetch_bucket_size=1).of("gather")
         assert max(gathered) <= size
         if stage == 3:  # a layer is gathered for forward and for backward; the first needs no input gradient
@@ -77,7 +77,7 @@ def test_allgather_bucket_size_sets_how_much_is_gathered_at_once(observe: Any, s
 def test_sub_group_size_sets_how_much_is_updated_before_its_gather_begins(observe: Any, stage: int) -> None:
     share = LENGTH // (RANKS if stage else 1)
     for size in (CHUNK * 4, CHUNK * 16, EVERYTHING):
-        seen = observe(stage, sub_group_size=size, allgather_bucket_size=2 * GRAIN)
+        seen = observe(stage, sub_group_size=size, allgather_bucket_size=2 * ALIGNMENT)
         assert max(seen.of("adam")) <= size
         assert sum(seen.of("adam")) == share
         if stage < 3:

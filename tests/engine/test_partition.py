@@ -24,7 +24,7 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Draw parameters, regions in backward order over one or two dtypes, and sizes of blocks and buckets."""
+    """Draw parameters, groups in backward order over one or two dtypes, and sizes of blocks and buckets."""
     sizes = draw(st.lists(st.integers(0, 3000), max_size=8))
     world_size = draw(st.integers(1, 5))
     dtype_groups = [sorted(draw(st.sets(st.sampled_from(range(len(sizes)))))) if sizes else []]
@@ -72,7 +72,7 @@ def test_parameters_begin_at_chunks_and_blocks_tile_the_layout(case: Case) -> No
 
 
 @given(cases())
-def test_padding_is_less_than_a_chunk_a_parameter_and_a_grain_a_region(case: Case) -> None:
+def test_padding_is_less_than_a_chunk_per_parameter_and_an_alignment_per_group(case: Case) -> None:
     layout = case.layout
     least = sum(round_up(size, CHUNK) for size in case.sizes)
     assert least <= layout.length < least + layout.shards * CHUNK * max(len(layout.groups), 1)

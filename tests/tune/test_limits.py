@@ -77,7 +77,7 @@ def test_the_limit_of_the_run_and_that_of_the_objective_both_hold(tmp_path: Path
 
     search, _, _ = search_of(tmp_path, sweep, FakeRunner(), simulate=ask)
     search.run()
-    assert list(search.hopeless.values()) in (
+    assert list(search.predicted_oom.values()) in (
         [],
         ["needs 8 MiB by the simulation, the limit is 6 MiB"],
     ), "the first that is tried is measured anyway"

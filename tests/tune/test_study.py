@@ -173,7 +173,7 @@ def test_what_cannot_fit_by_the_simulation_is_left_out_and_named(tmp_path: Path)
     search, ledger, _ = search_of(tmp_path, sweep, FakeRunner(), simulate=simulated)
     assert search.run() == "every point was tried but 6 that cannot fit by the simulation"
     assert len(ledger.entries()) == 18
-    assert "needs 32 MiB by the simulation, the limit is 29 MiB" in search.hopeless.values()
+    assert "needs 32 MiB by the simulation, the limit is 29 MiB" in search.predicted_oom.values()
     for entry in ledger.entries():
         size, stage = entry.point["micro_batch_size"], entry.point["zero_stage"]
         assert entry.records[0].simulated == ({"peak_device_bytes": size << 20} if stage else {})

@@ -19,8 +19,8 @@ PADDED = sum(-(-n // CHUNK) * CHUNK for layer in ((2048, 64), (4096, 64), (16384
 
 def flat_length(world_size: int) -> int:
     """Elements of the flat layout: each parameter padded to a chunk, the whole to a chunk for each rank."""
-    grain = CHUNK * world_size
-    return -(-PADDED // grain) * grain
+    alignment = CHUNK * world_size
+    return -(-PADDED // alignment) * alignment
 
 
 @pytest.fixture(scope="module")

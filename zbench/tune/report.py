@@ -35,7 +35,7 @@ def search_document(
         "indistinguishable": list(ranking.indistinguishable),
         "pareto": outcome.front,
         "importance": outcome.importance,
-        "hopeless": [{"point": json.loads(key), "reason": why} for key, why in outcome.hopeless.items()],
+        "hopeless": [{"point": json.loads(key), "reason": why} for key, why in outcome.predicted_oom.items()],
         "elsewhere": [str(path) for path in outcome.elsewhere],
         "nearest_miss": None if best else nearest_miss(summaries, objective),
     }

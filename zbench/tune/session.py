@@ -92,7 +92,7 @@ class SearchOutcome:
     study: str
     front: list[str] = field(default_factory=list)
     importance: dict[str, float] = field(default_factory=dict)
-    hopeless: dict[str, str] = field(default_factory=dict)
+    predicted_oom: dict[str, str] = field(default_factory=dict)
     elsewhere: list[Path] = field(default_factory=list)
 
 
@@ -143,7 +143,7 @@ class Session:
         shutil.rmtree(self._directory.path / "references", ignore_errors=True)
         shares = importance(history, self._space, self._scorer.directions[0])
         return SearchOutcome(
-            final, reason, self._ledger.name, self._front(), shares, search.hopeless, elsewhere
+            final, reason, self._ledger.name, self._front(), shares, search.predicted_oom, elsewhere
         )
 
     def began(self, trial: TrialSpec) -> None:

@@ -20,7 +20,7 @@ from zbench.tune.space import Point, Space, point_key
 from zbench.tune.stop import Stopper
 
 _POLL_SECONDS = 0.5
-_HOPELESS_IN_A_ROW = 200
+_PREDICTED_OOM_IN_A_ROW = 200
 _PRIORS_FIRST = 3
 
 
@@ -63,7 +63,7 @@ class Knowledge:
     """What the records seen so far imply for points that have not run."""
 
     implied: ImpliedOom = field(default_factory=ImpliedOom)
-    hopeless: dict[str, str] = field(default_factory=dict)
+    predicted_oom: dict[str, str] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)
 
 
@@ -78,9 +78,9 @@ class Search:
         self._limit = _memory_limit(setup)
 
     @property
-    def hopeless(self) -> dict[str, str]:
+    def predicted_oom(self) -> dict[str, str]:
         """Return the points that were not tried because they cannot fit by the simulation, and why."""
-        return dict(self._known.hopeless)
+        return dict(self._known.predicted_oom)
 
     def run(self) -> str:
         """Search until there is reason to stop and no other worker runs anything; return the reason."""
@@ -112,14 +112,14 @@ class Search:
         for point in [*self._setup.space.included, *earlier]:
             if point_key(point) not in taken:
                 return Proposal(point, {})
-        for _ in range(_HOPELESS_IN_A_ROW):
-            proposal = self._setup.proposer.propose(history, taken | self._known.hopeless.keys())
+        for _ in range(_PREDICTED_OOM_IN_A_ROW):
+            proposal = self._setup.proposer.propose(history, taken | self._known.predicted_oom.keys())
             if proposal is None:
                 break
-            reason = self._hopeless(proposal.point)
+            reason = self._predict_oom(proposal.point)
             if reason is None:
                 return proposal
-            self._known.hopeless[point_key(proposal.point)] = reason
+            self._known.predicted_oom[point_key(proposal.point)] = reason
         return self._setup.proposer.propose(history, taken) if self._setup.every_point else None
 
     def _try(self, proposal: Proposal, entries: Sequence[LedgerEntry]) -> None:
@@ -170,7 +170,7 @@ class Search:
             for record in entry.records:
                 self._known.implied.observe(record)
 
-    def _hopeless(self, point: Point) -> str | None:
+    def _predict_oom(self, point: Point) -> str | None:
         trial = self._setup.space.trial(point)
         ask = self._setup.simulate
         first = not self._known.seen  # is always measured: a search ends with a figure
@@ -190,7 +190,7 @@ class Search:
         return max(rates, default=None)
 
     def _exhausted(self) -> str:
-        count = len(self._known.hopeless)
+        count = len(self._known.predicted_oom)
         if count == 0 or self._setup.every_point:
             return "every point that can run was tried"
         return f"every point was tried but {count} that cannot fit by the simulation"

@@ -97,6 +97,17 @@ def test_only_auto_without_a_processor_to_spare_is_timed() -> None:
         torch.set_num_threads(before)
 
 
+@pytest.mark.skipif(len(this_machine().allowed) < 2, reason="a thread is pinned where one can be spared")
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_threads_are_pinned_only_where_no_other_rank_pins_to_the_same_processor(
+    ranks: RankPool, world_size: int
+) -> None:
+    machine = this_machine()
+    has_its_own = world_size == 1 or len(machine.allowed) < machine.online
+    for pinned in ranks.run(world_size, "tests.engine.speculative.places:pinned_threads"):
+        assert pinned == [1] * has_its_own
+
+
 class Clock:
     """A clock that a test moves."""
 

@@ -95,7 +95,7 @@ def _base_of_view(node: fx.Node) -> fx.Node | None:
         return source if isinstance(source, fx.Node) and _returns_views(source.target) else None
     if not _returns_views(node.target):
         return None
-    return node.args[0] if node.args and isinstance(node.args[0], fx.Node) else None
+    return next((argument for argument in node.args if isinstance(argument, fx.Node)), None)
 
 
 def _returns_views(target: object) -> bool:

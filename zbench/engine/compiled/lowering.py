@@ -21,7 +21,7 @@ BACKWARD_OPTIONS = {"allow_buffer_reuse": False, "memory_planning": False, "reor
 
 
 def lower_aot_eager(graph: fx.GraphModule, inputs: Sequence[Any], edit: EditBackward) -> Callable[..., Any]:
-    """Run both halves with eager's own kernels: the same bits as the uncompiled model."""
+    """Run forward and backward with eager's own kernels: the same bits as the uncompiled model."""
     from torch._dynamo.backends.common import aot_autograd
 
     def forward(module: fx.GraphModule, _: Sequence[Any]) -> Any:
@@ -41,7 +41,7 @@ def lower_aot_eager(graph: fx.GraphModule, inputs: Sequence[Any], edit: EditBack
 
 
 def lower_inductor(graph: fx.GraphModule, inputs: Sequence[Any], edit: EditBackward) -> Callable[..., Any]:
-    """Lower both halves with inductor: the partitioner, passes and kernels of a plain `torch.compile`.
+    """Lower both graphs with inductor: the partitioner, passes and kernels of a plain `torch.compile`.
 
     AOT autograd's cache is switched off: its key does not see the edit, so a plain `torch.compile` of the
     same model would be served this backward, whose gradients are None, even in another process. Inductor's
@@ -52,7 +52,7 @@ def lower_inductor(graph: fx.GraphModule, inputs: Sequence[Any], edit: EditBackw
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
     from torch._inductor.utils import BoxedBool
 
-    def compile_half(module: fx.GraphModule, example: Sequence[Any], **options: Any) -> Any:
+    def compile_graph(module: fx.GraphModule, example: Sequence[Any], **options: Any) -> Any:
         if not options.get("is_backward"):
             return compile_fx_inner(module, example, **options)
         edit(module)
@@ -60,7 +60,7 @@ def lower_inductor(graph: fx.GraphModule, inputs: Sequence[Any], edit: EditBackw
             return compile_fx_inner(module, example, **{**options, "cudagraphs": BoxedBool(False)})
 
     with config.patch(enable_autograd_cache=False):
-        compiled: Callable[..., Any] = compile_fx(graph, inputs, inner_compile=compile_half)  # type: ignore[assignment]
+        compiled: Callable[..., Any] = compile_fx(graph, inputs, inner_compile=compile_graph)  # type: ignore[assignment]
     return compiled
 
 

@@ -64,13 +64,13 @@ def summed(parts: Iterable[tuple[RollbackTarget, Sequence[Tensor]]]) -> dict[str
 
 
 class DoubleBuffer:
-    """A second half for every buffer of `held`; `parameters` that are views of them change halves at a
+    """A second buffer for every buffer of `held`; `parameters` that are views of them change buffers at a
     commit.
 
-    An update reads the current half and writes the other, so nothing that backward, a gather or a checkpoint
-    may read changes before the step is certain, and a rollback is to exchange nothing. Parameters beside the
-    master weights change halves by `p.data`, without a copy; those on an accelerator have one half, and their
-    new values wait in the staging buffer.
+    An update reads the current buffer and writes the other, so nothing that backward, a gather or a
+    checkpoint may read changes before the step is certain, and a rollback exchanges nothing. Parameters
+    beside the master weights change buffers by `p.data`, without a copy; those on an accelerator have one
+    buffer, and their new values wait in the staging buffer.
     """
 
     def __init__(self, held: Sequence[RollbackTarget], parameters: Sequence[nn.Parameter]) -> None:
