@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.launch.forking import Template
 from zbench.launch import local
 from zbench.launch.client import WarmServer
 from zbench.launch.messages import Exited, GroupGone, RankStart, Ready
@@ -61,6 +62,7 @@ class Servers:
 
     def __init__(self) -> None:
         self._kept: dict[Key, WarmServer] = {}
+        self._template = Template()
 
     def lend(self, modules: tuple[str, ...], scratch: Path, python: Path | None = None) -> LentServer:
         """Stand in for `WarmServer`: return one that waits, else a new one."""
@@ -68,7 +70,8 @@ class Servers:
         key = (modules, python, tuple(variables))
         server = self._kept.pop(key, None)
         if server is None or not psutil.pid_exists(server.pid):
-            server = WarmServer(modules, scratch, python)
+            with self._template.starts_servers():
+                server = WarmServer(modules, scratch, python)
         return LentServer(server, partial(self._keep, key))
 
     def _keep(self, key: Key, server: WarmServer) -> None:
@@ -85,3 +88,4 @@ class Servers:
         """End all that wait."""
         for server in self._kept.values():
             server.close()
+        self._template.close()

@@ -39,6 +39,13 @@ def test_dynamo_is_loaded_where_torch_would_import_it_in_every_rank() -> None:
     assert DYNAMO in loaded(workload={"activation_checkpointing": True})
 
 
+def test_what_an_engine_imports_in_every_rank_is_loaded_for_its_trials() -> None:
+    library = "torch.distributed.optim"
+    assert library in loaded(engine="zero_redundancy", zero_stage=1)
+    assert library in loaded("engine.engine"), "a search may try it"
+    assert library not in loaded(engine="ddp")
+
+
 @pytest.mark.parametrize("key", ["engine", "engine.engine", "workload.model", "activation_checkpointing"])
 def test_what_a_search_changes_counts_as_used(key: str) -> None:
     assert DYNAMO in loaded(key)

@@ -1,6 +1,7 @@
 """One warm server for all trials of this package."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,8 @@ import pytest
 
 from tests.launch.sharing import Servers
 from tests.making import make_trial
+from zbench.launch import preload
+from zbench.launch.jobs import DEFAULT_TARGETS
 from zbench.launch.trial import TrialRunner, local_runner
 from zbench.record.record import Record
 from zbench.spec.trial import TrialSpec
@@ -39,7 +42,10 @@ def trial(
 def runner(tmp_path_factory: pytest.TempPathFactory, trial_servers: Servers) -> Iterator[TrialRunner]:
     with pytest.MonkeyPatch.context() as patch:
         trial_servers.lend_by(patch)
-        with local_runner(tmp_path_factory.mktemp("run"), ROOT, rerun_disturbed=False) as started:
+        libraries = preload.libraries_for([], ["zero_redundancy"])
+        targets = replace(DEFAULT_TARGETS, modules=(*preload.MODULES, *libraries))
+        run_dir = tmp_path_factory.mktemp("run")
+        with local_runner(run_dir, ROOT, targets=targets, rerun_disturbed=False) as started:
             yield started
 
 

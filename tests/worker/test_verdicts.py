@@ -22,7 +22,7 @@ LAST_LAYERS = {"layers.2.bias", "layers.2.weight"}
 @pytest.mark.parametrize("stage", [0, 1, 2])
 def test_every_stage_and_world_size_is_identical(run_trial: RunTrial, stage: int, world_size: int) -> None:
     engine = {"zero_stage": stage, "gradient_clipping": 0.5, "gradient_accumulation_steps": 2}
-    record = run_trial(trial(engine, run={"world_size": world_size}))
+    record = run_trial(trial(engine, run={"world_size": world_size, "steps": 2}))
     assert record.error is None
     found = record.correctness
     assert (found.verdict, found.error_ratio, found.loss_max_abs_diff) == ("identical", 1.0, 0.0)
@@ -68,7 +68,7 @@ def test_an_honest_engine_that_rounds_otherwise_is_equivalent(
     run_trial: RunTrial, dtype: str, workload: dict[str, Any] | None
 ) -> None:
     engine = {"engine": HONEST, "dtype": dtype, "gradient_accumulation_steps": 3, "gradient_clipping": 1.0}
-    found = run_trial(trial(engine, workload=workload)).correctness
+    found = run_trial(trial(engine, workload=workload, run={"steps": 1})).correctness
     assert found.verdict == "equivalent"
     assert found.first_differing_step == 1
 
@@ -104,7 +104,7 @@ def test_a_forgotten_weight_decay_is_wrong_from_the_first_step(run_trial: RunTri
 @pytest.mark.parametrize("fault", ["drops_micro_batch", "updates_shard_twice"])
 def test_faults_are_seen_at_depth_in_both_dtypes(run_trial: RunTrial, fault: str, dtype: str) -> None:
     engine = {"engine": BROKEN + fault, "zero_stage": 1, "gradient_accumulation_steps": 2, "dtype": dtype}
-    found = run_trial(trial(engine, workload=GPT)).correctness
+    found = run_trial(trial(engine, workload=GPT, run={"steps": 1})).correctness
     assert found.verdict in ("drifted", "wrong")
     assert found.first_differing_step == FIRST_WRONG_STEP
 

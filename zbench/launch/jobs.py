@@ -38,6 +38,7 @@ def targets_for(trials: Collection[TrialSpec], varied: Collection[str] = ()) -> 
     changed = {key.rpartition(".")[2] for key in varied}
     libraries = preload.libraries_for(
         {trial.workload.model for trial in trials},
+        preload.ENGINE_LIBRARIES if "engine" in changed else {trial.engine.engine for trial in trials},
         dynamo=bool(changed & _DECIDE_OF_DYNAMO) or any(map(_needs_dynamo, trials)),
         compiles="compile" in changed or any(trial.engine.compile != "off" for trial in trials),
     )

@@ -26,14 +26,19 @@ _COMPILER = ("torch._inductor.compile_fx", "zbench.engine.compiled.compile")
 _MODEL_LIBRARIES = {"hf:": _TRANSFORMERS, "zbench.workloads.zoo:": (*_TRANSFORMERS, "zbench.workloads.zoo")}
 """Beginning of `workload.model` -> libraries that take every process of a trial seconds to import."""
 
+ENGINE_LIBRARIES = {"zero_redundancy": ("torch.distributed.optim",)}
+"""Engine -> what torch imports in each rank that builds it, for a quarter of a second."""
+
 THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-def libraries_for(models: Collection[str], *, dynamo: bool = True, compiles: bool = False) -> tuple[str, ...]:
+def libraries_for(
+    models: Collection[str], engines: Collection[str] = (), *, dynamo: bool = True, compiles: bool = False
+) -> tuple[str, ...]:
     """Return what a server whose trials train these models (`workload.model`) loads besides `MODULES`.
 
-    dynamo: whether a trial may need torch._dynamo; without it a server starts in half the time. compiles:
-    whether any of them has another `compile` than `off`.
+    engines: what trains them (`engine.engine`). dynamo: whether a trial may need torch._dynamo; without it a
+    server starts in half the time. compiles: whether any of them has another `compile` than `off`.
     """
     found = [
         library
@@ -41,7 +46,8 @@ def libraries_for(models: Collection[str], *, dynamo: bool = True, compiles: boo
         if any(model.startswith(beginning) for model in models)
         for library in libraries
     ]
-    torchs = [*(DYNAMO if dynamo else ()), *(_COMPILER if compiles else ())]
+    peers = [library for engine in engines for library in ENGINE_LIBRARIES.get(engine, ())]
+    torchs = [*(DYNAMO if dynamo else ()), *(_COMPILER if compiles else ()), *peers]
     return tuple(dict.fromkeys([*torchs, *found]))
 
 
