@@ -1,5 +1,6 @@
 """The pass puts each reduction where its gradient is produced, and nothing removes it again."""
 
+import operator
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,8 +86,6 @@ def _view_of_shared_memory(graph: fx.Graph) -> tuple[fx.Node, ...]:
 
 
 def _part_of_shared_memory(graph: fx.Graph) -> tuple[fx.Node, ...]:
-    import operator
-
     _, base = product(graph)
     halves = graph.call_function(aten.split.Tensor, (base, 1))
     return tuple(graph.call_function(operator.getitem, (halves, k)) for k in range(2))
@@ -121,6 +120,17 @@ def test_reduces_a_transposed_product_without_a_copy() -> None:
     _, base = product(graph)
     module = finish(graph, graph.call_function(aten.t.default, (base,)))
     reduce_in_graph(module, {0})
+    assert not module.graph.find_nodes(op="call_function", target=aten.clone.default)
+
+
+def test_each_result_of_an_operator_has_memory_of_its_own() -> None:
+    graph = fx.Graph()
+    _, base = product(graph)
+    shape = ([4], None, None, 1e-5)
+    normalized = graph.call_function(aten.native_layer_norm.default, (base, *shape))
+    module = finish(graph, *(graph.call_function(operator.getitem, (normalized, k)) for k in range(3)))
+    reduce_in_graph(module, range(3))
+    assert len(reductions(module)) == 3
     assert not module.graph.find_nodes(op="call_function", target=aten.clone.default)
 
 

@@ -90,12 +90,9 @@ def _has_other_readers(gradient: fx.Node, results: list[Any], output: fx.Node) -
 
 def _base_of_view(node: fx.Node) -> fx.Node | None:
     """Return the node whose memory `node` is a view of, or None where it has memory of its own."""
-    if node.target is operator.getitem:
-        source = node.args[0]
-        return source if isinstance(source, fx.Node) and _returns_views(source.target) else None
-    if not _returns_views(node.target):
-        return None
-    return next((argument for argument in node.args if isinstance(argument, fx.Node)), None)
+    source = next((argument for argument in node.args if isinstance(argument, fx.Node)), None)
+    maker = source if node.target is operator.getitem else node
+    return source if maker is not None and _returns_views(maker.target) else None
 
 
 def _returns_views(target: object) -> bool:
