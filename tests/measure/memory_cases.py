@@ -3,6 +3,7 @@
 With the argument `late`, torch is imported first.
 """
 
+import gc
 import importlib
 import json
 import sys
@@ -19,8 +20,15 @@ from zbench.measure.memory import StepMemory, choose_meter  # noqa: E402
 
 def main() -> None:
     torch.set_num_threads(2)
+    gc.disable()
+    cycle: list[object] = [torch.empty(7_000_000, dtype=torch.uint8)]
+    cycle.append(cycle)
+    del cycle
     meter, warning = choose_meter(torch.device("cpu"))
     seen: dict[str, object] = {"exact": meter.exact, "warning": warning}
+    gc.enable()
+    gc.collect()
+    seen["garbage from before"] = meter.live()
     held = torch.empty(1000, dtype=torch.uint8)
     meter.reset()
     seen["held"] = meter.peak()

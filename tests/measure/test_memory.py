@@ -33,6 +33,7 @@ def test_the_meter_is_exact_where_the_shim_is_loaded_first(exact: dict[str, Any]
 @pytest.mark.parametrize(
     ("case", "expected"),
     [
+        ("garbage from before", 0),
         ("held", 1000),
         ("temporary", 5_001_000),
         ("after reset", 1000),

@@ -11,6 +11,7 @@ On the CPU the exact peak needs the library of `zbench.measure.shim`; without it
 high-water mark stands in, which is rough (within about a third) and marked `exact: false`.
 """
 
+import gc
 import resource
 import time
 from collections.abc import Iterator, Mapping
@@ -113,7 +114,11 @@ def self_test(shim: Shim) -> str | None:
 
 
 def choose_meter(device: torch.device) -> tuple[PeakMeter, str | None]:
-    """Return the best meter for this device, and a warning where its figures are not exact."""
+    """Return the best meter for this device, and a warning where its figures are not exact.
+
+    Garbage is collected first: given back later, it would be missing from what was handed out since.
+    """
+    gc.collect()
     if device.type == "cuda":
         return CudaMeter(device), None
     why = WHY_NOT if SHIM is None else self_test(SHIM)
