@@ -11,10 +11,8 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from zbench.bench import mixed
 from zbench.engine.protocols import StepInfo
 from zbench.peers.deepspeed import configuration
-from zbench.peers.stepping import TorchAdam, TorchEngine
 from zbench.spec.engine import EngineSpec
 from zbench.worker.engines import find_builder
 from zbench.workloads.data import SyntheticTokens
@@ -23,6 +21,7 @@ from zbench.workloads.gpt import GPT
 CLIP, LEARNING_RATE, BUCKET, PREFETCH = 1.0, 1e-3, 5_000_000, 1_100_000
 VOCABULARY, LENGTH, BATCH = 8192, 128, 2
 _STAGES = {"alone": 0, "ddp": 0, "zero_redundancy": 1, "fsdp2": 3}
+"""The modes of torch's own engines, and the stage that each comes nearest to."""
 
 
 def seeded_gpt(layers: int, width: int, *, vocabulary: int = VOCABULARY, length: int = LENGTH) -> GPT:
@@ -79,7 +78,18 @@ class Steps(Protocol):
 def build(mode: str, model: nn.Module, dtype: str = "float32", backwards: int = 1) -> Steps:
     """Return the engine of a mode, by the builder that a sweep would use; torch's in bfloat16 by `mixed`."""
     spec, name = spec_of(mode, dtype, backwards), mode.split("-")[0]
-    if dtype == "bfloat16" and name in mixed.BUILDERS:
+    if name in _STAGES:
+        return _torchs(mode, model, spec)
+    return find_builder(spec.engine, Path())(model, spec)
+
+
+def _torchs(mode: str, model: nn.Module, spec: EngineSpec) -> Steps:
+    """Return one of torch's own engines, which alone need its FSDP and DTensor: seconds to import."""
+    from zbench.bench import mixed
+    from zbench.peers.stepping import TorchAdam, TorchEngine
+
+    name = mode.split("-")[0]
+    if spec.dtype == "bfloat16" and name in mixed.BUILDERS:
         return mixed.BUILDERS[name](model, spec)
     if name == "alone":
         adam = TorchAdam.of(model, spec)
