@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
+import numpy.random  # NumPy imports it when it is first used: once in the warm server, not in every rank
 import torch
 
 
@@ -23,7 +24,7 @@ def seed_all(seed: int, device: torch.device) -> None:
 @contextmanager
 def drawn_by(seed: int) -> Iterator[None]:
     """Have what is made in this context draw from `seed`; afterwards the CPU's generators go on as before."""
-    python, numpy = random.getstate(), np.random.get_state()
+    python, numpys = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         _seed_python_and_numpy(seed)
@@ -31,7 +32,7 @@ def drawn_by(seed: int) -> Iterator[None]:
             yield
         finally:
             random.setstate(python)
-            np.random.set_state(numpy)
+            np.random.set_state(numpys)
 
 
 def _seed_python_and_numpy(seed: int) -> None:
