@@ -1,5 +1,6 @@
 """The command line in this process, with fake workers."""
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 
 from tests.cli import calling
-from zbench.launch import jobs
+from tests.estimate.forked import fork_simulators
+from zbench.launch import disturbance, jobs
 
 FAKES_AT = Path(__file__).parents[1] / "launch"
 
@@ -28,6 +30,9 @@ def zbench(monkeypatch, capsys, tmp_path, trial_servers) -> Callable[..., Said]:
     """Return a function that runs a command in an empty directory."""
     monkeypatch.chdir(tmp_path)
     trial_servers.lend_by(monkeypatch)
+    fork_simulators(monkeypatch)
+    monkeypatch.setattr(disturbance, "OTHER_LOAD", math.inf)  # other tests': no repeat is run again for it
+    monkeypatch.setattr(disturbance, "STOLEN", math.inf)
     fakes = jobs.Targets("fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",))
     monkeypatch.setattr(jobs, "DEFAULT_TARGETS", fakes)
     path = os.pathsep.join(filter(None, [str(FAKES_AT), os.environ.get("PYTHONPATH")]))

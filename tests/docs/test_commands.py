@@ -1,5 +1,6 @@
 """Every command of the documentation and of the help is one that works."""
 
+import math
 import os
 import re
 import shlex
@@ -14,7 +15,7 @@ from tests.estimate.sharing import one_simulator
 from tests.launch.sharing import Servers
 from zbench.cli import main as cli
 from zbench.cli.examples import EXAMPLES
-from zbench.launch import jobs
+from zbench.launch import disturbance, jobs
 
 ROOT = Path(__file__).parents[2]
 HEAVY = re.compile(r"zbench (doctor|bench|tune)")
@@ -91,6 +92,8 @@ def use_fake_workers(patch: pytest.MonkeyPatch, servers: Servers) -> None:
     servers.lend_by(patch)
     fakes = jobs.Targets("fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",))
     patch.setattr(jobs, "DEFAULT_TARGETS", fakes)
+    patch.setattr(disturbance, "OTHER_LOAD", math.inf)  # other tests': no repeat is run again for it
+    patch.setattr(disturbance, "STOLEN", math.inf)
     paths = [str(ROOT / "tests" / "launch"), os.environ.get("PYTHONPATH", "")]
     patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.estimate.forked import fork_simulators
 from zbench.estimate import client
 from zbench.estimate.result import SimulationOutcome
 
@@ -35,8 +36,9 @@ class SharedProcess:
 @contextmanager
 def one_simulator() -> Iterator[None]:
     """Have every `Simulator` ask the same process."""
-    real, answers = client.SimulatorProcess(), dict[str, SimulationOutcome]()
     with pytest.MonkeyPatch.context() as patch:
+        fork_simulators(patch)
+        real, answers = client.SimulatorProcess(), dict[str, SimulationOutcome]()
         patch.setattr(client, "SimulatorProcess", lambda: SharedProcess(real, answers))
         yield
-    real.close()
+        real.close()
