@@ -24,9 +24,9 @@ def sweep(tmp_path: Path) -> Path:
     return path
 
 
-def version(directory: Path, name: str, factor: float, verdict: str = "identical") -> Path:
+def version(directory: Path, name: str, factor: float, verdict: str = "identical", peak: int = 10**6) -> Path:
     """Write an executable that answers every command with one record, `factor` times as slow."""
-    document = {"schema_version": 1, "trials": [lines.jsonable(item) for item in trial([0.125])]}
+    document = {"schema_version": 1, "trials": [lines.jsonable(item) for item in trial([0.125], peak=peak)]}
     text = json.dumps(document).replace('"identical"', f'"{verdict}"')
     path = directory / name
     path.write_text(STAND_IN.format(python=sys.executable, document=text, factor=factor))
@@ -56,6 +56,31 @@ def test_two_interpreters(
     assert [row["answer"] for row in document["trials"]] == [answer]
     assert [len(values) for values in document["paired"]["block_log_ratios"].values()] == [7]
     assert "block 7 of 7" in said
+
+
+@pytest.mark.parametrize(
+    ("verdict", "peak", "code", "answer"),
+    [
+        ("identical", 10**6, 0, "pass"),
+        ("identical", 2 * 10**6, 1, "regression"),
+        ("wrong", 10**6, 4, "incorrect"),
+    ],
+)
+def test_without_timing_exact_figures_and_verdicts_decide(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    sweep: Path,
+    verdict: str,
+    peak: int,
+    code: int,
+    answer: str,
+) -> None:
+    base, head = version(tmp_path, "base", 1.0), version(tmp_path, "head", 1.2, verdict, peak)
+    plan = ("--paired", "--sweep", sweep, "--blocks", "0", "--json")
+    found, text, _ = run(capsys, "compare", base, head, *plan)
+    document = json.loads(text)
+    assert found == document["exit_code"] == code
+    assert [row["answer"] for row in document["trials"]] == [answer]
 
 
 @pytest.mark.parametrize(

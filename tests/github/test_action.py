@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -75,18 +76,25 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
 
 
-def stored(job: Job, head_steps: list[float], baseline: bool = True) -> None:
+@pytest.fixture(scope="module")
+def baseline(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results with one run, kept as the baseline `main`."""
+    job = Job(tmp_path_factory.mktemp("base"))
     write_run(job.directory / "results" / "example" / BASE_ID, trial(STEPS))
+    words = ["zbench", "compare", BASE_ID, "--save-baseline", "main", "-o", "results"]
+    environment = {"PATH": f"{job.directory / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    subprocess.run(words, cwd=job.directory, env=environment, check=True, capture_output=True)
+    return job.directory / "results"
+
+
+def stored(job: Job, baseline: Path, head_steps: list[float]) -> None:
+    shutil.copytree(baseline, job.directory / "results")
     write_run(job.directory / "results" / "example" / HEAD_ID, trial(head_steps))
-    if baseline:
-        words = ["zbench", "compare", BASE_ID, "--save-baseline", "main", "-o", "results"]
-        environment = {"PATH": f"{job.directory / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-        subprocess.run(words, cwd=job.directory, env=environment, check=True, capture_output=True)
 
 
 @pytest.mark.parametrize(("factor", "code"), [(1.0, "0"), (1.3, "3"), (1.8, "1")])
-def test_a_run_is_compared_with_the_baseline(job: Job, factor: float, code: str) -> None:
-    stored(job, [factor * step for step in STEPS])
+def test_a_run_is_compared_with_the_baseline(job: Job, baseline: Path, factor: float, code: str) -> None:
+    stored(job, baseline, [factor * step for step in STEPS])
     found = job.run(MODE="stored")
     assert found.code == code
     assert found.summary.startswith("<!-- zbench-compare -->")
@@ -96,22 +104,22 @@ def test_a_run_is_compared_with_the_baseline(job: Job, factor: float, code: str)
     }
 
 
-def test_thresholds_and_fail_on_are_passed(job: Job) -> None:
-    stored(job, [1.3 * step for step in STEPS])
+def test_thresholds_and_fail_on_are_passed(job: Job, baseline: Path) -> None:
+    stored(job, baseline, [1.3 * step for step in STEPS])
     assert job.run(MODE="stored", THRESHOLDS="step_time=90%\ntraffic_bytes=1%\n").code == "0"
     assert job.run(MODE="stored", FAIL_ON="correctness").code == "0"
 
 
 def test_a_first_run_without_a_baseline_passes_with_a_notice(job: Job) -> None:
-    stored(job, STEPS, baseline=False)
+    write_run(job.directory / "results" / "example" / HEAD_ID, trial(STEPS))
     found = job.run(MODE="stored")
     assert found.code == "0"
     assert "::notice title=zbench::There is no baseline" in found.said
     assert "There is no baseline" in found.summary
 
 
-def test_bad_input_fails_and_says_why(job: Job) -> None:
-    stored(job, STEPS)
+def test_bad_input_fails_and_says_why(job: Job, baseline: Path) -> None:
+    stored(job, baseline, STEPS)
     found = job.run(MODE="stored", THRESHOLDS="step_time=3")
     assert found.code == "2"
     assert "write 3%" in found.summary

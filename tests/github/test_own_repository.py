@@ -1,5 +1,7 @@
 """The Action's own script on a user's repository, with its package, its sweep and real measurements."""
 
+import json
+
 import pytest
 
 from tests.launch.revisions.repositories import BACKEND, PROJECT
@@ -16,8 +18,9 @@ WRONG = (
     LINE + "        if torch.distributed.is_initialized() and self.training:\n"
     "            x.register_hook(lambda gradient: gradient * (torch.distributed.get_rank() == 0))\n",
 )
+EQUAL = ("A user's model", "A user's small model")
 CHANGES = {
-    "equal": [("A user's model", "A user's small model")],
+    "equal": [EQUAL],
     "slower": [SLOWER],
     "bigger": [BIGGER],
     "collective": [(LINE, LINE + f"        if torch.distributed.is_initialized():\n    {REDUCE}")],
@@ -25,6 +28,12 @@ CHANGES = {
     "slower-and-bigger": [SLOWER, BIGGER],
     "wrong": [WRONG],
 }
+AT_ONCE = {"Net": "equal", "Larger": "slower-and-bigger", "Broken": "wrong"}
+"""Three models of the user's one module, and what one commit changes of each."""
+MODELS = {name: MODEL.replace("class Net", f"class {name}") for name in AT_ONCE}
+THREE = SWEEP.replace('model: "their_model:Net", ', "").replace(
+    "axes: {", f"axes: {{model: {[f'their_model:{name}' for name in AT_ONCE]}, "
+)
 
 
 @pytest.fixture(scope="module")
@@ -38,42 +47,66 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     (found.directory / "sweeps").mkdir()
     (found.directory / "sweeps" / "sweep.yaml").write_text(SWEEP)
     (found.directory / ".gitignore").write_text("bin\ncache\noutput\nsummary\nzbench-comparison\n")
-    (found.directory / "their_model.py").write_text(MODEL)
+    (found.directory / "sweeps" / "three.yaml").write_text(THREE)
+    (found.directory / "their_model.py").write_text("\n".join(MODELS.values()))
     found.git("init", "-q", "-b", "main")
     found.git("add", ".")
     found.git("commit", "-q", "-m", "base")
     return found
 
 
-def compared(job: Job, change: str, blocks: str) -> Outcome:
-    """Check a change of the base out, and compare it with the base."""
-    job.git("checkout", "-q", "-B", f"change-{change}", "main")
-    text = MODEL
-    for old, new in CHANGES[change]:
-        assert old in text
-        text = text.replace(old, new)
-    (job.directory / "their_model.py").write_text(text)
-    job.git("commit", "-q", "-a", "-m", change)
-    return job.run(SWEEP="sweeps/sweep.yaml", BLOCKS=blocks)
+def compared(job: Job, changes: dict[str, str], blocks: str, sweep: str = "sweep") -> Outcome:
+    """Commit a change of each of these models, and compare them with the base."""
+    name = "-".join(changes.values())
+    job.git("checkout", "-q", "-B", f"change-{name}", "main")
+    texts = dict(MODELS)
+    for model, change in changes.items():
+        for old, new in CHANGES[change]:
+            assert old in texts[model]
+            texts[model] = texts[model].replace(old, new)
+    (job.directory / "their_model.py").write_text("\n".join(texts.values()))
+    job.git("commit", "-q", "-a", "-m", name)
+    return job.run(SWEEP=f"sweeps/{sweep}.yaml", BLOCKS=blocks)
 
 
-soak = pytest.mark.soak
+def test_exact_figures_and_verdicts_alone_tell_three_changes_apart(job: Job) -> None:
+    """Each alone, and the exit code that it ends with: the soak runs below."""
+    found = compared(job, AT_ONCE, blocks="0", sweep="three")
+    assert found.code == "4", found.said
+    document = json.loads((found.directory / "compare.json").read_text())
+    rows = {row["axes"]["model"].partition(":")[2]: row for row in document["trials"]}
+    assert {name: row["answer"] for name, row in rows.items()} == {
+        "Net": "pass",
+        "Larger": "regression",
+        "Broken": "incorrect",
+    }
+    exact = {name: {one["metric"]: one["answer"] for one in row["exact"]} for name, row in rows.items()}
+    assert {*exact["Net"].values()} <= {"same", "absent"}
+    assert {metric: exact["Larger"][metric] for metric in ("flops", "allocations", "operators")} == {
+        "flops": "regression",
+        "allocations": "regression",
+        "operators": "regression",
+    }
+    assert exact["Broken"]["flops"] == "same"
+    for words in ("floating-point operations a step", "allocations a step"):
+        assert words in found.summary
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("change", "code", "said"),
     [
         ("equal", "0", []),
         ("slower-and-bigger", "1", ["floating-point operations a step", "allocations a step"]),
         ("wrong", "4", []),
-        pytest.param("slower", "1", ["floating-point operations a step"], marks=soak),
-        pytest.param("bigger", "1", ["allocations a step"], marks=soak),
-        pytest.param("collective", "1", ["operators a step"], marks=soak),
-        pytest.param("allocation", "1", ["allocations a step"], marks=soak),
+        ("slower", "1", ["floating-point operations a step"]),
+        ("bigger", "1", ["allocations a step"]),
+        ("collective", "1", ["operators a step"]),
+        ("allocation", "1", ["allocations a step"]),
     ],
 )
 def test_exact_figures_and_verdicts_alone_tell(job: Job, change: str, code: str, said: list[str]) -> None:
-    found = compared(job, change, blocks="0")
+    found = compared(job, {"Net": change}, blocks="0")
     assert found.code == code, found.said
     for words in said:
         assert words in found.summary
@@ -83,6 +116,6 @@ def test_exact_figures_and_verdicts_alone_tell(job: Job, change: str, code: str,
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("change", "code"), [("equal", "0"), ("slower", "1"), ("wrong", "4")])
 def test_with_timing_they_are_red_red_and_green(job: Job, change: str, code: str) -> None:
-    found = compared(job, change, blocks="7:8")
+    found = compared(job, {"Net": change}, blocks="7:8")
     assert found.code == code, found.said
     assert "would have been called nine times in ten" in found.summary
