@@ -9,6 +9,7 @@ from hypothesis import settings
 
 import zbench.measure.shim  # noqa: F401 - before torch, so that ranks can count allocated bytes
 from tests.engine.ranks import begin_nursery
+from tests.launch.forking import Template
 from tests.launch.sharing import Servers
 
 settings.register_profile("suite", deadline=None)  # a busy machine is no fault of the code
@@ -83,8 +84,16 @@ def _no_terminal_width(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def trial_servers() -> Iterator[Servers]:
+def template() -> Iterator[Template]:
+    """What Python processes are forked from, with their imports, while `template.starts()` is entered."""
+    line = Template()
+    yield line
+    line.close()
+
+
+@pytest.fixture(scope="session")
+def trial_servers(template: Template) -> Iterator[Servers]:
     """Trial servers that tests share; `lend_by(monkeypatch)` gives them to the launchers of a test."""
-    servers = Servers()
+    servers = Servers(template)
     yield servers
     servers.close()

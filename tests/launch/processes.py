@@ -48,3 +48,15 @@ def marked(mark: str) -> list[psutil.Process]:
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return found
+
+
+def inside(directory: Path) -> list[psutil.Process]:
+    """Return the living processes whose working directory is this one: what was started there, all of it."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd() == str(directory) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found

@@ -60,9 +60,10 @@ class LentServer:
 class Servers:
     """Servers that wait for a launcher: one for each set of modules and variables."""
 
-    def __init__(self) -> None:
+    def __init__(self, template: Template) -> None:
+        """template: what new ones are forked from."""
         self._kept: dict[Key, WarmServer] = {}
-        self._template = Template()
+        self._template = template
 
     def lend(self, modules: tuple[str, ...], scratch: Path, python: Path | None = None) -> LentServer:
         """Stand in for `WarmServer`: return one that waits, else a new one."""
@@ -70,7 +71,7 @@ class Servers:
         key = (modules, python, tuple(variables))
         server = self._kept.pop(key, None)
         if server is None or not psutil.pid_exists(server.pid):
-            with self._template.starts_servers():
+            with self._template.starts():
                 server = WarmServer(modules, scratch, python)
         return LentServer(server, partial(self._keep, key))
 
@@ -88,4 +89,3 @@ class Servers:
         """End all that wait."""
         for server in self._kept.values():
             server.close()
-        self._template.close()

@@ -14,6 +14,7 @@ from zbench.launch.slurm_options import SlurmOptions
 
 from .conftest import FAKES
 from .executor_suite import ExecutorSuite
+from .forking import Template
 from .mock_executor import MockExecutor
 from .sharing import Servers
 
@@ -43,9 +44,12 @@ class TestSlurm(ExecutorSuite):
     """Jobs, by submitit's executor for one machine."""
 
     @pytest.fixture
-    def executor(self, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Executor:
+    def executor(
+        self, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: Template
+    ) -> Iterator[Executor]:
         pytest.importorskip("submitit")
         path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
         monkeypatch.setenv("PYTHONPATH", path)
         monkeypatch.setattr(slurm, "_POLL_SECONDS", 0.05)
-        return SlurmExecutor(run_dir, tmp_path, SlurmOptions(cluster="local"), targets=FAKES)
+        with template.starts():
+            yield SlurmExecutor(run_dir, tmp_path, SlurmOptions(cluster="local"), targets=FAKES)

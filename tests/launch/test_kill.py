@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-import uuid
 from pathlib import Path
 
 import psutil
@@ -15,7 +14,8 @@ import pytest
 
 from zbench.record.store import find_runs
 
-from .processes import MARK, marked, until
+from .forking import Template
+from .processes import inside, until
 
 DRIVER = Path(__file__).with_name("driver.py")
 POINTS = 6
@@ -27,10 +27,10 @@ SOAK_MOMENTS = int(os.environ.get("SOAK_KILLS", "100"))
 class KillableSweep:
     """A sweep of 12 repeats of fake workers in a process of its own, to be killed and resumed."""
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
+    def __init__(self, home: Path, template: Template) -> None:
+        """home: where all its processes work, and no other."""
+        self.home, self.template = home, template
         self.results = home / "results"
-        self.mark = uuid.uuid4().hex
         self.scratch = home / "tmp"
         self.scratch.mkdir()
         self.file = home / "sweep.json"
@@ -49,18 +49,29 @@ class KillableSweep:
     def start(self, stderr: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         """Start the sweep, or continue it if a run directory is there."""
         again = ["--resume", "last"] if find_runs(self.results) else []
-        return subprocess.Popen(
-            [sys.executable, str(DRIVER), "sweep", str(self.file), *again, "-o", str(self.results), "--json"],
-            env=os.environ | {MARK: self.mark, "TMPDIR": str(self.scratch)},
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            text=True,
-            start_new_session=True,
-        )
+        with self.template.starts():
+            return subprocess.Popen(
+                [
+                    sys.executable,
+                    str(DRIVER),
+                    "sweep",
+                    str(self.file),
+                    *again,
+                    "-o",
+                    str(self.results),
+                    "--json",
+                ],
+                env=os.environ | {"TMPDIR": str(self.scratch)},
+                cwd=self.home,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                start_new_session=True,
+            )
 
     def nothing_runs(self) -> bool:
         """Whether no process that any start of this sweep began is alive."""
-        return not marked(self.mark)
+        return not inside(self.home)
 
     def finish(self) -> dict:
         """Run to the end undisturbed and return the document."""
@@ -89,7 +100,7 @@ def kill_one_of(
 ) -> str:
     """Kill -9 a random process of the sweep after a random time; return which kind it was."""
     time.sleep(rng.uniform(0, within))
-    victims = sorted(marked(sweep.mark), key=lambda process: process.pid)
+    victims = sorted(inside(sweep.home), key=lambda process: process.pid)
     if not victims:
         return "nobody"
     victim = rng.choice(victims)
@@ -102,16 +113,16 @@ def kill_one_of(
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory) -> tuple[list[tuple], str | None, float]:
+def undisturbed(tmp_path_factory, template) -> tuple[list[tuple], str | None, float]:
     """Return the report of a sweep that nobody killed, its best, and how long it took."""
-    sweep = KillableSweep(tmp_path_factory.mktemp("undisturbed"))
+    sweep = KillableSweep(tmp_path_factory.mktemp("undisturbed"), template)
     began = time.monotonic()
     document = sweep.finish()
     assert document["exit_code"] == 0
     return report(document), document["recommended"], time.monotonic() - began
 
 
-def survive(tmp_path: Path, moments: int, seed: int, undisturbed) -> set[str]:
+def survive(tmp_path: Path, moments: int, seed: int, undisturbed, template: Template) -> set[str]:
     """Kill something in a new sweep at each moment, resume it, compare; return what kinds were killed."""
     expected, best, seconds = undisturbed
     rng = random.Random(seed)
@@ -119,7 +130,7 @@ def survive(tmp_path: Path, moments: int, seed: int, undisturbed) -> set[str]:
     for moment in range(moments):
         home = tmp_path / f"moment{moment}"
         home.mkdir()
-        sweep = KillableSweep(home)
+        sweep = KillableSweep(home, template)
         launcher = sweep.start()
         killed.add(kill_one_of(sweep, launcher, rng, seconds))
         launcher.communicate(timeout=60)
@@ -135,19 +146,25 @@ def survive(tmp_path: Path, moments: int, seed: int, undisturbed) -> set[str]:
     return killed
 
 
-def test_kills_at_a_few_random_moments_lose_nothing(tmp_path, undisturbed):
-    assert survive(tmp_path, SHORT_MOMENTS, seed=1, undisturbed=undisturbed) & {"launcher", "below"}
+def test_kills_at_a_few_random_moments_lose_nothing(tmp_path, undisturbed, template):
+    assert survive(tmp_path, SHORT_MOMENTS, seed=1, undisturbed=undisturbed, template=template) & {
+        "launcher",
+        "below",
+    }
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_kills_at_many_random_moments_lose_nothing(tmp_path, undisturbed):
-    assert survive(tmp_path, SOAK_MOMENTS, seed=2, undisturbed=undisturbed) >= {"launcher", "below"}
+def test_kills_at_many_random_moments_lose_nothing(tmp_path, undisturbed, template):
+    assert survive(tmp_path, SOAK_MOMENTS, seed=2, undisturbed=undisturbed, template=template) >= {
+        "launcher",
+        "below",
+    }
 
 
-def test_one_sweep_killed_again_and_again_is_finished_in_the_end(tmp_path, undisturbed):
+def test_one_sweep_killed_again_and_again_is_finished_in_the_end(tmp_path, undisturbed, template):
     expected, best, seconds = undisturbed
-    sweep = KillableSweep(tmp_path)
+    sweep = KillableSweep(tmp_path, template)
     rng = random.Random(3)
     for _ in range(2):
         launcher = sweep.start()
@@ -162,8 +179,8 @@ def test_one_sweep_killed_again_and_again_is_finished_in_the_end(tmp_path, undis
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_terminated_launcher_concludes_as_after_ctrl_c(tmp_path, number):
-    sweep = KillableSweep(tmp_path)
+def test_terminated_launcher_concludes_as_after_ctrl_c(tmp_path, number, template):
+    sweep = KillableSweep(tmp_path, template)
     launcher = sweep.start(stderr=subprocess.PIPE)
     until(lambda: bool(find_runs(sweep.results)) and bool(sweep.lines()), "a repeat ends")
     launcher.send_signal(number)
@@ -178,14 +195,15 @@ def test_terminated_launcher_concludes_as_after_ctrl_c(tmp_path, number):
     assert list(sweep.scratch.iterdir()) == []
 
 
-def test_ctrl_c_on_a_terminal_keeps_what_is_finished_and_says_how_to_go_on(tmp_path):
+def test_ctrl_c_on_a_terminal_keeps_what_is_finished_and_says_how_to_go_on(tmp_path, template):
     """The terminal sends Ctrl-C to every process in its foreground group; ranks are not among them."""
-    sweep = KillableSweep(tmp_path)
+    sweep = KillableSweep(tmp_path, template)
     on_terminal = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
     command = [sys.executable, str(DRIVER), "sweep", str(sweep.file), "-o", str(sweep.results)]
     terminal = subprocess.Popen(
         [sys.executable, "-c", on_terminal, *command],
-        env=os.environ | {MARK: sweep.mark, "TERM": "xterm", "COLUMNS": "200"},
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "200"},
+        cwd=sweep.home,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -7,12 +7,14 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.launch.forking import Template
 from zbench.record.store import RunDirectory, find_runs, load_records
 from zbench.spec.dump import sweep_document
 from zbench.tune.session import SearchTask, Session
@@ -33,7 +35,21 @@ def url() -> Iterator[str]:
         yield found
 
 
-def start(
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start(template: Template) -> Start:
+    """Return what starts a worker in a process of its own."""
+
+    def started(*arguments: Any, **more: Any) -> subprocess.Popen[bytes]:
+        with template.starts():
+            return started_worker(*arguments, **more)
+
+    return started
+
+
+def started_worker(
     url: str, home: Path, name: str, *, fingerprint: str = "alike", seconds: float = 0.25
 ) -> subprocess.Popen[bytes]:
     job = {"url": url, "host": name, "home": str(home / name), "log": str(home / f"{name}.log")}
@@ -55,7 +71,9 @@ def wait_for(condition, seconds: float = 30.0) -> None:  # type: ignore[no-untyp
         time.sleep(0.02)
 
 
-def test_three_workers_run_every_point_once_though_one_is_killed(url: str, tmp_path: Path) -> None:
+def test_three_workers_run_every_point_once_though_one_is_killed(
+    url: str, tmp_path: Path, start: Start
+) -> None:
     points = {
         trial_id
         for p in Space(small_sweep()).points() or ()
@@ -90,7 +108,9 @@ def test_workers_that_meet_an_empty_database_at_once_all_enter() -> None:
             storage.engine.dispose()
 
 
-def test_the_one_who_asks_gets_everybodys_results_by_kind_of_machine(url: str, tmp_path: Path) -> None:
+def test_the_one_who_asks_gets_everybodys_results_by_kind_of_machine(
+    url: str, tmp_path: Path, start: Start
+) -> None:
     other = start(url, tmp_path, "other", fingerprint="unlike", seconds=0.1)
     wait_for(lambda: any(pid == other.pid for _, pid, _ in log_of(tmp_path)))
     sweep = small_sweep(search={"method": "grid"})
@@ -113,7 +133,7 @@ def test_the_one_who_asks_gets_everybodys_results_by_kind_of_machine(url: str, t
     assert found.final.best.trial_id in here, "unlike machines are not ranked together"
 
 
-def test_no_message_and_no_file_holds_the_password(url: str, tmp_path: Path) -> None:
+def test_no_message_and_no_file_holds_the_password(url: str, tmp_path: Path, start: Start) -> None:
     wrong = url.replace("zbench:", "zbench:not")
     with pytest.raises(StudyStorageError, match="password authentication failed") as caught:
         relational_storage(wrong)

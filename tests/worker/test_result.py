@@ -7,7 +7,10 @@ import pytest
 
 from tests.worker.conftest import MLP, ROOT, RunTrial, trial
 from tests.worker.honest_engines import LATE_SECONDS
+from zbench.launch import local
+from zbench.launch.client import WarmServer
 from zbench.launch.trial import TrialRunner
+from zbench.launch.trial import run_trial as run_trial_once
 from zbench.measure.clock import PHASES
 from zbench.record.environment import machine_name
 from zbench.record.record import Record
@@ -24,9 +27,13 @@ def flat_length(world_size: int) -> int:
 
 
 @pytest.fixture(scope="module")
-def record(runner: TrialRunner) -> Record:
+def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
+    """Return the record of a trial whose server was started as a user's is, not forked from the template."""
     engine = {"zero_stage": 1, "gradient_accumulation_steps": 2, "gradient_clipping": 1.0}
-    return runner.run(trial(engine, run={"steps": 5}))
+    wanted = trial(engine, run={"steps": 5})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "WarmServer", WarmServer)
+        return run_trial_once(wanted, run_dir=tmp_path_factory.mktemp("own"), base_dir=ROOT)
 
 
 def test_a_step_takes_as_long_as_its_slowest_rank(runner: TrialRunner) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.launch.forking import Template
 from tests.launch.sharing import Servers
 from zbench.errors import SpecError
 from zbench.launch.trial import TrialRunner, local_runner
@@ -186,10 +187,13 @@ def test_the_perturbed_run_moves_each_weight_by_one_unit(tmp_path: Path) -> None
     assert done.stdout.strip() == "[1, -1, 1, -1]"
 
 
-def test_ctrl_c_ends_the_command_and_all_that_it_started(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_command_and_all_that_it_started(tmp_path: Path, template: Template) -> None:
     sweep(tmp_path, do="hang", verify={"mode": "off"})
     words = [sys.executable, "-m", "zbench.cli.main", "sweep", "sweep.yaml", "--timeout", "500s"]
-    started = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    with template.starts():
+        started = subprocess.Popen(
+            words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
     try:
         child = first_match(tmp_path, r"child (\d+)", started)
         started.send_signal(signal.SIGINT)
