@@ -19,8 +19,6 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from zbench.bench.gpu import page
 from zbench.bench.gpu.outcome import PartOutcome, Place
 from zbench.bench.gpu.parts import PARTS, ROOT, Part
@@ -37,6 +35,8 @@ NO_DEVICE = (
 def main() -> int:
     """Run what is asked for; return the exit code."""
     given = _arguments()
+    import torch  # takes seconds, which a mistake in the arguments does not
+
     if given.device == "cuda" and not torch.cuda.is_available():
         why = "this torch was built without CUDA" if torch.version.cuda is None else "torch finds none"
         print(NO_DEVICE.format(why=f"torch {torch.__version__}: {why}"), file=sys.stderr)

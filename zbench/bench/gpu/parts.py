@@ -1,5 +1,6 @@
 """The parts of `make gpu`, in the order in which they are run."""
 
+import importlib
 import importlib.util
 import json
 import re
@@ -10,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zbench.bench.gpu import compiled, decoder, superoffload
 from zbench.bench.gpu.commands import call, sweep
 from zbench.bench.gpu.outcome import Bar, PartOutcome, Place
 from zbench.spec.expand import expand
@@ -80,6 +80,16 @@ def adam(place: Place) -> PartOutcome:
     return PartOutcome("passed", f"{len(found['tables'])} tables", rows, bars)
 
 
+def module(name: str) -> Callable[[Place], PartOutcome]:
+    """Return what runs a part that is a module here; torch is imported where it runs, not where named."""
+
+    def run(place: Place) -> PartOutcome:
+        outcome: PartOutcome = importlib.import_module(f"zbench.bench.gpu.{name}").run(place)
+        return outcome
+
+    return run
+
+
 def shipped(name: str) -> Callable[[Place], PartOutcome]:
     """Return what runs one of `sweeps/` end to end."""
 
@@ -87,7 +97,9 @@ def shipped(name: str) -> Callable[[Place], PartOutcome]:
         file = ROOT / "sweeps" / f"{name}.yaml"
         if not file.exists():
             return PartOutcome("missing", f"{file} is not there: run in a checkout of the project")
-        python = decoder.deepspeed_python(place) if name == "peers" else None
+        from zbench.bench.gpu.decoder import deepspeed_python
+
+        python = deepspeed_python(place) if name == "peers" else None
         sets = smallest_form(file, [_DEEPSPEED] if python else []) if place.tiny else []
         if python not in (None, sys.executable):
             sets.append(f"engine.engine_python={python}")  # all its rows, so that they share one torch
@@ -115,9 +127,9 @@ PARTS = (
     Part("build", "the CUDA kernels are there", 30, build),
     Part("tests", "every test marked `cuda`", 240, tests),
     Part("adam", "the update against the card's copy rate and torch's fused AdamW", 150, adam),
-    Part("superoffload", "what speculation leaves exposed, with a trace", 240, superoffload.run),
-    Part("decoder", _DECODER, 480, decoder.run, goes_on=True),
-    Part("compiled", "compiled ZeRO-1: released against held memory, CUDA graphs", 240, compiled.run),
+    Part("superoffload", "what speculation leaves exposed, with a trace", 240, module("superoffload")),
+    Part("decoder", _DECODER, 480, module("decoder"), goes_on=True),
+    Part("compiled", "compiled ZeRO-1: released against held memory, CUDA graphs", 240, module("compiled")),
     *(Part(f"sweep-{s}", f"sweeps/{s}.yaml end to end", 200, shipped(s), goes_on=True) for s in SWEEPS),
 )
 """By importance: what does not fit in the time of one call is `missing`, and the next call goes on."""
