@@ -11,6 +11,7 @@ import pytest
 from tests.estimate.forked import fork_simulators
 from zbench.estimate import client
 from zbench.estimate.result import SimulationOutcome
+from zbench.spec.inputs import BUILT_IN_MODELS
 
 
 class SharedProcess:
@@ -23,7 +24,8 @@ class SharedProcess:
         self._real, self._answers = real, answers
 
     def ask(self, question: dict[str, Any]) -> SimulationOutcome:
-        key = json.dumps(question, sort_keys=True)
+        own = question["trial"]["workload"]["model"] not in BUILT_IN_MODELS  # then the folder matters
+        key = json.dumps(question | {"base_dir": question["base_dir"] if own else ""}, sort_keys=True)
         with self._lock:
             if key not in self._answers:
                 self._answers[key] = self._real.ask(question)
