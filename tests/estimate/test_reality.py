@@ -1,6 +1,6 @@
 """The simulated peak is the real one, to the byte: between operators, on every rank of 2 and of 4."""
 
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,7 +8,7 @@ import pytest
 from tests.engine.covering import covering
 from tests.engine.lattice import CHOICES, ROWS, SPECULATIVE_ROWS
 from tests.engine.ranks import RankPool
-from zbench.estimate.simulate import simulate
+from tests.estimate.apart import Apart, simulating
 from zbench.spec.trial import TrialSpec
 
 AXES: dict[str, Any] = {
@@ -39,6 +39,13 @@ POINTS = covering(AXES, 2, seed=5)
 SHORT = 6
 
 
+@pytest.fixture(scope="module")
+def apart() -> Iterator[Apart]:
+    """Return a process that simulates."""
+    with simulating() as one:
+        yield one
+
+
 def trial_of(point: dict[str, Any]) -> TrialSpec:
     """Return the trial of one point of the lattice."""
     engine: dict[str, Any] = dict(point["row"])
@@ -51,13 +58,13 @@ def trial_of(point: dict[str, Any]) -> TrialSpec:
     )
 
 
-def check(ranks: RankPool, point: dict[str, Any]) -> None:
+def check(ranks: RankPool, apart: Apart, point: dict[str, Any]) -> None:
     """Compare the simulation of every rank with what torch's allocator counted on it."""
     trial = trial_of(point)
     real = ranks.run(trial.run.world_size, "tests.estimate.real:measure", trial.model_dump(mode="json"))
     for rank, measured in enumerate(real):
-        step = simulate(trial, Path.cwd(), rank=rank)
-        simulated, scratch = step.ledger.peak_of_both, measured["scratch"]
+        step = apart.simulate(trial, rank)
+        simulated, scratch = step.peak, measured["scratch"]
         assert step.engine_bytes == measured["held"], f"held on rank {rank} of {point}"
         assert simulated == measured["between"], f"between operators on rank {rank} of {point}"
         assert 0 <= measured["peak"] - simulated <= max(scratch.values(), default=0), point
@@ -68,24 +75,26 @@ def check(ranks: RankPool, point: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("k", range(SHORT))
-def test_the_peak_is_the_allocators_to_the_byte(ranks: RankPool, k: int) -> None:
-    check(ranks, POINTS[k])
+def test_the_peak_is_the_allocators_to_the_byte(ranks: RankPool, apart: Apart, k: int) -> None:
+    check(ranks, apart, POINTS[k])
 
 
-def test_gradients_that_are_added_up_on_the_host_are_not_on_the_device() -> None:
+def test_gradients_that_are_added_up_on_the_host_are_not_on_the_device(apart: Apart) -> None:
     first = {axis: values[0] for axis, values in AXES.items()}
     for offload in ("none", "cpu"):
         row = {"zero_stage": 1, "offload_optimizer": offload}
         point = {**first, "row": row, "accumulation": {"gradient_accumulation_steps": 3}}
-        held = simulate(trial_of(point), Path.cwd()).engine_bytes
+        held = apart.simulate(trial_of(point)).engine_bytes
         assert ("gradients" in held) == (offload == "none")
         assert ("host_gradients" in held) == (offload == "cpu")
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("k", range(SHORT, len(POINTS)))
-def test_the_peak_of_every_pair_of_choices_is_the_allocators_to_the_byte(ranks: RankPool, k: int) -> None:
-    check(ranks, POINTS[k])
+def test_the_peak_of_every_pair_of_choices_is_the_allocators_to_the_byte(
+    ranks: RankPool, apart: Apart, k: int
+) -> None:
+    check(ranks, apart, POINTS[k])
 
 
 @pytest.mark.soak
@@ -100,19 +109,19 @@ def test_the_peak_of_every_pair_of_choices_is_the_allocators_to_the_byte(ranks: 
     ],
 )
 def test_a_compiled_graphs_peak_is_at_most_a_percent_apart(
-    ranks: RankPool, engine: dict[str, Any], world_size: int
+    ranks: RankPool, apart: Apart, engine: dict[str, Any], world_size: int
 ) -> None:
     trial = compiled(world_size=world_size, **engine)
     (first, *_) = ranks.run(world_size, "tests.estimate.real:measure", trial.model_dump(mode="json"))
-    simulated = simulate(trial, Path.cwd()).ledger.peak_of_both
+    simulated = apart.simulate(trial).peak
     assert abs(simulated - first["outside"]) <= 0.01 * first["outside"]
 
 
-def test_gradients_that_a_compiled_graph_delivers_are_reduced_in_the_simulation() -> None:
-    step = simulate(compiled(world_size=8), Path.cwd())
-    eager = simulate(compiled(world_size=8, compile="off"), Path.cwd())
+def test_gradients_that_a_compiled_graph_delivers_are_reduced_in_the_simulation(apart: Apart) -> None:
+    step = apart.simulate(compiled(world_size=8))
+    eager = apart.simulate(compiled(world_size=8, compile="off"))
     assert step.traffic == eager.traffic
-    assert step.ledger.peak_of_both < eager.ledger.peak_of_both
+    assert step.peak < eager.peak
 
 
 def compiled(*, world_size: int, **engine: Any) -> TrialSpec:

@@ -21,7 +21,9 @@ MOST_BYTES = 1 << 20
 START_SECONDS = 120.0
 USUAL = subprocess.Popen
 
-SERVER = "zbench.launch.server"
+SERVER, LAUNCHER = "zbench.launch.server", "torch.distributed.run"
+STARTS_ITSELF = (SERVER, LAUNCHER)
+"""What these start is to be as they start it: children of a rank; workers that import torch themselves."""
 TORCH = ("zbench.worker.preload", "zbench.worker.main")
 OTHERS = (
     *(SERVER, "zbench.launch.slurm_rank", "zbench.launch.local", "zbench.worker.job", "zbench.tune.session"),
@@ -31,15 +33,16 @@ OTHERS = (
 """What all processes have imported that load no torch."""
 
 
-def loads(words: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+def loads(words: Sequence[str], *, torch: bool) -> tuple[tuple[str, ...], ...]:
     """Return what is imported for a command before it is forked: for a trial server, what it would load.
 
-    Commands that begin with the same groups of modules share a process that has imported these.
+    torch: whether other commands need it. Those that begin with the same groups of modules share a process
+    that has imported these.
     """
     modules = tuple(words[words.index(SERVER) + 3 :]) if SERVER in words else ()
     if modules[: len(TORCH)] == TORCH:
         return (TORCH, *((module,) for module in modules[len(TORCH) :] if ":" not in module))
-    return (OTHERS,)
+    return (TORCH if torch or LAUNCHER in words else OTHERS,)
 
 
 class Template:
@@ -49,6 +52,7 @@ class Template:
         run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
         self.address = address or str(Path(tempfile.gettempdir(), f"zbench-tests-{run}"))
         self._line: socket.socket | None = None
+        self.torch = False
 
     def fork(self, start: dict[str, Any], files: Sequence[int]) -> tuple[int, socket.socket]:
         """Have a process forked; return its number and where its exit status will be told."""
@@ -91,13 +95,15 @@ class Template:
         return line
 
     @contextlib.contextmanager
-    def starts(self) -> Iterator[None]:
-        """Have Python processes that are started in this block forked."""
+    def starts(self, *, torch: bool = False) -> Iterator[None]:
+        """Have Python processes that are started in this block forked. torch: they need it, and have it."""
         before = subprocess.Popen
         fork_from(self.address, self)
+        self.torch = torch
         try:
             yield
         finally:
+            self.torch = False
             subprocess.Popen = before  # type: ignore[misc]
 
     def close(self) -> None:
@@ -123,12 +129,12 @@ class ForkedPopen(subprocess.Popen):  # type: ignore[type-arg]
             return
         usual = [own if file == -1 else file for own, file in enumerate((pipes[0], pipes[3], pipes[5]))]
         start = {
-            "loaded": loads(words),
+            "loaded": loads(words, torch=self.template.torch),
             "words": words[1:],
             "variables": dict(os.environ if env is None else env),
             "directory": os.fspath(directory or os.getcwd()),
             "numbers": (0, 1, 2, *passed),
-            "address": self.template.address,
+            "address": None if set(STARTS_ITSELF) & set(words) else self.template.address,
         }
         self.pid, self._teller = self.template.fork(start, [*usual, *passed])
         self._child_created = True

@@ -2,7 +2,8 @@
 
 It serves all test processes of a run and ends some seconds after the last. What it forks has imported what it
 needs, and runs a module or a script as `python` would, in a session of its own, with the variables, the
-directory and the files that `subprocess.Popen` would have given it. What it starts is forked, too.
+directory and the files that `subprocess.Popen` would have given it. What it starts is forked, too,
+unless the request names no address.
 """
 
 import contextlib
@@ -174,7 +175,7 @@ def _furnish(start: Start, files: list[int]) -> None:
     sys.path[:] = [*filter(None, leads), *(place for place in sys.path if place not in before)]
     importlib.invalidate_caches()
     random.seed()
-    if "zbench.launch.server" not in start["words"]:  # what a trial starts is to be a child of its rank
+    if start["address"] is not None:
         runpy.run_path(str(FORKING))["fork_from"](start["address"])
 
 

@@ -1,12 +1,14 @@
 """One more copy, allocation or operator in a step is one more in its counts, whatever the machine does."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import torch
 
+from tests.launch.forking import Template
 from zbench.measure.counts import StepCounts, count_operators
 from zbench.measure.instructions import instruction_counter, instruction_problem
 
@@ -44,10 +46,12 @@ print(found)
 """
 
 
-def test_the_smallest_number_of_allocations_counts() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", COUNTED], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+def test_the_smallest_number_of_allocations_counts(tmp_path: Path, template: Template) -> None:
+    (tmp_path / "counted.py").write_text(COUNTED)
+    command = [sys.executable, str(tmp_path / "counted.py")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with template.starts(torch=True):
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     plain, more = json.loads(done.stdout)
     assert more == plain + 1
 

@@ -30,7 +30,10 @@ def test_two_revisions_are_sampled_side_by_side(tmp_path: Path) -> None:
 
 def test_an_environment_sees_our_packages_and_its_own_zbench() -> None:
     python = version_of("v1", lambda _: None).python
-    code = "import pydantic, torch, zbench; print(zbench.__file__)"
+    code = (
+        "import pydantic, numpy, zbench, importlib.util as u;"
+        "assert u.find_spec('torch'); print(zbench.__file__)"
+    )
     done = subprocess.run([str(python), "-P", "-c", code], capture_output=True, text=True, env={}, check=True)
     assert done.stdout.startswith(str(cache_directory()))
 
