@@ -28,6 +28,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 LONGEST = [
+    "engine/compiled/test_inductor.py",
     "engine/compiled/test_parity.py",
     "github/test_own_repository.py",
     "estimate/test_reality.py",

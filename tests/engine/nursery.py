@@ -2,6 +2,7 @@
 
 import gc
 import importlib
+import logging
 import os
 import signal
 import tempfile
@@ -29,9 +30,13 @@ Serve = Callable[[Connection, int, int, str], None]
 
 
 def without_guard_timing(patch: pytest.MonkeyPatch | None = None) -> None:
-    """Have dynamo not time the guards of what it compiles: it empties the caches first, which takes 50 ms."""
+    """Have dynamo not time the guards of what it compiles: it empties the caches first, which takes 50 ms.
+
+    And not write a trace of all it does, which nobody reads.
+    """
     patch = patch or pytest.MonkeyPatch()
     patch.setattr("torch._dynamo.guards.profile_guard_manager", lambda *_: 0.0, raising=False)
+    patch.setattr(logging.getLogger("torch.__trace"), "handlers", [])
 
 
 class Nursery:

@@ -1,5 +1,6 @@
 """What the ranks of a test run: how long memory of compiled ZeRO-1 lives, to the byte."""
 
+import copy
 import gc
 import time
 import weakref
@@ -14,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tests.engine.compiled import models
-from tests.engine.compiled.cases import BASE, make
+from tests.engine.compiled.cases import BASE, Batch, make
 from zbench.engine import Engine, Instruments, build_engine
 from zbench.engine.adam import AdamBackend, AdamTask
 from zbench.engine.compiled.sink import CompiledGradients
@@ -82,26 +83,36 @@ def partition_of(engine: Engine) -> int:
     return (held.get("moments", 0) + held.get("host_moments", 0)) // 2
 
 
-def update_meets_only_the_partition(group: dist.ProcessGroup, spec: dict[str, Any], name: str) -> None:
-    """Assert that all bytes alive at the update are those between steps and one float32 partition."""
+def update_meets_only_the_partition(
+    group: dist.ProcessGroup, specs: Sequence[dict[str, Any]], name: str
+) -> None:
+    """Assert that all bytes alive at the update are those between steps and one float32 partition.
+
+    One engine after the other compiles one model, whose code is used again where the dtype is the same.
+    """
     model, batch = make(name)
-    gc.collect()
-    engine, probe = build(group, model, **spec)
-    partition = partition_of(engine)
-    seen: list[tuple[int, dict[str, int]]] = []
-    probe.look = lambda: seen.append((live(), engine.memory_by_category()))
-    resident = []
-    for step in range(3):
-        for micro in range(spec.get("gradient_accumulation_steps", 1)):
-            engine.backward(model(*batch(dist.get_rank(group), step + 10 * micro)).float())
-        engine.step()
-        resident.append(live())
-    assert resident[1] == resident[2]
-    assert [at_update for at_update, _ in seen[1:]] == [resident[1] + partition] * (len(seen) - 1)
-    for _, held in seen:
-        assert "buckets" not in held
-        assert held.get("gradients", 0) + held.get("host_gradients", 0) == partition
-    engine.close()
+    for spec in specs:
+        gc.collect()
+        engine, probe = build(group, model, **spec)
+        partition = partition_of(engine)
+        seen: list[tuple[int, dict[str, int]]] = []
+
+        def look(engine: Engine = engine, seen: list[tuple[int, dict[str, int]]] = seen) -> None:
+            seen.append((live(), engine.memory_by_category()))
+
+        probe.look = look
+        resident = []
+        for step in range(3):
+            for micro in range(spec.get("gradient_accumulation_steps", 1)):
+                engine.backward(model(*batch(dist.get_rank(group), step + 10 * micro)).float())
+            engine.step()
+            resident.append(live())
+        assert resident[1] == resident[2]
+        assert [at_update for at_update, _ in seen[1:]] == [resident[1] + partition] * (len(seen) - 1)
+        for _, held in seen:
+            assert "buckets" not in held
+            assert held.get("gradients", 0) + held.get("host_gradients", 0) == partition
+        engine.close()
 
 
 def update_peaks(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[int, int, int, int]:
@@ -154,8 +165,10 @@ def whole_peak(group: dist.ProcessGroup, compiling: str, name: str, bucket: int)
 def faults_free_everything(group: dist.ProcessGroup) -> None:
     """Assert that a failing backward leaves no byte, and that the engine goes on as if it had not been."""
     runs = []
+    model, batch = make("fragile")
+    first = copy.deepcopy(model.state_dict())
     for faulty in (False, True):
-        model, batch = make("fragile")
+        model.load_state_dict(first)
         engine, _ = build(group, model, reduce_bucket_size=600, gradient_accumulation_steps=2)
         rank = dist.get_rank(group)
         for step in range(3):
@@ -212,7 +225,10 @@ def engines_come_and_go(group: dist.ProcessGroup) -> None:
 
 
 def resumed_equals_continuous(group: dist.ProcessGroup) -> None:
-    """Assert that a run stopped and resumed in a new engine ends with a continuous run's bits."""
+    """Assert that a run stopped and resumed in a new engine ends with a continuous run's bits.
+
+    The new one has the same model, whose code is compiled already, with other values.
+    """
     rank = dist.get_rank(group)
     model, batch = make("two_graphs_share_a_parameter")
     engine, _ = build(group, model)
@@ -224,7 +240,9 @@ def resumed_equals_continuous(group: dist.ProcessGroup) -> None:
     continuous = engine.full_parameters()
     engine.close()
 
-    model, batch = make("two_graphs_share_a_parameter")
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(0.5)
     engine, _ = build(group, model)
     engine.load_state_dict(state)
     for step in range(2, 4):
@@ -235,11 +253,17 @@ def resumed_equals_continuous(group: dist.ProcessGroup) -> None:
     engine.close()
 
 
-def targets_come_with_gradients(group: dist.ProcessGroup, backwards: int) -> tuple[list[int], int]:
+def targets_come_with_gradients(group: dist.ProcessGroup) -> list[tuple[list[int], int]]:
     """Return the bytes of targets when the last backward of a step begins, when its first gradient is ready,
-    and when it has ended; and those of the partition.
+    and when it has ended, and those of the partition: of steps with one backward, and with two.
     """
     model, batch = make("one_graph")
+    return [_targets_of(group, model, batch, backwards) for backwards in (1, 2)]
+
+
+def _targets_of(
+    group: dist.ProcessGroup, model: nn.Module, batch: Batch, backwards: int
+) -> tuple[list[int], int]:
     engine, _ = build(group, model, gradient_accumulation_steps=backwards)
     found: list[int] = []
     begin, accept, finish = CompiledGradients.begin, CompiledGradients.accept, CompiledGradients.finish

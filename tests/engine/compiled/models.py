@@ -26,7 +26,7 @@ class Block(nn.Module):
 class Tied(nn.Module):
     """Embedding and head share one weight; with `broken`, they and the layers are three graphs."""
 
-    def __init__(self, *, broken: bool = False, depth: int = 2) -> None:
+    def __init__(self, *, broken: bool = False, depth: int = 1) -> None:
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, WIDTH)
         self.blocks = nn.ModuleList(Block() for _ in range(depth))
@@ -46,7 +46,7 @@ class Tied(nn.Module):
 class Layers(nn.Module):
     """Broken inside every layer: one graph serves all layers, the embedding and the head stay uncompiled."""
 
-    def __init__(self, depth: int = 3) -> None:
+    def __init__(self, depth: int = 2) -> None:
         super().__init__()
         self.embed = nn.Embedding(VOCABULARY, WIDTH)
         self.blocks = nn.ModuleList(Block(broken=True) for _ in range(depth))
@@ -106,14 +106,33 @@ class PartlyTrained(nn.Module):
         self.outside = nn.Parameter(torch.full((WIDTH,), 0.5))
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x).square().mean()
+
+    def layers(self, x: Tensor) -> Tensor:
+        """Return what the loss is computed of."""
         x = self.trained(self.frozen(x) + self.read_in_vain.detach())
-        return scaled_outside(x, self.outside).square().mean()
+        return scaled_outside(x, self.outside)
 
 
 @torch._dynamo.disable
 def scaled_outside(x: Tensor, scale: Tensor) -> Tensor:
     """Multiply in plain Python: dynamo captures none of this."""
     return x * scale
+
+
+class Mixture(nn.Module):
+    """Three graphs: one partly trained, one that needs backward but has no parameter, a recomputed one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = PartlyTrained(), Checkpointed()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first.layers(x.requires_grad_())
+        torch._dynamo.graph_break()
+        x = nn.functional.gelu(x)
+        torch._dynamo.graph_break()
+        return self.last(x)
 
 
 class Crossed(nn.Module):
@@ -148,7 +167,7 @@ class Wide(nn.Module):
 class Headed(nn.Module):
     """A language model that is mostly weights: in which order their gradients come decides its peak."""
 
-    def __init__(self, depth: int = 8, width: int = 128, vocabulary: int = 4096) -> None:
+    def __init__(self, depth: int = 3, width: int = 128, vocabulary: int = 4096) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocabulary, width)
         self.layers = nn.ModuleList(

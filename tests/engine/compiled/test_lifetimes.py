@@ -1,4 +1,7 @@
-"""Memory of compiled reductions belongs to the step: asserted by bytes of torch's allocator."""
+"""Memory of compiled reductions belongs to the step: asserted by bytes of torch's allocator.
+
+`test_inductor` has what depends on inductor's code.
+"""
 
 from typing import Any
 
@@ -17,26 +20,24 @@ STEPS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize(
-    ("k", "world_size"),
+    ("turn", "world_size"),
     [
-        pytest.param(k, world, marks=[pytest.mark.soak] * (world != 1 + k % 2))
-        for k in range(len(STEPS))
+        pytest.param(turn, world, marks=[pytest.mark.soak] * (world != 1 + turn))
+        for turn in (0, 1)
         for world in (1, 2)
     ],
-    ids=lambda value: str(value),
 )
 def test_during_the_update_only_the_float32_partition_is_alive(
-    ranks: RankPool, k: int, world_size: int
+    ranks: RankPool, turn: int, world_size: int
 ) -> None:
-    ranks.run(
-        world_size, f"{CASES}:update_meets_only_the_partition", STEPS[k], "two_graphs_share_a_parameter"
-    )
+    """The specifications take turns on one rank and on two; the soak has the rest."""
+    case = f"{CASES}:update_meets_only_the_partition"
+    ranks.run(world_size, case, STEPS[turn::2], "two_graphs_share_a_parameter")
 
 
-@pytest.mark.parametrize("compiling", ["aot_eager", "inductor"])
-def test_a_gradient_that_was_sent_from_where_it_was_is_gone_too(ranks: RankPool, compiling: str) -> None:
-    spec = {"compile": compiling, "reduce_bucket_size": 10**6}
-    ranks.run(2, f"{CASES}:update_meets_only_the_partition", spec, "wide")
+def test_a_gradient_that_was_sent_from_where_it_was_is_gone_too(ranks: RankPool) -> None:
+    spec = {"compile": "aot_eager", "reduce_bucket_size": 10**6}
+    ranks.run(2, f"{CASES}:update_meets_only_the_partition", [spec], "wide")
 
 
 @pytest.mark.parametrize(
@@ -59,15 +60,10 @@ def test_holding_targets_and_buckets_would_cost_exactly_their_bytes(
             assert buckets >= partition * world_size
 
 
-@pytest.mark.parametrize(
-    ("compiling", "name", "bucket"),
-    [("aot_eager", "deep", 20_000), ("inductor", "headed", 200_000)],
-)
-def test_the_peak_is_no_higher_than_that_of_eager_zero_1(
-    ranks: RankPool, compiling: str, name: str, bucket: int
-) -> None:
-    eager = ranks.run(2, f"{CASES}:whole_peak", "off", name, bucket)
-    compiled = ranks.run(2, f"{CASES}:whole_peak", compiling, name, bucket)
+def test_the_peak_is_no_higher_than_that_of_eager_zero_1(ranks: RankPool) -> None:
+    eager, compiled = (
+        ranks.run(2, f"{CASES}:whole_peak", how, "deep", 20_000) for how in ("off", "aot_eager")
+    )
     assert all(c <= e for c, e in zip(compiled, eager, strict=True))
 
 
@@ -91,8 +87,8 @@ def test_backward_outside_the_engine_is_refused(ranks: RankPool) -> None:
     ranks.run(2, f"{CASES}:backward_outside_the_engine_is_refused")
 
 
-@pytest.mark.parametrize("backwards", [1, 2])
-def test_targets_are_bound_when_the_first_gradient_is_ready(ranks: RankPool, backwards: int) -> None:
-    for (begun, first, ended), partition in ranks.run(2, f"{CASES}:targets_come_with_gradients", backwards):
-        assert begun == first == 0, "no target while the backward runs up to its first gradient"
-        assert ended == partition > 0
+def test_targets_are_bound_when_the_first_gradient_is_ready(ranks: RankPool) -> None:
+    for of_rank in ranks.run(2, f"{CASES}:targets_come_with_gradients"):
+        for (begun, first, ended), partition in of_rank:
+            assert begun == first == 0, "no target while the backward runs up to its first gradient"
+            assert ended == partition > 0
