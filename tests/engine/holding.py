@@ -72,7 +72,7 @@ class Layers(nn.Module):
 
 
 def steps(group: dist.ProcessGroup, spec: dict[str, Any], backwards: int) -> dict[str, Any]:
-    """Return what five steps of `backwards` backwards each keep, and what the last one copies."""
+    """Return what four steps of `backwards` backwards each keep, and what the last one copies."""
     gc.collect()
     gc.freeze()  # so that to collect again is quick
     net, copies = Layers(), Copies()
@@ -80,9 +80,9 @@ def steps(group: dist.ProcessGroup, spec: dict[str, Any], backwards: int) -> dic
     engine = build_engine(net, EngineSpec.model_validate(spec), group)
     x = torch.ones(4, WIDTH)
     kept = []
-    for step in range(5):
+    for step in range(4):
         losses = [net(x).square().mean() for _ in range(backwards)]
-        with copies if step == 4 else nullcontext():
+        with copies if step == 3 else nullcontext():
             for k, loss in enumerate(losses):
                 marks = spec.get("accumulation_mode") == "multi_backward"
                 engine.backward(loss, last=(k == backwards - 1) if marks else None)
@@ -125,7 +125,7 @@ def disturbed(group: dist.ProcessGroup, spec: dict[str, Any]) -> list[int]:
     net, rank = models.make("odd-together"), dist.get_rank(group)
     engine = build_engine(net, EngineSpec.model_validate(spec), group)
     held, everything = [], ",".join(disturbances.DISTURBANCES)
-    for _ in range(5):
+    for _ in range(4):
         for micro in range(2):
             data = models.batch("odd-together", 1, micro, rank)
             disturbances.disturb(everything, engine, data, first=micro == 0, last=None)

@@ -111,15 +111,16 @@ def check(
     change: str = "nothing",
     disturb: str = "",
     steps: int = STEPS,
+    by: str = "tests.engine.cases:engine_trajectory",
 ) -> Trajectory:
-    """Run one point, compare every rank's result with the reference, and return the reference."""
+    """Run one point (`by` this case), compare every rank's result with the reference, and return that."""
     spec = dict(point)
     backwards = spec.pop("backwards", spec.get("gradient_accumulation_steps", 1))
     options = reference_options(spec)
     expected = reference(model, world_size, backwards, repr(options), change, steps)
     results = ranks.run(
         world_size,
-        "tests.engine.cases:engine_trajectory",
+        by,
         model,
         spec,
         steps=steps,

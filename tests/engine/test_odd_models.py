@@ -47,7 +47,8 @@ def test_what_a_pattern_froze_is_trained_by_its_group_once_unfrozen(
 @each_row
 @pytest.mark.parametrize("model", ["checkpointed", "mixed", "outside", "wandering"])
 def test_unusual_models(ranks: RankPool, model: str, row: dict[str, Any]) -> None:
-    check(ranks, model, 2, row | SIZES | {"gradient_clipping": 0.1}, steps=4)
+    steps = 4 if model == "wandering" else 3  # it goes another way in the first step, and again in the last
+    check(ranks, model, 2, row | SIZES | {"gradient_clipping": 0.1}, steps=steps)
     if row["zero_stage"] == 3:
         check(ranks, model, 2, row | {"gradient_accumulation_steps": 2, "param_persistence_threshold": 0})
 

@@ -18,13 +18,13 @@ GROUPS: dict[int, dict[str, dict[str, Any]]] = {
     1: {},
     2: {"*bias": {"weight_decay": 0.0}},
     5: {
+        "*qkv*": {"betas": [0.95, 0.95], "bias_correction": False},
         "*bias": {"weight_decay": 0.0, "bias_correction": False},
         "*0*": {"betas": [0.8, 0.99], "lr": 3e-3},
         "*first*": {"betas": [0.5, 0.9], "weight_decay": 0.2, "bias_correction": False},
         "*4*": {"eps": 1e-5, "amsgrad": True},
         "*last*": {"lr": 1e-2, "amsgrad": True, "betas": [0.4, 0.999]},
         "*norm*": {"weight_decay": 0.0, "amsgrad": True},
-        "*qkv*": {"betas": [0.95, 0.95], "bias_correction": False},
     },
 }
 LIMITS = {"never": 1e6, "always": 1e-3, "off": 0.0}

@@ -31,7 +31,7 @@ KNOBS: dict[str, Any] = {
 def run(ranks: RankPool, world: int, **point: Any) -> None:
     if point["stage"] != 3:
         point["offload_param"] = False
-    point.setdefault("steps", 14 if point["dtype"] == "float16" else 8)  # the first ones overflow
+    point.setdefault("steps", 14 if point["dtype"] == "float16" else 6)  # the first ones overflow
     case = Case(**point)
     counts = ranks.run(world, "tests.engine.speculative.cases:compare", case)[0]
     taken = case.steps - counts["skipped"]
