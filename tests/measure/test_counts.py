@@ -35,9 +35,9 @@ import torch
 from tests.measure.test_counts import CPU, step
 from zbench.measure.counts import StepCounts
 found = []
-for extra in (0, 1):
+for extra, others in ((0, (3, 0, 5)), (1, (3, 0, 5)), (0, (0, 0, 0))):
     counts = StepCounts(CPU)
-    for also in (3, 0, 5):
+    for also in others:
         counts.begin()
         step(extra + also)
         counts.end()
@@ -52,8 +52,9 @@ def test_the_smallest_number_of_allocations_counts(tmp_path: Path, template: Tem
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with template.starts(torch=True):
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    plain, more = json.loads(done.stdout)
+    plain, more, alone = json.loads(done.stdout)
     assert more == plain + 1
+    assert plain == alone, "longer steps do not count"
 
 
 def test_instructions_are_counted_where_the_kernel_lets_them_be_read() -> None:
