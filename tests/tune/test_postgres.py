@@ -17,15 +17,23 @@ import pytest
 from tests.launch.forking import Template
 from zbench.record.store import RunDirectory, find_runs, load_records
 from zbench.spec.dump import sweep_document
+from zbench.spec.sweep import SweepSpec
 from zbench.tune.session import SearchTask, Session
 from zbench.tune.space import Space
 from zbench.tune.storage import Heartbeat, StudyStorageError, relational_storage
 
 from . import postgres
-from .fakes import Ear, FakeRunner, small_sweep
+from .fakes import SMALL_AXES, Ear, FakeRunner, small_sweep
 
 pytestmark = pytest.mark.skipif(postgres.BINARIES is None, reason="PostgreSQL's server is not installed")
 ROOT = Path(__file__).parents[2]
+BUCKETS = 2
+
+
+def sweep_of_all(**changes: Any) -> SweepSpec:
+    """Return the sweep that the workers of this file share: 10 points."""
+    sizes = [10_000 * (n + 1) for n in range(BUCKETS)]
+    return small_sweep(axes=SMALL_AXES | {"reduce_bucket_size": sizes}, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +61,7 @@ def started_worker(
     url: str, home: Path, name: str, *, fingerprint: str = "alike", seconds: float = 0.25
 ) -> subprocess.Popen[bytes]:
     job = {"url": url, "host": name, "home": str(home / name), "log": str(home / f"{name}.log")}
-    job |= {"fingerprint": fingerprint, "seconds": str(seconds), "study": home.name}
+    job |= {"fingerprint": fingerprint, "seconds": str(seconds), "study": home.name, "buckets": str(BUCKETS)}
     (home / name).mkdir()
     words = [sys.executable, "-m", "tests.tune.lone_worker", json.dumps(job)]
     return subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE)
@@ -76,8 +84,8 @@ def test_three_workers_run_every_point_once_though_one_is_killed(
 ) -> None:
     points = {
         trial_id
-        for p in Space(small_sweep()).points() or ()
-        if (trial_id := Space(small_sweep()).trial(p).trial_id)
+        for p in Space(sweep_of_all()).points() or ()
+        if (trial_id := Space(sweep_of_all()).trial(p).trial_id)
     }
     workers = [start(url, tmp_path, name) for name in ("a", "b")]
     victim = start(url, tmp_path, "victim", seconds=30.0)
@@ -113,7 +121,7 @@ def test_the_one_who_asks_gets_everybodys_results_by_kind_of_machine(
 ) -> None:
     other = start(url, tmp_path, "other", fingerprint="unlike", seconds=0.1)
     wait_for(lambda: any(pid == other.pid for _, pid, _ in log_of(tmp_path)))
-    sweep = small_sweep(search={"method": "grid"})
+    sweep = sweep_of_all(search={"method": "grid"})
     environment = {"fingerprint": "alike", "schema_version": 1}
     directory = RunDirectory.create(
         tmp_path / "r", "small", spec=sweep_document(sweep), environment=environment

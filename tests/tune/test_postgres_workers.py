@@ -39,7 +39,7 @@ REAL = (
 )
 FAKE = "workload: {model: 'fake:model', options: {sleep: 1.0}}"
 DRIVER = Path(__file__).parents[1] / "launch" / "driver.py"
-SOON = {injected.PACE: "5"}  # seconds between heartbeats
+SOON = {injected.PACE: "2"}  # seconds between heartbeats
 
 
 @pytest.fixture
