@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from analysis.synthetic import record
 
+from tests.launch.sharing import Servers
 from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan
 from zbench.analysis.paired import Side
 from zbench.analysis.trials import Source
@@ -75,7 +76,10 @@ def test_a_lengthened_step_takes_a_share_longer(monkeypatch: pytest.MonkeyPatch)
     assert now[0] == pytest.approx(3.0, abs=0.01)
 
 
-def test_a_slowed_worker_trains_as_any_other(tmp_path: Path) -> None:
+def test_a_slowed_worker_trains_as_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trial_servers: Servers
+) -> None:
+    trial_servers.lend_by(monkeypatch)
     trial = TrialSpec.model_validate(
         {
             "workload": {"model": "mlp", "options": {"hidden": 32}},

@@ -9,6 +9,8 @@ import pytest
 
 from tests.cli.calling import run
 from tests.estimate.sharing import one_simulator
+from tests.launch.forking import Template
+from tests.launch.sharing import Servers
 
 SMALL = [
     "--set",
@@ -44,8 +46,8 @@ def test_says_what_fits_at_a_world_size_and_what_is_left(
 
 
 @pytest.fixture(scope="module")
-def _simulator() -> Iterator[None]:
-    with one_simulator():
+def _simulator(template: Template) -> Iterator[None]:
+    with one_simulator(template):
         yield
 
 
@@ -90,8 +92,12 @@ def test_a_mistake_is_named_with_its_remedy(
 
 @pytest.mark.usefixtures("_simulator")
 def test_draws_the_step_as_simulated_and_as_measured_on_one_sheet(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trial_servers: Servers,
 ) -> None:
+    trial_servers.lend_by(monkeypatch)
     file = tmp_path / "step.svg"
     code, out, err = run(capsys, "estimate", *SMALL, "--plot", str(file), "--measured")
     assert code == 0, err

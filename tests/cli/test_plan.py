@@ -7,6 +7,7 @@ import pytest
 
 from tests.cli.calling import run
 from tests.estimate.sharing import one_simulator
+from tests.launch.forking import Template
 
 SWEEP = """
 axes: {zero_stage: [0, 1], offload_optimizer: [none, cpu]}
@@ -41,7 +42,7 @@ def test_plan_as_json_has_every_configuration(sweep: Path, capsys: pytest.Captur
 
 
 def test_plan_with_memory_says_what_a_rank_needs_as_estimate_does(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], template: Template
 ) -> None:
     path = tmp_path / "sweep.yaml"
     path.write_text(
@@ -49,7 +50,7 @@ def test_plan_with_memory_says_what_a_rank_needs_as_estimate_does(
         "run: {world_size: 2}\n"
         "axes: {zero_stage: [1], compile: ['off', inductor]}\n"
     )
-    with one_simulator():
+    with one_simulator(template):
         code, out, err = run(capsys, "plan", path, "--memory", "--json")
         assert code == 0, err
         eager, compiled = json.loads(out)["trials"]

@@ -235,9 +235,12 @@ def _no_space(_: int) -> None:
     raise OSError(28, os.strerror(28))
 
 
-def test_the_trials_of_a_grid_can_be_jobs(zbench, sweep_file, tmp_path):
+def test_the_trials_of_a_grid_can_be_jobs(zbench, sweep_file, tmp_path, template):
     pytest.importorskip("submitit")
-    said = zbench("sweep", sweep_file, "--slurm", "cluster=local", "--repeats", "1", "--set", "world_size=1")
+    with template.starts():  # the jobs
+        said = zbench(
+            "sweep", sweep_file, "--slurm", "cluster=local", "--repeats", "1", "--set", "world_size=1"
+        )
     assert said.code == 0, said.err
     (run,) = find_runs(tmp_path / "results")
     assert [r.correctness.verdict for r in load_records(run)] == ["identical"] * 2

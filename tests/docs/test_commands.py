@@ -12,6 +12,7 @@ import pytest
 
 from tests.cli.calling import run
 from tests.estimate.sharing import one_simulator
+from tests.launch.forking import Template
 from tests.launch.sharing import Servers
 from zbench.cli import main as cli
 from zbench.cli.examples import EXAMPLES
@@ -99,8 +100,8 @@ def use_fake_workers(patch: pytest.MonkeyPatch, servers: Servers) -> None:
 
 
 @pytest.fixture(scope="module")
-def _simulator() -> Iterator[None]:
-    with one_simulator():
+def _simulator(template: Template) -> Iterator[None]:
+    with one_simulator(template):
         yield
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.estimate.forked import fork_simulators
+from tests.launch.forking import Template
 from zbench.estimate import client
 from zbench.estimate.result import SimulationOutcome
 from zbench.spec.inputs import BUILT_IN_MODELS
@@ -35,11 +35,22 @@ class SharedProcess:
         """Leave the process to the next command."""
 
 
+def fork_simulators(patch: pytest.MonkeyPatch, template: Template) -> None:
+    """Have every `Simulator` of this process get processes that need not import torch."""
+    start = client.SimulatorProcess
+
+    def forked() -> client.SimulatorProcess:
+        with template.starts():
+            return start()
+
+    patch.setattr(client, "SimulatorProcess", forked)
+
+
 @contextmanager
-def one_simulator() -> Iterator[None]:
+def one_simulator(template: Template) -> Iterator[None]:
     """Have every `Simulator` ask the same process."""
     with pytest.MonkeyPatch.context() as patch:
-        fork_simulators(patch)
+        fork_simulators(patch, template)
         real, answers = client.SimulatorProcess(), dict[str, SimulationOutcome]()
         patch.setattr(client, "SimulatorProcess", lambda: SharedProcess(real, answers))
         yield

@@ -21,10 +21,12 @@ MOST_BYTES = 1 << 20
 START_SECONDS = 120.0
 USUAL = subprocess.Popen
 
-SERVER, LAUNCHER = "zbench.launch.server", "torch.distributed.run"
+SERVER, LAUNCHER, SIMULATOR = "zbench.launch.server", "torch.distributed.run", "zbench.estimate"
 STARTS_ITSELF = (SERVER, LAUNCHER)
 """What these start is to be as they start it: children of a rank; workers that import torch themselves."""
 TORCH = ("zbench.worker.preload", "zbench.worker.main")
+DYNAMO = ("torch._dynamo",)
+"""As many trial servers load it: a simulation needs it, too."""
 OTHERS = (
     *(SERVER, "zbench.launch.slurm_rank", "zbench.launch.local", "zbench.worker.job", "zbench.tune.session"),
     *("zbench.cli.sweep", "zbench.cli.tune", "zbench.cli.worker", "optuna.storages._rdb.storage", "alembic"),
@@ -42,6 +44,8 @@ def loads(words: Sequence[str], *, torch: bool) -> tuple[tuple[str, ...], ...]:
     modules = tuple(words[words.index(SERVER) + 3 :]) if SERVER in words else ()
     if modules[: len(TORCH)] == TORCH:
         return (TORCH, *((module,) for module in modules[len(TORCH) :] if ":" not in module))
+    if SIMULATOR in words:
+        return (TORCH, DYNAMO)
     return (TORCH if torch or LAUNCHER in words else OTHERS,)
 
 
