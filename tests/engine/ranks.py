@@ -10,6 +10,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from tests.engine import wire
 from tests.engine.nursery import Nursery
 
 
@@ -42,13 +43,13 @@ class RankPool:
         if not self._pids:
             self._start()
         for pipe in self._pipes[:world_size]:
-            pipe.send((world_size, function, args, kwargs))
+            wire.send(pipe, (world_size, function, args, kwargs))
 
     def answer(self, rank: int, timeout: float) -> tuple[bool, Any]:
         """Return whether one rank's call returned, and what; or the traceback."""
         if not self._pipes[rank].poll(timeout):
             raise RankError(f"rank {rank}: no answer after {timeout} s")
-        found: tuple[bool, Any] = self._pipes[rank].recv()
+        found: tuple[bool, Any] = wire.receive(self._pipes[rank])
         return found
 
     def run(self, world_size: int, function: str, *args: Any, **kwargs: Any) -> list[Any]:
@@ -65,7 +66,7 @@ class RankPool:
                 raise RankError(failed or f"{function}: no answer from some rank after {self.timeout} s")
             for pipe in ready:
                 assert isinstance(pipe, Connection)
-                answers[pipes.index(pipe)] = pipe.recv()
+                answers[pipes.index(pipe)] = wire.receive(pipe)
         for ok, answer in answers.values():
             if not ok:
                 raise RankError(answer)
@@ -79,7 +80,7 @@ class RankPool:
         for pipe in self._pipes:
             with suppress(EOFError, OSError):
                 while True:
-                    pipe.recv()
+                    pipe.recv_bytes()
             pipe.close()
         self._pids, self._pipes = [], []
 
@@ -106,7 +107,7 @@ def serve(pipe: Connection, rank: int, size: int, store: str) -> None:
     groups = {world: dist.new_group(list(range(world))) for world in range(1, size + 1)}
     while True:
         try:
-            world, function, args, kwargs = pipe.recv()
+            world, function, args, kwargs = wire.receive(pipe)
         except (EOFError, KeyboardInterrupt):
             return
         module, _, name = function.partition(":")
@@ -117,4 +118,4 @@ def serve(pipe: Connection, rank: int, size: int, store: str) -> None:
             answer = (True, getattr(importlib.import_module(module), name)(groups[world], *args, **kwargs))
         except BaseException:
             answer = (False, f"rank {rank}:\n{traceback.format_exc()}")
-        pipe.send(answer)
+        wire.send(pipe, answer)
