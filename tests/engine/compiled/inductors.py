@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -12,8 +13,10 @@ from tests.engine.compiled.cases import BASE, make, train_recorded
 from zbench.engine import build_engine
 from zbench.spec.engine import EngineSpec
 
+# Inductor may use what the processor says it can: else it compiles a dozen programs to try it, 12 s where no
+# cache is, and loads some of them in every process.
 config.cpp.vec_isa_ok = True
-"""What the processor says it can: else a dozen programs are compiled to try it, 12 s on a fresh machine."""
+pytest.MonkeyPatch().setattr("torch.cpu._is_avx512_bf16_supported", lambda: False, raising=False)
 
 
 def train_with_inductor(

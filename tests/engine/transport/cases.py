@@ -153,7 +153,7 @@ def interrupted(group: dist.ProcessGroup) -> tuple[str, bool]:
     comm, rank = make(group), dist.get_rank(group)
     send, out = torch.ones(3 << 15), torch.zeros((3 << 15) // dist.get_world_size(group))
     if rank:
-        time.sleep(0.3)
+        time.sleep(1.0)  # rank 0 may be late
     work = comm.reduce_scatter(send, out, TAG)
     if rank == 0:
         threading.Timer(0.1, os.kill, (os.getpid(), 2)).start()

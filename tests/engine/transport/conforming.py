@@ -1,6 +1,6 @@
 """What ranks do in the conformance suite of collectives."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -47,13 +47,16 @@ def sent_by(rank: int, numel: int, dtype: torch.dtype) -> Tensor:
     return torch.randn(numel, generator=made).to(dtype)
 
 
-def run(group: dist.ProcessGroup, kind: str, operation: str, dtype: torch.dtype, length: int) -> bool:
-    """Return whether one operation, twice in a row, did what the protocol says."""
-    comm = KINDS[kind](group)
+def run(
+    group: dist.ProcessGroup, kind: str, operation: str, dtypes: Sequence[torch.dtype]
+) -> list[tuple[torch.dtype, int]]:
+    """Return where one operation, twice in a row, did not what the protocol says: dtypes and lengths."""
+    comm, call = KINDS[kind](group), OPERATIONS[operation]
     try:
-        return all(OPERATIONS[operation](comm, dtype, length) for _ in range(2))
+        done = {(dtype, k): [call(comm, dtype, k) for _ in range(2)] for dtype in dtypes for k in (16, 1024)}
     finally:
         comm.close()
+    return [case for case, right in done.items() if right != [True, True]]
 
 
 def reduce_scatter(comm: Any, dtype: torch.dtype, length: int) -> bool:

@@ -19,11 +19,8 @@ class CollectivesSuite:
     @pytest.mark.parametrize("operation", OPERATIONS)
     def test_it_does_what_the_protocol_says(self, ranks: RankPool, operation: str) -> None:
         for world in self.worlds:
-            for dtype in self.dtypes:
-                for length in (16, 1024):
-                    case = (self.kind, operation, dtype, length)
-                    done = ranks.run(world, "tests.engine.transport.conforming:run", *case)
-                    assert done == [True] * world, case
+            case = (self.kind, operation, self.dtypes)
+            assert ranks.run(world, "tests.engine.transport.conforming:run", *case) == [[]] * world
 
 
 class TestSingle(CollectivesSuite):
