@@ -122,7 +122,8 @@ class Nursery:
             os.close(teller)
             become(start, given)
         told = socket.socket(fileno=os.dup(teller))
-        told.send(pickle.dumps(pid))
+        with contextlib.suppress(OSError):  # who asked for it may have been killed
+            told.send(pickle.dumps(pid))
         self._running[os.pidfd_open(pid)] = (pid, told)
 
     def _forget(self) -> None:

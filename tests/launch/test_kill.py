@@ -185,7 +185,7 @@ def test_terminated_launcher_concludes_as_after_ctrl_c(tmp_path, number, templat
     until(lambda: bool(find_runs(sweep.results)) and bool(sweep.lines()), "a repeat ends")
     launcher.send_signal(number)
     out, err = launcher.communicate(timeout=60)
-    assert launcher.returncode == 130
+    assert launcher.returncode == 130, err
     document = json.loads(out)
     assert document["exit_code"] == 130
     assert len(document["trials"]) == len(sweep.lines())

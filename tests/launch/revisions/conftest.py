@@ -1,8 +1,12 @@
 """Revisions to install, a cache of their own, and the directory that tests run in."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+with suppress(ImportError):  # once a process has looked for pip, setuptools can no longer be imported there
+    import setuptools  # noqa: F401
 
 from .repositories import BACKEND, PROJECT, commit, git, sweep_document
 
