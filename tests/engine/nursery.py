@@ -55,12 +55,15 @@ class Nursery:
         theirs.close()
         self._started = 0
 
-    def fork(self, size: int) -> list[tuple[int, Connection]]:
-        """Fork `size` ranks with a store of their own; return the process id and the pipe of each."""
+    def fork(self, size: int, serve: Serve | None = None) -> list[tuple[int, Connection]]:
+        """Fork `size` ranks with a store of their own; return the process id and the pipe of each.
+
+        serve: what these run, a module's function [the nursery's own].
+        """
         self._started += 1
         folder = Path(self._folder.name)
         with Listener(str(folder / f"socket-{self._started}"), backlog=size) as listener:
-            self._ours.send((size, listener.address, str(folder / f"store-{self._started}")))
+            self._ours.send((size, listener.address, str(folder / f"store-{self._started}"), serve))
             pipes = [listener.accept() for _ in range(size)]
         ranks = sorted((*pipe.recv(), pipe) for pipe in pipes)
         return [(pid, pipe) for _, pid, pipe in ranks]
@@ -73,7 +76,7 @@ def _tend(pipe: Connection, serve: Serve) -> None:
     loaded = False
     while True:
         try:
-            size, address, store = pipe.recv()
+            size, address, store, another = pipe.recv()
         except (EOFError, OSError):
             os._exit(0)
         if not loaded:
@@ -92,6 +95,6 @@ def _tend(pipe: Connection, serve: Serve) -> None:
                 try:
                     to_test = Client(address)
                     to_test.send((rank, os.getpid()))
-                    serve(to_test, rank, size, store)
+                    (another or serve)(to_test, rank, size, store)
                 finally:
                     os._exit(1)
