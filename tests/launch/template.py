@@ -34,8 +34,8 @@ Start = dict[str, Any]
 FORKING = Path(__file__).with_name("forking.py")
 
 
-class Nursery:
-    """Forks processes that have imported some groups of modules, and nurseries that import one group more."""
+class ForkServer:
+    """Forks processes that have imported groups of modules, and fork servers that import one group more."""
 
     def __init__(self, loaded: tuple[tuple[str, ...], ...]) -> None:
         """loaded: the groups; of these, only the last is not imported yet."""
@@ -92,13 +92,13 @@ class Nursery:
             self._fork(start, files)
         else:
             further = start["loaded"][: len(self._loaded) + 1]
-            socket.send_fds(self._nursery_of(further, files), [message], files)
+            socket.send_fds(self._server_of(further, files), [message], files)
         for file in files:
             os.close(file)
         return True
 
-    def _nursery_of(self, loaded: tuple[tuple[str, ...], ...], files: list[int]) -> socket.socket:
-        """Return where the nursery of one group more takes its requests. files: are none of its own."""
+    def _server_of(self, loaded: tuple[tuple[str, ...], ...], files: list[int]) -> socket.socket:
+        """Return where the fork server of one group more takes its requests. files: are none of its own."""
         if loaded not in self._others:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             if os.fork() == 0:
@@ -106,7 +106,7 @@ class Nursery:
                 self._forget()
                 for file in files:
                     os.close(file)
-                other = Nursery(loaded)
+                other = ForkServer(loaded)
                 while all(other._obey(source) for source in other._wait([theirs])):
                     pass
                 os._exit(0)
@@ -127,7 +127,7 @@ class Nursery:
         self._running[os.pidfd_open(pid)] = (pid, told)
 
     def _forget(self) -> None:
-        """Close what is the nursery's own, in a process forked from it."""
+        """Close what is the fork server's own, in a process forked from it."""
         tellers = [teller for _, teller in self._running.values()]
         for own in (*self._clients, *self._others.values(), *tellers, *filter(None, [self._listener])):
             own.close()
@@ -199,4 +199,4 @@ def _run(words: list[str]) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the test processes' to handle
-    Nursery(()).listen(sys.argv[1])
+    ForkServer(()).listen(sys.argv[1])
