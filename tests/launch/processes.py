@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -40,23 +41,18 @@ def gone(pid: int) -> bool:
 
 def marked(mark: str) -> list[psutil.Process]:
     """Return the living processes that inherited `mark` in their environment: a sweep's, all of them."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found
+    return _living(lambda process: process.environ().get(MARK) == mark)
 
 
 def inside(directory: Path) -> list[psutil.Process]:
     """Return the living processes whose working directory is this one: what was started there, all of it."""
+    return _living(lambda process: process.cwd() == str(directory))
+
+
+def _living(wanted: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter():
-        try:
-            if process.cwd() == str(directory) and process.status() != psutil.STATUS_ZOMBIE:
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if wanted(process) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
     return found

@@ -24,15 +24,15 @@ def seed_all(seed: int, device: torch.device) -> None:
 @contextmanager
 def drawn_by(seed: int) -> Iterator[None]:
     """Have what is made in this context draw from `seed`; afterwards the CPU's generators go on as before."""
-    python, numpys = random.getstate(), np.random.get_state()
+    python_state, numpy_state = random.getstate(), np.random.get_state()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         _seed_python_and_numpy(seed)
         try:
             yield
         finally:
-            random.setstate(python)
-            np.random.set_state(numpys)
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)
 
 
 def _seed_python_and_numpy(seed: int) -> None:

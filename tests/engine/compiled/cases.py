@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from tests.engine.compiled import models
 from zbench.engine import Engine, Instruments, StepInfo, build_engine
 from zbench.engine.compiled.sink import CompiledGradients
 from zbench.engine.protocols import Collectives, Tag, Work
+from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
 
 Batch = Callable[[int, int], tuple[Any, ...]]
@@ -209,3 +211,17 @@ def train_side_by_side(group: dist.ProcessGroup, name: str) -> None:
         for key, value in engine.full_parameters().items():
             assert torch.equal(alone[key], value), key
         engine.close()
+
+
+def backward_outside_the_engine_is_refused(group: dist.ProcessGroup) -> None:
+    """Assert that no gradient is lost silently, and that a closed engine's model is an ordinary one again."""
+    model, batch = make("one_graph")
+    spec = EngineSpec.model_validate({**BASE, "compile": "aot_eager"})
+    engine = build_engine(model, spec, group)
+    with pytest.raises(UsageError, match=r"engine\.backward"):
+        model(*batch(dist.get_rank(group), 0)).backward()
+    engine.backward(model(*batch(dist.get_rank(group), 0)))
+    engine.step()
+    engine.close()
+    model(*batch(dist.get_rank(group), 0)).backward()
+    assert all(p.grad is not None for p in model.parameters())

@@ -19,7 +19,6 @@ from tests.engine.compiled.cases import BASE, Batch, make
 from zbench.engine import Engine, Instruments, build_engine
 from zbench.engine.adam import AdamBackend, AdamTask
 from zbench.engine.compiled.sink import CompiledGradients
-from zbench.errors import UsageError
 from zbench.measure.shim import SHIM, WHY_NOT
 from zbench.spec.engine import EngineSpec
 
@@ -292,16 +291,3 @@ def _targets_of(
     partition = partition_of(engine)
     engine.close()
     return found, partition
-
-
-def backward_outside_the_engine_is_refused(group: dist.ProcessGroup) -> None:
-    """Assert that no gradient is lost silently, and that a closed engine's model is an ordinary one again."""
-    model, batch = make("one_graph")
-    engine, _ = build(group, model)
-    with pytest.raises(UsageError, match=r"engine\.backward"):
-        model(*batch(dist.get_rank(group), 0)).backward()
-    engine.backward(model(*batch(dist.get_rank(group), 0)))
-    engine.step()
-    engine.close()
-    model(*batch(dist.get_rank(group), 0)).backward()
-    assert all(p.grad is not None for p in model.parameters())

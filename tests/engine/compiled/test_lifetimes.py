@@ -83,10 +83,6 @@ def test_a_resumed_run_equals_a_continuous_one(ranks: RankPool) -> None:
     ranks.run(2, f"{CASES}:resumed_equals_continuous")
 
 
-def test_backward_outside_the_engine_is_refused(ranks: RankPool) -> None:
-    ranks.run(2, f"{CASES}:backward_outside_the_engine_is_refused")
-
-
 def test_targets_are_bound_when_the_first_gradient_is_ready(ranks: RankPool) -> None:
     for of_rank in ranks.run(2, f"{CASES}:targets_come_with_gradients"):
         for (begun, first, ended), partition in of_rank:

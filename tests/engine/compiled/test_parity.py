@@ -103,3 +103,7 @@ def test_overflow_in_the_middle_skips_the_same_step(ranks: RankPool) -> None:
 def test_parameters_may_be_unfrozen_in_the_middle(ranks: RankPool, world_size: int) -> None:
     spec = {"gradient_accumulation_steps": 2}
     ranks.run(world_size, f"{CASES}:train_both", "partly_trained", spec, thaw_at=1, backwards=2)
+
+
+def test_backward_outside_the_engine_is_refused(ranks: RankPool) -> None:
+    ranks.run(2, f"{CASES}:backward_outside_the_engine_is_refused")
