@@ -1,20 +1,22 @@
 """`zbench list`: the runs below a results directory."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.text import Text
 
-from zbench.analysis.overview import overview_at
+from zbench.analysis.ranking import rank
+from zbench.analysis.rows import is_incorrect
 from zbench.cli import console
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags
 from zbench.errors import ZbenchError
-from zbench.record.store import find_runs
+from zbench.record.store import SPEC, find_runs, load_environment, load_records
+from zbench.record.summary import has_failed, summarize
 from zbench.report.grid import Column, Grid, GridRow
 from zbench.report.printable import printable
 from zbench.report.screen import plain
 from zbench.report.text import axes_text, rate_text
+from zbench.spec.load import recorded_objective
 
 _ID_LENGTH = 8
 _COLUMNS = (
@@ -54,11 +56,21 @@ def _row(path: Path) -> dict[str, Any]:
         "problem": None,
     }
     try:
-        found = overview_at(path)
+        environment, summaries = load_environment(path), summarize(load_records(path))
+        ranking = rank(summaries, recorded_objective(path / SPEC))
     except ZbenchError as error:
         return row | {"problem": str(error)}
-    figures = {key: value for key, value in asdict(found).items() if key != "ranking"}
-    return row | figures | found.ranking.document()
+    recommended = next((s for s in summaries if s.trial_id == ranking.recommended), None)
+    return row | {
+        "started": environment.get("started"),
+        "machine": environment.get("fingerprint"),
+        "configurations": len(summaries),
+        "failed": sum(map(has_failed, summaries)),
+        "incorrect": sum(map(is_incorrect, summaries)),
+        "best_axes": recommended.axes if recommended else None,
+        "best_tokens_per_s": recommended.number("tokens_per_s") if recommended else None,
+        **ranking.document(),
+    }
 
 
 def _print(rows: list[dict[str, Any]]) -> None:

@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from zbench.analysis.overview import KeptOverview
-from zbench.analysis.ranking import Ranking
+from zbench.analysis.ranking import Ranking, rank
 from zbench.cli import completion, console
 from zbench.cli.conclusion import exit_code
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags
@@ -41,10 +40,9 @@ def command(
 ) -> None:
     """Show the results of one run as a table, or one of its configurations in full."""
     path = resolve_run(run, output_dir)
-    kept = KeptOverview(path)
     records, objective = load_records(path), recorded_objective(path / SPEC)
     summaries = summarize(records)
-    ranking = (kept.load() or kept.made(summaries, objective)).ranking
+    ranking = rank(summaries, objective)
     if trial == "best":
         trial = ranking.recommended or trial
     chosen = summaries if trial is None else [_named(summaries, trial)]

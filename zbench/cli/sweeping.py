@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zbench.analysis.overview import ranking_kept
-from zbench.analysis.ranking import Ranking
+from zbench.analysis.ranking import Ranking, rank
 from zbench.analysis.separation import contenders
 from zbench.cli import console
 from zbench.cli.conclusion import (
@@ -127,7 +126,7 @@ def perform(
         if failure is not None and request.run is None and directory.discard_if_empty():
             raise failure
         records = directory.records()
-        ranking = ranking_kept(directory.path, records, sweep.objective)
+        ranking = rank(summarize(records), sweep.objective)
     if failure is None or (isinstance(failure, OutOfTimeError) and is_incorrect(records)):
         code = exit_code(records)
     else:

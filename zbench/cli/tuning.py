@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from zbench.analysis.overview import ranking_kept
-from zbench.analysis.ranking import Ranking
+from zbench.analysis.ranking import Ranking, rank
 from zbench.cli import console
 from zbench.cli.conclusion import (
     Conclusion,
@@ -25,6 +24,7 @@ from zbench.launch.jobs import targets_for
 from zbench.launch.trial import TrialRunner
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory, storage_errors
+from zbench.record.summary import summarize
 from zbench.report.search import print_search
 from zbench.report.table import print_results
 from zbench.report.text import plural
@@ -59,7 +59,7 @@ def perform_search(
     document = None if found is None else search_document(found, request.sweep.objective, records)
     if document is not None:
         (directory.path / "search.json").write_text(json.dumps(document, indent=2) + "\n")
-    ranking = ranking_kept(directory.path, records, request.sweep.objective)
+    ranking = rank(summarize(records), request.sweep.objective)
     _print(Conclusion(request, directory.path, records, code, failure, "tune"), ranking, document)
     return code
 
@@ -84,7 +84,6 @@ def work(
     task = SearchTask(request.sweep, base_dir, about, storage, study, is_worker=True)
     found, failure = _run(task, request, directory, slurm)
     records = directory.records()
-    ranking_kept(directory.path, records, request.sweep.objective)
     code = failure_code(failure) if failure is not None else ExitCode.PASS
     if console.state.json:
         conclusion = Conclusion(request, directory.path, records, code, failure, "worker")
