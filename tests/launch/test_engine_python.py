@@ -16,7 +16,7 @@ from zbench.launch.sweep import SweepPlan, SweepRun
 from zbench.record.store import RunDirectory
 from zbench.spec.dump import sweep_document
 from zbench.spec.expand import Expansion, expand
-from zbench.spec.load import load_sweep, sweep_from_mapping
+from zbench.spec.load import load_sweep
 from zbench.spec.sweep import SweepSpec
 
 
@@ -120,12 +120,6 @@ def test_another_python_needs_what_a_worker_imports_and_runs_no_builtin(environm
     (builtin,) = reasons(expand(swept(environments, "old", "whole", engine="builtin")))
     assert "kernels are built for" in builtin
     assert reasons(expand(swept(environments, "whole", "old", engine="ddp"))) == []
-
-
-def test_trials_without_the_key_keep_their_identity(environments: Path) -> None:
-    plain = sweep_from_mapping({"engine": {"zero_stage": 1}}, environ={})
-    (trial,) = expand(plain).trials
-    assert "engine_python" not in trial.config()["engine"]
 
 
 def test_a_server_that_cannot_start_fails_its_trial_only(environments: Path, tmp_path: Path) -> None:

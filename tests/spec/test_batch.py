@@ -49,17 +49,6 @@ def test_another_number_of_steps_is_refused() -> None:
     assert "takes gradient_accumulation_steps: 4, got 2; leave" in bad.reason
 
 
-def test_keys_that_are_not_set_are_not_written() -> None:
-    """A trial that sets none of the keys that came later has the identity that it always had."""
-    plain = TrialSpec.model_validate({"workload": {}, "run": {}, "engine": {}})
-    assert plain.trial_id == "bb3eb05fc1c1"
-    assert not {"loss", "global_batch_size"} & set(plain.config()["workload"])
-    assert "dataset" not in plain.config()["workload"]["data"]
-    told = plain.model_copy(update={"workload": plain.workload.model_copy(update={"loss": "mine:loss"})})
-    assert told.trial_id != plain.trial_id
-    assert TrialSpec.model_validate(told.config()).workload.loss == "mine:loss"
-
-
 @pytest.mark.parametrize(
     ("data", "found"),
     [

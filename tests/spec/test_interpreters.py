@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from zbench.spec.engine import EngineSpec
+from zbench.spec.expand import without_nulls
 from zbench.spec.interpreters import Environment, environment, lendable
 from zbench.spec.peers import PEERS, begins_rounded
-from zbench.spec.point import without_nulls
 
 
 def test_this_interpreter_answers_for_itself() -> None:

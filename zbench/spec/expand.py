@@ -1,20 +1,30 @@
 """From a sweep to its trials: the product of the axes, less `exclude`, plus `include`, each point once."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pydantic import ValidationError
+
 from zbench.errors import SpecError
-from zbench.spec.axes import Axis, Point, included, resolve_axes
+from zbench.spec.axes import Axis, Point, included, matching, resolve_axes
+from zbench.spec.batch import KEY as BATCH_KEY
+from zbench.spec.batch import with_accumulation
+from zbench.spec.combinations import conflict
+from zbench.spec.command import SHAPING
 from zbench.spec.covering import covering
-from zbench.spec.keys import Path
-from zbench.spec.points import Points
+from zbench.spec.ds_config import KEY as DS_KEY
+from zbench.spec.ds_config import with_ds_config
+from zbench.spec.environments import KEY as ENVIRONMENT_KEY
+from zbench.spec.environments import with_environment
+from zbench.spec.keys import Path, assign, short_name, value_at
 from zbench.spec.problems import Problem, ProblemsError
 from zbench.spec.sweep import SweepSpec
-from zbench.spec.trial import InvalidTrial, TrialSpec
+from zbench.spec.trial import InvalidTrial, TrialSpec, config_id
 
 MAX_POINTS = 100_000
+_DS_PATH = tuple(DS_KEY.split("."))
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,52 +42,50 @@ class Expansion:
 def expand(sweep: SweepSpec) -> Expansion:
     """Return every point of a sweep whose axes are lists; SpecError for mistakes and for ranges."""
     try:
-        points = Points(sweep, checked_axes(sweep))
-        extra = included(sweep)
+        points, extra = Points(sweep), included(sweep)
     except ProblemsError as error:
         raise SpecError(str(error)) from None
     if any(axis.range is not None for axis in points.axes):
         raise SpecError("a range has no list of points; a search draws them", key="axes")
-    found = Expansion([], [])
+    trials: list[TrialSpec] = []
+    invalid: list[InvalidTrial] = []
     seen: set[str] = set()
-    excluded = duplicates = 0
     used: set[int] = set()
-    for trial in _walk(points, extra, used):
+    excluded = duplicates = 0
+    for trial, excluding in _walk(points, extra):
+        used |= excluding
         if trial is None:
             excluded += 1
-            continue
-        if trial.trial_id in seen:
+        elif trial.trial_id in seen:
             duplicates += 1
         elif isinstance(trial, TrialSpec):
-            found.trials.append(trial)
+            trials.append(trial)
         else:
-            found.invalid.append(trial)
-        seen.add(trial.trial_id)
-    unused = [index for index in range(len(points.excludes)) if index not in used]
+            invalid.append(trial)
+        if trial is not None:
+            seen.add(trial.trial_id)
+    unused = [index for index in range(len(sweep.exclude)) if index not in used]
     if sweep.search.method == "covering":
-        chosen = covering([trial.axes for trial in found.trials], sweep.search.strength, sweep.search.seed)
-        return Expansion([found.trials[index] for index in chosen], [], duplicates, excluded, unused)
-    return Expansion(found.trials, found.invalid, duplicates, excluded, unused)
+        chosen = covering([trial.axes for trial in trials], sweep.search.strength, sweep.search.seed)
+        trials, invalid = [trials[index] for index in chosen], []
+    return Expansion(trials, invalid, duplicates, excluded, unused)
 
 
 def all_points(sweep: SweepSpec) -> Iterator[TrialSpec | InvalidTrial]:
     """Yield the points of a checked sweep one by one, those excluded left out, duplicates not."""
-    points = Points(sweep, checked_axes(sweep))
-    return (trial for trial in _walk(points, included(sweep), set()) if trial is not None)
+    return (trial for trial, _ in _walk(Points(sweep), included(sweep)) if trial is not None)
 
 
 def _walk(
-    points: Points, extra: Sequence[Mapping[Path, Any]], used: set[int]
-) -> Iterator[TrialSpec | InvalidTrial | None]:
-    """Yield every point in order, None for one that is excluded. used: gets entries that match a point."""
+    points: "Points", extra: Sequence[Mapping[Path, Any]]
+) -> Iterator[tuple[TrialSpec | InvalidTrial | None, set[int]]]:
+    """Yield every point in order, None for one that is excluded, and the `exclude` entries that match it."""
     if points.axes or not extra:
         for point in _product(points.axes, {}):
-            blocks = points.blocks(point)
-            matched = points.excluding(blocks)
-            used |= matched
-            yield None if matched else points.trial(point, blocks)
+            excluding = points.excluding(point)
+            yield None if excluding else points.trial(point), excluding
     for values in extra:
-        yield points.included(values)
+        yield points.included(values), set()
 
 
 def checked_axes(sweep: SweepSpec) -> list[Axis]:
@@ -102,3 +110,132 @@ def _product(axes: Sequence[Axis], point: dict[str, Any]) -> Iterator[Point]:
         return
     for value in first.values or ():
         yield from _product(rest, {**point, first.key: value})
+
+
+class Points:
+    """Makes the trials of one sweep; ProblemsError where its axes or `exclude` entries are mistaken."""
+
+    def __init__(self, sweep: SweepSpec) -> None:
+        self._sweep, self._base = sweep, base_config(sweep)
+        self.axes, self._excludes = checked_axes(sweep), list(matching(sweep))
+        self._path_of = {axis.key: axis.path for axis in self.axes}
+
+    def trial(self, point: Point) -> TrialSpec | InvalidTrial:
+        """Return the trial at a point, axis -> value; KeyError for what is no axis of the sweep."""
+        shown = {key: without_nulls(point[key]) for key in self._path_of if key in point}
+        if len(shown) < len(point):
+            raise KeyError(f"no axis of the sweep: {sorted(point.keys() - shown.keys())}")
+        values = self._values(point)
+        return self._trial(configured(self._base, values), shown, values)
+
+    def excluding(self, point: Point) -> set[int]:
+        """Return the indices of the `exclude` entries that match a point as it is written."""
+        config = configured(self._base, self._values(point))
+        return {
+            index
+            for index, entry in enumerate(self._excludes)
+            if all(value_at(config, path) in values for path, values in entry.items())
+        }
+
+    def included(self, values: Mapping[Path, Any]) -> TrialSpec | InvalidTrial:
+        """Return the trial of an `include` entry, whose keys need not be axes; a table shows both."""
+        config = configured(self._base, values)
+        shown = {axis.key: value_at(config, axis.path) for axis in self.axes}
+        shown |= {short_name(path): value for path, value in values.items()}
+        return self._trial(config, {key: without_nulls(value) for key, value in shown.items()}, values)
+
+    def _values(self, point: Point) -> dict[Path, Any]:
+        return {self._path_of[key]: value for key, value in point.items()}
+
+    def _trial(
+        self, config: dict[str, Any], axes: dict[str, Any], values: Mapping[Path, Any]
+    ) -> TrialSpec | InvalidTrial:
+        trial = self._resolved(config, axes, values)
+        if isinstance(trial, InvalidTrial) or trial.workload.command is None:
+            return trial
+        return self._command_trial(trial, values)
+
+    def _resolved(
+        self, config: dict[str, Any], axes: dict[str, Any], values: Mapping[Path, Any]
+    ) -> TrialSpec | InvalidTrial:
+        """Return the trial of a configuration, after keys that follow from others were filled in."""
+        sweep = self._sweep
+        steps: tuple[tuple[str, Callable[[dict[str, Any]], dict[str, Any]]], ...] = (
+            (ENVIRONMENT_KEY, lambda config: with_environment(config, sweep.environments, sweep.place)),
+            (DS_KEY, lambda config: with_ds_config(config, values.keys(), sweep.place)),
+            (BATCH_KEY, with_accumulation),
+        )
+        for key, fill in steps:
+            try:
+                config = fill(config)
+            except ValueError as error:
+                if key == DS_KEY and isinstance(error, SpecError) and _DS_PATH not in values:
+                    raise  # a file that cannot be read is no point that cannot exist, unless others are tried
+                return InvalidTrial(axes, config, str(error), config_id(config), key)
+        try:
+            trial = TrialSpec.model_validate({**config, "axes": axes})
+        except ValidationError as error:
+            detail = error.errors()[0]
+            where = ".".join(str(part) for part in detail["loc"])
+            reason = f"{where}: {detail['msg'].removeprefix('Value error, ')}"
+            return InvalidTrial(axes, config, reason, config_id(config))
+        broken = conflict(trial.engine, trial.run, trial.workload, sweep.place)
+        if broken is None:
+            return trial
+        key, reason = broken
+        return InvalidTrial(axes, trial.config(), reason, trial.trial_id, key)
+
+    def _command_trial(self, trial: TrialSpec, values: Mapping[Path, Any]) -> TrialSpec | InvalidTrial:
+        """Return a command's trial with the engine keys of the run that it is held against.
+
+        That run is the file's own configuration with the trial's values of whatever changes what is trained.
+        """
+
+        def invalid(reason: str, key: str) -> InvalidTrial:
+            return InvalidTrial(trial.axes, trial.config(), reason, trial.trial_id, key)
+
+        if trial.verify.against is not None:
+            try:
+                trial.held_against()
+            except ValidationError as error:
+                detail = error.errors()[0]
+                reason = f"verify.against: {detail['loc'][-1]}: {detail['msg']}; name keys of engine"
+                return invalid(reason, "verify.against")
+            return trial
+        if trial.verify.mode == "off" or trial.workload.checkpoint is None:
+            return trial
+        same = {path: value for path, value in values.items() if path[0] != "engine" or path[1] in SHAPING}
+        base = self._resolved(configured(self._base, same), {}, same)
+        if isinstance(base, InvalidTrial):
+            reason = f"the run that it is held against cannot exist: {base.reason}; set verify.against"
+            return invalid(reason, base.key)
+        own, others = trial.config()["engine"], base.config()["engine"]
+        against = {key: others[key] for key in own if own[key] != others[key]}
+        return trial.model_copy(update={"verify": trial.verify.model_copy(update={"against": against})})
+
+
+def base_config(sweep: SweepSpec) -> dict[str, Any]:
+    """Return the configuration that axes vary, as plain JSON values."""
+    config: dict[str, Any] = sweep.model_dump(mode="json", include={"workload", "run", "engine", "verify"})
+    return config
+
+
+def configured(base: dict[str, Any], values: Mapping[Path, Any]) -> dict[str, Any]:
+    """Return `base` with some keys set; blocks without one of these are shared with it."""
+    config = dict(base)
+    for path, value in values.items():
+        block = config
+        for part in path[:-1]:
+            if not isinstance(block.get(part), dict):
+                break
+            block[part] = dict(block[part])
+            block = block[part]
+        assign(config, path, value)
+    return config
+
+
+def without_nulls(value: Any) -> Any:
+    """Return a block without the keys that say nothing, such as those a parameter group inherits."""
+    if not isinstance(value, dict):
+        return value
+    return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}

@@ -76,21 +76,14 @@ def _workloads(sweep: SweepSpec) -> Iterator[WorkloadSpec]:
         if all(path[0] == "workload" for path in paths)
     ]
     alone = sweep.model_copy(update={"axes": listed, "exclude": excludes})
-    seen: set[int | str] = set()
+    distinct: dict[str, WorkloadSpec] = {}
     for trial in all_points(alone):
         if isinstance(trial, TrialSpec):
-            known: int | str = id(trial.workload)  # trials of one sweep share what is equal
-        elif trial.key.startswith("workload"):
-            continue
-        else:
-            known = str(trial.config["workload"])
-        if known in seen:
-            continue
-        seen.add(known)
-        if isinstance(trial, TrialSpec):
-            yield trial.workload
-        else:
-            yield WorkloadSpec.model_validate(trial.config["workload"])
+            distinct.setdefault(str(trial.workload), trial.workload)
+        elif not trial.key.startswith("workload"):  # the engine's keys are at fault
+            workload = WorkloadSpec.model_validate(trial.config["workload"])
+            distinct.setdefault(str(workload), workload)
+    yield from distinct.values()
 
 
 def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str]]:

@@ -1,11 +1,10 @@
 """RunSpec and VerifySpec: how a trial is run, timed and judged."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from zbench.spec.base import ByteCount, GrownModel, Seconds, Share
+from zbench.spec.base import ByteCount, Seconds, Share, SpecModel
 
 MAX_SEED = 2**63 - 1
 MAX_THREADS = 4096
@@ -16,10 +15,8 @@ SSH = "ssh -T -o BatchMode=yes -o ServerAliveInterval=5 {host} {command}"
 """How a host is reached unless `run.host_command` says otherwise."""
 
 
-class RunSpec(GrownModel):
+class RunSpec(SpecModel):
     """How a trial is run and timed."""
-
-    _later: ClassVar[Mapping[str, object]] = {"evaluate_every": None, "hosts": 1, "host_command": SSH}
 
     world_size: int = Field(1, ge=1, description="Ranks, one process each.")
     hosts: Annotated[int, Field(ge=1)] | Annotated[list[str], Field(min_length=2)] = Field(
@@ -76,10 +73,8 @@ class RunSpec(GrownModel):
         return self.hosts if isinstance(self.hosts, int) else len(self.hosts)
 
 
-class VerifySpec(GrownModel):
+class VerifySpec(SpecModel):
     """How the timed run is checked against plain PyTorch."""
-
-    _later = dict.fromkeys(("against",))
 
     mode: Literal["off", "reference", "full"] = Field(
         "full",

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, PrivateAttr, Tag, WithJsonSchema, field_validator, model_validator
 
-from zbench.spec.base import GrownModel, NotBoolean, Seconds, SpecModel
+from zbench.spec.base import NotBoolean, Seconds, SpecModel
 from zbench.spec.engine import EngineSpec
 from zbench.spec.machine import Machine
 from zbench.spec.metrics import METRICS, Constraint, Goal, metric_named
@@ -160,10 +160,8 @@ class ObjectiveSpec(SpecModel):
         return tuple(Constraint.parse(metric, text) for metric, text in self.subject_to.items())
 
 
-class SweepSpec(GrownModel):
+class SweepSpec(SpecModel):
     """A sweep: one workload, one way to run it, and the space of engine configurations to try."""
-
-    _later = dict.fromkeys(("machine",))
 
     schema_version: Annotated[Literal[1], NotBoolean] = Field(1, description="Version of the file's form.")
     name: str = Field(

@@ -21,25 +21,10 @@ NOT_IDENTITY = frozenset(
 
 
 def config_id(config: Mapping[str, Any]) -> str:
-    """Return 12 hex digits of SHA-256 over the canonical JSON of a configuration, without `NOT_IDENTITY`, and
-    without keys that came later and change nothing (`GrownModel`).
-    """
-    return id_of({section: block_identity(section, block) for section, block in config.items()})
-
-
-def block_identity(section: str, block: Mapping[str, Any]) -> str:
-    """Return the canonical JSON of what one block of a configuration adds to its ID."""
-    if section == "run":
-        block = RunSpec.identity({key: value for key, value in block.items() if key not in NOT_IDENTITY})
-    elif section == "engine":
-        block = EngineSpec.identity(block)
-    return json.dumps(block, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-def id_of(identities: Mapping[str, str]) -> str:
-    """Return the ID of a configuration from the `block_identity` of each of its blocks."""
-    canonical = ",".join(f'"{section}":{identities[section]}' for section in sorted(identities))
-    return hashlib.sha256(f"{{{canonical}}}".encode()).hexdigest()[:12]
+    """Return 12 hex digits of SHA-256 over the canonical JSON of a configuration without `NOT_IDENTITY`."""
+    run = {key: value for key, value in config.get("run", {}).items() if key not in NOT_IDENTITY}
+    canonical = json.dumps({**config, "run": run}, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
 class TrialSpec(SpecModel):
@@ -67,8 +52,11 @@ class TrialSpec(SpecModel):
 
     @cached_property
     def trial_id(self) -> str:
-        """The identity of everything that shapes the computation; see `config_id`."""
-        return config_id(self.config())
+        """The identity of everything that shapes the computation; see `config_id`.
+
+        A key at its default does not count, so a key that is added later leaves every ID as it was.
+        """
+        return config_id(self.model_dump(mode="json", exclude={"axes"}, exclude_defaults=True))
 
     def __copy__(self) -> Self:
         """Return a copy without its identity, since `model_copy` changes keys of one."""

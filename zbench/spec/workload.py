@@ -4,14 +4,12 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from zbench.spec.base import ElementCount, GrownModel
+from zbench.spec.base import ElementCount, SpecModel
 from zbench.spec.command import StepTimesSpec
 
 
-class DataSpec(GrownModel):
+class DataSpec(SpecModel):
     """Where micro-batches come from: exactly one of `text`, `synthetic` and `dataset`."""
-
-    _later = dict.fromkeys(("dataset",))
 
     text: str | None = Field(
         None, min_length=1, description="A file whose bytes are the tokens; relative to the sweep file."
@@ -35,10 +33,8 @@ class DataSpec(GrownModel):
         return self
 
 
-class WorkloadSpec(GrownModel):
+class WorkloadSpec(SpecModel):
     """The model, its data and the size of one micro-batch on one rank."""
-
-    _later = dict.fromkeys(("loss", "global_batch_size", "command", "step_times", "checkpoint"))
 
     model: str = Field(
         "gpt",

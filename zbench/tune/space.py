@@ -19,10 +19,8 @@ from optuna.trial import Trial
 
 from zbench.spec.axes import Axis
 from zbench.spec.dependencies import dependency_of
-from zbench.spec.expand import expand
+from zbench.spec.expand import Points, base_config, expand
 from zbench.spec.keys import Path, value_at
-from zbench.spec.point import base_config
-from zbench.spec.points import Points
 from zbench.spec.sweep import SearchSpec, SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec
 
@@ -58,7 +56,7 @@ class Space:
         key = point_key(point)
         if key not in self._trials:
             trial = self._points.trial(point)
-            if isinstance(trial, TrialSpec) and self._points.is_excluded(trial):
+            if isinstance(trial, TrialSpec) and self._points.excluding(point):
                 trial = InvalidTrial(trial.axes, trial.config(), "excluded by the sweep file", trial.trial_id)
             self._trials[key] = trial
         return self._trials[key]

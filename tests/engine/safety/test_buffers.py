@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from tests.engine.safety.plainly import STAGES, build, row_id
 from zbench.errors import UsageError
-from zbench.spec.trial import config_id
 
 each_stage = pytest.mark.parametrize("row", STAGES, ids=row_id)
 BFLOAT16 = {"dtype": "bfloat16"}
@@ -61,11 +60,3 @@ def test_a_module_that_refuses_the_mix_is_named_before_anything_has_changed() ->
         build(net, BFLOAT16, buffer_dtype="float32")
     assert {p.dtype for p in net.parameters()} == {torch.float32}
     build(net, BFLOAT16).close()
-
-
-def test_keys_that_change_nothing_leave_a_trial_its_id() -> None:
-    run: dict[str, Any] = {"run": {}}
-    old = config_id({**run, "engine": {"zero_stage": 3}})
-    assert config_id({**run, "engine": {"zero_stage": 3, "leaf_modules": [], "buffer_dtype": None}}) == old
-    assert config_id({**run, "engine": {"zero_stage": 3, "leaf_modules": ["Experts"]}}) != old
-    assert config_id({**run, "engine": {"zero_stage": 3, "buffer_dtype": "float32"}}) != old
