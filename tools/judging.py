@@ -96,15 +96,6 @@ class Recorder:
         self._tracer, self._names = tracer, names.open()
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_collection_finish(self) -> Iterator[None]:
-        """Trace what is forked when all is collected: the process that a test's ranks are forked from."""
-        self._tracer.start()
-        try:
-            return (yield)
-        finally:
-            self._tracer.stop()
-
-    @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         """Trace one test with its fixtures."""
         self._tracer.test[0] = len(self.tests) % 256

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from analysis.synthetic import record
 
-from tests.launch.sharing import Servers
+from tests.shared_processes import SharedProcesses
 from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan
 from zbench.analysis.paired import Side
 from zbench.analysis.trials import Source
@@ -77,9 +77,9 @@ def test_a_lengthened_step_takes_a_share_longer(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_slowed_worker_trains_as_any_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trial_servers: Servers
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_processes: SharedProcesses
 ) -> None:
-    trial_servers.lend_by(monkeypatch)
+    shared_processes.lend_by(monkeypatch)
     trial = TrialSpec.model_validate(
         {
             "workload": {"model": "mlp", "options": {"hidden": 32}},

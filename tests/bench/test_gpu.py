@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests.launch.forking import Template
 from zbench.bench.gpu import __main__ as program
 from zbench.bench.gpu import page
 from zbench.bench.gpu.decoder import PEAK_ROWS, decoder_sweep, deepspeed_sweep, peaks_differ
@@ -42,9 +41,8 @@ def test_without_a_device_one_line_says_what_to_do(
 
 
 @pytest.mark.parametrize("part", QUICK, ids=lambda part: part.name)
-def test_a_part_in_its_smallest_form(part: program.Part, tmp_path: Path, template: Template) -> None:
-    with template.starts(torch=True):  # its contenders
-        outcome = part.run(Place("cpu", True, tmp_path))
+def test_a_part_in_its_smallest_form(part: program.Part, tmp_path: Path) -> None:
+    outcome = part.run(Place("cpu", True, tmp_path))
     assert outcome.status == "passed", outcome
     outcome.save(tmp_path / "saved.json")
     assert page.text("cpu", {part.name: outcome}) == page.text(

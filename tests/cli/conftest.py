@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.cli import calling
-from tests.estimate.sharing import fork_simulators
 from zbench.launch import disturbance, jobs
 
 FAKES_AT = Path(__file__).parents[1] / "launch"
@@ -26,11 +25,10 @@ class Said:
 
 
 @pytest.fixture
-def zbench(monkeypatch, capsys, tmp_path, trial_servers, template) -> Callable[..., Said]:
+def zbench(monkeypatch, capsys, tmp_path, shared_processes) -> Callable[..., Said]:
     """Return a function that runs a command in an empty directory."""
     monkeypatch.chdir(tmp_path)
-    trial_servers.lend_by(monkeypatch)
-    fork_simulators(monkeypatch, template)
+    shared_processes.lend_by(monkeypatch)
     monkeypatch.setattr(disturbance, "OTHER_LOAD", math.inf)  # other tests': no repeat is run again for it
     monkeypatch.setattr(disturbance, "STOLEN", math.inf)
     fakes = jobs.Targets("fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",))

@@ -8,10 +8,10 @@ from zbench.launch import checkup
 
 
 @pytest.fixture(scope="module")
-def checks(tmp_path_factory, trial_servers):
+def checks(tmp_path_factory, shared_processes):
     """Return the report of this machine."""
     with pytest.MonkeyPatch.context() as patch:
-        trial_servers.lend_by(patch)
+        shared_processes.lend_by(patch)
         return {check.name: check for check in checkup.examine(tmp_path_factory.mktemp("results"))}
 
 

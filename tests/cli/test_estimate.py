@@ -2,15 +2,12 @@
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cli.calling import run
-from tests.estimate.sharing import one_simulator
-from tests.launch.forking import Template
-from tests.launch.sharing import Servers
+from tests.shared_processes import SharedProcesses
 
 SMALL = [
     "--set",
@@ -45,10 +42,9 @@ def test_says_what_fits_at_a_world_size_and_what_is_left(
     assert rows[3]["estimate"]["traffic"]["reduce_scatter"]["calls"] > 0
 
 
-@pytest.fixture(scope="module")
-def _simulator(template: Template) -> Iterator[None]:
-    with one_simulator(template):
-        yield
+@pytest.fixture
+def _simulator(monkeypatch: pytest.MonkeyPatch, shared_processes: SharedProcesses) -> None:
+    shared_processes.lend_by(monkeypatch)
 
 
 @pytest.mark.usefixtures("_simulator")
@@ -92,12 +88,8 @@ def test_a_mistake_is_named_with_its_remedy(
 
 @pytest.mark.usefixtures("_simulator")
 def test_draws_the_step_as_simulated_and_as_measured_on_one_sheet(
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    trial_servers: Servers,
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    trial_servers.lend_by(monkeypatch)
     file = tmp_path / "step.svg"
     code, out, err = run(capsys, "estimate", *SMALL, "--plot", str(file), "--measured")
     assert code == 0, err

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.calling import run
-from tests.estimate.sharing import one_simulator
-from tests.launch.forking import Template
+from tests.shared_processes import SharedProcesses
 
 SWEEP = """
 axes: {zero_stage: [0, 1], offload_optimizer: [none, cpu]}
@@ -42,7 +41,10 @@ def test_plan_as_json_has_every_configuration(sweep: Path, capsys: pytest.Captur
 
 
 def test_plan_with_memory_says_what_a_rank_needs_as_estimate_does(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], template: Template
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    shared_processes: SharedProcesses,
 ) -> None:
     path = tmp_path / "sweep.yaml"
     path.write_text(
@@ -50,11 +52,11 @@ def test_plan_with_memory_says_what_a_rank_needs_as_estimate_does(
         "run: {world_size: 2}\n"
         "axes: {zero_stage: [1], compile: ['off', inductor]}\n"
     )
-    with one_simulator(template):
-        code, out, err = run(capsys, "plan", path, "--memory", "--json")
-        assert code == 0, err
-        eager, compiled = json.loads(out)["trials"]
-        _, out, _ = run(capsys, "estimate", path, "--json", "--jobs", "1")
+    shared_processes.lend_by(monkeypatch)
+    code, out, err = run(capsys, "plan", path, "--memory", "--json")
+    assert code == 0, err
+    eager, compiled = json.loads(out)["trials"]
+    _, out, _ = run(capsys, "estimate", path, "--json", "--jobs", "1")
     known = json.loads(out)["trials"][0]["estimate"]
     assert eager["simulated"] == {key: known[key] for key in ("peak_device_bytes", "peak_host_bytes")}
     assert "engine.compile" in compiled["not_simulated"]

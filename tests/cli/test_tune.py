@@ -196,10 +196,9 @@ def test_no_file_of_a_run_holds_the_storages_password(zbench, space_file, tmp_pa
         assert not any(SECRET.encode() in file.read_bytes() for file in run.rglob("*") if file.is_file())
 
 
-def test_trials_can_be_jobs(zbench, space_file, tmp_path, template) -> None:
+def test_trials_can_be_jobs(zbench, space_file, tmp_path) -> None:
     pytest.importorskip("submitit")
-    with template.starts():  # the jobs
-        said = zbench("tune", space_file, "--budget", "1trials", "--repeats", "1", "--slurm", "cluster=local")
+    said = zbench("tune", space_file, "--budget", "1trials", "--repeats", "1", "--slurm", "cluster=local")
     assert said.code == 0, said.err
     records = load_records(only_run(tmp_path))
     assert {record.correctness.verdict for record in records} == {"identical"}

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.calling import run
-from tests.estimate.sharing import one_simulator
-from tests.launch.forking import Template
-from tests.launch.sharing import Servers
+from tests.shared_processes import SharedProcesses
 from zbench.cli import main as cli
 from zbench.cli.examples import EXAMPLES
 from zbench.launch import disturbance, jobs
@@ -69,7 +67,7 @@ def test_help_shows_examples_and_no_type_of_a_flag(name: str, capsys: pytest.Cap
 
 
 @pytest.fixture(scope="module")
-def with_a_run(tmp_path_factory: pytest.TempPathFactory, trial_servers: Servers) -> Path:
+def with_a_run(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedProcesses) -> Path:
     """Return a directory with the shipped sweeps and two runs of the quickstart by fake workers."""
     place = tmp_path_factory.mktemp("docs")
     shutil.copytree(ROOT / "sweeps", place / "sweeps")
@@ -80,7 +78,7 @@ def with_a_run(tmp_path_factory: pytest.TempPathFactory, trial_servers: Servers)
     (place / "my_module.py").write_text("def make_model(): ...\n")
     (place / "ds_config.json").write_text('{"zero_optimization": {"stage": 2}, "gradient_clipping": 1.0}')
     with pytest.MonkeyPatch.context() as patch:
-        use_fake_workers(patch, trial_servers)
+        use_fake_workers(patch, shared_processes)
         patch.chdir(place)
         for words in (QUICK_SWEEP, ["compare", "last", "--save-baseline", "main", "-q"], QUICK_SWEEP):
             with pytest.raises(SystemExit) as ended:
@@ -89,8 +87,8 @@ def with_a_run(tmp_path_factory: pytest.TempPathFactory, trial_servers: Servers)
     return place
 
 
-def use_fake_workers(patch: pytest.MonkeyPatch, servers: Servers) -> None:
-    servers.lend_by(patch)
+def use_fake_workers(patch: pytest.MonkeyPatch, processes: SharedProcesses) -> None:
+    processes.lend_by(patch)
     fakes = jobs.Targets("fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",))
     patch.setattr(jobs, "DEFAULT_TARGETS", fakes)
     patch.setattr(disturbance, "OTHER_LOAD", math.inf)  # other tests': no repeat is run again for it
@@ -99,22 +97,15 @@ def use_fake_workers(patch: pytest.MonkeyPatch, servers: Servers) -> None:
     patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
 
 
-@pytest.fixture(scope="module")
-def _simulator(template: Template) -> Iterator[None]:
-    with one_simulator(template):
-        yield
-
-
 @pytest.fixture
 def here(
     with_a_run: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    _simulator: None,
-    trial_servers: Servers,
+    shared_processes: SharedProcesses,
 ) -> Path:
     """Return a copy of the directory with two runs; it is the current one, and its workers are fakes."""
-    use_fake_workers(monkeypatch, trial_servers)
+    use_fake_workers(monkeypatch, shared_processes)
     place = shutil.copytree(with_a_run, tmp_path / "here")
     monkeypatch.chdir(place)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # `zbench prune` looks there

@@ -1,17 +1,43 @@
-"""A pool of ranks for tests: processes that stay, so that a case costs what it computes and nothing more."""
+"""A pool of ranks for tests: processes that stay, so that a case costs what it computes and nothing more.
+
+They are forked from a fork server, which has imported what every rank needs and computes nothing: children
+of a process that has computed on several OpenMP threads may hang.
+"""
 
 import gc
 import importlib
-import os
-import signal
+import tempfile
 import traceback
-from contextlib import suppress
 from datetime import timedelta
+from functools import cache
+from multiprocessing import Pipe, forkserver, get_context
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from typing import Any
 
+import pytest
+
 from tests.engine import wire
-from tests.engine.nursery import Nursery
+
+PRELOAD = [
+    "zbench.measure.shim",  # before torch, so that cases can count allocated bytes
+    "torch.distributed",
+    "torch._inductor.compile_fx",
+    "zbench.engine",
+    "zbench.engine.compiled.compile",
+]
+
+
+@cache
+def fork_server() -> BaseContext:
+    """Return a context whose processes have imported `PRELOAD`."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENBLAS_NUM_THREADS", "1")  # a process that forks may not have more
+        forkserver.ensure_running()
+    return context
 
 
 class RankError(AssertionError):
@@ -22,25 +48,36 @@ class RankPool:
     """`size` processes with a gloo group for every smaller world; `run` calls a function on the first few."""
 
     def __init__(
-        self, size: int, timeout: float = 120.0, *, nursery: Nursery | None = None, grace: float | None = None
+        self,
+        size: int,
+        timeout: float = 120.0,
+        *,
+        context: BaseContext | None = None,
+        grace: float | None = None,
     ) -> None:
-        """nursery: what ranks are forked from [`NURSERY`]. grace: how many seconds the other ranks have left
+        """context: what starts the ranks [`fork_server()`]. grace: how many seconds the other ranks have left
         to answer when one has failed [timeout].
         """
-        self.size, self.timeout, self._nursery = size, timeout, nursery
+        self.size, self.timeout, self._context = size, timeout, context or fork_server()
         self._grace = timeout if grace is None else grace
-        self._pids: list[int] = []
+        self._processes: list[BaseProcess] = []
         self._pipes: list[Connection] = []
 
     def _start(self) -> None:
-        nursery = self._nursery or NURSERY[0]
-        for pid, pipe in nursery.fork(self.size):
-            self._pids.append(pid)
-            self._pipes.append(pipe)
+        self._folder = tempfile.TemporaryDirectory()
+        for rank in range(self.size):
+            ours, theirs = Pipe()
+            process = self._context.Process(
+                target=serve, args=(theirs, rank, self.size, f"{self._folder.name}/store")
+            )
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._pipes.append(ours)
 
     def begin(self, world_size: int, function: str, *args: Any, **kwargs: Any) -> None:
         """Have each rank of a world call `module:function`(group, *args, **kwargs)."""
-        if not self._pids:
+        if not self._processes:
             self._start()
         for pipe in self._pipes[:world_size]:
             wire.send(pipe, (world_size, function, args, kwargs))
@@ -74,24 +111,12 @@ class RankPool:
 
     def close(self) -> None:
         """End every process."""
-        for pid in self._pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        for pipe in self._pipes:
-            with suppress(EOFError, OSError):
-                while True:
-                    pipe.recv_bytes()
+        for process in self._processes:
+            process.kill()
+        for process, pipe in zip(self._processes, self._pipes, strict=True):
+            process.join()
             pipe.close()
-        self._pids, self._pipes = [], []
-
-
-NURSERY: list[Nursery] = []
-"""The test session's, once its tests have been collected (`begin_nursery`)."""
-
-
-def begin_nursery() -> None:
-    """Fork what this process's pools fork their ranks from; nothing may have been computed."""
-    NURSERY[:] = [Nursery(serve)]
+        self._processes, self._pipes = [], []
 
 
 def serve(pipe: Connection, rank: int, size: int, store: str) -> None:
@@ -103,6 +128,7 @@ def serve(pipe: Connection, rank: int, size: int, store: str) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=60)
     )
+    gc.freeze()  # collections skip what is here
     last = ""
     groups = {world: dist.new_group(list(range(world))) for world in range(1, size + 1)}
     while True:

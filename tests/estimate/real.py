@@ -1,10 +1,10 @@
-"""One rank that trains for real, and what torch's allocator says of its memory."""
+"""One rank that trains, with what torch's allocator says of its memory, and one that is simulated."""
 
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,12 +12,28 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from zbench.engine.assembly.build import Instruments
 from zbench.engine.protocols import Collectives, Tag, Work
+from zbench.estimate.simulate import simulate
 from zbench.measure.clock import PhaseClock
 from zbench.measure.memory import AllocatorMeter
 from zbench.measure.shim import SHIM
 from zbench.spec.trial import TrialSpec
 from zbench.worker.loop import Trainer
 from zbench.workloads import build_workload
+
+
+class Simulated(NamedTuple):
+    """What a step of one rank holds and sends, by the simulation."""
+
+    peak: int
+    engine_bytes: dict[str, int]
+    traffic: Any
+
+
+def simulated_rank(trial: TrialSpec, rank: int) -> Simulated:
+    """Simulate a step of one rank."""
+    torch.set_num_threads(1)
+    step = simulate(trial, Path.cwd(), rank=rank)
+    return Simulated(step.ledger.peak_of_both, dict(step.engine_bytes), step.traffic)
 
 
 class Peaks:

@@ -1,14 +1,15 @@
 """The simulated peak is the real one, to the byte: between operators, on every rank of 2 and of 4."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 import pytest
 
 from tests.engine.covering import covering
 from tests.engine.lattice import CHOICES, ROWS, SPECULATIVE_ROWS
-from tests.engine.ranks import RankPool
-from tests.estimate.apart import Apart, simulating
+from tests.engine.ranks import RankPool, fork_server
+from tests.estimate.real import Simulated, simulated_rank
 from zbench.spec.trial import TrialSpec
 
 AXES: dict[str, Any] = {
@@ -39,11 +40,14 @@ POINTS = covering(AXES, 2, seed=5)
 SHORT = 6
 
 
+Simulate = Callable[..., Simulated]
+
+
 @pytest.fixture(scope="module")
-def apart() -> Iterator[Apart]:
-    """Return a process that simulates."""
-    with simulating() as one:
-        yield one
+def simulate() -> Iterator[Simulate]:
+    """Return what simulates a rank of a trial, in a process that has the compiler."""
+    with ProcessPoolExecutor(1, mp_context=fork_server()) as process:
+        yield lambda trial, rank=0: process.submit(simulated_rank, trial, rank).result()
 
 
 def trial_of(point: dict[str, Any]) -> TrialSpec:
@@ -58,12 +62,12 @@ def trial_of(point: dict[str, Any]) -> TrialSpec:
     )
 
 
-def check(ranks: RankPool, apart: Apart, point: dict[str, Any]) -> None:
+def check(ranks: RankPool, simulate: Simulate, point: dict[str, Any]) -> None:
     """Compare the simulation of every rank with what torch's allocator counted on it."""
     trial = trial_of(point)
     real = ranks.run(trial.run.world_size, "tests.estimate.real:measure", trial.model_dump(mode="json"))
     for rank, measured in enumerate(real):
-        step = apart.simulate(trial, rank)
+        step = simulate(trial, rank)
         simulated, scratch = step.peak, measured["scratch"]
         assert step.engine_bytes == measured["held"], f"held on rank {rank} of {point}"
         assert simulated == measured["between"], f"between operators on rank {rank} of {point}"
@@ -75,16 +79,16 @@ def check(ranks: RankPool, apart: Apart, point: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("k", range(SHORT))
-def test_the_peak_is_the_allocators_to_the_byte(ranks: RankPool, apart: Apart, k: int) -> None:
-    check(ranks, apart, POINTS[k])
+def test_the_peak_is_the_allocators_to_the_byte(ranks: RankPool, simulate: Simulate, k: int) -> None:
+    check(ranks, simulate, POINTS[k])
 
 
-def test_gradients_that_are_added_up_on_the_host_are_not_on_the_device(apart: Apart) -> None:
+def test_gradients_that_are_added_up_on_the_host_are_not_on_the_device(simulate: Simulate) -> None:
     first = {axis: values[0] for axis, values in AXES.items()}
     for offload in ("none", "cpu"):
         row = {"zero_stage": 1, "offload_optimizer": offload}
         point = {**first, "row": row, "accumulation": {"gradient_accumulation_steps": 3}}
-        held = apart.simulate(trial_of(point)).engine_bytes
+        held = simulate(trial_of(point)).engine_bytes
         assert ("gradients" in held) == (offload == "none")
         assert ("host_gradients" in held) == (offload == "cpu")
 
@@ -92,9 +96,9 @@ def test_gradients_that_are_added_up_on_the_host_are_not_on_the_device(apart: Ap
 @pytest.mark.soak
 @pytest.mark.parametrize("k", range(SHORT, len(POINTS)))
 def test_the_peak_of_every_pair_of_choices_is_the_allocators_to_the_byte(
-    ranks: RankPool, apart: Apart, k: int
+    ranks: RankPool, simulate: Simulate, k: int
 ) -> None:
-    check(ranks, apart, POINTS[k])
+    check(ranks, simulate, POINTS[k])
 
 
 @pytest.mark.soak
@@ -109,17 +113,17 @@ def test_the_peak_of_every_pair_of_choices_is_the_allocators_to_the_byte(
     ],
 )
 def test_a_compiled_graphs_peak_is_at_most_a_percent_apart(
-    ranks: RankPool, apart: Apart, engine: dict[str, Any], world_size: int
+    ranks: RankPool, simulate: Simulate, engine: dict[str, Any], world_size: int
 ) -> None:
     trial = compiled(world_size=world_size, **engine)
     (first, *_) = ranks.run(world_size, "tests.estimate.real:measure", trial.model_dump(mode="json"))
-    simulated = apart.simulate(trial).peak
+    simulated = simulate(trial).peak
     assert abs(simulated - first["outside"]) <= 0.01 * first["outside"]
 
 
-def test_gradients_that_a_compiled_graph_delivers_are_reduced_in_the_simulation(apart: Apart) -> None:
-    step = apart.simulate(compiled(world_size=8))
-    eager = apart.simulate(compiled(world_size=8, compile="off"))
+def test_gradients_that_a_compiled_graph_delivers_are_reduced_in_the_simulation(simulate: Simulate) -> None:
+    step = simulate(compiled(world_size=8))
+    eager = simulate(compiled(world_size=8, compile="off"))
     assert step.traffic == eager.traffic
     assert step.peak < eager.peak
 

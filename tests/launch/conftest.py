@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.launch.sharing import Servers
+from tests.shared_processes import SharedProcesses
 from zbench.launch.jobs import Targets
 from zbench.launch.trial import TrialRunner, local_runner
 from zbench.spec.trial import TrialSpec
@@ -53,10 +53,10 @@ def notices() -> list[str]:
 
 @pytest.fixture
 def runner(
-    tmp_path: Path, notices: list[str], monkeypatch: pytest.MonkeyPatch, trial_servers: Servers
+    tmp_path: Path, notices: list[str], monkeypatch: pytest.MonkeyPatch, shared_processes: SharedProcesses
 ) -> Iterator[TrialRunner]:
     """Return a runner of fake workers in an empty run directory."""
-    trial_servers.lend_by(monkeypatch)
+    shared_processes.lend_by(monkeypatch)
     run_dir = tmp_path / "run-1"
     run_dir.mkdir()
     with local_runner(

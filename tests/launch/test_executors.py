@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.shared_processes import SharedProcesses
 from zbench.launch import slurm
 from zbench.launch.executor import Executor
 from zbench.launch.local import LocalExecutor
@@ -14,9 +15,7 @@ from zbench.launch.slurm_options import SlurmOptions
 
 from .conftest import FAKES
 from .executor_suite import ExecutorSuite
-from .forking import Template
 from .mock_executor import MockExecutor
-from .sharing import Servers
 
 
 class TestMock(ExecutorSuite):
@@ -32,9 +31,13 @@ class TestLocal(ExecutorSuite):
 
     @pytest.fixture
     def executor(
-        self, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trial_servers: Servers
+        self,
+        run_dir: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        shared_processes: SharedProcesses,
     ) -> Iterator[Executor]:
-        trial_servers.lend_by(monkeypatch)
+        shared_processes.lend_by(monkeypatch)
         made = LocalExecutor(run_dir, tmp_path, targets=FAKES)
         yield made
         made.close()
@@ -44,12 +47,9 @@ class TestSlurm(ExecutorSuite):
     """Jobs, by submitit's executor for one machine."""
 
     @pytest.fixture
-    def executor(
-        self, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: Template
-    ) -> Iterator[Executor]:
+    def executor(self, run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Executor]:
         pytest.importorskip("submitit")
         path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
         monkeypatch.setenv("PYTHONPATH", path)
         monkeypatch.setattr(slurm, "_POLL_SECONDS", 0.05)
-        with template.starts():
-            yield SlurmExecutor(run_dir, tmp_path, SlurmOptions(cluster="local"), targets=FAKES)
+        return SlurmExecutor(run_dir, tmp_path, SlurmOptions(cluster="local"), targets=FAKES)

@@ -14,7 +14,6 @@ import pytest
 
 from zbench.record.store import find_runs
 
-from .forking import Template
 from .processes import inside, until
 
 DRIVER = Path(__file__).with_name("driver.py")
@@ -27,9 +26,9 @@ SOAK_MOMENTS = int(os.environ.get("SOAK_KILLS", "100"))
 class KillableSweep:
     """A sweep of 12 repeats of fake workers in a process of its own, to be killed and resumed."""
 
-    def __init__(self, home: Path, template: Template) -> None:
+    def __init__(self, home: Path) -> None:
         """home: where all its processes work, and no other."""
-        self.home, self.template = home, template
+        self.home = home
         self.results = home / "results"
         self.scratch = home / "tmp"
         self.scratch.mkdir()
@@ -49,25 +48,24 @@ class KillableSweep:
     def start(self, stderr: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
         """Start the sweep, or continue it if a run directory is there."""
         again = ["--resume", "last"] if find_runs(self.results) else []
-        with self.template.starts():
-            return subprocess.Popen(
-                [
-                    sys.executable,
-                    str(DRIVER),
-                    "sweep",
-                    str(self.file),
-                    *again,
-                    "-o",
-                    str(self.results),
-                    "--json",
-                ],
-                env=os.environ | {"TMPDIR": str(self.scratch)},
-                cwd=self.home,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-                start_new_session=True,
-            )
+        return subprocess.Popen(
+            [
+                sys.executable,
+                str(DRIVER),
+                "sweep",
+                str(self.file),
+                *again,
+                "-o",
+                str(self.results),
+                "--json",
+            ],
+            env=os.environ | {"TMPDIR": str(self.scratch)},
+            cwd=self.home,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            start_new_session=True,
+        )
 
     def nothing_runs(self) -> bool:
         """Whether no process that any start of this sweep began is alive."""
@@ -113,16 +111,16 @@ def kill_one_of(
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory, template) -> tuple[list[tuple], str | None, float]:
+def undisturbed(tmp_path_factory) -> tuple[list[tuple], str | None, float]:
     """Return the report of a sweep that nobody killed, its best, and how long it took."""
-    sweep = KillableSweep(tmp_path_factory.mktemp("undisturbed"), template)
+    sweep = KillableSweep(tmp_path_factory.mktemp("undisturbed"))
     began = time.monotonic()
     document = sweep.finish()
     assert document["exit_code"] == 0
     return report(document), document["recommended"], time.monotonic() - began
 
 
-def survive(tmp_path: Path, moments: int, seed: int, undisturbed, template: Template) -> set[str]:
+def survive(tmp_path: Path, moments: int, seed: int, undisturbed) -> set[str]:
     """Kill something in a new sweep at each moment, resume it, compare; return what kinds were killed."""
     expected, best, seconds = undisturbed
     rng = random.Random(seed)
@@ -130,7 +128,7 @@ def survive(tmp_path: Path, moments: int, seed: int, undisturbed, template: Temp
     for moment in range(moments):
         home = tmp_path / f"moment{moment}"
         home.mkdir()
-        sweep = KillableSweep(home, template)
+        sweep = KillableSweep(home)
         launcher = sweep.start()
         killed.add(kill_one_of(sweep, launcher, rng, seconds))
         launcher.communicate(timeout=60)
@@ -146,8 +144,8 @@ def survive(tmp_path: Path, moments: int, seed: int, undisturbed, template: Temp
     return killed
 
 
-def test_kills_at_a_few_random_moments_lose_nothing(tmp_path, undisturbed, template):
-    assert survive(tmp_path, SHORT_MOMENTS, seed=1, undisturbed=undisturbed, template=template) & {
+def test_kills_at_a_few_random_moments_lose_nothing(tmp_path, undisturbed):
+    assert survive(tmp_path, SHORT_MOMENTS, seed=1, undisturbed=undisturbed) & {
         "launcher",
         "below",
     }
@@ -155,16 +153,16 @@ def test_kills_at_a_few_random_moments_lose_nothing(tmp_path, undisturbed, templ
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_kills_at_many_random_moments_lose_nothing(tmp_path, undisturbed, template):
-    assert survive(tmp_path, SOAK_MOMENTS, seed=2, undisturbed=undisturbed, template=template) >= {
+def test_kills_at_many_random_moments_lose_nothing(tmp_path, undisturbed):
+    assert survive(tmp_path, SOAK_MOMENTS, seed=2, undisturbed=undisturbed) >= {
         "launcher",
         "below",
     }
 
 
-def test_one_sweep_killed_again_and_again_is_finished_in_the_end(tmp_path, undisturbed, template):
+def test_one_sweep_killed_again_and_again_is_finished_in_the_end(tmp_path, undisturbed):
     expected, best, seconds = undisturbed
-    sweep = KillableSweep(tmp_path, template)
+    sweep = KillableSweep(tmp_path)
     rng = random.Random(3)
     for _ in range(2):
         launcher = sweep.start()
@@ -179,8 +177,8 @@ def test_one_sweep_killed_again_and_again_is_finished_in_the_end(tmp_path, undis
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_terminated_launcher_concludes_as_after_ctrl_c(tmp_path, number, template):
-    sweep = KillableSweep(tmp_path, template)
+def test_terminated_launcher_concludes_as_after_ctrl_c(tmp_path, number):
+    sweep = KillableSweep(tmp_path)
     launcher = sweep.start(stderr=subprocess.PIPE)
     until(lambda: bool(find_runs(sweep.results)) and bool(sweep.lines()), "a repeat ends")
     launcher.send_signal(number)
@@ -195,9 +193,9 @@ def test_terminated_launcher_concludes_as_after_ctrl_c(tmp_path, number, templat
     assert list(sweep.scratch.iterdir()) == []
 
 
-def test_ctrl_c_on_a_terminal_keeps_what_is_finished_and_says_how_to_go_on(tmp_path, template):
+def test_ctrl_c_on_a_terminal_keeps_what_is_finished_and_says_how_to_go_on(tmp_path):
     """The terminal sends Ctrl-C to every process in its foreground group; ranks are not among them."""
-    sweep = KillableSweep(tmp_path, template)
+    sweep = KillableSweep(tmp_path)
     on_terminal = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
     command = [sys.executable, str(DRIVER), "sweep", str(sweep.file), "-o", str(sweep.results)]
     terminal = subprocess.Popen(

@@ -14,21 +14,19 @@ from zbench.launch.slurm_options import SlurmOptions
 from zbench.launch.trial import TrialRunner
 
 from .conftest import FAKES, make_trial
-from .forking import Template
 
 pytest.importorskip("submitit")
 
 
 @pytest.fixture
-def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, template: Template) -> Iterator[TrialRunner]:
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TrialRunner]:
     path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
     monkeypatch.setenv("PYTHONPATH", path)
     monkeypatch.setattr(slurm, "_POLL_SECONDS", 0.05)
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     executor = SlurmExecutor(run_dir, tmp_path, SlurmOptions(cluster="local"), targets=FAKES)
-    with template.starts():
-        yield TrialRunner(executor, run_dir)
+    return TrialRunner(executor, run_dir)
 
 
 def test_a_job_of_two_tasks_becomes_a_record_with_its_verdict(runner: TrialRunner) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from tests.launch.forking import Template
 from zbench.measure.memory import StepMemory, largest, self_test
 from zbench.record.record import MemoryPeaks
 
@@ -22,9 +21,8 @@ def measured(*arguments: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def exact(template: Template) -> dict[str, Any]:
-    with template.starts(torch=True):  # loads the shim first, as every trial server does
-        return measured()
+def exact() -> dict[str, Any]:
+    return measured()
 
 
 def test_the_meter_is_exact_where_the_shim_is_loaded_first(exact: dict[str, Any]) -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.forking import Template
 from zbench.record.record import Record
 from zbench.record.store import find_runs, load_records
 
@@ -28,15 +27,14 @@ def records_of(home: Path) -> list[Record]:
     return load_records(run)
 
 
-def killed_and_resumed(home: Path, kills: int, seed: int, template: Template) -> int:
+def killed_and_resumed(home: Path, kills: int, seed: int) -> int:
     """Kill the search at random moments after it began a trial; return how often it was hit."""
     generator = random.Random(seed)
     hits = 0
     for _ in range(kills):
         words = [sys.executable, "-m", "tests.tune.lone_search", str(home), str(TRIALS), "0.03"]
         log = home / "log"
-        with template.starts():
-            process = subprocess.Popen(words, cwd=ROOT)
+        process = subprocess.Popen(words, cwd=ROOT)
         before = log.stat().st_size if log.exists() else 0
         while process.poll() is None and (not log.exists() or log.stat().st_size == before):
             time.sleep(0.005)
@@ -47,12 +45,12 @@ def killed_and_resumed(home: Path, kills: int, seed: int, template: Template) ->
     return hits
 
 
-def check(tmp_path: Path, template: Template, kills: int, seed: int = 1) -> None:
+def check(tmp_path: Path, kills: int, seed: int = 1) -> None:
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     undisturbed.mkdir()
     killed.mkdir()
     best = main(undisturbed, TRIALS, 0.0)
-    hits = killed_and_resumed(killed, kills, seed, template)
+    hits = killed_and_resumed(killed, kills, seed)
     assert hits, "it was never hit"
     assert main(killed, TRIALS, 0.0) == best
     whole, again = records_of(undisturbed), records_of(killed)
@@ -67,13 +65,13 @@ def check(tmp_path: Path, template: Template, kills: int, seed: int = 1) -> None
     assert len(repeated) <= hits, "only a trial whose record a kill cut off runs again"
 
 
-def test_a_search_that_is_killed_resumes_to_the_same_end(tmp_path: Path, template: Template) -> None:
-    check(tmp_path, template, kills=4)
+def test_a_search_that_is_killed_resumes_to_the_same_end(tmp_path: Path) -> None:
+    check(tmp_path, kills=4)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-def test_a_search_that_is_killed_many_times(tmp_path: Path, template: Template) -> None:
+def test_a_search_that_is_killed_many_times(tmp_path: Path) -> None:
     for batch in range(max(1, SOAK_KILLS // BATCH)):
         (tmp_path / str(batch)).mkdir()
-        check(tmp_path / str(batch), template, kills=BATCH, seed=batch + 1)
+        check(tmp_path / str(batch), kills=BATCH, seed=batch + 1)

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from tests.launch.forking import Template
 from zbench.record.store import RunDirectory, find_runs, load_records
 from zbench.spec.dump import sweep_document
 from zbench.spec.sweep import SweepSpec
@@ -47,12 +46,11 @@ Start = Callable[..., subprocess.Popen[bytes]]
 
 
 @pytest.fixture
-def start(template: Template) -> Start:
+def start() -> Start:
     """Return what starts a worker in a process of its own."""
 
     def started(*arguments: Any, **more: Any) -> subprocess.Popen[bytes]:
-        with template.starts():
-            return started_worker(*arguments, **more)
+        return started_worker(*arguments, **more)
 
     return started
 

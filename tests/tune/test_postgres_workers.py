@@ -3,7 +3,6 @@
 By default their trials are of fake workers, and a lost worker is given up soon; `make soak` trains for real.
 """
 
-import contextlib
 import json
 import os
 import signal
@@ -17,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from tests.launch import injected
-from tests.launch.forking import Template
 from zbench.record.store import find_runs, load_records
 from zbench.tune.storage import relational_storage
 
@@ -78,18 +76,14 @@ def wait_for(condition: Callable[[], object], *processes: subprocess.Popen[str])
 
 
 @pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_a_worker_that_is_killed_in_a_trial_loses_nothing(
-    url: str, tmp_path: Path, template: Template, real: bool
-) -> None:
+def test_a_worker_that_is_killed_in_a_trial_loses_nothing(url: str, tmp_path: Path, real: bool) -> None:
     file = tmp_path / "shared.yaml"
     file.write_text(SWEEP + (REAL if real else FAKE))
     homes = [tmp_path / name for name in ("asks", "helps", "dies")]
-    with contextlib.nullcontext() if real else template.starts():
-        asks = zbench(homes[0], url, "tune", file, "--method", "grid", "--repeats", "2", real=real)
+    asks = zbench(homes[0], url, "tune", file, "--method", "grid", "--repeats", "2", real=real)
     studies = relational_storage(url)
     wait_for(lambda: any(study.user_attrs for study in studies.get_all_studies()), asks)
-    with contextlib.nullcontext() if real else template.starts():
-        dies, helps = (zbench(home, url, "worker", "--study", "shared", real=real) for home in homes[:0:-1])
+    dies, helps = (zbench(home, url, "worker", "--study", "shared", real=real) for home in homes[:0:-1])
     wait_for(lambda: under_way(homes[2]), asks, dies)
     (lost,) = under_way(homes[2])
     os.kill(dies.pid, signal.SIGKILL)

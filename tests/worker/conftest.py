@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.launch.sharing import Servers
 from tests.making import make_trial
+from tests.shared_processes import SharedProcesses
 from zbench.launch import preload
 from zbench.launch.jobs import DEFAULT_TARGETS
 from zbench.launch.trial import TrialRunner, local_runner
@@ -39,9 +39,11 @@ def trial(
 
 
 @pytest.fixture(scope="package")
-def runner(tmp_path_factory: pytest.TempPathFactory, trial_servers: Servers) -> Iterator[TrialRunner]:
+def runner(
+    tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedProcesses
+) -> Iterator[TrialRunner]:
     with pytest.MonkeyPatch.context() as patch:
-        trial_servers.lend_by(patch)
+        shared_processes.lend_by(patch)
         libraries = preload.libraries_for([], ["zero_redundancy"])
         targets = replace(DEFAULT_TARGETS, modules=(*preload.MODULES, *libraries))
         run_dir = tmp_path_factory.mktemp("run")

@@ -28,7 +28,7 @@ def flat_length(world_size: int) -> int:
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory: pytest.TempPathFactory) -> Record:
-    """Return the record of a trial whose server was started as a user's is, not forked from the template."""
+    """Return the record of a trial whose server was started as a user's is."""
     engine = {"zero_stage": 1, "gradient_accumulation_steps": 2, "gradient_clipping": 1.0}
     wanted = trial(engine, run={"steps": 5})
     with pytest.MonkeyPatch.context() as patch:

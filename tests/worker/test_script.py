@@ -13,8 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.launch.forking import Template
-from tests.launch.sharing import Servers
+from tests.shared_processes import SharedProcesses
 from zbench.errors import SpecError
 from zbench.launch.trial import TrialRunner, local_runner
 from zbench.record.record import Record
@@ -69,8 +68,8 @@ def sweep(place: Path, *, do: str = "train", **more: Any) -> Expansion:
 
 
 @pytest.fixture
-def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trial_servers: Servers) -> Any:
-    trial_servers.lend_by(monkeypatch)
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_processes: SharedProcesses) -> Any:
+    shared_processes.lend_by(monkeypatch)
     (tmp_path / "run").mkdir()
     with local_runner(tmp_path / "run", tmp_path, rerun_disturbed=False) as running:
         yield running
@@ -187,13 +186,10 @@ def test_the_perturbed_run_moves_each_weight_by_one_unit(tmp_path: Path) -> None
     assert done.stdout.strip() == "[1, -1, 1, -1]"
 
 
-def test_ctrl_c_ends_the_command_and_all_that_it_started(tmp_path: Path, template: Template) -> None:
+def test_ctrl_c_ends_the_command_and_all_that_it_started(tmp_path: Path) -> None:
     sweep(tmp_path, do="hang", verify={"mode": "off"})
     words = [sys.executable, "-m", "zbench.cli.main", "sweep", "sweep.yaml", "--timeout", "500s"]
-    with template.starts():
-        started = subprocess.Popen(
-            words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
+    started = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         child = first_match(tmp_path, r"child (\d+)", started)
         started.send_signal(signal.SIGINT)

@@ -5,12 +5,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.engine.nursery import without_guard_timing
-
 
 @pytest.fixture(autouse=True)
-def _forget_compiled_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    without_guard_timing(monkeypatch)
+def _forget_compiled_code() -> Iterator[None]:
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,7 @@ from tests.engine.far_memory.cases import Case, run
 from tests.engine.far_memory.lattice import check, schedule
 from tests.engine.far_memory.units import CHECKS
 from tests.engine.far_memory.wait_sites import Site, count, functions, remove, sites
-from tests.engine.nursery import Nursery
-from tests.engine.ranks import RankPool, serve
+from tests.engine.ranks import RankPool
 
 AT_ONCE = 4
 PATIENCE = 900.0  # seconds for one wait; on a quiet machine its schedules take a few
@@ -110,7 +110,7 @@ def _error_of(call: Callable[[], Any]) -> str:
 
 
 def _pool() -> RankPool:
-    pool = RankPool(3, timeout=150.0, nursery=Nursery(serve), grace=20.0)
+    pool = RankPool(3, timeout=150.0, context=get_context("fork"), grace=20.0)
     pool.run(3, f"{__name__}:reached_here", [])  # before this process computes references
     return pool
 

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.forking import Template
 from zbench.launch import sampling
 from zbench.launch.revisions import Version, version_of
 from zbench.launch.sampling import Sampler
@@ -50,16 +49,15 @@ class Net(nn.Module):
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.soak)])
-def test_two_real_samples_alternate_and_never_overlap(tmp_path: Path, template: Template, ranks: int) -> None:
+def test_two_real_samples_alternate_and_never_overlap(tmp_path: Path, ranks: int) -> None:
     (tmp_path / "sweep.yaml").write_text(SWEEP)
     (tmp_path / "logging_model.py").write_text(MODEL)
     said: list[str] = []
     sampler = Sampler(tmp_path / "sweep.yaml", [f"run.world_size={ranks}"], said.append)
     here = version_of(sys.executable, said.append)
-    with template.starts():
-        (alone,) = sampler.take(here)
-        (tmp_path / "steps").unlink()
-        both = sampler.take_in_turns(here, here)
+    (alone,) = sampler.take(here)
+    (tmp_path / "steps").unlink()
+    both = sampler.take_in_turns(here, here)
     assert both is not None, said
     assert said == ["the two samples of a pair are taken in turns, step by step"]
     for (record,) in both:
