@@ -79,27 +79,3 @@ def last_rank_late(
 ) -> LastRankLate:
     """Return the engine, built as the built-in one is."""
     return LastRankLate(model, spec)
-
-
-class SettlesLate(OtherOrder):
-    """Tries something in its first two steps."""
-
-    steps = 0
-
-    @property
-    def schedule(self) -> "SettlesLate":
-        return self
-
-    @property
-    def is_settled(self) -> bool:
-        return self.steps >= 2
-
-    def step(self) -> StepInfo:
-        self.steps += 1
-        return super().step()
-
-
-def settles_late(
-    model: nn.Module, spec: EngineSpec, process_group: object = None, *, instruments: object = None
-) -> OtherOrder:
-    return SettlesLate(model, spec)

@@ -12,7 +12,6 @@ from zbench.launch.client import WarmServer
 from zbench.launch.trial import TrialRunner
 from zbench.launch.trial import run_trial as run_trial_once
 from zbench.measure.clock import PHASES
-from zbench.record.environment import machine_name
 from zbench.record.record import Record
 from zbench.workloads import build_workload
 
@@ -41,17 +40,6 @@ def test_a_step_takes_as_long_as_its_slowest_rank(runner: TrialRunner) -> None:
     timing = runner.run(trial(late, verify="off")).timing
     assert timing is not None
     assert min(timing.step_seconds) >= LATE_SECONDS
-
-
-@pytest.mark.parametrize(("warmup", "warned"), [(1, True), (2, False)])
-def test_steps_that_are_timed_before_the_engine_has_settled_are_told(
-    runner: TrialRunner, warmup: int, warned: bool
-) -> None:
-    engine = {"engine": "tests.worker.honest_engines:settles_late"}
-    record = runner.run(trial(engine, verify="off", run={"warmup_steps": warmup}))
-    assert record.outcome == "ok"
-    assert record.machine == machine_name()
-    assert any("run.warmup_steps" in warning for warning in record.warnings) == warned
 
 
 def test_times_are_of_the_timed_steps_and_rates_follow_from_their_median(record: Record) -> None:

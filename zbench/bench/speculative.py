@@ -9,8 +9,8 @@ each in turn and in alternating order, so that a drift of the machine hits all a
 `engine.step()`, which is all that is left of the optimizer after backward; contention shows in `backward`.
 
 Peers: a process each, in turns of two steps: ZeRO-3 with the optimizer offloaded. Once with all cores for
-every contender (SuperOffload's own setting; `optimizer_threads: auto` finds by timing whether updates run
-under backward), and once with one compute thread, beside which zbench has one optimizer thread.
+every contender (SuperOffload's own setting),
+and once with one compute thread, beside which zbench has one optimizer thread.
 """
 
 import os
@@ -18,7 +18,6 @@ import statistics
 import time
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -28,7 +27,6 @@ from zbench.bench.grid_engines import Ratio
 from zbench.bench.training import LENGTH, random_tokens, seeded_gpt
 from zbench.bench.turns import Contender, interpreters, measure_in_turns
 from zbench.engine import Engine, build_engine
-from zbench.engine.speculative.sharing import SAMPLES
 from zbench.spec.engine import EngineSpec
 
 LIMITS = {"off": 0.0, "not triggered": 1e9, "always triggered": 1e-3}
@@ -51,8 +49,8 @@ PEER_BARS = (
     ("zbench", "zbench, after_backward", 1.00),
     ("zbench, 1 compute thread", "DeepSpeed, 1 thread", 0.65),
 )
-SETTLED = 2 * (SAMPLES + 1)
-"""Steps after which `auto` has chosen."""
+SETTLED = 10
+"""Steps before those that are timed."""
 
 Key = tuple[str, str]
 Times = dict[str, list[float]]
@@ -71,7 +69,7 @@ class Setup:
     batch: int = BATCH
     dtype: str = "float32"
     device: str = "cpu"
-    threads: int | Literal["auto"] = 1
+    threads: int | None = 1
 
     def on(self, device: str) -> "Setup":
         """Return the same on a device."""

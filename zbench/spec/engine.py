@@ -82,8 +82,10 @@ class EngineSpec(SpecModel):
     offload_ratio: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] = Field(
         1.0, description="Share of the optimizer state that lives on the CPU, 0 to 1, or `auto`."
     )
-    optimizer_threads: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
-        "auto", description="Threads of the CPU optimizer in each rank."
+    optimizer_threads: int | None = Field(
+        None,
+        ge=1,
+        description="Threads of the CPU optimizer in a rank. Missing: 1 to 16 that backward leaves.",
     )
     rollback: Literal["double_buffer", "journal"] = Field(
         "double_buffer",

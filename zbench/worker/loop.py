@@ -26,11 +26,6 @@ from zbench.worker.job import RankJob
 from zbench.worker.turns import Turns
 from zbench.workloads import Batch, Workload, seed_all
 
-UNSETTLED = (
-    "the engine still tried updates under backward and after it (optimizer_threads: auto) in timed steps;"
-    " set run.warmup_steps to 10 or more, or optimizer_threads to a number"
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Meters:
@@ -52,14 +47,13 @@ class Meters:
 class Samples:
     """What the timed steps measured, one entry a step; traffic is the largest over steps.
 
-    tokens: of all ranks. warnings: why the times may say little.
+    tokens: of all ranks.
     """
 
     step_seconds: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     phases: list[dict[str, float]] = field(default_factory=list)
     traffic: dict[str, Traffic] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
 
 
 class Trainer:
@@ -104,11 +98,6 @@ class Trainer:
     def backwards(self) -> int:
         """Micro-batches of one step."""
         return self._accumulation.backwards
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether the engine runs steps as it will from now on; one that has no `schedule` always does."""
-        return bool(getattr(getattr(self.engine, "schedule", None), "is_settled", True))
 
     def batches(self, step: int) -> list[tuple[int, Batch]]:
         """Return the seeds and micro-batches of one step, on the device."""
@@ -173,8 +162,6 @@ def run_steps(
     for step in range(warmup + timed):
         if step == warmup:
             gc.collect()
-            if not trainer.is_settled:
-                samples.warnings.append(UNSETTLED)
         if step >= warmup:
             with meters.memory.aside():
                 fence.turns.wait()

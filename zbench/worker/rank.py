@@ -87,7 +87,7 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
         "traffic": {kind: dataclasses.asdict(traffic) for kind, traffic in samples.traffic.items()},
         "counts": counts,
         "correctness": dataclasses.asdict(judgement.correctness),
-        "warnings": ([warning] if warning else []) + samples.warnings + judgement.warnings,
+        "warnings": ([warning] if warning else []) + judgement.warnings,
         "inputs": inputs,
     }
 

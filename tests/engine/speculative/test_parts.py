@@ -80,10 +80,10 @@ SOCKETS = (tuple(range(8)), tuple(range(8, 16)))
 @pytest.mark.parametrize(
     ("wanted", "computing", "allowed", "near", "alone", "expected"),
     [
-        ("auto", 1, range(2), 0, True, (1, (1,))),
-        ("auto", 2, range(2), 0, True, (1, ())),  # no processor to spare: share them
-        ("auto", 4, range(16), 0, True, (4, (4, 5, 6, 7))),  # backward stays on this node too
-        ("auto", 4, range(16), 1, True, (4, (12, 13, 14, 15))),
+        (None, 1, range(2), 0, True, (1, (1,))),
+        (None, 2, range(2), 0, True, (1, ())),  # no processor to spare: share them
+        (None, 4, range(16), 0, True, (4, (4, 5, 6, 7))),  # backward stays on this node too
+        (None, 4, range(16), 1, True, (4, (12, 13, 14, 15))),
         (2, 4, range(16), 0, True, (2, (6, 7))),  # near the memory, at the end
         (10, 4, range(16), 0, True, (10, (*range(8), 14, 15))),
         (2, 1, range(16), 0, False, (2, ())),  # several ranks share the machine: who knows who pins where
@@ -92,7 +92,7 @@ SOCKETS = (tuple(range(8)), tuple(range(8, 16)))
     ],
 )
 def test_threads_leave_backward_its_processors(
-    wanted: int | str,
+    wanted: int | None,
     computing: int,
     allowed: range,
     near: int,
@@ -102,13 +102,13 @@ def test_threads_leave_backward_its_processors(
     online = 2 if len(allowed) == 2 else 16
     nodes = (tuple(range(2)),) if online == 2 else SOCKETS
     machine = Machine(tuple(allowed), nodes, online)
-    found = choose(wanted, computing=computing, machine=machine, near=near, alone=alone)  # type: ignore[arg-type]
+    found = choose(wanted, computing=computing, machine=machine, near=near, alone=alone)
     assert (found.count, found.processors) == expected
 
 
-def test_auto_takes_no_more_than_help() -> None:
+def test_no_more_threads_are_taken_than_help() -> None:
     machine = Machine(tuple(range(128)), (tuple(range(128)),), 128)
-    assert choose("auto", computing=4, machine=machine, near=0, alone=True).count == MOST
+    assert choose(None, computing=4, machine=machine, near=0, alone=True).count == MOST
 
 
 def test_this_machine_has_processors_in_nodes() -> None:
@@ -130,15 +130,3 @@ def test_a_journal_holds_the_covered_elements_and_a_commit_copies_them() -> None
     assert buffer.tolist() == [-1.0 if 3 <= k < 10 or 20 <= k < 24 else float(k) for k in range(32)]
     outside = torch.zeros(4)
     assert journal.other(outside) is outside
-
-
-@pytest.mark.parametrize(
-    ("wanted", "computing", "contended"),
-    [("auto", 4, True), ("auto", 5, True), ("auto", 3, False), ("auto", 1, False), (2, 4, False)],
-)
-def test_backward_contends_where_it_keeps_every_processor_with_several_threads(
-    wanted: int | str, computing: int, contended: bool
-) -> None:
-    allowed = tuple(range(1 if computing == 1 else 4))
-    found = choose(wanted, computing=computing, machine=Machine(allowed, (allowed,), 4), near=0, alone=True)  # type: ignore[arg-type]
-    assert found.contended == contended

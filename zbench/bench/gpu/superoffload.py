@@ -20,7 +20,7 @@ from zbench.engine.speculative.worker import Interval
 
 TINY = Setup(layers=1, width=64, length=32)
 # 0.34 G parameters, six engines: 33 GB of optimizer state in host memory, doubled where it is speculative.
-WHOLE = Setup(layers=12, width=1536, length=1024, batch=8, dtype="bfloat16", device="cuda", threads="auto")
+WHOLE = Setup(layers=12, width=1536, length=1024, batch=8, dtype="bfloat16", device="cuda", threads=None)
 
 
 def run(place: Place) -> PartOutcome:

@@ -19,11 +19,6 @@ from zbench.engine.protocols import Work
 class Schedule(ABC):
     """Turns a step's reduced gradients into new parameters."""
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether steps run as all later ones will, and no way of running them is being tried."""
-        return True
-
     def begin(self, *, last: bool) -> None:
         """Start a backward."""
 

@@ -21,7 +21,6 @@ from zbench.engine.speculative.rollback import (
     storage_of,
 )
 from zbench.engine.speculative.schedule import Speculative, StepAssumptions
-from zbench.engine.speculative.sharing import IfFaster, UnderBackward
 from zbench.engine.speculative.subgroups import Subgroup, cut
 from zbench.engine.speculative.threads import threads_for
 from zbench.engine.speculative.updates import Updates, written_by
@@ -35,7 +34,7 @@ class SpeculationSettings:
     """
 
     sub_group_size: int
-    threads: int | Literal["auto"]
+    threads: int | None
     rollback: Literal["double_buffer", "journal"]
     offloaded_buckets: int
     alone: bool
@@ -71,9 +70,8 @@ def speculate(
     updates = Updates(optimizer, parameters, rollback, squares)
     device = param_infos[0].parameter.device if param_infos else torch.device("cpu")
     threads = threads_for(settings.threads, device, alone=settings.alone)
-    sharing = IfFaster() if threads.contended else UnderBackward()
     names = _SubgroupNames(subgroups, param_infos)
-    worker = UpdateWorker(threads.count, threads.processors, names.describe, sharing)
+    worker = UpdateWorker(threads.count, threads.processors, names.describe)
     return Speculative(updates, worker, parameters, backend, subgroups, late, assumptions)
 
 

@@ -10,10 +10,6 @@ has no place in a journal, is *late*: updated in place when the step is certain.
 A gradient is final when its bucket's last reduction of the step is done, in the last backward. In `unmanaged`
 mode only `step()` knows which one that was; there the updates run during the remaining reductions and the
 norm.
-
-Where backward's threads need every processor, an update under it takes the time of one of them. There `auto`
-times steps that update under backward and steps that update in place after it, and keeps the faster way
-(`sharing`).
 """
 
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -71,12 +67,7 @@ class Speculative(Schedule):
         self._valid: list[Update] = []  # updates that a commit is to take over
         self._alike: set[int] = set()  # local starts of segments that need no keeping
 
-    @property
-    def is_settled(self) -> bool:
-        return self.worker.under_backward.decided
-
     def begin(self, *, last: bool) -> None:
-        self.worker.under_backward.backward_begins()
         self.drop()
         self.updates.optimizer.release()
 
@@ -84,8 +75,6 @@ class Speculative(Schedule):
         if not self.ahead:
             self._scale = self.assumptions.scale()
             self.worker.timeline = []
-        if not self.worker.under_backward.now:
-            return
         there = self.assumptions.contributed()
         for subgroup in self.subgroups[bucket.index]:
             if subgroup.index in self.late:
@@ -111,9 +100,6 @@ class Speculative(Schedule):
         return sums
 
     def prepare(self, scale: float, active: Sequence[bool]) -> bool:
-        if not self.worker.under_backward.now:
-            self._prepared = scale, active
-            return False
         self._collect()
         guessed = _single(scale) == _single(self._scale)
         wrong = {k for k, update in self.ahead.items() if not guessed or not self.updates.current(update)}
@@ -132,19 +118,8 @@ class Speculative(Schedule):
         return bool(wrong)
 
     def commit(self) -> None:
-        if self.worker.under_backward.now:
-            self._take_over(*self._prepared)
-        else:
-            self._update_all(*self._prepared)
-        self.worker.under_backward.step_ends()
-
-    def _update_all(self, scale: float, active: Sequence[bool]) -> None:
-        """Update in place what `AfterBackward` would: nothing ran ahead."""
-        self._alike.difference_update(s.local for s in self._everything() if active[s.parameter])
-        self.updates.optimizer.update(self.backend, active, scale, self.parameters.publish)
-
-    def _take_over(self, scale: float, active: Sequence[bool]) -> None:
         """Make what was written elsewhere the state, and update what is late."""
+        scale, active = self._prepared
         self.updates.optimizer.release()
         self.updates.commit(self._valid)
         self.updates.optimizer.planned = None

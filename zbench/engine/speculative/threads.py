@@ -7,12 +7,13 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 MOST = 16
-"""Threads that `auto` takes at most: an update is bound by memory, and a socket's is busy with fewer."""
+"""Threads that are taken at most where no number is given: an update is bound by memory, and a socket's is
+busy with fewer."""
 _NODES = Path("/sys/devices/system/node")
 _DEVICES = Path("/sys/bus/pci/devices")
 
@@ -30,36 +31,30 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class OptimizerThreads:
-    """count: how many. processors: where to pin them; none where the scheduler decides.
-
-    contended: whether `auto` found no processor that backward's compute threads leave to the optimizer. With
-    a single compute thread it is False: ranks of one thread are many, and which way is faster depends on all
-    of them.
-    """
+    """count: how many. processors: where to pin them; none where the scheduler decides."""
 
     count: int
     processors: tuple[int, ...] = ()
-    contended: bool = False
 
 
 def choose(
-    wanted: int | Literal["auto"], *, computing: int, machine: Machine, near: int, alone: bool
+    wanted: int | None, *, computing: int, machine: Machine, near: int, alone: bool
 ) -> OptimizerThreads:
     """Return how many optimizer threads there are and where they run.
 
-    computing: threads that backward keeps busy. `auto` takes the other processors of the node `near`, and at
-    least one. Threads are pinned only if each has a processor that backward does not need and no other
-    process pins to it: the process is `alone`, or it has been given processors of its own.
+    wanted: None takes the processors of the node `near` that backward leaves free: at least one, at most
+    MOST. computing: threads that backward keeps busy. Threads are pinned only if each has a processor that
+    backward does not need and no other process pins to it: the process is `alone`, or it has been given
+    processors of its own.
     """
     local = [p for p in machine.allowed if p in machine.nodes[near]] if near < len(machine.nodes) else []
     spare = len(machine.allowed) - computing
-    threads = max(1, min(spare, MOST, len(local) - computing)) if wanted == "auto" else wanted
+    threads = max(1, min(spare, MOST, len(local) - computing)) if wanted is None else wanted
     own = alone or len(machine.allowed) < machine.online
-    contended = wanted == "auto" and spare <= 0 and computing > 1
     if threads > spare or not own:
-        return OptimizerThreads(threads, contended=contended)
+        return OptimizerThreads(threads)
     others = [p for p in machine.allowed if p not in local]
-    return OptimizerThreads(threads, tuple(sorted([*others, *local][-threads:])), contended)
+    return OptimizerThreads(threads, tuple(sorted([*others, *local][-threads:])))
 
 
 def this_machine() -> Machine:
@@ -70,7 +65,7 @@ def this_machine() -> Machine:
     return Machine(allowed, nodes, os.cpu_count() or len(allowed))
 
 
-def threads_for(wanted: int | Literal["auto"], device: torch.device, *, alone: bool) -> OptimizerThreads:
+def threads_for(wanted: int | None, device: torch.device, *, alone: bool) -> OptimizerThreads:
     """Return `choose` for a model on `device`: near the GPU, or near the present thread, which touches memory
     first.
     """

@@ -11,7 +11,6 @@ import torch
 from zbench import _native
 from zbench._native import Gate, UpdateFailed, UpdateTimeout
 from zbench.engine.protocols import Work
-from zbench.engine.speculative.sharing import UnderBackward
 from zbench.engine.speculative.updates import Update
 from zbench.engine.transport.worker_thread import WorkerThread
 
@@ -51,8 +50,8 @@ def patience(elements: int) -> float:
 class UpdateWorker:
     """Runs updates in order of submission; `pending`: those that nobody has waited for yet.
 
-    describe: names a subgroup in messages. under_backward: whether it is given any during backward. patience:
-    the seconds after which an update of so many elements counts as stuck.
+    describe: names a subgroup in messages. patience: the seconds after which an update of so many elements
+    counts as stuck.
     """
 
     def __init__(
@@ -60,10 +59,8 @@ class UpdateWorker:
         threads: int,
         affinity: Sequence[int],
         describe: Callable[[int], str],
-        under_backward: UnderBackward | None = None,
         patience: Callable[[int], float] = patience,
     ) -> None:
-        self.under_backward = under_backward or UnderBackward()
         self._executor = _native.Executor(threads, list(affinity))
         self._describe, self.patience = describe, patience
         self.pending: list[PendingUpdate] = []
