@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from zbench.analysis.change_points import LEAST_SEGMENT, change_points, most_distant_split
+from zbench.analysis.history import LEAST_SEGMENT, change_points, most_distant_split
 
 
 def series(levels: list[float], each: int, noise: float = 0.01, seed: int = 0) -> list[float]:

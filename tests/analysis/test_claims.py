@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from zbench.analysis import decision
-from zbench.analysis.decision import Decision, Levels, claim_p
-from zbench.analysis.evidence import Evidence, Paired, RunNoise, Unpaired
+from zbench.analysis.decision import Decision, Evidence, Levels, Paired, RunNoise, Unpaired, claim_p
 from zbench.analysis.statistics import RatioEstimate
 
 MARGIN = math.log1p(0.02)

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from zbench.analysis import decision, paired
-from zbench.analysis.decision import Decision, Levels
-from zbench.analysis.evidence import Paired, RunNoise, Unpaired
+from zbench.analysis.decision import Decision, Levels, Paired, RunNoise, Unpaired
 from zbench.analysis.measurement import Plan
 from zbench.analysis.statistics import paired_estimate, unpaired_estimate
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from zbench.analysis import decision
-from zbench.analysis.decision import Decision, Levels
-from zbench.analysis.evidence import Evidence, Paired, RunNoise, Unpaired, noise_of_runs
+from zbench.analysis.decision import Decision, Evidence, Levels, Paired, RunNoise, Unpaired, noise_of_runs
 from zbench.analysis.measurement import Plan
 from zbench.analysis.statistics import unpaired_estimate
 

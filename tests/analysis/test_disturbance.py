@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from zbench.analysis.disturbance import all_warnings, doubt, usable
+from zbench.analysis.trials import all_warnings, doubt, usable
 from zbench.record.summary import ConfigSummary, summarize
 
 from .synthetic import trial

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tests.launch.conftest import make_trial
-from zbench.analysis.duration import predict
+from zbench.analysis.adaptive_repeats import predict
 from zbench.record.record import Record
 
 FIRST, SECOND = make_trial(stage=1), make_trial(stage=2)

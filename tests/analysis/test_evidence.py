@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from zbench.analysis.compare import Settings, paired_family
-from zbench.analysis.decision import Levels, claim_p
-from zbench.analysis.evidence import Paired, RunNoise, Unpaired, noise_of_runs
+from zbench.analysis.decision import Levels, Paired, RunNoise, Unpaired, claim_p, noise_of_runs
 from zbench.analysis.statistics import pooled_spread
 
 HALF = math.log(1.5)

@@ -6,9 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from zbench.analysis.decision import Answer, Decision, Levels, claim_p
-from zbench.analysis.evidence import Paired, RunNoise, Unpaired
-from zbench.analysis.likeness import LikeGoodOrBad
+from zbench.analysis.bisect import LikeGoodOrBad
+from zbench.analysis.decision import Answer, Decision, Levels, Paired, RunNoise, Unpaired, claim_p
 from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan
 from zbench.analysis.trials import Source
 

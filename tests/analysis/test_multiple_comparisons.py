@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from zbench.analysis.critical import one_sided_dunnett
-from zbench.analysis.multiple_comparisons import Comparisons, Floats, two_way_fit
+from zbench.analysis.multiple_comparisons import Comparisons, Floats, one_sided_dunnett, two_way_fit
 
 ALPHA = 0.01
 

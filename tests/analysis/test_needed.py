@@ -7,8 +7,7 @@ import pytest
 from scipy.stats import t
 
 from zbench.analysis import decision
-from zbench.analysis.decision import Decision, Levels, needed_n
-from zbench.analysis.evidence import Evidence, Paired, RunNoise, Unpaired
+from zbench.analysis.decision import Decision, Evidence, Levels, Paired, RunNoise, Unpaired, needed_n
 from zbench.analysis.statistics import RatioEstimate, minimal_repeats, paired_estimate, unpaired_estimate
 
 MARGIN = math.log1p(0.02)

@@ -3,7 +3,7 @@
 import pytest
 from scipy.stats import fisher_exact
 
-from zbench.analysis.outcomes import fails_more
+from zbench.analysis.rows import fails_more
 from zbench.record.summary import ConfigSummary, summarize
 
 from .synthetic import record

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zbench.analysis.pareto import dominates, pareto_front
+from zbench.analysis.ranking import dominates, pareto_front
 
 POINTS = st.dictionaries(
     st.integers(0, 100),

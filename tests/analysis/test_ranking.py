@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from zbench.analysis.critical import one_sided_dunnett
-from zbench.analysis.looks import constant_level
+from zbench.analysis.adaptive_repeats import contenders, open_question
+from zbench.analysis.group_sequential import constant_level
+from zbench.analysis.multiple_comparisons import one_sided_dunnett
 from zbench.analysis.ranking import Ranking, cost_table, rank, recommended_why
-from zbench.analysis.separation import contenders, open_question
 from zbench.record.record import Record
 from zbench.record.summary import summarize
 from zbench.spec.metrics import Goal
@@ -175,8 +175,8 @@ def test_what_max_repeats_left_open_is_said() -> None:
 
 
 def test_a_sweep_that_looks_often_asks_for_more_at_each_look() -> None:
-    assert 0.001 < constant_level(20, 0.01) < 0.005
-    assert constant_level(3, 0.01) == pytest.approx(0.01, rel=0.05)
+    assert 0.001 < constant_level(3, 20, 0.01) < 0.005
+    assert constant_level(3, 3, 0.01) == pytest.approx(0.01, rel=0.05)
 
 
 def separated(means: Sequence[float], noise: float, seed: int) -> tuple[Ranking, int]:

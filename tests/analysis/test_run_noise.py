@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from analysis.synthetic import MACHINE, trial, write_run
-from zbench.analysis.evidence import LEAST_HISTORY, RunNoise
-from zbench.analysis.run_noise import noise_between_runs, noise_of_history
+from zbench.analysis.decision import LEAST_HISTORY, RunNoise
+from zbench.analysis.noise import noise_between_runs, noise_of_history
 from zbench.analysis.sources import load_results
 from zbench.analysis.trials import RunResults, Source
 

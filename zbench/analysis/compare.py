@@ -1,8 +1,8 @@
 """Compare two runs: every configuration of both, correctness first, then failures, then figures.
 
-The way from records to an exit code: `matching` says which trials belong together, `disturbance` which
-repeats count, `evidence` what they show, `decision` what may be claimed of it, `exact` and `outcomes` what
-needs no timing, `rows` which answer a configuration gets, `Comparison.exit_code` what all answers amount to.
+The way from records to an exit code: `rows` says which trials belong together, `trials` which repeats count,
+`decision` what may be claimed of them, `exact` what needs no timing, `rows` which answer a configuration
+gets, `Comparison.exit_code` what all answers amount to.
 """
 
 import math
@@ -10,21 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from zbench.analysis import decision, disturbance
-from zbench.analysis.decision import Decision, Levels
-from zbench.analysis.evidence import Evidence, Paired, RunNoise, Unpaired
-from zbench.analysis.matching import Match, match_trials
+from zbench.analysis import decision
+from zbench.analysis.decision import Decision, Evidence, Levels, Paired, RunNoise, Unpaired
 from zbench.analysis.paired import Blocks, Control
 from zbench.analysis.rows import ROW_ORDER as ROW_ORDER  # part of this module's interface
+from zbench.analysis.rows import Match, is_incorrect, judged, match_trials
 from zbench.analysis.rows import Row as Row
 from zbench.analysis.rows import RowAnswer as RowAnswer
-from zbench.analysis.rows import is_incorrect, judged
 from zbench.analysis.settings import FAIL_ON as FAIL_ON
 from zbench.analysis.settings import PAIRED_THRESHOLDS as PAIRED_THRESHOLDS
 from zbench.analysis.settings import STORED_THRESHOLDS as STORED_THRESHOLDS
 from zbench.analysis.settings import FailOn as FailOn
 from zbench.analysis.settings import Settings as Settings
-from zbench.analysis.trials import RunResults, Source, step_logs
+from zbench.analysis.trials import RunResults, Source, all_warnings, doubt, quiet, step_logs
 from zbench.errors import ExitCode, IncomparableError, UsageError
 from zbench.record.summary import ConfigSummary
 
@@ -87,7 +85,7 @@ class Comparison:
     def warnings(self) -> list[str]:
         """Return what disturbed the repeats of either side, in words."""
         sides = (("base", [row.base for row in self.rows]), ("head", [row.head for row in self.rows]))
-        return [f"{name}: {text}" for name, side in sides for text in disturbance.all_warnings(side)]
+        return [f"{name}: {text}" for name, side in sides for text in all_warnings(side)]
 
     @property
     def exit_code(self) -> ExitCode:
@@ -132,9 +130,9 @@ def compare_runs(
     }
     decisions = decision.decide(family, Levels.single(settings.alpha))
     for match in matches:
-        name, doubt = match.base.trial_id, disturbance.doubt(match.base, match.head)
-        if doubt and name in decisions:
-            decisions[name] = decision.doubted(decisions[name], doubt)
+        name, reason = match.base.trial_id, doubt(match.base, match.head)
+        if reason and name in decisions:
+            decisions[name] = decision.doubted(decisions[name], reason)
     return build(base, head, settings, decisions, unlike=unlike)
 
 
@@ -181,10 +179,9 @@ def _stored_evidence(
     match: Match, settings: Settings, noise: Mapping[str, RunNoise]
 ) -> tuple[Evidence, float] | None:
     """Return the step times of the undisturbed repeats (of all, where a side has too few) and the margin."""
-    doubtful = bool(disturbance.doubt(match.base, match.head))
+    doubtful = bool(doubt(match.base, match.head))
     base, head = (
-        step_logs(trial) if doubtful else step_logs(trial, disturbance.quiet(trial))
-        for trial in (match.base, match.head)
+        step_logs(trial) if doubtful else step_logs(trial, quiet(trial)) for trial in (match.base, match.head)
     )
     if not base or not head:
         return None

@@ -9,9 +9,8 @@ from typing import Protocol
 
 from zbench.analysis import compare, decision
 from zbench.analysis.compare import Comparison, Settings
-from zbench.analysis.decision import Decision, Levels
-from zbench.analysis.evidence import Paired
-from zbench.analysis.matching import match_trials
+from zbench.analysis.decision import Decision, Levels, Paired
+from zbench.analysis.group_sequential import nominal_levels
 from zbench.analysis.paired import (
     Blocks,
     Order,
@@ -22,7 +21,7 @@ from zbench.analysis.paired import (
     control,
     replicates_in_turns,
 )
-from zbench.analysis.sequential import nominal_levels
+from zbench.analysis.rows import match_trials
 from zbench.analysis.statistics import MAX_EXACT_PAIRS, minimal_pairs
 from zbench.analysis.trials import RunResults, Source
 from zbench.errors import IncomparableError, UsageError

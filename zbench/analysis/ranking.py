@@ -1,29 +1,31 @@
-"""Which configurations lead, as a statement: the best, those that cannot be told from it, and the rest.
+"""Which configurations lead: the best, those that cannot be told from it, the recommended one, and the rest.
 
-Multiple comparisons with the best (Hsu, "Constrained simultaneous confidence intervals for multiple
-comparisons with the best", Annals of Statistics 12, 1984) on the logarithm of the objective, paired by
-round: each round measures every configuration once, so what the machine did meanwhile strikes all alike
-and cancels in differences. A configuration leads unless another is better by more than Dunnett's one-sided
-critical difference; one that leads alone is the best. Among equals one is named with probability `alpha`
-at most: Hsu's "best" allows a tie, so each side has half of `alpha` here.
-scipy's `dunnett` and `tukey_hsd` are for unpaired samples, and give p-values and not the difference.
+The one place that decides this; whatever prints, exports or searches asks `rank`. Multiple comparisons with
+the best (Hsu, "Constrained simultaneous confidence intervals for multiple comparisons with the best", Annals
+of Statistics 12, 1984) on the logarithm of the objective, paired by round: each round measures every
+configuration once, so what the machine did meanwhile strikes all alike and cancels in differences. A
+configuration leads unless another is better by more than Dunnett's one-sided critical difference; one that
+leads alone is the best. Among equals one is named with probability `alpha` at most: Hsu's "best" allows a
+tie, so each side has half of `alpha` here. scipy's `dunnett` and `tukey_hsd` are for unpaired samples, and
+give p-values and not the difference.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
-from pydantic import ConfigDict
-
-from zbench.analysis.defaults import changed_keys
-from zbench.analysis.looks import level_of_looks
 from zbench.record.summary import ConfigSummary, cost, obstacles, read_metric
-from zbench.spec.metrics import Goal, metric_named
+from zbench.spec.engine import EngineSpec
+from zbench.spec.keys import leaves
+from zbench.spec.metrics import Direction, Goal, metric_named
 from zbench.spec.sweep import ObjectiveSpec
 from zbench.units import format_bytes
 
 ALPHA = 0.01
+FIRST_LOOK = 3
+"""Rounds before the first look of a sweep that repeats until its leaders are apart: fewer show no spread."""
 _WIDEST_BOUND = 1.0
 
 
@@ -37,8 +39,6 @@ class Ranking:
     than the best (0 where that is not known). equal_within: the leaders are this close, as a fraction;
     None for a bound above 100 %, which bounds nothing.
     """
-
-    __pydantic_config__ = ConfigDict(allow_inf_nan=False)
 
     best: str | None = None
     indistinguishable: tuple[str, ...] = ()
@@ -69,7 +69,7 @@ def rank(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec, alpha: fl
     a sweep that repeats until its leaders are apart (`run.separate`).
     """
     goal = objective.goals[0]
-    able = [s for s in summaries if math.isfinite(cost(s, goal)) and not obstacles(s, objective)]
+    able = candidates(summaries, objective)
     if not able:
         return Ranking()
     first = able[0]
@@ -88,12 +88,32 @@ def rank(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec, alpha: fl
     return Ranking(best, ids, recommended(leaders).trial_id, worse, bound)
 
 
+def candidates(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> list[ConfigSummary]:
+    """Return the feasible and correct configurations that have a figure for the first goal."""
+    goal = objective.goals[0]
+    return [s for s in summaries if math.isfinite(cost(s, goal)) and not obstacles(s, objective)]
+
+
+def level_of_looks(config: Mapping[str, Any], alpha: float) -> float:
+    """Return the level of a configuration's last look: `alpha` itself where a sweep looks but once.
+
+    A sweep with `run.separate` looks after every round up to `max_repeats`. All its looks have one level, so
+    that a table printed later says what the sweep decided.
+    """
+    run = config.get("run") or {}
+    if run.get("separate") is None:
+        return alpha
+    from zbench.analysis.group_sequential import constant_level
+
+    return constant_level(FIRST_LOOK, max(int(run.get("max_repeats") or FIRST_LOOK), FIRST_LOOK), alpha)
+
+
 def recommended(leaders: Sequence[ConfigSummary]) -> ConfigSummary:
     """Return the leader of least peak memory, then of fewest changed keys: exact figures, so no lottery.
 
     Peaks that print alike are equal: no one would choose by their last bytes.
     """
-    return min(_leanest(leaders), key=lambda summary: changed_keys(summary.config))
+    return min(_leanest(leaders), key=lambda summary: _changed_keys(summary.config))
 
 
 def recommended_why(leaders: Sequence[ConfigSummary]) -> str:
@@ -101,7 +121,7 @@ def recommended_why(leaders: Sequence[ConfigSummary]) -> str:
     leanest = _leanest(leaders)
     if len(leanest) < len(leaders):
         return "for its memory"
-    if len({changed_keys(summary.config) for summary in leanest}) > 1:
+    if len({_changed_keys(summary.config) for summary in leanest}) > 1:
         return "as the nearest to the defaults"
     return "as the first of equals"
 
@@ -119,6 +139,18 @@ def _leanest(leaders: Sequence[ConfigSummary]) -> Sequence[ConfigSummary]:
     return leaders
 
 
+def _changed_keys(config: Mapping[str, Any]) -> int:
+    """Return how many keys of `engine` differ from their defaults."""
+    ours = dict(leaves(config.get("engine") or {}))
+    defaults = _defaults()
+    return sum(defaults.get(key) != value for key, value in ours.items())
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return dict(leaves(EngineSpec().model_dump(mode="json")))
+
+
 def cost_table(summaries: Sequence[ConfigSummary], goal: Goal) -> list[list[float]]:
     """Return log of the goal's metric, less is better: (configurations, rounds), NaN where it is missing."""
     metric = metric_named(goal.metric)
@@ -133,3 +165,22 @@ def cost_table(summaries: Sequence[ConfigSummary], goal: Goal) -> list[list[floa
             if isinstance(value, int | float) and value > 0:
                 row[column[record.repeat]] = sign * math.log(value)
     return table
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def dominates(left: Sequence[float], right: Sequence[float], directions: Sequence[Direction]) -> bool:
+    """Whether `left` is at least as good as `right` in every objective and better in one."""
+    ahead = [a - b if d == "maximize" else b - a for a, b, d in zip(left, right, directions, strict=True)]
+    return all(by >= 0 for by in ahead) and any(by > 0 for by in ahead)
+
+
+def pareto_front(values: Mapping[Key, Sequence[float]], directions: Sequence[Direction]) -> list[Key]:
+    """Return the keys that no other key dominates, best of the first objective first; equal ones all stay."""
+    front = [
+        key
+        for key, mine in values.items()
+        if not any(dominates(other, mine, directions) for other in values.values())
+    ]
+    return sorted(front, key=lambda key: values[key][0], reverse=directions[0] == "maximize")

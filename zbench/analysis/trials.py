@@ -1,7 +1,10 @@
-"""One side of a comparison: its configurations, and where they were measured."""
+"""One side of a comparison: its configurations, where they were measured, and which repeats count. Pure.
+
+A repeat whose record warns of a disturbed machine shows what else ran there rather than the trial.
+"""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,3 +48,64 @@ def step_logs(trial: ConfigSummary, records: Iterable[Record] | None = None) -> 
     """Return the natural logarithm of the median step of each finished repeat (seconds), or of `records`."""
     chosen = trial.ok if records is None else records
     return tuple(math.log(r.timing.median_step_s) for r in chosen if r.timing is not None)
+
+
+KINDS = (
+    "the machine was loaded",
+    "the hypervisor took CPU time",
+    "the CPU was throttled for heat",
+    "the machine drifted",
+)
+"""How a warning begins that makes a record's step time doubtful (`zbench.launch.disturbance` writes them)."""
+
+LEAST_QUIET = 3
+"""Undisturbed repeats that a side must have for its step time to be compared."""
+
+
+def disturbances(record: Record) -> list[str]:
+    """Return the warnings of a record that make its step time doubtful."""
+    return [warning for warning in record.warnings if warning.startswith(KINDS)]
+
+
+def quiet(trial: ConfigSummary) -> tuple[Record, ...]:
+    """Return the finished and timed repeats that nothing disturbed."""
+    return tuple(r for r in trial.ok if r.timing is not None and not disturbances(r))
+
+
+def usable(trial: ConfigSummary) -> tuple[Record, ...]:
+    """Return the repeats that show the trial: the undisturbed ones, or none where they are too few."""
+    return () if _doubt("it", trial) else quiet(trial)
+
+
+def doubt(base: ConfigSummary, head: ConfigSummary) -> str:
+    """Return why two stored trials' step times cannot be compared, or nothing.
+
+    Disturbed repeats are left out; with fewer than three others (or none, of one or two) a side shows what
+    else ran on the machine rather than the trial.
+    """
+    said = [text for name, trial in (("base", base), ("head", head)) if (text := _doubt(name, trial))]
+    return "; ".join(said)
+
+
+def _doubt(name: str, trial: ConfigSummary) -> str:
+    disturbed = [record for record in trial.ok if disturbances(record)]
+    if not disturbed or len(quiet(trial)) >= LEAST_QUIET:
+        return ""
+    kinds = dict.fromkeys(_kind(text) for record in disturbed for text in disturbances(record))
+    return f"{len(disturbed)} of {name}'s {len(trial.ok)} repeats were disturbed: {', '.join(kinds)}"
+
+
+def _kind(warning: str) -> str:
+    return warning.split(":")[0]
+
+
+def all_warnings(trials: Sequence[ConfigSummary]) -> list[str]:
+    """Return how many repeats of these trials each kind of disturbance struck, in words."""
+    counts: dict[str, int] = {}
+    total = 0
+    for trial in trials:
+        for record in trial.ok:
+            total += 1
+            for kind in {_kind(text) for text in disturbances(record)}:
+                counts[kind] = counts.get(kind, 0) + 1
+    return [f"{kind} in {count} of {total} repeats" for kind, count in counts.items()]

@@ -19,8 +19,8 @@ from typing import Any, Literal
 
 from zbench.analysis.compare import Comparison, Settings, compare_runs
 from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan
+from zbench.analysis.noise import noise_of_history
 from zbench.analysis.paired import Side
-from zbench.analysis.run_noise import noise_of_history
 from zbench.analysis.trials import RunResults, Source
 from zbench.bench import results
 from zbench.bench.compare import SETTINGS

@@ -17,9 +17,8 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from zbench.analysis.bisect import SETTINGS, Fault, Finding, bisect, judged, slowdown_of
+from zbench.analysis.bisect import SETTINGS, Fault, Finding, LikeGoodOrBad, bisect, judged, slowdown_of
 from zbench.analysis.compare import Comparison
-from zbench.analysis.likeness import LikeGoodOrBad
 from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan, Question
 from zbench.analysis.paired import Side
 from zbench.analysis.trials import Source

@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zbench.analysis import decision
-from zbench.analysis.decision import Decision, Levels
-from zbench.analysis.evidence import Paired, Unpaired, noise_of_runs
+from zbench.analysis.decision import Decision, Levels, Paired, Unpaired, noise_of_runs
 from zbench.analysis.measurement import Plan
 from zbench.analysis.paired import (
     BASE_FIRST,

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from zbench.analysis.disturbance import disturbances
 from zbench.analysis.ranking import rank
+from zbench.analysis.trials import disturbances
 from zbench.bench import results
 from zbench.bench.resumable import Kept
 from zbench.bench.trials import smallest_trial, warm_runner

@@ -153,8 +153,7 @@ class _Probes:
 
     def finding(self, name: str, fault: "Fault") -> "Finding":
         """Return what a comparison says of a revision; one that does not build or run is skipped."""
-        from zbench.analysis.bisect import judged
-        from zbench.analysis.likeness import LikeGoodOrBad
+        from zbench.analysis.bisect import LikeGoodOrBad, judged
 
         try:
             if fault.needs_clock:

@@ -136,7 +136,7 @@ def command(
 def _settings(
     thresholds: list[str], alpha: float, run_noise: str | None, fail_on: str, *, across: bool, paired: bool
 ) -> "Settings":
-    from zbench.analysis import thresholds as read
+    from zbench.analysis import settings as read
     from zbench.analysis.compare import Settings
 
     return Settings(
@@ -170,7 +170,7 @@ def _compare_stored(
     """Compare two stored results; None where only a baseline was to be kept."""
     from zbench.analysis import sources
     from zbench.analysis.compare import compare_runs, require_two_runs
-    from zbench.analysis.run_noise import noise_between_runs
+    from zbench.analysis.noise import noise_between_runs
 
     base, head, save_baseline = _branch(base) or base, _branch(head), _branch(save_baseline)
     if head is None and save_baseline is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from zbench.analysis.compare import Comparison, Settings
 from zbench.analysis.measurement import PairedMeasurement, Plan, Question, check_plan
 from zbench.analysis.paired import Side
-from zbench.analysis.thresholds import parse_percent
+from zbench.analysis.settings import parse_percent
 from zbench.analysis.trials import Source
 from zbench.cli import console
 from zbench.errors import UsageError

@@ -38,7 +38,7 @@ def command(
 ) -> None:
     """Show each configuration over the runs of a directory, and blame the commits where it changed."""
     from zbench.analysis.history import history
-    from zbench.analysis.thresholds import check_alpha
+    from zbench.analysis.settings import check_alpha
     from zbench.report.labels import label
 
     _check_metric(metric)

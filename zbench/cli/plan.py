@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from zbench.analysis.duration import Prediction, predict
+from zbench.analysis.adaptive_repeats import Prediction, predict
 from zbench.cli import console
 from zbench.cli.conclusion import warn_of_unused
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, SweepFile, common_flags

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from zbench.analysis.adaptive_repeats import contenders
 from zbench.analysis.ranking import Ranking, rank
-from zbench.analysis.separation import contenders
 from zbench.cli import console
 from zbench.cli.conclusion import (
     Conclusion,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from rich.text import Text
 
+from zbench.analysis.adaptive_repeats import open_question
 from zbench.analysis.ranking import Ranking, recommended_why
-from zbench.analysis.separation import open_question
 from zbench.record.summary import ConfigSummary, obstacles
 from zbench.report.printable import printable, printable_lines
 from zbench.report.text import (

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from optuna.storages import BaseStorage
 
-from zbench.analysis.pareto import pareto_front
+from zbench.analysis.ranking import pareto_front
 from zbench.errors import UsageError
 from zbench.estimate.client import Simulator
 from zbench.launch.events import (

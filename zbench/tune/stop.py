@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from zbench.analysis.pareto import dominates
+from zbench.analysis.ranking import dominates
 from zbench.errors import UsageError
 from zbench.spec.sweep import SearchSpec
 from zbench.tune.history import Observation, Score

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zbench.analysis.pareto import pareto_front
+from zbench.analysis.ranking import pareto_front
 
 
 @dataclass(frozen=True, slots=True)

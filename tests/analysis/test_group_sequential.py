@@ -3,8 +3,8 @@
 import pytest
 from scipy.stats import norm
 
-from zbench.analysis.looks import FIRST_LOOK, constant_level, level_of_looks
-from zbench.analysis.sequential import chance_of_crossing, nominal_levels, spent
+from zbench.analysis.group_sequential import chance_of_crossing, constant_level, nominal_levels, spent
+from zbench.analysis.ranking import level_of_looks
 
 OBRIEN_FLEMING = [4.8769, 3.3569, 2.6803, 2.2898, 2.0310]
 """Five equal looks, one-sided 0.025, spending of the O'Brien-Fleming type (Jennison and Turnbull, 2000)."""
@@ -36,7 +36,7 @@ def test_all_of_alpha_is_spent_at_the_end_and_hardly_any_at_the_beginning() -> N
 def test_a_sweep_that_looks_once_has_the_whole_level() -> None:
     for config in ({}, {"run": None}, {"run": {"max_repeats": 20}}, {"run": {"separate": None}}):
         assert level_of_looks(config, 0.01) == 0.01
-    assert level_of_looks({"run": {"separate": 0.05, "max_repeats": 20}}, 0.01) == constant_level(20, 0.01)
-    for few in (None, 1, FIRST_LOOK):
+    assert level_of_looks({"run": {"separate": 0.05, "max_repeats": 20}}, 0.01) == constant_level(3, 20, 0.01)
+    for few in (None, 1, 3):
         run = {"separate": 0.05, "max_repeats": few}
-        assert level_of_looks({"run": run}, 0.01) == constant_level(FIRST_LOOK, 0.01)
+        assert level_of_looks({"run": run}, 0.01) == constant_level(3, 3, 0.01)

@@ -1,11 +1,12 @@
-"""Group-sequential testing: look after every block, stop when decided, keep all data and the error rate.
+"""Group-sequential testing: look several times, stop when decided, keep all data and the error rate. Pure.
 
-Lan and DeMets, "Discrete sequential boundaries for clinical trials", Biometrika 70 (1983), with the spending
-function of the O'Brien-Fleming type: nearly all of alpha is left for the last look, so that looking costs
-little power. Boundaries come from the recursion of Armitage, McPherson and Rowe (1969; Jennison and Turnbull,
-"Group Sequential Methods", 2000, chapter 19). They hold for a normal mean; for Student's t each is applied as
-a nominal level (the significance-level approach, same book, section 3.8), and `zbench.bench.error_rates`
-simulates what that makes of the error.
+A paired measurement looks every few blocks: Lan and DeMets, "Discrete sequential boundaries for clinical
+trials", Biometrika 70 (1983), with the spending function of the O'Brien-Fleming type: nearly all of alpha is
+left for the last look, so that looking costs little power. A sweep that repeats until its leaders are apart
+looks after every round, each time at one level (Pocock). Boundaries come from the recursion of Armitage,
+McPherson and Rowe (1969; Jennison and Turnbull, "Group Sequential Methods", 2000, chapter 19). They hold for
+a normal mean; for Student's t each is applied as a nominal level (the significance-level approach, same book,
+section 3.8), and `zbench.bench.error_rates` simulates what that makes of the error.
 """
 
 import math
@@ -94,3 +95,18 @@ def _boundary(density: NDArray[np.float64], grid: NDArray[np.float64], wanted: f
 def _below(grid: NDArray[np.float64], boundary: float, step: float) -> NDArray[np.float64]:
     """Return how much of each point's cell lies below the boundary."""
     return np.asarray(np.clip((boundary - grid) / step + 0.5, 0.0, 1.0))
+
+
+@cache
+def constant_level(first: int, most: int, alpha: float) -> float:
+    """Return the one-sided level that, used after each of `first` to `most` rounds, errs with `alpha` in all.
+
+    Pocock's boundary ("Group sequential methods in the design and analysis of clinical trials", Biometrika
+    64, 1977), found by bisection on the chance of passing it at any look.
+    """
+    looks = tuple(range(first, most + 1))
+    low, high = alpha / len(looks), alpha
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (low, middle) if chance_of_crossing(looks, middle) > alpha else (middle, high)
+    return low

@@ -2,8 +2,8 @@
 
 import pytest
 
+from zbench.analysis.adaptive_repeats import contenders, is_answered, open_question
 from zbench.analysis.ranking import Ranking, rank
-from zbench.analysis.separation import contenders, is_answered, open_question
 from zbench.record.record import Record
 from zbench.record.summary import summarize
 
