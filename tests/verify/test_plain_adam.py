@@ -7,7 +7,7 @@ from torch import Tensor
 
 from zbench.engine.adam import NORM_CHUNK
 from zbench.spec.engine import EngineSpec
-from zbench.verify.plain_adam import PlainAdam
+from zbench.verify.plain_numerics import PlainAdam
 
 SIZES = {
     "a.weight": (16, 32),

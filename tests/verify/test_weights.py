@@ -10,8 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from zbench.errors import UsageError
-from zbench.verify.by_weights import Base, judge_weights, load_base, same_bits, save_base
-from zbench.verify.saved_weights import read_weights
+from zbench.verify.weights import Base, judge_weights, load_base, read_weights, same_bits, save_base
 
 
 class Settings:

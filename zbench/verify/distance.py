@@ -29,22 +29,24 @@ class Difference:
     not_finite: str | None
 
 
-def compare(mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor], names: Sequence[str]) -> Difference:
+def compare(
+    values: Mapping[str, Tensor], reference: Mapping[str, Tensor], names: Sequence[str]
+) -> Difference:
     """Return the differences over `names`, each a pair of float32 tensors of one shape."""
-    bad = next((name for name in names if not bool(torch.isfinite(mine[name]).all())), None)
+    bad = next((name for name in names if not bool(torch.isfinite(values[name]).all())), None)
     largest, ulps, squares = 0.0, 0, dict[str, float]()
     for name in names:
-        if mine[name].shape != theirs[name].shape:
+        if values[name].shape != reference[name].shape:
             raise ValueError(
-                f"{name}: expected shape {tuple(theirs[name].shape)}, got {tuple(mine[name].shape)}"
+                f"{name}: expected shape {tuple(reference[name].shape)}, got {tuple(values[name].shape)}"
             )
-        if mine[name].numel() == 0:
+        if values[name].numel() == 0:
             continue
-        difference = (mine[name].double() - theirs[name].double()).abs()
+        difference = (values[name].double() - reference[name].double()).abs()
         largest = max(largest, float(difference.max()))
-        ulps = max(ulps, int((_ordered(mine[name]) - _ordered(theirs[name])).abs().max()))
+        ulps = max(ulps, int((_ordered(values[name]) - _ordered(reference[name])).abs().max()))
         squares[name] = float(difference.square().mean())
-    total = math.fsum(square * mine[name].numel() for name, square in squares.items())
+    total = math.fsum(square * values[name].numel() for name, square in squares.items())
     farthest = max(squares, key=lambda name: squares[name])
     if bad is not None:
         return Difference(None, None, math.inf, farthest, bad)
@@ -88,9 +90,9 @@ class Errors:
 
 
 def errors_of(
-    mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor], truth: Mapping[str, Tensor]
+    values: Mapping[str, Tensor], yardstick: Mapping[str, Tensor], truth: Mapping[str, Tensor]
 ) -> Errors:
-    """Return the error ratios of `mine`, with `theirs` as the yardstick, over all tensors of `truth`.
+    """Return the error ratios of `values` over all tensors of `truth`: their errors over the yardstick's.
 
     Overall: the mean absolute error over all elements. Of one tensor: the mean root of absolute errors,
     squared. Neither is L2, because errors under Adam have a long tail: an element whose gradient is almost
@@ -101,8 +103,8 @@ def errors_of(
     shares that of `_POOLED_ELEMENTS` elements of the median tensor, since it cannot tell its own noise.
     """
     sizes = {name: exact.numel() for name, exact in truth.items() if exact.numel()}
-    ours = {name: _sizes_of(mine[name].double() - truth[name]) for name in sizes}
-    yard = {name: _sizes_of(theirs[name].double() - truth[name]) for name in sizes}
+    ours = {name: _sizes_of(values[name].double() - truth[name]) for name in sizes}
+    yard = {name: _sizes_of(yardstick[name].double() - truth[name]) for name in sizes}
     floor = {name: _sizes_of((truth[name] * UNIT_ROUNDOFF).abs() + _SMALLEST) for name in sizes}
     sums = [math.fsum(of[name][0] for name in sizes) for of in (ours, yard, floor)]
     overall = sums[0] / max(sums[1], sums[2])

@@ -1,19 +1,25 @@
-"""The arithmetic between backward and Adam in the reference: sums, norm, clipping factor, loss scale.
+"""The arithmetic of the reference after backward: sums, norm, clipping factor, loss scale, Adam.
 
 Written without the engine's code, so that a mistake there cannot hide here too. The one exception is the
 canonical norm, whose chunk sums are the contract itself (`zbench.engine.adam.contract`).
 """
 
 import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.optim.adam import adam
 
 from zbench.engine.adam import NORM_CHUNK, ReferenceAdam
-from zbench.spec.engine import EngineSpec
+from zbench.spec.engine import EngineSpec, OptimizerSpec, ParamGroupSpec
 
 Gradients = dict[str, Tensor | None]
+_LONG_AGO = math.inf  # a step count at which both bias corrections are 1: torch has no switch for them
 
 
 class GradientSums:
@@ -27,26 +33,21 @@ class GradientSums:
         sent = spec.communication_dtype if ranks > 1 and not exact else None
         self._sent = torch_dtype(sent) if sent else None
 
-    def add_micro_batch(self, total: Gradients, found: Gradients) -> None:
+    def add_micro_batch(self, total: Gradients, gradients: Gradients) -> None:
         """Add one micro-batch's gradients to `total`, in place."""
-        for name, gradient in found.items():
-            before = total.get(name)
-            if gradient is None:
-                total[name] = before
-            elif before is None:
-                total[name] = gradient.to(self._kept)
-            else:
-                total[name] = (before.to(self._wide) + gradient.to(self._wide)).to(self._kept)
+        for name, gradient in gradients.items():
+            before = total.setdefault(name, None)
+            if gradient is not None:
+                wide = gradient.to(self._wide)
+                total[name] = (wide if before is None else before.to(self._wide) + wide).to(self._kept)
 
-    def add_rank(self, total: Gradients, found: Gradients) -> None:
+    def add_rank(self, total: Gradients, gradients: Gradients) -> None:
         """Add one rank's gradients, rounded to `communication_dtype`, to `total`, in place."""
-        for name, gradient in found.items():
-            before = total.get(name)
-            if gradient is None:
-                total[name] = before
-                continue
-            sent = (gradient if self._sent is None else gradient.to(self._sent)).to(self._wide)
-            total[name] = sent if before is None else before + sent
+        for name, gradient in gradients.items():
+            before = total.setdefault(name, None)
+            if gradient is not None:
+                sent = gradient.to(self._sent or gradient.dtype).to(self._wide)
+                total[name] = sent if before is None else before + sent
 
 
 class LossScale:
@@ -96,8 +97,8 @@ def canonical_square_sum(gradients: Gradients) -> float:
 
 def square_sum(gradients: Gradients) -> float:
     """Return the sum of squares in float64, where its last bits decide nothing."""
-    found = [g for g in gradients.values() if g is not None]
-    return math.fsum(float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2 for g in found)
+    present = [g for g in gradients.values() if g is not None]
+    return math.fsum(float(torch.linalg.vector_norm(g, dtype=torch.float64)) ** 2 for g in present)
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -105,3 +106,97 @@ def torch_dtype(name: str) -> torch.dtype:
     dtype = getattr(torch, name)
     assert isinstance(dtype, torch.dtype)
     return dtype
+
+
+def group_of(name: str, groups: Mapping[str, ParamGroupSpec]) -> ParamGroupSpec | None:
+    """Return the overrides of the first pattern that matches a parameter's name, if there is one."""
+    return next((group for pattern, group in groups.items() if fnmatchcase(name, pattern)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Padded:
+    """One parameter's master weights and Adam state, each padded with zeros to whole chunks."""
+
+    value: Tensor
+    exp_avg: Tensor
+    exp_avg_sq: Tensor
+    max_exp_avg_sq: list[Tensor]  # one with `amsgrad`, else none
+    step: Tensor
+    settings: Mapping[str, Any]
+
+
+class PlainAdam:
+    """torch's own fused Adam on padded flat copies of the parameters.
+
+    It is called in its functional form, as `torch.optim.AdamW.step` calls it: to make an optimizer object
+    imports torch._dynamo, which takes longer than all other imports of a server.
+
+    Master weights of `dtype` (float32, or float64 for the truth), each padded with zeros to whole chunks.
+
+    The padding matters because torch's vector code rounds the last few elements of other lengths differently.
+    A parameter without a gradient is left alone, step count included, as torch does.
+    """
+
+    def __init__(self, initial: Mapping[str, Tensor], spec: EngineSpec, dtype: torch.dtype) -> None:
+        self._shapes = {name: value.shape for name, value in initial.items()}
+        self._decoupled = spec.optimizer.name == "adamw"
+        self._state: dict[str, _Padded] = {}
+        for name, value in initial.items():
+            settings = _settings(spec.optimizer, group_of(name, spec.param_groups))
+            first_step = 0.0 if settings.pop("bias_correction") else _LONG_AGO
+            flat = _padded(value.detach(), dtype)
+            mean, square, *largest = (torch.zeros_like(flat) for _ in range(2 + settings["amsgrad"]))
+            self._state[name] = _Padded(flat, mean, square, largest, torch.tensor(first_step), settings)
+        exact = dtype == torch.float64 or spec.optimizer.moments_dtype == "float32"
+        self._moments_dtype = None if exact else torch.bfloat16
+
+    @torch.no_grad()
+    def step(self, gradients: Mapping[str, Tensor | None], scale: float) -> None:
+        """Apply one update with `gradients` (any float dtype, the parameters' shapes), each multiplied by
+        `scale`."""
+        for name, one in self._state.items():
+            gradient = gradients[name]
+            if gradient is None:
+                continue
+            scaled = _padded(gradient, one.value.dtype).mul_(scale)
+            adam(
+                [one.value], [scaled], [one.exp_avg], [one.exp_avg_sq], one.max_exp_avg_sq, [one.step],
+                fused=True, decoupled_weight_decay=self._decoupled, maximize=False, **one.settings,
+            )  # fmt: skip
+        if self._moments_dtype is not None:
+            self._round_moments(self._moments_dtype)
+
+    def values(self) -> dict[str, Tensor]:
+        """Return views of the master weights, in the parameters' shapes."""
+        return {name: self._cut(name, one.value) for name, one in self._state.items()}
+
+    def first_moments(self) -> dict[str, Tensor]:
+        """Return views of `exp_avg`, in the parameters' shapes."""
+        return {name: self._cut(name, one.exp_avg) for name, one in self._state.items()}
+
+    def _cut(self, name: str, flat: Tensor) -> Tensor:
+        shape = self._shapes[name]
+        return flat.detach()[: shape.numel()].view(shape)
+
+    def _round_moments(self, dtype: torch.dtype) -> None:
+        """Keep what moments stored in a shorter dtype would keep (nearest rounding)."""
+        for one in self._state.values():
+            for value in (one.exp_avg, one.exp_avg_sq, *one.max_exp_avg_sq):
+                value.copy_(value.to(dtype))
+
+
+def _padded(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a new flat CPU tensor that holds `value` and zeros up to a whole number of chunks."""
+    flat = torch.zeros(-(-value.numel() // NORM_CHUNK) * NORM_CHUNK, dtype=dtype)
+    flat[: value.numel()].copy_(value.reshape(-1))
+    return flat
+
+
+def _settings(optimizer: OptimizerSpec, overrides: ParamGroupSpec | None) -> dict[str, Any]:
+    names = ("lr", "betas", "eps", "weight_decay", "bias_correction", "amsgrad")
+    settings = {}
+    for name in names:
+        override = getattr(overrides, name, None)
+        settings[name] = getattr(optimizer, name) if override is None else override
+    settings["beta1"], settings["beta2"] = settings.pop("betas")
+    return settings

@@ -66,8 +66,8 @@ def save_reference(reference: Reference, path: Path) -> None:
         "format": _FORMAT,
         "inputs": json.dumps(dict(reference.inputs)),
         "names": json.dumps(plain.names),
+        "skipped": json.dumps(plain.skipped),
     }
-    about["skipped"] = json.dumps(plain.skipped)
     draft = path.with_name(path.name + ".tmp")
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, draft, metadata=about)
     draft.replace(path)
@@ -87,30 +87,27 @@ def load_reference(path: Path) -> Reference:
 def _check(reference: Reference) -> None:
     """Raise ValueError where a reference's parts do not belong together."""
     plain, names = reference.plain, set(reference.plain.names)
-    steps = len(plain.losses)
-    rows = [plain.grad_norms.shape, plain.digests.shape, reference.travelled.shape]
-    if plain.losses.dim() != 3 or rows != [(steps,), (steps, len(names)), (len(names),)]:
-        raise ValueError("its steps and parameters are not as many everywhere")
-    if len(names) != len(plain.names) or plain.parameters.keys() != names:
+    steps, count = len(plain.losses), len(plain.names)
+    floats = [plain.losses, plain.grad_norms, reference.travelled]
+    if (
+        (plain.losses.dim(), plain.grad_norms.shape) != (3, (steps,))
+        or (plain.digests.shape, reference.travelled.shape) != ((steps, count), (count,))
+        or plain.digests.dtype != torch.int64
+        or not all(numbers.is_floating_point() for numbers in floats)
+        or any(type(step) is not int or not 0 <= step < steps for step in plain.skipped)
+    ):
+        raise ValueError("its steps do not belong together")
+    if count != len(names) or plain.parameters.keys() != names or not plain.moments.keys() <= names:
         raise ValueError("its parameters are not those it names")
-    for group in (plain.moments, reference.truth, reference.true_moments):
-        if not group.keys() <= names or any(v.shape != plain.parameters[k].shape for k, v in group.items()):
-            raise ValueError("its moments or its truth are not those of its parameters")
-        if not all(value.is_floating_point() for value in group.values()):
-            raise ValueError("its numbers are of other types")
+    if any(value.dtype != torch.float32 for value in (*plain.parameters.values(), *plain.moments.values())):
+        raise ValueError("its parameters or moments are not in float32")
     if reference.truth.keys() not in (set(), names):
         raise ValueError("its truth is not whole")
     if reference.true_moments.keys() not in (set(), plain.moments.keys()):
         raise ValueError("its true moments are not whole")
-    if any(
-        value.dtype != torch.float32 for kept in (plain.parameters, plain.moments) for value in kept.values()
-    ):
-        raise ValueError("its parameters or moments are not in float32")
-    numbers = [plain.losses, plain.grad_norms, reference.travelled]
-    if plain.digests.dtype != torch.int64 or not all(number.is_floating_point() for number in numbers):
-        raise ValueError("its numbers are of other types")
-    if not all(type(step) is int and 0 <= step < steps for step in plain.skipped):
-        raise ValueError("it skips steps that it does not have")
+    for group in (plain.moments, reference.truth, reference.true_moments):
+        if any(v.shape != plain.parameters[n].shape or not v.is_floating_point() for n, v in group.items()):
+            raise ValueError("its moments or its truth are not those of its parameters")
 
 
 def _read(path: Path) -> Reference:

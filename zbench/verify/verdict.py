@@ -68,9 +68,10 @@ def judge(observed: Trajectory, reference: Reference) -> Judgement:
         return Judgement(Correctness("identical", ratio, 0.0, 0, None, None, losses, norms))
     first = int(differing.any(dim=1).nonzero()[0])
     suspects = {name for name, bad in zip(plain.names, differing[first].tolist(), strict=True) if bad}
-    found = compare(observed.parameters, plain.parameters, plain.names)
-    verdict, ratio, worst, warnings = _weigh(observed, reference, found, suspects)
-    correctness = Correctness(verdict, ratio, found.max_abs, found.max_ulp, worst, first + 1, losses, norms)
+    difference = compare(observed.parameters, plain.parameters, plain.names)
+    verdict, ratio, worst, warnings = _weigh(observed, reference, difference, suspects)
+    measured = (ratio, difference.max_abs, difference.max_ulp, worst)
+    correctness = Correctness(verdict, *measured, first + 1, losses, norms)
     return Judgement(correctness, warnings + _skip_warning(observed, plain))
 
 
@@ -99,11 +100,11 @@ def _weigh(
     ratio = max(e.ratio for e in errors)
     verdict, worst, share = name_of(ratio), _worst(errors, suspects), _own_share(reference)
     if verdict == "equivalent" and share * EQUIVALENT_UP_TO >= 1:
-        said = (
+        warning = (
             f"the reference itself ended {_way(share)} that it travelled away from its float64 run,"
             " so even another training would seem equivalent: train fewer steps, or in float32"
         )
-        return "unchecked", ratio, worst, [said]
+        return "unchecked", ratio, worst, [warning]
     return verdict, ratio, worst, []
 
 
@@ -140,14 +141,10 @@ def _without_truth(
 ) -> tuple[VerdictName, float | None, str | None, list[str]]:
     share = difference.distance / max(float(reference.travelled.norm()), _TINY)
     if share > GROSS_SHARE_OF_TRAVEL:
-        said = f"it ended {_way(share)} that the reference travelled away from it"
-        return "drifted", None, difference.farthest, [said]
-    return (
-        "unchecked",
-        None,
-        difference.farthest,
-        ["not the reference's bits; verify mode full tells whether it matters"],
-    )
+        warning = f"it ended {_way(share)} that the reference travelled away from it"
+        return "drifted", None, difference.farthest, [warning]
+    warning = "not the reference's bits; verify mode full tells whether it matters"
+    return "unchecked", None, difference.farthest, [warning]
 
 
 def _finite_steps(run: Trajectory) -> Tensor:
@@ -158,22 +155,22 @@ def _finite_steps(run: Trajectory) -> Tensor:
 def _differing(observed: Trajectory, plain: Trajectory) -> Tensor:
     """Return [S, P] bool: which of the reference's parameters had other bits after which step."""
     column = {name: place for place, name in enumerate(observed.names)}
-    mine = observed.digests[:, [column[name] for name in plain.names]]
+    digests = observed.digests[:, [column[name] for name in plain.names]]
     steps = [len(run.losses) for run in (plain, observed)]
-    if mine.shape != plain.digests.shape or steps[0] != steps[1]:
+    if digests.shape != plain.digests.shape or steps[0] != steps[1]:
         raise UsageError(
-            f"expected {len(plain.digests)} observed steps, got {min(len(mine), steps[1])}: the reference is "
-            "another trial's; remove it and run the sweep again"
+            f"expected {len(plain.digests)} observed steps, got {min(len(digests), steps[1])}: the reference "
+            "is another trial's; remove it and run the sweep again"
         )
-    return mine != plain.digests
+    return digests != plain.digests
 
 
-def _largest_difference(mine: Tensor, theirs: Tensor) -> float | None:
+def _largest_difference(observed: Tensor, plain: Tensor) -> float | None:
     """Return the largest absolute difference over the places where both are finite; None where there is
     none."""
-    if mine.shape != theirs.shape:
+    if observed.shape != plain.shape:
         return None
-    differences = (mine - theirs).abs()
+    differences = (observed - plain).abs()
     finite = differences[differences.isfinite()]
     return float(finite.max()) if finite.numel() else None
 

@@ -27,9 +27,8 @@ from zbench.spec.command import names_of, rendered, values_of, words
 from zbench.spec.deepspeed import to_deepspeed
 from zbench.spec.interpreters import executable, extensions_directory
 from zbench.spec.trial import TrialSpec
-from zbench.verify.by_weights import Base, judge_weights, load_base, same_bits, save_base
-from zbench.verify.saved_weights import read_weights
 from zbench.verify.verdict import Judgement
+from zbench.verify.weights import Base, judge_weights, load_base, read_weights, same_bits, save_base
 from zbench.worker import perturbing
 from zbench.worker.inputs import inputs_of
 from zbench.worker.job import RankJob, ReferenceJob

@@ -1,20 +1,33 @@
-"""The weights that a training script saved: safetensors, torch files, and folders of DeepSpeed's.
+"""The weights that a training script saved: how they are read, and the verdict on them.
 
-Torch files are read with `weights_only=True`: nothing in them is run. Classes that torch does not know, as
-DeepSpeed's checkpoints hold, are read as inert stand-ins.
+They are read from safetensors, torch files, and folders of DeepSpeed's. Torch files are read with
+`weights_only=True`: nothing in them is run. Classes that torch does not know, as DeepSpeed's checkpoints
+hold, are read as inert stand-ins.
+
+The verdict on a script compares its weights with the base configuration's, which is run twice. Where these
+two results differ, their distance is the yardstick. Where they are the same bits, it is the distance of a
+third run, from weights moved by one unit in the last place. The error ratio and its thresholds are those of
+`verdict`, with the base run in the place of the truth.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from zbench.errors import UsageError
+from zbench.record.record import Correctness
+from zbench.verify.distance import compare, errors_of
+from zbench.verify.trajectory import all_finite
+from zbench.verify.verdict import Judgement, name_of
 
+_FORMAT = "weights-1"
 _TORCH = (".pt", ".pth", ".bin", ".ckpt")
 _PARTS = re.compile(r"(?:bf16_)?zero_pp_rank_(\d+)_mp_rank_00_optim_states\.pt")
 _NO_WEIGHTS = ("optim", "rng", "sched", "training_args")  # how files of trainers' begin that hold other state
@@ -24,13 +37,10 @@ _EXPECTED = "expected *.safetensors, a torch file (.pt, .pth, .bin), or a folder
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Return name -> floating-point weight on the CPU; UsageError where there is none to be read."""
-    if path.is_file():
-        found = _of_file(path)
-    elif path.is_dir():
-        found = _of_folder(path)
-    else:
+    if not path.exists():
         raise UsageError(f"workload.checkpoint: the command left no {path.name}; {_EXPECTED}")
-    weights = {name: value for name, value in found.items() if value.is_floating_point()}
+    tensors = _of_folder(path) if path.is_dir() else _of_file(path)
+    weights = {name: value for name, value in tensors.items() if value.is_floating_point()}
     if not weights:
         raise UsageError(f"workload.checkpoint: no weights in {path.name}; {_EXPECTED}")
     return weights
@@ -62,17 +72,17 @@ def _of_folder(path: Path) -> dict[str, Tensor]:
 
 def _of_files(files: Sequence[Path]) -> dict[str, Tensor]:
     """Return the weights of files that each hold some; UsageError where two hold another value of one."""
-    found: dict[str, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     holders: dict[str, Path] = {}
     for file in files:
         for name, value in _of_file(file).items():
-            if name in found and not torch.equal(found[name], value):
+            if name in weights and not torch.equal(weights[name], value):
                 raise UsageError(
                     f"workload.checkpoint: {holders[name].name} and {file.name} hold different values of"
                     f" {name!r}; name the file that the run trained"
                 )
-            found[name], holders[name] = value, file
-    return found
+            weights[name], holders[name] = value, file
+    return weights
 
 
 def _of_deepspeed(path: Path) -> dict[str, Tensor]:
@@ -91,19 +101,15 @@ def _of_deepspeed(path: Path) -> dict[str, Tensor]:
         return module | dict(_of_stage_3(groups, flat))
     masters = "single_partition_of_fp32_groups"
     if masters in parts[0]:
-        whole = [torch.cat([part[masters][at] for part in parts]) for at in range(len(groups))]
-        return module | {
-            n: v for group, flat in zip(groups, whole, strict=True) for n, v in _cut(group, flat)
-        }
+        for at, group in enumerate(groups):
+            module |= dict(_cut(group, torch.cat([part[masters][at] for part in parts])))
     return module
 
 
 def _cut(shapes: Mapping[str, torch.Size], flat: Tensor) -> Iterator[tuple[str, Tensor]]:
-    at = 0
-    for name, shape in shapes.items():
-        size = shape.numel()
-        yield name, flat[at : at + size].reshape(shape)
-        at += size
+    sizes = [shape.numel() for shape in shapes.values()]
+    for (name, shape), part in zip(shapes.items(), flat[: sum(sizes)].split_with_sizes(sizes), strict=True):
+        yield name, part.reshape(shape)
 
 
 def _of_stage_3(groups: list[dict[str, torch.Size]], flat: list[Tensor]) -> Iterator[tuple[str, Tensor]]:
@@ -150,3 +156,69 @@ class _Inert:
 
     def __setstate__(self, _: Any) -> None:
         """Take any state."""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """What the base configuration saved. yardstick: what another run of it saved; None where all agree."""
+
+    weights: Mapping[str, Tensor]
+    yardstick: Mapping[str, Tensor] | None
+
+
+def same_bits(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    """Whether two sets of weights have the same names, dtypes, shapes and values."""
+    return one.keys() == other.keys() and all(
+        one[name].dtype == other[name].dtype and torch.equal(one[name], other[name]) for name in one
+    )
+
+
+def save_base(base: Base, path: Path) -> None:
+    """Write a base to a safetensors file, whole or not at all."""
+    tensors = {f"base/{name}": value.contiguous().clone() for name, value in base.weights.items()}
+    tensors |= {f"again/{name}": value.contiguous().clone() for name, value in (base.yardstick or {}).items()}
+    draft = path.with_name(path.name + ".tmp")
+    save_file(tensors, draft, metadata={"format": _FORMAT})
+    draft.replace(path)
+
+
+def load_base(path: Path) -> Base:
+    """Read what `save_base` wrote."""
+    groups: dict[str, dict[str, Tensor]] = {"base": {}, "again": {}}
+    with safe_open(path, framework="pt") as file:
+        if file.metadata().get("format") != _FORMAT:
+            raise ValueError(f"{path} is no base of format {_FORMAT}; remove it and run the sweep again")
+        for key in file.keys():  # noqa: SIM118 - a file handle, not a mapping
+            kind, _, name = key.partition("/")
+            groups[kind][name] = file.get_tensor(key)
+    return Base(groups["base"], groups["again"] or None)
+
+
+def judge_weights(weights: Mapping[str, Tensor], base: Base) -> Judgement:
+    """Return the verdict on the weights that a trial saved."""
+    for name, value in sorted(base.weights.items()):
+        if name not in weights or weights[name].shape != value.shape:
+            what = f"has another shape of {name}" if name in weights else f"lacks {name}"
+            return _unchecked(f"not verified: the checkpoint {what}, unlike the base's")
+    names = [name for name in base.weights if base.weights[name].numel()]
+    ours = {name: weights[name].float() for name in names}
+    theirs = {name: base.weights[name].float() for name in names}
+    if not all_finite(theirs):
+        return _unchecked("not verified: the base configuration's weights are not finite")
+    difference = compare(ours, theirs, names)
+    if difference.not_finite is not None:
+        return Judgement(Correctness("wrong", worst_parameter=difference.not_finite))
+    if difference.max_ulp == 0:
+        return Judgement(Correctness("identical", 1.0 if base.yardstick else None, 0.0, 0))
+    measured = (difference.max_abs, difference.max_ulp)
+    if base.yardstick is None:
+        why = "not the base configuration's bits; no yardstick, since all its runs end with the same bits"
+        return _unchecked(why, None, *measured, difference.farthest)
+    again = {name: base.yardstick[name].float() for name in names}
+    errors = errors_of(ours, again, {name: value.double() for name, value in theirs.items()})
+    worst = max(errors.each, key=lambda name: errors.each[name])
+    return Judgement(Correctness(name_of(errors.ratio), errors.ratio, *measured, worst))
+
+
+def _unchecked(why: str, *measured: Any) -> Judgement:
+    return Judgement(Correctness("unchecked", *measured), [why])
