@@ -1,7 +1,8 @@
 """User-facing errors and the exit codes of every command."""
 
 import contextlib
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from pathlib import Path
 
@@ -91,3 +92,15 @@ class TrialsFailedError(ZbenchError):
     """Trials did not finish where the command needs them to."""
 
     exit_code = ExitCode.TRIALS_FAILED
+
+
+def closest(name: object, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the known name most like `name`, or None where none is near."""
+    found = difflib.get_close_matches(str(name).lower(), list(known), cutoff=cutoff)
+    return found[0] if found else None
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """Return ` (did you mean 'x'?)`, or nothing where no known name is near."""
+    found = closest(name, known)
+    return f" (did you mean {found!r}?)" if found else ""

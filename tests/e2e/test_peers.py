@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.calling import run
 from zbench.errors import SpecError
-from zbench.spec import interpreters, peers
+from zbench.spec import environments, peers
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
 from zbench.spec.peers import PEERS
@@ -37,10 +37,10 @@ def test_the_regressions_race_the_versions_that_are_installed(
     for version in ("0.18.2", "0.19.8"):
         (tmp_path / f"deepspeed-{version}" / "bin").mkdir(parents=True)
         (tmp_path / f"deepspeed-{version}" / "bin" / "python").touch()
-    environment = interpreters.Environment(
+    environment = environments.Environment(
         tmp_path, (3, 11, 0), "cpython-311", {"torch": "2", "deepspeed": "9"}, frozenset()
     )
-    monkeypatch.setattr(interpreters, "_asked", lambda *_: environment)
+    monkeypatch.setattr(environments, "_asked", lambda *_: environment)
     found = expand(
         load_sweep(SWEEPS / "deepspeed_regressions.yaml", environ={"ZBENCH_ENVIRONMENTS": str(tmp_path)})
     )

@@ -14,10 +14,9 @@ from zbench.launch.interpreter import server_environment
 from zbench.launch.local import LocalExecutor
 from zbench.launch.sweep import SweepPlan, SweepRun
 from zbench.record.store import RunDirectory
-from zbench.spec.dump import sweep_document
 from zbench.spec.expand import Expansion, expand
 from zbench.spec.load import load_sweep
-from zbench.spec.sweep import SweepSpec
+from zbench.spec.sweep import SweepSpec, sweep_document
 
 
 def make_environment(place: Path, *, deepspeed: str | None = None, shared: bool = True) -> Path:

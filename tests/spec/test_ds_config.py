@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from zbench.errors import SpecError
+from zbench.spec.environments import Environment
 from zbench.spec.expand import Expansion, expand
-from zbench.spec.interpreters import Environment
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.trial import TrialSpec
 
@@ -151,7 +151,7 @@ def test_a_ds_config_is_for_deepspeed() -> None:
         ('{"gradient_clipping": 1.0,\n}', "a comma stands before the closing bracket; remove it"),
         (
             '{"gradient_clipping": 1.0,\n "gradient_clipping": 2.0}',
-            ":2: gradient_clipping: this key stands twice",
+            ": gradient_clipping: this key stands twice",
         ),
         ("[1]", "expected a mapping of DeepSpeed's keys"),
         (

@@ -2,9 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from zbench.spec.dump import dump_sweep, sweep_document
 from zbench.spec.load import load_sweep
-from zbench.spec.sweep import SweepSpec
+from zbench.spec.sweep import SweepSpec, dump_sweep, sweep_document
 
 SWEEPS = sorted((Path(__file__).parents[2] / "sweeps").glob("*.yaml"))
 

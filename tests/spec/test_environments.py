@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from zbench.spec import interpreters
+from zbench.spec import environments
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep, sweep_from_mapping
 from zbench.spec.sweep import SweepSpec
@@ -20,12 +20,12 @@ MAPPING = AXIS + "environments: {old: envs/old, new: /somewhere/new}\n"
 def torch_is_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every path but `gone` be an environment that has torch."""
 
-    def found(python: Path, _: tuple[str, ...]) -> interpreters.Environment | str:
+    def found(python: Path, _: tuple[str, ...]) -> environments.Environment | str:
         if "gone" in str(python):
             return "no such interpreter"
-        return interpreters.Environment(python, (3, 11, 0), "cpython-311", {"torch": "2"}, frozenset())
+        return environments.Environment(python, (3, 11, 0), "cpython-311", {"torch": "2"}, frozenset())
 
-    monkeypatch.setattr(interpreters, "_asked", found)
+    monkeypatch.setattr(environments, "_asked", found)
 
 
 def make_environments(place: Path, *names: str) -> None:
@@ -111,12 +111,12 @@ def test_names_of_a_single_configuration(tmp_path: Path) -> None:
 
 def test_compiled_extensions_of_each_environment_lie_apart_in_the_users_cache() -> None:
     old, new = (
-        interpreters.extensions_directory(Path(f"/envs/{name}/bin/python"), {"XDG_CACHE_HOME": "/cache"})
+        environments.extensions_directory(Path(f"/envs/{name}/bin/python"), {"XDG_CACHE_HOME": "/cache"})
         for name in ("old", "new")
     )
     assert old.parent == new.parent == Path("/cache/zbench/extensions")
     assert old != new
     assert old.name == "c296c863f54e", "the same in every version: they are built once"
     for nothing in ({}, {"XDG_CACHE_HOME": ""}):
-        at_home = interpreters.extensions_directory(Path("/envs/old/bin/python"), nothing)
+        at_home = environments.extensions_directory(Path("/envs/old/bin/python"), nothing)
         assert at_home == Path.home() / ".cache" / "zbench" / "extensions" / old.name

@@ -12,7 +12,7 @@ from zbench.spec.combinations import conflict
 from zbench.spec.deepspeed import Translated, from_deepspeed
 from zbench.spec.dependencies import acts
 from zbench.spec.engine import EngineSpec, OptimizerSpec
-from zbench.spec.stacks import from_accelerate, from_training_args
+from zbench.spec.starting import from_accelerate, from_training_args
 from zbench.spec.targets import TARGETS
 from zbench.spec.trial import TrialSpec
 from zbench.spec.workload import WorkloadSpec

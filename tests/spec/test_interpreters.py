@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from zbench.spec.engine import EngineSpec
+from zbench.spec.environments import Environment, environment, lendable
 from zbench.spec.expand import without_nulls
-from zbench.spec.interpreters import Environment, environment, lendable
 from zbench.spec.peers import PEERS, begins_rounded
 
 

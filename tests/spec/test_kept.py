@@ -9,9 +9,9 @@ import pytest
 from tests.keeping import check
 from tests.making import make_trial
 from zbench.spec import targets
-from zbench.spec.cards import CARDS
 from zbench.spec.command import values_of
-from zbench.spec.dump import dump_yaml
+from zbench.spec.document import dump_yaml
+from zbench.spec.machine import CARDS
 from zbench.spec.starting import commented, starting_sweep
 from zbench.spec.trial import TrialSpec
 

@@ -58,4 +58,4 @@ def test_a_text_and_synthetic_data_replace_each_other(key: str, value: object, d
 def test_the_line_of_a_path_is_that_of_the_nearest_thing_around_it(
     lines: dict[tuple[str | int, ...], int], line: int | None
 ) -> None:
-    assert Document({}, "sweep.yaml", lambda: lines).line_of(("a", "b")) == line
+    assert Document({}, "sweep.yaml", lines).line_of(("a", "b")) == line

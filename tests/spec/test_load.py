@@ -2,17 +2,15 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zbench.errors import SpecError
-from zbench.record.store import SPEC, RunDirectory
+from zbench.record.store import SPEC
 from zbench.spec import load
-from zbench.spec.document import parse_scalar, read_document
-from zbench.spec.dump import sweep_document
+from zbench.spec.document import parse_scalar
 from zbench.spec.load import load_sweep, sweep_from_mapping
 from zbench.spec.sweep import AxisSpec, ObjectiveSpec, SweepSpec
 
@@ -138,21 +136,6 @@ values = st.recursive(scalars, blocks, max_leaves=6)
 documents = st.dictionaries(st.text("abcdefg_", min_size=1, max_size=5), values, max_size=4)
 
 
-@given(documents)
-def test_json_reads_back_with_a_line_for_every_top_key(
-    tmp_path_factory: pytest.TempPathFactory, data: dict[str, object]
-) -> None:
-    path = tmp_path_factory.mktemp("json") / "a.json"
-    path.write_text(json.dumps(data, indent="\t"))
-    document = read_document(path)
-    assert document.data == data
-    lines = path.read_text().splitlines()
-    for key in data:
-        line = document.line_of((key,))
-        assert line is not None
-        assert f'"{key}"' in lines[line - 1]
-
-
 SET_KEYS = ["steps", "axes.lr", "exclude", "axes", "run", "engine", "objective", "optimizer.betas"]
 
 
@@ -162,24 +145,6 @@ def test_no_setting_makes_anything_but_a_sweep_or_a_clear_error(key: str, value:
     with suppress(SpecError):
         found = sweep_from_mapping({"axes": {"zero_stage": [0, 1]}}, [f"{key}={json.dumps(value)}"], {})
         assert isinstance(found, SweepSpec)
-
-
-OBJECTIVES = [
-    {"maximize": ["tokens_per_s"]},
-    {"minimize": ["peak_device_bytes", "median_step_s"]},
-    {"maximize": "tokens_per_s", "subject_to": {"peak_device_bytes": "<= 2Gi", "verdict": ">= identical"}},
-]
-
-
-@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda objective: str(len(str(objective))))
-def test_the_objective_of_a_run_is_read_without_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, objective: dict[str, Any]
-) -> None:
-    sweep = sweep_from_mapping({"name": "some", "objective": objective}, environ={})
-    with RunDirectory.create(tmp_path, "some", spec=sweep_document(sweep), environment={}) as directory:
-        file = directory.path / SPEC
-    monkeypatch.setattr(load, "read_document", None)
-    assert load.recorded_objective(file) == sweep.objective
 
 
 @pytest.mark.parametrize(

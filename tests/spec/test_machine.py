@@ -6,11 +6,9 @@ from typing import Any
 import pytest
 
 from zbench.errors import SpecError
-from zbench.spec.cards import CARDS
-from zbench.spec.dump import sweep_document
 from zbench.spec.load import load_sweep, sweep_from_mapping
-from zbench.spec.machine import MachineSpec
-from zbench.spec.sweep import SweepSpec
+from zbench.spec.machine import CARDS, MachineSpec
+from zbench.spec.sweep import SweepSpec, sweep_document
 
 
 def loaded(machine: Any, *overrides: str) -> SweepSpec:

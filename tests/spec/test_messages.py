@@ -221,12 +221,12 @@ def test_several_mistakes_are_all_listed(refusal: Refusal) -> None:
     [
         (
             '{"run":\n\t{"steps": "x"}}',
-            "sweep.json:2: run.steps: expected a whole number, got 'x'; for example `steps: 8`",
+            "sweep.json: run.steps: expected a whole number, got 'x'; for example `steps: 8`",
         ),
-        ('{"run": {},\n "run": {}}', "sweep.json:2: run: this key stands twice; remove one of them"),
+        ('{"run": {},\n "run": {}}', "sweep.json: run: this key stands twice; remove one of them"),
         (
             '{"name": "x",\n "run": {},\n "run": {}}',
-            "sweep.json:3: run: this key stands twice; remove one of them",
+            "sweep.json: run: this key stands twice; remove one of them",
         ),
         (
             '{"axes": {"lr": [1,]}}',
@@ -254,21 +254,24 @@ def test_json(text: str, message: str, refusal: Refusal) -> None:
     [
         (
             "[engine.optimizer]\n\nlrr = 1\n",
-            "sweep.toml:3: engine.optimizer.lrr: unknown key (did you mean 'lr'?); rename or remove it",
+            "sweep.toml: engine.optimizer.lrr: unknown key (did you mean 'lr'?); rename or remove it",
         ),
         (
             "[axes]\nzero_stage = []\n",
-            "sweep.toml:2: axes.zero_stage: this axis is empty; give it a value or remove it",
+            "sweep.toml: axes.zero_stage: this axis is empty; give it a value or remove it",
         ),
         (
             "[[exclude]]\nlr = 1\n[[exclude]]\nlrr = 1\n",
-            "sweep.toml:4: exclude[1].lrr: unknown key 'lrr' (did you mean 'lr'?); axes name keys of workload, run or engine",
+            "sweep.toml: exclude[1].lrr: unknown key 'lrr' (did you mean 'lr'?); axes name keys of workload, run or engine",
         ),
-        ("[run]\nsteps = \n", "sweep.toml:2: not TOML: Invalid value; correct the syntax"),
+        (
+            "[run]\nsteps = \n",
+            "sweep.toml: not TOML: Invalid value (at line 2, column 9); correct the syntax",
+        ),
         *(
             (
                 f"[axes]\n{quote}optimizer.lr{quote} = []\n",
-                "sweep.toml:2: axes.optimizer.lr: this axis is empty; give it a value or remove it",
+                "sweep.toml: axes.optimizer.lr: this axis is empty; give it a value or remove it",
             )
             for quote in ("'", '"')
         ),

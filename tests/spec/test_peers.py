@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from zbench.spec import interpreters
+from zbench.spec import environments
 from zbench.spec.engine import EngineSpec
-from zbench.spec.interpreters import Environment
+from zbench.spec.environments import Environment
 from zbench.spec.peers import elsewhere, missing_package, peer_conflicts
 
 
@@ -77,7 +77,7 @@ def test_a_package_that_is_not_installed_is_told_with_the_command_that_installs_
 
 def test_another_environment_is_asked_for_the_package_of_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(interpreters, "environment", lambda python, place, needs: asked.append(needs) or "no")
+    monkeypatch.setattr(environments, "environment", lambda python, place, needs: asked.append(needs) or "no")
     assert {elsewhere(name, "x", Path()) for name in ("builtin", "ddp", "deepspeed", "mine:build")} == {"no"}
     assert asked == [(), (), ("deepspeed",), ()]
 
@@ -92,6 +92,6 @@ def test_the_builtin_kernels_run_under_the_python_that_they_are_built_for(
     there = Environment(
         Path("x"), (3, 11, 0), tag or str(sys.implementation.cache_tag), {"torch": "2"}, frozenset()
     )
-    monkeypatch.setattr(interpreters, "environment", lambda *_: there)
+    monkeypatch.setattr(environments, "environment", lambda *_: there)
     found = elsewhere(engine, "x", Path())
     assert found is there if runs else "x is cpython-27; name another" in str(found)

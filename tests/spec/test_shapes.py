@@ -8,8 +8,16 @@ from typing import Any
 import pytest
 
 from zbench.errors import UsageError
-from zbench.spec.presets import GPT_PRESETS, MLP_PRESETS, gpt_shape, mlp_shape
-from zbench.spec.shapes import SHAPES, bundled, config_file, mistake
+from zbench.spec.shapes import (
+    GPT_PRESETS,
+    MLP_PRESETS,
+    SHAPES,
+    bundled,
+    config_file,
+    gpt_shape,
+    mistake,
+    mlp_shape,
+)
 
 
 def test_every_preset_can_be_built_and_is_larger_than_the_one_before() -> None:

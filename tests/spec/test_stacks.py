@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from zbench.spec.stacks import from_accelerate, from_training_args
+from zbench.spec.starting import from_accelerate, from_training_args
 
 
 def engine_of_accelerate(config: dict[str, Any], base_dir: Path = Path()) -> dict[str, Any]:

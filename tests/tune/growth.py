@@ -20,7 +20,7 @@ from optuna.trial import create_trial
 from zbench.estimate.client import Simulator
 from zbench.record import lines
 from zbench.record.store import RunDirectory
-from zbench.spec.dump import sweep_document
+from zbench.spec.sweep import sweep_document
 from zbench.spec.trial import TrialSpec
 from zbench.tune.session import SearchTask, Session
 from zbench.tune.study import Search

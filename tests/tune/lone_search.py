@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 from zbench.record.store import RunDirectory, find_runs
-from zbench.spec.dump import sweep_document
+from zbench.spec.sweep import sweep_document
 from zbench.tune.session import SearchTask, Session
 
 from .fakes import FakeRunner, small_sweep

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from zbench.record.store import RunDirectory
-from zbench.spec.dump import sweep_document
+from zbench.spec.sweep import sweep_document
 from zbench.tune.session import SearchTask, Session
 from zbench.tune.storage import Heartbeat
 

@@ -8,7 +8,7 @@ import pytest
 
 from zbench.record.record import Failure
 from zbench.record.store import TRIALS, RunDirectory, load_environment, load_records
-from zbench.spec.dump import sweep_document
+from zbench.spec.sweep import sweep_document
 from zbench.tune.collect import adopt, gather, gather_elsewhere, record_invalid
 from zbench.tune.identity import Worker
 from zbench.tune.ledger import Ledger

@@ -19,7 +19,7 @@ from zbench.launch.events import Notice
 from zbench.launch.progress import Watch
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory
-from zbench.spec.dump import sweep_document
+from zbench.spec.sweep import sweep_document
 from zbench.spec.trial import TrialSpec
 from zbench.tune.outage import Outages, is_outage
 from zbench.tune.session import SearchTask, Session

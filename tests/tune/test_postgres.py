@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from zbench.record.store import RunDirectory, find_runs, load_records
-from zbench.spec.dump import sweep_document
-from zbench.spec.sweep import SweepSpec
+from zbench.spec.sweep import SweepSpec, sweep_document
 from zbench.tune.session import SearchTask, Session
 from zbench.tune.space import Space
 from zbench.tune.storage import Heartbeat, StudyStorageError, relational_storage

@@ -12,8 +12,7 @@ from zbench.launch.progress import Watch
 from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory, load_records
 from zbench.record.summary import best, summarize
-from zbench.spec.dump import sweep_document
-from zbench.spec.sweep import SweepSpec
+from zbench.spec.sweep import SweepSpec, sweep_document
 from zbench.spec.trial import TrialSpec
 from zbench.tune.report import search_document
 from zbench.tune.session import SearchOutcome, SearchTask, Session

@@ -6,8 +6,7 @@ import pytest
 
 from zbench.errors import UsageError
 from zbench.record.store import RunDirectory
-from zbench.spec.dump import sweep_document
-from zbench.spec.sweep import SweepSpec
+from zbench.spec.sweep import SweepSpec, sweep_document
 from zbench.spec.trial import TrialSpec
 from zbench.tune.objective import Scorer
 from zbench.tune.space import Space, point_key

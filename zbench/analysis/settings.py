@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, cast, get_args
 
-from zbench.errors import UsageError
-from zbench.spec.suggest import nearest
+from zbench.errors import UsageError, nearest
 
 FailOn = Literal["regression", "suspected", "unchecked", "inconclusive", "missing", "correctness"]
 FAIL_ON: tuple[FailOn, ...] = (

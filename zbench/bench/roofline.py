@@ -19,9 +19,8 @@ from zbench.estimate.client import Simulator
 from zbench.estimate.result import Estimate
 from zbench.estimate.roofline import StepTime, step_time
 from zbench.spec.expand import expand
-from zbench.spec.load import load_sweep, sweep_from_mapping
+from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
 from zbench.spec.machine import MachineSpec
-from zbench.spec.shipped import sweep_file
 from zbench.spec.trial import TrialSpec
 
 WANTED = 0.9

@@ -62,9 +62,9 @@ def write_run(sweep_file: Path, output_dir: Path, run_id: str, steps: int = 20) 
     from zbench.record import lines
     from zbench.record.record import Correctness, MemoryPeaks, Record, Timing
     from zbench.record.store import TRIALS, RunDirectory
-    from zbench.spec.dump import sweep_document
     from zbench.spec.expand import expand
     from zbench.spec.load import load_sweep
+    from zbench.spec.sweep import sweep_document
 
     sweep, draw = load_sweep(sweep_file), random.Random(run_id)
     about = {"invocation": {"sweep_file": str(sweep_file), "base_dir": str(sweep_file.parent)}}

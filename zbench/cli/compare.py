@@ -150,7 +150,7 @@ def _settings(
 
 def _checked_format(name: str) -> str:
     if name not in _FORMATS:
-        from zbench.spec.suggest import nearest
+        from zbench.errors import nearest
 
         raise UsageError(
             f"--format: unknown {name!r}{nearest(name, _FORMATS)}; expected {', '.join(_FORMATS)}"

@@ -18,9 +18,8 @@ from zbench.record.summary import has_failed, summarize
 from zbench.report.live import view
 from zbench.report.text import plural
 from zbench.report.trackers.follow import following, tracker_factory
-from zbench.spec.dump import sweep_document
 from zbench.spec.expand import Expansion
-from zbench.spec.sweep import SweepSpec
+from zbench.spec.sweep import SweepSpec, sweep_document
 
 Interruption = ZbenchError | KeyboardInterrupt
 

@@ -3,7 +3,7 @@
 from zbench.bench.calibration import calibrate
 from zbench.cli import console
 from zbench.errors import ExitCode
-from zbench.spec.dump import dump_yaml
+from zbench.spec.document import dump_yaml
 
 _DIGITS = 4
 

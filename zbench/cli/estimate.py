@@ -18,9 +18,8 @@ from zbench.estimate.search import limits as search
 from zbench.spec.deepspeed import from_deepspeed
 from zbench.spec.document import read_document
 from zbench.spec.expand import expand
-from zbench.spec.load import load_sweep, sweep_from_mapping
+from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
 from zbench.spec.machine import described
-from zbench.spec.shipped import sweep_file
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec
 

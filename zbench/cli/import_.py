@@ -19,9 +19,9 @@ def command(
     """Make a sweep file from a DeepSpeed JSON configuration; keys that do not map are named on stderr."""
     from zbench.cli.output import write_new
     from zbench.spec.deepspeed import from_deepspeed
-    from zbench.spec.document import read_document
-    from zbench.spec.dump import dump_yaml, sweep_document
+    from zbench.spec.document import dump_yaml, read_document
     from zbench.spec.load import sweep_from_mapping
+    from zbench.spec.sweep import sweep_document
 
     translated = from_deepspeed(read_document(file).data)
     document = sweep_document(

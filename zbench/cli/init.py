@@ -8,6 +8,7 @@ import typer
 
 from zbench.cli import console
 from zbench.cli.options import common_flags
+from zbench.errors import UsageError
 
 _FORMS = "ds_config.json, accelerate.yaml, training_args.json, hf:NAME_OR_CONFIG or my_module:make_model"
 
@@ -40,19 +41,25 @@ def command(
 
 
 def _problem_of_own_model(document: Mapping[str, Any], base_dir: Path) -> str | None:
-    """Return why a model of the user's own does not train as it is, or None; it is tried without data."""
+    """Return why a model of the user's own does not train as it is, or None; it is tried without data.
+
+    UsageError where there is no such model.
+    """
     from zbench.estimate.client import Simulator
     from zbench.estimate.result import NotSimulated
-    from zbench.spec import callables, shapes
+    from zbench.spec import shapes
     from zbench.spec.expand import expand
     from zbench.spec.load import sweep_from_mapping
+    from zbench.spec.workload import MODULE_CALLABLE
 
     model = str(document["workload"].get("model"))
-    if model.startswith(shapes.PREFIX) or not callables.FORM.fullmatch(model):
+    if model.startswith(shapes.PREFIX) or not MODULE_CALLABLE.fullmatch(model):
         return None
     trials = expand(sweep_from_mapping(document, environ={})).trials
     with Simulator(base_dir, jobs=1) as simulator:
         found = simulator.of(trials[0])
+    if isinstance(found, NotSimulated) and found.reason.startswith("workload.model: cannot load"):
+        raise UsageError(f"--from {found.reason}")
     if isinstance(found, NotSimulated) and found.reason.startswith("workload."):
         return found.reason
     return None

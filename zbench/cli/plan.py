@@ -21,8 +21,7 @@ from zbench.record.store import load_environment, load_records, runs_of
 from zbench.report.text import clock_text, plural
 from zbench.spec.axes import Axis, resolve_axes
 from zbench.spec.expand import Expansion, expand
-from zbench.spec.load import load_sweep
-from zbench.spec.shipped import sweep_file
+from zbench.spec.load import load_sweep, sweep_file
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec
 from zbench.units import format_bytes

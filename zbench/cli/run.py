@@ -50,7 +50,7 @@ def command(
         file, output_dir, settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
     )
     if dry_run:
-        from zbench.spec.dump import dump_sweep, sweep_document
+        from zbench.spec.sweep import dump_sweep, sweep_document
 
         if console.state.json:
             console.document({"schema_version": 1, "sweep": sweep_document(request.sweep), "exit_code": 0})

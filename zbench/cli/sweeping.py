@@ -32,13 +32,11 @@ from zbench.record.store import load_environment, resolve_run
 from zbench.record.summary import summarize
 from zbench.report.detail import print_configuration
 from zbench.report.table import print_results
-from zbench.spec.dump import sweep_document
 from zbench.spec.expand import expand
 from zbench.spec.inputs import check_inputs
 from zbench.spec.keys import leaves
-from zbench.spec.load import load_sweep, sweep_from_mapping
-from zbench.spec.shipped import sweep_file
-from zbench.spec.sweep import SearchSpec, SweepSpec
+from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
+from zbench.spec.sweep import SearchSpec, SweepSpec, sweep_document
 from zbench.spec.trial import NOT_IDENTITY
 
 _HOW_OFTEN = frozenset(f"run.{key}" for key in NOT_IDENTITY - {"memory_limit"})

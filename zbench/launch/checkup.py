@@ -19,7 +19,7 @@ from zbench.launch.affinity import usable_cores
 from zbench.launch.local import Group, Launcher
 from zbench.launch.messages import RankStart
 from zbench.record.environment import machine_facts, software_facts
-from zbench.spec import interpreters
+from zbench.spec import environments
 from zbench.spec.peers import PEERS, elsewhere
 from zbench.units import format_bytes, format_seconds
 from zbench.worker.job import RankJob
@@ -151,7 +151,7 @@ def _loopback() -> Check:
 
 def _environment(written: str) -> Iterator[Check]:
     """Yield what another Python environment has, and which engines run there, in the words of `plan`."""
-    found = interpreters.environment(written, Path.cwd())
+    found = environments.environment(written, Path.cwd())
     if isinstance(found, str):
         yield Check("engine_python", "info", found)
         return

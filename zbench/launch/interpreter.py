@@ -8,7 +8,7 @@ from pathlib import Path
 
 import zbench
 from zbench.launch import foreign
-from zbench.spec.interpreters import Environment, executable, extensions_directory, lendable
+from zbench.spec.environments import Environment, executable, extensions_directory, lendable
 from zbench.spec.peers import elsewhere
 from zbench.spec.trial import TrialSpec
 

@@ -68,7 +68,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         run_id: str | None = None,
     ) -> Self:
         """Make `<output_dir>/<sweep>/<run id>/`; UsageError and nothing left if it cannot be written."""
-        from zbench.spec.dump import dump_yaml  # loads YAML, which reading a run does not need
+        from zbench.spec.document import dump_yaml  # loads YAML, which reading a run does not need
 
         made: list[Path] = []
         path = output_dir / _file_name(sweep) / (run_id or new_run_id())

@@ -9,7 +9,7 @@ from pathlib import Path
 from zbench.spec import shapes
 from zbench.spec.dependencies import refusals
 from zbench.spec.engine import EngineSpec
-from zbench.spec.interpreters import executable
+from zbench.spec.environments import executable
 from zbench.spec.peers import peer_conflicts
 from zbench.spec.run import RunSpec
 from zbench.spec.workload import WorkloadSpec

@@ -14,9 +14,9 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from zbench.errors import nearest
 from zbench.spec.base import SpecModel
 from zbench.spec.engine import EngineSpec, OptimizerSpec
-from zbench.spec.suggest import nearest
 
 FILES = {"ds_config": "json", "accelerate_config": "yaml", "training_args": "json"}
 """Files that a command may ask for, and their endings; `worker/script.py` writes them."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zbench.errors import UsageError
+from zbench.spec.dependencies import left_out
 from zbench.spec.engine import EngineSpec
 from zbench.spec.keys import assign, leaves, value_at
-from zbench.spec.left_out import left_out
 from zbench.spec.problems import shown
 from zbench.spec.trial import TrialSpec
 

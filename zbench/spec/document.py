@@ -1,11 +1,10 @@
-"""A sweep file as plain data, with the line of every key: YAML 1.2, TOML or JSON. Nothing in it is run."""
+"""A sweep file as plain data: YAML 1.2 with the line of every key, TOML or JSON. Nothing in it is run."""
 
+import io
 import json
-import re
 import tomllib
-from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,24 +20,15 @@ MAX_NODES = 200_000
 MAX_DEPTH = 50
 _CORE = {f"tag:yaml.org,2002:{name}" for name in ("null", "bool", "int", "float", "str", "map", "seq")}
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
-_TOML_HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?")
-_TOML_WORD = r"""[A-Za-z0-9_-]+|"([^"]*)"|'([^']*)'"""
-_TOML_KEY = re.compile(rf"\s*((?:{_TOML_WORD})(?:\s*\.\s*(?:{_TOML_WORD}))*)\s*=")
-_TOML_PART = re.compile(_TOML_WORD)
 
 
 @dataclass(frozen=True)
 class Document:
-    """The data of a file. find_lines: returns the line (from 1) on which each path begins."""
+    """The data of a file. lines: path -> the line (from 1) on which it begins; YAML alone tells it."""
 
     data: Any
     file: str
-    find_lines: Callable[[], dict[KeyPath, int]] = dict
-
-    @cached_property
-    def lines(self) -> dict[KeyPath, int]:
-        """The line of each path; found when a message first needs it."""
-        return self.find_lines()
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)
 
     def line_of(self, path: KeyPath) -> int | None:
         """Return the line of a path, or of the nearest thing around it that has one."""
@@ -110,7 +100,7 @@ def _read_yaml(text: str, file: str) -> Document:
         raise SpecError(f"not YAML: {str(error).splitlines()[0]}; correct the syntax", file=file) from None
     except RecursionError:
         raise SpecError("nested too deeply; this is no sweep file", file=file) from None
-    return Document(data, file, lambda: reader.lines)
+    return Document(data, file, reader.lines)
 
 
 class _YamlReader:
@@ -164,35 +154,29 @@ class _YamlReader:
 
 
 def _read_json(text: str, file: str) -> Document:
-    def no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise _RepeatedKeyError(twice)
-        return found
-
+    if not text.strip():
+        return Document(None, file)
     try:
-        data = json.loads(text, object_pairs_hook=no_repeats)
+        return Document(json.loads(text, object_pairs_hook=_unrepeated), file)
     except json.JSONDecodeError as error:
-        if not text.strip():
-            return Document(None, file)
         raise SpecError(f"not JSON: {_why_no_json(error)}", file=file, line=error.lineno) from None
     except _RepeatedKeyError as error:
-        where = [number for number, line in enumerate(text.splitlines(), 1) if f'"{error}"' in line]
-        message = "this key stands twice; remove one of them"
-        raise SpecError(message, file=file, line=where[-1] if where else None, key=str(error)) from None
+        raise SpecError("this key stands twice; remove one of them", file=file, key=str(error)) from None
     except RecursionError:
         raise SpecError("nested too deeply; this is no sweep file", file=file) from None
-    return Document(data, file, partial(_json_lines, text, file))
 
 
-def _json_lines(text: str, file: str) -> dict[KeyPath, int]:
-    """Return the lines of JSON's keys: it is YAML but for tabs, which JSON only allows between values."""
-    try:
-        return _read_yaml(text.replace("\t", " "), file).lines
-    except SpecError:
-        return {}
+class _RepeatedKeyError(Exception):
+    """A JSON object names a key twice."""
+
+
+def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in mapping:
+            raise _RepeatedKeyError(key)
+        mapping[key] = value
+    return mapping
 
 
 def _why_no_json(error: json.JSONDecodeError) -> str:
@@ -205,37 +189,24 @@ def _why_no_json(error: json.JSONDecodeError) -> str:
     return f"{error.msg}; correct the syntax"
 
 
-class _RepeatedKeyError(Exception):
-    """A JSON object names a key twice."""
-
-
 def _read_toml(text: str, file: str) -> Document:
     try:
-        data = tomllib.loads(text)
+        return Document(tomllib.loads(text) or None, file)
     except tomllib.TOMLDecodeError as error:
-        found = re.search(r"\(at line (\d+)", str(error))
-        what = re.sub(r" \(at .*\)$", "", str(error))
-        line = int(found[1]) if found else None
-        raise SpecError(f"not TOML: {what}; correct the syntax", file=file, line=line) from None
+        raise SpecError(f"not TOML: {error}; correct the syntax", file=file) from None
     except RecursionError:
         raise SpecError("nested too deeply; this is no sweep file", file=file) from None
-    return Document(data or None, file, lambda: dict(_toml_lines(text)))
 
 
-def _toml_lines(text: str) -> Iterator[tuple[KeyPath, int]]:
-    """Yield the line of each table and key; tomllib tells no lines for what it read well."""
-    table: KeyPath = ()
-    counts: dict[Hashable, int] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := _TOML_HEADER.fullmatch(line):
-            table = _toml_parts(header[1])
-            if line.lstrip().startswith("[["):
-                counts[table] = counts.get(table, -1) + 1
-                table = (*table, counts[table])
-            yield table, number
-        elif key := _TOML_KEY.match(line):
-            yield (*table, *_toml_parts(key[1])), number
+def dump_yaml(document: dict[str, Any]) -> str:
+    """Return plain data as YAML 1.2: blocks for mappings, one line for each list of plain values."""
+    writer = YAML(typ="rt")
+    writer.width = 110
+    writer.representer.add_representer(list, _represent_list)
+    stream = io.StringIO()
+    writer.dump(document, stream)
+    return stream.getvalue()
 
 
-def _toml_parts(text: str) -> KeyPath:
-    return tuple(found[1] or found[2] or found[0] for found in _TOML_PART.finditer(text))
+def _represent_list(representer: Any, values: list[Any]) -> Any:
+    return representer.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=True)

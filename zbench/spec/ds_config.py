@@ -16,9 +16,8 @@ from zbench.spec.deepspeed import PLAIN, from_deepspeed, put, to_deepspeed
 from zbench.spec.document import parsed, read_text
 from zbench.spec.engine import EngineSpec
 from zbench.spec.keys import Path, assign, leaves, value_at
-from zbench.spec.problems import key_text, shown
+from zbench.spec.problems import key_text, shown, unwritable
 from zbench.spec.trial import TrialSpec
-from zbench.spec.writable import unwritable
 
 KEY = "engine.ds_config"
 _OURS = PLAIN | {

@@ -8,9 +8,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from zbench.errors import SpecError
+from zbench.spec.accumulation import KEY as BATCH_KEY
+from zbench.spec.accumulation import with_accumulation
 from zbench.spec.axes import Axis, Point, included, matching, resolve_axes
-from zbench.spec.batch import KEY as BATCH_KEY
-from zbench.spec.batch import with_accumulation
 from zbench.spec.combinations import conflict
 from zbench.spec.command import SHAPING
 from zbench.spec.covering import covering

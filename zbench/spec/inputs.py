@@ -3,16 +3,15 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from zbench.errors import SpecError, UsageError
-from zbench.spec import callables, command, shapes
+from zbench.errors import SpecError, UsageError, nearest
+from zbench.spec import command, shapes
 from zbench.spec.axes import matching, resolve_axes
 from zbench.spec.expand import all_points
-from zbench.spec.presets import gpt_shape, mlp_shape
 from zbench.spec.problems import KeyPath, Problem, ProblemsError
-from zbench.spec.suggest import nearest
+from zbench.spec.shapes import gpt_shape, mlp_shape
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
-from zbench.spec.workload import WorkloadSpec
+from zbench.spec.workload import MODULE_CALLABLE, WorkloadSpec
 
 BUILT_IN_MODELS = {"gpt": gpt_shape, "mlp": mlp_shape}
 
@@ -106,7 +105,7 @@ def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str
     elif ":" not in name:
         known = f"expected {', '.join(BUILT_IN_MODELS)}, hf:NAME_OR_PATH, or your own as module:callable"
         yield "workload.model", f"unknown model {name!r}{nearest(name, BUILT_IN_MODELS)}; {known}"
-    elif not callables.FORM.fullmatch(name):
+    elif not MODULE_CALLABLE.fullmatch(name):
         yield "workload.model", f"expected module:callable, such as models:build, got {name!r}; correct it"
     for section, key, given in (
         ("workload", "loss", workload.loss),
@@ -114,7 +113,7 @@ def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str
     ):
         if given is not None and name in BUILT_IN_MODELS:
             yield f"{section}.{key}", f"{key} is for a model of your own, not for {name}; leave it out"
-        elif given is not None and not callables.FORM.fullmatch(given):
+        elif given is not None and not MODULE_CALLABLE.fullmatch(given):
             yield f"{section}.{key}", f"expected module:callable, such as training:{key}, got {given!r}"
     if workload.data.text is not None:
         message = _text_mistake(base_dir / workload.data.text, workload.sequence_length)

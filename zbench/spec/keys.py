@@ -7,10 +7,10 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, create_model
 
+from zbench.errors import closest, nearest
 from zbench.spec.base import SpecModel
 from zbench.spec.engine import EngineSpec, ParamGroupSpec
 from zbench.spec.run import RunSpec
-from zbench.spec.suggest import closest, nearest
 from zbench.spec.workload import WorkloadSpec
 
 Path = tuple[str, ...]

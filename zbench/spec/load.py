@@ -1,8 +1,8 @@
 """Sweep file, `ZBENCH_*` and `--set` to a SweepSpec: command line > environment > file > defaults."""
 
-import contextlib
 import os
 import re
+import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -10,21 +10,18 @@ from typing import Any
 
 from pydantic import ValidationError
 
+import zbench
 from zbench.errors import SpecError
 from zbench.spec import overrides as settings
 from zbench.spec.axes import Axis, included, matching
-from zbench.spec.document import Document, parse_scalar, read_document
+from zbench.spec.document import Document, parse_scalar, read_document, read_text
 from zbench.spec.environments import unknown_names
 from zbench.spec.expand import all_points, checked_axes
 from zbench.spec.inputs import input_problems, place_of
 from zbench.spec.machine import described
-from zbench.spec.problems import KeyPath, Problem, ProblemsError, key_text, problems_of, shown
-from zbench.spec.shipped import sweep_file
+from zbench.spec.problems import KeyPath, Problem, ProblemsError, key_text, problems_of, shown, unwritable
 from zbench.spec.sweep import AxisSpec, ObjectiveSpec, SweepSpec
 from zbench.spec.trial import InvalidTrial
-from zbench.spec.writable import unwritable
-
-_OBJECTIVE = re.compile(r"^objective:\n(?:(?:[ #-].*)?\n)+(?=\w|\Z)", re.MULTILINE)
 
 
 def load_sweep(
@@ -53,24 +50,21 @@ def load_sweep(
 
 
 def recorded_objective(path: Path) -> ObjectiveSpec:
-    """Return the objective of a sweep as a run directory holds it, which is all that a table needs of it.
-
-    Of a file as zbench writes it, one top-level key a block, only this block is read: YAML is slow.
-    """
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        blocks = _OBJECTIVE.findall(path.read_text(encoding="utf-8"))
-        if len(blocks) == 1 and (objective := _objective(blocks[0])) is not None:
-            return objective
-    return load_sweep(path, environ={}, inputs=False).objective
+    """Return the objective of a sweep as a run directory holds it, which is all that a table needs of it."""
+    try:
+        return _objective(read_text(path))
+    except SpecError as error:
+        raise SpecError(error.message, file=str(path), line=error.line, key=error.key) from None
 
 
 @lru_cache
-def _objective(block: str) -> ObjectiveSpec | None:
-    """Return the objective of a block of YAML; None where it is no valid one by itself."""
-    try:
-        return ObjectiveSpec.model_validate(parse_scalar(block, "objective")["objective"])
-    except (SpecError, ValidationError, LookupError, TypeError):
-        return None
+def _objective(text: str) -> ObjectiveSpec:
+    """Return the objective that YAML text names; the runs of one sweep have the same text."""
+    data = parse_scalar(text, "sweep")
+    if not isinstance(data, Mapping):
+        raise SpecError(f"expected the keys of a sweep, got {shown(data)}; restore what the run began with")
+    written = {"objective": data["objective"]} if "objective" in data else {}
+    return sweep_from_mapping(written, environ={}).objective
 
 
 def sweep_from_mapping(
@@ -181,3 +175,25 @@ def _copied(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): _copied(inner) for key, inner in value.items()}
     return [_copied(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def shipped_directory() -> Path | None:
+    """Return where the shipped sweeps lie: in a clone beside the package, in a wheel within it."""
+    packages = [*map(Path, zbench.__path__), Path(sysconfig.get_path("platlib")) / "zbench"]
+    places = [*(package.parent / "sweeps" for package in packages), *(p / "sweeps" for p in packages)]
+    return next((place for place in places if (place / "quickstart.yaml").is_file()), None)
+
+
+def shipped_names() -> list[str]:
+    """Return the names of the shipped sweeps."""
+    place = shipped_directory()
+    return sorted(file.stem for file in place.glob("*.yaml")) if place else []
+
+
+def sweep_file(path: Path) -> Path:
+    """Return the shipped sweep that a bare name such as `quickstart` means; any other path as it is."""
+    place = shipped_directory()
+    if place is None or path.exists() or path.name != str(path) or path.suffix:
+        return path
+    shipped = place / f"{path.name}.yaml"
+    return shipped if shipped.is_file() else path

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from zbench.spec.suggest import nearest
+from zbench.errors import nearest
 from zbench.units import format_bytes, format_seconds, parse_bytes, parse_duration
 
 Direction = Literal["maximize", "minimize"]

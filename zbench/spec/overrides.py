@@ -10,11 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zbench.errors import SpecError
+from zbench.errors import SpecError, closest, nearest
 from zbench.spec.document import parse_scalar
 from zbench.spec.keys import SECTIONS, Path, assign, known_paths, nested_model, resolve_key
 from zbench.spec.problems import key_text
-from zbench.spec.suggest import closest, nearest
 from zbench.spec.sweep import SweepSpec
 
 PREFIX = "ZBENCH_"

@@ -8,10 +8,10 @@ from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from zbench.spec import interpreters
+from zbench.errors import nearest
+from zbench.spec import environments
 from zbench.spec.dependencies import differs
 from zbench.spec.engine import EngineSpec
-from zbench.spec.suggest import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,10 +119,10 @@ def missing_package(name: str) -> str | None:
     return f"{peer.needs} is not installed; run `pip install {peer.needs}` or set engine: builtin"
 
 
-def elsewhere(name: str, engine_python: str, place: Path) -> interpreters.Environment | str:
+def elsewhere(name: str, engine_python: str, place: Path) -> environments.Environment | str:
     """Return the environment that runs an engine, or why it cannot; `plan` and `doctor` say so."""
     needs = PEERS[name].needs if name in PEERS else None
-    found = interpreters.environment(engine_python, place, () if needs is None else (needs,))
+    found = environments.environment(engine_python, place, () if needs is None else (needs,))
     if isinstance(found, str) or name != "builtin" or found.same_python:
         return found
     ours, theirs = sys.implementation.cache_tag, found.tag

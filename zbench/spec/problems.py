@@ -1,5 +1,6 @@
 """Problems of a specification, each at a path: what was expected, what was found, and the remedy."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -7,9 +8,8 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from zbench.errors import SpecError
+from zbench.errors import SpecError, closest, nearest
 from zbench.spec.keys import known_paths, nested_model
-from zbench.spec.suggest import closest, nearest
 
 KeyPath = tuple[str | int, ...]
 
@@ -166,3 +166,19 @@ def shown(value: object) -> str:
         return str(value).lower()
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def unwritable(value: Any, path: KeyPath = ()) -> Iterator[Problem]:
+    """Yield each place that holds what no record can: half a character, an infinite number, NaN."""
+    if isinstance(value, str):
+        if not value.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in value):
+            yield Problem(path, f"{shown(value)} is no valid text; correct it")
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield Problem(path, f"expected a finite number, got {value}; correct it")
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            yield from unwritable(key, path)
+            yield from unwritable(inner, (*path, str(key).encode(errors="replace").decode()))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from unwritable(inner, (*path, index))

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Discriminator, Field, PrivateAttr, Tag, WithJsonSchema, field_validator, model_validator
 
 from zbench.spec.base import NotBoolean, Seconds, SpecModel
+from zbench.spec.document import dump_yaml
 from zbench.spec.engine import EngineSpec
 from zbench.spec.machine import Machine
 from zbench.spec.metrics import METRICS, Constraint, Goal, metric_named
@@ -202,3 +203,15 @@ class SweepSpec(SpecModel):
         copy = self.model_copy()
         copy._place = place.absolute()
         return copy
+
+
+def sweep_document(sweep: SweepSpec, *, defaults: bool = True) -> dict[str, Any]:
+    """Return a sweep as plain JSON values; without `defaults`, only what differs from them."""
+    document: dict[str, Any] = sweep.model_dump(mode="json", exclude_defaults=not defaults)
+    written = sweep.model_dump(mode="json", include={"axes"}, exclude_defaults=True)
+    return document | written
+
+
+def dump_sweep(sweep: SweepSpec, *, defaults: bool = True) -> str:
+    """Return a sweep as YAML text; without `defaults`, only the keys that differ from them."""
+    return dump_yaml(sweep_document(sweep, defaults=defaults))

@@ -1,11 +1,14 @@
 """WorkloadSpec: which model is trained on which data. Identical on every engine and stage."""
 
+import re
 from typing import Any, Self
 
 from pydantic import Field, model_validator
 
 from zbench.spec.base import ElementCount, SpecModel
 from zbench.spec.command import StepTimesSpec
+
+MODULE_CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 class DataSpec(SpecModel):

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory
-from zbench.spec.dump import sweep_document
 from zbench.spec.expand import expand
-from zbench.spec.sweep import SweepSpec
+from zbench.spec.sweep import SweepSpec, sweep_document
 from zbench.spec.trial import TrialSpec
 from zbench.tune.ledger import Ledger, LedgerEntry
 from zbench.tune.space import Point, Space

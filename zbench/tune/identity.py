@@ -16,9 +16,8 @@ from typing import Any
 import psutil
 
 from zbench.errors import UsageError
-from zbench.spec.dump import sweep_document
 from zbench.spec.load import sweep_from_mapping
-from zbench.spec.sweep import SweepSpec
+from zbench.spec.sweep import SweepSpec, sweep_document
 
 _SCHEMA_VERSION = 1
 _NOT_IDENTITY = ("search", "machine")

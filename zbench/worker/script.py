@@ -25,7 +25,7 @@ from zbench.record.record import Correctness, MemoryPeaks, Timing
 from zbench.spec.accumulation import accumulation
 from zbench.spec.command import names_of, rendered, values_of, words
 from zbench.spec.deepspeed import to_deepspeed
-from zbench.spec.interpreters import executable, extensions_directory
+from zbench.spec.environments import executable, extensions_directory
 from zbench.spec.trial import TrialSpec
 from zbench.verify.verdict import Judgement
 from zbench.verify.weights import Base, judge_weights, load_base, read_weights, same_bits, save_base

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from zbench.errors import UsageError
-from zbench.spec.presets import gpt_shape, mlp_shape
+from zbench.spec.shapes import gpt_shape, mlp_shape
 from zbench.spec.workload import WorkloadSpec
 from zbench.workloads.chance import drawn_by
 from zbench.workloads.data import token_data

@@ -9,7 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from zbench.spec.presets import GptShape, MlpShape
+from zbench.spec.shapes import GptShape, MlpShape
 from zbench.workloads.workload import Workload
 
 _FORWARD_AND_BACKWARD = 3  # backward does each product twice: for the weights and for the inputs

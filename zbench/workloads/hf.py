@@ -8,9 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from zbench.errors import UsageError
+from zbench.errors import UsageError, nearest
 from zbench.spec import shapes
-from zbench.spec.suggest import nearest
 
 
 def load_config(model: str, options: Mapping[str, Any], base_dir: Path) -> Any:

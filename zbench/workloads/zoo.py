@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from zbench.errors import UsageError
-from zbench.spec.suggest import nearest
+from zbench.errors import UsageError, nearest
 
 TABLE = Path(__file__).with_name("zoo.toml")
 _NOT_FAMILIES = ("tiny", "batches", "families")
