@@ -13,7 +13,7 @@ from torch import Tensor
 
 from zbench import _native
 from zbench.engine.adam import AdamBackend, AdamTask, CpuAdam, Hyper, NativeAdam, Slot, cuda_adam
-from zbench.engine.adam.plan import DTYPE_CODES, build_plan
+from zbench.engine.adam.native import DTYPE_CODES, build_plan
 
 HYPER = Hyper(lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.01)
 MAX_NORM = 1e-3  # below every norm here, so that clipping is always on

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from zbench.engine.adam.ops import native_call
+from zbench.engine.adam.native import native_call
 from zbench.estimate.work import CACHED, Product, StepWork
 
 _ATEN = torch.ops.aten

@@ -6,7 +6,7 @@ from torch import Tensor
 from zbench.engine.protocols import Work
 from zbench.engine.transport.agreement import Call
 from zbench.engine.transport.base import GroupCollectives
-from zbench.engine.transport.places import overlap
+from zbench.engine.transport.buffers import overlap
 from zbench.engine.transport.works import Done, Then
 
 

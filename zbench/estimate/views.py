@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from zbench.engine.adam.ops import call_without_memory, native_call
+from zbench.engine.adam.native import call_without_memory, native_call
 
 _ATEN = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default

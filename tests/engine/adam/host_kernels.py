@@ -12,7 +12,7 @@ from torch import Tensor
 
 from zbench import _native
 from zbench.engine.adam import AdamTask
-from zbench.engine.adam.plan import DTYPE_CODES, build_plan
+from zbench.engine.adam.native import DTYPE_CODES, build_plan
 
 SOURCES = Path(__file__).resolve().parents[3] / "csrc"
 COMPILER = shutil.which("c++")

@@ -11,7 +11,7 @@ import torch
 
 from tests.engine.adam.cases import Case, results
 from zbench.engine.adam import AdamTask, Hyper, NativeAdam, Slot
-from zbench.engine.adam.plan_cache import PlanCache
+from zbench.engine.adam.native import PlanCache
 
 HYPER = Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01)
 OTHER = Hyper(0.1, 0.5, 0.9, 1e-3, 0.0, False, False)
@@ -71,16 +71,18 @@ def test_a_used_backend_does_what_a_fresh_one_does(what: str) -> None:
 
 def test_the_plan_is_the_same_object_until_memory_changes() -> None:
     cache, mine = PlanCache("cpu"), tasks()
-    with cache.borrowed(mine) as first:
-        pass
+    first = cache.plan(mine)
     mine[0].step = 2
-    with cache.borrowed(mine) as second:
-        pass
+    assert cache.plan(mine) is first
     mine[0].grad = mine[0].grad.clone()
-    with cache.borrowed(mine) as third:
-        pass
-    assert first is second
-    assert third is not second
+    assert cache.plan(mine) is not first
+
+
+def test_each_subgroup_keeps_its_plan() -> None:
+    cache, mine = PlanCache("cpu"), tasks()
+    first, second = cache.plan(mine[:1]), cache.plan(mine[1:])
+    assert cache.plan(mine[:1]) is first
+    assert cache.plan(mine[1:]) is second
 
 
 BAD: list[tuple[str, dict[str, Any]]] = [

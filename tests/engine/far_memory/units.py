@@ -12,7 +12,7 @@ from tests.engine.far_memory.streams import Stream, Values, modelled
 from tests.engine.speculative import running
 from zbench.engine.memory.streams import Filled, GradientStream, used_on_current_stream
 from zbench.engine.speculative.updates import Update
-from zbench.engine.transport.worker_thread import QueuedWork
+from zbench.engine.transport.works import QueuedWork
 
 
 def a_copy_to_the_host_comes_behind_the_kernel_that_writes_its_source() -> None:

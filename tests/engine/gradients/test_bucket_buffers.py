@@ -16,7 +16,7 @@ from zbench.engine.gradients.bucket_buffers import (
 from zbench.engine.memory.buffers import memory_layout_of
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.shard_layout import ShardedLayout, WholeLayout
-from zbench.engine.transport.scratch import ScratchPool
+from zbench.engine.transport.buffers import ScratchPool
 
 LAYOUT = layout_for(ShardedLayout)
 F32 = [torch.float32]

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from zbench.engine.gradients.sum_writers import OffloadedSums
 from zbench.engine.memory.kinds import PinnedHostMemory
-from zbench.engine.transport.scratch import ScratchPool
+from zbench.engine.transport.buffers import ScratchPool
 
 CPU = torch.device("cpu")
 

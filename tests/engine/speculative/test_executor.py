@@ -10,7 +10,7 @@ import torch
 from tests.engine.adam.cases import Case, results
 from zbench._native import Executor, Gate, Plan, UpdateFailed, UpdateTimeout
 from zbench.engine.adam import AdamTask, Hyper, NativeAdam
-from zbench.engine.adam.plan import build_plan
+from zbench.engine.adam.native import build_plan
 
 HYPER = Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01)
 

@@ -10,8 +10,8 @@ from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.partition import Extent, GatherGroup, plan_layout
 from zbench.engine.shard_layout import ShardedLayout
 from zbench.engine.speculative.rollback import DoubleBuffer, Journal, RollbackTarget
-from zbench.engine.speculative.subgroups import cut
 from zbench.engine.speculative.threads import MOST, Machine, choose, this_machine
+from zbench.engine.speculative.updates import cut
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])

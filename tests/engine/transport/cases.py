@@ -15,10 +15,10 @@ from tests.engine.cases import engine_trajectory
 from tests.engine.plain import Trajectory
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.protocols import Tag
-from zbench.engine.transport import choose, cross_memory, remote_memory
+from zbench.engine.transport import choose, cross_memory, peers
 from zbench.engine.transport.choose import choose_collectives
 from zbench.engine.transport.gloo import GlooCollectives
-from zbench.engine.transport.probe import probe_peers
+from zbench.engine.transport.peers import probe_peers
 from zbench.measure.shim import SHIM, WHY_NOT
 
 CPU = torch.device("cpu")
@@ -101,7 +101,7 @@ def chosen(group: dist.ProcessGroup, refused_by: int | None) -> str:
         raise PermissionError
 
     if dist.get_rank(group) == refused_by:
-        with mock.patch.object(remote_memory, "read_memory", refuse):
+        with mock.patch.object(peers, "read_memory", refuse):
             comm = choose_collectives(group, DeviceMemory(CPU), DeviceMemory(CPU))
     else:
         comm = choose_collectives(group, DeviceMemory(CPU), DeviceMemory(CPU))
@@ -136,7 +136,7 @@ def one_fails_to_read(group: dist.ProcessGroup, failing: int) -> tuple[str, floa
         raise OSError("refused in the middle")
 
     out = torch.empty(send.numel() // dist.get_world_size(group))
-    reading: Callable[..., None] = refuse if rank == failing else remote_memory.read_memory
+    reading: Callable[..., None] = refuse if rank == failing else peers.read_memory
     with mock.patch.object(cross_memory, "read_memory", reading):
         try:
             comm.reduce_scatter(send, out, TAG).wait()

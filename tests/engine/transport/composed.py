@@ -7,8 +7,7 @@ from zbench.engine.memory.kinds import DeviceMemory, PinnedHostMemory
 from zbench.engine.protocols import Tag
 from zbench.engine.transport.choose import choose_collectives, host_collectives
 from zbench.engine.transport.host_staged import HostStagedCollectives
-from zbench.engine.transport.process_group import ProcessGroupCollectives
-from zbench.engine.transport.subgroups import subgroup
+from zbench.engine.transport.process_group import ProcessGroupCollectives, subgroup
 from zbench.errors import UsageError
 
 CPU = torch.device("cpu")

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from zbench.engine.transport.sockets import PeerListener
+from zbench.engine.transport.peers import PeerListener
 
 STRANGER = """
 import socket, sys, time

@@ -1,17 +1,22 @@
-"""The Adam contract: what one update reads and writes. Every backend returns the same bits.
+"""The Adam contract: what one update reads and writes, and what it refuses before it writes anything.
 
-The update is a pure function of these arguments. There is no step counter and no other state: calling it in
-any partition, order or number of subgroups, from any thread, gives the same bits as one call.
+The update is a pure function of its arguments. There is no step counter and no other state: calling it in any
+partition, order or number of subgroups, from any thread, gives the same bits as one call, in every backend.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 NORM_CHUNK = 256
 """Elements in a canonical chunk of the global norm. In flat layouts parameters begin at multiples of it."""
+GRAD_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+MOMENT_DTYPES = (torch.float32, torch.bfloat16)
+_GIVEN = {"tasks[0].": "", "slot.": "", "hyper.beta1": "betas[0]", "hyper.beta2": "betas[1]", "hyper.": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +103,106 @@ class AdamBackend(Protocol):
         finite, so the norm doubles as the overflow check. Lengths need not be multiples of 256: the last
         chunk is padded with zeros.
         """
+
+
+def as_given(message: str) -> str:
+    """Return what is wrong with one task in the words of torch's optimizers."""
+    for name, given in _GIVEN.items():
+        message = message.replace(name, given)
+    return message
+
+
+def check_tasks(tasks: Sequence[AdamTask], device_type: str) -> None:
+    """Raise ValueError unless every task can be updated on such a device; overlap is checked elsewhere."""
+    for index, task in enumerate(tasks):
+        try:
+            _check_task(task, device_type)
+        except ValueError as error:
+            raise ValueError(f"tasks[{index}].{error}") from None
+
+
+def check_hyper(hyper: Hyper) -> None:
+    """Raise ValueError unless lr, eps, weight_decay are finite and at least 0 and both betas in [0, 1)."""
+    for name in ("lr", "eps", "weight_decay"):
+        value = getattr(hyper, name)
+        if not 0.0 <= value < math.inf:
+            raise ValueError(f"hyper.{name}: expected a finite number of at least 0, got {value!r}")
+    for name in ("beta1", "beta2"):
+        value = getattr(hyper, name)
+        if not 0.0 <= value < 1.0:
+            raise ValueError(f"hyper.{name}: expected a number in [0, 1), got {value!r}")
+
+
+def check_grad_scale(grad_scale: float) -> None:
+    """Raise ValueError for a grad_scale that is not a number. Zero, infinity and NaN are the caller's
+    business.
+    """
+    if isinstance(grad_scale, bool) or not isinstance(grad_scale, int | float):
+        raise ValueError(f"grad_scale: expected a number, got {grad_scale!r}")
+
+
+def check_nonfinite(nonfinite: Tensor | None, device_type: str) -> None:
+    """Raise ValueError unless the counter is absent or one int64 on a device of this type."""
+    if nonfinite is not None and (nonfinite.dtype is not torch.int64 or nonfinite.numel() != 1):
+        raise ValueError(f"nonfinite: expected one int64, got {list(nonfinite.shape)} of {nonfinite.dtype}")
+    if nonfinite is not None and nonfinite.device.type != device_type:
+        raise ValueError(f"nonfinite: expected a tensor on {device_type}, got one on {nonfinite.device}")
+
+
+def check_norm_tensors(grads: Sequence[Tensor], out: Sequence[Tensor], device_type: str) -> None:
+    """Raise ValueError unless out[k] is float64 with one element for each chunk of grads[k]."""
+    if len(grads) != len(out):
+        raise ValueError(f"out: expected {len(grads)} tensors, one for each gradient, got {len(out)}")
+    for index, (grad, sums) in enumerate(zip(grads, out, strict=True)):
+        check_flat(f"grads[{index}]", grad, grad.numel(), GRAD_DTYPES, device_type)
+        chunks = -(-grad.numel() // NORM_CHUNK)
+        check_flat(f"out[{index}]", sums, chunks, (torch.float64,), device_type)
+
+
+def check_flat(
+    name: str, tensor: Tensor, numel: int, dtypes: tuple[torch.dtype, ...], device_type: str
+) -> None:
+    """Raise ValueError unless the tensor is [numel], contiguous, of one of the dtypes, on such a device."""
+    if tensor.dtype not in dtypes:
+        raise ValueError(f"{name}: expected {_names(dtypes)}, got {tensor.dtype}")
+    if tensor.device.type != device_type:
+        raise ValueError(f"{name}: expected a tensor on {device_type}, got one on {tensor.device}")
+    if tensor.ndim != 1 or tensor.numel() != numel:
+        raise ValueError(f"{name}: expected shape [{numel}], got {list(tensor.shape)}")
+    if not tensor.is_contiguous():
+        raise ValueError(
+            f"{name}: expected a contiguous tensor, got strides {tensor.stride()}; pass .contiguous()"
+        )
+
+
+def _check_task(task: AdamTask, device_type: str) -> None:
+    slot, into, numel = task.slot, task.into, task.slot.param.numel()
+    _check_slot("slot", slot, numel, slot.exp_avg.dtype, device_type)
+    if into is not None:
+        _check_slot("into", into, numel, slot.exp_avg.dtype, device_type)
+        if (into.max_exp_avg_sq is None) != (slot.max_exp_avg_sq is None):
+            raise ValueError("into.max_exp_avg_sq: expected it exactly where slot has one")
+    check_flat("grad", task.grad, numel, GRAD_DTYPES, device_type)
+    if task.param_out is not None:
+        check_flat("param_out", task.param_out, numel, GRAD_DTYPES, device_type)
+    if isinstance(task.step, bool) or not isinstance(task.step, int) or not 1 <= task.step < 2**63:
+        raise ValueError(f"step: expected an integer of at least 1, got {task.step!r}")
+    if task.rounding_seed is not None and not 0 <= task.rounding_seed < 2**64:
+        raise ValueError(f"rounding_seed: expected 0 to 2^64 - 1, got {task.rounding_seed!r}")
+    if not 0 <= task.rounding_offset < 2**63:
+        raise ValueError(f"rounding_offset: expected 0 to 2^63 - 1, got {task.rounding_offset!r}")
+    check_hyper(task.hyper)
+
+
+def _check_slot(name: str, slot: Slot, numel: int, moments: torch.dtype, device_type: str) -> None:
+    check_flat(f"{name}.param", slot.param, numel, (torch.float32,), device_type)
+    if moments not in MOMENT_DTYPES:
+        raise ValueError(f"{name}.exp_avg: expected {_names(MOMENT_DTYPES)}, got {moments}")
+    check_flat(f"{name}.exp_avg", slot.exp_avg, numel, (moments,), device_type)
+    check_flat(f"{name}.exp_avg_sq", slot.exp_avg_sq, numel, (moments,), device_type)
+    if slot.max_exp_avg_sq is not None:
+        check_flat(f"{name}.max_exp_avg_sq", slot.max_exp_avg_sq, numel, (moments,), device_type)
+
+
+def _names(dtypes: tuple[torch.dtype, ...]) -> str:
+    return " or ".join(str(dtype) for dtype in dtypes)

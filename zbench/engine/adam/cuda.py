@@ -1,21 +1,29 @@
-"""CudaAdam: the update on a CUDA device, one launch for each group of dtypes, with the CPU kernels' bits."""
+"""The update on a CUDA device, or on one and the CPU.
+
+CudaAdam makes one launch for each group of dtypes, with the CPU kernels' bits; TorchFusedAdam is torch's own
+fused AdamW behind the contract; MixedAdam updates each task where it is.
+"""
 
 import ctypes
 import functools
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
 from zbench import _native
-from zbench.engine.adam.checks import check_grad_scale, check_nonfinite, check_norm_tensors, check_tasks
-from zbench.engine.adam.contract import AdamBackend, AdamTask
-from zbench.engine.adam.ops import call_native
-from zbench.engine.adam.plan import DTYPE_CODES
-from zbench.engine.adam.plan_cache import Flat, PlanCache, flatten
-from zbench.engine.adam.torch_fused import TorchFusedAdam
+from zbench.engine.adam.contract import (
+    AdamBackend,
+    AdamTask,
+    check_grad_scale,
+    check_nonfinite,
+    check_norm_tensors,
+    check_tasks,
+)
+from zbench.engine.adam.native import Flat, PlanCache, call_native, flatten, norm_rows
+from zbench.engine.adam.reference import ReferenceAdam
 
 
 @functools.cache
@@ -104,13 +112,13 @@ class CudaAdam:
         nonfinite: Tensor | None,
         device: torch.device,
     ) -> None:
-        with self._plans.borrowed(tasks, flat) as plan:
-            stream = torch.cuda.current_stream(device).cuda_stream
-            counter = None if nonfinite is None else nonfinite.data_ptr()
-            for dtypes, blocks, count, rows in plan.device_rows(grad_scale=grad_scale):
-                table = _on_device(rows, device)
-                arguments = (table.data_ptr(), count, blocks, *dtypes, counter, stream)
-                launch(self._library, self._library.zbench_cuda_update, device, *arguments)
+        stream = torch.cuda.current_stream(device).cuda_stream
+        counter = None if nonfinite is None else nonfinite.data_ptr()
+        plan = self._plans.plan(tasks, flat)
+        for dtypes, blocks, count, rows in plan.device_rows(grad_scale=grad_scale):
+            table = _on_device(rows, device)
+            arguments = (table.data_ptr(), count, blocks, *dtypes, counter, stream)
+            launch(self._library, self._library.zbench_cuda_update, device, *arguments)
 
     def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
         """See AdamBackend.chunk_square_sums. Fake tensors are checked and left alone."""
@@ -121,13 +129,7 @@ class CudaAdam:
 
     def _square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor], device: torch.device) -> None:
         stream = torch.cuda.current_stream(device).cuda_stream
-        launches = _native.device_norm_rows(
-            grads=[
-                (grad.data_ptr(), sums.data_ptr(), grad.numel(), DTYPE_CODES[grad.dtype])
-                for grad, sums in zip(grads, out, strict=True)
-            ]
-        )
-        for (dtype,), blocks, count, rows in launches:
+        for (dtype,), blocks, count, rows in _native.device_norm_rows(grads=norm_rows(grads, out)):
             table = _on_device(rows, device)
             arguments = (table.data_ptr(), count, blocks, dtype, stream)
             launch(self._library, self._library.zbench_cuda_square_sums, device, *arguments)
@@ -145,3 +147,72 @@ def _on_device(rows: bytes, device: torch.device) -> Tensor:
     """Copy table rows in stream order; pinned memory lets the host go on."""
     host = torch.frombuffer(bytearray(rows), dtype=torch.uint8).pin_memory()
     return host.to(device, non_blocking=True)
+
+
+class TorchFusedAdam(ReferenceAdam):
+    """One fused call for each task. On the CPU its bits are the contract's (of multiples of 16 elements), but
+    for a NaN, which keeps its payload; on a device that is not shown yet.
+
+    What torch's kernel has no form of (moments in bfloat16, no bias correction) is done by ReferenceAdam,
+    slowly. Asynchronous on the current stream, as torch's operations are.
+    """
+
+    def _update_task(self, task: AdamTask, grad_scale: float) -> None:
+        if _has_fused_form(task):
+            _update_fused(task, grad_scale)
+        else:
+            super()._update_task(task, grad_scale)
+
+
+def _has_fused_form(task: AdamTask) -> bool:
+    return task.hyper.bias_correction and task.slot.exp_avg.dtype is torch.float32
+
+
+def _update_fused(task: AdamTask, grad_scale: float) -> None:
+    hyper, slot = task.hyper, task.slot
+    if task.into is not None:
+        for name in ("param", "exp_avg", "exp_avg_sq", "max_exp_avg_sq"):
+            if (source := getattr(slot, name)) is not None:
+                getattr(task.into, name).copy_(source)
+        slot = task.into
+    single = torch.tensor(grad_scale, dtype=torch.float64).float().item()
+    fused = torch._fused_adamw_ if hyper.decoupled else torch._fused_adam_
+    fused(
+        [slot.param],
+        [task.grad.float() * single],
+        [slot.exp_avg],
+        [slot.exp_avg_sq],
+        [] if slot.max_exp_avg_sq is None else [slot.max_exp_avg_sq],
+        [torch.full((), float(task.step), device=slot.param.device)],
+        amsgrad=slot.max_exp_avg_sq is not None,
+        **{name: getattr(hyper, name) for name in ("lr", "beta1", "beta2", "weight_decay", "eps")},
+        maximize=False,
+        grad_scale=None,
+        found_inf=None,
+    )
+    if task.param_out is not None:
+        task.param_out.copy_(slot.param)
+
+
+class MixedAdam:
+    """Several backends behind the AdamBackend interface: each task goes to that of its device type."""
+
+    def __init__(self, backends: Mapping[str, AdamBackend]) -> None:
+        self._backends = backends
+
+    def update(
+        self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0, nonfinite: Tensor | None = None
+    ) -> None:
+        """See AdamBackend.update; the accelerator's tasks are launched first, and run beside the CPU's."""
+        for kind, backend in self._backends.items():
+            if mine := [task for task in tasks if task.grad.device.type == kind]:
+                count = None if nonfinite is None else nonfinite.new_zeros(1, device=mine[0].grad.device)
+                backend.update(mine, grad_scale=grad_scale, nonfinite=count)
+                if nonfinite is not None and count is not None:
+                    nonfinite += count.to(nonfinite.device)
+
+    def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
+        """See AdamBackend.chunk_square_sums; each sum is taken where its gradient is."""
+        for kind, backend in self._backends.items():
+            if mine := [k for k, grad in enumerate(grads) if grad.device.type == kind]:
+                backend.chunk_square_sums([grads[k] for k in mine], [out[k] for k in mine])

@@ -1,17 +1,179 @@
-"""NativeAdam: the update on the CPU, in one pass over memory and one parallel region for all tasks."""
+"""Native code: the operator through which it is called, tasks as it takes them, and NativeAdam on the CPU.
 
-from collections.abc import Sequence
+Native code takes addresses, and a fake tensor has none. So every native call goes through torch's dispatcher
+as one operator over the tensors that it reads and writes. Its kernel makes the call; its fake kernel makes
+the checks alone, since native code allocates no tensors.
+"""
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from operator import attrgetter
+from threading import get_ident
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from zbench import _native
-from zbench.engine.adam.checks import check_grad_scale, check_nonfinite, check_norm_tensors, check_tasks
-from zbench.engine.adam.contract import AdamTask
-from zbench.engine.adam.ops import call_native
-from zbench.engine.adam.plan import DTYPE_CODES
-from zbench.engine.adam.plan_cache import PlanCache, flatten
+from zbench.engine.adam.contract import (
+    AdamTask,
+    Hyper,
+    Slot,
+    check_grad_scale,
+    check_hyper,
+    check_nonfinite,
+    check_norm_tensors,
+    check_tasks,
+)
+
+NAMESPACE = "zbench"
+DTYPE_CODES: dict[torch.dtype | None, int] = {None: 0, torch.float32: 1, torch.bfloat16: 2, torch.float16: 3}
+_NO_SLOT = (0, 0, 0, 0)
+_MOST_PLANS = 1 << 14
+_DTYPE, _DEVICE = attrgetter("dtype"), attrgetter("device")
+_T = TypeVar("_T")
+
+
+def _nothing() -> None:
+    """Where there is no memory, nothing happens."""
+
+
+_calls: dict[int, tuple[Callable[[], object], Callable[[], object]]] = {}
+_numbers = itertools.count()
+
+
+def call_native(
+    call: Callable[[], object], tensors: Sequence[Tensor], otherwise: Callable[[], object] = _nothing
+) -> None:
+    """Make `call`, which takes the addresses of `tensors`; `otherwise` where they have no memory."""
+    if not tensors:
+        call()
+        return
+    number = next(_numbers)
+    _calls[number] = call, otherwise
+    try:
+        native_call(tensors, number)
+    finally:
+        del _calls[number]
+
+
+def _call(tensors: Sequence[Tensor], number: int) -> None:
+    _calls[number][0]()
+
+
+def call_without_memory(tensors: Sequence[Tensor], number: int) -> None:
+    """Do what a native call does where its tensors have no memory: the operator's fake kernel."""
+    _calls[number][1]()
+
+
+_library = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
+_library.define("native_call(Tensor(a!)[] tensors, int number) -> ()")  # type: ignore[no-untyped-call]
+_library.impl("native_call", _call, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+torch.library.register_fake(f"{NAMESPACE}::native_call", call_without_memory, lib=_library)
+native_call = torch.ops.zbench.native_call.default
+"""The operator: (tensors, number of the call)."""
+
+
+class Flat(NamedTuple):
+    """The tensors of several tasks in a row, and for each task what tells which is which."""
+
+    tensors: list[Tensor]
+    layout: list[Any]
+
+
+def flatten(tasks: Sequence[AdamTask]) -> Flat:
+    """Return every tensor that the tasks read or write, in a row."""
+    tensors: list[Tensor] = []
+    layout = []
+    for task in tasks:
+        slot, into, out = task.slot, task.into, task.param_out
+        greatest = slot.max_exp_avg_sq
+        tensors += (slot.param, slot.exp_avg, slot.exp_avg_sq, task.grad)
+        if greatest is not None:
+            tensors.append(greatest)
+        if out is not None:
+            tensors.append(out)
+        if into is not None:
+            tensors += (into.param, into.exp_avg, into.exp_avg_sq)
+            if into.max_exp_avg_sq is not None:
+                tensors.append(into.max_exp_avg_sq)
+        shape = 0 if into is None else 1 if into.max_exp_avg_sq is None else 2
+        layout.append((greatest is None, out is None, shape, task.rounding_seed, task.rounding_offset))
+    return Flat(tensors, layout)
+
+
+def build_plan(tasks: Sequence[AdamTask]) -> "_native.Plan":
+    """Return the native plan of tasks that passed `check_tasks`; ValueError where written tensors overlap."""
+    plan = _native.Plan()
+    for task in tasks:
+        plan.add(
+            slot=_addresses(task.slot),
+            into=_NO_SLOT if task.into is None else _addresses(task.into),
+            grad=task.grad.data_ptr(),
+            param_out=0 if task.param_out is None else task.param_out.data_ptr(),
+            numel=task.grad.numel(),
+            dtypes=(
+                DTYPE_CODES[task.grad.dtype],
+                DTYPE_CODES[task.slot.exp_avg.dtype],
+                DTYPE_CODES[None if task.param_out is None else task.param_out.dtype],
+            ),
+            rounding_seed=task.rounding_seed,
+            rounding_offset=task.rounding_offset,
+        )
+    for begin, end, (step, hyper) in _equal_runs((task.step, task.hyper) for task in tasks):
+        plan.set_steps(begin, end, step, _native_hyper(hyper))
+    overlap = plan.find_overlap()
+    if overlap is not None:
+        first_task, first, second_task, second = overlap
+        raise ValueError(
+            f"tasks[{second_task}].{_argument(second)} overlaps tasks[{first_task}].{_argument(first)}: "
+            "expected every written tensor to have memory of its own"
+        )
+    return plan
+
+
+class PlanCache:
+    """Checked native plans on one type of device, one for each subgroup, which its first master weights name.
+
+    Where a subgroup's tensors are where they were, only addresses are compared: with 2,000 tasks, checking
+    and building anew costs as much as the update. No tensor is kept alive. Each thread has its own plans.
+    """
+
+    def __init__(self, device_type: str) -> None:
+        self._device_type = device_type
+        self._kept: dict[tuple[int, int], tuple[list[Any], _native.Plan]] = {}
+
+    def plan(
+        self, tasks: Sequence[AdamTask], flat: Flat | None = None, squares: Sequence[Tensor] = ()
+    ) -> "_native.Plan":
+        """Return the plan of the tasks, with their steps; ValueError as AdamBackend.update.
+
+        flat: of these tasks. squares: where each task's chunk sums go, if anywhere: to the beginning.
+        """
+        tensors, layout = flat or flatten(tasks)
+        addresses = list(map(Tensor.data_ptr, tensors))
+        description = [
+            addresses,
+            list(map(Tensor.size, tensors)),
+            list(map(_DTYPE, tensors)),
+            list(map(_DEVICE, tensors)),
+            list(map(Tensor.is_contiguous, tensors)),
+            layout,
+            list(map(Tensor.data_ptr, squares)),
+        ]
+        subgroup = get_ident(), addresses[0] if addresses else 0
+        kept = self._kept.get(subgroup)
+        if kept is not None and kept[0] == description and _set_steps(kept[1], tasks):
+            return kept[1]
+        check_tasks(tasks, self._device_type)
+        plan = build_plan(tasks)
+        for index, sums in enumerate(squares):
+            plan.set_squares(index, sums.data_ptr())
+        self._kept[subgroup] = description, plan
+        if len(self._kept) > _MOST_PLANS:  # of tensors that are new each time
+            del self._kept[next(iter(self._kept))]
+        return plan
 
 
 class NativeAdam:
@@ -42,8 +204,7 @@ class NativeAdam:
         flat = flatten(tasks)
 
         def run() -> None:
-            with self._plans.borrowed(tasks, flat) as plan:
-                count = plan.run(grad_scale=grad_scale, threads=self.threads)
+            count = self._plans.plan(tasks, flat).run(grad_scale=grad_scale, threads=self.threads)
             if nonfinite is not None:
                 nonfinite.add_(count)
 
@@ -52,13 +213,61 @@ class NativeAdam:
     def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
         """See AdamBackend.chunk_square_sums. Fake tensors are checked and left alone."""
         check_norm_tensors(grads, out, "cpu")
-        call_native(partial(self._square_sums, grads, out), [*grads, *out])
 
-    def _square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
-        _native.square_sums(
-            grads=[
-                (grad.data_ptr(), sums.data_ptr(), grad.numel(), DTYPE_CODES[grad.dtype])
-                for grad, sums in zip(grads, out, strict=True)
-            ],
-            threads=self.threads,
-        )
+        def run() -> None:
+            _native.square_sums(grads=norm_rows(grads, out), threads=self.threads)
+
+        call_native(run, [*grads, *out])
+
+
+def norm_rows(grads: Sequence[Tensor], out: Sequence[Tensor]) -> list[tuple[int, int, int, int]]:
+    """Return gradients and where their chunk sums go, as the native code takes them."""
+    return [
+        (grad.data_ptr(), sums.data_ptr(), grad.numel(), DTYPE_CODES[grad.dtype])
+        for grad, sums in zip(grads, out, strict=True)
+    ]
+
+
+def _set_steps(plan: "_native.Plan", tasks: Sequence[AdamTask]) -> bool:
+    """Give the plan the tasks' steps and hyperparameters; False where one of them is not valid."""
+    rows = ((type(task.step), task.step, task.hyper) for task in tasks)  # the type: True equals 1
+    for begin, end, (kind, step, hyper) in _equal_runs(rows):
+        try:
+            check_hyper(hyper)
+        except ValueError:
+            return False
+        if kind is not int or not 1 <= step < 2**63:
+            return False
+        plan.set_steps(begin, end, step, _native_hyper(hyper))
+    return True
+
+
+def _equal_runs(values: Iterable[_T]) -> Iterator[tuple[int, int, _T]]:
+    """Yield (begin, end, value) for each run of equal consecutive values."""
+    begin = 0
+    for value, run in itertools.groupby(values):
+        end = begin + sum(1 for _ in run)
+        yield begin, end, value
+        begin = end
+
+
+def _native_hyper(hyper: Hyper) -> "_native.Hyper":
+    return _native.Hyper(
+        lr=hyper.lr,
+        beta1=hyper.beta1,
+        beta2=hyper.beta2,
+        eps=hyper.eps,
+        weight_decay=hyper.weight_decay,
+        bias_correction=hyper.bias_correction,
+        decoupled=hyper.decoupled,
+    )
+
+
+def _addresses(slot: Slot) -> tuple[int, int, int, int]:
+    greatest = 0 if slot.max_exp_avg_sq is None else slot.max_exp_avg_sq.data_ptr()
+    return (slot.param.data_ptr(), slot.exp_avg.data_ptr(), slot.exp_avg_sq.data_ptr(), greatest)
+
+
+def _argument(name: str) -> str:
+    """Return a tensor of a native plan by its name in a task."""
+    return name if name in ("grad", "param_out") or name.startswith("into.") else f"slot.{name}"

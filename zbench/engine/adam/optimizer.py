@@ -1,16 +1,17 @@
-"""CpuAdam: the native update as a torch.optim.Optimizer."""
+"""The update as torch's users call it: CpuAdam, an optimizer of torch, and adam_step_, one plain function."""
 
+import re
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any, overload
 
 import torch
 from torch import Tensor
 
-from zbench.engine.adam.checks import as_given, check_grad_scale, check_hyper
-from zbench.engine.adam.contract import Hyper, hyper_of
-from zbench.engine.adam.ops import call_native
-from zbench.engine.adam.pointers import Pointers, checked_tasks, grads_of
+from zbench.engine.adam.contract import AdamTask, Hyper, Slot, as_given, check_hyper, hyper_of
+from zbench.engine.adam.cuda import cuda_adam
+from zbench.engine.adam.native import NativeAdam
+
+_TASK = re.compile(r"^tasks\[(\d+)\]\.(?:slot\.)?")
 
 
 class CpuAdam(torch.optim.Optimizer):
@@ -38,7 +39,7 @@ class CpuAdam(torch.optim.Optimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         defaults |= {"bias_correction": bias_correction, "amsgrad": amsgrad, "decoupled": decoupled}
         super().__init__(params, defaults)
-        self._pointers: Pointers | None = None
+        self._adam = NativeAdam()
         for group in self.param_groups:
             _hyper(group)
 
@@ -53,22 +54,25 @@ class CpuAdam(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        check_grad_scale(grad_scale)
-        hypers = [_hyper(group) for group in self.param_groups]
-        entries = [
-            (index, parameter, self._state_of(parameter, group["amsgrad"]))
-            for index, group in enumerate(self.param_groups)
-            for parameter in group["params"]
-            if parameter.grad is not None
-        ]
-        if entries:
-            self._update(entries, hypers, grad_scale)
+        places: list[tuple[int, Tensor]] = []
+        tasks: list[AdamTask] = []
+        for index, group in enumerate(self.param_groups):
+            hyper, amsgrad = _hyper(group), group["amsgrad"]
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    places.append((index, parameter))
+                    tasks.append(_task(parameter, self._state_of(parameter, amsgrad), hyper, amsgrad=amsgrad))
+        try:
+            self._adam.update(tasks, grad_scale=grad_scale)
+        except ValueError as error:
+            raise ValueError(_located(str(error), places)) from None
+        for _, parameter in places:
+            self.state[parameter]["step"] += 1
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state of this class or of torch.optim.Adam(W); moments and masters keep their own dtype."""
         super().load_state_dict(state_dict)
-        self._pointers = None
         saved = [key for group in state_dict["param_groups"] for key in group["params"]]
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         for key, parameter in zip(saved, parameters, strict=True):
@@ -90,19 +94,49 @@ class CpuAdam(torch.optim.Optimizer):
             state["master"] = parameter.detach().float()
         return state
 
-    def _update(
-        self, entries: list[tuple[int, Tensor, dict[str, Any]]], hypers: list[Hyper], grad_scale: float
-    ) -> None:
-        amsgrads = [group["amsgrad"] for group in self.param_groups]
 
-        def run() -> None:
-            if self._pointers is None or not self._pointers.still_hold(entries, amsgrads):
-                self._pointers = Pointers(entries, amsgrads, hypers)
-            self._pointers.run([state["step"] + 1 for _, _, state in entries], hypers, grad_scale)
+def adam_step_(
+    param: Tensor,
+    grad: Tensor,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+    *,
+    step: int,
+    lr: float,
+    betas: tuple[float, float],
+    eps: float,
+    weight_decay: float,
+    bias_correction: bool = True,
+    decoupled: bool = True,
+    max_exp_avg_sq: Tensor | None = None,
+    grad_scale: float = 1.0,
+    param_out: Tensor | None = None,
+) -> None:
+    """Update param, exp_avg, exp_avg_sq (and max_exp_avg_sq: AMSGrad) in place, as torch's fused Adam(W).
 
-        call_native(run, grads_of(entries), partial(checked_tasks, entries, amsgrads, hypers))
-        for _, _, state in entries:
-            state["step"] += 1
+    param: float32 master weights of any shape, contiguous; the others have its shape. exp_avg, exp_avg_sq,
+    max_exp_avg_sq: float32 or bfloat16. grad: float32, bfloat16 or float16; it is multiplied once by
+    float32(grad_scale), which unscales and clips. param_out: receives the new parameters in its own dtype.
+    step: 1 for the first update. decoupled: AdamW, else Adam with L2 decay. All on one CPU or CUDA device.
+
+    ValueError names the argument that is wrong; then nothing has been written.
+    """
+    tensors: dict[str, Tensor | None] = {
+        "param": param,
+        "grad": grad,
+        "exp_avg": exp_avg,
+        "exp_avg_sq": exp_avg_sq,
+    }
+    tensors |= {"max_exp_avg_sq": max_exp_avg_sq, "param_out": param_out}
+    flat = {name: _flat(name, tensor, param) for name, tensor in tensors.items() if tensor is not None}
+    slot = Slot(flat["param"], flat["exp_avg"], flat["exp_avg_sq"], flat.get("max_exp_avg_sq"))
+    hyper = Hyper(lr, betas[0], betas[1], eps, weight_decay, bias_correction, decoupled)
+    task = AdamTask(slot, flat["grad"], step, hyper, param_out=flat.get("param_out"))
+    backend = cuda_adam() if param.is_cuda else NativeAdam()
+    try:
+        backend.update([task], grad_scale=grad_scale)
+    except ValueError as error:
+        raise ValueError(as_given(str(error))) from None
 
 
 def _hyper(group: dict[str, Any]) -> Hyper:
@@ -112,3 +146,36 @@ def _hyper(group: dict[str, Any]) -> Hyper:
     except ValueError as error:
         raise ValueError(as_given(str(error))) from None
     return hyper
+
+
+def _task(parameter: Tensor, state: dict[str, Any], hyper: Hyper, *, amsgrad: bool) -> AdamTask:
+    assert parameter.grad is not None
+    master = state.get("master", parameter)
+    slot = Slot(
+        _flat("param", master, parameter),
+        _flat("exp_avg", state["exp_avg"], parameter),
+        _flat("exp_avg_sq", state["exp_avg_sq"], parameter),
+        _flat("max_exp_avg_sq", state["max_exp_avg_sq"], parameter) if amsgrad else None,
+    )
+    out = None if master is parameter else _flat("param", parameter, parameter)
+    grad = _flat("grad", parameter.grad, parameter)
+    return AdamTask(slot, grad, state["step"] + 1, hyper, param_out=out)
+
+
+def _flat(name: str, tensor: Tensor, param: Tensor) -> Tensor:
+    if tensor.shape != param.shape:
+        raise ValueError(f"{name}: expected param's shape {list(param.shape)}, got {list(tensor.shape)}")
+    if tensor.layout is not torch.strided or not tensor.is_contiguous():
+        raise ValueError(
+            f"{name}: expected a contiguous dense tensor, got {tensor.layout}; pass .contiguous()"
+        )
+    return tensor.detach().view(-1)
+
+
+def _located(message: str, places: list[tuple[int, Tensor]]) -> str:
+    """Return what is wrong with a task, with the group and the shape of its parameter."""
+    task = _TASK.match(message)
+    if task is None:
+        return message
+    group, parameter = places[int(task[1])]
+    return f"group {group}, parameter {list(parameter.shape)}: {message[task.end() :]}"

@@ -9,7 +9,7 @@ from zbench.engine.gradients.reduced_buffers import TransientReducedGradientBuff
 from zbench.engine.memory.buffers import MemoryLayout
 from zbench.engine.memory.kinds import Memory
 from zbench.engine.partition import Bucket
-from zbench.engine.transport.scratch import StagingPool
+from zbench.engine.transport.buffers import StagingPool
 
 
 class StepBufferFactory(BucketBufferFactory):

@@ -18,7 +18,7 @@ from zbench.engine.gradients.sum_writers import OffloadedSums
 from zbench.engine.memory.buffers import bytes_of
 from zbench.engine.memory.kinds import Copy, Memory
 from zbench.engine.partition import Layout, Portion
-from zbench.engine.transport.scratch import ScratchPool
+from zbench.engine.transport.buffers import ScratchPool
 from zbench.engine.transport.sums import accumulate
 
 Portions = Sequence[Sequence[Portion]]

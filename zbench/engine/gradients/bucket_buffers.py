@@ -9,7 +9,7 @@ from torch import Tensor
 from zbench.engine.memory.buffers import PartitionedBuffer
 from zbench.engine.memory.kinds import Memory
 from zbench.engine.partition import Layout, Portion
-from zbench.engine.transport.scratch import ScratchPool
+from zbench.engine.transport.buffers import ScratchPool
 from zbench.engine.transport.sums import accumulate
 
 

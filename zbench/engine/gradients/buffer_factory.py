@@ -21,7 +21,7 @@ from zbench.engine.gradients.bucket_buffers import (
 from zbench.engine.gradients.config import ReductionConfig
 from zbench.engine.memory.buffers import PartitionedBuffer
 from zbench.engine.memory.kinds import DeviceMemory, Memory
-from zbench.engine.transport.scratch import ScratchPool
+from zbench.engine.transport.buffers import ScratchPool
 
 
 class BucketBufferFactory:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from zbench.engine.adam import NORM_CHUNK, AdamBackend
-from zbench.engine.adam.ops import call_native
+from zbench.engine.adam.native import call_native
 from zbench.engine.memory.buffers import PartitionedBuffer
 from zbench.engine.partition import Layout
 from zbench.engine.protocols import Collectives, Tag

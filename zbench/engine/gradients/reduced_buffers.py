@@ -15,7 +15,7 @@ from zbench.engine.gradients.sum_writers import SumWriter, sum_writer
 from zbench.engine.memory.buffers import FlatBuffer, MemoryLayout, bytes_of
 from zbench.engine.partition import Bucket, Extent
 from zbench.engine.protocols import Tag, Work
-from zbench.engine.transport.scratch import ScratchPool
+from zbench.engine.transport.buffers import ScratchPool
 from zbench.engine.transport.sums import accumulate
 from zbench.engine.transport.works import All
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from zbench.engine.memory.kinds import Copy, Memory
 from zbench.engine.protocols import Work
-from zbench.engine.transport.scratch import ScratchPool, StagingPool
-from zbench.engine.transport.worker_thread import QueuedWork, WorkerThread
+from zbench.engine.transport.buffers import ScratchPool, StagingPool
+from zbench.engine.transport.works import QueuedWork, WorkerThread
 
 _STAGED_AT_ONCE = 4
 _SCRATCH_COPIES_AT_ONCE = 2

@@ -12,7 +12,7 @@ from functools import partial
 
 from torch import Tensor
 
-from zbench.engine.adam.ops import call_native
+from zbench.engine.adam.native import call_native
 
 _LEAST_BYTES = 4 << 20  # two huge pages of the usual size
 

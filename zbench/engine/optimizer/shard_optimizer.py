@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from zbench.engine.adam import AdamBackend, AdamTask, Hyper, Slot
-from zbench.engine.adam.checks import check_hyper
-from zbench.engine.adam.contract import hyper_of
+from zbench.engine.adam.contract import check_hyper, hyper_of
 from zbench.engine.memory.buffers import MemoryLayout, PartitionedBuffer, bytes_of
 from zbench.engine.optimizer.masters import MasterWeights
 from zbench.engine.shard_layout import Segment, ShardLayout, packed

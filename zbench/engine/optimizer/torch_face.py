@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from zbench.engine.adam.checks import check_hyper
-from zbench.engine.adam.contract import hyper_of
+from zbench.engine.adam.contract import check_hyper, hyper_of
 from zbench.engine.optimizer.shard_optimizer import ParamGroup
 from zbench.errors import UsageError
 

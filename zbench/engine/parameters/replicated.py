@@ -15,7 +15,7 @@ from zbench.engine.parameters.released import data_was_read, kinds_of, set_value
 from zbench.engine.partition import Extent
 from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.shard_layout import Segment, ShardLayout
-from zbench.engine.transport.places import place
+from zbench.engine.transport.buffers import place
 from zbench.engine.transport.works import All
 from zbench.errors import UsageError
 

@@ -21,9 +21,8 @@ from zbench.engine.speculative.rollback import (
     storage_of,
 )
 from zbench.engine.speculative.schedule import Speculative, StepAssumptions
-from zbench.engine.speculative.subgroups import Subgroup, cut
 from zbench.engine.speculative.threads import threads_for
-from zbench.engine.speculative.updates import Updates, written_by
+from zbench.engine.speculative.updates import Subgroup, Updates, cut, written_by
 from zbench.engine.speculative.worker import UpdateWorker
 
 

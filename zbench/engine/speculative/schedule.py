@@ -25,8 +25,7 @@ from zbench.engine.parameters.replicated import Parameters
 from zbench.engine.partition import Bucket
 from zbench.engine.protocols import Work
 from zbench.engine.shard_layout import Segment
-from zbench.engine.speculative.subgroups import Subgroup
-from zbench.engine.speculative.updates import Update, Updates
+from zbench.engine.speculative.updates import Subgroup, Update, Updates
 from zbench.engine.speculative.worker import UpdateWorker
 
 

@@ -1,67 +1,75 @@
-"""The update of one subgroup from the state to where new values wait; it is bound to memory once and used
-again.
-"""
+"""The update of one subgroup from the state to where new values wait, and which segments it covers."""
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import count
 
 from torch import Tensor
 
 from zbench import _native
-from zbench.engine.adam import NORM_CHUNK, AdamTask, Hyper, Slot
-from zbench.engine.adam.checks import check_hyper, check_tasks
-from zbench.engine.adam.ops import call_native
-from zbench.engine.adam.plan import build_plan, equal_runs, native_hyper, task_tensors
+from zbench.engine.adam import NORM_CHUNK, AdamTask, Slot
+from zbench.engine.adam.contract import check_hyper, check_tasks
+from zbench.engine.adam.native import PlanCache, call_native, flatten
 from zbench.engine.optimizer.shard_optimizer import ShardOptimizer, UpdateRun
 from zbench.engine.parameters.replicated import Parameters
-from zbench.engine.shard_layout import Segment
+from zbench.engine.partition import Bucket, Extent
+from zbench.engine.shard_layout import Segment, ShardLayout, packed
 from zbench.engine.speculative.rollback import Rollback
-from zbench.engine.speculative.subgroups import Subgroup
 
-Stamp = tuple[int, Hyper]
-"""The step and the hyperparameters of a run's update."""
+LARGEST = 1 << 19
+"""Elements. An update of so many takes about half a millisecond: little is left over after backward, and the
+cost of handing it to a worker (some ten microseconds) does not show."""
 
 
+@dataclass(frozen=True, slots=True)
+class Subgroup:
+    """Segments (local order) of one bucket that one update covers; `index` counts subgroups over all
+    buckets.
+    """
+
+    index: int
+    segments: tuple[Segment, ...]
+
+
+def cut(shard: ShardLayout, buckets: Sequence[Bucket], size: int) -> list[list[Subgroup]]:
+    """Return the subgroups of each bucket, by bucket index, of at most `size` (and at most LARGEST) elements
+    each: small enough to overlap with backward and to share among threads.
+    """
+    alignment = max(min(size, LARGEST) // NORM_CHUNK, 1) * NORM_CHUNK
+    numbers, subgroups = count(), []
+    for bucket in sorted(buckets, key=lambda b: b.index):
+        extent = shard.local(Extent(bucket.start, bucket.length))
+        inside = (s for s in shard.segments if extent.start <= s.local < extent.stop)
+        pieces = (piece for s in inside for piece in s.cut(alignment))
+        of_bucket = packed(pieces, alignment, lambda s: s.length)
+        subgroups.append([Subgroup(next(numbers), tuple(segments)) for segments in of_bucket])
+    return subgroups
+
+
+@dataclass(slots=True)
 class Update:
-    """Adam on `segments`. plan: the native update, bound to memory; there is none without memory."""
+    """Adam on `segments`, in one task for each of `runs`. squares: where each task's chunk sums go, if
+    anywhere. plan: the native update; there is none without memory.
+    """
 
-    def __init__(self, subgroup: int, segments: tuple[Segment, ...], runs: Sequence[UpdateRun]) -> None:
-        self.subgroup, self.segments, self.runs = subgroup, segments, runs
-        self.elements = sum(s.length for s in segments)
-        self.plan: _native.Plan | None = None
-        self.stamps: list[Stamp] = []
+    subgroup: int
+    segments: tuple[Segment, ...]
+    runs: Sequence[UpdateRun]
+    tasks: Sequence[AdamTask]
+    squares: Sequence[Tensor]
+    plan: "_native.Plan | None" = None
 
-    def bind(self, tasks: Sequence[AdamTask], squares: Sequence[Tensor]) -> None:
-        """Bind the update to memory; each task's chunk sums go to the beginning of its `squares`, if there
-        are any.
-        """
-        check_tasks(tasks, "cpu")
-        tensors = [tensor for task in tasks for tensor in task_tensors(task)]
-        call_native(partial(self._take_addresses, tasks, squares), tensors)
-        self.stamps = [(task.step, task.hyper) for task in tasks]
-
-    def _take_addresses(self, tasks: Sequence[AdamTask], squares: Sequence[Tensor]) -> None:
-        self.plan = build_plan(tasks)
-        for index, sums in enumerate(squares):
-            self.plan.set_squares(index, sums.data_ptr())
-
-    def stamp(self, stamps: list[Stamp]) -> None:
-        """Set the steps and hyperparameters of the next update; ValueError if one is invalid."""
-        if stamps == self.stamps:
-            return
-        for _, hyper in stamps:
-            check_hyper(hyper)
-        if self.plan is not None:
-            for begin, end, (step, hyper) in equal_runs(stamps):
-                self.plan.set_steps(begin, end, step, native_hyper(hyper))
-        self.stamps = stamps
+    @property
+    def elements(self) -> int:
+        """How many it updates."""
+        return sum(s.length for s in self.segments)
 
 
 class Updates:
-    """Makes updates and keeps the latest of each subgroup and parity, because most steps need the same ones.
-
-    squares [shard.length / NORM_CHUNK] float64, if given, receives the chunk sums of every update.
+    """Makes updates. squares [shard.length / NORM_CHUNK] float64, if given, receives the chunk sums of every
+    update.
     """
 
     def __init__(
@@ -69,30 +77,41 @@ class Updates:
     ) -> None:
         self.optimizer, self.rollback, self.squares = optimizer, rollback, squares
         self._parameters = parameters
-        self._kept: dict[tuple[int, int], tuple[list[int], Update]] = {}
+        self._plans = PlanCache("cpu")
+        self._latest: dict[tuple[int, int], tuple[list[int], Update]] = {}
 
     def of(self, subgroup: Subgroup, segments: tuple[Segment, ...]) -> Update:
-        """Return the next update of some of a subgroup's segments, with the present hyperparameters."""
+        """Return the next update of some of a subgroup's segments, with the present hyperparameters.
+
+        Most steps have the tasks of the latest one of this subgroup and parity, but for step and
+        hyperparameters; with stochastic rounding the seed changes, too.
+        """
         place = (self.rollback.parity, subgroup.index)
         skipped_steps = [self.optimizer.skipped_steps[s.parameter] for s in segments]
-        kept = self._kept.get(place)
+        latest_skipped, update = self._latest.get(place, (None, None))
         if (
-            kept is not None
-            and kept[0] == skipped_steps
-            and kept[1].segments == segments
-            and not self._random
+            update is None
+            or latest_skipped != skipped_steps
+            or update.segments != segments
+            or self.optimizer.stochastic
         ):
-            kept[1].stamp([self.optimizer.when(run) for run in kept[1].runs])
-            return kept[1]
-        update = self._made(subgroup, segments)
-        self._kept[place] = (skipped_steps, update)
+            update = self._bound(subgroup, segments)
+            self._latest[place] = skipped_steps, update
+        else:
+            for task, run in zip(update.tasks, update.runs, strict=True):
+                task.step, task.hyper = self.optimizer.when(run)
+            if update.plan is not None:
+                self._take_plan(update)
         return update
 
     def current(self, update: Update) -> bool:
         """Return whether an update that was made earlier in this step still has the present
         hyperparameters.
         """
-        return update.stamps == [self.optimizer.when(run) for run in update.runs]
+        return all(
+            (task.step, task.hyper) == self.optimizer.when(run)
+            for task, run in zip(update.tasks, update.runs, strict=True)
+        )
 
     def keep(self, segments: Sequence[Segment]) -> None:
         """Make these segments, which this step does not update, keep their values at the commit.
@@ -115,19 +134,19 @@ class Updates:
         """Make the results of these updates the state."""
         self.rollback.commit(v for update in updates for run in update.runs for v in written_by(run))
 
-    @property
-    def _random(self) -> bool:
-        return self.optimizer.stochastic  # the seed changes every step, and is bound
-
-    def _made(self, subgroup: Subgroup, segments: tuple[Segment, ...]) -> Update:
-        update = Update(subgroup.index, segments, self.optimizer.runs(segments))
-        squares = [] if self.squares is None else self._squares(update.runs, self.squares)
-        update.bind([self._task(run) for run in update.runs], squares)
+    def _bound(self, subgroup: Subgroup, segments: tuple[Segment, ...]) -> Update:
+        runs = self.optimizer.runs(segments)
+        squares = (
+            [] if self.squares is None else [self.squares[run.segment.local // NORM_CHUNK :] for run in runs]
+        )
+        tasks = [self._task(run) for run in runs]
+        update = Update(subgroup.index, segments, runs, tasks, squares)
+        check = partial(check_tasks, tasks, "cpu")
+        call_native(partial(self._take_plan, update), flatten(tasks).tensors, check)
         return update
 
-    @staticmethod
-    def _squares(runs: Sequence[UpdateRun], squares: Tensor) -> list[Tensor]:
-        return [squares[run.segment.local // NORM_CHUNK :] for run in runs]
+    def _take_plan(self, update: Update) -> None:
+        update.plan = self._plans.plan(update.tasks, squares=update.squares)
 
     def _task(self, run: UpdateRun) -> AdamTask:
         slot, other = run.slot, self.rollback.other

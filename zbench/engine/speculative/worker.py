@@ -12,7 +12,7 @@ from zbench import _native
 from zbench._native import Gate, UpdateFailed, UpdateTimeout
 from zbench.engine.protocols import Work
 from zbench.engine.speculative.updates import Update
-from zbench.engine.transport.worker_thread import WorkerThread
+from zbench.engine.transport.works import WorkerThread
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from torch._C._distributed_c10d import PrefixStore
 
 from zbench.engine.protocols import Tag, Work
 from zbench.engine.transport.agreement import GATHERS, REDUCTIONS, Agreement, Attended, Call, Watch
-from zbench.engine.transport.scratch import ScratchPool
+from zbench.engine.transport.buffers import ScratchPool
 
 
 class GroupCollectives(ABC):

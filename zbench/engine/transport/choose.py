@@ -11,7 +11,7 @@ from zbench.engine.transport.cross_memory import CrossMemoryCollectives
 from zbench.engine.transport.gloo import GlooCollectives
 from zbench.engine.transport.host_staged import HostStagedCollectives
 from zbench.engine.transport.hybrid import HybridCollectives, check_shard_group_size, shard_group
-from zbench.engine.transport.probe import probe_peers
+from zbench.engine.transport.peers import probe_peers
 from zbench.engine.transport.process_group import ProcessGroupCollectives, gathering_group
 from zbench.engine.transport.single import SingleProcessCollectives
 

@@ -13,15 +13,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from zbench.engine.adam.sums import sum_memory
 from zbench.engine.protocols import Work
 from zbench.engine.transport.agreement import Call, OtherCallError
 from zbench.engine.transport.base import GroupCollectives
-from zbench.engine.transport.places import overlap
-from zbench.engine.transport.probe import PeerProcesses
-from zbench.engine.transport.remote_memory import read_memory
-from zbench.engine.transport.sockets import PeerSockets
-from zbench.engine.transport.worker_thread import WorkerThread
+from zbench.engine.transport.buffers import overlap
+from zbench.engine.transport.peers import PeerProcesses, PeerSockets, read_memory
+from zbench.engine.transport.sums import sum_memory
+from zbench.engine.transport.works import WorkerThread
 
 _PIECE = 1 << 18  # bytes that are read and added at a time: they stay in the cache
 _FAILED = 0

@@ -18,8 +18,7 @@ from zbench.engine.protocols import Work
 from zbench.engine.transport.agreement import Call, OtherCallError
 from zbench.engine.transport.base import GroupCollectives
 from zbench.engine.transport.sums import sum_in_rank_order
-from zbench.engine.transport.worker_thread import WorkerThread
-from zbench.engine.transport.works import All, Then
+from zbench.engine.transport.works import All, Then, WorkerThread
 
 
 class GlooCollectives(GroupCollectives):

@@ -8,10 +8,9 @@ from torch import Tensor
 
 from zbench.engine.protocols import Memory, Tag, Work
 from zbench.engine.transport.base import GroupCollectives
+from zbench.engine.transport.buffers import StagingPool
 from zbench.engine.transport.hybrid import HybridCollectives
-from zbench.engine.transport.scratch import StagingPool
-from zbench.engine.transport.worker_thread import QueuedWork, WorkerThread
-from zbench.engine.transport.works import Done
+from zbench.engine.transport.works import Done, QueuedWork, WorkerThread
 
 
 class HostStagedCollectives:

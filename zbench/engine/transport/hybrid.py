@@ -14,8 +14,8 @@ from torch import Tensor
 from zbench.engine.protocols import Tag, Work
 from zbench.engine.transport.agreement import GATHERS
 from zbench.engine.transport.base import GroupCollectives
+from zbench.engine.transport.process_group import subgroup
 from zbench.engine.transport.single import SingleProcessCollectives
-from zbench.engine.transport.subgroups import subgroup
 from zbench.errors import UsageError
 
 

@@ -1,4 +1,4 @@
-"""The collectives of NCCL and of other backends that need no composition."""
+"""The collectives of NCCL and of other backends that need no composition, and groups of some of the ranks."""
 
 import torch
 import torch.distributed as dist
@@ -7,9 +7,9 @@ from torch import Tensor
 from zbench.engine.protocols import Work
 from zbench.engine.transport.agreement import Call
 from zbench.engine.transport.base import GroupCollectives, launched
-from zbench.engine.transport.subgroups import subgroup
 from zbench.engine.transport.sums import sum_in_rank_order
 from zbench.engine.transport.works import Then
+from zbench.errors import UsageError
 
 
 class ProcessGroupCollectives(GroupCollectives):
@@ -57,3 +57,34 @@ def gathering_group(group: dist.ProcessGroup, device: torch.device) -> dist.Proc
     its own: what one communicator is given runs in order, and a weight would wait behind all reductions.
     """
     return subgroup(group, dist.get_world_size(group)) if device.type == "cuda" else None
+
+
+def subgroup(group: dist.ProcessGroup, size: int) -> dist.ProcessGroup:
+    """Return a new process group of `size` consecutive ranks of `group`, this rank among them.
+
+    Every rank of `group` calls it, and `size` divides their number. UsageError where they could not agree on
+    a name.
+    """
+    ranks = dist.get_process_group_ranks(group)
+    groups = [ranks[first : first + size] for first in range(0, len(ranks), size)]
+    mine = dist.get_rank(group) // size
+    if len(ranks) == dist.get_world_size():
+        made = [dist.new_group(members) for members in groups][mine]
+    else:
+        _check_names_agree(group)
+        made = dist.new_group(groups[mine], use_local_synchronization=True)
+    assert isinstance(made, dist.ProcessGroup), "this rank belongs to its own group"
+    return made
+
+
+def _check_names_agree(group: dist.ProcessGroup) -> None:
+    """torch names a group of some ranks by how many groups its maker belongs to: ranks that differ in it
+    would wait for one another for ever.
+    """
+    counts = [0] * dist.get_world_size(group)
+    dist.all_gather_object(counts, len(dist.distributed_c10d._world.pg_names), group=group)
+    if len(set(counts)) > 1:
+        raise UsageError(
+            f"the ranks of this process group belong to {counts} process groups, and torch can make another"
+            " only where all belong to as many; make the group of the engine first, or use the default one"
+        )

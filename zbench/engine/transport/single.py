@@ -4,7 +4,7 @@ from torch import Tensor
 
 from zbench.engine.protocols import Tag, Work
 from zbench.engine.transport.agreement import Agreement
-from zbench.engine.transport.places import place
+from zbench.engine.transport.buffers import place
 from zbench.engine.transport.works import Done
 
 

@@ -1,9 +1,15 @@
-"""Works in flight, composed of others."""
+"""Works in flight: composed of others, or run by a worker thread in the order of submission."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from threading import Event, Thread
 
 from zbench.engine.protocols import Work
+
+_SECONDS_TO_END = 10.0
 
 
 class Done:
@@ -48,3 +54,86 @@ class Then:
 
     def is_completed(self) -> bool:
         return self.work.is_completed()
+
+
+@dataclass(slots=True)
+class QueuedWork:
+    """A function that a worker thread runs."""
+
+    run: Callable[[], object] | None
+    error: BaseException | None = None
+    _done: Event = field(default_factory=Event)
+
+    def do(self) -> None:
+        """Run it, once."""
+        assert self.run is not None
+        try:
+            self.run()
+        except BaseException as error:
+            self.error = error
+        self.run = None  # the memory that it held on to
+        self._done.set()
+
+    def fail(self, error: BaseException) -> None:
+        """Count it as done, with this error."""
+        self.error = error
+        self._done.set()
+
+    def wait(self) -> None:
+        """Return when it is done, or raise its error. An interrupt is raised only then: until then the thread
+        and other ranks use the memory.
+        """
+        try:
+            self._done.wait()
+        except BaseException:
+            self._done.wait()
+            raise
+        if self.error is not None:
+            raise self.error
+
+    def is_completed(self) -> bool:
+        return self._done.is_set()
+
+
+class WorkerThread:
+    """Sleeps while its queue is empty; ends at `close`, or when nothing refers to it any more."""
+
+    def __init__(self, name: str) -> None:
+        self._tasks: SimpleQueue[QueuedWork | None] = SimpleQueue()
+        self._submitted: deque[QueuedWork] = deque()
+        self._thread = Thread(target=_work, args=(self._tasks,), name=f"zbench {name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, run: Callable[[], object]) -> QueuedWork:
+        """Queue `run` behind everything that was submitted before."""
+        task = QueuedWork(run)
+        while self._submitted and self._submitted[0].is_completed():
+            self._submitted.popleft()
+        self._submitted.append(task)
+        self._tasks.put(task)
+        return task
+
+    def fail(self, error: Exception) -> None:
+        """Wake whoever waits for what was submitted, with this error; the thread itself may never end."""
+        for task in list(self._submitted):
+            if not task.is_completed():
+                task.fail(error)
+
+    def close(self, timeout: float = _SECONDS_TO_END) -> bool:
+        """End the thread after what is queued; return whether it has ended in `timeout` seconds.
+
+        It may not, because another rank may be gone.
+        """
+        self._tasks.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):
+            self._tasks.put(None)
+
+
+def _work(tasks: "SimpleQueue[QueuedWork | None]") -> None:
+    while (task := tasks.get()) is not None:
+        task.do()
+        del task

@@ -1,20 +1,98 @@
-"""Sockets between the ranks of one host, for the steps of a cross-memory collective."""
+"""The other ranks of this host: their memory, read with Linux's `process_vm_readv`, and sockets to them.
 
+Whether a rank may read another's memory is found by trying (`probe_peers`).
+"""
+
+import ctypes
 import os
 import secrets
 import socket
 import struct
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+_PR_SET_PTRACER = 0x59616D61
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 Message = tuple[int, int, int]
 """The number and the code of a collective call, and what is told in it."""
 _MESSAGE = struct.Struct("qqq")
 _HELLO = struct.Struct("qq")  # who connects, and for which channel
-
-
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid: `struct ucred` of unix(7)
 _BACKLOG = 4096  # what strangers would have to fill to keep a rank from connecting
+
+
+class _Span(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.process_vm_readv.restype = ctypes.c_ssize_t
+    span = (ctypes.c_void_p, ctypes.c_ulong)
+    libc.process_vm_readv.argtypes = (ctypes.c_int, *span, *span, ctypes.c_ulong)
+    return libc
+
+
+def read_memory(pid: int, address: int, into: Tensor) -> None:
+    """Fill `into` (contiguous, on the CPU) from `address` on of another process; OSError if it may not."""
+    done, libc = 0, _libc()
+    while done < into.nbytes:
+        local, remote = (_Span(start + done, into.nbytes - done) for start in (into.data_ptr(), address))
+        count = libc.process_vm_readv(pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
+        if count <= 0:
+            error = ctypes.get_errno()
+            raise OSError(error, f"cannot read the memory of process {pid}: {os.strerror(error)}")
+        done += count
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryProbe:
+    """Random bytes in the memory of a process, with which other processes test whether they can read it."""
+
+    host: str
+    pid: int
+    address: int
+    value: bytes
+
+    def readable(self) -> bool:
+        """Return whether this process reads the right bytes; in another container the pid may be another
+        process.
+        """
+        found = torch.zeros(len(self.value), dtype=torch.uint8)
+        try:
+            if self.host == _host():
+                read_memory(self.pid, self.address, found)
+        except (OSError, AttributeError):
+            return False
+        return bytes(found.tolist()) == self.value
+
+
+def publish_probe() -> tuple[MemoryProbe, Tensor]:
+    """Return a probe of this process's memory; it is valid as long as the tensor exists."""
+    _allow_siblings_to_read()
+    value = secrets.token_bytes(16)
+    kept = torch.tensor(list(value), dtype=torch.uint8)
+    return MemoryProbe(_host(), os.getpid(), kept.data_ptr(), value), kept
+
+
+def _host() -> str:
+    """Return what only processes under one running kernel share."""
+    return _BOOT.read_text() if sys.platform == "linux" and _BOOT.exists() else secrets.token_hex()
+
+
+def _allow_siblings_to_read() -> None:
+    """Allow descendants of this process's parent (the job's other ranks) what Yama reserves for ancestors."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(os.getppid()), 0, 0, 0)
 
 
 class PeerSockets:
@@ -109,3 +187,44 @@ def _is_process(peer: socket.socket, pid: int) -> bool:
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     found, user, _ = _CREDENTIALS.unpack(credentials)
     return bool(found == pid and user == os.geteuid())
+
+
+@dataclass(frozen=True, slots=True)
+class PeerProcesses:
+    """The process id of every rank, and two sets of sockets between them."""
+
+    pids: list[int]
+    channels: list[PeerSockets]
+
+
+def probe_peers(group: dist.ProcessGroup) -> PeerProcesses | None:
+    """Return the peers if all ranks of `group` can read one another's memory, else None; the same on all
+    ranks.
+    """
+    rank, world = dist.get_rank(group), dist.get_world_size(group)
+    timeout = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+    probe, kept = publish_probe()
+    listener = PeerListener(rank, world, timeout) if sys.platform == "linux" else None
+    contact = (probe, b"" if listener is None else listener.name)
+    contacts = [contact] * world
+    dist.all_gather_object(contacts, contact, group=group)
+    verdicts = [False] * world
+    dist.all_gather_object(verdicts, listener is not None and can_read_all(listener, contacts), group=group)
+    del kept
+    if listener is None:
+        return None
+    found = None
+    if all(verdicts):
+        listener.accept([probe.pid for probe, _ in contacts])
+        found = PeerProcesses([probe.pid for probe, _ in contacts], listener.channels)
+    listener.close()
+    return found
+
+
+def can_read_all(listener: PeerListener, contacts: Sequence[tuple[MemoryProbe, bytes]]) -> bool:
+    """Connect to all ranks whose memory this process can read; say whether that is every one."""
+    with suppress(OSError):
+        if all(probe.readable() for probe, _ in contacts):
+            listener.connect([name for _, name in contacts], [probe.pid for probe, _ in contacts])
+            return True
+    return False

@@ -1,4 +1,4 @@
-"""Scratch buffers that are used again and again."""
+"""Buffers of collectives: where they lie, and pools of those that are used again and again."""
 
 from dataclasses import dataclass, field
 
@@ -6,6 +6,21 @@ import torch
 from torch import Tensor
 
 from zbench.engine.protocols import Memory
+
+
+def place(tensor: Tensor) -> tuple[int, int]:
+    """Return the storage of a tensor and the byte at which the tensor begins in it.
+
+    A fake tensor has no address, but a storage.
+    """
+    return tensor.untyped_storage()._cdata, int(tensor.storage_offset()) * tensor.element_size()
+
+
+def overlap(one: Tensor, other: Tensor) -> bool:
+    """Whether two dense tensors share memory."""
+    (storage, begin), (other_storage, other_begin) = place(one), place(other)
+    shared = begin < other_begin + other.nbytes and other_begin < begin + one.nbytes
+    return storage == other_storage and shared
 
 
 @dataclass(slots=True)

@@ -1,0 +1,52 @@
+"""Sums on every instruction set, and of devices without a native kernel, have the same bits."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from zbench import _native
+from zbench.engine.transport.sums import accumulate, add_in_rank_order, sum_in_rank_order
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@pytest.fixture(params=_native.available_isas())
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    _native.force_isa(request.param)
+    yield request.param
+    _native.force_isa("")
+
+
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("numel", [0, 1, 255, 5000, 40_001])
+def test_parts_are_added_in_rank_order(numel: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(numel)
+    parts = [torch.randn(numel, generator=generator).to(dtype) for _ in range(4)]
+    by_kernel, by_torch = torch.full((numel,), 7.0), torch.full((numel,), 7.0)
+    sum_in_rank_order(by_kernel, parts)
+    add_in_rank_order(by_torch, parts)
+    expected = ((parts[0].float() + parts[1].float()) + parts[2].float()) + parts[3].float()
+    assert torch.equal(by_kernel, expected)
+    assert torch.equal(by_torch, expected)
+    if dtype == torch.float32 and numel > 255:  # sums of few narrow values are exact in any order
+        assert not torch.equal(by_kernel, sum(reversed(parts)))
+
+
+@pytest.mark.usefixtures("isa")
+@pytest.mark.parametrize("into", FLOATS)
+@pytest.mark.parametrize("grads", FLOATS)
+def test_a_gradient_is_added_and_rounded_once(into: torch.dtype, grads: torch.dtype) -> None:
+    total, gradient = torch.randn(1003).to(into), torch.randn(1003).to(grads)
+    expected = (total.float() + gradient.float()).to(into)
+    accumulate(total, gradient)
+    assert torch.equal(total, expected)
+
+
+def test_shifted_overlap_is_refused_and_exact_overlap_is_not() -> None:
+    memory = torch.ones(100)
+    with pytest.raises(ValueError, match=r"parts\[0\]: overlaps out"):
+        sum_in_rank_order(memory[:90], [memory[10:]])
+    sum_in_rank_order(memory, [memory, memory])
+    assert torch.equal(memory, torch.full((100,), 2.0))
