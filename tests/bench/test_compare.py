@@ -13,7 +13,7 @@ from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan
 from zbench.analysis.paired import Side
 from zbench.analysis.trials import Source
 from zbench.bench import compare, slowed
-from zbench.launch import preload
+from zbench.launch.executor import MODULES
 from zbench.launch.trial import local_runner
 from zbench.record.record import Record
 from zbench.spec.trial import TrialSpec
@@ -88,7 +88,7 @@ def test_a_slowed_worker_trains_as_any_other(
             "verify": {"mode": "reference"},
         }
     )
-    slowed_worker = replace(compare.SLOWED, modules=preload.MODULES)  # this trial needs no torch._dynamo
+    slowed_worker = replace(compare.SLOWED, modules=MODULES)  # this trial needs no torch._dynamo
     with local_runner(tmp_path, tmp_path, targets=slowed_worker, rerun_disturbed=False) as runner:
         found = runner.run(trial)
     assert found.outcome == "ok", found.error

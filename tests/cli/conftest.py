@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli import calling
-from zbench.launch import disturbance, jobs
+from zbench.launch import disturbance, executor
 
 FAKES_AT = Path(__file__).parents[1] / "launch"
 
@@ -31,8 +31,8 @@ def zbench(monkeypatch, capsys, tmp_path, shared_processes) -> Callable[..., Sai
     shared_processes.lend_by(monkeypatch)
     monkeypatch.setattr(disturbance, "OTHER_LOAD", math.inf)  # other tests': no repeat is run again for it
     monkeypatch.setattr(disturbance, "STOLEN", math.inf)
-    fakes = jobs.Targets("fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",))
-    monkeypatch.setattr(jobs, "DEFAULT_TARGETS", fakes)
+    fakes = executor.Targets("fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",))
+    monkeypatch.setattr(executor, "DEFAULT_TARGETS", fakes)
     path = os.pathsep.join(filter(None, [str(FAKES_AT), os.environ.get("PYTHONPATH")]))
     monkeypatch.setenv("PYTHONPATH", path)
     monkeypatch.syspath_prepend(str(FAKES_AT))  # their model is looked for before a run

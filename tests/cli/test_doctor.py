@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from zbench.launch import checkup
+from zbench.launch import doctor
 
 
 @pytest.fixture(scope="module")
@@ -12,7 +12,7 @@ def checks(tmp_path_factory, shared_processes):
     """Return the report of this machine."""
     with pytest.MonkeyPatch.context() as patch:
         shared_processes.lend_by(patch)
-        return {check.name: check for check in checkup.examine(tmp_path_factory.mktemp("results"))}
+        return {check.name: check for check in doctor.examine(tmp_path_factory.mktemp("results"))}
 
 
 def test_two_ranks_meet(checks):
@@ -30,8 +30,8 @@ def test_kernels_engines_and_bandwidth_are_named(checks):
 
 
 def test_unwritable_results_directory_fails(zbench, monkeypatch, tmp_path):
-    monkeypatch.setattr(checkup, "_trials", lambda: iter([]))
-    monkeypatch.setattr(checkup.os, "access", lambda *_: False)
+    monkeypatch.setattr(doctor, "_trials", lambda: iter([]))
+    monkeypatch.setattr(doctor.os, "access", lambda *_: False)
     said = zbench("doctor", "--json")
     document = json.loads(said.out)
     assert said.code == document["exit_code"] == 6
@@ -40,7 +40,7 @@ def test_unwritable_results_directory_fails(zbench, monkeypatch, tmp_path):
 
 
 def test_report_is_one_line_a_check(zbench, monkeypatch):
-    monkeypatch.setattr(checkup, "_trials", lambda: iter([checkup.Check("two ranks", "ok", "met")]))
+    monkeypatch.setattr(doctor, "_trials", lambda: iter([doctor.Check("two ranks", "ok", "met")]))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     said = zbench("doctor")
     assert said.code == 0

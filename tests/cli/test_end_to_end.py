@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from zbench.launch import jobs
+from zbench.launch import executor
 from zbench.record.store import find_runs, load_records
 
 BROKEN = '''
@@ -22,7 +22,7 @@ def build(model, spec, process_group=None, *, instruments=None):
 @pytest.fixture
 def real(zbench, monkeypatch, tmp_path):
     """Return the command line with the real workers; the sweep's text and a broken engine lie beside it."""
-    monkeypatch.setattr(jobs, "DEFAULT_TARGETS", jobs.Targets())
+    monkeypatch.setattr(executor, "DEFAULT_TARGETS", executor.Targets())
     (tmp_path / "text.txt").write_text("to be or not to be, that is the question; " * 20)
     (tmp_path / "broken.py").write_text(BROKEN)
     (tmp_path / "sweep.yaml").write_text(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zbench.launch.leftovers import find_leftovers
+from zbench.launch.cache import find_leftovers
 from zbench.record.record import Failure
 from zbench.record.store import RunDirectory, find_runs, load_records
 

@@ -14,7 +14,7 @@ from tests.cli.calling import run
 from tests.shared_processes import SharedProcesses
 from zbench.cli import main as cli
 from zbench.cli.examples import EXAMPLES
-from zbench.launch import disturbance, jobs
+from zbench.launch import disturbance, executor
 
 ROOT = Path(__file__).parents[2]
 HEAVY = re.compile(r"zbench (doctor|bench|tune)")
@@ -89,8 +89,8 @@ def with_a_run(tmp_path_factory: pytest.TempPathFactory, shared_processes: Share
 
 def use_fake_workers(patch: pytest.MonkeyPatch, processes: SharedProcesses) -> None:
     processes.lend_by(patch)
-    fakes = jobs.Targets("fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",))
-    patch.setattr(jobs, "DEFAULT_TARGETS", fakes)
+    fakes = executor.Targets("fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",))
+    patch.setattr(executor, "DEFAULT_TARGETS", fakes)
     patch.setattr(disturbance, "OTHER_LOAD", math.inf)  # other tests': no repeat is run again for it
     patch.setattr(disturbance, "STOLEN", math.inf)
     paths = [str(ROOT / "tests" / "launch"), os.environ.get("PYTHONPATH", "")]

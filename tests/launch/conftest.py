@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.shared_processes import SharedProcesses
-from zbench.launch.jobs import Targets
+from zbench.launch.executor import Targets
 from zbench.launch.trial import TrialRunner, local_runner
 from zbench.spec.trial import TrialSpec
 

@@ -5,12 +5,14 @@ import sys
 from pathlib import Path
 
 from zbench.cli.main import main
-from zbench.launch import jobs
+from zbench.launch import executor
 
 sys.path.insert(0, str(Path(__file__).parent))
 import injected
 
-jobs.DEFAULT_TARGETS = jobs.Targets("fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",))
+executor.DEFAULT_TARGETS = executor.Targets(
+    "fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",)
+)
 
 
 def quicken(pace: int) -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
+from zbench.launch.events import Watch
 from zbench.launch.executor import Attempt, ReferenceTask, RepeatTask, Task
-from zbench.launch.progress import Watch
 from zbench.record.record import Failure
 
 from .fake_worker import result_of

@@ -3,7 +3,7 @@
 import math
 import random
 
-from zbench.launch.adaptive import needs_another, relative_half_width
+from zbench.launch.sweep import needs_another, relative_half_width
 
 
 def test_half_width_is_that_of_the_t_interval():

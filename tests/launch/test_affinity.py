@@ -5,7 +5,7 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zbench.launch.affinity import assign, usable_cores
+from zbench.launch.local import assign, usable_cores
 
 
 @given(st.integers(1, 70), st.integers(1, 64), st.integers(1, 2))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from zbench.launch import sweep as sweeps
+from zbench.launch.events import Watch
 from zbench.launch.executor import Attempt, Queue, RepeatTask, Task
-from zbench.launch.progress import Watch
 from zbench.launch.sweep import OutOfTimeError, SweepPlan, SweepRun
 from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory, load_records

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.launch.conftest import FAKES
+from zbench.launch.client import server_environment
 from zbench.launch.executor import RepeatTask
-from zbench.launch.interpreter import server_environment
 from zbench.launch.local import LocalExecutor
 from zbench.launch.sweep import SweepPlan, SweepRun
 from zbench.record.store import RunDirectory

@@ -11,7 +11,7 @@ from zbench.launch import slurm
 from zbench.launch.executor import Executor
 from zbench.launch.local import LocalExecutor
 from zbench.launch.slurm import SlurmExecutor
-from zbench.launch.slurm_options import SlurmOptions
+from zbench.launch.slurm_jobs import SlurmOptions
 
 from .conftest import FAKES
 from .executor_suite import ExecutorSuite

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from zbench.errors import ZbenchError
+from zbench.launch.events import ProgressTail
 from zbench.launch.executor import Attempt
-from zbench.launch.implied import ImpliedOom
-from zbench.launch.progress import ProgressTail
+from zbench.launch.oom_inference import ImpliedOom
 from zbench.launch.trial import TrialRunner
 from zbench.record import lines
 from zbench.record.summary import summarize

@@ -17,13 +17,13 @@ import pytest
 
 from tests.launch.nodes import Node, two_nodes, why_not
 from zbench.errors import UsageError
-from zbench.launch import host_link, hosts
+from zbench.launch import hosts
 from zbench.launch.executor import Attempt, RepeatTask
 from zbench.launch.executors import make_executor, require_room
 from zbench.launch.host_agent import way_to
-from zbench.launch.host_link import HostLink, command_on, split_name
-from zbench.launch.hosts import HostsExecutor
-from zbench.launch.slurm_options import SlurmOptions
+from zbench.launch.hosts import HostLink, command_on, split_name
+from zbench.launch.local import LocalExecutor
+from zbench.launch.slurm_jobs import SlurmOptions
 from zbench.spec.run import SSH, RunSpec
 from zbench.spec.trial import TrialSpec
 
@@ -46,11 +46,11 @@ REAL: dict[str, Any] = {
 
 
 @pytest.fixture
-def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HostsExecutor]:
+def executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalExecutor]:
     path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
     monkeypatch.setenv("PYTHONPATH", path)
     (tmp_path / "run").mkdir()
-    made = HostsExecutor(tmp_path / "run", tmp_path, targets=FAKES)
+    made = LocalExecutor(tmp_path / "run", tmp_path, targets=FAKES)
     yield made
     made.close()
 
@@ -119,7 +119,7 @@ def test_under_slurm_the_number_of_hosts_is_that_of_nodes() -> None:
     assert SlurmOptions(nodes=4).nodes_for(run) == {"nodes": 2, "tasks_per_node": 2}
 
 
-def test_a_host_that_cannot_be_reached_is_named_with_its_last_words(executor: HostsExecutor) -> None:
+def test_a_host_that_cannot_be_reached_is_named_with_its_last_words(executor: LocalExecutor) -> None:
     attempt = executor.run(spread(["a", "b"], "sh -c 'echo no way to $0 >&2; exit 3' {host}"))
     assert attempt.outcome == "crashed"
     assert attempt.error is not None
@@ -142,7 +142,7 @@ def test_an_agent_ends_when_the_connection_does(tmp_path: Path) -> None:
 
 
 def test_a_host_that_says_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_link, "SILENCE_SECONDS", 0.4)
+    monkeypatch.setattr(hosts, "SILENCE_SECONDS", 0.4)
     link = HostLink("a", "sh -c 'sleep 600'", tmp_path / "errors")
     link._process.kill()
     link._process.wait()
@@ -155,7 +155,7 @@ def test_a_host_that_says_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.Mo
     quiet.close()
 
 
-def test_commands_start_their_own_ranks(executor: HostsExecutor) -> None:
+def test_commands_start_their_own_ranks(executor: LocalExecutor) -> None:
     task = spread(["a", "b"], HERE)
     workload = task.trial.workload.model_copy(update={"command": "python train.py"})
     with pytest.raises(UsageError, match=r"run\.hosts"):
@@ -173,7 +173,7 @@ def test_commands_start_their_own_ranks(executor: HostsExecutor) -> None:
     ],
 )
 def test_what_ranks_on_two_hosts_say_is_recorded(
-    executor: HostsExecutor, do: str | None, outcome: str, said: str | None
+    executor: LocalExecutor, do: str | None, outcome: str, said: str | None
 ) -> None:
     task = spread(["a=127.0.0.1", "b=127.0.0.1"], HERE, **({"do": do} if do else {}))
     attempt = executor.run(task)
@@ -186,7 +186,7 @@ def test_what_ranks_on_two_hosts_say_is_recorded(
 
 
 @pytest.mark.soak
-def test_a_watcher_ends_a_trial_on_all_hosts(executor: HostsExecutor) -> None:
+def test_a_watcher_ends_a_trial_on_all_hosts(executor: LocalExecutor) -> None:
     task = spread(["a=127.0.0.1", "b=127.0.0.1"], HERE, do="step_on", peers="wait")
     attempt = executor.run(task, lambda line: "too slow" if line["step"] == 3 else None)
     assert attempt.error is not None
@@ -196,7 +196,7 @@ def test_a_watcher_ends_a_trial_on_all_hosts(executor: HostsExecutor) -> None:
 
 @pytest.mark.soak
 def test_the_deadline_ends_a_trial_on_all_hosts(
-    executor: HostsExecutor, monkeypatch: pytest.MonkeyPatch
+    executor: LocalExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hosts, "_IMPORT_SECONDS", 20.0)
     task = spread(["a=127.0.0.1", "b=127.0.0.1"], HERE, do="hang", timeout=1.0)

@@ -1,6 +1,6 @@
 """The order of a round follows from the seed and the round alone."""
 
-from zbench.launch.order import shuffled
+from zbench.launch.sweep import shuffled
 
 
 def test_order_follows_from_seed_and_round():

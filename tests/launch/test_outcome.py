@@ -4,8 +4,7 @@ import signal
 
 import pytest
 
-from zbench.launch.group import GroupEnd
-from zbench.launch.messages import Exited
+from zbench.launch.client import Exited, GroupEnd
 from zbench.launch.outcome import classify, kernel_oom_kills
 from zbench.worker.job import write_error
 

@@ -10,7 +10,7 @@ from zbench.errors import UsageError
 from zbench.launch import slurm
 from zbench.launch.executor import RepeatTask
 from zbench.launch.slurm import SlurmExecutor
-from zbench.launch.slurm_options import SlurmOptions
+from zbench.launch.slurm_jobs import SlurmOptions
 from zbench.launch.trial import TrialRunner
 
 from .conftest import FAKES, make_trial

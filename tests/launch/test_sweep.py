@@ -7,8 +7,7 @@ import pytest
 
 from zbench.errors import UsageError
 from zbench.launch.events import SweepStarted, TrialFinished, TrialStarted
-from zbench.launch.order import shuffled
-from zbench.launch.sweep import OutOfTimeError, SweepPlan, SweepRun
+from zbench.launch.sweep import OutOfTimeError, SweepPlan, SweepRun, shuffled
 from zbench.record.store import RunDirectory, StorageError, load_records
 from zbench.spec.expand import Expansion
 from zbench.spec.trial import InvalidTrial

@@ -215,7 +215,7 @@ def test_thread_count_is_resolved_before_ranks_are_pinned(runner, trial):
 
 
 def test_one_shot_form_starts_and_ends_its_own_server(tmp_path, trial, monkeypatch):
-    monkeypatch.setattr("zbench.launch.jobs.DEFAULT_TARGETS", FAKES)
+    monkeypatch.setattr("zbench.launch.executor.DEFAULT_TARGETS", FAKES)
     before = psutil.Process().children()
     with RunDirectory.create(tmp_path, "s", spec={}, environment={}) as run:
         record = run_trial(trial(), run_dir=run.path, base_dir=tmp_path)

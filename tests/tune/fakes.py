@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from zbench.launch.progress import Watch
+from zbench.launch.events import Watch
 from zbench.record.record import Failure, Record
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.sweep import SweepSpec

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from zbench.launch.progress import Watch
+from zbench.launch.events import Watch
 from zbench.record.record import Failure, MemoryPeaks, Record, Timing
 from zbench.spec.trial import TrialSpec
 

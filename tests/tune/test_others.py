@@ -4,7 +4,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from zbench.estimate.result import Estimate
-from zbench.launch.progress import Watch
+from zbench.launch.events import Watch
 from zbench.record.record import Record
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec

@@ -15,8 +15,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from zbench.launch.events import Notice
-from zbench.launch.progress import Watch
+from zbench.launch.events import Notice, Watch
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory
 from zbench.spec.sweep import sweep_document

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from zbench.errors import UsageError
-from zbench.launch.events import SweepStarted, TrialFinished
-from zbench.launch.progress import Watch
+from zbench.launch.events import SweepStarted, TrialFinished, Watch
 from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory, load_records
 from zbench.record.summary import best, summarize

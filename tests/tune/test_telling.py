@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tests.making import make_trial
-from zbench.launch.events import SweepStarted, TrialFinished, TrialStarted
-from zbench.launch.progress import Watch
+from zbench.launch.events import SweepStarted, TrialFinished, TrialStarted, Watch
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory
 from zbench.spec.trial import TrialSpec

@@ -1,7 +1,6 @@
 """One warm server for all trials of this package."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +8,6 @@ import pytest
 
 from tests.making import make_trial
 from tests.shared_processes import SharedProcesses
-from zbench.launch import preload
-from zbench.launch.jobs import DEFAULT_TARGETS
 from zbench.launch.trial import TrialRunner, local_runner
 from zbench.record.record import Record
 from zbench.spec.trial import TrialSpec
@@ -44,10 +41,8 @@ def runner(
 ) -> Iterator[TrialRunner]:
     with pytest.MonkeyPatch.context() as patch:
         shared_processes.lend_by(patch)
-        libraries = preload.libraries_for([], ["zero_redundancy"])
-        targets = replace(DEFAULT_TARGETS, modules=(*preload.MODULES, *libraries))
         run_dir = tmp_path_factory.mktemp("run")
-        with local_runner(run_dir, ROOT, targets=targets, rerun_disturbed=False) as started:
+        with local_runner(run_dir, ROOT, rerun_disturbed=False) as started:
             yield started
 
 

@@ -7,7 +7,7 @@ from zbench.errors import ZbenchError
 from zbench.estimate.client import Simulator
 from zbench.estimate.result import Estimate
 from zbench.estimate.roofline import attaining
-from zbench.launch.once import run_once
+from zbench.launch.local import run_once
 from zbench.spec.machine import MachineSpec
 from zbench.spec.trial import TrialSpec
 

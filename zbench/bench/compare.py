@@ -35,7 +35,7 @@ from zbench.analysis.trials import Source
 from zbench.bench import results
 from zbench.bench.slowed import SHARE
 from zbench.bench.trials import warm_runner
-from zbench.launch.jobs import DEFAULT_TARGETS, Targets
+from zbench.launch.executor import DEFAULT_TARGETS, Targets
 from zbench.launch.trial import TrialRunner
 from zbench.record.record import Record
 from zbench.spec.expand import expand

@@ -13,7 +13,7 @@ import time
 
 from zbench.bench import results
 from zbench.bench.trials import warm_runner
-from zbench.launch.jobs import targets_for
+from zbench.launch.executor import targets_for
 from zbench.spec.trial import TrialSpec
 
 STEPS, WARMUP, BAR = 3, 1, 0.10

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from zbench.launch.jobs import Targets
+from zbench.launch.executor import Targets
 from zbench.launch.trial import TrialRunner, local_runner
 from zbench.spec.expand import expand
 from zbench.spec.load import sweep_from_mapping

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from zbench.launch.ports import free_port
+from zbench.launch.host_agent import free_port
 
 WORLD, LAYERS, WIDTH = 2, 6, 512
 

@@ -10,7 +10,7 @@ from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Seed, common_flags
 from zbench.errors import ExitCode
 
 if TYPE_CHECKING:
-    from zbench.launch.checkup import Check
+    from zbench.launch.doctor import Check
 
 _NAME_WIDTH = 22
 _MARKS = {
@@ -52,7 +52,7 @@ def command(
 
     Ends with 6 if trials cannot run here, and 0 otherwise.
     """
-    from zbench.launch.checkup import examine
+    from zbench.launch.doctor import examine
 
     if aa:
         from zbench.cli.doctor_aa import report_noise

@@ -8,7 +8,7 @@ from zbench.cli.estimate_rows import EstimateRow
 from zbench.errors import UsageError, ZbenchError
 from zbench.estimate.picture import check, draw
 from zbench.estimate.result import Estimate
-from zbench.launch.once import run_once
+from zbench.launch.local import run_once
 from zbench.units import format_bytes
 
 _MEASURE = "zbench.estimate.measured:measure"

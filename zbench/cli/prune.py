@@ -7,7 +7,7 @@ import typer
 from zbench.cli import console
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags, seconds
 from zbench.errors import UsageError
-from zbench.launch.leftovers import Leftover, find_leftovers
+from zbench.launch.cache import Leftover, find_leftovers
 from zbench.report.text import plural
 from zbench.units import format_bytes
 

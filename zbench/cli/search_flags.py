@@ -13,7 +13,7 @@ from zbench.spec.document import read_document
 from zbench.spec.metrics import METRICS
 
 if TYPE_CHECKING:
-    from zbench.launch.slurm_options import SlurmOptions
+    from zbench.launch.slurm_jobs import SlurmOptions
 
 _UNLIMITED_TRIALS = 1_000_000
 
@@ -50,7 +50,7 @@ def slurm_options(texts: Sequence[str]) -> "SlurmOptions | None":
     """Return how jobs are submitted, None where trials run on this machine."""
     if not texts:
         return None
-    from zbench.launch.slurm_options import SlurmOptions
+    from zbench.launch.slurm_jobs import SlurmOptions
 
     return SlurmOptions.parse(texts)
 

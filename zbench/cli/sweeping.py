@@ -23,10 +23,9 @@ from zbench.cli.conclusion import (
     warn_of_unused,
 )
 from zbench.errors import ExitCode, UsageError, ZbenchError
-from zbench.launch.executor import Executor
+from zbench.launch.executor import Executor, targets_for
 from zbench.launch.executors import make_executor, require_room
-from zbench.launch.jobs import targets_for
-from zbench.launch.slurm_options import SlurmOptions
+from zbench.launch.slurm_jobs import SlurmOptions
 from zbench.launch.sweep import OutOfTimeError, SweepPlan, SweepRun
 from zbench.record.store import load_environment, resolve_run
 from zbench.record.summary import summarize

@@ -19,8 +19,8 @@ from zbench.cli.conclusion import (
     shown_and_tracked,
 )
 from zbench.errors import ExitCode, UsageError, ZbenchError
+from zbench.launch.executor import targets_for
 from zbench.launch.executors import make_executor, require_room
-from zbench.launch.jobs import targets_for
 from zbench.launch.trial import TrialRunner
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory, storage_errors
@@ -32,7 +32,7 @@ from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
 
 if TYPE_CHECKING:  # Optuna is imported where a search begins, not with the command line
-    from zbench.launch.slurm_options import SlurmOptions
+    from zbench.launch.slurm_jobs import SlurmOptions
     from zbench.tune.session import SearchOutcome, SearchTask
 
 
@@ -104,7 +104,7 @@ def _run(
 
     sweep = task.sweep
     base = TrialSpec(workload=sweep.workload, run=sweep.run, engine=sweep.engine, verify=sweep.verify)
-    targets = targets_for([base], {*sweep.axes, *(key for point in sweep.include for key in point)})
+    targets = targets_for([base])
     try:
         with (
             directory,

@@ -1,39 +1,126 @@
-"""The launcher's end of the warm server."""
+"""The launcher's end of the trial server: its messages, and one group of ranks at a time."""
 
+import json
 import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
 from multiprocessing import connection
 from pathlib import Path
 from typing import IO, NoReturn
 
-from zbench.errors import ZbenchError
-from zbench.launch import preload
-from zbench.launch.guard import KILLED
-from zbench.launch.interpreter import server_command, server_environment
-from zbench.launch.messages import (
-    DumpStacks,
-    EndGroup,
-    Exited,
-    GroupGone,
-    RankStart,
-    Ready,
-    Started,
-    StartGroup,
-)
+import psutil
 
+import zbench
+from zbench.errors import ZbenchError
+from zbench.launch import foreign_env
+from zbench.launch.reaper import KILLED
+from zbench.spec.environments import extensions_directory, lendable
+
+PEER_GRACE_SECONDS = 2.0
+"""How long the other ranks may go on after one failed: they may say why, but mostly wait for it in vain."""
+
+THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""What variables begin with that are not passed on: thread counts are the trial's to set."""
+
+_ROOT = Path(__file__).parents[2]
+_INSTALLED = _ROOT.name in ("site-packages", "dist-packages")
+_OF_ANOTHER_PYTHON = ("PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
 _START_SECONDS = 300.0
 _END_SECONDS = 10.0
-_POLL_SECONDS = 0.01
+_STACKS_SECONDS = 0.3
+_POLL_SECONDS = 0.05
+
+StopWhen = Callable[[], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class RankStart:
+    """How one process of a group begins.
+
+    job: the pickled argument of the target. log: the file that takes stdout and stderr. error: where an
+    escaped exception is written (`zbench.worker.job.write_error`), as (result path, rank). cpus: the cores
+    it may use, None for all.
+    """
+
+    job: bytes
+    log: str
+    error: tuple[str, int | str]
+    cpus: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartGroup:
+    """Fork one process for each start, all in one process group, to call `target` (`module:function`)."""
+
+    target: str
+    ranks: tuple[RankStart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DumpStacks:
+    """Have every living rank write its Python stacks to its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndGroup:
+    """Kill what is left of the group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The server has imported everything; `seconds` it took, `problems` are imports that failed."""
+
+    seconds: float
+    problems: tuple[str, ...]
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The group runs; pids in rank order, the first one is the process group."""
+
+    pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """One rank ended. code: its exit status; -n for signal n."""
+
+    rank: int
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupGone:
+    """No process of the group, nor any that it started, is left. cpu_seconds: what all of them used."""
+
+    cpu_seconds: float
+
+
+@dataclass(slots=True)
+class GroupEnd:
+    """How a group ended. `exits`: ranks that ended by themselves; `ended`: those that were killed.
+
+    suspended: a rank that was stopped by a signal when the deadline came. stopped: why `stop_when` ended it.
+    """
+
+    exits: dict[int, Exited] = field(default_factory=dict)
+    ended: dict[int, Exited] = field(default_factory=dict)
+    timed_out: bool = False
+    suspended: int | None = None
+    stopped: str | None = None
+    cpu_seconds: float = 0.0
 
 
 class ServerLostError(Exception):
-    """The warm server died, and every rank with it. Not the fault of the trial that was running."""
+    """The trial server died, and every rank with it. Not the fault of the trial that was running."""
 
 
 class WarmServer(AbstractContextManager["WarmServer"]):
@@ -47,11 +134,9 @@ class WarmServer(AbstractContextManager["WarmServer"]):
         """
         ours, theirs = socket.socketpair()
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  read when the server fails
-        command = [*server_command(python), str(theirs.fileno()), str(scratch), *modules]
-        environment = preload.environment(dict(os.environ), os.cpu_count() or 1)
         self._process = subprocess.Popen(
-            command,
-            env=server_environment(python, environment),
+            [*_command(python), str(theirs.fileno()), str(scratch), *modules],
+            env=server_environment(python, os.environ),
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=self._errors,
@@ -91,39 +176,27 @@ class WarmServer(AbstractContextManager["WarmServer"]):
             self.ready = message
         return self.ready
 
-    def start_group(self, target: str, ranks: list[RankStart]) -> tuple[int, ...]:
-        """Fork one process for each start and return their pids. ServerLostError if the server is gone."""
+    def run_group(
+        self, target: str, ranks: Sequence[RankStart], *, deadline: float, stop_when: StopWhen | None = None
+    ) -> GroupEnd:
+        """Start the ranks and return when none of them is left, after `deadline` seconds at the latest.
+
+        stop_when: polled while the group runs, and once after it; a reason ends the group. Whatever
+        interrupts this call ends the server and so the group. ServerLostError if the server died.
+        """
         self.wait_until_ready()
-        self._send(StartGroup(target, tuple(ranks)))
-        message = self._receive(_END_SECONDS)
-        if message is None:  # it is stopped
-            self._lost()
-        assert isinstance(message, Started)
-        self._group = message.pids[0]
-        return message.pids
-
-    def next_event(self, timeout: float) -> Exited | GroupGone | None:
-        """Return what happened to the group next, or None after `timeout` seconds."""
-        message = self._receive(timeout)
-        assert message is None or isinstance(message, Exited | GroupGone)
-        if isinstance(message, GroupGone):
-            self._group = None
-        return message
-
-    def dump_stacks(self) -> None:
-        """Have every living rank write its Python stacks to its log."""
-        self._send(DumpStacks())
-
-    def end_group(self, on_event: Callable[[Exited | GroupGone], None]) -> None:
-        """Kill what is left of the group and return when it is gone. ServerLostError if the server is."""
-        if self._group is None:
-            return
-        self._send(EndGroup())
-        while self._group is not None:
-            event = self.next_event(_END_SECONDS)
-            if event is None:
-                self._lost()
-            on_event(event)
+        end, give_up = GroupEnd(), time.monotonic() + deadline
+        try:
+            pids = self._start_group(target, ranks)
+            self._watch(end, give_up, stop_when)
+            end.suspended = _suspended(pids) if end.timed_out else None
+            self._end_group(end)
+            if stop_when is not None:
+                stop_when()  # shows what came after the last poll; nothing is left to be ended
+        except BaseException:
+            self.close()  # an interrupted conversation cannot be taken up again
+            raise
+        return end
 
     def close(self) -> None:
         """End the server and whatever it started. It ends its group itself once it has imported all."""
@@ -134,16 +207,69 @@ class WarmServer(AbstractContextManager["WarmServer"]):
         self._kill_all()
         self._errors.close()
 
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start_group(self, target: str, ranks: Sequence[RankStart]) -> tuple[int, ...]:
+        """Fork one process for each start and return their pids."""
+        self._send(StartGroup(target, tuple(ranks)))
+        message = self._receive(_END_SECONDS)
+        if message is None:  # it is stopped
+            self._lost()
+        assert isinstance(message, Started)
+        self._group = message.pids[0]
+        return message.pids
+
+    def _watch(self, end: GroupEnd, deadline: float, stop_when: StopWhen | None) -> None:
+        """Return when the group is gone, or has to be ended."""
+        give_up = deadline
+        while self._group is not None:
+            remaining = give_up - time.monotonic()
+            if remaining <= 0:
+                end.timed_out = give_up == deadline
+                if end.timed_out:
+                    self._send(DumpStacks())
+                    time.sleep(_STACKS_SECONDS)
+                return
+            event = self._next_event(end, min(remaining, _POLL_SECONDS) if stop_when else remaining)
+            if isinstance(event, Exited):
+                end.exits[event.rank] = event
+                if event.code != 0:
+                    give_up = min(give_up, time.monotonic() + PEER_GRACE_SECONDS)
+            elif event is None and stop_when is not None and (reason := stop_when()):
+                end.stopped = reason
+                return
+
+    def _end_group(self, end: GroupEnd) -> None:
+        """Kill what is left of the group and return when it is gone."""
+        if self._group is None:
+            return
+        self._send(EndGroup())
+        while self._group is not None:
+            event = self._next_event(end, _END_SECONDS)
+            if event is None:
+                self._lost()
+            if isinstance(event, Exited):
+                end.ended[event.rank] = event
+
+    def _next_event(self, end: GroupEnd, timeout: float) -> Exited | GroupGone | None:
+        """Return what happened to the group next, or None after `timeout` seconds."""
+        message = self._receive(timeout)
+        assert message is None or isinstance(message, Exited | GroupGone)
+        if isinstance(message, GroupGone):
+            self._group, end.cpu_seconds = None, message.cpu_seconds
+        return message
+
     def _send(self, message: object) -> None:
         try:
             self._connection.send(message)
-        except (BrokenPipeError, ConnectionResetError, OSError):
+        except OSError:
             self._lost()
 
     def _receive(self, timeout: float) -> object:
         try:
             return self._connection.recv() if self._connection.poll(timeout) else None
-        except (EOFError, ConnectionResetError, OSError):
+        except (EOFError, OSError):
             self._lost()
 
     def _lost(self) -> NoReturn:
@@ -151,17 +277,17 @@ class WarmServer(AbstractContextManager["WarmServer"]):
         raise ServerLostError
 
     def _kill_all(self) -> None:
-        """Have the guard kill the server and all that it left; kill what does not end."""
+        """Have the reaper kill the server and all that it left; kill what does not end."""
         self._process.terminate()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)
-        if self._process.returncode is None or self._process.returncode < 0:  # the guard hangs or was killed
+        if self._process.returncode is None or self._process.returncode < 0:  # it hangs or was killed
             self._kill_session()
         self._group = None
         self._process.wait()
 
     def _kill_session(self) -> None:
-        """Give a server without its guard the time to end all that it started, then kill what is left."""
+        """Give a server without its reaper the time to end all that it started, then kill what is left."""
         give_up = time.monotonic() + _END_SECONDS
         with suppress(ProcessLookupError, PermissionError):
             while self._process.returncode is not None and time.monotonic() < give_up:
@@ -176,5 +302,43 @@ class WarmServer(AbstractContextManager["WarmServer"]):
         words = self._errors.read().decode(errors="replace").strip().splitlines()
         return words[-1] if words else f"it ended with status {self._process.poll()}"
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+
+def server_environment(python: Path | None, inherited: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of a trial server; under the running interpreter they lead to this zbench.
+
+    Another environment compiles its extensions in a place of its own: two versions of DeepSpeed would replace
+    one another's in torch's.
+    """
+    kept = {key: value for key, value in inherited.items() if not key.startswith(THREAD_VARIABLES)}
+    kept |= {
+        "OMP_NUM_THREADS": str(os.cpu_count() or 1),
+        "OMP_DYNAMIC": "FALSE",
+        "OPENBLAS_NUM_THREADS": "1",  # numpy would start threads in the server, and fork would lose them
+        "PYTHONUNBUFFERED": "1",
+        "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # asking for devices must not start CUDA before a fork
+    }
+    if python is not None:
+        for name in _OF_ANOTHER_PYTHON:
+            kept.pop(name, None)
+        path = os.pathsep.join([str(python.parent), kept.get("PATH", os.defpath)])
+        return {"TORCH_EXTENSIONS_DIR": str(extensions_directory(python, inherited))} | kept | {"PATH": path}
+    if _INSTALLED:
+        return kept
+    return kept | {"PYTHONPATH": os.pathsep.join(filter(None, (str(_ROOT), kept.get("PYTHONPATH"))))}
+
+
+def _command(python: Path | None) -> list[str]:
+    """Return the command that is the trial server, without its arguments."""
+    if python is None:
+        return [sys.executable, "-P", "-m", "zbench.launch.server"]
+    places = {"zbench": list(zbench.__path__), "lent": lendable()}
+    return [str(python), "-P", foreign_env.__file__, json.dumps(places)]
+
+
+def _suspended(pids: Sequence[int]) -> int | None:
+    """Return the first rank whose process is stopped, None where all run."""
+    for rank, pid in enumerate(pids):
+        with suppress(psutil.NoSuchProcess):
+            if psutil.Process(pid).status() == psutil.STATUS_STOPPED:
+                return rank
+    return None

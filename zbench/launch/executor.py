@@ -6,18 +6,55 @@ references, repeats, runs after a kill or a disturbance, and records.
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, Self, runtime_checkable
 
 from zbench.launch.disturbance import Disturbance
-from zbench.launch.jobs import Targets
-from zbench.launch.progress import Watch
+from zbench.launch.events import Watch
 from zbench.record.record import Failure, Outcome
 from zbench.record.store import LOGS, TRACES
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import RankJob, ReferenceJob
+
+MODULES = ("zbench.measure.shim", "zbench.worker.main")
+"""What every trial server imports: the memory shim before torch, and all that every rank needs."""
+
+_TRANSFORMERS = (
+    "transformers.modeling_utils",
+    "transformers.modeling_layers",
+    "transformers.masking_utils",
+    "transformers.generation.utils",
+)
+_MODEL_LIBRARIES = {"hf:": _TRANSFORMERS, "zbench.workloads.zoo:": (*_TRANSFORMERS, "zbench.workloads.zoo")}
+"""Beginning of `workload.model` -> what takes every process of a trial seconds to import."""
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What runs in the processes (`module:function`), and what a server imports before it forks them.
+
+    torch._dynamo is as slow as torch; torch imports it in a process that makes an optimizer or a checkpoint.
+    """
+
+    rank: str = "zbench.worker.main:run_rank"
+    reference: str = "zbench.worker.main:run_reference"
+    modules: tuple[str, ...] = (*MODULES, "torch._dynamo")
+
+
+DEFAULT_TARGETS = Targets()
+
+
+def targets_for(trials: Collection[TrialSpec]) -> Targets:
+    """Return the targets of these trials: their models' libraries are imported once, by the server."""
+    libraries = [
+        library
+        for beginning, libraries in _MODEL_LIBRARIES.items()
+        if any(trial.workload.model.startswith(beginning) for trial in trials)
+        for library in libraries
+    ]
+    return replace(DEFAULT_TARGETS, modules=tuple(dict.fromkeys([*DEFAULT_TARGETS.modules, *libraries])))
 
 
 def repeat_name(trial_id: str, repeat: int) -> str:
@@ -61,7 +98,7 @@ Task = RepeatTask | ReferenceTask
 REFERENCE_PATIENCE = 4.0
 """A reference plays all ranks in turn, and then again in float64: multiple of timeout x world size."""
 
-_PATIENCE_IN_TURNS = 3.0
+_PATIENCE_INTERLEAVED = 3.0
 """The repeat's own time, the other one's, and once more for the start of the other's interpreter."""
 
 
@@ -194,9 +231,9 @@ class JobFactory:
         *,
         watched: bool,
         init_method: str = "",
-        turns: str | None = None,
+        interleave: str | None = None,
     ) -> RankJob | ReferenceJob:
-        """Return rank 0's job of a repeat, or the job of a reference. turns: as in `RankJob`."""
+        """Return rank 0's job of a repeat, or the job of a reference. interleave: as in `RankJob`."""
         progress = str(files.progress) if watched else None
         run_dir, base_dir = str(self.run_dir), str(self.base_dir)
         trial = self.values(task.trial)
@@ -215,23 +252,23 @@ class JobFactory:
             progress_path=progress,
             repeat=task.repeat,
             trace=str(self.run_dir / TRACES / task.trial.trial_id) if task.trace else None,
-            turns=turns,
+            interleave=interleave,
         )
 
 
-def patience(task: Task, *, in_turns: bool = False) -> float:
+def patience(task: Task, *, interleaved: bool = False) -> float:
     """Return the seconds after which a task is ended.
 
-    A repeat that takes turns also waits while the other sweep starts, computes its reference, warms up and
+    An interleaved repeat also waits while the other sweep starts, computes its reference, warms up and
     runs its timed steps.
     """
     run = task.trial.run
     reference = REFERENCE_PATIENCE * run.world_size
     if isinstance(task, ReferenceTask):
         return run.timeout * reference
-    if not in_turns:
+    if not interleaved:
         return run.timeout
-    return run.timeout * (_PATIENCE_IN_TURNS + (reference if task.reference else 0))
+    return run.timeout * (_PATIENCE_INTERLEAVED + (reference if task.reference else 0))
 
 
 def collected(task: Task, files: TaskFiles, attempt: Attempt, log: str) -> Attempt:

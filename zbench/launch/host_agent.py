@@ -3,9 +3,10 @@
 It speaks lines of JSON. First it says its free port; it is told what to run, runs torchrun and says its
 exit status. Meanwhile both sides send an empty line every second. Where nothing comes for some seconds, or
 standard input ends, the other side is gone: the agent then kills everything that it started. It imports
-little, so that it answers at once.
+little, so that it answers at once. Under torchrun, `python -m zbench.launch.host_agent JOB.json` is a rank.
 """
 
+import importlib
 import json
 import os
 import signal
@@ -14,37 +15,37 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import psutil
 
-from zbench.launch.guard import become_subreaper, end_children
-from zbench.launch.ports import free_port
+from zbench.launch.reaper import become_subreaper, end_children
 
 BEAT_SECONDS = 1.0
 SILENCE_SECONDS = 20.0
 """After so long without a sign the other side counts as gone."""
 
 LOST_STATUS = 75
+_PEER_GRACE_SECONDS = 2.0
 
 
-class _Heard:
-    """What the other side said last, and when."""
+class _OtherSide:
+    """Whether the side that started this agent is still there."""
 
     def __init__(self) -> None:
-        self.last = time.monotonic()
-        self.ended = False
+        self._last = time.monotonic()
+        self._ended = False
 
     def listen(self) -> None:
         """Read lines to the end of standard input."""
         for _ in sys.stdin:
-            self.last = time.monotonic()
-        self.ended = True
+            self._last = time.monotonic()
+        self._ended = True
 
     @property
     def is_gone(self) -> bool:
-        """Whether the other side is."""
-        return self.ended or time.monotonic() - self.last > SILENCE_SECONDS
+        return self._ended or time.monotonic() - self._last > SILENCE_SECONDS
 
 
 def main() -> int:
@@ -55,17 +56,17 @@ def main() -> int:
     running: subprocess.Popen[bytes] | None = None
     try:
         _say({"port": free_port()})
-        order = json.loads(_first_line())
-        heard = _Heard()
-        threading.Thread(target=heard.listen, daemon=True).start()
+        order = _first_order()
+        other = _OtherSide()
+        threading.Thread(target=other.listen, daemon=True).start()
         running = _start(order)
-        while running.poll() is None and not heard.is_gone:
+        while running.poll() is None and not other.is_gone:
             _say()
             time.sleep(BEAT_SECONDS / 2)
-        code = LOST_STATUS if running.returncode is None else running.returncode
-        if running.returncode is not None:
-            _say({"code": code})
-        return code
+        if running.returncode is None:
+            return LOST_STATUS
+        _say({"code": running.returncode})
+        return running.returncode
     except BrokenPipeError:
         return LOST_STATUS
     finally:
@@ -73,6 +74,26 @@ def main() -> int:
             running.kill()
             running.returncode = LOST_STATUS  # reaped below, with all that it leaves
         end_children()
+
+
+def run_rank(path: str) -> int:
+    """Run this process's rank of the job at `path`, under torchrun; return its exit status."""
+    from zbench.launch.server import call
+    from zbench.worker.job import RankJob
+
+    order = json.loads(Path(path).read_text())
+    place = {name.lower(): int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    place["local_world_size"] = int(os.environ["LOCAL_WORLD_SIZE"])
+
+    def job() -> RankJob:
+        for module in order["modules"]:  # in this order: the memory counter must be there before torch
+            importlib.import_module(module)
+        return RankJob(**{**order["job"], **place, "init_method": "env://"})
+
+    code = call(order["target"], job, (str(order["job"]["result_path"]), place["rank"]))
+    if code:
+        time.sleep(_PEER_GRACE_SECONDS)  # torchrun now ends the other ranks, which may know more of the cause
+    return code
 
 
 def way_to(host: str) -> tuple[str, str | None]:
@@ -84,6 +105,14 @@ def way_to(host: str) -> tuple[str, str | None]:
         if any(one.address == address for one in addresses):
             return address, name
     return address, None
+
+
+def free_port(address: str = "") -> int:
+    """Return a TCP port of `address` (this host's name for itself; "": all) that nobody listens at now."""
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def _start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
@@ -105,11 +134,12 @@ def _start(order: dict[str, Any]) -> subprocess.Popen[bytes]:
         )
 
 
-def _first_line() -> str:
+def _first_order() -> dict[str, Any]:
     """Return the order; empty lines before it are signs of life."""
     for line in sys.stdin:
         if line.strip():
-            return line
+            order: dict[str, Any] = json.loads(line)
+            return order
     raise SystemExit(LOST_STATUS)
 
 
@@ -119,4 +149,7 @@ def _say(message: dict[str, Any] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    status = run_rank(sys.argv[1]) if len(sys.argv) > 1 else main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)  # threads of torch's process groups can abort a process that unloads around them

@@ -1,33 +1,33 @@
 """Trials over several named hosts (`run.hosts`): torchrun on each, which meet by its elastic rendezvous.
 
 The run directory must be on a file system that all hosts share, at the same path, as must be the Python
-environment. References and trials of one host run on this machine.
+environment. An agent on each host (`host_agent`) starts torchrun there. References and trials of one host
+run on this machine.
 """
 
 import json
 import os
+import shlex
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
-from dataclasses import asdict
-from functools import partial
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from zbench.errors import UsageError
-from zbench.launch import jobs
-from zbench.launch.executor import Attempt, JobFactory, RepeatTask, Task, TaskFiles, collected, patience
-from zbench.launch.host_agent import BEAT_SECONDS
-from zbench.launch.host_link import HostLink, split_name
-from zbench.launch.jobs import Targets
-from zbench.launch.local import LocalExecutor
+from zbench.launch.events import ProgressTail, Watch
+from zbench.launch.executor import Attempt, JobFactory, RepeatTask, TaskFiles, collected, patience
+from zbench.launch.host_agent import BEAT_SECONDS, SILENCE_SECONDS
 from zbench.launch.outcome import outcome_of
-from zbench.launch.progress import ProgressTail, Watch
 from zbench.record.record import Failure
-from zbench.spec.trial import TrialSpec
 from zbench.units import format_seconds
 from zbench.worker.job import RankJob, first_failure
 
+_AGENT = ("-P", "-u", "-m", "zbench.launch.host_agent")
 _GREETING_SECONDS = 60.0
 _IMPORT_SECONDS = 60.0
 """Added to a trial's deadline: torchrun imports torch anew for each trial."""
@@ -35,81 +35,142 @@ _IMPORT_SECONDS = 60.0
 _PEER_GRACE_SECONDS = 4.0
 _POLL_SECONDS = 0.2
 _KEPT = ("PYTHONPATH", "OMP_NUM_THREADS", "ZBENCH_TEST_FAULT")
+_WORDS_OF_AN_ERROR = 300
 
 
-class HostsExecutor:
-    """Runs trials of several hosts by an agent on each, all others on this machine. See `Executor`."""
+class HostLink:
+    """The agent of one host, from its start to its end. `errors`: the file that takes its standard error."""
 
-    def __init__(self, run_dir: Path, base_dir: Path, *, targets: Targets | None = None) -> None:
-        chosen = targets or jobs.DEFAULT_TARGETS
-        values = partial(TrialSpec.model_dump, mode="json")  # a thread count is resolved on its own host
-        self._jobs = JobFactory(run_dir.absolute(), base_dir.absolute(), chosen, values)
-        self._local = LocalExecutor(run_dir, base_dir, targets=targets)
+    def __init__(self, name: str, template: str, errors: Path) -> None:
+        """template: `run.host_command`."""
+        self.name = name
+        self.port: int | None = None
+        self.code: int | None = None
+        self._errors = errors
+        self._heard = time.monotonic()
+        with errors.open("ab") as file:
+            self._process = subprocess.Popen(
+                command_on(name, template),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                text=True,
+                start_new_session=True,
+            )
+        threading.Thread(target=self._listen, daemon=True).start()
 
-    def wait_until_ready(self) -> tuple[str, ...]:
-        """Return when this machine's tasks can start."""
-        return self._local.wait_until_ready()
+    def send(self, order: dict[str, Any] | None = None) -> None:
+        """Send an order, or a sign of life. What a lost host does not take shows in `lost`."""
+        assert self._process.stdin is not None
+        with suppress(OSError, ValueError):
+            self._process.stdin.write((json.dumps(order) if order is not None else "") + "\n")
+            self._process.stdin.flush()
 
-    def run(self, task: Task, watch: Watch | None = None) -> Attempt:
-        """Run a task once; see `executor.Executor`."""
-        if isinstance(task, RepeatTask) and isinstance(task.trial.run.hosts, list):
-            return self._spread(task, task.trial.run.hosts, watch)
-        return self._local.run(task, watch)
+    @property
+    def lost(self) -> str | None:
+        """Return why the host counts as lost, None while it is there or has ended well or badly."""
+        if self.code is not None:
+            return None
+        status = self._process.poll()
+        if status is not None:
+            how = f"by signal {-status}" if status < 0 else f"with status {status}"
+            words = " ".join(self._errors.read_text(errors="replace").split())[-_WORDS_OF_AN_ERROR:]
+            return f"the connection to it ended {how}" + (f": {words}" if words else "")
+        silent = time.monotonic() - self._heard
+        return f"nothing came from it for {silent:.0f} s" if silent > SILENCE_SECONDS else None
 
     def close(self) -> None:
-        """End what runs on this machine; agents end with their tasks."""
-        self._local.close()
+        """End the connection, and return when it has ended; the agent then kills what it started."""
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
-    def _spread(self, task: RepeatTask, hosts: Sequence[str], watch: Watch | None) -> Attempt:
-        if task.trial.workload.command is not None or task.trial.engine.engine_python is not None:
-            raise UsageError(
-                "run.hosts: workload.command and engine.engine_python start their ranks on this machine;"
-                " leave run.hosts out"
-            )
-        log = self._jobs.log_name(task)
-        directory = self._jobs.run_dir / log
-        files = TaskFiles.fresh(directory, directory)
-        job = self._jobs.job(task, files, watched=True)
-        assert isinstance(job, RankJob)
-        order = {"target": self._jobs.target(task), "modules": self._jobs.targets.modules, "job": asdict(job)}
-        (directory / "job.json").write_text(json.dumps(order))
-        with ExitStack() as stack:
-            links: list[HostLink] = []
-            for number, entry in enumerate(hosts):
-                errors = directory / f"host{number}.err"
-                link = HostLink(split_name(entry)[0], task.trial.run.host_command, errors)
-                stack.callback(link.close)
-                links.append(link)
-            failure = _greeted(links, log)
-            if failure is None:
-                self._order(task, links, directory)
-                failure = _watched(task, links, files, watch, log)
-        if failure is not None:
-            return Attempt(outcome_of(failure), failure)
-        return collected(task, files, Attempt("ok"), f"{log}/host0.log")
+    def _listen(self) -> None:
+        """Take over what the agent says; other output, such as a login banner, is skipped."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._heard = time.monotonic()
+            with suppress(ValueError):
+                message = json.loads(line)
+                if isinstance(message, dict):
+                    self.port = message.get("port", self.port)
+                    self.code = message.get("code", self.code)
 
-    def _order(self, task: RepeatTask, links: Sequence[HostLink], directory: Path) -> None:
-        """Tell every agent what to run."""
-        run = task.trial.run
-        assert isinstance(run.hosts, list)
-        address = split_name(run.hosts[0])[1]
-        each = run.world_size // len(links)
-        for number, link in enumerate(links):
-            torchrun = ["--nnodes", str(len(links)), "--nproc-per-node", str(each), "--max-restarts", "0"]
-            torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{address}:{links[0].port}"]
-            torchrun += ["--rdzv-id", directory.name, "--rdzv-conf", f"is_host={int(number == 0)}"]
-            order: dict[str, Any] = {
-                "torchrun": torchrun,
-                "worker": ["-m", "zbench.launch.host_rank", str(directory / "job.json")],
-                "meet": address,
-                "log": str(directory / f"host{number}.log"),
-                "directory": str(Path.cwd()),
-                "environment": {key: os.environ[key] for key in _KEPT if key in os.environ},
-            }
-            order["environment"].setdefault(
-                "OMP_NUM_THREADS", "1"
-            )  # torchrun's own default, without its note
-            link.send(order)
+
+def command_on(host: str, template: str) -> list[str]:
+    """Return the command line that starts an agent on a host.
+
+    template: `run.host_command`. `{command}` is replaced by the command as one text for a shell, as ssh wants
+    it; where it is missing the words of the command follow.
+    """
+    agent = [sys.executable, *_AGENT]
+    words = [word.replace("{host}", host) for word in shlex.split(template)]
+    if "{command}" in template:
+        return [word.replace("{command}", shlex.join(agent)) for word in words]
+    return [*words, *agent]
+
+
+def split_name(entry: str) -> tuple[str, str]:
+    """Return name and address of a host as `run.hosts` gives it: `name` or `name=address`."""
+    name, _, address = entry.partition("=")
+    return name.strip(), address.strip() or name.strip()
+
+
+def run_on_hosts(jobs: JobFactory, task: RepeatTask, watch: Watch | None) -> Attempt:
+    """Run a repeat once on the hosts that its trial names; see `executor.Executor`."""
+    run = task.trial.run
+    assert isinstance(run.hosts, list)
+    if task.trial.workload.command is not None or task.trial.engine.engine_python is not None:
+        raise UsageError(
+            "run.hosts: workload.command and engine.engine_python start their ranks on this machine;"
+            " leave run.hosts out"
+        )
+    log = jobs.log_name(task)
+    directory = jobs.run_dir / log
+    files = TaskFiles.fresh(directory, directory)
+    # a thread count is resolved on its own host
+    job = replace(jobs, values=lambda trial: trial.model_dump(mode="json")).job(task, files, watched=True)
+    assert isinstance(job, RankJob)
+    order = {"target": jobs.target(task), "modules": jobs.targets.modules, "job": asdict(job)}
+    (directory / "job.json").write_text(json.dumps(order))
+    with ExitStack() as stack:
+        links: list[HostLink] = []
+        for number, entry in enumerate(run.hosts):
+            link = HostLink(split_name(entry)[0], run.host_command, directory / f"host{number}.err")
+            stack.callback(link.close)
+            links.append(link)
+        failure = _greeted(links, log)
+        if failure is None:
+            _order(run.world_size, split_name(run.hosts[0])[1], links, directory)
+            failure = _watched(task, links, files, watch, log)
+    if failure is not None:
+        return Attempt(outcome_of(failure), failure)
+    return collected(task, files, Attempt("ok"), f"{log}/host0.log")
+
+
+def _order(world_size: int, address: str, links: Sequence[HostLink], directory: Path) -> None:
+    """Tell every agent what to run. address: of the first host, where all meet."""
+    environment = {key: os.environ[key] for key in _KEPT if key in os.environ}
+    environment.setdefault("OMP_NUM_THREADS", "1")  # torchrun's own default, without its note
+    for number, link in enumerate(links):
+        torchrun = ["--nnodes", str(len(links)), "--nproc-per-node", str(world_size // len(links))]
+        torchrun += ["--max-restarts", "0", "--rdzv-backend", "c10d", "--rdzv-id", directory.name]
+        torchrun += ["--rdzv-endpoint", f"{address}:{links[0].port}"]
+        torchrun += ["--rdzv-conf", f"is_host={int(number == 0)}"]
+        order: dict[str, Any] = {
+            "torchrun": torchrun,
+            "worker": ["-m", "zbench.launch.host_agent", str(directory / "job.json")],
+            "meet": address,
+            "log": str(directory / f"host{number}.log"),
+            "directory": str(Path.cwd()),
+            "environment": environment,
+        }
+        link.send(order)
 
 
 def _greeted(links: Sequence[HostLink], log: str) -> Failure | None:

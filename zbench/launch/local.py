@@ -1,24 +1,41 @@
-"""The executor of this machine: processes forked from a warm server, watched until none of them is left."""
+"""The executor of this machine: processes forked from a trial server, watched until none of them is left."""
 
+import json
+import os
+import pickle
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from zbench.errors import ZbenchError
-from zbench.launch import affinity, disturbance, jobs, preload, turns
-from zbench.launch.client import ServerLostError, WarmServer
-from zbench.launch.executor import Attempt, JobFactory, RepeatTask, Task, TaskFiles, collected, patience
-from zbench.launch.group import StopWhen, run_group
-from zbench.launch.interpreter import environment_facts, interpreter_of
-from zbench.launch.jobs import Targets, process_starts, resolved
-from zbench.launch.messages import RankStart, Ready
+from zbench.launch import disturbance, executor, interleave
+from zbench.launch.client import RankStart, Ready, ServerLostError, StopWhen, WarmServer
+from zbench.launch.events import ProgressTail, Watch
+from zbench.launch.executor import (
+    MODULES,
+    Attempt,
+    JobFactory,
+    RepeatTask,
+    Targets,
+    Task,
+    TaskFiles,
+    collected,
+    patience,
+)
+from zbench.launch.hosts import run_on_hosts
 from zbench.launch.outcome import classify, kernel_oom_kills
-from zbench.launch.progress import ProgressTail, Watch
 from zbench.record.record import Failure
+from zbench.spec.environments import Environment, executable
+from zbench.spec.peers import elsewhere
+from zbench.spec.trial import TrialSpec
+from zbench.worker.job import RankJob, ReferenceJob, threads_per_rank
+
+_TOPOLOGY = "/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +55,9 @@ class Group:
 
 
 class Launcher(AbstractContextManager["Launcher"]):
-    """Keeps one warm server alive, and a scratch directory for its groups. A context manager."""
+    """Keeps one trial server alive, and a scratch directory for its groups. A context manager."""
 
-    def __init__(self, modules: tuple[str, ...], python: Path | None = None) -> None:
+    def __init__(self, modules: tuple[str, ...] = MODULES, python: Path | None = None) -> None:
         """python: the interpreter of server and groups, if not the running one."""
         self.scratch = Path(tempfile.mkdtemp(prefix="zbench-"))
         self._modules, self._python = modules, python
@@ -51,19 +68,53 @@ class Launcher(AbstractContextManager["Launcher"]):
 
         If the server is killed meanwhile, another is started and the group counts as killed.
         """
+        self.wait_until_ready()
+        kills, before, own = kernel_oom_kills(), disturbance.snapshot(), time.process_time()
         try:
-            return self._run(group, log_name)
+            end = self._server.run_group(
+                group.target, group.starts, deadline=group.deadline, stop_when=group.stop_when
+            )
         except ServerLostError:
             self._replace_server()
             message = "the trial server was killed from outside"
             return Attempt("crashed", Failure("killed", message, f"{log_name}/rank0.log"))
+        after, own = disturbance.snapshot(), time.process_time() - own
+        outcome, error = classify(
+            end,
+            result_path=str(group.result_path),
+            deadline=group.deadline,
+            kernel_oom_kills=kernel_oom_kills() - kills,
+            log=log_name,
+            memory_limit=group.memory_limit,
+        )
+        if error is None:
+            _drop_silent_logs(group.logs)
+        what = disturbance.between(before, after, own_cpu_seconds=end.cpu_seconds + own)
+        return Attempt(outcome, error, disturbance=what)
+
+    def call(
+        self, target: str, trial: dict[str, Any], world_size: int, base_dir: str = "", *, patience: float
+    ) -> Any:
+        """Return the JSON that `target` (`module:function`, given a RankJob) writes on rank 0.
+
+        ZbenchError, with the ranks' reason, where they fail or take longer than `patience` seconds.
+        """
+        scratch = Path(tempfile.mkdtemp(dir=self.scratch))
+        files = TaskFiles.fresh(scratch / "work", scratch / "logs")
+        job = RankJob(
+            trial, 0, world_size, f"file://{scratch}/meeting", "", base_dir, result_path=str(files.result)
+        )
+        starts = process_starts(job, files.logs, usable_cores())
+        attempt = self.run(Group(target, starts, files.result, files.logs, patience), log_name="logs")
+        if attempt.error is not None:
+            raise ZbenchError(attempt.error.message)
+        return json.loads(files.result.read_text())
 
     def wait_until_ready(self) -> Ready:
         """Return when the server has imported everything: how long it took, and what failed."""
-        try:
+        with suppress(ServerLostError):
             return self._server.wait_until_ready()
-        except ServerLostError:
-            self._replace_server()
+        self._replace_server()
         try:
             return self._server.wait_until_ready()
         except ServerLostError:
@@ -86,40 +137,20 @@ class Launcher(AbstractContextManager["Launcher"]):
         self._server.close()
         self._server = WarmServer(self._modules, self.scratch, self._python)
 
-    def _run(self, group: Group, log_name: str) -> Attempt:
-        self.wait_until_ready()
-        kills, before, own = kernel_oom_kills(), disturbance.snapshot(), time.process_time()
-        end = run_group(
-            self._server, group.target, group.starts, deadline=group.deadline, stop_when=group.stop_when
-        )
-        after, own = disturbance.snapshot(), time.process_time() - own
-        outcome, error = classify(
-            end,
-            result_path=str(group.result_path),
-            deadline=group.deadline,
-            kernel_oom_kills=kernel_oom_kills() - kills,
-            log=log_name,
-            memory_limit=group.memory_limit,
-        )
-        if error is None:
-            drop_silent_logs(group.logs)
-        what = disturbance.between(before, after, own_cpu_seconds=end.cpu_seconds + own)
-        return Attempt(outcome, error, disturbance=what)
-
 
 class LocalExecutor:
     """Runs tasks in process groups of this machine. See `executor.Executor`.
 
     The server starts to import at once, in the background. Ranks that run under another interpreter
-    (`engine_python`) have a server of their own, started with the first of them; references never do.
+    (`engine_python`) have a server of their own, started with the first of them; references never do. A
+    repeat whose trial names hosts (`run.hosts`) runs on these.
     """
 
     def __init__(self, run_dir: Path, base_dir: Path, *, targets: Targets | None = None) -> None:
-        chosen = targets or jobs.DEFAULT_TARGETS
+        chosen = targets or executor.DEFAULT_TARGETS
         self._jobs = JobFactory(run_dir.absolute(), base_dir.absolute(), chosen, resolved)
-        self._modules = (*chosen.modules, *([preload.HUGE_PAGES] if chosen.many else []))
-        self._launchers: dict[Path | None, Launcher] = {None: Launcher(self._modules)}
-        self._cores = affinity.usable_cores()
+        self._launchers: dict[Path | None, Launcher] = {None: Launcher(chosen.modules)}
+        self._cores = usable_cores()
 
     def wait_until_ready(self) -> tuple[str, ...]:
         """Return when the server has imported everything: the imports that failed, in words."""
@@ -127,6 +158,8 @@ class LocalExecutor:
 
     def run(self, task: Task, watch: Watch | None = None) -> Attempt:
         """Run a task once; see `executor.Executor`."""
+        if isinstance(task, RepeatTask) and isinstance(task.trial.run.hosts, list):
+            return run_on_hosts(self._jobs, task, watch)
         log_name = self._jobs.log_name(task)
         try:
             launcher = self._launcher(task)
@@ -135,19 +168,19 @@ class LocalExecutor:
         scratch = Path(tempfile.mkdtemp(dir=launcher.scratch))
         files = TaskFiles.fresh(scratch, self._jobs.run_dir / log_name)
         try:
-            meeting, place = f"file://{scratch}/rendezvous", turns.socket_path()
-            job = self._jobs.job(task, files, watched=watch is not None, init_method=meeting, turns=place)
+            meeting, gate = f"file://{scratch}/rendezvous", interleave.socket_path()
+            job = self._jobs.job(task, files, watched=watch is not None, init_method=meeting, interleave=gate)
             group = Group(
                 target=self._jobs.target(task),
                 starts=process_starts(job, files.logs, self._cores),
                 result_path=files.result,
                 logs=files.logs,
-                deadline=patience(task, in_turns=place is not None),
+                deadline=patience(task, interleaved=gate is not None),
                 stop_when=_stopper(files.progress, watch),
                 memory_limit=task.trial.run.memory_limit,
             )
             attempt = launcher.run(group, log_name=log_name)
-            if place is not None and attempt.disturbance is not None:
+            if gate is not None and attempt.disturbance is not None:
                 attempt = replace(attempt, disturbance=attempt.disturbance.without_others())
             attempt = replace(attempt, environment=environment_facts(task.trial, self._jobs.base_dir))
             return collected(task, files, attempt, f"{log_name}/rank0.log")
@@ -156,7 +189,7 @@ class LocalExecutor:
 
     @property
     def server_pid(self) -> int:
-        """The process id of the warm server."""
+        """The process id of the trial server."""
         return self._launchers[None].server_pid
 
     def close(self) -> None:
@@ -166,19 +199,98 @@ class LocalExecutor:
 
     def _launcher(self, task: Task) -> Launcher:
         """Return the launcher of a task's interpreter; ZbenchError where no server starts under it."""
-        wanted = interpreter_of(task.trial, self._jobs.base_dir) if isinstance(task, RepeatTask) else None
-        if wanted not in self._launchers:
-            launcher = Launcher(self._modules, wanted)
+        python = interpreter_of(task.trial, self._jobs.base_dir) if isinstance(task, RepeatTask) else None
+        if python not in self._launchers:
+            launcher = Launcher(self._jobs.targets.modules, python)
             try:
                 launcher.wait_until_ready()
             except BaseException:
                 launcher.close()
                 raise
-            self._launchers[wanted] = launcher
-        return self._launchers[wanted]
+            self._launchers[python] = launcher
+        return self._launchers[python]
 
 
-def drop_silent_logs(logs: Path) -> None:
+def run_once(target: str, trial: TrialSpec, base_dir: Path, *, patience: float) -> Any:
+    """Return what `Launcher.call` does, of all ranks of a trial: to measure what is no trial."""
+    with Launcher() as launcher:
+        return launcher.call(target, resolved(trial), trial.run.world_size, str(base_dir), patience=patience)
+
+
+def interpreter_of(trial: TrialSpec, base_dir: Path) -> Path | None:
+    """Return the interpreter of a trial's ranks; None for the running one."""
+    written = trial.engine.engine_python
+    if trial.workload.command is not None:  # the command itself runs there; its watcher runs here
+        return None
+    return None if written is None else executable(written, base_dir)
+
+
+def environment_facts(trial: TrialSpec, base_dir: Path) -> dict[str, str]:
+    """Return interpreter and versions that a trial ran under, for its record; nothing for the running one."""
+    engine = trial.engine
+    if engine.engine_python is None:
+        return {}
+    if trial.workload.command is not None:
+        return {"path": str(executable(engine.engine_python, base_dir))}
+    found = elsewhere(engine.engine, engine.engine_python, base_dir)
+    return found.facts() if isinstance(found, Environment) else {}
+
+
+def resolved(trial: TrialSpec) -> dict[str, Any]:
+    """Return the trial as JSON values with its thread count fixed: a pinned rank cannot see all cores."""
+    run = trial.run.model_copy(update={"threads_per_rank": threads_per_rank(trial)})
+    return trial.model_copy(update={"run": run}).model_dump(mode="json")
+
+
+def process_starts(
+    job: RankJob | ReferenceJob, logs: Path, cores: Sequence[Sequence[int]]
+) -> list[RankStart]:
+    """Return how each process of a job starts; `job` is rank 0's. A reference may use all cores.
+
+    cores: the logical CPUs of each usable core.
+    """
+    if isinstance(job, ReferenceJob):
+        return [RankStart(pickle.dumps(job), str(logs / "rank0.log"), (job.error_stem, "reference"))]
+    if job.trial.get("workload", {}).get("command") is not None:  # it starts the user's own launcher
+        return [RankStart(pickle.dumps(job), str(logs / "rank0.log"), (job.result_path, 0))]
+    cpus = assign(job.world_size, cores)
+    return [
+        RankStart(
+            job=pickle.dumps(replace(job, rank=rank)),
+            log=str(logs / f"rank{rank}.log"),
+            error=(job.result_path, rank),
+            cpus=cpus[rank],
+        )
+        for rank in range(job.world_size)
+    ]
+
+
+def assign(world_size: int, cores: Sequence[Sequence[int]]) -> list[tuple[int, ...] | None]:
+    """Return each rank's logical CPUs: equal runs of whole cores; None (all CPUs) where cores are short.
+
+    cores: the logical CPUs of each physical core. Every rank gets the same number of cores, so that none is
+    faster.
+    """
+    share = len(cores) // world_size
+    if share == 0:
+        return [None] * world_size
+    return [
+        tuple(cpu for core in cores[rank * share : (rank + 1) * share] for cpu in core)
+        for rank in range(world_size)
+    ]
+
+
+def usable_cores() -> list[tuple[int, ...]]:
+    """Return the logical CPUs this process may use, grouped by physical core, in the machine's order."""
+    groups: dict[str, list[int]] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        file = Path(_TOPOLOGY.format(cpu=cpu))
+        key = file.read_text().strip() if file.exists() else str(cpu)
+        groups.setdefault(key, []).append(cpu)
+    return [tuple(cpus) for cpus in groups.values()]
+
+
+def _drop_silent_logs(logs: Path) -> None:
     """Remove empty logs, and their directory if all are empty."""
     for file in logs.iterdir():
         if file.stat().st_size == 0:

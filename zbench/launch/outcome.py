@@ -4,7 +4,7 @@ import signal
 from dataclasses import replace
 from pathlib import Path
 
-from zbench.launch.group import GroupEnd
+from zbench.launch.client import GroupEnd
 from zbench.record.record import Failure, Outcome
 from zbench.units import format_bytes, format_seconds
 from zbench.worker.job import NO_ROOM_STATUS, first_failure

@@ -9,23 +9,67 @@ nothing to install.
 
 import hashlib
 import io
+import json
 import os
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tarfile
+import tempfile
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from zbench.errors import UsageError, reason_of
-from zbench.launch import own_packages
 
 _LOG_LINES = 12
 _PROJECT_FILES = ("pyproject.toml", "setup.py")
+_MODULE = "zbench_shared_packages"
+
+_SHARING = '''\
+"""Written by `zbench compare --paired`; see zbench/launch/revisions.py."""
+
+import importlib.machinery
+import json
+import os
+import site
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class OwnPackages:
+    """Finds what this environment has, before any import hook; a module it lacks is not there at all."""
+
+    def __init__(self):
+        entries = [e for e in os.listdir(HERE) if not e.endswith((".dist-info", ".pth"))]
+        self.names = {e.partition(".")[0] for e in entries} - {"__pycache__", __name__}
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in self.names:
+            return None
+        found = importlib.machinery.PathFinder.find_spec(name, [HERE] if path is None else path)
+        if found is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        return found
+
+
+def add(document):
+    known = json.loads(document)
+    kept = set(sys.path)
+    for directory in known["shared"]:
+        site.addsitedir(directory)
+    tree = known["tree"]
+    if tree:
+        inside = [e for e in sys.path if e not in kept and (e + os.sep).startswith(tree + os.sep)]
+        for entry in inside:
+            if entry not in known["shared"]:
+                sys.path.remove(entry)
+    sys.meta_path.insert(0, OwnPackages())
+'''
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +142,7 @@ def extract(revision: str, target: Path, repository: Path, *paths: str) -> None:
 
 def _environment(revision: str, commit: str, repository: Path, tell: Callable[[str], None]) -> Path:
     """Return the environment of a commit, built if it is not there yet."""
-    depends = f"{sys.executable} {sys.version} {_shared_paths()} {repository} {own_packages.SOURCE}"
+    depends = f"{sys.executable} {sys.version} {_shared_paths()} {repository} {_SHARING}"
     key = hashlib.sha256(depends.encode()).hexdigest()[:8]
     place = cache_directory() / f"{commit[:12]}-{key}"
     if not (place / "complete").is_file():
@@ -122,7 +166,7 @@ def _install(revision: str, commit: str, place: Path, repository: Path) -> None:
     if any((source / name).is_file() for name in _PROJECT_FILES):
         _checked([*installer(python), str(source)], log, f"{revision} does not build")
     shutil.rmtree(source, ignore_errors=True)
-    own_packages.write(site, _shared_paths(), repository)
+    _share_packages(site, _shared_paths(), repository)
     inside = f" and m.__file__.startswith({str(site)!r})" if (site / "zbench").exists() else ""
     found = f"import sys, zbench.cli.main as m; sys.exit(not (m.__file__{inside}))"
     _checked(
@@ -172,3 +216,43 @@ def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
         raise UsageError(
             f"git cannot be run ({error.strerror}); install it, or name two interpreters"
         ) from None
+
+
+def _share_packages(site_packages: Path, shared: Sequence[str], tree: Path | None) -> None:
+    """Make an environment import so; `tree` is the working tree that must not be seen, None for none."""
+    (site_packages / f"{_MODULE}.py").write_text(_SHARING)
+    document = json.dumps({"shared": list(shared), "tree": str(tree) if tree else None})
+    (site_packages / f"{_MODULE}.pth").write_text(f"import {_MODULE}; {_MODULE}.add({document!r})\n")
+
+
+class Checkouts:
+    """Writes out the files of revisions as they are needed; they are gone when this object is."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file.resolve()
+        self._scratch = tempfile.TemporaryDirectory(prefix="zbench-checkout-")
+        self._files: dict[Version, Path] = {}
+
+    def sweep_file(self, version: Version) -> Path:
+        """Return the sweep file that a version runs.
+
+        Of a revision that is its own, in a copy of its own tree: a worker looks for the sweep's model and
+        data beside the file. A revision that lacks the file gets the given one in the same place. Outside
+        the repository, or for a bare interpreter, the given file is run as it is.
+        """
+        if version not in self._files:
+            self._files[version] = self._written_out(version)
+        return self._files[version]
+
+    def _written_out(self, version: Version) -> Path:
+        inside = version.repository is not None and self._file.is_relative_to(version.repository)
+        if version.commit is None or version.repository is None or not inside:
+            return self._file
+        tree = Path(self._scratch.name) / version.commit
+        if not tree.exists():
+            extract(version.commit, tree, version.repository)
+        file = tree / self._file.relative_to(version.repository)
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(self._file.read_bytes())
+        return file

@@ -12,9 +12,8 @@ from typing import Any
 import psutil
 
 from zbench.errors import ExitCode, TrialsFailedError, UsageError
-from zbench.launch.checkouts import Checkouts
-from zbench.launch.revisions import Version, clean_environment
-from zbench.launch.turns import VARIABLE, Gate, take_turns
+from zbench.launch.interleave import VARIABLE, InterleavedSweep, interleave
+from zbench.launch.revisions import Checkouts, Version, clean_environment
 from zbench.record import lines
 from zbench.record.record import Record
 from zbench.units import format_bytes
@@ -118,7 +117,7 @@ class Sampler:
         return self._seen[version]
 
     def take_in_turns(self, first: Version, second: Version) -> tuple[list[Record], list[Record]] | None:
-        """Return one repeat of every trial of both, whose timed steps alternated (`turns.take_turns`).
+        """Return one repeat of every trial of both, whose timed steps alternated (`turns.interleave`).
 
         None where they cannot: both versions must have been sampled before, and have run on the CPU in a part
         of the memory that leaves room for both; and both must know turns. `first` begins.
@@ -174,10 +173,10 @@ class Sampler:
                 for version, socket in zip(versions, sockets, strict=True)
             ]
             gates = [
-                stack.enter_context(Gate(socket, sweep.start, sweep.has_ended))
+                stack.enter_context(InterleavedSweep(socket, sweep.start, sweep.has_ended))
                 for socket, sweep in zip(sockets, sweeps, strict=True)
             ]
-            take_turns(gates)
+            interleave(gates)
             return [sweep.done() for sweep in sweeps], [gate.was_used for gate in gates]
 
     @contextmanager

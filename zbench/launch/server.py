@@ -1,53 +1,70 @@
-"""The warm server: imports torch once, then forks the ranks of one trial after another.
+"""The trial server: imports torch once, then forks the ranks of one trial after another.
 
 `client.WarmServer` starts it as `python -m zbench.launch.server FD ...`, in a session of its own. Two
-processes: the guard, which only waits, and its child, the server. Both are subreapers: a process that a trial
-starts, in whatever session, becomes the server's child when its parent ends, and the guard's if the server
-is killed. So nothing outlives the trial. The server ends when the launcher does (the socket closes), and when
-the guard does; the kernel kills the ranks when the server ends.
+processes: the reaper, which only waits, and its child, the server. Both are subreapers: a process that a
+trial starts, in whatever session, becomes the server's child when its parent ends, and the reaper's if the
+server is killed. So nothing outlives the trial. The server ends when the launcher does (the socket closes),
+and when the reaper does; the kernel kills the ranks when the server ends.
+
+Only imports happen in the server: fork is safe after imports, and not after any parallel region (the child
+would hang in OpenMP).
 """
 
 import contextlib
+import faulthandler
 import gc
+import importlib
 import os
+import pickle
 import shutil
 import signal
 import socket
 import sys
 import time
+import traceback
+from collections.abc import Callable, Sequence
 from multiprocessing import connection
+from typing import NoReturn
 
-from zbench.launch import preload
-from zbench.launch.child import STACKS_SIGNAL, become_rank
-from zbench.launch.guard import become_subreaper, end_children, guard
-from zbench.launch.messages import DumpStacks, EndGroup, Exited, GroupGone, Ready, Started, StartGroup
+from zbench.launch.client import (
+    DumpStacks,
+    EndGroup,
+    Exited,
+    GroupGone,
+    RankStart,
+    Ready,
+    Started,
+    StartGroup,
+)
+from zbench.launch.reaper import become_subreaper, die_with_parent, end_children, reap
+from zbench.worker.failure import report
+
+_STACKS_SIGNAL = signal.SIGUSR1
 
 
 class Server:
-    """One end of the connection and at most one living group. guard: a pipe that closes with the guard."""
+    """One end of the connection and at most one living group. reaper: a pipe that closes with the reaper."""
 
-    def __init__(self, launcher: "connection.Connection[object, object]", guard: int, scratch: str) -> None:
-        self._launcher, self._guard = launcher, guard
+    def __init__(self, launcher: "connection.Connection[object, object]", reaper: int, scratch: str) -> None:
+        self._launcher, self._reaper = launcher, reaper
         self._scratch = scratch
         self._ranks: dict[int, int] = {}
         self._group: int | None = None
         self._cpu_seconds = 0.0
-        self._woken, wake = socket.socketpair()
+        self._woken, self._wake = socket.socketpair()
         self._woken.setblocking(False)
-        wake.setblocking(False)
-        self._wake = wake
+        self._wake.setblocking(False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
 
     def serve(self, ready: Ready) -> None:
-        """Report that all is imported, and obey until launcher or guard is gone; then leave nothing."""
+        """Report that all is imported, and obey until launcher or reaper is gone; then leave nothing."""
         try:
             self._launcher.send(ready)
             while True:
-                waiting = connection.wait([self._launcher, self._woken, self._guard])
-                if self._guard in waiting:  # the launcher will replace this server
-                    self._kill()
-                    self._end_orphans()
+                waiting = connection.wait([self._launcher, self._woken, self._reaper])
+                if self._reaper in waiting:  # the launcher will replace this server
+                    self._end_all()
                     return
                 if self._woken in waiting:
                     self._drain_wakeups()
@@ -55,8 +72,7 @@ class Server:
                 if self._launcher in waiting:
                     self._obey(self._launcher.recv())
         except (EOFError, BrokenPipeError, ConnectionResetError):
-            self._kill()
-            self._end_orphans()
+            self._end_all()
             shutil.rmtree(self._scratch, ignore_errors=True)
 
     def _obey(self, message: object) -> None:
@@ -65,14 +81,13 @@ class Server:
                 self._start(message)
             case DumpStacks():
                 for pid in self._ranks:
-                    os.kill(pid, STACKS_SIGNAL)
+                    os.kill(pid, _STACKS_SIGNAL)
             case EndGroup():
                 self._kill()
 
     def _start(self, request: StartGroup) -> None:
         assert not self._ranks, "one group at a time"
         server, self._group, self._cpu_seconds = os.getpid(), None, 0.0
-        pids = []
         for rank, start in enumerate(request.ranks):
             pid = os.fork()
             if pid == 0:
@@ -80,10 +95,10 @@ class Server:
                 self._woken.close()
                 become_rank(start, request.target, self._group or os.getpid(), server)
             self._group = self._group or pid
-            _join_group(pid, self._group)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.setpgid(pid, self._group)  # the child does so, too, whichever comes first
             self._ranks[pid] = rank
-            pids.append(pid)
-        self._launcher.send(Started(tuple(pids)))
+        self._launcher.send(Started(tuple(self._ranks)))
 
     def _reap(self) -> None:
         while self._ranks:
@@ -95,8 +110,7 @@ class Server:
             if rank is not None:
                 self._launcher.send(Exited(rank, os.waitstatus_to_exitcode(status)))
             if not self._ranks:
-                self._kill()
-                self._end_orphans()
+                self._end_all()
                 self._group = None
                 self._launcher.send(GroupGone(self._cpu_seconds))
 
@@ -105,8 +119,9 @@ class Server:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._group, signal.SIGKILL)
 
-    def _end_orphans(self) -> None:
-        """Kill and reap whatever the ranks started and left; this process is its parent now."""
+    def _end_all(self) -> None:
+        """Kill and reap the group and whatever its ranks started: this process is its parent now."""
+        self._kill()
         self._cpu_seconds += end_children()
 
     def _drain_wakeups(self) -> None:
@@ -115,10 +130,66 @@ class Server:
                 pass
 
 
-def _join_group(pid: int, group: int) -> None:
-    """Put a child into the group; it does so itself too, whichever comes first."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.setpgid(pid, group)
+def become_rank(start: RankStart, target: str, group: int, server: int) -> NoReturn:
+    """Run `target` in this forked process and exit: 0 if it returned, 1 if it raised."""
+    code = 1
+    try:
+        die_with_parent(server)
+        os.setpgid(0, group)
+        _redirect(start.log)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        faulthandler.enable()
+        faulthandler.register(_STACKS_SIGNAL, all_threads=True)
+        if start.cpus is not None:
+            os.sched_setaffinity(0, start.cpus)
+        code = call(target, lambda: pickle.loads(start.job), start.error)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def call(target: str, job: Callable[[], object], error: tuple[str, int | str]) -> int:
+    """Call `target` (`module:function`) with its job and return an exit status.
+
+    error: where a failure is reported, as (result path, rank).
+    """
+    try:
+        try:
+            module, name = target.split(":")
+            getattr(importlib.import_module(module), name)(job())
+        except Exception as escaped:
+            traceback.print_exc()
+            report(escaped, *error)
+            return 1
+    except SystemExit as request:
+        return request.code if isinstance(request.code, int) else int(request.code is not None)
+    return 0
+
+
+def _redirect(log: str) -> None:
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    os.close(empty)
+
+
+def load(modules: Sequence[str]) -> list[str]:
+    """Import the modules in order; return what failed, in words: a trial that needs it will say so again."""
+    problems = []
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            problems.append(f"{name}: {type(error).__name__}: {error}")
+    return problems
 
 
 def main(arguments: list[str]) -> None:
@@ -126,16 +197,16 @@ def main(arguments: list[str]) -> None:
     started, launcher_pid = time.monotonic(), os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the launcher's to handle
     become_subreaper()
-    guard_alive, held_by_guard = os.pipe()
+    reaper_alive, held_by_reaper = os.pipe()
     server = os.fork()
     if server:
         os.close(int(arguments[0]))
-        sys.exit(guard(server, launcher_pid, arguments[1]))
-    os.close(held_by_guard)
+        sys.exit(reap(server, launcher_pid, arguments[1]))
+    os.close(held_by_reaper)
     become_subreaper()
     launcher: connection.Connection[object, object] = connection.Connection(int(arguments[0]))
-    problems = preload.load(tuple(arguments[2:]))
-    serving = Server(launcher, guard_alive, arguments[1])
+    problems = load(arguments[2:])
+    serving = Server(launcher, reaper_alive, arguments[1])
     gc.collect()
     gc.freeze()  # so that no collection in a child touches, and so copies, the shared pages
     serving.serve(Ready(time.monotonic() - started, tuple(problems), os.getpid()))

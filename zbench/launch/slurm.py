@@ -14,22 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from zbench.errors import UsageError
-from zbench.launch import jobs
+from zbench.launch import executor
+from zbench.launch.events import ProgressTail, Watch
 from zbench.launch.executor import (
     Attempt,
     JobFactory,
     ReferenceTask,
     RepeatTask,
+    Targets,
     Task,
     TaskFiles,
     collected,
     patience,
 )
-from zbench.launch.jobs import Targets
 from zbench.launch.outcome import outcome_of
-from zbench.launch.progress import ProgressTail, Watch
-from zbench.launch.slurm_jobs import Call, Cluster, is_open, is_waiting
-from zbench.launch.slurm_options import SlurmOptions
+from zbench.launch.slurm_jobs import Call, Cluster, SlurmOptions, is_open, is_waiting
 from zbench.launch.slurm_rank import last_start, run_job
 from zbench.record.record import Failure, Outcome
 from zbench.record.store import LOGS
@@ -65,7 +64,7 @@ class SlurmExecutor:
         self, run_dir: Path, base_dir: Path, options: SlurmOptions, *, targets: Targets | None = None
     ) -> None:
         """Raise UsageError where submitit is not installed, or there is no SLURM to submit to."""
-        chosen = targets or jobs.DEFAULT_TARGETS
+        chosen = targets or executor.DEFAULT_TARGETS
         self._jobs = JobFactory(run_dir.absolute(), base_dir.absolute(), chosen, partial(_on_nodes, options))
         self._options = options
         folder = self._jobs.run_dir / LOGS / "slurm"

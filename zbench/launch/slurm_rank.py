@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from zbench.errors import ZbenchError
-from zbench.launch.child import call
-from zbench.launch.ports import free_port
+from zbench.launch.host_agent import free_port
+from zbench.launch.server import call
 from zbench.worker.job import RankJob, ReferenceJob
 
 _RESTARTS = "SLURM_RESTART_COUNT"

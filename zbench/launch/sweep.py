@@ -1,14 +1,15 @@
 """A whole sweep: order, repeats, references, resume; every repeat is on disk before the next begins."""
 
 import math
+import random
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from zbench.errors import ExitCode, UsageError, ZbenchError
-from zbench.launch.adaptive import needs_another
 from zbench.launch.events import (
     Notice,
     OnEvent,
@@ -19,14 +20,18 @@ from zbench.launch.events import (
     TrialStarted,
 )
 from zbench.launch.executor import Executor
-from zbench.launch.implied import ImpliedOom
-from zbench.launch.order import shuffled
-from zbench.launch.reference import REFERENCES
-from zbench.launch.trial import Repeat, TrialRunner
+from zbench.launch.oom_inference import ImpliedOom
+from zbench.launch.trial import REFERENCES, Repeat, TrialRunner
 from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory, storage_errors
 from zbench.spec.expand import Expansion
 from zbench.spec.trial import InvalidTrial, TrialSpec
+
+T = TypeVar("T")
+
+_TAIL = 0.025  # a 95 % interval
+MIN_REPEATS = 3
+"""With fewer repeats the spread itself is unknown."""
 
 
 class OutOfTimeError(ZbenchError):
@@ -73,12 +78,9 @@ class SweepRun:
         self._by_trial: dict[str, list[Record]] = {}
         self._implied = ImpliedOom()
         self._contenders: Collection[str] = ()
-        self._left_of: dict[str, int] = {}
         self._last_end = 0.0
         for record in directory.records():
             self._remember(record)
-        for trial_id in self._trials:
-            self._count(trial_id)
 
     def run(self) -> None:
         """Run what is missing; every repeat that ends is in the run directory before the next begins."""
@@ -132,23 +134,17 @@ class SweepRun:
     def _rounds(self) -> Iterator[list[Repeat]]:
         """Yield what is to run next, round by round; what a round showed decides who is in the next."""
         round_number = 0
-        self._choose_contenders()
+        self._contenders = self._plan.contenders(self._directory.records())
         while any(self._wants(trial_id) > round_number for trial_id in self._trials):
-            order = shuffled(list(self._trials.items()), seed=self._plan.seed, round_number=round_number)
             todo = [
-                (trial, round_number)
-                for trial_id, trial in order
+                (self._trials[trial_id], round_number)
+                for trial_id in shuffled(list(self._trials), seed=self._plan.seed, round_number=round_number)
                 if not self._directory.holds(trial_id, round_number) and self._wants(trial_id) > round_number
             ]
             if todo:
                 yield todo
             round_number += 1
-            self._choose_contenders()
-
-    def _choose_contenders(self) -> None:
-        self._contenders = self._plan.contenders(self._directory.records())
-        for trial_id in self._trials:
-            self._count(trial_id)
+            self._contenders = self._plan.contenders(self._directory.records())
 
     def _wants(self, trial_id: str) -> int:
         """Return how many repeats a configuration should have, by what is known now. A failure ends it."""
@@ -161,14 +157,11 @@ class SweepRun:
         more = needs_another(medians, precision=run.precision, max_repeats=run.max_repeats)
         return len(records) + (more or trial_id in self._contenders)
 
-    def _count(self, trial_id: str) -> None:
-        """Count anew how many repeats of a configuration are left."""
-        if trial_id in self._trials:
-            done = len(self._by_trial.get(trial_id, []))
-            self._left_of[trial_id] = max(0, self._wants(trial_id) - done)
-
     def _left(self) -> int:
-        return sum(self._left_of.values())
+        """Return how many repeats are left, by what is known now."""
+        return sum(
+            max(0, self._wants(trial_id) - len(self._by_trial.get(trial_id, []))) for trial_id in self._trials
+        )
 
     def _run_one(self, runner: TrialRunner, trial: TrialSpec, repeat: int) -> None:
         failure = self._implied_failure(trial, repeat)
@@ -215,7 +208,6 @@ class SweepRun:
     def _remember(self, record: Record) -> None:
         self._by_trial.setdefault(record.trial_id, []).append(record)
         self._implied.observe(record)
-        self._count(record.trial_id)
 
     def _record_invalid(self) -> None:
         for point in self._plan.expansion.invalid:
@@ -236,3 +228,34 @@ def _taken(one: Repeat, todo: list[Repeat]) -> Repeat:
     """Take a repeat out of those that are to run."""
     todo.remove(one)
     return one
+
+
+def shuffled(items: Sequence[T], *, seed: int, round_number: int) -> list[T]:
+    """Return the items in an order that depends on seed and round alone."""
+    order = list(items)
+    random.Random(f"{seed}/{round_number}").shuffle(order)
+    return order
+
+
+def relative_half_width(medians: Sequence[float]) -> float:
+    """Return half the width of the 95 % interval of the typical median step time, as a share of it.
+
+    medians: the median step time of each repeat, in seconds. Student's t on their logarithms: repeats are
+    few, and the noise of step times is multiplicative. Infinite for fewer than two repeats.
+    """
+    from scipy.special import stdtrit  # slow to import, and most sweeps have a fixed number of repeats
+
+    count = len(medians)
+    if count < 2:
+        return math.inf
+    logs = [math.log(value) for value in medians]
+    mean = math.fsum(logs) / count
+    variance = math.fsum((value - mean) ** 2 for value in logs) / (count - 1)
+    return math.expm1(float(-stdtrit(count - 1, _TAIL)) * math.sqrt(variance / count))
+
+
+def needs_another(medians: Sequence[float], *, precision: float | None, max_repeats: int) -> bool:
+    """Whether one more repeat is worth its time: the interval is still wider than `precision`."""
+    if precision is None or len(medians) >= max_repeats:
+        return False
+    return len(medians) < MIN_REPEATS or relative_half_width(medians) > precision

@@ -8,16 +8,27 @@ from pathlib import Path
 from typing import Any
 
 from zbench.errors import UsageError
-from zbench.launch import turns
-from zbench.launch.executor import Attempt, Executor, Queue, RepeatTask, repeat_name
-from zbench.launch.jobs import Targets, targets_for
+from zbench.launch import interleave
+from zbench.launch.events import Watch
+from zbench.launch.executor import (
+    Attempt,
+    Executor,
+    Queue,
+    ReferenceTask,
+    RepeatTask,
+    Targets,
+    Task,
+    repeat_name,
+    targets_for,
+)
 from zbench.launch.local import LocalExecutor
-from zbench.launch.progress import Watch
-from zbench.launch.reference import References
 from zbench.record import lines
 from zbench.record.record import SCHEMA_VERSION, Failure, Record
 from zbench.record.store import StorageError
 from zbench.spec.trial import TrialSpec
+from zbench.worker.job import reference_key
+
+REFERENCES = "references"
 
 _LASTING_LOAD = 3
 """After so many repeats that stayed disturbed when run again, disturbed repeats are no longer run again."""
@@ -32,8 +43,9 @@ OnNotice = Callable[[str], None]
 class TrialRunner(AbstractContextManager["TrialRunner"]):
     """Runs trials one after another on an executor, each with its reference. A context manager.
 
+    Each reference trajectory is computed once, when a trial first needs it, and kept in `references/`.
     run_dir: the run directory; its name is the records' run_id. The executor is closed with the runner.
-    rerun_disturbed: not of trials that take turns with another sweep's, which would wait meanwhile.
+    rerun_disturbed: not of interleaved trials: the other sweep would wait meanwhile.
     """
 
     def __init__(
@@ -47,8 +59,8 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         self.executor, self.run_dir = executor, run_dir.absolute()
         self._queue = executor if isinstance(executor, Queue) else None
         self._tell = on_notice
-        self._references = References(executor, self.run_dir)
-        self._reruns_left = _LASTING_LOAD if rerun_disturbed and turns.socket_path() is None else 0
+        self._references: dict[str, Path | Failure] = {}
+        self._reruns_left = _LASTING_LOAD if rerun_disturbed and interleave.socket_path() is None else 0
 
     def run(
         self, trial: TrialSpec, *, repeat: int = 0, watch: Watch | None = None, trace: bool = False
@@ -87,7 +99,8 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
     def expect_references(self, trials: Sequence[TrialSpec]) -> None:
         """Begin to compute the references that these trials need and that are missing, each once."""
         if self._queue is not None:
-            self._queue.expect(self._references.missing(trials))
+            missing = {reference_key(t): self._reference_task(t) for t in trials if not self.has_reference(t)}
+            self._queue.expect([task for task in missing.values() if not task.path.exists()])
 
     def expect(self, repeats: Sequence[Repeat], *, trace: bool = False) -> None:
         """Begin repeats that `run` will be called for; those whose reference found bad input do not run."""
@@ -106,7 +119,7 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         """Return the repeat to run next: one that has ended already, where several run at once."""
         if self._queue is None:
             return repeats[0]
-        named = {repeat_name(trial.trial_id, repeat): (trial, repeat) for trial, repeat in repeats}
+        named = _named(repeats)
         return named[self._queue.first(list(named))]
 
     def has_begun(self, trial: TrialSpec, repeat: int) -> bool:
@@ -117,16 +130,25 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         """Give up the repeats that were expected and have not begun; return those that are under way."""
         if self._queue is None:
             return []
-        named = {repeat_name(trial.trial_id, repeat): (trial, repeat) for trial, repeat in repeats}
+        named = _named(repeats)
         return [named[name] for name in self._queue.withdraw(list(named))]
 
     def reference(self, trial: TrialSpec, watch: Watch | None = None) -> Path | Failure | None:
-        """Return the trial's reference trajectory, or why it failed; None where nothing is verified."""
-        return self._references.get(trial, watch)
+        """Return the trial's trajectory, computed if missing, or why it failed; None if nothing is verified.
+
+        watch: sees the progress lines of the computation; what it returns is ignored. StorageError where
+        there was no room to save the trajectory: the sweep stops, and verifies when it is resumed.
+        """
+        if not is_verified(trial):
+            return None
+        key = reference_key(trial)
+        if key not in self._references:
+            self._references[key] = self._computed(self._reference_task(trial), watch)
+        return self._references[key]
 
     def has_reference(self, trial: TrialSpec) -> bool:
         """Whether `run` would start at once, without computing a reference first."""
-        return self._references.known(trial)
+        return not is_verified(trial) or reference_key(trial) in self._references
 
     def wait_until_ready(self) -> tuple[str, ...]:
         """Return when trials can start: the imports that failed, in words."""
@@ -139,7 +161,24 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _surviving(self, task: RepeatTask, watch: Watch | None) -> Attempt:
+    def _reference_task(self, trial: TrialSpec) -> ReferenceTask:
+        return ReferenceTask(trial, self.run_dir / REFERENCES / f"{reference_key(trial)}.safetensors")
+
+    def _computed(self, task: ReferenceTask, watch: Watch | None) -> Path | Failure:
+        """Return the path of a reference, computed if it is not there, or why it failed."""
+        if task.path.exists():
+            return task.path
+
+        def shown(line: dict[str, Any]) -> None:
+            if watch is not None:
+                watch(line)
+
+        attempt = self._surviving(task, shown if watch else None)
+        if attempt.error is not None and attempt.error.kind == "storage":
+            raise StorageError(f"no reference could be saved: {attempt.error.message}; use --resume")
+        return attempt.error or task.path
+
+    def _surviving(self, task: Task, watch: Watch | None) -> Attempt:
         """Run a task, once more if a process was killed from outside: that says nothing about the trial."""
         attempt = self.executor.run(task, watch)
         if not attempt.was_killed:
@@ -160,6 +199,17 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         except UsageError as error:
             known = {"outcome": "crashed", "error": Failure("crashed", str(error))}
             return lines.decode({**known, **identity, **what})
+
+
+def is_verified(trial: TrialSpec) -> bool:
+    """Whether a trial is held against anything: a command that saves no checkpoint is not."""
+    saves_nothing = trial.workload.command is not None and trial.workload.checkpoint is None
+    return trial.verify.mode != "off" and not saves_nothing
+
+
+def _named(repeats: Sequence[Repeat]) -> dict[str, Repeat]:
+    """Return repeats by the names of their tasks."""
+    return {repeat_name(trial.trial_id, repeat): (trial, repeat) for trial, repeat in repeats}
 
 
 def local_runner(

@@ -1,7 +1,7 @@
 """Other Python environments that run an engine (`engine_python`): what each has, and the names of a sweep.
 
 An environment is asked once, by a child process that imports nothing heavy. zbench itself need not be
-installed there: `launch/interpreter.py` puts this one on its path. `environments` gives names to them: a
+installed there: `launch/foreign_env.py` puts this one on its path. `environments` gives names to them: a
 mapping is name -> path; a directory stands for the environments in it, each named as its folder is. The
 configuration of a trial holds the path; its axes, and so the tables, show the name.
 """

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from zbench.launch.progress import Watch
+from zbench.launch.events import Watch
 from zbench.spec.accumulation import accumulation
 from zbench.spec.metrics import Goal
 from zbench.spec.trial import TrialSpec

@@ -20,9 +20,9 @@ from zbench.launch.events import (
     SweepStarted,
     TrialFinished,
     TrialStarted,
+    Watch,
 )
 from zbench.launch.executor import REFERENCE_PATIENCE
-from zbench.launch.progress import Watch
 from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory
 from zbench.record.summary import summarize

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from zbench.launch.implied import KIND as IMPLIED
-from zbench.launch.implied import ImpliedOom
-from zbench.launch.progress import Watch
+from zbench.launch.events import Watch
+from zbench.launch.oom_inference import KIND as IMPLIED
+from zbench.launch.oom_inference import ImpliedOom
 from zbench.record.record import Failure, Record
 from zbench.spec.trial import TrialSpec
 from zbench.tune.history import Observation, best_first

@@ -20,7 +20,7 @@ from zbench.worker.job import RankJob, write_json
 ENGINES = ("builtin", *PEERS)
 
 
-def report(result_path: str) -> None:
+def report(job: RankJob) -> None:
     """Write versions, kernels, engines, devices and memory bandwidth of this machine as JSON."""
     cpu = torch.device("cpu")
     facts = {
@@ -36,7 +36,7 @@ def report(result_path: str) -> None:
         "cuda": cuda_devices(),
         "bandwidth": {"threads": torch.get_num_threads(), "bytes_per_s": stream_bandwidth(cpu)},
     }
-    write_json(Path(result_path), facts)
+    write_json(Path(job.result_path), facts)
 
 
 def native_kernels() -> dict[str, Any]:

@@ -21,6 +21,8 @@ _NO_ROOM = ("No space left on device", "Disk quota exceeded")
 _PEER_LOST = ("Connection closed by peer", "Connection reset by peer", "Connection refused", "Broken pipe")
 _PEER_SILENT = (
     "Timed out waiting",
+    "Timeout waiting",
+    "Wait timeout",
     "Read timeout",
     "Socket closed",
     "recvValue failed",

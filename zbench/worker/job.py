@@ -34,7 +34,7 @@ NO_ROOM_STATUS = 74
 """Exit status of a rank that could not write its error file (EX_IOERR of sysexits.h)."""
 
 ASK, OVER = b"?", b"."
-"""What a trial that takes turns says: it asks for the next turn; its timed steps are over."""
+"""What an interleaved trial says: it asks for the next turn; its timed steps are over."""
 
 _KINDS_BY_RANK_OF_CAUSE = ("usage", "storage", "oom", "crashed", "peer_lost")
 
@@ -49,9 +49,9 @@ class RankJob:
     trajectory to judge by; None leaves the verdict `unchecked`. progress_path: a file or FIFO that rank 0
     appends a JSON line to after each step, `{"phase": "warmup" | "timed" | "reference", "step": n,
     "steps": m, "seconds": s}`; n counts from 1 within its phase. trace: the path, without an ending, of the
-    files that look inside a step; None for none. local_rank, local_world_size: the place
-    among the ranks of this machine, where there are several machines. turns: the socket where rank 0 asks for
-    turns, where the trial takes turns with another one; all ranks have it then.
+    files that look inside a step; None for none. local_rank, local_world_size: the place among the ranks of
+    this machine, where there are several machines. interleave: the socket where rank 0 asks for turns, where
+    the trial is interleaved with another one; all ranks have it then.
     """
 
     trial: dict[str, Any]
@@ -67,7 +67,7 @@ class RankJob:
     trace: str | None = None
     local_rank: int | None = None
     local_world_size: int | None = None
-    turns: str | None = None
+    interleave: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from zbench.record.record import Traffic
 from zbench.spec.accumulation import Accumulation, accumulation
 from zbench.spec.trial import TrialSpec
 from zbench.worker.engines import build
+from zbench.worker.interleave import Interleave
 from zbench.worker.job import RankJob
-from zbench.worker.turns import Turns
 from zbench.workloads import Batch, Workload, seed_all
 
 
@@ -156,7 +156,7 @@ def run_steps(
     """Run all steps; `after_step(step, seconds, losses, info)` runs after each, outside what is measured.
 
     A step's seconds are the slowest rank's, from the moment that all are ready, with their micro-batches on
-    the device, to the end of its `step()`. In a trial that takes turns, each timed step waits for one first.
+    the device, to the end of its `step()`. In an interleaved trial each timed step waits for its turn first.
     """
     samples = Samples()
     for step in range(warmup + timed):
@@ -164,7 +164,7 @@ def run_steps(
             gc.collect()
         if step >= warmup:
             with meters.memory.aside():
-                fence.turns.wait()
+                fence.interleave.wait()
         batches = trainer.batches(step)
         _take(meters)
         meters.memory.begin()
@@ -183,7 +183,7 @@ def run_steps(
         del batches
         with meters.memory.aside():
             after_step(step, seconds, [float(loss) for loss in losses], info)
-    fence.turns.over()
+    fence.interleave.over()
     tokens = torch.tensor(samples.tokens)
     dist.all_reduce(tokens)
     samples.tokens = tokens.tolist()
@@ -204,7 +204,7 @@ class Fence:
 
     def __init__(self, device: torch.device, job: RankJob | None = None) -> None:
         self._device, self._token = device, torch.zeros(1)
-        self.turns = Turns(job, self.ready)
+        self.interleave = Interleave(job, self.ready)
 
     def ready(self) -> float:
         """Return the time when all ranks have come here."""

@@ -11,12 +11,11 @@ from urllib.parse import urlsplit
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Store, TCPStore
+from torch._C._distributed_c10d import TCPStore
 
 from zbench.errors import UsageError
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import RankJob, threads_per_rank
-from zbench.worker.prompt_store import PromptFileStore
 
 _LOCAL_PREFIXES = ("file://", "tcp://127.", "tcp://localhost")
 _FOR_ONE_THREAD = 1 << 15  # elements that torch gives each thread at least
@@ -33,14 +32,12 @@ def start(job: RankJob, trial: TrialSpec) -> torch.device:
     if job.init_method.startswith(_LOCAL_PREFIXES):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a machine's own name need not resolve
     timeout = timedelta(seconds=max(60.0, trial.run.timeout))
-    if job.turns is not None:
+    if job.interleave is not None:
         timeout = _LONGEST_WAIT
     backend = backend_for(device, job.local_world_size or job.world_size, torch.cuda.device_count())
-    store: Store | None = None
+    store = None
     if job.init_method.startswith("tcp://127."):
         store = loopback_store(job.init_method, job.rank, job.world_size, timeout)
-    elif job.init_method.startswith("file://") and backend == "gloo":
-        store = PromptFileStore(urlsplit(job.init_method).path, job.world_size, timeout)
     dist.init_process_group(
         backend=backend,
         init_method=None if store else job.init_method,

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from zbench.launch import sampling
+from zbench.launch.interleave import InterleavedSweep
 from zbench.launch.revisions import Version, version_of
 from zbench.launch.sampling import Sampler
-from zbench.launch.turns import Gate
 
 from .repositories import sweep_document
 
@@ -144,7 +144,7 @@ def test_an_interruption_leaves_no_sweep(
     started: list[subprocess.Popen[bytes]] = []
     popen = subprocess.Popen
 
-    def interrupted(gates: Sequence[Gate]) -> None:
+    def interrupted(gates: Sequence[InterleavedSweep]) -> None:
         for gate in gates:
             gate._start()
         raise KeyboardInterrupt
@@ -157,7 +157,7 @@ def test_an_interruption_leaves_no_sweep(
     sampler = Sampler(tmp_path / "sweep.yaml", [])
     sampler.take(version)
     version.python.write_text("#!/bin/sh\nexec sleep 600\n")
-    monkeypatch.setattr(sampling, "take_turns", interrupted)
+    monkeypatch.setattr(sampling, "interleave", interrupted)
     monkeypatch.setattr(subprocess, "Popen", noted)
     with pytest.raises(KeyboardInterrupt):
         sampler.take_in_turns(version, version)

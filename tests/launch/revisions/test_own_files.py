@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from zbench.launch import own_packages
-from zbench.launch.checkouts import Checkouts
-from zbench.launch.revisions import Version, version_of
+from zbench.launch import revisions
+from zbench.launch.revisions import Checkouts, Version, version_of
 
 from .repositories import git
 
@@ -76,7 +75,7 @@ def test_a_hook_of_the_running_interpreter_does_not_find_what_the_revision_has(t
         "[self.tree + '/mine'])\n"
     )
     (shared / "editable.pth").write_text(f"{hook}\n{tree}\n")
-    own_packages.write(own, [str(shared)], tree)
+    revisions.write(own, [str(shared)], tree)
     code = (
         f"import site; site.addsitedir({str(own)!r})\n"
         "import mine; print(mine.WHERE)\n"

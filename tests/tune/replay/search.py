@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from optuna.storages import InMemoryStorage
 
-from zbench.launch.progress import Watch
+from zbench.launch.events import Watch
 from zbench.record.record import Record
 from zbench.spec.sweep import SearchSpec
 from zbench.spec.trial import TrialSpec

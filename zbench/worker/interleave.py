@@ -1,4 +1,4 @@
-"""A trial that takes turns with another one runs timed steps only in its own (see `zbench.launch.turns`)."""
+"""An interleaved trial runs timed steps only in its own turns (see `zbench.launch.interleave`)."""
 
 import socket
 import time
@@ -10,7 +10,7 @@ TURN_SECONDS = 0.2
 """How long a turn lasts at least; it ends before the next step begins."""
 
 
-class Turns:
+class Interleave:
     """One rank's part in taking turns; does nothing in a trial that takes none.
 
     Rank 0 talks to the referee. The other ranks wait for it, and it waits for them before it hands over, so
@@ -19,7 +19,7 @@ class Turns:
 
     def __init__(self, job: RankJob | None, meet: Callable[[], object]) -> None:
         """meet: returns when all ranks have called it."""
-        path = job.turns if job is not None else None
+        path = job.interleave if job is not None else None
         self._meet = meet if path is not None else None
         self._path = path if job is not None and job.rank == 0 else None
         self._referee: socket.socket | None = None

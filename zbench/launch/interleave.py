@@ -4,8 +4,8 @@ A machine's speed changes within seconds, so two samples taken one after the oth
 alternate several times a second. The referee is in the process that takes the samples. Each sweep gets a
 socket of its own by an environment variable; rank 0 of each trial connects to it before its first timed step,
 asks for a turn, asks again before the step that begins the next turn, and says when its timed steps are over
-(`zbench.worker.turns`). A version that does not know the variable never connects: it runs from start to end
-while the other sweep waits, so the two samples are taken one after the other.
+(`zbench.worker.interleave`). A version that does not know the variable never connects: it runs from start to
+end while the other sweep waits, so the two samples are taken one after the other.
 """
 
 import os
@@ -27,7 +27,7 @@ def socket_path() -> str | None:
     return os.environ.get(VARIABLE) or None
 
 
-class Gate(AbstractContextManager["Gate"]):
+class InterleavedSweep(AbstractContextManager["InterleavedSweep"]):
     """Where the trials of one sweep ask for turns, one trial after another. A context manager.
 
     start: starts the sweep. has_ended: says whether it has ended. was_used: whether a trial ever came here.
@@ -121,17 +121,17 @@ class Gate(AbstractContextManager["Gate"]):
             self._trial = None
 
 
-def take_turns(gates: Sequence[Gate]) -> None:
+def interleave(sweeps: Sequence[InterleavedSweep]) -> None:
     """Run sweeps to their ends. At any time one of them works; the others wait at their gates.
 
     They start one after another, so that no start disturbs another's timed steps. Then the trials that wait
     take turns until the timed steps of all are over, and each sweep goes on to its next trial.
     """
-    for gate in gates:
-        gate.start()
-    while playing := [gate for gate in gates if gate.asks]:
+    for sweep in sweeps:
+        sweep.start()
+    while playing := [sweep for sweep in sweeps if sweep.asks]:
         while playing:
-            playing = [gate for gate in playing if gate.turn()]
-        for gate in gates:
-            if gate.is_over:
-                gate.release()
+            playing = [sweep for sweep in playing if sweep.turn()]
+        for sweep in sweeps:
+            if sweep.is_over:
+                sweep.release()

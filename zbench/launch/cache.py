@@ -13,8 +13,8 @@ from pathlib import Path
 
 from zbench.errors import UsageError, reason_of
 from zbench.launch.executor import repeat_name
-from zbench.launch.reference import REFERENCES
 from zbench.launch.revisions import cache_directory
+from zbench.launch.trial import REFERENCES
 from zbench.record.lock import DirectoryLock
 from zbench.record.store import LOGS, TRACES, find_runs, load_records
 

@@ -1,28 +1,24 @@
 """Whether this machine can run trials, and how well. Processes start as those of trials do."""
 
-import json
 import os
-import pickle
 import resource
 import shutil
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import psutil
 
-from zbench.launch import preload
-from zbench.launch.affinity import usable_cores
-from zbench.launch.local import Group, Launcher
-from zbench.launch.messages import RankStart
+from zbench.errors import ZbenchError
+from zbench.launch.client import THREAD_VARIABLES
+from zbench.launch.local import Launcher, usable_cores
 from zbench.record.environment import machine_facts, software_facts
 from zbench.spec import environments
 from zbench.spec.peers import PEERS, elsewhere
 from zbench.units import format_bytes, format_seconds
-from zbench.worker.job import RankJob
 
 FACTS = "zbench.worker.facts:report"
 MEET = "zbench.worker.facts:meet"
@@ -90,7 +86,7 @@ def _threads() -> Iterator[Check]:
         yield Check(
             "cpu quota", "warn", f"the cgroup allows {quota:g} CPUs of {cpus}: steps will be throttled"
         )
-    ignored = sorted(name for name in os.environ if name.startswith(preload.THREAD_VARIABLES))
+    ignored = sorted(name for name in os.environ if name.startswith(THREAD_VARIABLES))
     if ignored:
         yield Check(
             "variables", "info", f"{', '.join(ignored)}: not passed on to trials; use run.threads_per_rank"
@@ -164,25 +160,16 @@ def _environment(written: str) -> Iterator[Check]:
 
 
 def _trials() -> Iterator[Check]:
-    with Launcher(preload.MODULES) as launcher:
+    with Launcher() as launcher:
         ready = launcher.wait_until_ready()
         for problem in ready.problems:
             yield Check("imports", "fail", problem)
         yield Check("trial server", "ok", f"imports take {format_seconds(ready.seconds)}, once a sweep")
-        yield from _facts(launcher)
+        try:
+            yield from _facts_checks(launcher.call(FACTS, {}, 1, patience=_PATIENCE_SECONDS))
+        except ZbenchError as error:
+            yield Check("torch", "fail", str(error))
         yield _meeting(launcher)
-
-
-def _facts(launcher: Launcher) -> Iterator[Check]:
-    result = launcher.scratch / "facts.json"
-    logs = launcher.scratch / "facts"
-    start = RankStart(pickle.dumps(str(result)), str(logs / "rank0.log"), (str(result), 0))
-    logs.mkdir()
-    attempt = launcher.run(Group(FACTS, [start], result, logs, _PATIENCE_SECONDS), log_name="facts")
-    if attempt.error is not None:
-        yield Check("torch", "fail", attempt.error.message)
-        return
-    yield from _facts_checks(json.loads(result.read_text()))
 
 
 def _facts_checks(facts: dict[str, Any]) -> Iterator[Check]:
@@ -222,20 +209,12 @@ def _facts_checks(facts: dict[str, Any]) -> Iterator[Check]:
 
 def _meeting(launcher: Launcher) -> Check:
     """Start two ranks as a trial does, and let them add two numbers."""
-    result, logs = launcher.scratch / "meeting.json", launcher.scratch / "meeting"
-    scratch = launcher.scratch / "rendezvous"
     before = time.monotonic()
-    job = RankJob({}, 0, 2, f"file://{scratch}/file", "", "", str(result))
-    starts = [
-        RankStart(pickle.dumps(replace(job, rank=rank)), str(logs / f"rank{rank}.log"), (str(result), rank))
-        for rank in range(2)
-    ]
-    scratch.mkdir()
-    logs.mkdir()
-    attempt = launcher.run(Group(MEET, starts, result, logs, _PATIENCE_SECONDS), log_name="meeting")
-    if attempt.error is not None or json.loads(result.read_text()) != {"sum": 3}:
-        return Check(
-            "two ranks", "fail", attempt.error.message if attempt.error else "added 1 and 2 to something else"
-        )
+    try:
+        answer = launcher.call(MEET, {}, 2, patience=_PATIENCE_SECONDS)
+    except ZbenchError as error:
+        return Check("two ranks", "fail", str(error))
+    if answer != {"sum": 3}:
+        return Check("two ranks", "fail", "added 1 and 2 to something else")
     seconds = time.monotonic() - before
     return Check("two ranks", "ok", f"met over gloo and ended within {format_seconds(seconds)}")

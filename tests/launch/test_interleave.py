@@ -10,14 +10,14 @@ import pytest
 from tests.making import make_trial
 from zbench.launch.disturbance import Disturbance
 from zbench.launch.executor import RepeatTask, patience
-from zbench.launch.turns import Gate, take_turns
-from zbench.worker import turns
+from zbench.launch.interleave import InterleavedSweep, interleave
+from zbench.worker import interleave as worker_interleave
+from zbench.worker.interleave import Interleave
 from zbench.worker.job import RankJob
-from zbench.worker.turns import Turns
 
 
 def job(path: str | None, rank: int = 0) -> RankJob:
-    return RankJob({}, rank, 1, "", "", "", "", turns=path)
+    return RankJob({}, rank, 1, "", "", "", "", interleave=path)
 
 
 class Machine:
@@ -62,7 +62,7 @@ class Sweep:
 
 def trial(steps: int, *, dies: bool = False) -> Callable[[Sweep], None]:
     def run(sweep: Sweep) -> None:
-        taking = Turns(job(str(sweep.path)), lambda: None)
+        taking = Interleave(job(str(sweep.path)), lambda: None)
         with sweep.machine.work(f"{sweep.name} warms up"):
             pass
         for step in range(steps):
@@ -89,8 +89,8 @@ def together(tmp_path: Path, *trials: list[Callable[[Sweep], None]]) -> tuple[li
     machine = Machine()
     with contextlib.ExitStack() as stack:
         sweeps = [Sweep(name, machine, tmp_path / name, one) for name, one in zip("AB", trials, strict=True)]
-        gates = [stack.enter_context(Gate(one.path, one.start, one.has_ended)) for one in sweeps]
-        take_turns(gates)
+        gates = [stack.enter_context(InterleavedSweep(one.path, one.start, one.has_ended)) for one in sweeps]
+        interleave(gates)
     assert machine.clashes == []
     assert all(one.has_ended() for one in sweeps)
     return machine.done, tuple(gate.was_used for gate in gates)
@@ -98,7 +98,7 @@ def together(tmp_path: Path, *trials: list[Callable[[Sweep], None]]) -> tuple[li
 
 @pytest.fixture(autouse=True)
 def each_step_is_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(worker_interleave, "TURN_SECONDS", 0.0)
 
 
 STARTS = ["A warms up", "B warms up"]
@@ -114,7 +114,7 @@ def test_timed_steps_alternate_and_whoever_is_over_waits_for_the_other(tmp_path:
 
 @pytest.mark.timeout(30)
 def test_a_turn_lasts_for_whole_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "TURN_SECONDS", 60.0)
+    monkeypatch.setattr(worker_interleave, "TURN_SECONDS", 60.0)
     done, _ = together(tmp_path, [trial(3)], [trial(3)])
     assert done == [*STARTS, "A0", "A1", "A2", "B0", "B1", "B2", *ENDS]
 
@@ -149,7 +149,7 @@ def test_a_version_that_knows_no_turns_runs_on_its_own(tmp_path: Path, old_first
 def test_without_a_referee_nothing_waits(path: str | None) -> None:
     met: list[None] = []
     for rank in (0, 1):
-        taking = Turns(job(path, rank), lambda: met.append(None))
+        taking = Interleave(job(path, rank), lambda: met.append(None))
         taking.wait()
         taking.over()
     assert len(met) == (0 if path is None else 8), (
@@ -160,8 +160,8 @@ def test_without_a_referee_nothing_waits(path: str | None) -> None:
 def test_a_repeat_in_turns_has_time_for_the_other_one() -> None:
     one = make_trial(world_size=2, timeout=10.0)
     assert patience(RepeatTask(one)) == 10
-    assert patience(RepeatTask(one), in_turns=True) == 30
-    assert patience(RepeatTask(one, reference=Path("there")), in_turns=True) == 30 + 80
+    assert patience(RepeatTask(one), interleaved=True) == 30
+    assert patience(RepeatTask(one, reference=Path("there")), interleaved=True) == 30 + 80
 
 
 def test_the_other_trials_work_is_no_disturbance_but_stolen_time_is() -> None:

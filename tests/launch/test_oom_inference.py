@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.making import make_trial
-from zbench.launch.implied import KIND, ImpliedOom
+from zbench.launch.oom_inference import KIND, ImpliedOom
 from zbench.record.record import Failure, Outcome, Record
 from zbench.spec.trial import TrialSpec
 

@@ -1,4 +1,4 @@
-"""The guard of a warm server: ends what is left when the server ends, however it ends."""
+"""The reaper of a trial server: ends what is left when the server ends, however it ends."""
 
 import ctypes
 import os
@@ -8,10 +8,11 @@ import time
 
 import psutil
 
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_SECONDS = 0.005
 KILLED = 128
-"""Exit status of the guard of a server that signal n killed: KILLED + n."""
+"""Exit status of the reaper of a server that signal n killed: KILLED + n."""
 
 
 def become_subreaper() -> None:
@@ -19,15 +20,21 @@ def become_subreaper() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def guard(server: int, launcher: int, scratch: str) -> int:
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent (thread) ends; end now if it has ended already."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def reap(server: int, launcher: int, scratch: str) -> int:
     """Wait for the server's end, kill everything that it left, and return its exit status as a shell does.
 
     SIGTERM kills the server first. The scratch directory goes, too, if the launcher is gone.
     """
     signal.signal(signal.SIGTERM, lambda *_: os.kill(server, signal.SIGKILL))
-    ended = os.waitid(
-        os.P_PID, server, os.WEXITED | os.WNOWAIT
-    )  # its number stays taken while SIGTERM may come
+    # WNOWAIT: the server's number stays taken while SIGTERM may come
+    ended = os.waitid(os.P_PID, server, os.WEXITED | os.WNOWAIT)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     end_children()
     if os.getppid() != launcher:
