@@ -215,11 +215,11 @@ def code_lines(path: Path) -> int:
 BUDGETS = {  # code lines of each package
     "engine": 7917,
     "spec": 3777,
-    "launch": 3244,
+    "launch": 3009,
     "cli": 3080,
     "report": 2402,
     "analysis": 1990,
-    "worker": 1582,
+    "worker": 1529,
     "tune": 1810,
     "estimate": 1131,
     "verify": 800,

@@ -41,4 +41,3 @@ def test_evaluations_belong_to_a_trials_identity_and_not_to_its_reference() -> N
     with_them, without = trial(run={"evaluate_every": 1}), trial()
     assert with_them.trial_id != without.trial_id
     assert reference_key(with_them) == reference_key(without)
-    assert "evaluate_every" not in without.config()["run"]

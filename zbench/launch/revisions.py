@@ -166,7 +166,7 @@ def _install(revision: str, commit: str, place: Path, repository: Path) -> None:
     if any((source / name).is_file() for name in _PROJECT_FILES):
         _checked([*installer(python), str(source)], log, f"{revision} does not build")
     shutil.rmtree(source, ignore_errors=True)
-    _share_packages(site, _shared_paths(), repository)
+    share_packages(site, _shared_paths(), repository)
     inside = f" and m.__file__.startswith({str(site)!r})" if (site / "zbench").exists() else ""
     found = f"import sys, zbench.cli.main as m; sys.exit(not (m.__file__{inside}))"
     _checked(
@@ -218,7 +218,7 @@ def git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
         ) from None
 
 
-def _share_packages(site_packages: Path, shared: Sequence[str], tree: Path | None) -> None:
+def share_packages(site_packages: Path, shared: Sequence[str], tree: Path | None) -> None:
     """Make an environment import so; `tree` is the working tree that must not be seen, None for none."""
     (site_packages / f"{_MODULE}.py").write_text(_SHARING)
     document = json.dumps({"shared": list(shared), "tree": str(tree) if tree else None})

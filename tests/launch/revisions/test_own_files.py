@@ -75,7 +75,7 @@ def test_a_hook_of_the_running_interpreter_does_not_find_what_the_revision_has(t
         "[self.tree + '/mine'])\n"
     )
     (shared / "editable.pth").write_text(f"{hook}\n{tree}\n")
-    revisions.write(own, [str(shared)], tree)
+    revisions.share_packages(own, [str(shared)], tree)
     code = (
         f"import site; site.addsitedir({str(own)!r})\n"
         "import mine; print(mine.WHERE)\n"
