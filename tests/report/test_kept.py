@@ -12,7 +12,7 @@ from zbench.analysis.history import Change, Series, Visit
 from zbench.record.record import Correctness, MemoryPeaks, Record, Timing, Traffic
 from zbench.record.summary import summarize
 from zbench.report.detail import print_configuration
-from zbench.report.html.timeline import timeline
+from zbench.report.html.timelines import timeline
 from zbench.report.screen import Screen
 from zbench.report.search import print_search
 from zbench.report.table import print_results

@@ -7,8 +7,8 @@ import pytest
 from zbench.analysis.ranking import Ranking
 from zbench.record.record import Correctness, MemoryPeaks
 from zbench.record.summary import summarize
-from zbench.report.labels import short_ids, short_label
 from zbench.report.notes import difference_text, log_path, notes
+from zbench.report.text import short_ids, short_label
 from zbench.spec.sweep import ObjectiveSpec
 
 from .test_table import printed, record

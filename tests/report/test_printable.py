@@ -17,9 +17,9 @@ from zbench.record.record import Correctness, Failure, MemoryPeaks, Record, Timi
 from zbench.record.summary import best, summarize
 from zbench.report.detail import print_configuration
 from zbench.report.live import PlainView, record_line
-from zbench.report.printable import printable, printable_lines
 from zbench.report.screen import Screen, plain
 from zbench.report.table import print_results
+from zbench.report.text import printable, printable_lines
 from zbench.spec.sweep import ObjectiveSpec
 
 from .test_table import FASTEST, record

@@ -1,6 +1,6 @@
 """A series in one line of a terminal."""
 
-from zbench.report.sparkline import sparkline
+from zbench.report.text import sparkline
 
 
 def test_bars_rise_from_the_lowest_value_to_the_highest() -> None:

@@ -12,7 +12,7 @@ from tests.launch.conftest import make_trial
 from zbench.errors import UsageError
 from zbench.launch.events import Notice, TrialFinished
 from zbench.record.record import Correctness, Failure, MemoryPeaks, Record, Timing
-from zbench.report.trackers import follow
+from zbench.report import trackers
 
 TRIAL = make_trial(stage=1)
 GOOD = Record(
@@ -58,7 +58,7 @@ def plugged(monkeypatch) -> dict[str, Notes]:
         assert group == "zbench.trackers"
         return [SimpleNamespace(name=name, load=lambda it=it: it) for name, it in found.items()]
 
-    monkeypatch.setattr(follow, "entry_points", points)
+    monkeypatch.setattr(trackers, "entry_points", points)
     return found
 
 
@@ -70,7 +70,7 @@ def finish(tell, *records: Record) -> None:
 def test_each_repeat_is_logged_once_and_shown(plugged, tmp_path):
     notes = plugged["mine"] = Notes()
     shown: list[object] = []
-    with follow.following(["mine", "mine"], tmp_path, "tried", shown.append) as tell:
+    with trackers.following(["mine", "mine"], tmp_path, "tried", shown.append) as tell:
         finish(tell, GOOD, BAD, replace(GOOD, repeat=2, outcome="invalid"))
     assert notes.logged == [f"{TRIAL.trial_id}-r0", f"{TRIAL.trial_id}-r1"]
     assert notes.made_with == (tmp_path, "tried")
@@ -82,7 +82,7 @@ def test_a_tracker_that_fails_is_told_and_left_out(plugged, tmp_path):
     ill, well = Notes(f"{TRIAL.trial_id}-r0"), Notes()
     plugged |= {"ill": ill, "well": well}
     shown: list[object] = []
-    with follow.following(["ill", "well"], tmp_path, "tried", shown.append) as tell:
+    with trackers.following(["ill", "well"], tmp_path, "tried", shown.append) as tell:
         finish(tell, GOOD, BAD)
     assert ill.logged == []
     assert ill.closed == 0
@@ -94,7 +94,7 @@ def test_a_tracker_that_fails_is_told_and_left_out(plugged, tmp_path):
 def test_events_that_end_no_repeat_are_shown_and_not_logged(plugged, tmp_path):
     notes = plugged["mine"] = Notes()
     shown: list[object] = []
-    with follow.following(["mine"], tmp_path, "tried", shown.append) as tell:
+    with trackers.following(["mine"], tmp_path, "tried", shown.append) as tell:
         tell(Notice("so far so good"))
     assert shown == [Notice("so far so good")]
     assert notes.logged == []
@@ -103,26 +103,26 @@ def test_events_that_end_no_repeat_are_shown_and_not_logged(plugged, tmp_path):
 @pytest.mark.parametrize("name", ["nothing", ""])
 def test_an_unknown_tracker_is_a_usage_error(name):
     with pytest.raises(UsageError, match="expected one of mlflow, tensorboard, wandb"):
-        follow.tracker_factory(name)
+        trackers.tracker_factory(name)
 
 
 def test_a_missing_package_is_named_with_the_remedy(monkeypatch):
-    monkeypatch.setitem(follow.SHIPPED, "absent", "zbench.report.trackers.absent:Tracker")
+    monkeypatch.setitem(trackers.SHIPPED, "absent", "zbench.report.trackers.absent:Tracker")
     with pytest.raises(UsageError, match=r"pip install 'zbench\[absent\]'"):
-        follow.tracker_factory("absent")
+        trackers.tracker_factory("absent")
 
 
 def test_values_that_no_tracker_takes_are_text_or_left_out():
-    assert follow.parameters(GOOD) == {"zero_stage": 1, "betas": "[0.9, 0.95]"}
-    figures = follow.figures(GOOD)
+    assert trackers.parameters(GOOD) == {"zero_stage": 1, "betas": "[0.9, 0.95]"}
+    figures = trackers.figures(GOOD)
     assert figures["tokens_per_s"] == 100.0
     assert "peak_host_bytes" not in figures
-    assert follow.labels(BAD)["error"] == "it fell over"
+    assert trackers.labels(BAD)["error"] == "it fell over"
 
 
 def test_tensorboard_reads_what_was_logged(tmp_path):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    with follow.following(["tensorboard"], tmp_path, "tried", lambda _: None) as tell:
+    with trackers.following(["tensorboard"], tmp_path, "tried", lambda _: None) as tell:
         finish(tell, GOOD, BAD)
     read = accumulator.EventAccumulator(str(tmp_path / "tensorboard" / f"{TRIAL.trial_id}-r0"))
     read.Reload()
@@ -135,7 +135,7 @@ def test_mlflow_keeps_a_run_for_each_repeat(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"file:{tmp_path}/mlruns")
-    with follow.following(["mlflow"], tmp_path, "tried", lambda _: None) as tell:
+    with trackers.following(["mlflow"], tmp_path, "tried", lambda _: None) as tell:
         finish(tell, GOOD, BAD)
     client = mlflow.MlflowClient()
     experiment = client.get_experiment_by_name("tried").experiment_id
@@ -152,7 +152,7 @@ def test_wandb_writes_a_run_for_each_repeat_offline(tmp_path, monkeypatch):
     pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     shown: list[object] = []
-    with follow.following(["wandb"], tmp_path, "tried", shown.append) as tell:
+    with trackers.following(["wandb"], tmp_path, "tried", shown.append) as tell:
         finish(tell, GOOD, BAD)
     assert not [event for event in shown if isinstance(event, Notice)]
     assert len(list((tmp_path / "wandb").glob("offline-run-*/run-*.wandb"))) == 2
@@ -236,7 +236,7 @@ def test_mlflow_is_told_each_repeat_below_its_parent_and_how_it_ended(tmp_path, 
         vars(module).update(contents.get(name, {}))
         monkeypatch.setitem(sys.modules, name, module)
     sys.modules.pop("zbench.report.trackers.mlflow", None)
-    with follow.following(["mlflow"], tmp_path, "tried", lambda _: None) as tell:
+    with trackers.following(["mlflow"], tmp_path, "tried", lambda _: None) as tell:
         finish(tell, GOOD, BAD)
     del sys.modules["zbench.report.trackers.mlflow"]  # it holds the stand-in
     parent, good, bad = client.runs.values()

@@ -8,7 +8,8 @@ import pytest
 from tests.worker.conftest import trial
 from zbench.launch.trial import TrialRunner
 from zbench.measure.clock import PhaseClock
-from zbench.report.timeline import draw_timeline, trace_lines
+from zbench.report.detail import trace_lines
+from zbench.report.html.timelines import memory_timeline
 from zbench.worker.trace import bounds, update_bytes
 
 
@@ -51,14 +52,14 @@ def test_what_a_trace_says_is_shown_with_the_trial(traced: tuple[Path, str]) -> 
     assert dict(trace_lines(run_dir, "0" * 12)) == {}
 
 
-def test_the_limit_is_drawn(tmp_path: Path) -> None:
+def test_the_limit_is_drawn() -> None:
     samples = [{"seconds": t / 1000, "device": {"parameters": 1 << 20}, "host": {}} for t in range(3)]
-    document = {"samples": samples, "limit_bytes": 3 << 20}
-    draw_timeline(document, tmp_path / "with.svg", "t")
-    draw_timeline({**document, "limit_bytes": None}, tmp_path / "without.svg", "t")
-    dashed = "stroke-dasharray"
-    assert dashed in (tmp_path / "with.svg").read_text()
-    assert dashed not in (tmp_path / "without.svg").read_text()
+    document = {"samples": samples}
+    with_limit, without = (
+        memory_timeline({**document, "limit_bytes": limit}, "t").file() for limit in (3 << 20, None)
+    )
+    assert "stroke-dasharray" in with_limit
+    assert "stroke-dasharray" not in without
 
 
 def test_bounds_add_up_to_the_step() -> None:

@@ -212,26 +212,27 @@ def _deliver(
     *,
     every_row: bool,
 ) -> None:
-    from zbench.report.exports import registry
+    from zbench.report import exports
 
     if all_formats is not None:
-        registry.write(registry.files(comparison), all_formats)
+        exports.write(exports.files(comparison), all_formats)
     if output_format == "gha":
-        for path in registry.write(registry.files(comparison, "gha"), to or Path()):
+        for path in exports.write(exports.files(comparison, "gha"), to or Path()):
             console.result(str(path))
     elif output_format == "table":
         _print_table(comparison, to, every_row=every_row)
     elif to is not None:
-        render, _ = registry.TEXT_FORMATS[output_format]
-        registry.write({to.name: render(comparison) + "\n"}, to.parent)
+        render, _ = exports.TEXT_FORMATS[output_format]
+        exports.write({to.name: render(comparison) + "\n"}, to.parent)
     else:
-        render, _ = registry.TEXT_FORMATS[output_format]
+        render, _ = exports.TEXT_FORMATS[output_format]
         console.state.document_printed = output_format == "json"
         console.data(render(comparison))
 
 
 def _print_table(comparison: "Comparison", to: Path | None, *, every_row: bool) -> None:
-    from zbench.report.exports import registry, table
+    from zbench.report import exports
+    from zbench.report.exports import table
 
     if to is None:
         table.print_table(comparison, console.rich_console(), every_row=every_row)
@@ -242,4 +243,4 @@ def _print_table(comparison: "Comparison", to: Path | None, *, every_row: bool) 
 
     text = io.StringIO()
     table.print_table(comparison, Screen(file=text, width=160), every_row=True)
-    registry.write({to.name: text.getvalue()}, to.parent)
+    exports.write({to.name: text.getvalue()}, to.parent)

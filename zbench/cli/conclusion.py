@@ -17,7 +17,7 @@ from zbench.record.store import RunDirectory, load_environment
 from zbench.record.summary import has_failed, summarize
 from zbench.report.live import view
 from zbench.report.text import plural
-from zbench.report.trackers.follow import following, tracker_factory
+from zbench.report.trackers import following, tracker_factory
 from zbench.spec.expand import Expansion
 from zbench.spec.sweep import SweepSpec, sweep_document
 

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from zbench.report.printable import printable_lines
+from zbench.report.text import printable_lines
 
 if TYPE_CHECKING:
     from zbench.report.screen import Screen

@@ -39,7 +39,7 @@ def command(
     """Show each configuration over the runs of a directory, and blame the commits where it changed."""
     from zbench.analysis.history import history
     from zbench.analysis.settings import check_alpha
-    from zbench.report.labels import label
+    from zbench.report.text import label
 
     _check_metric(metric)
     check_alpha(alpha)
@@ -105,10 +105,10 @@ def _checked_out(directory: Path, branch: str | None) -> Iterator[Path]:
 
 
 def _draw(found: "list[Series]", metric: str, plots: Path) -> None:
-    from zbench.report.exports import registry
-    from zbench.report.html.timeline import timeline
+    from zbench.report import exports
+    from zbench.report.html.timelines import timeline
 
-    for path in registry.write({"history.svg": timeline(found, metric).file()}, plots):
+    for path in exports.write({"history.svg": timeline(found, metric).file()}, plots):
         console.note(str(path))
 
 
@@ -138,9 +138,8 @@ def _print(found: "list[Series]", metric: str) -> None:
     from rich.text import Text
 
     from zbench.report.exports.texts import percent
-    from zbench.report.html.timeline import commit_text
-    from zbench.report.labels import label
-    from zbench.report.sparkline import sparkline
+    from zbench.report.html.timelines import commit_text
+    from zbench.report.text import label, sparkline
     from zbench.spec.metrics import METRICS
 
     table = Table("configuration", "runs", "history", "first", "last", box=None, pad_edge=False)

@@ -13,9 +13,8 @@ from zbench.errors import ZbenchError
 from zbench.record.store import SPEC, find_runs, load_environment, load_records
 from zbench.record.summary import has_failed, summarize
 from zbench.report.grid import Column, Grid, GridRow
-from zbench.report.printable import printable
 from zbench.report.screen import plain
-from zbench.report.text import axes_text, rate_text
+from zbench.report.text import axes_text, printable, rate_text
 from zbench.spec.load import recorded_objective
 
 _ID_LENGTH = 8

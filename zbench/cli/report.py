@@ -36,21 +36,21 @@ def command(
 ) -> None:
     """Write a report of a run: --html for a page, --plots for pictures, else Markdown on stdout."""
     from zbench.analysis.sources import load_results
-    from zbench.report.exports import registry
-    from zbench.report.html import build, content, page
-    from zbench.report.markdown import render as as_markdown
+    from zbench.report import exports
+    from zbench.report.exports.markdown import render_run as as_markdown
+    from zbench.report.html import content, page
 
     results = load_results(run, output_dir)
     comparison = None if baseline is None else _compared(baseline, results, output_dir, across)
-    report = build.report_of(results, comparison)
+    report = content.report_of(results, comparison)
     written: list[Path] = []
     if html is not None:
-        written += registry.write({html.name: page.render(report)}, html.parent)
+        written += exports.write({html.name: page.render(report)}, html.parent)
     if plots is not None:
         pictures = content.pictures(report)
         if not pictures:
             raise UsageError(f"{run} has nothing to draw: no configuration was measured")
-        written += registry.write({f"{name}.svg": found.file() for name, found in pictures.items()}, plots)
+        written += exports.write({f"{name}.svg": found.file() for name, found in pictures.items()}, plots)
     if console.state.json:
         console.document({"schema_version": 1, "written": [str(path) for path in written], "exit_code": 0})
     elif written:

@@ -1,5 +1,6 @@
 """Everything that was measured of one configuration."""
 
+import json
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -7,12 +8,20 @@ from pathlib import Path
 from rich.text import Text
 
 from zbench.record.record import Record
+from zbench.record.store import TRACES
 from zbench.record.summary import ConfigSummary
 from zbench.report.notes import failure_text, log_path
-from zbench.report.printable import printable, printable_lines
 from zbench.report.screen import Screen
-from zbench.report.text import OUTCOME_STYLE, VERDICT_STYLE, axes_text, outcome_text, plural, rate_text
-from zbench.report.timeline import trace_lines
+from zbench.report.text import (
+    OUTCOME_STYLE,
+    VERDICT_STYLE,
+    axes_text,
+    outcome_text,
+    plural,
+    printable,
+    printable_lines,
+    rate_text,
+)
 from zbench.units import format_bytes, format_seconds
 
 _LABEL_WIDTH = 18
@@ -113,3 +122,24 @@ def _correctness(summary: ConfigSummary) -> Iterator[tuple[str, Text | str]]:
     for label, value in figures:
         if value is not None:
             yield label, f"{value:.4g}" if isinstance(value, float) else printable(str(value))
+
+
+def trace_lines(run_dir: Path, trial_id: str) -> Iterator[tuple[str, str]]:
+    """Yield what a trace says of a trial, as label and text; draws its timeline if that is not there yet."""
+    stem = run_dir / TRACES / trial_id
+    trace, memory = stem.with_suffix(".trace.json"), stem.with_suffix(".memory.json")
+    if not memory.is_file():
+        return
+    document = json.loads(memory.read_text())
+    for name, part in document["bounds"].items():
+        least = part["least_seconds"]
+        bound = f", at least {format_seconds(least)}" if least else ""
+        share = f" ({part['seconds'] / document['seconds']:.0%} of the traced step{bound})"
+        yield name.replace("_", " "), format_seconds(part["seconds"]) + share
+    picture = stem.with_suffix(".memory.svg")
+    if not picture.exists():
+        from zbench.report.html.timelines import memory_timeline
+
+        picture.write_text(memory_timeline(document, trial_id).file(), encoding="utf-8")
+    yield "trace", f"{trace} (open it in https://ui.perfetto.dev)"
+    yield "memory timeline", str(picture)

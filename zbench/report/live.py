@@ -22,7 +22,6 @@ from zbench.launch.events import (
 )
 from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary, best, has_failed, point, summarize
-from zbench.report.printable import printable
 from zbench.report.screen import Screen
 from zbench.report.text import (
     OUTCOME_STYLE,
@@ -32,6 +31,7 @@ from zbench.report.text import (
     clock_text,
     outcome_text,
     plural,
+    printable,
     rate_text,
     values_text,
 )

@@ -10,13 +10,14 @@ from rich.text import Text
 from zbench.analysis.adaptive_repeats import open_question
 from zbench.analysis.ranking import Ranking, recommended_why
 from zbench.record.summary import ConfigSummary, obstacles
-from zbench.report.printable import printable, printable_lines
 from zbench.report.text import (
     OUTCOME_STYLE,
     VERDICT_STYLE,
     axes_text,
     outcome_text,
     plural,
+    printable,
+    printable_lines,
     rate_text,
     ratio_text,
 )

@@ -7,7 +7,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from zbench.report.printable import printable, printable_lines
+from zbench.report.text import printable, printable_lines
 
 
 class Screen(Console):

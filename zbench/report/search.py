@@ -7,9 +7,8 @@ from rich.text import Text
 
 from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary, summarize
-from zbench.report.printable import printable
 from zbench.report.screen import Screen
-from zbench.report.text import axes_text, plural
+from zbench.report.text import axes_text, plural, printable
 
 _MOST_LINES = 5
 _NO_BEST = "no best"

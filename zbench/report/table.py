@@ -11,9 +11,7 @@ from zbench.analysis.ranking import Ranking, rank
 from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary, cost, obstacles, point, summarize, varied_keys
 from zbench.report.grid import Column, Grid, GridRow
-from zbench.report.labels import short_ids
 from zbench.report.notes import notes
-from zbench.report.printable import printable
 from zbench.report.screen import Screen
 from zbench.report.text import (
     OUTCOME_STYLE,
@@ -21,9 +19,11 @@ from zbench.report.text import (
     bytes_text,
     distinct_texts,
     outcome_text,
+    printable,
     rate_text,
     ratio_text,
     seconds_text,
+    short_ids,
     spread_text,
     value_text,
 )

@@ -1,15 +1,22 @@
-"""Figures and points as people read them."""
+"""Figures, points and names as people read them; text from files, models and errors as printable text.
+
+Everything that a command prints passes `printable`, because `zbench.cli.console` and `zbench.report.screen`
+call it on all that they write. Renderers call it earlier, too, where a column's width depends on the text.
+"""
 
 import json
 import math
+import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
-from zbench.record.record import Record
-from zbench.record.summary import ConfigSummary
-from zbench.report.printable import printable
 from zbench.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:  # nothing heavy is imported: the command line prints its help through this module
+    from zbench.record.record import Record
+    from zbench.record.summary import ConfigSummary
 
 VERDICT_STYLE = {
     "identical": "green",
@@ -29,7 +36,7 @@ OUTCOME_STYLE = {
 _ROUND = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
-def outcome_text(one: Record | ConfigSummary) -> str:
+def outcome_text(one: "Record | ConfigSummary") -> str:
     """Return how a trial ended; a search that ended it, because it was slow, did not run out of time."""
     return "pruned" if one.error is not None and one.error.kind == "pruned" else one.outcome
 
@@ -119,3 +126,83 @@ def clock_text(seconds: float | None) -> str:
 def plural(count: int, noun: str) -> str:
     """Return `1 repeat` or `2 repeats`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+_LONGEST_SHORT = 30
+_SHORTEST_ID = 6
+
+
+CONFIGURATION_COLUMNS = (
+    *("configuration", "trial", "tokens/s", "spread", "median step"),
+    *("peak device", "peak host", "verdict", "error ratio"),
+)
+
+
+def configuration_cells(trial: "ConfigSummary", name: str) -> list[str]:
+    """Return a configuration as CONFIGURATION_COLUMNS have it; name: the id that it is shown by."""
+    return [
+        label(trial),
+        name,
+        rate_text(trial.number("tokens_per_s")),
+        spread_text(trial.spread("tokens_per_s")),
+        seconds_text(trial.number("median_step_s")),
+        bytes_text(trial.number("peak_device_bytes")),
+        bytes_text(trial.number("peak_host_bytes")),
+        trial.verdict if trial.ok else outcome_text(trial),
+        ratio_text(trial.number("error_ratio")),
+    ]
+
+
+def label(trial: "ConfigSummary") -> str:
+    """Return the axes as `key=value` words, or the trial id where nothing varies."""
+    return axes_text(trial.axes) if trial.axes else printable(trial.trial_id)
+
+
+def short_label(trial: "ConfigSummary") -> str:
+    """Return the axes' values alone, cut off where a narrow screen has no room for more."""
+    text = values_text(trial.axes) if trial.axes else printable(trial.trial_id)
+    return text if len(text) <= _LONGEST_SHORT else f"{text[: _LONGEST_SHORT - 1]}…"
+
+
+def failure_message(trial: "ConfigSummary") -> str:
+    """Return why a trial failed, in one line; empty where nothing is known."""
+    message = trial.error.message.strip() if trial.error is not None else ""
+    return printable(message.split("\n")[0])
+
+
+def short_ids(trials: "Sequence[ConfigSummary]") -> list[str]:
+    """Return the start of each trial's id, as long as all need to be told apart; `--trial` takes it."""
+    ids = [printable(trial.trial_id) for trial in trials]
+    starts = ([text[:length] for text in ids] for length in count(_SHORTEST_ID))
+    return next(short for short in starts if len(set(short)) == len(set(ids)))
+
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], width: int = 40) -> str:
+    """Return the last `width` values as bars from the lowest to the highest; equal ones are in the middle."""
+    shown = list(values)[-width:]
+    low, high = min(shown), max(shown)
+    if high == low:
+        return _BARS[3] * len(shown)
+    return "".join(_BARS[round((len(_BARS) - 1) * (value - low) / (high - low))] for value in shown)
+
+
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode categories of control, format (such as bidirectional), surrogate and line separator characters."""
+
+
+def printable(text: str) -> str:
+    """Return text as one line, every control character visible: a newline as `\\n`, an escape as `\\x1b`."""
+    return text if text.isprintable() else "".join(map(_visible, text))
+
+
+def printable_lines(text: str) -> str:
+    """Return text with its line breaks kept, tabs as spaces, and every other control character visible."""
+    return "\n".join(printable(line) for line in text.replace("\t", "    ").split("\n"))
+
+
+def _visible(char: str) -> str:
+    hidden = unicodedata.category(char) in _HIDDEN
+    return char.encode("unicode_escape").decode("ascii") if hidden else char

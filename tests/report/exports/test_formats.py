@@ -13,7 +13,8 @@ from analysis.synthetic import record, results, trial
 
 from zbench.analysis.compare import Comparison, Settings, compare_runs
 from zbench.record.record import Record
-from zbench.report.exports import bmf, document, gha, junit, markdown, registry, table, texts
+from zbench.report import exports
+from zbench.report.exports import bmf, document, gha, junit, markdown, table, texts
 from zbench.report.exports import csv as csv_format
 from zbench.report.screen import Screen
 
@@ -216,14 +217,14 @@ def test_github_action_benchmark_has_two_arrays() -> None:
 
 
 def test_every_format_is_written(tmp_path: Any) -> None:
-    paths = registry.write(registry.files(comparison()), tmp_path / "new" / "place")
+    paths = exports.write(exports.files(comparison()), tmp_path / "new" / "place")
     assert {path.name for path in paths} == {
         "compare.md", "compare.json", "compare.csv", "compare.junit.xml", "compare.bmf.json",
         "smaller-is-better.json", "bigger-is-better.json",
     }  # fmt: skip
     assert all(path.read_text().endswith("\n") for path in paths)
     paths[0].write_text("older")
-    assert registry.write(registry.files(comparison(), "markdown"), tmp_path / "new" / "place") == paths[:1]
+    assert exports.write(exports.files(comparison(), "markdown"), tmp_path / "new" / "place") == paths[:1]
     assert paths[0].read_text().startswith(markdown.MARKER)
 
 

@@ -7,8 +7,7 @@ from analysis.synthetic import record, results, trial
 from zbench.analysis.compare import Settings, compare_runs
 from zbench.analysis.ranking import rank
 from zbench.record.record import Record
-from zbench.report.html.build import report_of
-from zbench.report.html.content import Report
+from zbench.report.html.content import Report, report_of
 from zbench.spec.sweep import ObjectiveSpec
 
 HOSTILE = (

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from tests.report.keeping import drawn
 from zbench.report.html import axes, charts, content, style
-from zbench.report.html.front import Point, fastest, front_of
+from zbench.report.html.charts import Point, front_of
 
 from .samples import LIMIT, full, hostile
 
@@ -63,8 +63,6 @@ def test_front_is_what_nothing_feasible_beats() -> None:
     large = Point("large", 90, 900, "identical", ("peak_device_bytes <= 50 B (has 90 B)",))
     assert front_of([beaten, fast, wrong, large, small]) == [small, fast]
     assert front_of([wrong]) == []
-    assert fastest([beaten, fast, wrong, large, small]) == fast
-    assert fastest([wrong, large]) is None
 
 
 def test_marks_lie_where_the_values_say() -> None:

@@ -15,13 +15,11 @@ from zbench.analysis.compare import Settings, compare_runs
 from zbench.analysis.history import Change, Series, Visit
 from zbench.record.record import MemoryPeaks, Record
 from zbench.report.html import axes, charts, content
-from zbench.report.html.build import report_of
-from zbench.report.html.content import Report
+from zbench.report.html.charts import Point, changes
+from zbench.report.html.content import Report, report_of
 from zbench.report.html.drawing import Canvas
-from zbench.report.html.front import Point
-from zbench.report.html.intervals import changes
 from zbench.report.html.page import render
-from zbench.report.html.timeline import timeline
+from zbench.report.html.timelines import timeline
 from zbench.spec.sweep import ObjectiveSpec
 
 

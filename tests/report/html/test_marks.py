@@ -9,7 +9,7 @@ from analysis.synthetic import record, results
 from tests.report.keeping import check, drawn
 from zbench import __version__
 from zbench.report.html import content
-from zbench.report.html.build import report_of
+from zbench.report.html.content import report_of
 from zbench.report.html.page import render
 
 from .samples import full

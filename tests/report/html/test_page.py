@@ -9,7 +9,7 @@ import pytest
 
 from zbench.analysis.trials import RunResults
 from zbench.errors import UsageError
-from zbench.report.html.build import importance_in, report_of
+from zbench.report.html.content import importance_in, report_of
 from zbench.report.html.page import render
 
 from .samples import HOSTILE, full, hostile

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from zbench.analysis.compare import Comparison
 from zbench.analysis.exact import exact_values
 from zbench.record.summary import ConfigSummary
-from zbench.report.labels import label
+from zbench.report.text import label
 
 Measure = dict[str, float]
 

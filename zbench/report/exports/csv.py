@@ -6,7 +6,7 @@ import json
 import math
 
 from zbench.analysis.compare import Comparison, Row
-from zbench.report.printable import printable
+from zbench.report.text import printable
 
 _COLUMNS = (
     "trial_id", "axes", "answer", "base_outcome", "head_outcome", "base_verdict", "head_verdict",

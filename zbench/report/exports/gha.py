@@ -6,7 +6,7 @@ import statistics
 from zbench.analysis.compare import Comparison
 from zbench.analysis.exact import exact_values
 from zbench.record.summary import ConfigSummary
-from zbench.report.labels import label
+from zbench.report.text import label
 
 SMALLER, BIGGER = "smaller-is-better.json", "bigger-is-better.json"
 Entry = dict[str, str | float]

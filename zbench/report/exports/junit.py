@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 
 from zbench.analysis.compare import Comparison, Row
 from zbench.report.exports import texts
-from zbench.report.labels import label
+from zbench.report.text import label
 
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _KINDS = {

@@ -1,11 +1,18 @@
-"""GitHub-flavoured Markdown, for a step summary or a comment; its first line marks the comment to replace."""
+"""GitHub-flavoured Markdown: a comparison for a step summary or a comment, a run for a README or an issue.
+
+A comparison's first line marks the comment that the next one replaces.
+"""
 
 import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from zbench.analysis.compare import ROW_ORDER, Comparison, Row
 from zbench.report.exports import texts
-from zbench.report.printable import printable
-from zbench.report.text import plural
+from zbench.report.text import CONFIGURATION_COLUMNS, configuration_cells, plural, printable, short_ids
+
+if TYPE_CHECKING:
+    from zbench.report.html.content import Report
 
 MARKER = "<!-- zbench-compare -->"
 _SIGNS = {
@@ -28,19 +35,24 @@ def render(comparison: Comparison) -> str:
     lines = [MARKER, f"### zbench: {base} → {head}", ""]
     first, *rest = texts.summary(comparison)
     lines += [f"**{escape(first)}**", ""]
-    lines += ["| " + " | ".join(texts.HEADINGS) + " |", "|" + " --- |" * len(texts.HEADINGS)]
-    lines += [_table_row(row) for row in rows[:_MOST_ROWS]]
+    lines += _table(texts.HEADINGS, "---", map(_cells, rows[:_MOST_ROWS]))
     if len(rows) > _MOST_ROWS:
         lines += ["", f"Not listed: {plural(len(rows) - _MOST_ROWS, 'further configuration')}."]
-    said = [f"- {escape(reason)}" for reason, _ in texts.grouped_reasons(rows[:_MOST_ROWS])]
-    lines += ["", *([*said, ""] if said else []), *(f"- {escape(text)}" for text in rest)]
+    reasons = [f"- {escape(reason)}" for reason, _ in texts.grouped_reasons(rows[:_MOST_ROWS])]
+    lines += ["", *([*reasons, ""] if reasons else []), *(f"- {escape(text)}" for text in rest)]
     return "\n".join(lines)
 
 
-def _table_row(row: Row) -> str:
-    label, answer, *others = texts.cells(row)
-    shown = [escape(label), f"{_SIGNS[row.answer]} {answer}", *(escape(text) for text in others)]
-    return "| " + " | ".join(shown) + " |"
+def render_run(report: "Report") -> str:
+    """Return the configurations, the best first and in bold, and where they were measured."""
+    rows = []
+    for summary, trial in zip(report.summaries, short_ids(report.summaries), strict=True):
+        name, *others = map(escape, configuration_cells(summary, trial))
+        rows.append([f"**{name}**" if summary is report.winner else name, *others])
+    facts = report.source.facts
+    machine = ", ".join(str(facts[key]) for key in ("cpu", "torch") if facts.get(key))
+    source = f"Run {', '.join(report.source.run_ids) or report.source.name}; {machine}"
+    return "\n".join([*_table(CONFIGURATION_COLUMNS, "---:", rows), "", escape(source)])
 
 
 def escape(text: str) -> str:
@@ -48,3 +60,14 @@ def escape(text: str) -> str:
     flat = printable(" ".join(text.replace("->", "→").split()))
     named = flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("@", "&#64;")
     return re.sub(r"([\\`*_\[\]|~#!])", r"\\\1", named).replace("&\\#64;", "&#64;")
+
+
+def _table(headings: Sequence[str], align: str, rows: Iterable[Sequence[str]]) -> list[str]:
+    """Return the lines of a table; `align` is the mark below every heading but the first."""
+    marks = ["---", *[align] * (len(headings) - 1)]
+    return [f"| {' | '.join(cells)} |" for cells in (headings, marks, *rows)]
+
+
+def _cells(row: Row) -> list[str]:
+    label, answer, *others = texts.cells(row)
+    return [escape(label), f"{_SIGNS[row.answer]} {answer}", *map(escape, others)]

@@ -6,9 +6,15 @@ from math import expm1, isfinite
 from zbench.analysis.compare import ROW_ORDER, Comparison, Row, RowAnswer
 from zbench.analysis.decision import Decision
 from zbench.analysis.exact import ExactChange
-from zbench.report.labels import failure_message, label
-from zbench.report.printable import printable
-from zbench.report.text import outcome_text, plural, rate_text, seconds_text
+from zbench.report.text import (
+    failure_message,
+    label,
+    outcome_text,
+    plural,
+    printable,
+    rate_text,
+    seconds_text,
+)
 from zbench.units import format_bytes
 
 HEADINGS = ("configuration", "answer", "step time", "change", "tokens/s", "peak memory", "traffic", "verdict",

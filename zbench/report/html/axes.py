@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from zbench.report.html import style
 from zbench.report.html.drawing import Canvas
-from zbench.report.printable import printable
+from zbench.report.text import printable
 from zbench.units import format_bytes
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def scatter(canvas: Canvas, unit: str, across: str, up: str) -> None:
     axes.margins(x=0.08, y=0.12)
     _ticks(axes, unit, 3 if canvas.narrow else 6)
     axes.yaxis.set_major_formatter("{x:,.0f}")
-    _frame(axes, ("x", "y"))
+    frame(axes, ("x", "y"))
     axes.spines["bottom"].set_visible(True)
     muted = style.LIGHT["muted"]
     axes.text(1, -0.155, across, transform=axes.transAxes, ha="right", color=muted)
@@ -84,7 +84,7 @@ def below(canvas: Canvas, unit: str, count: int) -> None:
     axes = canvas.axes
     axes.margins(x=0.04)
     _ticks(axes, unit, 3 if canvas.narrow else 6)
-    _frame(axes, ("x",))
+    frame(axes, ("x",))
     axes.set_yticks([])
     axes.set_ylim(count, 0)
     box = axes.get_position()
@@ -148,7 +148,7 @@ def _ticks(axes: "Axes", unit: str, most: int) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} {unit}"))
 
 
-def _frame(axes: "Axes", grids: Sequence[str]) -> None:
+def frame(axes: "Axes", grids: Sequence[str]) -> None:
     """Hide the box, draw grid lines behind everything, and write tick labels in the muted colour."""
     for spine in axes.spines.values():
         spine.set_visible(False)

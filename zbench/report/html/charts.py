@@ -1,20 +1,20 @@
 """The charts of a report: throughput against memory, and charts with one row per configuration."""
 
+import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
+from zbench.analysis.compare import Comparison, Row
+from zbench.analysis.decision import Decision
+from zbench.analysis.ranking import pareto_front
+from zbench.report.exports import texts
 from zbench.report.html import axes as scales
 from zbench.report.html import style
 from zbench.report.html.drawing import Canvas, Legend, Picture
-from zbench.report.html.front import Point, fastest, front_of
-from zbench.report.text import plural, rate_text
+from zbench.report.text import label, plural, rate_text, short_label
 from zbench.units import format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from matplotlib.artist import Artist
 
 _MARKERS = {"identical": "o", "equivalent": "D", "drifted": "^", "wrong": "X", "unchecked": "s"}
 """A shape for each verdict, so that it is told without colour too."""
@@ -23,11 +23,37 @@ _NUMBERED = 9
 _MOST_DOTS = 24
 _SCATTER_HEIGHT = 380
 _ROW, _TALL_ROW, _AXIS = 46, 58, 34
+_WIDEST_CHANGE = math.log(2)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One configuration: its label, peak memory in bytes, tokens per second and verdict.
+
+    obstacles: why it cannot be the best, empty where it is correct and within the constraints. hover: what is
+    shown when the pointer is on it.
+    """
+
+    label: str
+    peak_bytes: float
+    tokens_per_s: float
+    verdict: str
+    obstacles: tuple[str, ...] = ()
+    hover: str = ""
+
+
+def front_of(points: Sequence[Point]) -> list[Point]:
+    """Return the feasible configurations that none beats in throughput and memory, the smallest first."""
+    able = {i: point for i, point in enumerate(points) if not point.obstacles}
+    values = {i: (point.tokens_per_s, point.peak_bytes) for i, point in able.items()}
+    found = [able[i] for i in pareto_front(values, ("maximize", "minimize"))]
+    unique = {(point.peak_bytes, point.tokens_per_s): point for point in reversed(found)}
+    return sorted(unique.values(), key=lambda point: (point.peak_bytes, point.tokens_per_s))
 
 
 @dataclass(frozen=True, slots=True)
 class ChartRow:
-    """One row of a chart: long and short label, the figure at its right, and the text shown on hover."""
+    """One row of a chart: long and short label, and the text shown on hover."""
 
     label: str
     short: str
@@ -45,13 +71,13 @@ class Stack:
 
 def throughput_against_memory(points: Sequence[Point], memory: str, limit: float | None) -> Picture:
     """Return the scatter chart; up and to the left is better. limit: the most memory allowed, in bytes."""
-    front, best = front_of(points), fastest(points)
-    told = (
-        f"The fastest that is correct and within the constraints, {best.label}, trains "
-        f"{rate_text(best.tokens_per_s)} tokens/s with {format_bytes(best.peak_bytes)}."
-        if best
-        else "None is both correct and within the constraints."
-    )
+    front = front_of(points)
+    leader = "None is both correct and within the constraints."
+    if front:
+        leader = (
+            f"The fastest that is correct and within the constraints, {front[-1].label}, trains "
+            f"{rate_text(front[-1].tokens_per_s)} tokens/s with {format_bytes(front[-1].peak_bytes)}."
+        )
 
     def paint(canvas: Canvas) -> None:
         axes, unit = canvas.axes, scales.byte_unit([point.peak_bytes for point in points])
@@ -79,7 +105,7 @@ def throughput_against_memory(points: Sequence[Point], memory: str, limit: float
         for verdict, role in style.VERDICTS.items()
         if any(p.verdict == verdict for p in points)
     )
-    description = f"{plural(len(points), 'configuration')}. {told}"
+    description = f"{plural(len(points), 'configuration')}. {leader}"
     return Picture(
         "throughput-memory", "Throughput against memory", description, _SCATTER_HEIGHT, paint, legend
     )
@@ -90,32 +116,22 @@ def step_times(rows: Sequence[tuple[ChartRow, Sequence[float]]]) -> Picture:
     unit = scales.second_unit([seconds for _, samples in rows for seconds in samples])
     medians = [statistics.median(samples) for _, samples in rows]
 
-    def paint(canvas: Canvas) -> None:
-        labels = [(row, format_seconds(middle)) for (row, _), middle in zip(rows, medians, strict=True)]
-        scales.rows(canvas, [(row.label, row.short, figure) for row, figure in labels])
-        for index, (row, samples) in enumerate(rows):
-            canvas.hover(_spread(canvas, index, [value / unit.size for value in samples]), row.hover)
-        scales.below(canvas, unit.name, len(rows))
+    def spread(canvas: Canvas, index: int) -> None:
+        ordered, y = sorted(value / unit.size for value in rows[index][1]), index + scales.BAR_MIDDLE
+        middle = statistics.median(ordered)
+        low, high = ordered[len(ordered) // 4], ordered[-1 - len(ordered) // 4]
+        canvas.axes.barh(y, high - low, left=low, height=0.26, color=style.LIGHT["s1"], alpha=0.3)
+        if not canvas.narrow:
+            dots = ordered[:: -(-len(ordered) // _MOST_DOTS)]
+            canvas.axes.plot(dots, [y] * len(dots), "o", markersize=3.5, color=style.LIGHT["ink"], alpha=0.4)
+        canvas.axes.plot([middle, middle], [y - 0.19, y + 0.19], color=style.LIGHT["s1"], linewidth=3)
 
     description = (
         f"{plural(len(rows), 'configuration')}; their median steps take from "
         f"{format_seconds(min(medians))} to {format_seconds(max(medians))}."
     )
-    return Picture("step-times", "Step times", description, _ROW * len(rows) + _AXIS, paint)
-
-
-def _spread(canvas: Canvas, index: int, samples: Sequence[float]) -> "Artist":
-    """Draw one row's samples; return the band that the pointer meets."""
-    ordered, axes = sorted(samples), canvas.axes
-    middle = statistics.median(ordered)
-    low, high = ordered[len(ordered) // 4], ordered[-1 - len(ordered) // 4]
-    y = index + scales.BAR_MIDDLE
-    axes.barh(y, high - low, left=low, height=0.26, color=style.LIGHT["s1"], alpha=0.3)
-    if not canvas.narrow:
-        dots = ordered[:: -(-len(ordered) // _MOST_DOTS)]
-        axes.plot(dots, [y] * len(dots), "o", markersize=3.5, color=style.LIGHT["ink"], alpha=0.4)
-    axes.plot([middle, middle], [y - 0.19, y + 0.19], color=style.LIGHT["s1"], linewidth=3)
-    return scales.hover_area(axes, index)
+    labelled = [(row, format_seconds(middle)) for (row, _), middle in zip(rows, medians, strict=True)]
+    return _chart_of_rows("step-times", "Step times", description, labelled, spread, unit.name)
 
 
 def memory(rows: Sequence[Stack], categories: Sequence[str], limit: float | None) -> Picture:
@@ -123,49 +139,70 @@ def memory(rows: Sequence[Stack], categories: Sequence[str], limit: float | None
     totals = [(sum(stack.parts.values()), sum((stack.second or {}).values())) for stack in rows]
     unit = scales.byte_unit([total for pair in totals for total in pair])
 
-    def paint(canvas: Canvas) -> None:
-        figures = [
-            format_bytes(device) + (f" + {format_bytes(host)} host" if host else "")
-            for device, host in totals
-        ]
-        scales.rows(canvas, [(s.row.label, s.row.short, f) for s, f in zip(rows, figures, strict=True)])
-        for index, stack in enumerate(rows):
-            _stack(canvas, index + 0.55, stack.parts, categories, unit.size)
-            _stack(canvas, index + 0.83, stack.second or {}, categories, unit.size, alpha=0.55)
-            canvas.hover(scales.hover_area(canvas.axes, index), stack.row.hover)
-        scales.below(canvas, unit.name, len(rows))
-        scales.limit_line(canvas, limit, unit)
+    def bars(canvas: Canvas, index: int) -> None:
+        _bar(canvas, index + 0.55, rows[index].parts, categories, unit.size)
+        _bar(canvas, index + 0.83, rows[index].second or {}, categories, unit.size, alpha=0.55)
 
+    figures = [
+        format_bytes(device) + (f" + {format_bytes(host)} host" if host else "") for device, host in totals
+    ]
     least, most = (format_bytes(pick(device for device, _ in totals)) for pick in (min, max))
     description = (
         f"{plural(len(rows), 'configuration')}: upper bars are device memory ({least} to {most}), "
         "lower and paler bars host memory that offload uses."
     )
-    height = _TALL_ROW * len(rows) + _AXIS
-    return Picture(
-        "memory", "Device and host memory at the peak", description, height, paint, _legend(categories)
-    )
+    return _chart_of_rows(
+        "memory", "Device and host memory at the peak", description,
+        [(stack.row, figure) for stack, figure in zip(rows, figures, strict=True)],
+        bars, unit.name, height=_TALL_ROW, legend=_legend(categories),
+        finish=lambda canvas: scales.limit_line(canvas, limit, unit),
+    )  # fmt: skip
 
 
 def phases(rows: Sequence[Stack], names: Sequence[str]) -> Picture:
     """Return the time of each phase of a step (seconds), stacked."""
     totals = [sum(stack.parts.values()) for stack in rows]
     unit = scales.second_unit(totals)
-
-    def paint(canvas: Canvas) -> None:
-        labels = [(s.row.label, s.row.short, format_seconds(t)) for s, t in zip(rows, totals, strict=True)]
-        scales.rows(canvas, labels)
-        for index, stack in enumerate(rows):
-            _stack(canvas, index + scales.BAR_MIDDLE, stack.parts, names, unit.size)
-            canvas.hover(scales.hover_area(canvas.axes, index), stack.row.hover)
-        scales.below(canvas, unit.name, len(rows))
-
     description = (
         f"{plural(len(rows), 'configuration')}, from {format_seconds(min(totals))} to "
         f"{format_seconds(max(totals))} per step."
     )
-    height = _ROW * len(rows) + _AXIS
-    return Picture("phases", "Phases of a step", description, height, paint, _legend(names))
+    return _chart_of_rows(
+        "phases", "Phases of a step", description,
+        [(stack.row, format_seconds(total)) for stack, total in zip(rows, totals, strict=True)],
+        lambda canvas, i: _bar(canvas, i + scales.BAR_MIDDLE, rows[i].parts, names, unit.size),
+        unit.name, legend=_legend(names),
+    )  # fmt: skip
+
+
+def changes(comparison: Comparison, rows: Sequence[tuple[Row, Decision]]) -> Picture:
+    """Return every change of step time with its interval; beyond the dashed margin a slowdown counts."""
+    margin = math.expm1(rows[0][1].margin)
+
+    def interval(canvas: Canvas, index: int) -> None:
+        decision = rows[index][1]
+        y, colour = index + scales.BAR_MIDDLE, style.LIGHT[style.ANSWERS[decision.answer]]
+        # an unknown bound (of a log-ratio) ends at a factor of two
+        shown = [max(-_WIDEST_CHANGE, min(_WIDEST_CHANGE, x)) for x in (decision.low, decision.high)]
+        canvas.axes.plot([100 * math.expm1(x) for x in shown], [y, y], color=colour, linewidth=3, alpha=0.55)
+        canvas.axes.plot(100 * decision.change, y, "o", color=colour, markersize=8)
+
+    def lines(canvas: Canvas) -> None:
+        canvas.axes.axvline(0, color=style.LIGHT["muted"], linewidth=1.5, zorder=1)
+        canvas.axes.axvline(100 * margin, color=style.LIGHT["bad"], linewidth=1.5, linestyle="--", zorder=1)
+
+    labelled = []
+    for row, decision in rows:
+        figure, name = texts.interval(decision), label(row.base)
+        hover = f"{name}\n{figure}\n{decision.answer}"
+        labelled.append((ChartRow(name, short_label(row.base), hover), figure))
+    slower = sum(decision.answer == "regression" for _, decision in rows)
+    description = (
+        f"{plural(len(rows), 'configuration')} against {comparison.base.name}: {slower} slower by more than "
+        f"{100 * margin:.3g} %."
+    )
+    title = "Change of step time against the baseline"
+    return _chart_of_rows("changes", title, description, labelled, interval, "%", finish=lines)
 
 
 def importance(shares: Mapping[str, float]) -> Picture:
@@ -183,7 +220,32 @@ def importance(shares: Mapping[str, float]) -> Picture:
     return Picture("importance", "What mattered in the search", description, _ROW * len(ordered), paint)
 
 
-def _stack(
+def _chart_of_rows(
+    name: str,
+    title: str,
+    description: str,
+    rows: Sequence[tuple[ChartRow, str]],
+    draw: Callable[[Canvas, int], None],
+    unit: str,
+    *,
+    height: int = _ROW,
+    legend: Legend = (),
+    finish: Callable[[Canvas], None] = lambda _: None,
+) -> Picture:
+    """Return a chart of rows, each with the figure at its right; `draw` draws the row of an index."""
+
+    def paint(canvas: Canvas) -> None:
+        scales.rows(canvas, [(row.label, row.short, figure) for row, figure in rows])
+        for index, (row, _) in enumerate(rows):
+            draw(canvas, index)
+            canvas.hover(scales.hover_area(canvas.axes, index), row.hover)
+        scales.below(canvas, unit, len(rows))
+        finish(canvas)
+
+    return Picture(name, title, description, height * len(rows) + _AXIS, paint, legend)
+
+
+def _bar(
     canvas: Canvas,
     y: float,
     parts: Mapping[str, float],

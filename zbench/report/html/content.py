@@ -1,20 +1,31 @@
-"""What a report shows, taken from its records: the pictures and the figures behind them. Pure."""
+"""What a report shows, taken from its records: the pictures and the figures behind them."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from zbench.analysis.compare import Comparison
-from zbench.analysis.ranking import Ranking
-from zbench.analysis.trials import Source
+from zbench.analysis.ranking import Ranking, rank
+from zbench.analysis.trials import RunResults, Source
+from zbench.errors import UsageError
 from zbench.record.summary import ConfigSummary, obstacles
-from zbench.report.html import charts, intervals
-from zbench.report.html.charts import ChartRow, Stack
+from zbench.report.html import charts
+from zbench.report.html.charts import ChartRow, Point, Stack
 from zbench.report.html.drawing import Picture
-from zbench.report.html.front import Point
-from zbench.report.labels import label, short_label
-from zbench.report.printable import printable
-from zbench.report.text import bytes_text, outcome_text, rate_text, seconds_text
-from zbench.spec.sweep import ObjectiveSpec
+from zbench.report.table import ranked
+from zbench.report.text import (
+    bytes_text,
+    label,
+    outcome_text,
+    printable,
+    rate_text,
+    seconds_text,
+    short_label,
+)
+from zbench.spec.load import recorded_objective
+from zbench.spec.sweep import ObjectiveSpec, SweepSpec
 
 MOST_ROWS = 40
 """Charts with a row per configuration draw this many; the table has all."""
@@ -102,7 +113,7 @@ def pictures(report: Report) -> dict[str, Picture]:
         name, limit = _MEMORY_NAMES[metric], report.limit(metric)
         found.append(charts.throughput_against_memory(scattered, name, limit))
     if report.comparison is not None and (compared := report.comparison.timed):
-        found.append(intervals.changes(report.comparison, compared[:MOST_ROWS]))
+        found.append(charts.changes(report.comparison, compared[:MOST_ROWS]))
     if drawn:
         rows = [row_of(summary, report.objective) for summary in drawn]
         found.append(charts.step_times([(r, steps(s)) for r, s in zip(rows, drawn, strict=True)]))
@@ -181,3 +192,32 @@ def device_parts(parts: Mapping[str, float]) -> dict[str, float]:
 def host_parts(parts: Mapping[str, float]) -> dict[str, float]:
     """Return the host's categories under the device's names, so that the same thing has the same colour."""
     return {name.removeprefix(HOST): size for name, size in parts.items() if name.startswith(HOST)}
+
+
+def report_of(results: RunResults, comparison: Comparison | None = None) -> Report:
+    """Return the report of results; a run directory's own objective ranks them, else tokens a second."""
+    path = Path(results.source.path)
+    objective = _objective(path)
+    ordered = ranked(results.trials, objective)
+    ranking = rank(ordered, objective)
+    winner = next((summary for summary in ordered if summary.trial_id == ranking.recommended), None)
+    return Report(results.source, ordered, objective, winner, comparison, importance_in(path), ranking)
+
+
+def _objective(path: Path) -> ObjectiveSpec:
+    file = path / "spec.yaml"
+    return recorded_objective(file) if file.is_file() else SweepSpec().objective
+
+
+def importance_in(path: Path) -> dict[str, float]:
+    """Return the share of each axis from a run's `search.json`; empty where no search was made."""
+    file = path / "search.json"
+    if not file.is_file():
+        return {}
+    try:
+        shares: Any = json.loads(file.read_text(encoding="utf-8")).get("importance")
+    except (OSError, ValueError, AttributeError) as error:
+        raise UsageError(f"cannot read {file}: {error}; remove it to report without the search") from None
+    if not isinstance(shares, Mapping):
+        return {}
+    return {str(axis): float(share) for axis, share in shares.items() if isinstance(share, int | float)}

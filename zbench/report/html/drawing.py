@@ -14,7 +14,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from zbench.report.html import style
-from zbench.report.printable import printable
+from zbench.report.text import printable
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

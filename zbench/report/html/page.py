@@ -11,23 +11,21 @@ from zbench.analysis.ranking import recommended_why
 from zbench.record.record import VERDICT_ORDER
 from zbench.record.summary import ConfigSummary, obstacles
 from zbench.report.exports import texts
-from zbench.report.html import content, front, style
+from zbench.report.html import charts, content, style
 from zbench.report.html.content import Breakdown, Report
 from zbench.report.html.drawing import Picture
-from zbench.report.labels import (
+from zbench.report.text import (
     CONFIGURATION_COLUMNS,
+    bytes_text,
     configuration_cells,
     failure_message,
     label,
-    short_ids,
-)
-from zbench.report.printable import printable
-from zbench.report.text import (
-    bytes_text,
     outcome_text,
     plural,
+    printable,
     rate_text,
     seconds_text,
+    short_ids,
 )
 
 if TYPE_CHECKING:
@@ -165,7 +163,7 @@ def _sections(report: Report) -> list[Section]:
 def _scatter(report: Report, picture: Picture) -> Section:
     best = [
         f"{point.label}: {rate_text(point.tokens_per_s)} tokens/s, {bytes_text(point.peak_bytes)}"
-        for point in front.front_of(content.points(report))
+        for point in charts.front_of(content.points(report))
     ]
     told = "No configuration is both faster and smaller than one on the dashed line:" if best else ""
     return Section(picture, "", listed=told, lines=best, ordered=True)

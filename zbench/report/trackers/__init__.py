@@ -1,1 +1,110 @@
-"""Experiment trackers that a sweep reports to: `--log mlflow | wandb | tensorboard`, or plug-ins."""
+"""Experiment trackers that a sweep reports to: `--log mlflow | wandb | tensorboard`, or plug-ins.
+
+Each repeat that ends is logged as one of the tracker's runs. A tracker of one's own is an entry point of the
+group `zbench.trackers`: a callable that takes the run directory and the sweep's name, and returns a
+`Tracker`.
+"""
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, Protocol
+
+from zbench.errors import UsageError
+from zbench.launch.events import Event, Notice, OnEvent, TrialFinished
+from zbench.record.lines import jsonable
+from zbench.record.record import Record
+from zbench.spec.metrics import METRICS
+
+GROUP = "zbench.trackers"
+SHIPPED = {
+    "mlflow": "zbench.report.trackers.mlflow:MlflowTracker",
+    "tensorboard": "zbench.report.trackers.tensorboard:TensorboardTracker",
+    "wandb": "zbench.report.trackers.wandb:WandbTracker",
+}
+
+
+class Tracker(Protocol):
+    """Takes each repeat once, as it ends."""
+
+    def log(self, name: str, record: Record) -> None:
+        """Log one repeat; `name` names it within the sweep's run."""
+
+    def close(self) -> None:
+        """Write what is buffered; nothing is logged afterwards."""
+
+
+TrackerFactory = Callable[[Path, str], Tracker]
+
+
+def tracker_factory(name: str) -> TrackerFactory:
+    """Return what makes the tracker called `name`. UsageError for an unknown one, or where it is missing."""
+    points = {point.name: point for point in entry_points(group=GROUP)}
+    try:
+        if name in points:
+            return points[name].load()  # type: ignore[no-any-return]
+        if name in SHIPPED:
+            module, _, attribute = SHIPPED[name].partition(":")
+            return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
+    except ImportError as error:
+        raise UsageError(
+            f"--log {name}: {error}; install it, as `pip install 'zbench[{name}]'`, or leave the flag out"
+        ) from None
+    known = ", ".join(sorted({*SHIPPED, *points}))
+    raise UsageError(f"--log {name}: no such tracker; expected one of {known}")
+
+
+@contextlib.contextmanager
+def following(names: Sequence[str], run_dir: Path, sweep: str, show: OnEvent) -> Iterator[OnEvent]:
+    """Yield a listener that passes each event to `show` and each ended repeat to the trackers.
+
+    A tracker that fails is told once and left out from then on: no record depends on it.
+    """
+    factories = {name: tracker_factory(name) for name in dict.fromkeys(names)}
+    trackers: dict[str, Tracker] = {}
+
+    def attempt(name: str, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except Exception as error:
+            trackers.pop(name, None)
+            show(Notice(f"--log {name} stopped: {type(error).__name__}: {error}"))
+            return None
+
+    def tell(event: Event) -> None:
+        show(event)
+        if isinstance(event, TrialFinished) and event.record.outcome != "invalid":
+            record = event.record
+            for name, tracker in list(trackers.items()):
+                attempt(name, lambda: tracker.log(f"{record.trial_id}-r{record.repeat}", record))  # noqa: B023
+
+    for name, factory in factories.items():
+        made = attempt(name, lambda: factory(run_dir, sweep))  # noqa: B023
+        if made is not None:
+            trackers[name] = made
+    try:
+        yield tell
+    finally:
+        for name, tracker in list(trackers.items()):
+            attempt(name, tracker.close)
+
+
+def parameters(record: Record) -> dict[str, str | int | float | bool]:
+    """Return what distinguishes the repeat: its axes, as values that every tracker takes."""
+    simple = (str, int, float, bool)
+    return {key: value if isinstance(value, simple) else str(value) for key, value in record.axes.items()}
+
+
+def figures(record: Record) -> dict[str, float]:
+    """Return every number that was measured, by its metric's name."""
+    document = jsonable(record)
+    found = {name: metric.read(document) for name, metric in METRICS.items()}
+    return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
+
+
+def labels(record: Record) -> dict[str, str]:
+    """Return what is said of the repeat in words: outcome, verdict, and the error if there is one."""
+    said = {"outcome": record.outcome, "verdict": record.correctness.verdict, "trial_id": record.trial_id}
+    return said | ({"error": record.error.message} if record.error is not None else {})

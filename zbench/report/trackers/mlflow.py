@@ -10,7 +10,7 @@ from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from zbench.record.record import Record
-from zbench.report.trackers.follow import figures, labels, parameters
+from zbench.report.trackers import figures, labels, parameters
 
 
 class MlflowTracker:

@@ -9,7 +9,7 @@ from tensorboard.plugins.hparams import summary_v2
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from zbench.record.record import Record
-from zbench.report.trackers.follow import figures, labels, parameters
+from zbench.report.trackers import figures, labels, parameters
 
 
 class TensorboardTracker:

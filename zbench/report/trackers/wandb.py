@@ -9,7 +9,7 @@ from pathlib import Path
 import wandb
 
 from zbench.record.record import Record
-from zbench.report.trackers.follow import figures, labels, parameters
+from zbench.report.trackers import figures, labels, parameters
 
 
 class WandbTracker:

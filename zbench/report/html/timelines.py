@@ -1,17 +1,20 @@
-"""The history of configurations: a row each, a dot per run, a line per level, a mark per change of level."""
+"""Pictures over time: a configuration's figure from run to run, and the memory of one traced step."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from zbench.analysis.history import Series
 from zbench.report.exports import texts
+from zbench.report.html import axes as scales
 from zbench.report.html import style
 from zbench.report.html.drawing import Canvas, Picture
-from zbench.report.labels import label, short_label
-from zbench.report.printable import printable
-from zbench.report.text import plural
+from zbench.report.text import label, plural, printable, short_label
 from zbench.spec.metrics import METRICS
+from zbench.units import format_bytes
 
 _ROW = 120
+_MEMORY_HEIGHT = 480
+_MIB = 1 << 20
 _TOP, _HEIGHT = 0.27, 0.5  # shares of a row
 _SHORT_COMMIT = 9
 
@@ -70,3 +73,45 @@ def commit_text(commit: str | None) -> str:
         return ""
     bare = printable(commit.removesuffix("+changes"))
     return bare[:_SHORT_COMMIT] + ("+" if commit.endswith("+changes") else "")
+
+
+def memory_timeline(document: dict[str, Any], trial_id: str) -> Picture:
+    """Return one step's memory, of the device above and the host below, stacked by category, with the limit.
+
+    document: what the worker wrote as `*.memory.json`.
+    """
+    samples, limit = document["samples"], document.get("limit_bytes")
+    series = {kind: stacked(samples, kind) for kind in ("device", "host")}
+    names = list(dict.fromkeys(name for _, stacks in series.values() for name in stacks))
+    roles = {name: style.series(index) for index, name in enumerate(names)}
+
+    def paint(canvas: Canvas) -> None:
+        canvas.axes.axis("off")
+        left, bottom, width, height = canvas.axes.get_position().bounds
+        for place, (kind, (times, stacks)) in enumerate(series.items()):
+            start = bottom + height * (0.58 - 0.48 * place)
+            box = (left + 0.08 * width, start, 0.92 * width, 0.38 * height)
+            axes = canvas.figure.add_axes(box, facecolor="none")
+            if stacks:
+                colours = [style.LIGHT[roles[name]] for name in stacks]
+                axes.stackplot(times, list(stacks.values()), step="post", colors=colours)
+            if kind == "device" and limit:
+                axes.axhline(limit / _MIB, color=style.LIGHT["bad"], linestyle="--")
+                text = f"limit {format_bytes(limit)}"
+                axes.annotate(text, (0, limit / _MIB), va="bottom", color=style.LIGHT["bad"])
+            axes.set_title(f"{kind} memory (MiB)", size="medium", loc="left", color=style.LIGHT["muted"])
+            axes.set_ylim(bottom=0)
+            scales.frame(axes, ("y",))
+        axes.set_xlabel("time in the step (ms)", color=style.LIGHT["muted"])
+
+    title = f"trial {trial_id}: memory in one step, rank 0"
+    description = f"{plural(len(samples), 'sample')} of device memory above and host memory below."
+    legend = [(roles[name], name) for name in names]
+    return Picture("memory-timeline", title, description, _MEMORY_HEIGHT, paint, legend)
+
+
+def stacked(samples: Sequence[dict[str, Any]], kind: str) -> tuple[list[float], dict[str, list[float]]]:
+    """Return the samples' times in milliseconds and, by category, MiB at each; kind: `device` or `host`."""
+    names = dict.fromkeys(name for sample in samples for name in sample[kind])
+    stacks = {name: [sample[kind].get(name, 0) / _MIB for sample in samples] for name in names}
+    return [1e3 * sample["seconds"] for sample in samples], stacks
