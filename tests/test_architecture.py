@@ -217,7 +217,7 @@ BUDGETS = {  # code lines of each package
     "spec": 3777,
     "launch": 3009,
     "cli": 3080,
-    "report": 2320,
+    "report": 2384,
     "analysis": 1990,
     "worker": 1529,
     "tune": 1810,
