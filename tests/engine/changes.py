@@ -22,17 +22,10 @@ def schedule(step: int, model: nn.Module, groups: Groups) -> None:
         group["weight_decay"] = 0.1 * step + 0.01 * k
 
 
-def unfreeze(step: int, model: nn.Module, groups: Groups) -> None:
-    """Train from the second step on what was frozen when the engine was built; also in a model made anew."""
-    if step >= 1:
-        for p in model.get_submodule("frozen").parameters():
-            p.requires_grad_(True)
-
-
 def thaw(step: int, model: nn.Module, groups: Groups) -> None:
     """Freeze a layer for one step."""
     for p in model.get_submodule("last").parameters():
         p.requires_grad_(step != 1)
 
 
-CHANGES: Mapping[str, Change] = {f.__name__: f for f in (nothing, schedule, unfreeze, thaw)}
+CHANGES: Mapping[str, Change] = {f.__name__: f for f in (nothing, schedule, thaw)}

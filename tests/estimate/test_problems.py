@@ -21,7 +21,6 @@ def test_the_eager_engine_is_simulated():
     ("sections", "key"),
     [
         ({"engine": {"zero_stage": 1, "compile": "inductor"}}, "engine.compile"),
-        ({"engine": {"zero_stage": 1, "offload_optimizer": "cpu", "offload_ratio": "auto"}}, "offload_ratio"),
         ({"engine": {"engine": "ddp", "engine_python": "/usr/bin/python3"}}, "engine.engine_python"),
     ],
 )

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from zbench.errors import UsageError
-from zbench.estimate.problems import check_simulated, explained
+from zbench.estimate.problems import explained
 from zbench.estimate.search import largest, smallest
 from zbench.estimate.simulate import SimulatedLedger, simulate
 from zbench.spec.trial import TrialSpec
@@ -32,11 +31,6 @@ def test_a_shape_that_depends_on_data_is_named_with_the_remedy() -> None:
         torch.randn(3).nonzero()
     assert "aten.nonzero.default" in explained(told.value)
     assert "fixed shape" in explained(told.value)
-
-
-def test_what_only_a_measurement_decides_is_refused() -> None:
-    with pytest.raises(UsageError, match="offload_ratio"):
-        check_simulated(trial(zero_stage=1, offload_optimizer="cpu", offload_ratio="auto"))
 
 
 def test_nothing_is_held_after_the_step_that_was_not_before_it() -> None:

@@ -36,7 +36,8 @@ def test_a_value_at_the_limit_is_taken(setting: str) -> None:
         ("separate=100%", "a number of less than 1"),
         ("machine={flops: 1, memory_bandwidth: 0}", "a number of more than 0"),
         ("machine={flops: 1, memory_bandwidth: 1, attained: 1.5}", "a number of at most 1"),
-        ("offload_ratio=2", "a number of at most 1 or auto"),
+        ("offload_ratio=2", "a number of at most 1"),
+        ("offload_ratio=auto", "a number"),
     ],
 )
 def test_a_value_beyond_the_limit_is_refused_with_it(setting: str, said: str) -> None:

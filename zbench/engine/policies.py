@@ -1,14 +1,11 @@
 """Gradient accumulation, clipping and loss scaling: policies that do not depend on the ZeRO stage."""
 
 import math
-import signal
-import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
 
+from zbench.engine.protocols import Collectives
 from zbench.errors import UsageError
 
 
@@ -184,47 +181,21 @@ class DynamicScaling(LossScaling):
         return True
 
 
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Hold back SIGINT until the block has ended, in the main thread, where Python delivers it.
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """The policies of a step. `close`: ends the transport."""
 
-    A second one is raised at once: the block may wait for a rank that never comes.
-    """
-    handler = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(handler):
-        yield
-        return
-    held: list[tuple[int, FrameType | None]] = []
+    accumulation: AccumulationPolicy
+    clip: Clip
+    scaling: LossScaling
+    collectives: Collectives
+    close: Callable[[], None]
 
-    def hold(number: int, frame: FrameType | None) -> None:
-        held.append((number, frame))
-        if len(held) > 1:
-            held.clear()
-            handler(number, frame)
+    def unclipped_scale(self) -> float:
+        """Return the factor that averages and unscales the gradients of a step that starts now."""
+        return self.scale(self.scaling.scale, 1.0)
 
-    signal.signal(signal.SIGINT, hold)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-    for number, frame in held:
-        handler(number, frame)
-
-
-class Integrity:
-    """Whether an engine's state is that before or after a step; `refusal` says why it is neither."""
-
-    def __init__(self) -> None:
-        self.refusal: str | None = None
-
-    def check(self) -> None:
-        """Raise UsageError if nothing can be done with the engine any more."""
-        if self.refusal is not None:
-            raise UsageError(self.refusal)
-
-    @contextmanager
-    def whole(self, what: str) -> Iterator[None]:
-        """Refuse everything from now on if the block does not run to its end. what: what went wrong then."""
-        self.refusal = f"{what}: build a new engine, and load a checkpoint"
-        yield
-        self.refusal = None
+    def scale(self, loss_scale: float, clip: float) -> float:
+        """Return the one factor that averages, unscales and clips summed gradients."""
+        world, steps = self.collectives.world_size, self.accumulation.divisor
+        return gradient_scale(world_size=world, accumulation=steps, loss_scale=loss_scale, clip=clip)

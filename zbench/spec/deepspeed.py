@@ -253,9 +253,7 @@ def script_notes(trial: TrialSpec) -> Iterator[str]:
 def _applies(key: str, engine: EngineSpec, torch_adam: bool) -> bool:
     """Tell whether DeepSpeed reads a key in this configuration."""
     if key == f"{_ZERO}offload_optimizer.ratio":
-        return (
-            engine.offload_optimizer != "none" and engine.zero_stage == 3 and engine.offload_ratio != "auto"
-        )
+        return engine.offload_optimizer != "none" and engine.zero_stage == 3
     if key.startswith(f"{_ZERO}offload_optimizer"):
         return engine.offload_optimizer != "none"
     if key.startswith(f"{_ZERO}offload_param"):
@@ -279,9 +277,7 @@ def _export_notes(trial: TrialSpec) -> Iterator[str]:
             f" accumulates in {engine.grad_accum_dtype})"
         )
     yield from left_out(engine, "DeepSpeed", CARRIED)
-    if engine.offload_ratio == "auto":
-        yield "engine.offload_ratio: auto is measured here and DeepSpeed needs a number; left out"
-    elif engine.offload_ratio != 1.0 and engine.zero_stage != 3:
+    if engine.offload_ratio != 1.0 and engine.zero_stage != 3:
         yield "engine.offload_ratio: DeepSpeed has it at stage 3 only; left out"
     if engine.compile == "aot_eager":
         yield "engine.compile: aot_eager has no counterpart in DeepSpeed; deepcompile uses inductor"

@@ -2,13 +2,22 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from zbench.spec.base import ElementCount, ElementThreshold, NotBoolean, SpecModel
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Betas = Annotated[tuple[Beta, Beta], Field(strict=False)]  # a file can only write a list
+
+
+def _not_auto(value: object) -> object:
+    if value == "auto":
+        raise ValueError("expected a number, got 'auto'; set one, and `zbench tune` finds the best")
+    return value
+
+
+_NUMBER = BeforeValidator(_not_auto)
 
 
 class OptimizerSpec(SpecModel):
@@ -79,8 +88,8 @@ class EngineSpec(SpecModel):
         "after_backward",
         description="When the CPU updates: after backward, or under it and validated after (SuperOffload).",
     )
-    offload_ratio: Annotated[float, Field(ge=0, le=1)] | Literal["auto"] = Field(
-        1.0, description="Share of the optimizer state that lives on the CPU, 0 to 1, or `auto`."
+    offload_ratio: Annotated[float, _NUMBER] = Field(
+        1.0, ge=0, le=1, description="Share of the optimizer state that lives on the CPU, 0 to 1."
     )
     optimizer_threads: int | None = Field(
         None,

@@ -139,14 +139,15 @@ def train_recorded(
     *,
     steps: int = 3,
     backwards: int = 1,
-    thaw_at: int | None = None,
+    frozen_in: int | None = None,
 ) -> Trained:
-    """Train a model; at step `thaw_at` every frozen parameter is unfrozen."""
+    """Train a model; in step `frozen_in` the first of its trained parameters is frozen."""
     model, batch = make(name)
     parsed = EngineSpec.model_validate({**BASE, **spec})
     engine, recorder = recorded(group, model, parsed)
     rank = dist.get_rank(group)
     marks = parsed.accumulation_mode == "multi_backward"
+    first = next(p for p in model.parameters() if p.requires_grad)
     infos, launches, under_backward = [], [], []
     ready: list[int] = []
     accept, finish = CompiledGradients.accept, CompiledGradients.finish
@@ -162,8 +163,8 @@ def train_recorded(
     with mock.patch.multiple(CompiledGradients, accept=note, finish=look):
         for step in range(steps):
             ready.clear()
-            if step == thaw_at:
-                model.requires_grad_(True)
+            if frozen_in is not None:
+                first.requires_grad_(step != frozen_in)
             for micro in range(backwards):
                 loss = model(*batch(rank + 100 * micro, step)).float()
                 engine.backward(loss, last=micro == backwards - 1 if marks else None)

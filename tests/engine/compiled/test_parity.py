@@ -100,9 +100,9 @@ def test_overflow_in_the_middle_skips_the_same_step(ranks: RankPool) -> None:
 
 
 @pytest.mark.parametrize("world_size", [1, pytest.param(2, marks=pytest.mark.soak)])
-def test_parameters_may_be_unfrozen_in_the_middle(ranks: RankPool, world_size: int) -> None:
+def test_parameters_may_be_frozen_for_a_step(ranks: RankPool, world_size: int) -> None:
     spec = {"gradient_accumulation_steps": 2}
-    ranks.run(world_size, f"{CASES}:train_both", "partly_trained", spec, thaw_at=1, backwards=2)
+    ranks.run(world_size, f"{CASES}:train_both", "partly_trained", spec, frozen_in=1, backwards=2)
 
 
 def test_backward_outside_the_engine_is_refused(ranks: RankPool) -> None:

@@ -81,7 +81,6 @@ RATIOS: list[dict[str, Any]] = [{}, {}, {"offload_ratio": 0.5}, {"offload_ratio"
 MODELS = ["mlp", "mlp", "gpt", "odd-together", "wandering"]
 CHANGES = ["nothing", "schedule"]
 FREEZING = ["nothing", "schedule", "thaw"]
-UNFREEZING = [*FREEZING, "unfreeze"]  # frozen values are in the engine's dtype, plain PyTorch's in float32
 DISTURBANCES = ["", "", "backward", "interrupt", "forward", "evaluate", "read", "write", "discard"]
 DISTURBANCES += ["discard,backward", "evaluate,backward"]
 
@@ -97,13 +96,9 @@ def drawn(seed: int) -> Case:
         spec |= draw.choice(values)
     backwards = spec.pop("backwards", spec.get("gradient_accumulation_steps", 1))
     model = "mlp" if compiled else draw.choice(MODELS)
-    changes = CHANGES
-    if model == "odd-together":
-        changes = FREEZING if "dtype" in spec else UNFREEZING
+    changes = FREEZING if model == "odd-together" else CHANGES
     world_size, change = draw.choice((1, 2, 2, 2, 3)), draw.choice(changes)
     disturb = "" if compiled else draw.choice(DISTURBANCES + ["discard sums"] * (backwards > 1))
-    if (change, disturb) == ("unfreeze", "interrupt"):
-        disturb = "backward"  # the engine's parts, one of which the interrupt replaces, are built anew
     return Case(
         spec,
         seed,

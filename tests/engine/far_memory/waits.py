@@ -60,7 +60,6 @@ REASONS: dict[str, str] = {
     "optimizer/masters.py super().release()": "",
     "optimizer/masters.py copy.release()": "",
     "optimizer/masters.py masters.release()": "",
-    "optimizer/offload_costs.py memory.copy_in(near, far).wait()": MEASURES,
     "optimizer/shard_optimizer.py self.release()": "",
     "optimizer/shard_optimizer.py masters.release()": "",
     "parameters/access.py self._collectives.broadcast(values, 0, _VALUES).wait()": "",

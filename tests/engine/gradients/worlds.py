@@ -9,7 +9,7 @@ from tests.engine.threads import ThreadCollectives
 from zbench.engine.gradients.config import DtypePolicy, ReductionConfig
 from zbench.engine.memory.buffers import memory_layout_of
 from zbench.engine.memory.kinds import DeviceMemory, Memory
-from zbench.engine.parameters.replicated import ParamInfo
+from zbench.engine.parameters.base import ParamInfo
 from zbench.engine.partition import GatherGroup, Layout, plan_layout
 from zbench.engine.shard_layout import ShardedLayout, ShardLayout, WholeLayout
 

@@ -20,7 +20,8 @@ from zbench.engine.memory.buffers import memory_layout_of
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.optimizer.schedule import AfterBackward, Schedule
 from zbench.engine.optimizer.shard_optimizer import ShardOptimizer
-from zbench.engine.parameters.replicated import ParamInfo, ReplicatedParameters
+from zbench.engine.parameters.base import ParamInfo
+from zbench.engine.parameters.replicated import ReplicatedParameters
 from zbench.engine.shard_layout import ShardedLayout
 from zbench.engine.speculative import SpeculationSettings, StepAssumptions, speculate
 from zbench.engine.transport.single import SingleProcessCollectives
@@ -73,14 +74,14 @@ def parts() -> Parts:
     local, host = DeviceMemory(CPU), DeviceMemory(CPU, "host_")
     memories = memory_layout_of(shard, len(layout.buckets), local, host)
     comm = SingleProcessCollectives()
-    parameters = ReplicatedParameters(shard, [torch.float32], local, comm)
+    infos = param_infos()
+    parameters = ReplicatedParameters(infos, shard, [torch.float32], local, comm)
     policy = DtypePolicy([torch.float32], torch.float32, None)
     reduced = ReducedGradientBuffer(ReductionConfig(shard, memories, CPU, comm, comm, 0, policy))
-    infos = param_infos()
     groups = [{**GROUP, "params": [t.parameter for t in infos]}]
-    optimizer = make_optimizer(EngineSpec(), memories, parameters, reduced, infos, groups)
-    set_masters(optimizer, parameters, infos, lambda t: torch.linspace(-1, 1, SIZES[t.index]))
-    parameters.adopt(infos)
+    optimizer = make_optimizer(EngineSpec(), memories, parameters, reduced, groups)
+    set_masters(optimizer, parameters, lambda t: torch.linspace(-1, 1, SIZES[t.index]))
+    parameters.adopt()
     return Parts(optimizer, parameters, reduced, infos)
 
 

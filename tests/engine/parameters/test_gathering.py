@@ -11,9 +11,9 @@ from torch import nn
 from tests.engine.gradients.worlds import CPU, SIZES, param_infos
 from zbench.engine import build_engine
 from zbench.engine.memory.kinds import DeviceMemory
+from zbench.engine.parameters.base import ParamInfo, write_segments
 from zbench.engine.parameters.gather_order import GatherOrder
 from zbench.engine.parameters.gathering import Gatherer
-from zbench.engine.parameters.replicated import ParamInfo, write_segments
 from zbench.engine.parameters.sharded import ShardedGroup, ShardedParameters
 from zbench.engine.partition import GatherGroup, plan_layout
 from zbench.engine.shard_layout import ShardedLayout
@@ -26,15 +26,13 @@ def gatherer_of(window: int) -> tuple[Gatherer, list[ParamInfo]]:
     groups = [GatherGroup((k,)) for k in reversed(range(len(SIZES)))]
     layout = plan_layout(SIZES, groups, shards=1, block_size=512, bucket_size=1024)
     shard, comm = ShardedLayout(layout, 0), SingleProcessCollectives()
-    store = ShardedParameters(shard, [torch.float32], CPU, DeviceMemory(CPU), comm, resident=frozenset())
     infos = param_infos()
+    store = ShardedParameters(
+        infos, shard, [torch.float32], CPU, DeviceMemory(CPU), comm, resident=frozenset()
+    )
     write_segments(shard, infos, lambda t: torch.ones(SIZES[t.index]), store.owned)
-    store.expect(infos, whole=())
-    store.adopt(infos)
-    store.settle()
-    gatherer = Gatherer(window=window)
-    gatherer.adopt([store])
-    return gatherer, infos
+    store.adopt()
+    return Gatherer([store], window=window), infos
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
+from zbench.engine.parameters.base import ParamInfo
 from zbench.engine.parameters.grouping import GroupPlan, module_groups, replicated_groups
-from zbench.engine.parameters.replicated import ParamInfo
 
 FLOAT, BFLOAT = torch.float32, torch.bfloat16
 

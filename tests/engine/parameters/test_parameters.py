@@ -10,7 +10,8 @@ from torch import Tensor
 from tests.engine.gradients.worlds import CPU, SIZES, WORLD, layout_for, param_infos
 from tests.engine.threads import ThreadCollectives, on_ranks
 from zbench.engine.memory.kinds import DeviceMemory
-from zbench.engine.parameters.replicated import Parameters, ParamInfo, ReplicatedParameters, write_segments
+from zbench.engine.parameters.base import Parameters, ParamInfo, write_segments
+from zbench.engine.parameters.replicated import ReplicatedParameters
 from zbench.engine.parameters.sharded import ShardedParameters
 from zbench.engine.shard_layout import ShardedLayout, ShardLayout, WholeLayout
 
@@ -27,7 +28,7 @@ class ParametersSuite(ABC):
     dtype = torch.float32
 
     @abstractmethod
-    def make(self, shard: ShardLayout, comm: ThreadCollectives) -> Parameters: ...
+    def make(self, infos: list[ParamInfo], shard: ShardLayout, comm: ThreadCollectives) -> Parameters: ...
 
     @abstractmethod
     def whole(self, parameters: Parameters, info: ParamInfo) -> Tensor:
@@ -37,13 +38,10 @@ class ParametersSuite(ABC):
         for shard_type in self.shard_types:
 
             def one(comm: ThreadCollectives, kind: type[WholeLayout | ShardedLayout] = shard_type) -> None:
-                parameters = self.make(kind(layout_for(kind), comm.rank), comm)
                 infos = param_infos()
+                parameters = self.make(infos, kind(layout_for(kind), comm.rank), comm)
                 self.write(parameters, infos, 0)
-                if isinstance(parameters, ShardedParameters):
-                    parameters.expect(infos, whole=())
-                parameters.adopt(infos)
-                parameters.settle()
+                parameters.adopt()
                 body(parameters, infos)
 
             on_ranks(WORLD, one)
@@ -89,8 +87,8 @@ class ParametersSuite(ABC):
 class TestReplicated(ParametersSuite):
     shard_types = (ShardedLayout, WholeLayout)
 
-    def make(self, shard: ShardLayout, comm: ThreadCollectives) -> Parameters:
-        return ReplicatedParameters(shard, [self.dtype], DeviceMemory(CPU), comm)
+    def make(self, infos: list[ParamInfo], shard: ShardLayout, comm: ThreadCollectives) -> Parameters:
+        return ReplicatedParameters(infos, shard, [self.dtype], DeviceMemory(CPU), comm)
 
     def whole(self, parameters: Parameters, info: ParamInfo) -> Tensor:
         return info.parameter.detach().clone()
@@ -103,8 +101,10 @@ class TestReplicatedIn16Bits(TestReplicated):
 class TestSharded(ParametersSuite):
     resident: frozenset[int] = frozenset()
 
-    def make(self, shard: ShardLayout, comm: ThreadCollectives) -> Parameters:
-        return ShardedParameters(shard, [self.dtype], CPU, DeviceMemory(CPU), comm, resident=self.resident)
+    def make(self, infos: list[ParamInfo], shard: ShardLayout, comm: ThreadCollectives) -> Parameters:
+        return ShardedParameters(
+            infos, shard, [self.dtype], CPU, DeviceMemory(CPU), comm, resident=self.resident
+        )
 
     def whole(self, parameters: Parameters, info: ParamInfo) -> Tensor:
         assert isinstance(parameters, ShardedParameters)

@@ -10,10 +10,12 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.engine.holding import peak_of
-from tests.engine.safety.plainly import build
-from zbench.engine import load, save
+from tests.engine.safety.faults import Faults
+from tests.engine.safety.plainly import SMALL, build
+from zbench.engine import build_engine, load, save
 from zbench.engine.checkpoint import save_weights
 from zbench.errors import RanksDisagreeError, UsageError
+from zbench.spec.engine import EngineSpec
 
 WIDTH, LAYERS = 96, 8
 
@@ -127,3 +129,34 @@ def save_and_load(
     other.close()
     same = all(torch.equal(v, loaded[k]) for k, v in state.items())
     return streamed, weights, whole, size, same
+
+
+def lacks_memory(group: dist.ProcessGroup, row: dict[str, Any]) -> list[str]:
+    """Build an engine while rank 1 cannot allocate; return what is heard until it can, and train."""
+    faults, texts = Faults(), list[str]()
+    model, spec = net(), EngineSpec.model_validate({**SMALL, **row})
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    while True:
+        faults.calls, faults.at = 0, len(texts) if dist.get_rank(group) == 1 else None
+        try:
+            engine = build_engine(model, spec, group, instruments=faults.instruments)
+            break
+        except (MemoryError, UsageError) as error:
+            texts.append(f"{type(error).__name__}: {error}")
+        assert all(torch.equal(p, before[n]) for n, p in model.named_parameters())
+    faults.at = None
+    engine.backward(engine.model(torch.ones(2, WIDTH)).square().mean())
+    engine.step()
+    engine.close()
+    return texts
+
+
+def train_others(group: dist.ProcessGroup, row: dict[str, Any]) -> str:
+    """Each rank trains a layer of its own; return what is heard."""
+    model = net().requires_grad_(False)
+    model[1 + dist.get_rank(group)].requires_grad_(True)
+    try:
+        build(model, row, group)
+    except RanksDisagreeError as error:
+        return f"RanksDisagreeError: {error}"
+    return ""

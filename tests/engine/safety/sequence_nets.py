@@ -10,16 +10,17 @@ from torch.nn import functional
 Loss = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
 
 
+LAYERS = ("first", "second", "sometimes", "last", "norm")
+
+
 class AccidentError(Exception):
     """What user code raises."""
 
 
 class Net(nn.Module):
-    """Layers, a tied weight, one that is used at times, and one that calls itself. `dtype`: what it computes
-    in. `frozen`: the names of layers that are not trained at first.
-    """
+    """LAYERS, of which a weight is tied and one is used at times. `dtype`: what it computes in."""
 
-    def __init__(self, dtype: torch.dtype, frozen: tuple[str, ...] = (), *, grown: bool = False) -> None:
+    def __init__(self, dtype: torch.dtype, *, grown: bool = False) -> None:
         super().__init__()
         torch.manual_seed(11)
         self.first, self.second = nn.Linear(13, 24), nn.Linear(24, 24)
@@ -28,8 +29,6 @@ class Net(nn.Module):
         self.register_buffer("seen", torch.zeros(()))
         self.adapter: nn.Module = adapter() if grown else nn.Identity()
         self.dtype = dtype
-        for name in frozen:
-            self.get_submodule(name).requires_grad_(False)
 
     def forward(self, x: Tensor, use: bool = True) -> Tensor:
         h = self.norm(torch.tanh(self.first(x.to(self.dtype))))

@@ -1,6 +1,7 @@
 """An engine and plain PyTorch beside it, for random sequences."""
 
 import random
+from collections.abc import Collection
 from copy import deepcopy
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tests.engine.plain import DTYPES, Options, PlainTrainer
-from tests.engine.safety.sequence_nets import Net
+from tests.engine.safety.sequence_nets import LAYERS, Net
 from zbench.engine import Engine, build_engine
 from zbench.spec.engine import EngineSpec
 
@@ -23,26 +24,30 @@ class Pair:
         self.group, self.row, self.draw = group, row, random.Random(seed)
         self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
         self.dtype = DTYPES[row.get("dtype", "float32")]
-        layers = ("first", "second", "sometimes", "last", "norm")
-        self.frozen = tuple(self.draw.sample(layers, self.draw.choice((0, 0, 1, 2))))
+        frozen = self.draw.sample(LAYERS, self.draw.choice((0, 0, 1, 2)))
+        net = Net(self.dtype)
+        for name in frozen:
+            net.get_submodule(name).requires_grad_(False)
         self.grown = False
-        self.engine = self.build(group)
+        self.engine = self.build(group, {n for n, p in net.named_parameters() if p.requires_grad})
         each = row["zero_stage"] >= 2
         dtype = row.get("dtype", "float32")
         plan = Options(each_backward=each, max_norm=row.get("gradient_clipping", 0.0), dtype=dtype)
         optimizer = {"lr": 1e-3, "weight_decay": 0.01}
-        net = Net(self.dtype, self.frozen)
         self.plain = PlainTrainer(net, world_size=self.world, optimizer=optimizer, plan=plan)
         self.forget_untrained()
         self.number = 0
         self.saved: list[tuple[dict[str, Tensor], PlainTrainer]] = []
         self.old: Tensor | None = None
 
-    def build(self, group: dist.ProcessGroup | None) -> Engine:
-        """Return another engine of the same row, on a new model."""
+    def build(self, group: dist.ProcessGroup | None, trained: Collection[str]) -> Engine:
+        """Return another engine of the same row, on a new model, that trains parameters with these names."""
         groups = {"param_groups": {"adapter.*": {"weight_decay": 0.1}}} if self.grown else {}
         spec = EngineSpec.model_validate({**SIZES, **self.row, **groups})
-        return build_engine(Net(self.dtype, self.frozen, grown=self.grown), spec, group)
+        net = Net(self.dtype, grown=self.grown)
+        for name, p in net.named_parameters():
+            p.requires_grad_(name in trained)
+        return build_engine(net, spec, group)
 
     @property
     def nets(self) -> tuple[Any, Any]:
@@ -59,7 +64,7 @@ class Pair:
             assert torch.equal(moments[name], moment), f"exp_avg of {name} after {after}"
 
     def trained(self) -> set[str]:
-        """Return the names of what the engine trains, or has trained."""
+        """Return the names of what the engine trains."""
         return {t.name for t in self.engine.checked_state().param_infos}
 
     def sync_plain(self) -> None:

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from tests.engine.plain import padded
-from tests.engine.safety.sequence_nets import LOSSES, AccidentError, adapter, batch, usual
+from tests.engine.safety.sequence_nets import LAYERS, LOSSES, AccidentError, adapter, batch, usual
 from tests.engine.safety.sequence_pair import Pair, alone
 from zbench.errors import UsageError
 
@@ -60,11 +60,17 @@ class Both(Pair):
                 expected = functional.pad(self.plain.model(expected), (0, 6))
         assert torch.equal(mine, expected)
 
-    def freeze_or_unfreeze(self) -> None:
-        names = [name for name, _ in self.plain.model.named_children()]
-        name, trained = self.draw.choice(names), self.draw.random() < 0.6
+    def freeze_or_thaw(self) -> None:
+        """What was frozen at the build is refused when it is unfrozen."""
+        name, trains = self.draw.choice(LAYERS), self.draw.random() < 0.6
+        if trains and f"{name}.weight" not in self.trained():
+            layer = self.engine.model.get_submodule(name).requires_grad_(True)
+            with pytest.raises(UsageError, match=f"'{name}.weight' was frozen"):
+                self.engine.backward(usual(self.engine.model, batch(4, self.rank)), last=True)
+            layer.requires_grad_(False)
+            return
         for net in self.nets:
-            net.get_submodule(name).requires_grad_(trained)
+            net.get_submodule(name).requires_grad_(trains)
 
     def write(self) -> None:
         name = self.draw.choice([name for name, _ in self.plain.model.named_parameters()])
@@ -117,10 +123,12 @@ class Both(Pair):
             self.return_to(plain)
 
     def resume_in_another_engine(self) -> None:
+        """Train what is trained now, and a layer that may have been frozen."""
         state = self.engine.state_dict()
         self.engine.close()
-        self.engine = self.build(self.group)
-        self.set_flags(self.engine.model)
+        self.plain.model.get_submodule(self.draw.choice(LAYERS)).requires_grad_(True)
+        trained = {n for n, p in self.plain.model.named_parameters() if p.requires_grad}
+        self.engine = self.build(self.group, trained)
         self.engine.load_state_dict(state)
         self.forget_untrained()
 
@@ -129,10 +137,9 @@ class Both(Pair):
         if self.world == 1 or not any(p.requires_grad for p in self.plain.model.parameters()):
             return
         state, here, self.number = self.engine.state_dict(), self.engine, self.number + 1
-        self.engine = self.build(alone(self.rank))
+        self.engine = self.build(alone(self.rank), self.trained())
         self.set_flags(self.engine.model)
         self.engine.load_state_dict(state)
-        self.forget_untrained()
         self.engine.backward(usual(self.engine.model, batch(10 * self.number, 0)), last=True)
         self.engine.step()
         self.plain.world_size = 1
@@ -145,21 +152,27 @@ class Both(Pair):
         self.engine.load_state_dict(state)
 
     def grow(self) -> None:
-        """Add a module, and its parameters in a group of their own."""
+        """Add a module, by way of another engine; its parameters have a group of their own."""
         if self.grown:
             return
-        self.grown = True
-        self.saved.clear()  # without the module
+        state, trained = self.engine.state_dict(), self.trained()
         for net in self.nets:
             net.adapter = adapter()
-        mine = self.engine.model.adapter.parameters()
-        self.engine.optimizer.add_param_group({"params": mine, "weight_decay": 0.1})
+        with pytest.raises(UsageError, match=r"'adapter.0.weight' was added"):
+            self.engine.state_dict()
+        self.engine.close()
+        self.grown = True
+        self.saved.clear()  # without the module
         added = {n: p for n, p in self.plain.model.named_parameters() if n.startswith("adapter")}
         self.plain.names = [n for n, _ in self.plain.model.named_parameters()]
         self.plain.masters |= {n: nn.Parameter(padded(p)) for n, p in added.items()}
         masters = [self.plain.masters[n] for n in added]
         self.plain.optimizer.add_param_group({"params": masters, "weight_decay": 0.1})
         self.plain.model.adapter.to(self.dtype)
+        self.engine = self.build(self.group, trained | added.keys())
+        self.set_flags(self.engine.model)
+        values = self.engine.full_parameters()
+        self.engine.load_state_dict(state | {f"param.{n}": values[n] for n in added})
 
     def fail_in_forward(self) -> None:
         self._fail(self.draw.choice((AccidentError, KeyboardInterrupt)), in_backward=False)
@@ -208,7 +221,7 @@ RULES: dict[str, int] = {
     "evaluate": 1,
     "stop_an_evaluation_early": 1,
     "generate": 1,
-    "freeze_or_unfreeze": 3,
+    "freeze_or_thaw": 3,
     "write": 1,
     "edit": 1,
     "load_into_the_model": 1,

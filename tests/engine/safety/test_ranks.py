@@ -60,3 +60,21 @@ def test_saving_holds_one_parameter_at_a_time(ranks: RankPool, row: dict[str, An
         )  # a parameter with its parts on the way is some 1/8 of 3 states of 8 layers
         assert weights < size / 4
         assert whole >= size > 4 * streamed, "what consolidation as a dict holds, and saving never does"
+
+
+@each_stage
+def test_memory_that_one_rank_lacks_keeps_all_ranks_from_building(
+    ranks: RankPool, row: dict[str, Any]
+) -> None:
+    first, second = ranks.run(2, MODULE + "lacks_memory", row)
+    assert len(first) == len(second) >= 2, "every allocation failed in its turn"
+    assert all(s.startswith("UsageError: nothing has changed") and "rank 1: Memory" in s for s in first)
+    assert all(s.startswith("MemoryError") for s in second)
+
+
+@each_stage
+def test_ranks_that_train_other_parameters_stop_and_name_them(ranks: RankPool, row: dict[str, Any]) -> None:
+    for text in ranks.run(2, MODULE + "train_others", row):
+        assert text.startswith("RanksDisagreeError: expected the same trained parameters"), text
+        assert "rank 0: '1.weight' in group 0" in text
+        assert "rank 1: '2.weight' in group 0" in text

@@ -23,7 +23,6 @@ MORE = [
     {"zero_stage": 1, **SPECULATIVE},
     {"zero_stage": 1, **SPECULATIVE, "rollback": "journal", "gradient_clipping": 0.1},
     {"zero_stage": 1, "offload_optimizer": "cpu", "offload_ratio": 0.5},
-    {"zero_stage": 1, "offload_optimizer": "cpu", "offload_ratio": "auto"},
     {"zero_stage": 2},
     {"zero_stage": 2, "offload_optimizer": "cpu", "gradient_clipping": 0.1},
     {"zero_stage": 3, "gradient_clipping": 0.1},

@@ -225,11 +225,13 @@ def test_a_module_added_after_build_is_refused_by_name(row: dict[str, Any]) -> N
     step(engine, plain, 0)
     engine.model.added = nn.Linear(3, 3)
     for call in (engine.state_dict, engine.full_parameters):
-        with pytest.raises(UsageError, match=r"'added.weight' was added.*add_param_group"):
+        with pytest.raises(UsageError, match=r"'added.weight' was added.*build another engine"):
             call()
-    with pytest.raises(UsageError, match=r"'added.weight' was added.*add_param_group"):
+    with pytest.raises(UsageError, match=r"'added.weight' was added.*build another engine"):
         engine.backward(by_forward(engine.model, batch(0)))  # type: ignore[arg-type]
     del engine.model.added
+    with pytest.raises(UsageError, match=r"add_param_group.*save a checkpoint, build another engine"):
+        engine.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
     same_steps(engine, plain, 0, 1, 2)
     engine.close()
 

@@ -91,19 +91,6 @@ def test_what_is_frozen_between_steps_is_not_waited_for(stage: int, mode: str) -
     assert [state[f"step.layers.{k}.weight"] for k in range(4)] == [3, 3, 3, 2]
 
 
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_what_is_unfrozen_between_steps_is_updated_ahead(stage: int) -> None:
-    model, counts = layers(), []
-    model.layers[3].weight.requires_grad_(False)
-    with engine(model, zero_stage=stage) as e:
-        for step in range(2):
-            model.layers[3].weight.requires_grad_(step == 1)
-            e.backward(loss(model, step))
-            counts.append({s.parameter for u in schedule_of(e).ahead.values() for s in u.segments})
-            assert not e.step().rolled_back
-    assert [len(parameters) for parameters in counts] == [7, 8]
-
-
 def test_a_bucket_lands_when_its_collective_is_done_not_when_another_is_launched(ranks: RankPool) -> None:
     """Otherwise two buckets, the number in flight, would wait for the end of backward."""
     for in_flight, ahead in ranks.run(2, f"{LATE}:left_for_later", "speculative"):

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engine.ranks import RankPool
-from tests.engine.speculative.running import assert_same, bits, engine, layers, loss, threads, threads_left
+from tests.engine.speculative.running import assert_same, bits, engine, layers, loss
 from zbench.engine import Engine
 
 
@@ -110,72 +109,6 @@ def test_a_journal_holds_no_more_than_half_of_a_second_half() -> None:
     assert held["host_moments"] == 8 * elements
     assert held["host_speculative"] == 12 * covered
     assert held["speculative"] == 4 * covered
-
-
-@pytest.mark.parametrize("schedule", ["speculative", "after_backward"])
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_a_ratio_found_by_measurement_changes_no_bit(
-    monkeypatch: pytest.MonkeyPatch, schedule: str, stage: int
-) -> None:
-    """The state moves to the device after the third step; times are real, the conclusion is the test's."""
-    monkeypatch.setattr(
-        "zbench.engine.optimizer.offload_ratio.largest_hidden", lambda *times: 0.5 * all(times)
-    )
-    options: dict[str, Any] = {"offload_schedule": schedule, "zero_stage": stage, "gradient_clipping": 0.1}
-    with engine(layers(), offload_ratio=1.0, **options) as fixed:
-        steps(fixed, 0, 6)
-        expected = bits(fixed)
-    with engine(layers(), offload_ratio="auto", **options) as measured:
-        steps(measured, 0, 2)
-        assert "moments" not in measured.memory_by_category()
-        steps(measured, 2, 6)
-        held = measured.memory_by_category()
-        assert held["moments"] == held["host_moments"]
-        assert_same(bits(measured), expected)
-
-
-@pytest.mark.parametrize("slow", ["copy", "update"])
-def test_auto_keeps_on_the_device_what_this_backward_cannot_hide(
-    monkeypatch: pytest.MonkeyPatch, slow: str
-) -> None:
-    """Nothing of a state whose update or copy takes an hour is offloaded; all of one that takes no time."""
-    for seconds, offloaded in ((3600.0, False), (1e-12, True)):
-        costs = (seconds, 0.0) if slow == "copy" else (0.0, seconds)
-        monkeypatch.setattr(
-            "zbench.engine.assembly.settings.measure_offload_costs", lambda *_, costs=costs: costs
-        )
-        with engine(layers(), offload_ratio="auto") as e:
-            steps(e, 0, 5)
-            held = e.memory_by_category()
-        assert ("host_moments" in held) == offloaded
-        assert ("moments" in held) != offloaded
-
-
-@pytest.mark.parametrize("schedule", ["speculative", "after_backward"])
-@pytest.mark.parametrize("stage", [1, 2, 3])
-def test_ranks_move_the_same_share_whatever_each_has_measured(
-    ranks: RankPool, stage: int, schedule: str
-) -> None:
-    for chosen, held in ranks.run(2, "tests.engine.speculative.measured:agree", stage, schedule):
-        assert chosen == [pytest.approx(0.75)], "of the slowest update, which rank 1 has measured"
-        assert held[:2] == [1.0] * 2
-        assert held[2:] == [pytest.approx(0.75, abs=0.02)] * 3, "the bucket at the boundary is cut at a chunk"
-
-
-def test_an_unfrozen_parameter_is_trained_from_then_on_and_leaves_no_thread() -> None:
-    states, before = [], threads()
-    for schedule in ("speculative", "after_backward"):
-        model = layers()
-        model.layers[1].weight.requires_grad_(False)
-        with engine(model, offload_schedule=schedule, optimizer_threads=2) as e:
-            steps(e, 0, 3)
-            assert "param.layers.1.weight" not in e.state_dict()
-            model.layers[1].weight.requires_grad_(True)
-            steps(e, 3, 6)
-            states.append(bits(e))
-        assert not threads_left(before)
-    assert states[0]["step.layers.1.weight"] == 3
-    assert_same(*states)
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")  # it wants to see optimizer.step

@@ -62,7 +62,7 @@ def left_over(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[str, str,
 
 
 def groups_edited(group: dist.ProcessGroup, spec: dict[str, Any]) -> list[str]:
-    """Lists of parameters and groups are changed, and not by add_param_group."""
+    """Lists of parameters and groups are changed."""
     net = model()
     engine = engine_of(group, net, spec)
     groups = engine.param_groups

@@ -71,10 +71,10 @@ def test_a_gradient_from_outside_is_refused_and_not_added(ranks: RankPool, row: 
 
 
 @each_row
-def test_groups_edited_without_add_param_group_are_refused(ranks: RankPool, row: dict[str, Any]) -> None:
+def test_edited_groups_are_refused(ranks: RankPool, row: dict[str, Any]) -> None:
     for said in ranks.run(2, REFUSING + "groups_edited", row):
         assert len(said) == 3
-        assert all(text.startswith("UsageError") and "add_param_group" in text for text in said), said
+        assert all(text.startswith("UsageError") and "param_groups" in text for text in said), said
 
 
 @each_row

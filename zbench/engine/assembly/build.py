@@ -2,11 +2,10 @@
 
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property, partial
-from weakref import WeakSet
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -19,7 +18,7 @@ from zbench.engine.assembly.parameters import PARAMETER_BUILDERS, ParameterBuild
 from zbench.engine.assembly.settings import DTYPES
 from zbench.engine.assembly.stages import gradients_type, reduced_gradients_type, stage_of
 from zbench.engine.checkpoint.state import EngineState, set_masters
-from zbench.engine.engine import Core, Engine, Parts
+from zbench.engine.engine import Core, Engine
 from zbench.engine.gradients.buffer_factory import BucketBufferFactory
 from zbench.engine.gradients.config import DtypePolicy, ReductionConfig
 from zbench.engine.gradients.norm import ChunkSums, Summarizer
@@ -31,18 +30,17 @@ from zbench.engine.memory.kinds import Memories
 from zbench.engine.optimizer.offload_split import split_layout
 from zbench.engine.optimizer.schedule import AfterBackward, Schedule
 from zbench.engine.optimizer.shard_optimizer import ParamGroup, ShardOptimizer
-from zbench.engine.optimizer.step_policies import Policies
+from zbench.engine.parameters.base import Parameters, ParamInfo
 from zbench.engine.parameters.deferred import forget_parts, whole_values
 from zbench.engine.parameters.leaves import find_leaves
 from zbench.engine.parameters.ownership import check_unused
-from zbench.engine.parameters.replicated import Parameters, ParamInfo
 from zbench.engine.partition import GatherGroup, Layout, plan_layout
+from zbench.engine.policies import Policies
 from zbench.engine.protocols import Collectives, HoldsBytes
 from zbench.engine.shard_layout import Segment, ShardLayout
 from zbench.engine.speculative import SpeculationSettings, StepAssumptions, speculate
 from zbench.engine.transport.choose import ChooseTransport, Transport, choose_collectives
 from zbench.engine.transport.consent import BUILD, MODEL, all_or_none
-from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
 
 STANDALONE_THRESHOLD = 1 << 17  # elements from which a copy costs the CPU more than a collective of its own
@@ -83,20 +81,18 @@ def build_engine(
     collectives = instruments.wrap_collectives(transport)
     groups = discovery.make_groups(model, settings.hyperparameters(spec), settings.overrides(spec))
     scaling = settings.scaling(spec)
-    count = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    share = settings.share(spec, memories, count, collectives)
     counting, clip = settings.accumulation(spec), settings.clip(spec)
-    policies = Policies(counting, clip, scaling, share, collectives, transport.close)
+    policies = Policies(counting, clip, scaling, collectives, transport.close)
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
     with all_or_none(collectives, transport.agreement, MODEL) as alike:
         alike += discovery.described(parameters, buffers)
     discovery.prepare(parameters, buffers, dtypes, collectives)
     builder = _Builder(model, spec, memories, transport, policies, instruments, groups)
-    return Engine(model, builder.build, builder.admit, policies, groups)
+    return Engine(model, builder.build(), policies, groups)
 
 
 class _Builder:
-    """Builds a core for the parameters that are trained now; one method per choice."""
+    """Builds the core of an engine; one method per choice."""
 
     def __init__(
         self,
@@ -111,93 +107,50 @@ class _Builder:
         self.model, self.spec, self.transport = model, spec, transport
         self.policies, self.instruments, self.groups = policies, instruments, groups
         self.stage, self.collectives = stage_of(spec), policies.collectives
-        self._trained: set[int] = set()
-        self._seen = WeakSet(model.modules())
         self.memories, self.device = memories, memories.local.device
         self._standalone_threshold = STANDALONE_THRESHOLD if self.device.type == "cpu" else math.inf
         self._needs_norm = policies.clip.needs_norm or policies.scaling.needs_norm
 
-    def build(self, old: Core | None) -> Callable[[], Core]:
-        """Store the values of the model, or everything that `old` has; return what puts the new core in place
-        of `old`. Until that is called the model and `old` stay as they are.
-
-        An error of one rank alone, in what it does without the others, is raised on all.
+    def build(self) -> Core:
+        """Store the values of the model, and attach the engine to it. An error of one rank alone, in what it
+        does without the others, is raised on all, and the model stays as it is.
         """
+        comm, offload_ratio = self.collectives, settings.offload_ratio(self.spec)
         with ExitStack() as undo:
-            with all_or_none(self.collectives, self.transport.agreement, BUILD) as alike:
-                parts = self._allocate()
-                undo.callback(parts.schedule.close)
-                alike += [f"{t.name!r} in group {t.group}" for t in parts.param_infos]
-            value = partial(self._value, None if old is None else old.state)
-            set_masters(parts.optimizer, parts.parameters, parts.param_infos, value)
-            self._parameter_builder.fill(parts.param_infos, parts.state.frozen, value)
-            if old is not None:
-                parts.state.carry_over(old.state)
+            with all_or_none(comm, self.transport.agreement, BUILD) as alike:
+                param_infos, members = discovery.collect(self.model, self.groups)
+                builder = self._parameter_builder()
+                plan = builder.groups(param_infos)
+                sizes = [t.parameter.numel() for t in param_infos]
+                layout, offloaded = split_layout(self._layout(sizes, plan.groups), offload_ratio)
+                shard = self.stage.optimizer_state(layout, comm.rank)
+                memory_layout = memory_layout_of(shard, offloaded, self.memories.local, self.memories.host)
+                parameters = builder.store(param_infos, shard, plan)
+                frozen = builder.frozen(members)
+                config = self._reduction_config(shard, memory_layout, plan.dtypes)
+                reduced, gradients = self._gradients(param_infos, config)
+                optimizer = make_optimizer(self.spec, memory_layout, parameters, reduced, self.groups)
+                adam = self.instruments.wrap_adam(make_adam(self.device, offload_ratio))
+                schedule = self._schedule(optimizer, adam, parameters, gradients, offloaded)
+                undo.callback(schedule.close)
+                alike += [f"{t.name!r} in group {t.group}" for t in param_infos]
+            set_masters(optimizer, parameters, lambda t: whole_values(t.parameter, comm))
+            gradients.reducer.on_reduced = schedule.reduced
+            parameters.on_edit = partial(_take_edit, schedule, optimizer)
+            gradients.attach()
+            hooks, access = builder.attach(frozen, gradients)
             undo.pop_all()
-        return partial(self._exchange, old, parts)
-
-    def admit(self, added: Mapping[str, nn.Parameter]) -> None:
-        """Check and convert what the model has gained, as `build_engine` does; rank 0's values count."""
-        dtypes = DTYPES[self.spec.dtype], DTYPES[self.spec.buffer_dtype or self.spec.dtype]
-        gained = (m for m in self.model.modules() if m not in self._seen)
-        new = {id(b) for m in gained for b in m.buffers(recurse=False)}
-        buffers = {name: b for name, b in self.model.named_buffers() if id(b) in new}
-        with all_or_none(self.collectives, self.transport.agreement, BUILD) as alike:
-            alike += [f"{name!r} in group {len(self.groups)}" for name in added]
-            alike += discovery.described(added, buffers)
-            check_unused(added)
-            for name, parameter in added.items():
-                if parameter.device != self.device:
-                    raise UsageError(
-                        f"expected {name!r} on {self.device}, where the model is, got {parameter.device}"
-                    )
-            discovery.check_buffers(self.model, *dtypes)
-        discovery.prepare(added, buffers, dtypes, self.collectives)
-        self._seen.update(self.model.modules())
-
-    def _exchange(self, old: Core | None, parts: Parts) -> Core:
-        if old is not None:
-            old.close()
-        parts.gradients.attach()
-        attached = self._parameter_builder.attach(parts.param_infos, parts.state.frozen, parts.gradients)
-        self._trained |= {id(t.parameter) for t in parts.param_infos}
         forget_parts(self.model)
-        return Core(**vars(parts), hooks=attached.hooks, access=attached.access)
-
-    def _allocate(self) -> Parts:
-        """Return the parts of a core for what is trained now, without values."""
-        comm, share = self.collectives, self.policies.share.value
-        param_infos, builder = (
-            discovery.collect(self.model, self.groups, self._trained),
-            self._parameter_builder,
+        summarizer = Summarizer(
+            layout, comm, self.transport.agreement, schedule.square_sums, always=self._needs_norm
         )
-        plan = builder.groups(param_infos)
-        sizes = [t.parameter.numel() for t in param_infos]
-        layout, offloaded = split_layout(self._layout(sizes, plan.groups), share)
-        shard = self.stage.optimizer_state(layout, comm.rank)
-        memory_layout = memory_layout_of(shard, offloaded, self.memories.local, self.memories.host)
-        parameters = builder.store(shard, plan)
-        frozen = builder.frozen(discovery.collect_frozen(self.model, self.groups, param_infos))
-        config = self._reduction_config(shard, memory_layout, plan.dtypes)
-        reduced, gradients = self._gradients(param_infos, config)
-        optimizer = make_optimizer(self.spec, memory_layout, parameters, reduced, param_infos, self.groups)
-        adam = self.instruments.wrap_adam(make_adam(self.device, share))
-        schedule = self._schedule(optimizer, adam, parameters, gradients, param_infos, offloaded)
-        agreement, always = self.transport.agreement, self._needs_norm
-        summarizer = Summarizer(layout, comm, agreement, schedule.square_sums, always=always)
-        scaling = self.policies.scaling
-        state = EngineState(self.model, param_infos, optimizer, parameters, comm, scaling, frozen)
-        gradients.reducer.on_reduced = schedule.reduced
-        parameters.on_edit = partial(_take_edit, schedule, optimizer)
+        state = EngineState(self.model, optimizer, parameters, comm, self.policies.scaling, frozen)
         holders: list[HoldsBytes] = [parameters, *optimizer.masters, optimizer.moments]
         holders += [reduced, gradients, schedule, frozen, self.transport]
-        return Parts(parameters, gradients, optimizer, summarizer, schedule, state, holders)
+        return Core(
+            parameters, gradients, optimizer, summarizer, schedule, state, hooks, access, tuple(holders)
+        )
 
-    def _value(self, old: EngineState | None, t: ParamInfo) -> Tensor:
-        known = None if old is None else old.value(t.parameter)
-        return whole_values(t.parameter, self.collectives) if known is None else known
-
-    @cached_property
     def _parameter_builder(self) -> ParameterBuilder:
         spec = self.spec
         chosen = ParameterSettings(
@@ -269,7 +222,6 @@ class _Builder:
         adam: AdamBackend,
         parameters: Parameters,
         gradients: Gradients,
-        param_infos: Sequence[ParamInfo],
         offloaded: int,
     ) -> Schedule:
         spec, policies = self.spec, self.policies
@@ -283,7 +235,7 @@ class _Builder:
         chosen = SpeculationSettings(
             spec.sub_group_size, spec.optimizer_threads, spec.rollback, offloaded, alone
         )
-        return speculate(optimizer, adam, parameters, param_infos, assumptions, chosen)
+        return speculate(optimizer, adam, parameters, parameters.param_infos, assumptions, chosen)
 
 
 def _take_edit(schedule: Schedule, optimizer: ShardOptimizer, segment: Segment, values: Tensor) -> None:

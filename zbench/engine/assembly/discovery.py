@@ -1,6 +1,6 @@
 """Parameter discovery: which parameters are trained, and in which optimizer group."""
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from zbench.engine.optimizer.shard_optimizer import ParamGroup
+from zbench.engine.parameters.base import ParamInfo
 from zbench.engine.parameters.deferred import is_part
 from zbench.engine.parameters.released import is_released
-from zbench.engine.parameters.replicated import ParamInfo
 from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.transport.works import Then
 from zbench.errors import UsageError
@@ -32,7 +32,7 @@ def make_groups(
         pattern = next((p for p in by_pattern if fnmatchcase(name, p)), None)
         matched |= {pattern} if pattern is not None else set()
         group = groups[0] if pattern is None else by_pattern[pattern]
-        group["params"].append(parameter)  # frozen ones too: they may be unfrozen later
+        group["params"].append(parameter)  # frozen ones too
         if group.get("frozen"):
             parameter.requires_grad_(False)
     for pattern in by_pattern:
@@ -47,32 +47,23 @@ def make_groups(
     return groups
 
 
-def collect(model: nn.Module, groups: Sequence[ParamGroup], trained: Container[int] = ()) -> list[ParamInfo]:
-    """Return the parameters that require a gradient, or have been `trained` (ids) before, and have elements,
-    in registration order; tied ones once.
+def collect(model: nn.Module, groups: Sequence[ParamGroup]) -> tuple[list[ParamInfo], list[ParamInfo]]:
+    """Return the parameters that are trained (they require a gradient and have elements), and the frozen
+    ones, both in registration order; tied ones once.
     """
     group_of = {id(p): k for k, group in enumerate(groups) for p in group["params"]}
-    found = [
-        (name, p)
-        for name, p in model.named_parameters()
-        if (id(p) in trained or p.requires_grad) and p.numel() and id(p) in group_of
-    ]
-    for name, p in found:
+    trained: list[ParamInfo] = []
+    frozen: list[ParamInfo] = []
+    for name, p in model.named_parameters():
+        if not (p.requires_grad and p.numel()):
+            frozen.append(ParamInfo(len(frozen), name, p, -1))
+            continue
         if p.dtype not in (torch.float32, torch.bfloat16, torch.float16):
             raise UsageError(
                 f"expected parameters of float32, bfloat16 or float16, got {p.dtype} for {name!r}"
             )
-    return [ParamInfo(index, name, p, group_of[id(p)]) for index, (name, p) in enumerate(found)]
-
-
-def collect_frozen(
-    model: nn.Module, groups: Sequence[ParamGroup], param_infos: Sequence[ParamInfo]
-) -> list[ParamInfo]:
-    """Return the parameters in `groups` that are not trained, in registration order."""
-    trained = {id(t.parameter) for t in param_infos}
-    grouped = {id(p) for group in groups for p in group["params"]} - trained
-    found = [(name, p) for name, p in model.named_parameters() if id(p) in grouped]
-    return [ParamInfo(index, name, p, -1) for index, (name, p) in enumerate(found)]
+        trained.append(ParamInfo(len(trained), name, p, group_of[id(p)]))
+    return trained, frozen
 
 
 def check_buffers(model: nn.Module, dtype: torch.dtype, buffers: torch.dtype) -> None:

@@ -11,7 +11,7 @@ from zbench.engine.memory.buffers import FlatBuffer, MemoryLayout
 from zbench.engine.memory.kinds import Memory
 from zbench.engine.optimizer.masters import MasterWeights, PartitionedMasters, SeparateMasters, StagedMasters
 from zbench.engine.optimizer.shard_optimizer import Moments, ParamGroup, ShardOptimizer
-from zbench.engine.parameters.replicated import Parameters, ParamInfo
+from zbench.engine.parameters.base import Parameters
 from zbench.engine.partition import Extent
 from zbench.spec.engine import EngineSpec
 
@@ -28,7 +28,6 @@ def make_optimizer(
     memory_layout: MemoryLayout,
     parameters: Parameters,
     reduced_gradients: ReducedGradientBuffer,
-    param_infos: Sequence[ParamInfo],
     groups: Sequence[ParamGroup],
 ) -> ShardOptimizer:
     """Return the optimizer of what this rank keeps, its state in the memories of `memory_layout`."""
@@ -44,7 +43,7 @@ def make_optimizer(
         moments,
         reduced_gradients.sums,
         groups,
-        [t.group for t in param_infos],
+        [t.group for t in parameters.param_infos],
         sub_group_size=spec.sub_group_size,
     )
 

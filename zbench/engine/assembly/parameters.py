@@ -4,28 +4,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from zbench.engine.adam import NORM_CHUNK
 from zbench.engine.memory.kinds import Memory
 from zbench.engine.parameters.access import Access
-from zbench.engine.parameters.deferred import make_whole
+from zbench.engine.parameters.base import Parameters, ParamInfo
+from zbench.engine.parameters.deferred import make_whole, whole_values
 from zbench.engine.parameters.frozen import Frozen, FrozenShards
 from zbench.engine.parameters.gathering import Gatherer
 from zbench.engine.parameters.grouping import GroupPlan, module_groups, replicated_groups
 from zbench.engine.parameters.hooks import GatherHooks, GradientHooks
 from zbench.engine.parameters.leaves import LeafModules, find_leaves
-from zbench.engine.parameters.replicated import Parameters, ParamInfo, ReplicatedParameters
+from zbench.engine.parameters.replicated import ReplicatedParameters
 from zbench.engine.parameters.sharded import ShardedParameters
 from zbench.engine.partition import GatherGroup, Layout
 from zbench.engine.protocols import Collectives, GradientSink
 from zbench.engine.shard_layout import ShardedLayout, ShardLayout
 from zbench.engine.transport.agreement import Agreement
-
-Value = Callable[[ParamInfo], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +49,6 @@ class ParameterSettings:
     watched: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Attached:
-    """What a model with its parameters in place has: hooks, and access from outside."""
-
-    hooks: GradientHooks
-    access: Access
-
-
 class ParameterBuilder(ABC):
     """Builds the parameters of one model, in the order of its methods; only `attach` changes the model."""
 
@@ -73,7 +63,7 @@ class ParameterBuilder(ABC):
         """Return which parameters are stored and gathered together."""
 
     @abstractmethod
-    def store(self, shard: ShardLayout, plan: GroupPlan) -> Parameters:
+    def store(self, param_infos: Sequence[ParamInfo], shard: ShardLayout, plan: GroupPlan) -> Parameters:
         """Return the memory of the trained parameters."""
 
     @abstractmethod
@@ -81,15 +71,10 @@ class ParameterBuilder(ABC):
         """Return the memory of the parameters that are not trained."""
 
     @abstractmethod
-    def fill(self, param_infos: Sequence[ParamInfo], frozen: Frozen, value: Value) -> None:
-        """Store the frozen parameters, and gather what the model needs whole; the trained ones are stored.
-
-        value: returns the whole value of a frozen parameter; a collective.
+    def attach(self, frozen: Frozen, sink: GradientSink) -> tuple[GradientHooks, Access]:
+        """Have the model use the stored parameters; return the hooks on it, and access from outside. The
+        trained parameters' values are stored, those of the frozen ones are taken from the model.
         """
-
-    @abstractmethod
-    def attach(self, param_infos: Sequence[ParamInfo], frozen: Frozen, sink: GradientSink) -> Attached:
-        """Have the model use the stored parameters, and register the hooks on it."""
 
 
 class ReplicatedBuilder(ParameterBuilder):
@@ -101,74 +86,64 @@ class ReplicatedBuilder(ParameterBuilder):
             param_infos, self.settings.dtype, alignment, self.settings.standalone_threshold
         )
 
-    def store(self, shard: ShardLayout, plan: GroupPlan) -> ReplicatedParameters:
-        settings = self.settings
-        self._stored = ReplicatedParameters(
-            shard, plan.dtypes, settings.memory, self.collectives, watched=settings.watched
+    def store(
+        self, param_infos: Sequence[ParamInfo], shard: ShardLayout, plan: GroupPlan
+    ) -> ReplicatedParameters:
+        settings, comm = self.settings, self.collectives
+        self._store = ReplicatedParameters(
+            param_infos, shard, plan.dtypes, settings.memory, comm, watched=settings.watched
         )
-        return self._stored
+        return self._store
 
     def frozen(self, members: Sequence[ParamInfo]) -> Frozen:
         return Frozen(members)
 
-    def fill(self, param_infos: Sequence[ParamInfo], frozen: Frozen, value: Value) -> None:
+    def attach(self, frozen: Frozen, sink: GradientSink) -> tuple[GradientHooks, Access]:
         for t in frozen.members:
             make_whole(t.parameter, self.settings.dtype, self.collectives)
-
-    def attach(self, param_infos: Sequence[ParamInfo], frozen: Frozen, sink: GradientSink) -> Attached:
-        self._stored.adopt(param_infos)
-        access = Access(self.collectives, self._agreement, lambda _: nullcontext(), self._stored.absorb)
-        return Attached(GradientHooks(param_infos, sink.accept, self.model), access)
+        self._store.adopt()
+        access = Access(self.collectives, self._agreement, lambda _: nullcontext(), self._store.absorb)
+        return GradientHooks(self._store.param_infos, sink.accept, self.model), access
 
 
 class ShardedBuilder(ParameterBuilder):
     """Builds ShardedParameters: one store for the trained parameters, and one for the frozen ones."""
 
     def groups(self, param_infos: Sequence[ParamInfo]) -> GroupPlan:
-        settings, leaves = self.settings, self._leaves
-        leaves.modules = find_leaves(self.model, settings.leaf_modules)  # some may be new
-        threshold = settings.persistence_threshold
-        return module_groups(self.model, param_infos, settings.dtype, threshold, leaves.modules)
+        settings = self.settings
+        leaves = find_leaves(self.model, settings.leaf_modules)
+        return module_groups(self.model, param_infos, settings.dtype, settings.persistence_threshold, leaves)
 
-    def store(self, shard: ShardLayout, plan: GroupPlan) -> ShardedParameters:
-        self._store = self._sharded(shard, plan)
+    def store(
+        self, param_infos: Sequence[ParamInfo], shard: ShardLayout, plan: GroupPlan
+    ) -> ShardedParameters:
+        self._store = self._sharded(param_infos, shard, plan)
         return self._store
 
-    def _sharded(self, shard: ShardLayout, plan: GroupPlan) -> ShardedParameters:
-        chosen, comm = self.settings, self.collectives
-        memory, resident = chosen.memory, plan.resident
-        return ShardedParameters(shard, plan.dtypes, chosen.device, memory, comm, resident=resident)
+    def _sharded(
+        self, param_infos: Sequence[ParamInfo], shard: ShardLayout, plan: GroupPlan
+    ) -> ShardedParameters:
+        memory, device, comm = self.settings.memory, self.settings.device, self.collectives
+        return ShardedParameters(
+            param_infos, shard, plan.dtypes, device, memory, comm, resident=plan.resident
+        )
 
-    def frozen(self, members: Sequence[ParamInfo]) -> Frozen:
+    def frozen(self, members: Sequence[ParamInfo]) -> FrozenShards:
         plan = self.groups(members)
         layout = self.settings.layout([t.parameter.numel() for t in members], plan.groups)
-        self._frozen_store = self._sharded(ShardedLayout(layout, self.collectives.rank), plan)
-        return FrozenShards(members, self._frozen_store, self._gatherer)
+        store = self._sharded(members, ShardedLayout(layout, self.collectives.rank), plan)
+        self._gatherer = Gatherer((self._store, store), window=self.settings.prefetch)
+        return FrozenShards(store, self._gatherer)
 
-    def fill(self, param_infos: Sequence[ParamInfo], frozen: Frozen, value: Value) -> None:
-        frozen.fill(value)
-        whole = self._gatherer.must_stay_whole()
-        self._store.expect(param_infos, whole)
-        self._frozen_store.expect(frozen.members, whole)
-
-    def attach(self, param_infos: Sequence[ParamInfo], frozen: Frozen, sink: GradientSink) -> Attached:
-        stores, gatherer = (self._store, self._frozen_store), self._gatherer
-        for store in stores:
-            store.adopt(store.param_infos)
-        gatherer.adopt(stores)
+    def attach(self, frozen: Frozen, sink: GradientSink) -> tuple[GradientHooks, Access]:
+        gatherer, param_infos = self._gatherer, self._store.param_infos
+        frozen.fill(lambda t: whole_values(t.parameter, self.collectives))
+        for store in gatherer.stores:
+            store.adopt()
         access = Access(self.collectives, self._agreement, gatherer.holding, gatherer.absorb)
-        self._leaves.expect(param_infos, sink.absent)
-        hooks = GatherHooks(param_infos, sink.accept, self.model, gatherer, self._leaves)
-        return Attached(hooks, access)
-
-    @cached_property
-    def _gatherer(self) -> Gatherer:
-        """The same for every core: graphs of before a rebuild find their parameters through it."""
-        return Gatherer(window=self.settings.prefetch)
-
-    @cached_property
-    def _leaves(self) -> LeafModules:
-        return LeafModules(find_leaves(self.model, self.settings.leaf_modules), self._gatherer)
+        modules = find_leaves(self.model, self.settings.leaf_modules)
+        leaves = LeafModules(modules, gatherer, param_infos, sink.absent)
+        return GatherHooks(param_infos, sink.accept, self.model, gatherer, leaves), access
 
 
 PARAMETER_BUILDERS: dict[type[Parameters], type[ParameterBuilder]] = {

@@ -1,14 +1,10 @@
 """EngineSpec keys that need no layout, each as the object that implements it."""
 
 import math
-from functools import partial
 from importlib.util import find_spec
 
 import torch
 
-from zbench.engine.memory.kinds import Memories
-from zbench.engine.optimizer.offload_costs import measure_offload_costs
-from zbench.engine.optimizer.offload_ratio import MeasuredRatio, OffloadRatio
 from zbench.engine.optimizer.shard_optimizer import ParamGroup
 from zbench.engine.policies import (
     AccumulationPolicy,
@@ -19,8 +15,6 @@ from zbench.engine.policies import (
     MultiBackward,
     Unmanaged,
 )
-from zbench.engine.protocols import Collectives
-from zbench.engine.speculative.threads import threads_for
 from zbench.errors import UsageError
 from zbench.spec.combinations import engine_conflicts
 from zbench.spec.engine import EngineSpec
@@ -75,17 +69,6 @@ def overrides(spec: EngineSpec) -> dict[str, ParamGroup]:
     return {p: group.model_dump(exclude_none=True) for p, group in spec.param_groups.items()}
 
 
-def share(spec: EngineSpec, memories: Memories, parameters: int, comm: Collectives) -> OffloadRatio:
-    """Return what decides the share of the optimizer state, of so many parameters, that is offloaded."""
-    if spec.offload_optimizer == "none":
-        return OffloadRatio(0.0)
-    if spec.offload_ratio != "auto":
-        return OffloadRatio(spec.offload_ratio)
-    threads, device = torch.get_num_threads(), memories.local.device
-    if spec.offload_schedule == "speculative":
-        threads = threads_for(spec.optimizer_threads, device, alone=comm.world_size == 1).count
-    dtype, moments = DTYPES[spec.dtype], DTYPES[spec.optimizer.moments_dtype]
-    costs = partial(
-        measure_offload_costs, parameters // comm.shards, memories.host, device, dtype, moments, threads
-    )
-    return MeasuredRatio(costs, torch.cuda.synchronize if device.type == "cuda" else lambda: None)
+def offload_ratio(spec: EngineSpec) -> float:
+    """Return the share of the optimizer state that lives on the CPU."""
+    return spec.offload_ratio if spec.offload_optimizer == "cpu" else 0.0

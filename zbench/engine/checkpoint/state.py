@@ -6,7 +6,7 @@ moments' dtype, of the parameter's shape; `step.NAME` its updates so far (int64)
 and `group.N` (float64: lr, beta1, beta2, eps, weight decay).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,8 +17,8 @@ from zbench.engine.checkpoint.consolidate import Consolidator
 from zbench.engine.checkpoint.fit import check_others
 from zbench.engine.memory.buffers import PartitionedBuffer
 from zbench.engine.optimizer.shard_optimizer import MOMENTS, ShardOptimizer
+from zbench.engine.parameters.base import Parameters, ParamInfo, write_segments
 from zbench.engine.parameters.frozen import Frozen
-from zbench.engine.parameters.replicated import Parameters, ParamInfo, write_segments
 from zbench.engine.policies import LossScaling
 from zbench.engine.protocols import Collectives
 from zbench.engine.shard_layout import Segment
@@ -50,20 +50,19 @@ class StateEntry:
 
 
 def set_masters(
-    optimizer: ShardOptimizer,
-    parameters: Parameters,
-    param_infos: Sequence[ParamInfo],
-    value: Callable[[ParamInfo], Tensor],
+    optimizer: ShardOptimizer, parameters: Parameters, value: Callable[[ParamInfo], Tensor]
 ) -> None:
-    """Set master weights to `value(param_info)`, whole tensors, and set the parameters accordingly."""
+    """Set master weights to `value(param_info)`, whole tensors, and this rank's part of the parameters
+    accordingly; `parameters.settle` publishes it.
+    """
     optimizer.release()
-    write_segments(optimizer.shard, param_infos, value, lambda s: optimizer.masters[s.dtype_group].of(s))
+    infos = parameters.param_infos
+    write_segments(optimizer.shard, infos, value, lambda s: optimizer.masters[s.dtype_group].of(s))
     for s in optimizer.shard.segments:
         masters = optimizer.masters[s.dtype_group]
         if (out := masters.out(s)) is not None:
             out.copy_(masters.of(s))
             masters.deliver(s)
-    parameters.settle()
 
 
 class EngineState:
@@ -72,7 +71,6 @@ class EngineState:
     def __init__(
         self,
         model: nn.Module,
-        param_infos: Sequence[ParamInfo],
         optimizer: ShardOptimizer,
         parameters: Parameters,
         collectives: Collectives,
@@ -80,10 +78,9 @@ class EngineState:
         frozen: Frozen,
     ) -> None:
         self.frozen = frozen
-        self.model, self.param_infos, self.optimizer = model, param_infos, optimizer
+        self.model, self.param_infos, self.optimizer = model, parameters.param_infos, optimizer
         self.parameters, self.collectives, self.scaling = parameters, collectives, scaling
         self.shard = optimizer.shard
-        self._trained = {id(t.parameter): t for t in param_infos}
         self._consolidator = Consolidator(self.shard, collectives)
 
     def full_values(self) -> dict[str, Tensor]:
@@ -130,29 +127,6 @@ class EngineState:
         assert buffer is not None
         whole = self._consolidator.whole([t.index], _in(buffer), self.optimizer.moments.dtype)
         return whole[0].view(t.parameter.shape)
-
-    def value(self, parameter: nn.Parameter) -> Tensor | None:
-        """Return a parameter's whole value, in float32 where it is trained, on every rank; None for another
-        model's.
-        """
-        if (t := self._trained.get(id(parameter))) is not None:
-            return self.master(t)
-        t = next((t for t in self.frozen.members if t.parameter is parameter), None)
-        return None if t is None else self.frozen.read(t)
-
-    def carry_over(self, old: "EngineState") -> None:
-        """Take moments and counts of the parameters that another core has trained; the others begin anew."""
-        known = {t.index: was for t in self.param_infos if (was := old._trained.get(id(t.parameter)))}
-        for kind in MOMENTS:
-            buffer = self.optimizer.moments.get(kind)
-            if buffer is not None and old.optimizer.moments.get(kind) is not None:
-                write_segments(self.shard, self.param_infos, partial(_of_old, old, known, kind), _in(buffer))
-        mine, theirs = self.optimizer, old.optimizer
-        mine.count = theirs.count
-        mine.skipped_steps = [
-            theirs.skipped_steps[known[t.index].index] if t.index in known else theirs.count
-            for t in self.param_infos
-        ]
 
     def local(self) -> LocalState:
         """Return this rank's part of the state; state that every rank holds whole is in rank 0's part."""
@@ -201,7 +175,8 @@ class EngineState:
                     local.run(s.local, s.length).zero_()
                 moments = partial(_of_kind, state, kind)
                 write_segments(self.shard, self.param_infos, moments, _in(local))
-        set_masters(self.optimizer, self.parameters, self.param_infos, lambda t: state[keys[t.name]])
+        set_masters(self.optimizer, self.parameters, lambda t: state[keys[t.name]])
+        self.parameters.settle()
         self.frozen.load(lambda t: state[keys[t.name]])
         self._load_small(state)
 
@@ -259,10 +234,6 @@ class EngineState:
 
 def _of_kind(state: Mapping[str, Tensor], kind: str, param_info: ParamInfo) -> Tensor | None:
     return state.get(f"{kind}.{param_info.name}")
-
-
-def _of_old(old: EngineState, known: Mapping[int, ParamInfo], kind: str, t: ParamInfo) -> Tensor | None:
-    return old.moment(known[t.index], kind) if t.index in known else None
 
 
 def _in(local: PartitionedBuffer) -> Callable[[Segment], Tensor]:

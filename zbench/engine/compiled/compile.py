@@ -11,7 +11,7 @@ from zbench.engine.compiled.registry import StepRegistry
 from zbench.engine.compiled.sink import CompiledGradients
 from zbench.engine.gradients.config import ReductionConfig
 from zbench.engine.gradients.reducer import BucketReducer
-from zbench.engine.parameters.replicated import ParamInfo
+from zbench.engine.parameters.base import ParamInfo
 
 
 def compile_model(

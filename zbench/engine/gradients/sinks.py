@@ -22,7 +22,7 @@ from zbench.engine.gradients.buffer_factory import BucketBufferFactory
 from zbench.engine.gradients.reducer import BucketReducer
 from zbench.engine.memory.buffers import bytes_of
 from zbench.engine.memory.streams import GradientStream
-from zbench.engine.parameters.replicated import ParamInfo
+from zbench.engine.parameters.base import ParamInfo
 from zbench.engine.policies import AccumulationBoundary
 from zbench.errors import UsageError
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from zbench.engine.memory.buffers import FlatBuffer, bytes_of
 from zbench.engine.memory.kinds import Copy
-from zbench.engine.parameters.replicated import Parameters
+from zbench.engine.parameters.base import Parameters
 from zbench.engine.partition import Extent
 from zbench.engine.shard_layout import Segment
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from zbench.engine.adam import AdamBackend
 from zbench.engine.optimizer.shard_optimizer import ShardOptimizer
-from zbench.engine.parameters.replicated import Parameters
+from zbench.engine.parameters.base import Parameters
 from zbench.engine.partition import Bucket
 from zbench.engine.protocols import Work
 

@@ -156,9 +156,8 @@ class ShardOptimizer:
         """Return why the next update cannot be taken, or None; asked before anything is updated."""
         if self._fixed() != self._built:
             return (
-                "param_groups: expected the groups' parameters and amsgrad as they were; use"
-                " engine.optimizer.add_param_group for more parameters, and param_groups in the specification"
-                " for others"
+                "param_groups: expected the groups' parameters and amsgrad as they were; undo the edit, and"
+                " set them in the specification's param_groups"
             )
         for number, group in enumerate(self.groups):
             try:

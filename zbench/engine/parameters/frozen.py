@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from zbench.engine.parameters.base import ParamInfo, write_segments
 from zbench.engine.parameters.gathering import Gatherer
-from zbench.engine.parameters.replicated import ParamInfo, write_segments
 from zbench.engine.parameters.sharded import ShardedParameters
 
 
@@ -40,8 +40,8 @@ class Frozen:
 class FrozenShards(Frozen):
     """In a sharded store of their own, without gradients, masters or moments."""
 
-    def __init__(self, members: Sequence[ParamInfo], store: ShardedParameters, gatherer: Gatherer) -> None:
-        super().__init__(members)
+    def __init__(self, store: ShardedParameters, gatherer: Gatherer) -> None:
+        super().__init__(store.param_infos)
         self.store, self.gatherer = store, gatherer
 
     def fill(self, value: Callable[[ParamInfo], Tensor]) -> None:

@@ -14,8 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from zbench.engine.parameters.gather_order import GatherOrder
 from zbench.engine.parameters.saved import Saved, SavedView
-from zbench.engine.parameters.sharded import Member, ShardedGroup, ShardedParameters
-from zbench.errors import UsageError
+from zbench.engine.parameters.sharded import ShardedGroup, ShardedParameters
 
 Hooks = tuple[Callable[[Tensor], object], Callable[[object], Tensor]]
 _COPYING = ("torch.utils.checkpoint", "torch.autograd.graph")  # modules of such hooks
@@ -24,67 +23,29 @@ _LONGEST = 64  # uses of a group in one recorded order, on average: nothing that
 
 
 class Gatherer:
-    """Gathers groups for use and releases them. Up to `window` elements of the groups that are expected next
-    are gathered ahead, or kept. `adopt` replaces the stores by others with the same parameters. `orders`: the
-    order of use in the last region of each outermost caller, with and without gradients.
+    """Gathers the groups of `stores` for use and releases them. Up to `window` elements of the groups that
+    are expected next are gathered ahead, or kept. `orders`: the order of use in the last region of each
+    outermost caller, with and without gradients.
     """
 
-    def __init__(self, *, window: int) -> None:
-        self.window = window
+    def __init__(self, stores: Sequence[ShardedParameters], *, window: int) -> None:
+        self.stores, self.window = stores, window
         self.depth = 0
         self._pushed: list[tuple[int, saved_tensors_hooks]] = []
         self._region_end: set[ShardedGroup] = set()
         self.held_in_backward: dict[object, Sequence[ShardedGroup]] = {}
-        self.contexts: list[Held] = []
-        self.groups: list[ShardedGroup] = []
-        self.adopt(())
-
-    def must_stay_whole(self) -> frozenset[int]:
-        """Return the ids of the parameters that other stores must have gathered before they are adopted.
-
-        UsageError while a module's forward runs: it holds groups of the present stores.
-        """
-        if self.depth > len(self.contexts):
-            raise UsageError(
-                "expected no module's forward to run while parameters are unfrozen or added, or their offload"
-                " ratio is decided; call engine.backward and engine.step after the forward"
-            )
-        held = (p for context in self.contexts for p in context.parameters)
-        return frozenset(map(id, (*self._exposed(), *held)))
-
-    def _exposed(self) -> list[nn.Parameter]:
-        return [m.info.parameter for g in self.groups if g.exposed for m in g.members]
-
-    def adopt(self, stores: Sequence[ShardedParameters]) -> None:
-        """Gather from `stores` from now on. Parameters that autograd may reference directly, and those of
-        open contexts, stay whole.
-        """
-        exposed = self._exposed()
-        for group in self.groups:
-            group.members = []
-        self.stores = stores
-        self.groups = [group for store in stores for group in store.groups if not group.resident]
-        self.residents = [group for store in stores for group in store.groups if group.resident]
-        self.members: dict[int, tuple[ShardedGroup, Member]] = {
-            id(m.info.parameter): (group, m)
-            for store in stores
-            for group in store.groups
-            for m in group.members
-        }
+        groups = [group for store in stores for group in store.groups]
+        self.groups = [group for group in groups if not group.resident]
+        self.residents = [group for group in groups if group.resident]
+        self.group_of = {id(m.info.parameter): group for group in groups for m in group.members}
         self._longest = _LONGEST * len(self.groups)
         self.orders: dict[tuple[int, bool], GatherOrder] = {}
         self._trace = GatherOrder()
-        self._region_end.clear()
-        for group in self.groups_of(exposed):
-            self.fetch(group)
-            group.exposed = True
-        for context in self.contexts:
-            context.begin()
 
     def groups_of(self, parameters: Iterable[nn.Parameter | None]) -> list[ShardedGroup]:
         """Return the groups of some parameters, each once, without groups that are never released."""
-        found = (self.members.get(id(p)) for p in parameters)
-        return list(dict.fromkeys(f[0] for f in found if f is not None and not f[0].resident))
+        groups = (self.group_of.get(id(p)) for p in parameters)
+        return list(dict.fromkeys(group for group in groups if group is not None and not group.resident))
 
     def enter(self, caller: int) -> None:
         """Begin a call of `caller` (a number for each module). The outermost call opens a region."""
@@ -134,7 +95,7 @@ class Gatherer:
 
         It stays whole until the region ends; where autograd may save the parameter, until the step ends.
         """
-        group, _ = self.members.get(id(parameter), (None, None))
+        group = self.group_of.get(id(parameter))
         if group is None or group.resident:
             return
         if not self.depth:
@@ -223,15 +184,13 @@ class Packer:
         """Return the tensor that was packed. Its group is released when backward has unpacked all of it."""
         if isinstance(kept, Saved):
             return kept.tensor()
-        if not isinstance(kept, SavedView) or id(kept.parameter) not in self.gatherer.members:
+        if not isinstance(kept, SavedView) or kept.group.store not in self.gatherer.stores:
             assert self._outer is not None
             return self._outer[1](kept)
-        gatherer = self.gatherer
-        group, member = gatherer.members[id(kept.parameter)]
-        gatherer.use(group)
-        tensor = kept.tensor(group, member)
-        if group.outstanding == 0:
-            gatherer.release(group)
+        self.gatherer.use(kept.group)
+        tensor = kept.tensor()
+        if kept.group.outstanding == 0:
+            self.gatherer.release(kept.group)
         return tensor
 
 
@@ -249,24 +208,16 @@ class Held(AbstractContextManager[None]):
     """A region in which some parameters are whole: `with Held(gatherer, parameters)`."""
 
     def __init__(self, gatherer: Gatherer, parameters: Sequence[nn.Parameter]) -> None:
-        self.gatherer, self.parameters = gatherer, parameters
-        self._groups: Sequence[ShardedGroup] = ()
-
-    def begin(self) -> None:
-        """Use the groups that the parameters are in now."""
-        self._groups = self.gatherer.groups_of(self.parameters)
-        self.gatherer.begin_use(self._groups)
+        self._gatherer, self._groups = gatherer, gatherer.groups_of(parameters)
 
     def __enter__(self) -> None:
-        self.gatherer.enter(_CONTEXT)
-        self.gatherer.contexts.append(self)
+        self._gatherer.enter(_CONTEXT)
         try:
-            self.begin()
+            self._gatherer.begin_use(self._groups)
         except BaseException:
             self.__exit__()
             raise
 
     def __exit__(self, *_: object) -> None:
-        self.gatherer.contexts.remove(self)
-        self.gatherer.end_use(self._groups)
-        self.gatherer.leave()
+        self._gatherer.end_use(self._groups)
+        self._gatherer.leave()

@@ -7,7 +7,7 @@ from itertools import groupby
 import torch
 from torch import nn
 
-from zbench.engine.parameters.replicated import ParamInfo
+from zbench.engine.parameters.base import ParamInfo
 from zbench.engine.partition import GatherGroup
 
 

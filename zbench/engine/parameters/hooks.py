@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zbench.engine.parameters.base import ParamInfo
 from zbench.engine.parameters.gathering import Gatherer
 from zbench.engine.parameters.leaves import LeafModules
 from zbench.engine.parameters.released import take_gradient
-from zbench.engine.parameters.replicated import ParamInfo
 from zbench.engine.parameters.state_hooks import StateHooks
 from zbench.errors import UsageError
 

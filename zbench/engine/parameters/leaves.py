@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import Node, get_gradient_edge
 from torch.utils._pytree import tree_leaves
 
+from zbench.engine.parameters.base import ParamInfo
 from zbench.engine.parameters.gathering import Gatherer
-from zbench.engine.parameters.replicated import ParamInfo
 from zbench.errors import UsageError
 
 Absent = Callable[[Collection[int]], None]
@@ -40,13 +40,16 @@ def find_leaves(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
 
 
 class LeafModules:
-    """The leaf `modules` of one model; a rebuilt core sets `expect`, so that graphs of before it go on."""
+    """The leaf `modules` of one model. `absent` is told which parameters get no gradient in a backward."""
 
-    def __init__(self, modules: Collection[nn.Module], gatherer: Gatherer) -> None:
+    def __init__(
+        self,
+        modules: Collection[nn.Module],
+        gatherer: Gatherer,
+        param_infos: Sequence[ParamInfo],
+        absent: Absent,
+    ) -> None:
         self.modules, self.gatherer = modules, gatherer
-
-    def expect(self, param_infos: Sequence[ParamInfo], absent: Absent) -> None:
-        """Tell `absent` from now on which of these parameters get no gradient."""
         self._indices, self._absent = {id(t.parameter): t.index for t in param_infos}, absent
 
     def watch(self, module: nn.Module, inputs: object) -> Callable[[object], None]:

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import nn
 
+from zbench.engine.parameters.base import ParamInfo
 from zbench.engine.parameters.owners import owner_of
 from zbench.engine.parameters.released import gradient_of
-from zbench.engine.parameters.replicated import ParamInfo
 from zbench.errors import UsageError
 
 
@@ -33,16 +33,11 @@ def check_no_gradients(named: Iterable[tuple[str, nn.Parameter]]) -> None:
 
 
 class Members:
-    """The parameters that an engine was built with: ids of the `trained` ones, and the frozen ones."""
+    """The parameters that an engine was built with: the trained ones, and the frozen ones."""
 
     def __init__(self, trained: Sequence[ParamInfo], frozen: Sequence[ParamInfo]) -> None:
-        self.trained, self._frozen = frozenset(id(t.parameter) for t in trained), frozen
-        self._known = self.trained | {id(t.parameter) for t in frozen}
-
-    def unfrozen(self) -> bool:
-        """Whether a parameter that has never been trained requires a gradient now."""
-        with torch._C.DisableTorchFunctionSubclass():  # released parameters answer slowly otherwise
-            return any(t.parameter.requires_grad and t.parameter.numel() for t in self._frozen)
+        self._known = frozenset(id(t.parameter) for t in (*trained, *frozen))
+        self._frozen = [t for t in frozen if t.parameter.numel()]
 
     def check(self, model: nn.Module) -> None:
         """Raise UsageError for another parameter: it was added to the model, or replaced."""
@@ -50,11 +45,18 @@ class Members:
             return
         added = next(name for name, p in model.named_parameters() if id(p) not in self._known)
         raise UsageError(
-            f"the parameter {added!r} was added to the model, or replaced, after build_engine; give all new"
-            ' ones to engine.optimizer.add_param_group({"params": [...]}), frozen ones too'
+            f"the parameter {added!r} was added to the model, or replaced, after build_engine; take it out,"
+            " keep engine.state_dict(), build another engine on a model that has it, and load that state"
+            f" there with its values as 'param.{added}'"
         )
 
-    def gained(self, model: nn.Module, parameters: Iterable[nn.Parameter]) -> dict[str, nn.Parameter]:
-        """Return the others among these parameters of the model, by name."""
-        new = {id(p) for p in parameters} - self._known
-        return {name: p for name, p in model.named_parameters() if id(p) in new}
+    def check_frozen(self) -> None:
+        """Raise UsageError for a parameter that requires a gradient, and was frozen at the build."""
+        with torch._C.DisableTorchFunctionSubclass():  # released parameters answer slowly otherwise
+            unfrozen = next((t.name for t in self._frozen if t.parameter.requires_grad), None)
+        if unfrozen is not None:
+            raise UsageError(
+                f"the parameter {unfrozen!r} was frozen when the engine was built, and requires a gradient"
+                " now; freeze it, or save a checkpoint, build an engine that trains it, and load that (what"
+                " was trained at the build may be frozen and thawed between steps)"
+            )

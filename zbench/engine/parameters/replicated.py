@@ -2,15 +2,13 @@
 of it.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
-from zbench.engine.memory.kinds import Copy, Memory, transfer
+from zbench.engine.memory.kinds import Memory
+from zbench.engine.parameters.base import Parameters, ParamInfo
 from zbench.engine.parameters.released import data_was_read, kinds_of, set_values
 from zbench.engine.partition import Extent
 from zbench.engine.protocols import Collectives, Tag, Work
@@ -18,115 +16,6 @@ from zbench.engine.shard_layout import Segment, ShardLayout
 from zbench.engine.transport.buffers import place
 from zbench.engine.transport.works import All
 from zbench.errors import UsageError
-
-
-@dataclass(frozen=True, slots=True)
-class ParamInfo:
-    """One parameter, trained or frozen.
-
-    index: its place in registration order among the trained ones (or among the frozen ones). group: its
-    optimizer group; -1 for a frozen one.
-    """
-
-    index: int
-    name: str
-    parameter: torch.nn.Parameter
-    group: int
-
-
-def write_segments(
-    shard: ShardLayout,
-    members: Sequence[ParamInfo],
-    value: Callable[[ParamInfo], Tensor | None],
-    place: Callable[[Segment], Tensor],
-) -> None:
-    """Write this rank's part of `value(member)`, a whole tensor, to `place(segment)`; None leaves it alone.
-
-    `value` is called once a member, in the same order on every rank: it may be collective.
-    """
-    segments = {member.index: [] for member in members}  # type: dict[int, list[Segment]]
-    for s in shard.segments:
-        segments[s.parameter].append(s)
-    for member in members:
-        whole = value(member)
-        if whole is None:
-            continue
-        for s in segments[member.index]:
-            at = s.flat - shard.layout.spans[s.parameter].start
-            part = whole.detach().reshape(-1)[at : at + s.length]
-            place(s)[: part.numel()].copy_(part)
-
-
-class Parameters(ABC):
-    """The model's parameters as the optimizer sees them: segments of this rank to write, and a way to publish
-    them.
-
-    buffers: their memory on this rank, one per dtype group, in `memory`. on_edit: called with every segment
-    of this rank, and its values, that somebody else than the engine has changed.
-    """
-
-    def __init__(
-        self,
-        shard: ShardLayout,
-        dtypes: Sequence[torch.dtype],
-        memory: Memory,
-        dtype_groups: Sequence[Extent],
-    ) -> None:
-        self.shard, self.dtypes, self.memory, self.dtype_groups = shard, dtypes, memory, dtype_groups
-        self.buffers = [memory.zeros(s.length, d) for s, d in zip(dtype_groups, dtypes, strict=True)]
-        self._arriving: list[Copy] = []
-        self.on_edit: Callable[[Segment, Tensor], None] = lambda segment, values: None
-        self.param_infos: Sequence[ParamInfo] = ()
-
-    @abstractmethod
-    def owned(self, segment: Segment) -> Tensor:
-        """Return the stored values [segment.length] of what this rank owns, in the parameter's dtype."""
-
-    @abstractmethod
-    def adopt(self, param_infos: Sequence[ParamInfo]) -> None:
-        """Make the model's parameters views of what is stored here, and free their old values."""
-
-    @abstractmethod
-    def settle(self) -> None:
-        """Publish the rest; return when the next forward may begin."""
-
-    def receive(self, segment: Segment, values: Tensor, at: Memory) -> Copy:
-        """Start copying new values of what this rank owns from another memory."""
-        copy = transfer(values, at, self.owned(segment), self.memory)
-        self._arriving.append(copy)
-        return copy
-
-    def mark_updated(self, which: Sequence[bool]) -> None:
-        """Have torch know that these parameters have new values: a graph that saved old ones is refused."""
-        increment_version([t.parameter for t in self.param_infos if which[t.index]])
-
-    @abstractmethod
-    def leave(self) -> None:
-        """Release the model's parameters, because the engine is closed."""
-
-    def publish(self, local_stop: int) -> None:
-        """Start to send updated values to the other ranks: segments below `local_stop` (local order) are
-        final.
-        """
-
-    def release(self) -> None:
-        """Return when no copy reads the stored values, so that they may be written."""
-
-    def _arrive(self) -> None:
-        """Return when what was received may be read."""
-        for copy in self._arriving:
-            copy.wait()
-        self._arriving.clear()
-
-    def bytes_by_category(self) -> dict[str, int]:
-        """Return what is held now."""
-        held = sum(self.memory.occupied(flat.nbytes) for flat in self.buffers)
-        return {f"{self.memory.prefix}parameters": held}
-
-    def _stored(self, dtype_group: int, start: int, length: int) -> Tensor:
-        at = start - self.dtype_groups[dtype_group].start
-        return self.buffers[dtype_group].narrow(0, at, length)
-
 
 _UPDATED = Tag("the weights after a step")
 
@@ -138,6 +27,7 @@ class ReplicatedParameters(Parameters):
 
     def __init__(
         self,
+        param_infos: Sequence[ParamInfo],
         shard: ShardLayout,
         dtypes: Sequence[torch.dtype],
         memory: Memory,
@@ -146,19 +36,20 @@ class ReplicatedParameters(Parameters):
         watched: bool = True,
     ) -> None:
         layout = shard.layout
-        super().__init__(shard, dtypes, memory, [layout.dtype_group_extent(k) for k in range(len(dtypes))])
+        dtype_groups = [layout.dtype_group_extent(k) for k in range(len(dtypes))]
+        super().__init__(param_infos, shard, dtypes, memory, dtype_groups)
         self.collectives, self._watched = collectives, watched
         self._versions: list[int] = []
         self._blocks = shard.blocks_to_gather
         self._published = 0
         self._works: list[Work] = []
 
-    def adopt(self, param_infos: Sequence[ParamInfo]) -> None:
-        for t in param_infos:
+    def adopt(self) -> None:
+        self.settle()
+        for t in self.param_infos:
             kinds = kinds_of(t.parameter)
             set_values(t.parameter, kinds.whole if self._watched else kinds.trained, self._view(t))
             data_was_read(t.parameter)
-        self.param_infos = param_infos
         self._expect_versions()
 
     def _expect_versions(self) -> None:

@@ -40,13 +40,12 @@ class SavedView:
     for.
     """
 
-    __slots__ = ("_counted", "_offset", "_pending", "_size", "_stride", "_version", "parameter")
+    __slots__ = ("_offset", "_parameter", "_pending", "_size", "_stride", "_version", "group")
 
     def __init__(self, group: ShardedGroup, member: Member, tensor: Tensor) -> None:
-        self.parameter, self._version = member.info.parameter, tensor._version
-        self._size, self._stride = tensor.size(), tensor.stride()
-        self._offset = tensor.storage_offset() - member.start
-        self._counted, self._pending = group, True
+        self.group, self._parameter, self._version = group, member.info.parameter, tensor._version
+        self._size, self._stride, self._offset = tensor.size(), tensor.stride(), tensor.storage_offset()
+        self._pending = True
         group.outstanding += 1
 
     @classmethod
@@ -59,15 +58,15 @@ class SavedView:
         alike = alike and tensor._version == member.info.parameter._version  # not by way of p.data
         return cls(group, member, tensor) if alike else None
 
-    def tensor(self, group: ShardedGroup, member: Member) -> Tensor:
+    def tensor(self) -> Tensor:
         """Return it from the group's whole values; RuntimeError if they have changed."""
         self._settle()
-        _check(self.parameter, self._version)
-        assert group.full is not None
-        return group.full.as_strided(self._size, self._stride, member.start + self._offset)
+        _check(self._parameter, self._version)
+        assert self.group.full is not None
+        return self.group.full.as_strided(self._size, self._stride, self._offset)
 
     def _settle(self) -> None:
-        self._counted.outstanding -= self._pending
+        self.group.outstanding -= self._pending
         self._pending = False
 
     def __del__(self) -> None:

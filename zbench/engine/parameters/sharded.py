@@ -7,7 +7,7 @@ the group is resharded its parameters become `Released`. No memory is freed whil
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -16,8 +16,8 @@ from torch.autograd.graph import increment_version
 
 from zbench.engine.memory.kinds import Copy, Memory
 from zbench.engine.memory.streams import Filled, used_on_current_stream
+from zbench.engine.parameters.base import Parameters, ParamInfo
 from zbench.engine.parameters.released import Kinds, data_was_read, kinds_of, release, set_refusal, set_values
-from zbench.engine.parameters.replicated import Parameters, ParamInfo
 from zbench.engine.partition import Extent
 from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.shard_layout import Segment, ShardLayout
@@ -89,6 +89,7 @@ class ShardedParameters(Parameters):
 
     def __init__(
         self,
+        param_infos: Sequence[ParamInfo],
         shard: ShardLayout,
         dtypes: Sequence[torch.dtype],
         device: torch.device,
@@ -99,7 +100,7 @@ class ShardedParameters(Parameters):
     ) -> None:
         layout = shard.layout
         dtype_groups = [shard.local(layout.dtype_group_extent(k)) for k in range(len(dtypes))]
-        super().__init__(shard, dtypes, memory, dtype_groups)
+        super().__init__(param_infos, shard, dtypes, memory, dtype_groups)
         self.device, self.collectives = device, collectives
         self.by_storage: dict[int, ShardedGroup] = {}
         self._leaving: list[Copy] = []
@@ -113,35 +114,22 @@ class ShardedParameters(Parameters):
             )
             for k, (planned, extent) in enumerate(zip(layout.groups, layout.group_extents, strict=True))
         ]
-
-    def expect(self, param_infos: Sequence[ParamInfo], whole: Container[int]) -> None:
-        """Prepare `adopt`: gather resident groups, and those of parameters whose ids are in `whole`."""
-        self.param_infos = param_infos
-        for group, planned in zip(self.groups, self.shard.layout.groups, strict=True):
-            dtype = self.dtypes[group.dtype_group]
+        for group, planned in zip(self.groups, layout.groups, strict=True):
+            dtype = dtypes[group.dtype_group]
             missing = torch.nan if dtype.is_floating_point else 0
-            nowhere = torch.full((), missing, dtype=dtype, device=self.device)
+            nowhere = torch.full((), missing, dtype=dtype, device=device)
             for i in planned.parameters:
-                t, at = param_infos[i], self.shard.layout.spans[i].start - group.extent.start
+                t, at = param_infos[i], layout.spans[i].start - group.extent.start
                 shape, kinds = t.parameter.shape, kinds_of(t.parameter)
                 group.members.append(Member(t, at, shape, nowhere.expand(shape), kinds))
             group.tag = Tag("the weights " + ", ".join(m.info.name for m in group.members))
             group.members.sort(key=lambda m: (m.start, m.stop))
             group.starts = [m.start for m in group.members]
-            if group.members and (
-                group.resident or any(id(m.info.parameter) in whole for m in group.members)
-            ):
-                self.unshard(group)
-                self._gathered(group)
 
-    def adopt(self, param_infos: Sequence[ParamInfo]) -> None:
-        for group in self.groups:
-            for m in group.members:
-                set_refusal(m.info.parameter, _REFUSAL.format(name=m.info.name))
-            if group.full is None:
-                self.reshard(group)
-            else:
-                self._show(group)
+    def adopt(self) -> None:
+        for m in (m for group in self.groups for m in group.members):
+            set_refusal(m.info.parameter, _REFUSAL.format(name=m.info.name))
+        self.settle()
 
     def owned(self, segment: Segment) -> Tensor:
         return self._stored(segment.dtype_group, segment.local, segment.length)
@@ -151,7 +139,7 @@ class ShardedParameters(Parameters):
         again.
         """
         self._arrive()
-        again = [group for group in self.groups if group.members and (group.resident or group.frames)]
+        again = [group for group in self.groups if group.resident or group.frames]
         for group in self.groups:
             self.reshard(group)
         for group in again:

@@ -11,7 +11,7 @@ from torch import Tensor
 from zbench.engine.adam import NORM_CHUNK, AdamBackend
 from zbench.engine.memory.buffers import FlatBuffer
 from zbench.engine.optimizer.shard_optimizer import ShardOptimizer
-from zbench.engine.parameters.replicated import Parameters, ParamInfo
+from zbench.engine.parameters.base import Parameters, ParamInfo
 from zbench.engine.speculative.rollback import (
     SHARE,
     DoubleBuffer,

@@ -21,7 +21,7 @@ from torch import Tensor
 from zbench.engine.adam import NORM_CHUNK, AdamBackend
 from zbench.engine.gradients.norm import chunk_square_sums
 from zbench.engine.optimizer.schedule import Schedule
-from zbench.engine.parameters.replicated import Parameters
+from zbench.engine.parameters.base import Parameters
 from zbench.engine.partition import Bucket
 from zbench.engine.protocols import Work
 from zbench.engine.shard_layout import Segment

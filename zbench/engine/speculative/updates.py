@@ -13,7 +13,7 @@ from zbench.engine.adam import NORM_CHUNK, AdamTask, Slot
 from zbench.engine.adam.contract import check_hyper, check_tasks
 from zbench.engine.adam.native import PlanCache, call_native, flatten
 from zbench.engine.optimizer.shard_optimizer import ShardOptimizer, UpdateRun
-from zbench.engine.parameters.replicated import Parameters
+from zbench.engine.parameters.base import Parameters
 from zbench.engine.partition import Bucket, Extent
 from zbench.engine.shard_layout import Segment, ShardLayout, packed
 from zbench.engine.speculative.rollback import Rollback

@@ -31,7 +31,7 @@ MODEL = Joint(
 BUILD = Joint(
     Tag("whether every rank can build its part of the engine"),
     "the same trained parameters in the same groups on every rank",
-    "freeze, unfreeze and add parameters alike on every rank",
+    "freeze the same parameters on every rank",
 )
 WRITE = Joint(
     Tag("whether gathered(write=True) ended well on every rank"),
