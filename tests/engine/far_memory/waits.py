@@ -5,14 +5,13 @@
 
 FREES = "frees memory"
 BOUNDS = "bounds the memory in flight; the reductions are waited for later all the same"
-MEASURES = "what is timed here is the whole copy; no value depends on it"
 APART = "`overlap_comm: false` asks that nothing overlaps; no value depends on it"
 DROPPED = "what these copies bring is gathered anew by `settle`; no copy reads what is being written"
 
 REASONS: dict[str, str] = {
     "assembly/discovery.py work.wait()": "",
     "checkpoint/state.py optimizer.release()": "",
-    "checkpoint/state.py parameters.settle()": "",
+    "checkpoint/state.py self.parameters.settle()": "",
     "compiled/sink.py super().settle()": "",
     "compiled/sink.py self._once.release(used=False)": FREES,
     "compiled/sink.py self._several.release(used=False)": FREES,
@@ -63,11 +62,13 @@ REASONS: dict[str, str] = {
     "optimizer/shard_optimizer.py self.release()": "",
     "optimizer/shard_optimizer.py masters.release()": "",
     "parameters/access.py self._collectives.broadcast(values, 0, _VALUES).wait()": "",
+    "parameters/base.py copy.wait()": "",
     "parameters/frozen.py self.store.release()": DROPPED,
     "parameters/frozen.py self.store.settle()": "",
-    "parameters/replicated.py copy.wait()": "",
+    "parameters/replicated.py self.settle()": "",
     "parameters/replicated.py self._arrive()": "",
     "parameters/replicated.py All(self._works).wait()": "",
+    "parameters/sharded.py self.settle()": "",
     "parameters/sharded.py self._arrive()": "",
     "parameters/sharded.py copy.wait()": "",
     "parameters/sharded.py copy.release()": "",
