@@ -92,8 +92,8 @@ REASONS: dict[str, str] = {
     "transport/host_staged.py copy.wait() #3": "",
     "transport/host_staged.py copy.release()": "",
     "transport/host_staged.py self._call.wait()": "",
-    "transport/worker_thread.py self._done.wait()": "",
-    "transport/worker_thread.py self._done.wait() #2": "",
     "transport/works.py work.wait()": "",
     "transport/works.py self.work.wait()": "",
+    "transport/works.py self._done.wait()": "",
+    "transport/works.py self._done.wait() #2": "",
 }
