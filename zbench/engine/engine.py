@@ -1,11 +1,14 @@
 """Engine: one training step, from a loss to new parameters."""
 
 import math
+import signal
+import threading
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from types import FrameType
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +16,6 @@ from torch import Tensor, nn
 from zbench.engine.checkpoint.state import EngineState, LocalState, StateEntry
 from zbench.engine.gradients.norm import Summarizer
 from zbench.engine.gradients.sinks import Gradients
-from zbench.engine.interrupts import Integrity, uninterrupted
 from zbench.engine.memory.buffers import bytes_of
 from zbench.engine.optimizer.schedule import Schedule
 from zbench.engine.optimizer.shard_optimizer import ParamGroup, ShardOptimizer
@@ -266,3 +268,49 @@ def _end(open_core: list[Core]) -> None:
     """Close what is open, so that its memory is freed."""
     while open_core:
         open_core.pop().close()
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold back SIGINT until the block has ended, in the main thread, where Python delivers it.
+
+    A second one is raised at once: the block may wait for a rank that never comes.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield
+        return
+    held: list[tuple[int, FrameType | None]] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        held.append((number, frame))
+        if len(held) > 1:
+            held.clear()
+            handler(number, frame)
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    for number, frame in held:
+        handler(number, frame)
+
+
+class Integrity:
+    """Whether an engine's state is that before or after a step; `refusal` says why it is neither."""
+
+    def __init__(self) -> None:
+        self.refusal: str | None = None
+
+    def check(self) -> None:
+        """Raise UsageError if nothing can be done with the engine any more."""
+        if self.refusal is not None:
+            raise UsageError(self.refusal)
+
+    @contextmanager
+    def whole(self, what: str) -> Iterator[None]:
+        """Refuse everything from now on if the block does not run to its end. what: what went wrong then."""
+        self.refusal = f"{what}: build a new engine, and load a checkpoint"
+        yield
+        self.refusal = None

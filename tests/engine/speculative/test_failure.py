@@ -22,7 +22,7 @@ from tests.engine.speculative.running import (
 )
 from zbench._native import UpdateFailed, UpdateTimeout
 from zbench.engine import Engine
-from zbench.engine.interrupts import uninterrupted
+from zbench.engine.engine import uninterrupted
 from zbench.engine.protocols import Work
 from zbench.engine.speculative.updates import Update
 
