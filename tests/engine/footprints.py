@@ -6,7 +6,7 @@ from torch import nn
 
 from zbench.engine import Instruments, build_engine
 from zbench.measure.clock import PhaseClock
-from zbench.measure.traffic import CountingCollectives
+from zbench.measure.traffic import TrafficMeter
 from zbench.spec.engine import EngineSpec
 
 WIDTHS = (100, 50, 30)
@@ -17,20 +17,14 @@ def footprint(group: dist.ProcessGroup, spec: dict) -> tuple[dict, dict]:  # typ
     """Return (bytes by category after two steps, collective -> (calls, bytes) of the second)."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(*WIDTHS[:2]), nn.Linear(*WIDTHS[1:]))
-    counted: list[CountingCollectives] = []
-
-    def count(inner):  # type: ignore[no-untyped-def]
-        counted.append(CountingCollectives(inner, PhaseClock()))
-        return counted[0]
-
-    engine = build_engine(
-        model, EngineSpec.model_validate(spec), group, instruments=Instruments(wrap_collectives=count)
-    )
+    meter = TrafficMeter(PhaseClock())
+    instruments = Instruments(wrap_collectives=meter.count)
+    engine = build_engine(model, EngineSpec.model_validate(spec), group, instruments=instruments)
     for _ in range(2):
-        counted[0].take()
+        meter.take()
         engine.backward(model(torch.ones(4, WIDTHS[0])).square().mean())
         engine.step()
-    traffic = {kind: (seen.calls, seen.bytes) for kind, seen in counted[0].take().items()}
+    traffic = {kind: (seen.calls, seen.bytes) for kind, seen in meter.take().items()}
     memory = engine.memory_by_category()
     engine.close()
     return memory, traffic

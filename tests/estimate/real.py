@@ -14,7 +14,7 @@ from zbench.engine.assembly.build import Instruments
 from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.estimate.simulate import simulate
 from zbench.measure.clock import PhaseClock
-from zbench.measure.memory import AllocatorMeter
+from zbench.measure.memory import PeakMeter, allocator_meter
 from zbench.measure.shim import SHIM
 from zbench.spec.trial import TrialSpec
 from zbench.worker.loop import Trainer
@@ -41,7 +41,7 @@ class Peaks:
     memory in pieces, which a collective allocates and frees within itself.
     """
 
-    def __init__(self, meter: AllocatorMeter) -> None:
+    def __init__(self, meter: PeakMeter) -> None:
         self._meter = meter
         self.whole = self.outside = 0
 
@@ -91,7 +91,7 @@ class Prompt:
 class Sampler(TorchDispatchMode):
     """Reads the allocator between operators: the peak without what kernels allocate for themselves."""
 
-    def __init__(self, meter: AllocatorMeter) -> None:
+    def __init__(self, meter: PeakMeter) -> None:
         super().__init__()
         self.meter, self.peak = meter, 0
         self.scratch: dict[str, int] = {}
@@ -118,7 +118,7 @@ def measure(group: Any, trial: dict[str, Any]) -> dict[str, Any]:
     )
     gc.collect()
     assert SHIM is not None
-    meter = AllocatorMeter(SHIM)
+    meter = allocator_meter(SHIM)
     peaks = Peaks(meter)
     trainer = Trainer.build(
         spec,

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import torch
 
-from zbench.measure.counts import StepCounts, count_operators
-from zbench.measure.instructions import instruction_counter, instruction_problem
+from zbench.measure.counts import StepCounts, count_operators, instruction_counter, instruction_problem
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")

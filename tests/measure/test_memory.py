@@ -3,13 +3,14 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from zbench.measure.memory import StepMemory, largest, self_test
+from zbench.measure.memory import PeakMeter, StepMemory, largest, self_test
 from zbench.record.record import MemoryPeaks
 
 
@@ -80,24 +81,12 @@ def test_a_blind_shim_fails_its_self_test() -> None:
     assert self_test(BlindShim()) == ("of 1000003 bytes it counted 0 live, 0 at the peak and 0 after release")
 
 
-class FixedMeter:
-    exact = True
-
-    def __init__(self, peak: int) -> None:
-        self._peak = peak
-
-    def reset(self) -> None:
-        return
-
-    def peak(self) -> int:
-        return self._peak
-
-    def live(self) -> int:
-        return 0
+def meter(peak: int, live: Callable[[], int] = lambda: 0) -> PeakMeter:
+    return PeakMeter(lambda: None, lambda: peak, live, exact=True)
 
 
 def test_on_cuda_host_memory_is_not_part_of_the_devices_peak() -> None:
-    steps = StepMemory(FixedMeter(1000), torch.device("cuda"))
+    steps = StepMemory(meter(1000), torch.device("cuda"))
     steps.begin()
     steps.end()
     memory = steps.summary({"parameters": 300, "host_moments": 5000})
@@ -105,23 +94,12 @@ def test_on_cuda_host_memory_is_not_part_of_the_devices_peak() -> None:
     assert memory.by_category["activations"] == 700
 
 
-class LateFreeingMeter(FixedMeter):
-    """Memory that comes back a few looks after it was let go."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-        self.looks_until_free = 0
-
-    def live(self) -> int:
-        self.looks_until_free -= 1
-        return 1000 if self.looks_until_free > 0 else 100
-
-
 def test_what_happens_aside_is_waited_for() -> None:
-    meter = LateFreeingMeter()
-    with StepMemory(meter, torch.device("cpu")).aside():
-        meter.looks_until_free = 5
-    assert meter.looks_until_free <= 0
+    """Memory comes back a few looks after it was let go."""
+    looks = iter([0, 100, 1000, 1000, 1000, 100])
+    with StepMemory(meter(0, lambda: next(looks)), torch.device("cpu")).aside():
+        pass
+    assert next(looks, None) is None
 
 
 def test_over_ranks_each_figure_is_the_largest_and_categories_are_the_fullest_ranks() -> None:

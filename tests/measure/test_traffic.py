@@ -5,7 +5,7 @@ from torch import Tensor
 
 from zbench.engine.protocols import Tag, Work
 from zbench.measure.clock import PhaseClock
-from zbench.measure.traffic import CountingCollectives
+from zbench.measure.traffic import TrafficMeter
 from zbench.record.record import Traffic
 
 
@@ -57,7 +57,8 @@ class FakeCollectives:
 
 
 def test_each_kind_counts_what_this_rank_hands_in() -> None:
-    counting = CountingCollectives(FakeCollectives(4), PhaseClock())
+    meter = TrafficMeter(PhaseClock())
+    counting = meter.count(FakeCollectives(4))
     counting.reduce_scatter(torch.zeros(400, dtype=torch.bfloat16), torch.zeros(100), TAG)
     counting.reduce_scatter(torch.zeros(40), torch.zeros(10), TAG)
     counting.all_gather(torch.zeros(800), TAG)
@@ -65,26 +66,27 @@ def test_each_kind_counts_what_this_rank_hands_in() -> None:
     counting.broadcast(torch.zeros(7), 1, TAG)
     counting.broadcast(torch.zeros(7), 0, TAG)
     counting.barrier()
-    assert counting.take() == {
+    assert meter.take() == {
         "reduce_scatter": Traffic(2, 800 + 160),
         "all_gather": Traffic(1, 800),
         "all_gather_small": Traffic(1, 24),
         "broadcast": Traffic(2, 28),
         "barrier": Traffic(1, 0),
     }
-    assert counting.take() == {}
+    assert meter.take() == {}
 
 
 def test_a_world_of_one_rank_sends_nothing() -> None:
-    counting = CountingCollectives(FakeCollectives(1), PhaseClock())
+    meter = TrafficMeter(PhaseClock())
+    counting = meter.count(FakeCollectives(1))
     counting.reduce_scatter(torch.zeros(4), torch.zeros(4), TAG)
     counting.all_gather(torch.zeros(4), TAG)
-    assert counting.take() == {}
+    assert meter.take() == {}
 
 
 def test_calls_and_results_pass_through_unchanged() -> None:
     inner = FakeCollectives(2)
-    counting = CountingCollectives(inner, PhaseClock())
+    counting = TrafficMeter(PhaseClock()).count(inner)
     send, out = torch.zeros(4), torch.zeros(2)
     work = counting.reduce_scatter(send, out, TAG)
     assert inner.asked[0][1] is send
@@ -97,7 +99,7 @@ def test_calls_and_results_pass_through_unchanged() -> None:
 
 def test_launching_and_waiting_are_charged_to_reduce_and_gather() -> None:
     clock = PhaseClock()
-    counting = CountingCollectives(FakeCollectives(2), clock)
+    counting = TrafficMeter(clock).count(FakeCollectives(2))
     with clock.phase("backward"):
         counting.reduce_scatter(torch.zeros(4), torch.zeros(2), TAG).wait()
         counting.all_gather(torch.zeros(4), TAG).wait()

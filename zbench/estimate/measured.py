@@ -6,7 +6,7 @@ from pathlib import Path
 from zbench.estimate.ledger import AllocationLedger
 from zbench.estimate.reading import reading
 from zbench.estimate.stepping import Surroundings, watched_step
-from zbench.measure.memory import AllocatorMeter
+from zbench.measure.memory import allocator_meter
 from zbench.measure.shim import SHIM
 from zbench.spec.trial import TrialSpec
 from zbench.worker import process
@@ -25,7 +25,7 @@ def measure(job: RankJob) -> None:
         trial.workload, seed=trial.run.seed, world_size=trial.run.world_size, base_dir=base_dir
     )
     gc.collect()
-    meter = None if SHIM is None else AllocatorMeter(SHIM)
+    meter = None if SHIM is None else allocator_meter(SHIM)
     ledger = AllocationLedger()
     around = Surroundings() if meter is None else Surroundings(begun=meter.reset)
     with ledger.watching():

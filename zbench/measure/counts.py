@@ -3,9 +3,15 @@
 Counts do not depend on how fast or how loaded the machine is, so two versions can be compared exactly.
 Allocations (of torch's CPU allocator, every thread; of the caching allocator on CUDA) and instructions
 retired are read around each timed step; the smallest of all steps counts. Operators and FLOPs are those of
-one more step after the measured ones, under a dispatch mode, which would slow a timed step down.
+one more step after the measured ones, under a dispatch mode, which would slow a timed step down. Instructions
+are those of user code, by the kernel's performance counter (`perf_event_open`, Linux).
 """
 
+import ctypes
+import errno
+import os
+import platform
+import struct
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +19,16 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from zbench.measure.instructions import instruction_counter
 from zbench.measure.shim import SHIM
+
+_SYSCALL = {"x86_64": 298, "aarch64": 241}
+_HARDWARE, _INSTRUCTIONS, _SIZE = 0, 1, 128
+_INHERIT, _NO_KERNEL, _NO_HYPERVISOR = 1 << 1, 1 << 5, 1 << 6
+_REASONS = {
+    errno.ENOENT: "this machine, a virtual one perhaps, shows no performance-monitoring unit",
+    errno.EACCES: "kernel.perf_event_paranoid forbids it; set it to 2 or less",
+    errno.EPERM: "kernel.perf_event_paranoid or a container's seccomp profile forbids it",
+}
 
 
 class StepCounts:
@@ -42,10 +56,31 @@ class StepCounts:
 
 
 def count_operators(step: Callable[[], object], device: torch.device) -> dict[str, int]:
-    """Run `step` once more and return its operators, FLOPs and, on CUDA, kernel launches."""
-    counting = _SkippedCountingMode() if "torch._dynamo" in sys.modules else _CountingMode()
+    """Run `step` once more and return its operators, FLOPs (by torch's formulas) and, on CUDA, its kernel
+    launches.
+    """
+    from torch.utils.flop_counter import flop_registry
+
+    class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
+        operators = flops = 0
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = func(*args, **(kwargs or {}))
+            self.operators += 1
+            formula = flop_registry.get(func.overloadpacket)
+            if formula is not None:
+                self.flops += int(formula(*args, **(kwargs or {}), out_val=out))
+            return out
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            """Torch's own hook: Dynamo must not compile the counting. Where it is not loaded, skipping would
+            load it, which takes longer than the counting.
+            """
+            return "torch._dynamo" in sys.modules
+
     launches: dict[str, int] = {}
-    with counting:
+    with Counting() as counting:  # type: ignore[no-untyped-call]
         if device.type == "cuda":
             launches["kernel_launches"] = _kernel_launches(step)
         else:
@@ -53,48 +88,45 @@ def count_operators(step: Callable[[], object], device: torch.device) -> dict[st
     return {"operators": counting.operators, "flops": counting.flops} | launches
 
 
-class _CountingMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts what reaches the dispatcher; floating-point operations by torch's own formulas."""
-
-    def __init__(self) -> None:
-        from torch.utils.flop_counter import flop_registry
-
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.operators = self.flops = 0
-        self._formulas = flop_registry
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        self.operators += 1
-        formula = self._formulas.get(func.overloadpacket)
-        if formula is not None:
-            self.flops += int(formula(*args, **(kwargs or {}), out_val=out))
-        return out
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Torch's own hook. A mode that Dynamo skips imports it, which takes longer than the counting."""
-        return False
-
-
-class _SkippedCountingMode(_CountingMode):  # type: ignore[no-untyped-call]
-    """The same for a process that has Dynamo, which must not compile the counting."""
-
-    __torch_dispatch__ = _CountingMode.__torch_dispatch__
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return True
-
-
 def _kernel_launches(step: Callable[[], object]) -> int:
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CUDA]) as found:
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
         step()
         torch.cuda.synchronize()
-    return sum(event.count for event in found.key_averages() if "LaunchKernel" in event.key)
+    return sum(event.count for event in profiled.key_averages() if "LaunchKernel" in event.key)
 
 
 def _cuda_allocations(device: torch.device) -> int:
     return int(torch.cuda.memory_stats(device).get("allocation.all.allocated", 0))
+
+
+def instruction_counter() -> Callable[[], int] | None:
+    """Return a reader of this process's retired user instructions, None where the kernel shows none."""
+    try:
+        file = _open()
+    except OSError:
+        return None
+    return lambda: int.from_bytes(os.read(file, 8), "little")
+
+
+def instruction_problem() -> str | None:
+    """Return why instructions cannot be counted here, in words; None where they can."""
+    try:
+        os.close(_open())
+    except OSError as error:
+        return _REASONS.get(error.errno or 0, f"perf_event_open: {error.strerror}")
+    return None
+
+
+def _open() -> int:
+    """Return the counter's file descriptor; OSError with the kernel's reason."""
+    attributes = bytearray(_SIZE)
+    struct.pack_into("IIQ", attributes, 0, _HARDWARE, _SIZE, _INSTRUCTIONS)
+    struct.pack_into("Q", attributes, 40, _INHERIT | _NO_KERNEL | _NO_HYPERVISOR)
+    buffer = (ctypes.c_char * _SIZE).from_buffer(attributes)
+    number = _SYSCALL.get(platform.machine(), -1)
+    file = int(ctypes.CDLL(None, use_errno=True).syscall(number, buffer, 0, -1, -1, 0))
+    if file < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return file

@@ -12,12 +12,11 @@ high-water mark stands in, which is rough (within about a third) and marked `exa
 """
 
 import gc
-import resource
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -30,74 +29,40 @@ _TEST_BYTES = 1_000_003
 _PATIENCE, _PAUSE = 0.25, 0.0005  # seconds
 
 
-class PeakMeter(Protocol):
-    """Measures the most bytes that tensors held at once."""
+class PeakMeter:
+    """Measures the most bytes that tensors held at once, above what was held when the meter was made."""
 
-    exact: bool
-
-    def reset(self) -> None:
-        """From here on, the peak is a new one."""
+    def __init__(
+        self, reset: Callable[[], None], peak: Callable[[], int], live: Callable[[], int], *, exact: bool
+    ) -> None:
+        """reset: begins a new peak. peak, live: the most bytes held since, and those held now."""
+        self.reset, self._peak, self._live, self.exact = reset, peak, live, exact
+        reset()
+        self._base = live()
 
     def peak(self) -> int:
         """Return the most bytes held at once since `reset`."""
+        return max(0, self._peak() - self._base)
 
     def live(self) -> int:
         """Return the bytes held now, where the meter can tell; else 0."""
+        return self._live() - self._base
 
 
-class AllocatorMeter:
-    """torch's CPU allocator, to the byte, every thread included."""
-
-    exact = True
-
-    def __init__(self, shim: Shim) -> None:
-        self._shim, self._base = shim, shim.zbench_memory_live_bytes()
-
-    def reset(self) -> None:
-        self._shim.zbench_memory_reset_peak()
-
-    def peak(self) -> int:
-        return self._shim.zbench_memory_peak_bytes() - self._base
-
-    def live(self) -> int:
-        return self._shim.zbench_memory_live_bytes() - self._base
+def allocator_meter(shim: Shim) -> PeakMeter:
+    """Return a meter of torch's CPU allocator, to the byte, every thread included."""
+    peak, live = shim.zbench_memory_peak_bytes, shim.zbench_memory_live_bytes
+    return PeakMeter(shim.zbench_memory_reset_peak, peak, live, exact=True)
 
 
-class RssMeter:
-    """The process's high-water mark, above where it stood when the meter was made."""
-
-    exact = False
-
-    def __init__(self) -> None:
-        reset_rss_peak()
-        self._base = rss_peak()
-
-    def reset(self) -> None:
-        reset_rss_peak()
-
-    def peak(self) -> int:
-        return max(0, rss_peak() - self._base)
-
-    def live(self) -> int:
-        return 0
-
-
-class CudaMeter:
-    """torch's caching allocator on one CUDA device."""
-
-    exact = True
-
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._base = device, torch.cuda.memory_allocated(device)
-
-    def reset(self) -> None:
-        torch.cuda.reset_peak_memory_stats(self._device)
-
-    def peak(self) -> int:
-        return torch.cuda.max_memory_allocated(self._device) - self._base
-
-    def live(self) -> int:
-        return torch.cuda.memory_allocated(self._device) - self._base
+def cuda_meter(device: torch.device) -> PeakMeter:
+    """Return a meter of torch's caching allocator on one CUDA device."""
+    return PeakMeter(
+        partial(torch.cuda.reset_peak_memory_stats, device),
+        partial(torch.cuda.max_memory_allocated, device),
+        partial(torch.cuda.memory_allocated, device),
+        exact=True,
+    )
 
 
 def self_test(shim: Shim) -> str | None:
@@ -120,11 +85,13 @@ def choose_meter(device: torch.device) -> tuple[PeakMeter, str | None]:
     """
     gc.collect()
     if device.type == "cuda":
-        return CudaMeter(device), None
+        return cuda_meter(device), None
     why = WHY_NOT if SHIM is None else self_test(SHIM)
     if SHIM is not None and why is None:
-        return AllocatorMeter(SHIM), None
-    return RssMeter(), f"memory figures are estimates from the process's high-water mark: {why}"
+        return allocator_meter(SHIM), None
+    start = rss_peak()
+    meter = PeakMeter(reset_rss_peak, lambda: rss_peak() - start, lambda: 0, exact=False)
+    return meter, f"memory figures are estimates from the process's high-water mark: {why}"
 
 
 def reset_rss_peak() -> None:
@@ -137,10 +104,7 @@ def reset_rss_peak() -> None:
 
 def rss_peak() -> int:
     """Return the high-water mark of this process's resident memory, in bytes."""
-    try:
-        status = Path("/proc/self/status").read_text()
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    status = Path("/proc/self/status").read_text()
     return next(int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
 
 

@@ -9,6 +9,29 @@ from zbench.measure.clock import PhaseClock
 from zbench.record.record import Traffic
 
 
+class TrafficMeter:
+    """Counts the traffic of an engine that is built with `count`; of a peer, which is not, there is none."""
+
+    def __init__(self, clock: PhaseClock) -> None:
+        self.clock = clock
+        self._counts: dict[str, tuple[int, int]] = {}
+
+    def count(self, inner: Collectives) -> Collectives:
+        """Return `inner`, counted here."""
+        return CountingCollectives(inner, self)
+
+    def note(self, kind: str, size: int) -> None:
+        """Count one call of `size` bytes."""
+        calls, total = self._counts.get(kind, (0, 0))
+        self._counts[kind] = (calls + 1, total + size)
+
+    def take(self) -> dict[str, Traffic]:
+        """Return what was counted since the last call, and start from zero."""
+        taken = {kind: Traffic(calls, size) for kind, (calls, size) in self._counts.items()}
+        self._counts.clear()
+        return taken
+
+
 class CountingCollectives:
     """Collectives that note each call and pass it on.
 
@@ -18,16 +41,18 @@ class CountingCollectives:
     world of one rank nothing is sent and nothing is counted.
     """
 
-    def __init__(self, inner: Collectives, clock: PhaseClock) -> None:
+    def __init__(self, inner: Collectives, meter: TrafficMeter) -> None:
         self.rank, self.world_size = inner.rank, inner.world_size
         self.shard, self.shards = inner.shard, inner.shards
-        self._inner, self._clock = inner, clock
-        self._counts: dict[str, tuple[int, int]] = {}
+        self._inner, self._meter, self._clock = inner, meter, meter.clock
+
+    def _note(self, kind: str, size: int) -> None:
+        if self.world_size > 1:
+            self._meter.note(kind, size)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(
-            self._inner, name
-        )  # what an implementation offers beyond the protocol moves no payload
+        """What an implementation offers beyond the protocol moves no payload."""
+        return getattr(self._inner, name)
 
     def reduce_scatter(self, send: Tensor, out: Tensor, tag: Tag) -> Work:
         self._note("reduce_scatter", send.nbytes)
@@ -58,36 +83,6 @@ class CountingCollectives:
         self._note("barrier", 0)
         with self._clock.phase("reduce"):
             self._inner.barrier()
-
-    def take(self) -> dict[str, Traffic]:
-        """Return what was counted since the last call, and start from zero."""
-        taken = {kind: Traffic(calls, size) for kind, (calls, size) in self._counts.items()}
-        self._counts.clear()
-        return taken
-
-    def _note(self, kind: str, size: int) -> None:
-        if self.world_size == 1:
-            return
-        calls, total = self._counts.get(kind, (0, 0))
-        self._counts[kind] = (calls + 1, total + size)
-
-
-class TrafficMeter:
-    """Counts the traffic of an engine that is built with `count`; of a peer, which is not, there is none."""
-
-    def __init__(self, clock: PhaseClock) -> None:
-        self._clock = clock
-        self._counted: list[CountingCollectives] = []
-
-    def count(self, inner: Collectives) -> Collectives:
-        """Return `inner`, counted."""
-        counting = CountingCollectives(inner, self._clock)
-        self._counted.append(counting)
-        return counting
-
-    def take(self) -> dict[str, Traffic]:
-        """Return what was counted since the last call, and start from zero."""
-        return {kind: traffic for counting in self._counted for kind, traffic in counting.take().items()}
 
 
 class _TimedWork:

@@ -1,6 +1,7 @@
 """torch's DistributedDataParallel with the fused Adam of every rank: `engine: ddp`, stage 0."""
 
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 import torch.distributed as dist
 from torch import nn
@@ -28,13 +29,9 @@ def wrap(
     )
 
 
-def reduce_when(module: DistributedDataParallel) -> Any:
+def reduce_when(module: DistributedDataParallel) -> Callable[[bool], None]:
     """Return what tells DDP, before a forward, whether its backward reduces (as `no_sync` does)."""
-
-    def set_reducing(reducing: bool) -> None:
-        module.require_backward_grad_sync = reducing
-
-    return set_reducing
+    return partial(setattr, module, "require_backward_grad_sync")
 
 
 def build_engine(

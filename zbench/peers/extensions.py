@@ -2,20 +2,22 @@
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 
 def remove_abandoned_locks(variables: Mapping[str, str] = os.environ) -> list[Path]:
     """Remove the locks of torch's extension builds that no process holds any more; return them.
 
     variables: the environment of the process that builds; it says where extensions are built. A builder keeps
-    its lock open until it is done (`torch.utils.file_baton`). On a system without /proc nothing is removed.
+    its lock open until it is done (`torch.utils.file_baton`).
     """
     locks = [path.resolve() for path in _root(variables).glob("**/lock") if path.is_file()]
-    if not locks or not Path("/proc/self/fd").is_dir():
+    if not locks:
         return []
-    held = _open_files()
+    processes = psutil.process_iter(["open_files"])  # None: another user's, or it has just ended
+    held = {file.path for process in processes for file in process.info["open_files"] or ()}
     abandoned = [path for path in locks if str(path) not in held]
     for path in abandoned:
         path.unlink(missing_ok=True)
@@ -28,14 +30,3 @@ def _root(variables: Mapping[str, str]) -> Path:
         return Path(given)
     base = variables.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(base) / "torch_extensions"
-
-
-def _open_files() -> set[str]:
-    """Return the paths of all files that this user's processes have open."""
-    found: set[str] = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # another user's, or one that has just ended
-            for descriptor in os.listdir(process / "fd"):
-                with suppress(OSError):
-                    found.add(os.readlink(process / "fd" / descriptor))
-    return found

@@ -11,7 +11,6 @@ from torch.distributed.tensor import DTensor
 from zbench.engine.assembly import settings
 from zbench.engine.assembly.discovery import make_groups
 from zbench.engine.assembly.stages import reduces_at_boundary
-from zbench.engine.policies import AccumulationPolicy
 from zbench.engine.protocols import StepInfo
 from zbench.spec.engine import EngineSpec
 
@@ -40,33 +39,6 @@ class TorchAdam:
         return self.kind(self.groups, fused=True)  # type: ignore[call-arg]
 
 
-class Boundary:
-    """Knows which backward of a step must reduce, and divides the losses of counted micro-batches."""
-
-    def __init__(self, spec: EngineSpec) -> None:
-        self._counting: AccumulationPolicy = settings.accumulation(spec)
-        self._always = not reduces_at_boundary(spec) or spec.accumulation_mode != "micro_steps"
-
-    @property
-    def reduces_next(self) -> bool:
-        """Whether the next backward reduces, as far as that is known before its forward."""
-        return self._always or self._counting.count == self._counting.divisor - 1
-
-    def enter(self, loss: Tensor, last: bool | None) -> Tensor:
-        """Return the loss to differentiate; UsageError where no backward may follow."""
-        self._counting.next(last)
-        return loss / self._counting.divisor if self._counting.divisor != 1 else loss
-
-    def leave(self) -> None:
-        """That backward has ended."""
-        self._counting.done()
-
-    def end_step(self) -> None:
-        """Begin a new step; UsageError where the old one is not complete."""
-        self._counting.check_step()
-        self._counting.reset()
-
-
 class TorchEngine:
     """A TrainingEngine of a torch wrapper and a torch optimizer.
 
@@ -84,26 +56,38 @@ class TorchEngine:
         set_reducing: Callable[[bool], None],
     ) -> None:
         self.module, self._named, self._optimizer = module, dict(named), optimizer
-        self._clipping, self._boundary = spec.gradient_clipping, Boundary(spec)
-        self._set_reducing = set_reducing
-        set_reducing(self._boundary.reduces_next)
+        self._clipping, self._set_reducing = spec.gradient_clipping, set_reducing
+        self._counting = settings.accumulation(spec)
+        self._reduces_always = not reduces_at_boundary(spec) or spec.accumulation_mode != "micro_steps"
+        self._announce_next()
+
+    def _announce_next(self) -> None:
+        """Say whether the next backward reduces, as far as that is known before its forward."""
+        is_last = self._counting.count == self._counting.divisor - 1
+        self._set_reducing(self._reduces_always or is_last)
 
     def backward(self, loss: Tensor, last: bool | None = None) -> None:
-        """Add up gradients, averaged over ranks where this backward reduces."""
-        self._boundary.enter(loss, last).backward()  # type: ignore[no-untyped-call]
-        self._boundary.leave()
-        self._set_reducing(self._boundary.reduces_next)
+        """Add up gradients, averaged over ranks where this backward reduces, and over counted micro-batches.
+
+        UsageError where no backward may follow.
+        """
+        self._counting.next(last)
+        mean = loss / self._counting.divisor if self._counting.divisor != 1 else loss
+        mean.backward()  # type: ignore[no-untyped-call]
+        self._counting.done()
+        self._announce_next()
 
     def step(self) -> StepInfo:
         """Clip, update, and forget the gradients; UsageError if they are not complete."""
-        self._boundary.end_step()
+        self._counting.check_step()
+        self._counting.reset()
         norm = None
         if self._clipping:
             trained = [p for p in self._named.values() if p.requires_grad]
             norm = float(_whole(nn.utils.clip_grad_norm_(trained, self._clipping)))
         self._optimizer.step()
         self._optimizer.zero_grad()
-        self._set_reducing(self._boundary.reduces_next)
+        self._announce_next()
         return StepInfo(norm, clipped=norm is not None and norm > self._clipping)
 
     def full_parameters(self) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from zbench.measure.ceilings import stream_bandwidth
-from zbench.measure.instructions import instruction_problem
+from zbench.measure.counts import instruction_problem
 from zbench.measure.memory import choose_meter
 from zbench.spec.peers import PEERS, missing_package
 from zbench.worker.engines import GROUP, find_builder
