@@ -37,7 +37,9 @@ class StepCounts:
     def __init__(self, device: torch.device) -> None:
         self._sources: dict[str, Callable[[], int]] = {}
         if device.type == "cuda":
-            self._sources["allocations"] = lambda: _cuda_allocations(device)
+            self._sources["allocations"] = lambda: int(
+                torch.cuda.memory_stats(device).get("allocation.all.allocated", 0)
+            )
         elif SHIM is not None:
             self._sources["allocations"] = SHIM.zbench_memory_allocations
         counter = instruction_counter()
@@ -95,10 +97,6 @@ def _kernel_launches(step: Callable[[], object]) -> int:
         step()
         torch.cuda.synchronize()
     return sum(event.count for event in profiled.key_averages() if "LaunchKernel" in event.key)
-
-
-def _cuda_allocations(device: torch.device) -> int:
-    return int(torch.cuda.memory_stats(device).get("allocation.all.allocated", 0))
 
 
 def instruction_counter() -> Callable[[], int] | None:

@@ -9,9 +9,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zbench.engine.assembly import settings
-from zbench.engine.assembly.discovery import make_groups
 from zbench.engine.protocols import StepInfo
 from zbench.peers.extensions import remove_abandoned_locks
+from zbench.peers.stepping import TorchAdam
 from zbench.spec.deepspeed import engine_configuration, has_amsgrad
 from zbench.spec.engine import EngineSpec
 
@@ -20,7 +20,6 @@ _ALWAYS = {
     "zero_allow_untested_optimizer": True,
     "zero_force_ds_cpu_optimizer": False,
 }
-_OF_GROUP = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad")
 
 
 def configuration(spec: EngineSpec) -> dict[str, Any]:
@@ -102,10 +101,9 @@ def build_engine(
         remove_abandoned_locks()
     import deepspeed
 
-    groups = make_groups(model, settings.hyperparameters(spec), settings.overrides(spec))
     module, *_ = deepspeed.initialize(
         model=model,
-        model_parameters=[{key: group[key] for key in _OF_GROUP} for group in groups if group["params"]],
+        model_parameters=TorchAdam.of(model, spec).groups,
         config=configuration(spec),
         dist_init_required=False,
     )

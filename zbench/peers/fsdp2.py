@@ -32,9 +32,8 @@ def build_engine(
     for unit in _blocks(model):
         fully_shard(unit, mesh=mesh, mp_policy=policy)
     sharded: FSDPModule = fully_shard(model, mesh=mesh, mp_policy=policy)
-    adam = TorchAdam.of(
-        model, spec
-    )  # of the sharded parameters; FSDP asks which are frozen at the first forward
+    # of the sharded parameters; FSDP asks which are frozen at the first forward
+    adam = TorchAdam.of(model, spec)
     named = dict(model.named_parameters())
     return TorchEngine(model, named, adam.make(), spec, set_reducing=sharded.set_requires_gradient_sync)
 

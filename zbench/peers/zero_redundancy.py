@@ -41,10 +41,6 @@ def build_engine(
     adam = TorchAdam.of(model, spec)
     module, named = wrap(model, spec, process_group), dict(model.named_parameters())
     optimizer = ZeroRedundancyOptimizer(
-        adam.groups,
-        adam.kind,
-        process_group=process_group,
-        parameters_as_bucket_view=True,
-        fused=True,
+        adam.groups, adam.kind, process_group=process_group, parameters_as_bucket_view=True, fused=True
     )
     return ShardedStates(module, named, optimizer, spec, set_reducing=reduce_when(module))
