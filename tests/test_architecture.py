@@ -217,7 +217,7 @@ BUDGETS = {  # code lines of each package; small ones have one together
     "spec": 3777,
     "launch": 3009,
     "cli": 3080,
-    "report": 2384,
+    "report": 2335,
     "analysis": 1990,
     "worker": 1529,
     "tune": 1810,

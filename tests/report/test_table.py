@@ -181,7 +181,7 @@ def test_a_terminal_cuts_axis_values_at_14_characters_and_a_pipe_at_32(terminal,
 
 def test_a_table_that_just_fits_loses_no_column():
     records = [record(stage, 1e5 + stage) for stage in range(2)]
-    width = max(len(line) for line in printed(records, terminal=True) if line.startswith(" ─"))
+    width = max(len(line) for line in printed(records, terminal=True) if line.startswith("─"))
     assert "no room" not in " ".join(printed(records, width=width, terminal=True))
     assert "no room" in " ".join(printed(records, width=width - 1, terminal=True))
 

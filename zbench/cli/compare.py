@@ -235,12 +235,12 @@ def _print_table(comparison: "Comparison", to: Path | None, *, every_row: bool) 
     from zbench.report.exports import table
 
     if to is None:
-        table.print_table(comparison, console.rich_console(), every_row=every_row)
+        table.print_comparison(comparison, console.rich_console(), every_row=every_row)
         return
     import io
 
     from zbench.report.screen import Screen
 
     text = io.StringIO()
-    table.print_table(comparison, Screen(file=text, width=160), every_row=True)
+    table.print_comparison(comparison, Screen(file=text, width=160), every_row=True)
     exports.write({to.name: text.getvalue()}, to.parent)

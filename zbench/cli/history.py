@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from zbench.analysis.trials import RunResults
 
 
+_HEADINGS = ("configuration", "runs", "history", "first", "last")
+
+
 @common_flags()
 def command(
     directory: Annotated[
@@ -134,20 +137,21 @@ def _series(series: "Series") -> dict[str, Any]:
 
 
 def _print(found: "list[Series]", metric: str) -> None:
-    from rich.table import Table
     from rich.text import Text
 
     from zbench.report.exports.texts import percent
     from zbench.report.html.timelines import commit_text
+    from zbench.report.screen import Column, print_table
     from zbench.report.text import label, sparkline
     from zbench.spec.metrics import METRICS
 
-    table = Table("configuration", "runs", "history", "first", "last", box=None, pad_edge=False)
+    columns = [Column(name, "left", wraps=True) for name in _HEADINGS]
+    rows = []
     for one in found:
-        first, last = (METRICS[metric].format(value) for value in (one.values[0], one.values[-1]))
-        table.add_row(Text(label(one.trial)), str(len(one.visits)), sparkline(one.values), first, last)
+        ends = (METRICS[metric].format(value) for value in (one.values[0], one.values[-1]))
+        rows.append([label(one.trial), str(len(one.visits)), sparkline(one.values), *ends])
     screen = console.rich_console()
-    screen.print(table)
+    print_table(screen, columns, [list(map(Text, row)) for row in rows])
     for one in found:
         for change in one.changes:
             where = "..".join(

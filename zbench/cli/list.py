@@ -12,8 +12,7 @@ from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags
 from zbench.errors import ZbenchError
 from zbench.record.store import SPEC, find_runs, load_environment, load_records
 from zbench.record.summary import has_failed, summarize
-from zbench.report.grid import Column, Grid, GridRow
-from zbench.report.screen import plain
+from zbench.report.screen import Column, plain, print_table
 from zbench.report.text import axes_text, printable, rate_text
 from zbench.spec.load import recorded_objective
 
@@ -74,12 +73,9 @@ def _row(path: Path) -> dict[str, Any]:
 
 def _print(rows: list[dict[str, Any]]) -> None:
     screen = console.rich_console()
-    readable = [GridRow([plain(text) for text in _cells(row)]) for row in rows if not row["problem"]]
-    table, left_out = Grid(_COLUMNS, readable, _DROPPED_FIRST).fitted(screen)
+    readable = [list(map(plain, _cells(row))) for row in rows if not row["problem"]]
     if readable:
-        screen.print(table)
-    if left_out:
-        screen.print(Text(f"no room for {', '.join(left_out)}: widen the terminal, or use --json", "dim"))
+        print_table(screen, _COLUMNS, readable, dropped_first=_DROPPED_FIRST, remedy="use --json")
     for row in rows:
         if row["problem"]:
             said = printable(f"{row['sweep']}/{row['run_id']} cannot be read: {row['problem']}")

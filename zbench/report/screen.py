@@ -1,10 +1,15 @@
-"""The console that reports are printed on: text is text, whatever characters it holds."""
+"""The console that reports are printed on, and its tables: text is text, whatever characters it holds."""
 
-from collections.abc import Iterable
-from typing import IO, Any
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import IO, Any, Literal
 
+from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 from zbench.report.text import printable, printable_lines
@@ -52,3 +57,67 @@ class Screen(Console):
 def plain(text: str, style: str = "") -> Text:
     """Return foreign text as one line of a report."""
     return Text(printable(text), style)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """The heading of a column, the side to which its cells are aligned, and whether they may wrap."""
+
+    name: str
+    justify: Literal["left", "right"] = "right"
+    wraps: bool = False
+
+    def width(self, cells: Iterable[Text]) -> int:
+        """Return how wide the column is at least."""
+        separator = None if self.wraps else "\n"
+        parts = (part for cell in cells for part in cell.plain.split(separator))
+        return max(map(cell_len, parts), default=0)
+
+
+def print_table(
+    screen: Screen,
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[Text]],
+    *,
+    styles: Sequence[str] = (),
+    dropped_first: Sequence[str] = (),
+    remedy: str = "",
+) -> None:
+    """Print a table that loses no figure silently; a pipe or file gets every column.
+
+    A terminal that is too narrow goes without the columns `dropped_first`, as many as it takes in that order,
+    and a line below names them with the `remedy`. Where even the others do not fit, each row is a paragraph
+    of names and values. styles: of whole rows.
+    """
+    headings = [re.sub("[ _.]", "\n", c.name) if screen.is_terminal else c.name for c in columns]
+    widths = [
+        column.width([Text(heading), *(row[i] for row in rows)])
+        for i, (column, heading) in enumerate(zip(columns, headings, strict=True))
+    ]
+    shown, left_out = list(range(len(columns))), []
+    optional = [i for name in dropped_first for i in shown if columns[i].name == name]
+    for dropped in [None, *(optional if screen.is_terminal else [])]:
+        if dropped is not None:
+            shown.remove(dropped)
+            left_out.append(columns[dropped].name)
+        if sum(widths[i] for i in shown) + 2 * (len(shown) - 1) <= screen.width:
+            break
+    else:
+        names = [Text(f"{column.name} ".lstrip(), "dim") for column in columns]
+        for row, style in zip(rows, styles or [""] * len(rows), strict=True):
+            pairs = [Text.assemble(name, cell) for name, cell in zip(names, row, strict=True)]
+            screen.print(Text("  ").join(pairs), style=style)
+        return
+    box, padding = (SIMPLE_HEAD, (0, 1, 0, 0)) if screen.is_terminal else (None, (0, 2, 0, 0))
+    bold = "bold" if screen.is_terminal else ""
+    table = Table(box=box, padding=padding, pad_edge=False, show_edge=False, header_style=bold)
+    for i in shown:
+        column = columns[i]
+        table.add_column(
+            headings[i], justify=column.justify, overflow="fold", vertical="bottom", no_wrap=not column.wraps
+        )
+    for number, row in enumerate(rows):
+        table.add_row(*(row[i] for i in shown), style=styles[number] if styles else "")
+    screen.print(table)
+    if left_out:
+        screen.print(Text(f"no room for {', '.join(left_out)}: widen the terminal, or {remedy}", "dim"))

@@ -10,9 +10,8 @@ from rich.text import Text
 from zbench.analysis.ranking import Ranking, rank
 from zbench.record.record import Record
 from zbench.record.summary import ConfigSummary, cost, obstacles, point, summarize, varied_keys
-from zbench.report.grid import Column, Grid, GridRow
 from zbench.report.notes import notes
-from zbench.report.screen import Screen
+from zbench.report.screen import Column, Screen, print_table
 from zbench.report.text import (
     OUTCOME_STYLE,
     VERDICT_STYLE,
@@ -43,7 +42,6 @@ _FIGURES: dict[Column, Callable[[ConfigSummary], Text | str]] = {
     Column("verdict", "left"): lambda s: _verdict(s),
     Column("error ratio"): lambda s: ratio_text(s.number("error_ratio")),
 }
-_BEHIND = Column("behind")
 _DROPPED_FIRST = ("behind", "median step", "host mem", "error ratio", "spread", "outcome")
 
 
@@ -60,15 +58,13 @@ def print_results(
     """
     summaries = ranked(summarize(records), objective)
     ranking = rank(summaries, objective) if ranking is None else ranking
-    wrapped = not screen.is_terminal
-    table, left_out = results_grid(summaries, ranking, narrow=screen.is_terminal).fitted(screen)
-    screen.print(table)
-    if left_out:
-        run = f" {shlex.quote(os.path.relpath(run_dir))}" if run_dir is not None else ""
-        hint = f"no room for {', '.join(left_out)}: widen the terminal, or `zbench show{run} --verbose`"
-        screen.print(Text(printable(hint), "dim"))
+    columns, rows = _table(summaries, ranking, _WIDEST_VALUE if screen.is_terminal else _WIDEST_PLAIN)
+    styles = ["bold" if ranking.mark(summary.trial_id) else "" for summary in summaries]
+    run = f" {shlex.quote(os.path.relpath(run_dir))}" if run_dir is not None else ""
+    remedy = printable(f"`zbench show{run} --verbose`")
+    print_table(screen, columns, rows, styles=styles, dropped_first=_DROPPED_FIRST, remedy=remedy)
     for line in notes(summaries, objective, ranking, run_dir):
-        screen.print(line, soft_wrap=wrapped)
+        screen.print(line, soft_wrap=not screen.is_terminal)
 
 
 def ranked(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> list[ConfigSummary]:
@@ -84,30 +80,31 @@ def ranked(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> list
     )
 
 
-def results_grid(summaries: Sequence[ConfigSummary], ranking: Ranking, *, narrow: bool) -> Grid:
-    """Return trial, axes and figures of each configuration; narrow: long axis values are cut shorter."""
+def _table(
+    summaries: Sequence[ConfigSummary], ranking: Ranking, widest: int
+) -> tuple[list[Column], list[list[Text]]]:
+    """Return mark, trial, axes and figures of each configuration; widest: of an axis value, which is cut."""
     keys = varied_keys(summaries)
     points = [point(summary, keys) for summary in summaries]
-    width = _WIDEST_VALUE if narrow else _WIDEST_PLAIN
-    texts = {key: distinct_texts((values[key] for values in points), width) for key in keys}
-    names = short_ids(summaries)
+    texts = {key: distinct_texts((values[key] for values in points), widest) for key in keys}
     figures = {column: figure for column, figure in _FIGURES.items() if _says_anything(column, summaries)}
-    rows = []
-    for summary, values, name in zip(summaries, points, names, strict=True):
-        mark, behind = ranking.mark(summary.trial_id), _behind(ranking, summary)
-        axes = [Text(texts[key][value_text(value)]) for key, value in values.items()]
-        cells = [Text(name, "dim"), *axes, *(_cell(figure(summary)) for figure in figures.values())]
-        cells += [Text(behind)] if any(ranking.worse_by.values()) else []
-        rows.append(GridRow(cells, mark, "bold" if mark else ""))
     columns = [Column("trial", "left"), *(Column(printable(key)) for key in keys), *figures]
-    columns += [_BEHIND] if any(ranking.worse_by.values()) else []
-    return Grid(columns, rows, _DROPPED_FIRST)
-
-
-def _behind(ranking: Ranking, summary: ConfigSummary) -> str:
-    """Return by how much, at least, a configuration is worse than the best; nothing if unknown."""
-    worse = ranking.worse_by.get(summary.trial_id, 0.0)
-    return f">{worse:.1%}" if worse > 0 else ""
+    rows = []
+    for summary, values, name in zip(summaries, points, short_ids(summaries), strict=True):
+        axes = [Text(texts[key][value_text(value)]) for key, value in values.items()]
+        rows.append([Text(name, "dim"), *axes, *(_cell(figure(summary)) for figure in figures.values())])
+    marks = [Text(ranking.mark(summary.trial_id)) for summary in summaries]
+    if any(mark.plain for mark in marks):
+        columns, rows = (
+            [Column("", "left"), *columns],
+            [[m, *row] for m, row in zip(marks, rows, strict=True)],
+        )
+    if any(ranking.worse_by.values()):
+        columns.append(Column("behind"))
+        for row, summary in zip(rows, summaries, strict=True):
+            worse = ranking.worse_by.get(summary.trial_id, 0.0)  # at least; 0 if unknown
+            row.append(Text(f">{worse:.1%}" if worse > 0 else ""))
+    return columns, rows
 
 
 def _says_anything(column: Column, summaries: Sequence[ConfigSummary]) -> bool:

@@ -79,7 +79,7 @@ def test_json_of_a_single_process_has_no_infinite_bounds() -> None:
 
 def test_table_shows_the_worst_first_with_reasons() -> None:
     text = io.StringIO()
-    table.print_table(comparison(), Screen(file=text, width=200))
+    table.print_comparison(comparison(), Screen(file=text, width=200))
     lines = text.getvalue().splitlines()
     answers = [line.split()[1] for line in lines[2:7]]
     assert answers == ["incorrect", "failed", "regression", "inconclusive", "pass"]
@@ -94,8 +94,8 @@ def test_a_long_table_hides_only_rows_that_pass() -> None:
     many = [item for i in range(100) for item in trial(EVEN, axes={"i": i})]
     found = compare_runs(results(many), results(many, "head"), Settings(run_noise=0.01))
     text, everything = io.StringIO(), io.StringIO()
-    table.print_table(found, Screen(file=text, width=200))
-    table.print_table(found, Screen(file=everything, width=200), every_row=True)
+    table.print_comparison(found, Screen(file=text, width=200))
+    table.print_comparison(found, Screen(file=everything, width=200), every_row=True)
     assert "not shown: 40 further configurations with `pass`" in text.getvalue()
     assert everything.getvalue().count("\ni=") == 100
     assert text.getvalue().count("\ni=") == 60
@@ -105,7 +105,7 @@ def test_a_long_table_hides_only_rows_that_pass() -> None:
 def test_in_a_terminal_the_answers_alone_are_coloured() -> None:
     text = io.StringIO()
     screen = Screen(file=text, width=200, force_terminal=True, _environ={"TERM": "xterm"})
-    table.print_table(comparison(), screen)
+    table.print_comparison(comparison(), screen)
     rows = [line for line in text.getvalue().splitlines() if line.startswith("zero_stage")][:5]
     coloured = [re.findall(r"\x1b\[[1-9][\d;]*m([^\x1b\s]+)", row) for row in rows]
     assert coloured == [["incorrect"], ["failed"], ["regression"], ["inconclusive"], ["pass"]]

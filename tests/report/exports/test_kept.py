@@ -20,7 +20,7 @@ from .test_formats import comparison
 
 def as_table() -> str:
     text = io.StringIO()
-    table.print_table(comparison(), Screen(file=text, width=200))
+    table.print_comparison(comparison(), Screen(file=text, width=200))
     return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
 
 

@@ -1,12 +1,13 @@
 """The comparison as a table for a terminal, the worst rows first."""
 
+from collections.abc import Iterator
+
 from rich.console import Group
-from rich.table import Table
 from rich.text import Text
 
 from zbench.analysis.compare import ROW_ORDER, Comparison, Row
 from zbench.report.exports import texts
-from zbench.report.screen import Screen, plain
+from zbench.report.screen import Column, Screen, plain, print_table
 from zbench.report.text import plural
 
 _STYLES = {
@@ -22,7 +23,7 @@ _STYLES = {
 _MOST_PASSING = 60
 
 
-def print_table(comparison: Comparison, console: Screen, *, every_row: bool = False) -> None:
+def print_comparison(comparison: Comparison, console: Screen, *, every_row: bool = False) -> None:
     """Print rows, reasons and summary; of many passing rows only the first unless `every_row`."""
     rows = sorted(comparison.rows, key=lambda row: ROW_ORDER.index(row.answer))
     passing = [row for row in rows if row.answer == "pass"]
@@ -31,19 +32,12 @@ def print_table(comparison: Comparison, console: Screen, *, every_row: bool = Fa
     lines = [Text(reason, style=_STYLES[answer]) for reason, answer in texts.grouped_reasons(shown)]
     if hidden:
         lines.append(Text(f"not shown: {plural(hidden, 'further configuration')} with `pass`; -v shows all"))
-    console.print(
-        Group(_table(comparison, shown), *lines, *(Text(text) for text in texts.summary(comparison)))
-    )
+    console.print(plain(f"{comparison.base.name} -> {comparison.head.name}", "italic"), soft_wrap=True)
+    columns = [Column(heading, "left", wraps=True) for heading in texts.HEADINGS]
+    print_table(console, columns, [list(_cells(row)) for row in shown])
+    console.print(Group(*lines, *(Text(text) for text in texts.summary(comparison))))
 
 
-def _table(comparison: Comparison, rows: list[Row]) -> Table:
-    title = plain(f"{comparison.base.name} -> {comparison.head.name}", "italic")
-    table = Table(*texts.HEADINGS, title=title, title_justify="left", box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(
-            *(
-                Text(text, style=_STYLES[row.answer] if i == 1 else "")
-                for i, text in enumerate(texts.cells(row))
-            )
-        )
-    return table
+def _cells(row: Row) -> Iterator[Text]:
+    for heading, text in zip(texts.HEADINGS, texts.cells(row), strict=True):
+        yield Text(text, _STYLES[row.answer] if heading == "answer" else "")
