@@ -9,7 +9,7 @@ import pytest
 import torch  # noqa: F401 - a module of its own making is not the user's
 
 import zbench
-from zbench.record import inputs as under_test
+from tests import making
 from zbench.record.inputs import changed, digest, inputs
 
 
@@ -21,32 +21,19 @@ def test_every_byte_of_a_file_counts(tmp_path: Path) -> None:
     assert len(found) == 5
 
 
-@pytest.mark.parametrize(("size", "counts"), [(64 << 20, False), ((64 << 20) + 1, True)])
+@pytest.mark.parametrize(("size", "time_counts"), [(64 << 20, False), ((64 << 20) + 1, True)])
 def test_of_a_file_beyond_64_mib_the_time_of_its_last_change_counts(
-    tmp_path: Path, size: int, counts: bool
+    tmp_path: Path, size: int, time_counts: bool
 ) -> None:
+    file = tmp_path / "weights"
+    file.touch()
+    os.truncate(file, size)  # sparse
     found = set()
     for second in (1, 2):
-        with (tmp_path / "text").open("wb") as file:
-            file.truncate(size)  # takes no room on the disk
-        os.utime(tmp_path / "text", (second, second))
-        found.add(digest(tmp_path / "text"))
-    assert (len(found) == 2) == counts
+        os.utime(file, (second, second))
+        found.add(digest(file))
+    assert len(found) == (2 if time_counts else 1)
     assert {len(digits) for digits in found} == {16}
-
-
-def test_samples_of_a_large_file_reach_from_its_first_byte_to_its_last(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Samples that touch one another miss no byte."""
-    monkeypatch.setattr(under_test, "_WHOLE", 10)
-    monkeypatch.setattr(under_test, "_BLOCK", 4)
-    found = set()
-    for place in range(200):
-        (tmp_path / "text").write_bytes(b"a" * place + b"b" + b"a" * (199 - place))
-        os.utime(tmp_path / "text", (1, 1))
-        found.add(digest(tmp_path / "text"))
-    assert len(found) == 200
 
 
 def test_modules_of_the_users_own_are_read_and_others_are_not(
@@ -87,3 +74,20 @@ def test_modules_of_the_users_own_are_read_and_others_are_not(
 
 def test_what_only_one_of_two_trials_read_has_not_changed() -> None:
     assert changed({"a": "1", "b": "1", "c": "1"}, {"b": "2", "a": "2", "c": "1", "d": "1"}) == ["a", "b"]
+
+
+def test_python_files_beside_zbench_are_the_users_own(tmp_path: Path) -> None:
+    assert str(Path(making.__file__).resolve()) in inputs([], tmp_path)
+
+
+def test_modules_without_source_and_those_that_installed_packages_make_are_not_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, file in (("fast", "fast.so"), ("json.made", "made.py"), ("mine", "mine.py")):
+        (tmp_path / file).write_text("x = 1\n")
+        module = ModuleType(name)
+        module.__file__ = str(tmp_path / file)
+        monkeypatch.setitem(sys.modules, name, module)
+    found = inputs([], tmp_path)
+    assert [name for name in found if not Path(name).is_absolute()] == ["mine.py"]
+    assert str(Path.cwd()) not in found, "a module without a file is no folder"

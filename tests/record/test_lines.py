@@ -89,16 +89,25 @@ def test_later_line_replaces_an_earlier_one_of_the_same_repeat(tmp_path, make_re
     assert [(r.repeat, r.timing.tokens_per_s) for r in read] == [(0, 2.0), (1, 100.0)]
 
 
-def test_repeats_of_a_trial_share_its_configuration(tmp_path, make_record):
-    file = tmp_path / "trials.jsonl"
-    changed = make_record(repeat=2, config={"run": {"world_size": 4}})
-    file.write_bytes(b"".join(map(lines.encode, [make_record(), make_record(repeat=1), changed])))
-    first, same, other = lines.read(file)
-    assert same.config is first.config
-    assert same.axes is first.axes
-    assert other.config == {"run": {"world_size": 4}}
-
-
 def test_figures_count_as_counted_unless_a_record_says_otherwise():
     assert MemoryPeaks(1, 2, 3).exact
     assert MemoryPeaks(1, 2, 3).by_category == {}
+
+
+@pytest.mark.parametrize(
+    ("simulated", "measured", "apart"),
+    [
+        ({"peak_device_bytes": 150}, 100, 0.5),
+        ({"peak_device_bytes": 80}, 100, -0.2),
+        ({"peak_device_bytes": 0}, 100, -1.0),
+        ({"peak_device_bytes": 100}, 0, None),
+        ({"peak_device_bytes": 100}, None, None),
+        ({}, 100, None),
+    ],
+)
+def test_the_simulated_peaks_error_is_relative_to_the_measured_one(
+    simulated: dict[str, int], measured: int | None, apart: float | None, make_record
+) -> None:
+    memory = None if measured is None else MemoryPeaks(measured, 0, 1)
+    found = make_record(simulated=simulated, memory=memory).simulated_apart
+    assert found == pytest.approx(apart)

@@ -4,9 +4,12 @@ import errno
 import json
 import os
 import re
+import socket
+import stat
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,13 +17,16 @@ from zbench.errors import UsageError
 from zbench.record import lines, store
 from zbench.record.store import (
     TRIALS,
+    DirectoryLock,
     RunDirectory,
     StorageError,
     find_runs,
     load_environment,
     load_records,
+    load_tags,
     resolve_run,
     runs_of,
+    save_tag,
 )
 
 
@@ -159,11 +165,6 @@ def test_failed_flush_is_an_error_and_takes_the_line_back(run, make_record, monk
     assert load_records(run.path) == []
 
 
-def test_second_writer_is_refused_and_told_who_writes(run):
-    with pytest.raises(UsageError, match=f"is being written by process {os.getpid()}"):
-        RunDirectory.open(run.path)
-
-
 def test_reading_needs_no_lock(run, make_record):
     run.append(make_record())
     assert len(load_records(run.path)) == 1
@@ -282,3 +283,71 @@ def test_a_run_whose_records_are_a_link_is_read_and_not_written(run, tmp_path):
     assert load_records(run.path) == []
     with pytest.raises(UsageError, match=r"/trials\.jsonl is a symbolic link; resuming would write"):
         RunDirectory.open(run.path)
+
+
+def test_a_second_lock_is_refused_until_the_first_is_released(tmp_path: Path) -> None:
+    first = DirectoryLock(tmp_path)
+    with pytest.raises(UsageError, match=f"is being written by process {os.getpid()} on "):
+        DirectoryLock(tmp_path)
+    first.release()
+    first.release()
+    DirectoryLock(tmp_path).release()
+
+
+def test_a_holder_that_left_no_name_is_another_process(tmp_path: Path) -> None:
+    held = DirectoryLock(tmp_path)
+    (tmp_path / ".lock").write_bytes(b"")
+    with pytest.raises(UsageError, match="is being written by another process; wait"):
+        DirectoryLock(tmp_path)
+    held.release()
+
+
+def test_the_lock_file_holds_the_name_of_its_holder_and_nothing_older(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text("an older and longer name\n" * 20)
+    DirectoryLock(tmp_path).release()
+    assert (tmp_path / ".lock").read_text() == f"process {os.getpid()} on {socket.gethostname()}\n"
+
+
+def test_everybody_may_read_who_writes(tmp_path: Path) -> None:
+    before = os.umask(0)
+    DirectoryLock(tmp_path).release()
+    os.umask(before)
+    assert stat.S_IMODE((tmp_path / ".lock").stat().st_mode) == 0o644
+    assert (tmp_path / ".lock").read_text().count("\n") == 1
+
+
+def test_a_tag_is_kept_and_moves(tmp_path: Path) -> None:
+    assert load_tags(tmp_path) == {}
+    save_tag(tmp_path, "before", "quickstart/1")
+    save_tag(tmp_path, "after", "quickstart/2")
+    save_tag(tmp_path, "before", "quickstart/3")
+    assert load_tags(tmp_path) == {"before": "quickstart/3", "after": "quickstart/2"}
+    text = (tmp_path / store.TAGS).read_text()
+    assert text.startswith('{\n  "schema_version": 1,\n  "tags": {\n    "before": "quickstart/3"')
+    assert text.endswith("}\n")
+    assert [path.name for path in tmp_path.iterdir()] == [store.TAGS]
+
+
+@pytest.mark.parametrize("name", ["a", "_a", "v1.2-rc_3", "a" * 100])
+def test_names_that_may_be(tmp_path: Path, name: str) -> None:
+    save_tag(tmp_path, name, "run")
+    assert load_tags(tmp_path) == {name: "run"}
+
+
+@pytest.mark.parametrize("name", ["", "last", "a/b", "-a", ".a", "a b", "a" * 101])
+def test_names_that_may_not_be(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="a tag holds letters"):
+        save_tag(tmp_path, name, "run")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"tags": []}'])
+def test_a_file_that_is_none_is_named_with_the_remedy(tmp_path: Path, text: str) -> None:
+    (tmp_path / store.TAGS).write_text(text)
+    with pytest.raises(UsageError, match="remove it to go on without tags"):
+        load_tags(tmp_path)
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No such file"):
+        save_tag(tmp_path / "nowhere", "a", "run")

@@ -2,10 +2,9 @@ import math
 
 import pytest
 
+from tests.making import make_record
 from zbench.spec.metrics import METRICS, Constraint
 from zbench.spec.sweep import ObjectiveSpec
-
-RECORD = {"timing": {"tokens_per_s": 5.0}, "memory": None, "correctness": {"verdict": "drifted"}}
 
 
 @pytest.mark.parametrize(
@@ -45,9 +44,10 @@ def test_bounds_that_mean_nothing_are_refused(metric: str, text: str) -> None:
 
 
 def test_metrics_are_found_in_a_record() -> None:
-    assert METRICS["tokens_per_s"].read(RECORD) == 5.0
-    assert METRICS["peak_device_bytes"].read(RECORD) is None
-    assert METRICS["verdict"].read(RECORD) == "drifted"
+    record = make_record(rate=5.0, memory=None, verdict="drifted")
+    assert METRICS["tokens_per_s"].read(record) == 5.0
+    assert METRICS["peak_device_bytes"].read(record) is None
+    assert METRICS["verdict"].read(record) == "drifted"
     assert str(Constraint.parse("peak_device_bytes", "<=2Gi")) == "peak_device_bytes <= 2 GiB"
 
 

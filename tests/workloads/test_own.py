@@ -216,9 +216,11 @@ class TestTransformers:
 )  # fmt: skip
 def test_bundled_shapes_have_the_sizes_of_their_models(base_dir: Path, name: str, parameters: float) -> None:
     pytest.importorskip("transformers")
-    from zbench.workloads import hf
+    from zbench.workloads import own
 
-    factory = hf.model_factory(hf.load_config(f"hf:{name}", {}, base_dir), activation_checkpointing=False)
+    factory = own.language_model_factory(
+        own.load_config(f"hf:{name}", {}, base_dir), activation_checkpointing=False
+    )
     with torch.device("meta"):
         model = factory()
     assert sum(p.numel() for p in model.parameters()) == pytest.approx(parameters, rel=0.01)

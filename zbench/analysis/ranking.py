@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeVar
 
-from zbench.record.summary import ConfigSummary, cost, obstacles, read_metric
+from zbench.record.summary import ConfigSummary, cost, obstacles
 from zbench.spec.engine import EngineSpec
 from zbench.spec.keys import leaves
 from zbench.spec.metrics import Direction, Goal, metric_named
@@ -161,7 +161,7 @@ def cost_table(summaries: Sequence[ConfigSummary], goal: Goal) -> list[list[floa
 
     for row, summary in zip(table, summaries, strict=True):
         for record in summary.ok:
-            value = read_metric(metric, record)
+            value = metric.read(record)
             if isinstance(value, int | float) and value > 0:
                 row[column[record.repeat]] = sign * math.log(value)
     return table

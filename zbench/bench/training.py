@@ -16,7 +16,7 @@ from zbench.peers.deepspeed import configuration
 from zbench.spec.engine import EngineSpec
 from zbench.worker.engines import find_builder
 from zbench.workloads.data import SyntheticTokens
-from zbench.workloads.gpt import GPT
+from zbench.workloads.models import GPT
 
 CLIP, LEARNING_RATE, BUCKET, PREFETCH = 1.0, 1e-3, 5_000_000, 1_100_000
 VOCABULARY, LENGTH, BATCH = 8192, 128, 2

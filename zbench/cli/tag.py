@@ -23,16 +23,15 @@ def command(
     zbench compare before-the-rewrite last
     """
     from zbench.errors import UsageError
-    from zbench.record import tags
-    from zbench.record.store import resolve_run
+    from zbench.record.store import load_tags, resolve_run, save_tag
 
     if (run is None) != (name is None):
         raise UsageError("expected RUN and NAME, as `zbench tag last before`; neither lists the tags")
     if run is not None and name is not None:
         path = resolve_run(run, output_dir)
-        tags.save(output_dir, name, f"{path.parent.name}/{path.name}")
+        save_tag(output_dir, name, f"{path.parent.name}/{path.name}")
         console.note(f"{name}: {path}")
-    known = tags.load(output_dir)
+    known = load_tags(output_dir)
     if console.state.json:
         console.document({"schema_version": 1, "tags": known, "exit_code": 0})
     elif run is None:

@@ -15,8 +15,7 @@ from zbench.errors import UsageError, reason_of
 from zbench.launch.executor import repeat_name
 from zbench.launch.revisions import cache_directory
 from zbench.launch.trial import REFERENCES
-from zbench.record.lock import DirectoryLock
-from zbench.record.store import LOGS, TRACES, find_runs, load_records
+from zbench.record.store import LOGS, TRACES, DirectoryLock, find_runs, load_records
 
 
 @dataclass(frozen=True, slots=True)

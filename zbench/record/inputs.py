@@ -1,4 +1,4 @@
-"""The user's own files that a trial reads, each with a digest: other files make another trial."""
+"""What the repeats of one run share: one kind of machine, and the user's own files, each with a digest."""
 
 import hashlib
 import os
@@ -8,9 +8,11 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
+from zbench.errors import UsageError
+from zbench.record.record import Record
+
 _HASH = partial(hashlib.blake2b, digest_size=8)
 _WHOLE = 64 << 20
-_BLOCKS, _BLOCK = 64, 1 << 16
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _KNOWN = tuple(
     f"{place}{os.sep}"
@@ -22,17 +24,13 @@ _KNOWN = tuple(
 def digest(path: Path) -> str:
     """Return 16 hex digits of a file's contents; OSError where it cannot be read.
 
-    Of a file beyond 64 MiB they are those of 64 places, of its size and of when it was changed last.
+    Of a file beyond 64 MiB they are those of its size and of when it was changed last.
     """
     about = path.stat()
-    with path.open("rb") as file:
-        if about.st_size <= _WHOLE:  # in pieces: what a trial holds at its peak is a figure of it
+    if about.st_size <= _WHOLE:
+        with path.open("rb") as file:  # in pieces: what a trial holds at its peak is a figure of it
             return hashlib.file_digest(file, _HASH).hexdigest()
-        found = _HASH(f"{about.st_size} {about.st_mtime_ns}".encode())
-        for number in range(_BLOCKS):
-            file.seek((about.st_size - _BLOCK) * number // (_BLOCKS - 1))
-            found.update(file.read(_BLOCK))
-        return found.hexdigest()
+    return _HASH(f"{about.st_size} {about.st_mtime_ns}".encode()).hexdigest()
 
 
 def inputs(named: Iterable[Path], base_dir: Path) -> dict[str, str]:
@@ -71,3 +69,37 @@ def _file(module: object) -> str:
 
 def _is_own(file: str) -> bool:
     return not file.startswith(_KNOWN) and not any(part in file for part in _INSTALLED)
+
+
+class Shared:
+    """The machine and the files that the repeats of a run so far say they had."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._machine: str | None = None
+        self._inputs: dict[str, str] = {}
+        for record in records:
+            self.note(record)
+
+    def note(self, record: Record) -> None:
+        """Take a repeat as one of the run."""
+        self._machine = self._machine or record.machine
+        self._inputs |= record.inputs
+
+    def require(self, record: Record) -> None:
+        """Raise UsageError where a repeat had another machine or other files: one run is one ranking.
+
+        On unlike machines it would be decided by where repeats happened to run, and a file that is edited
+        meanwhile would make it one of two models.
+        """
+        if None not in (self._machine, record.machine) and record.machine != self._machine:
+            raise UsageError(
+                f"a repeat of {record.trial_id} ran on another kind of machine ({record.machine}) than those"
+                f" before it ({self._machine}), so it is not kept: constrain the jobs to one kind, such as"
+                " with --slurm constraint=NAME, or start a new run there and compare the two"
+            )
+        names = changed(self._inputs, record.inputs)
+        if names:
+            raise UsageError(
+                f"{', '.join(names)} changed while the run was under way, so {record.trial_id} is not kept:"
+                " one ranking is of one model; undo the change and use --resume, or start a new run"
+            )

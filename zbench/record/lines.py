@@ -2,12 +2,10 @@
 
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic_core import from_json
 
 from zbench.errors import UsageError
 from zbench.record.record import SCHEMA_VERSION, Record
@@ -46,18 +44,10 @@ def decode(value: object, place: str = "record") -> Record:
 def decode_line(line: bytes, place: str = "record") -> Record:
     """Return the Record of one JSON line; UsageError naming `place` if it is damaged."""
     try:
-        value = _parsed(line)
+        value = json.loads(line)
     except (ValueError, RecursionError):  # RecursionError: nested too deeply
         raise UsageError(f"{place}: damaged line, not JSON; remove the line to go on without it") from None
     return decode(value, place)
-
-
-def _parsed(line: bytes) -> Any:
-    """Return the value of a line; equal keys and short texts of all lines are the same objects."""
-    try:
-        return from_json(line)
-    except ValueError:
-        return json.loads(line)  # it takes half characters, which pydantic's parser refuses
 
 
 def check_schema_version(value: object, place: str) -> None:
@@ -77,23 +67,14 @@ def read(path: Path) -> list[Record]:
 
     A later line for the same trial and repeat replaces the earlier one, in the earlier one's place.
     """
-    found: dict[tuple[str, int], Record] = {}
-    first: dict[str, Record] = {}
+    records: dict[tuple[str, int], Record] = {}
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip() or (not line.endswith(b"\n") and not is_record(line)):
                 continue
             record = decode_line(line, f"{path}:{number}")
-            record = _sharing(first.setdefault(record.trial_id, record), record)
-            found[record.trial_id, record.repeat] = record
-    return list(found.values())
-
-
-def _sharing(first: Record, record: Record) -> Record:
-    """Return a record that holds the configuration of the trial's first one, where they are equal."""
-    if first is record or (first.axes, first.config) != (record.axes, record.config):
-        return record
-    return replace(record, axes=first.axes, config=first.config)
+            records[record.trial_id, record.repeat] = record
+    return list(records.values())
 
 
 def torn_end(path: Path) -> bytes:

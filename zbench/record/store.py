@@ -9,10 +9,12 @@ results/<sweep>/<run-id>/
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import re
 import secrets
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -20,13 +22,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from zbench.errors import UsageError, ZbenchError, reason_of
-from zbench.record import lines, tags
-from zbench.record.lock import DirectoryLock
+from zbench.record import lines
+from zbench.record.inputs import Shared
 from zbench.record.record import SCHEMA_VERSION, Record
-from zbench.record.shared import Shared
+from zbench.spec.document import dump_yaml
 
 SPEC, ENVIRONMENT, TRIALS, LOGS = "spec.yaml", "environment.json", "trials.jsonl", "logs"
 TRACES = "traces"
+TAGS = "tags.json"
+_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 class StorageError(ZbenchError):
@@ -44,6 +48,35 @@ def storage_errors() -> Iterator[None]:
         raise StorageError("cannot go on: out of memory; free some and use --resume") from None
     except OSError as error:
         raise StorageError(f"cannot go on: {error}; fix that and use --resume") from None
+
+
+class DirectoryLock:
+    """An exclusive lock on `<directory>/.lock`, held until `release` or the end of the process.
+
+    Not `filelock`: where flock(2) is not supported it falls back to a lock that outlives a killed holder, and
+    it does not tell which process holds a lock.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Take the lock, or raise UsageError that names the process holding it."""
+        self._fd: int | None = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            with os.fdopen(self._fd, errors="replace") as file:
+                holder = file.read().strip() or "another process"
+            raise UsageError(
+                f"{directory} is being written by {holder}; wait for it or end it first"
+            ) from None
+        with contextlib.suppress(OSError):  # on a full disk the lock holds without the holder's name
+            name = f"process {os.getpid()} on {socket.gethostname()}\n"
+            os.ftruncate(self._fd, os.pwrite(self._fd, name.encode(), 0))
+
+    def release(self) -> None:
+        """Let others write; harmless twice."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
 
 
 class RunDirectory(AbstractContextManager["RunDirectory"]):
@@ -68,8 +101,6 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         run_id: str | None = None,
     ) -> Self:
         """Make `<output_dir>/<sweep>/<run id>/`; UsageError and nothing left if it cannot be written."""
-        from zbench.spec.document import dump_yaml  # loads YAML, which reading a run does not need
-
         made: list[Path] = []
         path = output_dir / _file_name(sweep) / (run_id or new_run_id())
         try:
@@ -126,16 +157,20 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         """
         self._shared.require(record)
         path, self._is_writing = self.path / TRIALS, True
-        with _storage(path), path.open("ab", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            try:
-                data = lines.encode(record)
-                if file.write(data) != len(data):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                os.fsync(file.fileno())
-            except OSError:
-                file.truncate(size)  # half a line must not run into the next one
-                raise
+        try:
+            with path.open("ab", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
+                try:
+                    data = lines.encode(record)
+                    if file.write(data) != len(data):
+                        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                    os.fsync(file.fileno())
+                except OSError:
+                    file.truncate(size)  # half a line must not run into the next one
+                    raise
+        except OSError as error:
+            reason = reason_of(error)
+            raise StorageError(f"cannot write {path}: {reason}; free some space and use --resume") from None
         self._records[record.trial_id, record.repeat] = record
         self._shared.note(record)
         self._is_writing = False
@@ -209,7 +244,7 @@ def resolve_run(run: str, output_dir: Path) -> Path:
     if os.path.isfile(Path(run) / TRIALS):  # False for a name that no file can have
         return Path(run)
     runs = find_runs(output_dir)
-    run = tags.load(output_dir).get(run, run)
+    run = load_tags(output_dir).get(run, run)
     named = [p for p in runs if run in (p.name, f"{p.parent.name}/{p.name}")]
     name, back = run, 0
     if (found := re.fullmatch(r"(.+)~(\d{1,9})", run, re.ASCII)) is not None:
@@ -225,6 +260,32 @@ def resolve_run(run: str, output_dir: Path) -> Path:
             )
         case several:
             raise UsageError(f"{run!r} names several runs: {', '.join(map(str, several))}; give the path")
+
+
+def load_tags(output_dir: Path) -> dict[str, str]:
+    """Return the names that people gave to runs: tag -> `sweep/run id`; empty where there is none yet."""
+    path = output_dir / TAGS
+    if not path.is_file():
+        return {}
+    try:
+        tags = json.loads(path.read_text(encoding="utf-8"))["tags"]
+        return {str(name): str(run) for name, run in tags.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"cannot read {path}: {error}; remove it to go on without tags") from None
+
+
+def save_tag(output_dir: Path, name: str, run: str) -> None:
+    """Give a run a name; one that another run had moves to this one."""
+    if not _TAG.fullmatch(name) or name == "last":
+        raise UsageError(f"a tag holds letters, digits, '.', '-' and '_', and is not `last`; got {name!r}")
+    path = output_dir / TAGS
+    document = {"schema_version": 1, "tags": load_tags(output_dir) | {name: run}}
+    try:
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {reason_of(error)}") from None
 
 
 def new_run_id() -> str:
@@ -271,15 +332,6 @@ def _remove(path: Path, made: list[Path]) -> None:
     for directory in reversed(made):
         with contextlib.suppress(OSError):
             directory.rmdir()
-
-
-@contextlib.contextmanager
-def _storage(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = reason_of(error)
-        raise StorageError(f"cannot write {path}: {reason}; free some space and use --resume") from None
 
 
 def _file_name(name: str) -> str:

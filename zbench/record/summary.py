@@ -8,7 +8,7 @@ from typing import Any
 
 from zbench.record.record import VERDICT_ORDER, Correctness, Failure, Outcome, Record, VerdictName
 from zbench.spec.keys import resolve_key, value_at
-from zbench.spec.metrics import METRICS, Goal, Metric, metric_named
+from zbench.spec.metrics import METRICS, Goal, metric_named
 from zbench.spec.sweep import ObjectiveSpec
 
 CORRECT: frozenset[VerdictName] = frozenset({"identical", "equivalent"})
@@ -92,9 +92,9 @@ class ConfigSummary:
         A mean of rates would be another figure: two repeats of 10 and 100 ms do 18 steps a second, not 55.
         """
         metric = metric_named(name)
-        timed = [record for record in self.ok if read_metric(metric, record) is not None]
+        timed = [record for record in self.ok if metric.read(record) is not None]
         steps = [record.timing.median_step_s for record in timed if record.timing is not None]
-        work = [read_metric(metric, record) * step for record, step in zip(timed, steps, strict=True)]
+        work = [metric.read(record) * step for record, step in zip(timed, steps, strict=True)]
         seconds = statistics.median(steps)
         return float(statistics.median(work) / seconds) if seconds else math.nan
 
@@ -105,7 +105,7 @@ class ConfigSummary:
 
     def values(self, name: str) -> list[float]:
         """Return a numeric metric of each repeat that ended well and has it."""
-        found = (read_metric(metric_named(name), record) for record in self.ok)
+        found = (metric_named(name).read(record) for record in self.ok)
         return [value for value in found if isinstance(value, int | float)]
 
     def spread(self, name: str) -> float | None:
@@ -176,11 +176,3 @@ def _held(config: Mapping[str, Any], key: str) -> Any:
         return value_at(config, resolve_key(key))
     except ValueError:
         return None
-
-
-def read_metric(metric: Metric, record: Record) -> Any:
-    """Return a metric from a record without making JSON of all its samples."""
-    value: Any = record
-    for name in metric.path:
-        value = getattr(value, name, None)
-    return value

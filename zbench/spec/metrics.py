@@ -1,7 +1,7 @@
-"""What a trial can be ranked and constrained by: name, unit, direction, and its place in a Record's JSON."""
+"""What a trial can be ranked and constrained by: name, unit, direction, and its place in a Record."""
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -23,7 +23,7 @@ VERDICTS: tuple[VerdictName, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure of a Record; `path` leads to it in the Record's JSON; `better` is None for a verdict."""
+    """A figure of a Record; `path` leads to it there; `better` is None for a verdict."""
 
     name: str
     unit: Unit
@@ -60,12 +60,11 @@ class Metric:
             return format_seconds(value)
         return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
-    def read(self, record: Mapping[str, Any]) -> float | str | None:
-        """Return this figure from a Record's JSON, or None where the trial did not get so far."""
-        value: Any = record
-        for part in self.path:
-            value = value.get(part) if isinstance(value, Mapping) else None
-        return value if isinstance(value, int | float | str) else None
+    def read(self, record: object) -> Any:
+        """Return this figure of a Record, or None where the trial did not get so far."""
+        for name in self.path:
+            record = getattr(record, name, None)
+        return record
 
 
 def _metric(

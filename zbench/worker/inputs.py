@@ -8,7 +8,7 @@ from zbench.record.inputs import inputs
 from zbench.spec import shapes
 from zbench.spec.trial import TrialSpec
 from zbench.spec.workload import WorkloadSpec
-from zbench.workloads.dataset import DatasetBatches
+from zbench.workloads.data import DatasetBatches
 from zbench.workloads.workload import Data
 
 

@@ -11,13 +11,11 @@ from torch import nn
 from zbench.errors import UsageError
 from zbench.spec.shapes import gpt_shape, mlp_shape
 from zbench.spec.workload import WorkloadSpec
-from zbench.workloads.chance import drawn_by
 from zbench.workloads.data import token_data
 from zbench.workloads.flops import gpt_flops, mlp_flops
-from zbench.workloads.gpt import GPT
-from zbench.workloads.mlp import MLP
+from zbench.workloads.models import GPT, MLP
 from zbench.workloads.own import own_workload
-from zbench.workloads.workload import Workload, derived_seed
+from zbench.workloads.workload import Workload, derived_seed, drawn_by
 
 _Model = tuple[Callable[[], nn.Module], int, float]
 """A factory, the vocabulary that its data must have, and the operations of one micro-batch."""

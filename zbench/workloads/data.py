@@ -1,14 +1,19 @@
-"""Tokens: seeded random ones, or the bytes of a text file. A micro-batch is (tokens, targets), each [B, T]
-int64."""
+"""Micro-batches: seeded random tokens, the bytes of a text file, or samples of the user's own Dataset."""
 
+import hashlib
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from zbench.errors import UsageError
 from zbench.spec.workload import WorkloadSpec
-from zbench.workloads.workload import Batch, Data
+from zbench.workloads.custom import load_callable
+from zbench.workloads.workload import Batch, Data, drawn_by
 
 BYTE_VOCABULARY = 256
 
@@ -73,3 +78,62 @@ def token_data(spec: WorkloadSpec, vocabulary: int, base_dir: Path) -> Data:
     return TextBytes(
         base_dir / spec.data.text, sequence_length=spec.sequence_length, batch_size=spec.micro_batch_size
     )
+
+
+_KEY = "workload.data.dataset"
+_EXPECTED = (
+    "expected module:callable, where callable() returns a torch Dataset with a length, or a DataLoader of one"
+)
+_SAMPLED = 16
+
+
+class DatasetBatches:
+    """Samples drawn by seed, with replacement, and collated; `names` are those of a batch that is a dict."""
+
+    def __init__(self, name: str, base_dir: Path, *, batch_size: int) -> None:
+        made = load_callable(name, base_dir, key=_KEY, expected=_EXPECTED)()
+        self._name, self._batch_size = name, batch_size
+        self._collate: Callable[[list[Any]], Any] = default_collate
+        if isinstance(made, DataLoader):
+            self._collate, made = made.collate_fn, made.dataset
+        sized = hasattr(made, "__getitem__") and hasattr(made, "__len__")
+        if isinstance(made, IterableDataset) or not sized:
+            found = f"{name} returned a {type(made).__name__}, of which no sample can be chosen"
+            raise UsageError(f"{_KEY}: {found}; {_EXPECTED}")
+        if len(made) == 0:
+            raise UsageError(f"{_KEY}: {name} returned an empty {type(made).__name__}; give it samples")
+        self._dataset = made
+        self.names, _ = self._drawn(0)
+        self.fingerprint = f"dataset-{len(made)}-{self._digest()}"
+
+    def micro_batch(self, seed: int) -> Batch:
+        """Return the micro-batch of this seed, the same bits for the same seed."""
+        return self._drawn(seed)[1]
+
+    def _drawn(self, seed: int) -> tuple[tuple[str, ...], Batch]:
+        generator = torch.Generator().manual_seed(seed)
+        places = torch.randint(len(self._dataset), (self._batch_size,), generator=generator).tolist()
+        with drawn_by(seed):  # a transform may draw, too
+            batch = self._collate([self._dataset[place] for place in places])
+        names: tuple[str, ...] = ()
+        if isinstance(batch, Mapping):
+            names, batch = tuple(map(str, batch)), tuple(batch.values())
+        if isinstance(batch, Tensor):
+            batch = (batch,)
+        if not isinstance(batch, list | tuple) or not batch or not all(isinstance(x, Tensor) for x in batch):
+            raise UsageError(
+                f"{_KEY}: {self._name}: expected samples that collate to a tensor or a tuple or dict of them,"
+                f" got {type(batch).__name__}; give the DataLoader a collate_fn"
+            )
+        return names, tuple(batch)
+
+    def _digest(self) -> str:
+        """Return 16 hex digits over a few samples, evenly spread."""
+        digest, size = hashlib.blake2b(digest_size=8), len(self._dataset)
+        for place in sorted({size * k // _SAMPLED for k in range(_SAMPLED)}):
+            with drawn_by(place):
+                sample = self._dataset[place]
+            values = sample.values() if isinstance(sample, Mapping) else sample
+            for value in values if isinstance(values, list | tuple) else [values]:
+                digest.update(repr(value.tolist() if isinstance(value, Tensor) else value).encode())
+        return digest.hexdigest()

@@ -1,21 +1,20 @@
 """Workloads whose model is not built in: `module:callable` and `hf:NAME_OR_PATH`."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-from zbench.errors import UsageError
-from zbench.spec.shapes import PREFIX
+from zbench.errors import UsageError, nearest
+from zbench.spec import shapes
 from zbench.spec.workload import WorkloadSpec
-from zbench.workloads import hf
-from zbench.workloads.custom import ModelMadeBatches, load_callable, model_factory
-from zbench.workloads.data import BYTE_VOCABULARY, token_data
-from zbench.workloads.dataset import DatasetBatches
+from zbench.workloads.custom import ModelMadeBatches, choose, load_callable, model_factory
+from zbench.workloads.data import BYTE_VOCABULARY, DatasetBatches, token_data
 from zbench.workloads.flops import counted_flops, language_model_flops
-from zbench.workloads.losses import choose
 from zbench.workloads.workload import Batch, Data, Workload
 
 _LOSS = "expected module:callable, where callable(model, batch) returns the scalar loss"
@@ -24,7 +23,7 @@ _LOSS = "expected module:callable, where callable(model, batch) returns the scal
 def own_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: Path) -> Workload:
     """Return the workload of a model that is not built in; UsageError, with the contract, if it cannot be."""
     factory, vocabulary = _model(spec, base_dir)
-    model = _without_memory(factory) if spec.model.startswith(PREFIX) else factory().to("meta")
+    model = _without_memory(factory) if spec.model.startswith(shapes.PREFIX) else factory().to("meta")
     data = _data(spec, model, vocabulary, base_dir)
     names = getattr(data, "names", ())
     loss = load_callable(spec.loss, base_dir, key="workload.loss", expected=_LOSS) if spec.loss else None
@@ -47,7 +46,7 @@ def _flops_counter(spec: WorkloadSpec, model: nn.Module) -> Callable[[Workload],
     own = getattr(model, "count_flops", None)
     if own is not None:
         return lambda _: own(spec.micro_batch_size, spec.sequence_length)
-    if not spec.model.startswith(PREFIX):
+    if not spec.model.startswith(shapes.PREFIX):
         return counted_flops
 
     def count(workload: Workload) -> float:  # by formula: masks of transformers cannot be simulated
@@ -69,15 +68,15 @@ def _model(spec: WorkloadSpec, base_dir: Path) -> tuple[Callable[[], nn.Module],
         raise UsageError(
             f"workload.preset applies to the built-in models; {spec.model} takes workload.options"
         )
-    if spec.model.startswith(PREFIX):
-        config = hf.load_config(spec.model, spec.options, base_dir)
+    if spec.model.startswith(shapes.PREFIX):
+        config = load_config(spec.model, spec.options, base_dir)
         longest = getattr(config, "max_position_embeddings", None)
         if longest is not None and spec.sequence_length > longest:
             raise UsageError(
                 f"workload.sequence_length: {spec.model} has {longest} positions, got {spec.sequence_length};"
                 " shorten it, or set options: {max_position_embeddings: ...}"
             )
-        made = hf.model_factory(config, activation_checkpointing=spec.activation_checkpointing)
+        made = language_model_factory(config, activation_checkpointing=spec.activation_checkpointing)
         return made, int(config.vocab_size)
     if spec.activation_checkpointing:
         raise UsageError(
@@ -104,3 +103,50 @@ def _tokens_in(batch: Batch, *, spec: WorkloadSpec) -> int:
         return spec.micro_batch_size * spec.sequence_length
     whole = [x for x in batch if not x.is_floating_point() and x.ndim > 1]
     return whole[0].numel() if whole else spec.micro_batch_size
+
+
+def load_config(model: str, options: Mapping[str, Any], base_dir: Path) -> Any:
+    """Return transformers' configuration with `options` set; UsageError for what it does not know."""
+    problem = shapes.mistake(model, base_dir)
+    if problem:
+        raise UsageError(f"workload.model: {problem}")
+    from transformers import AutoConfig
+
+    name = model.removeprefix(shapes.PREFIX)
+    found = shapes.config_file(name, base_dir)
+    try:
+        written = json.loads(found.read_text()) if found else shapes.bundled(name)
+        kind = dict(written or {})
+        made = AutoConfig.for_model(kind.pop("model_type"), **kind)
+    except (OSError, KeyError, ValueError, TypeError) as error:
+        raise UsageError(
+            f"workload.model: {model}: not a configuration that transformers can use ({error}); name another"
+        ) from None
+    known = [*made.to_dict(), *type(made).attribute_map]
+    for key, value in options.items():
+        if key not in known:
+            raise UsageError(f"workload.options: {model} has no {key!r}{nearest(key, known)}")
+        setattr(made, key, value)
+    made.use_cache = False
+    return made
+
+
+def language_model_factory(config: Any, *, activation_checkpointing: bool) -> Callable[[], nn.Module]:
+    """Return the factory of a causal language model in float32."""
+
+    def make() -> nn.Module:
+        from transformers import AutoModelForCausalLM
+
+        try:
+            model: nn.Module = AutoModelForCausalLM.from_config(config)  # type: ignore[no-untyped-call]
+            if any(p.dtype != torch.float32 for p in model.parameters()):
+                model = model.float()
+        except (ValueError, KeyError) as error:
+            raise UsageError(
+                f"workload.model: transformers builds no language model of {type(config).__name__} ({error})"
+            ) from None
+        if activation_checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
+        return model
+
+    return make

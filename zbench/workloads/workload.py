@@ -1,16 +1,71 @@
-"""What every workload offers: a model, micro-batches and a loss, the same bits on every engine and stage."""
+"""What every workload offers: a model, micro-batches and a loss, the same bits on every engine and stage.
+
+Random numbers of torch, Python and NumPy all come from one seed: a model, its data and its steps are the
+same in every process.
+"""
 
 import hashlib
+import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.random  # NumPy imports it when it is first used: once in the warm server, not in every rank
 import torch
 from torch import Tensor, nn
 
-from zbench.workloads.chance import drawn_by
-from zbench.workloads.contract import scalar_of
+from zbench.errors import UsageError
+
+CONTRACT = """a model of your own is trained like this:
+    model = callable(**options)  # `model: module:callable`; returns a torch.nn.Module
+    batch = model.make_batch(generator, micro_batch_size, sequence_length)  # a tuple of CPU tensors
+        # optional; else `data: {dataset: module:callable}`, or (tokens, targets), each [B, T] int64
+    loss = model(*batch)  # a scalar tensor, or an output that has `.loss`, as those of transformers
+    loss = function(model, batch)  # instead, with `loss: module:function`, where forward returns no loss"""
+
+
+def scalar_of(output: object) -> Tensor:
+    """Return the scalar loss in what a model returned; UsageError with the contract where there is none."""
+    loss = output if isinstance(output, Tensor) else getattr(output, "loss", None)
+    if isinstance(loss, Tensor) and loss.numel() == 1:
+        return loss
+    shown = loss if isinstance(loss, Tensor) else output
+    found = f"a tensor of shape {tuple(shown.shape)}" if isinstance(shown, Tensor) else type(shown).__name__
+    raise UsageError(f"workload.model: expected a scalar loss, got {found}; {CONTRACT}")
+
+
+def seed_all(seed: int, device: torch.device) -> None:
+    """Seed the generators that a step on `device` draws from: dropout, dropped layers, masked inputs.
+
+    `torch.manual_seed` also asks every kind of accelerator that there is not: 0.1 ms each time.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(seed)
+    _seed_python_and_numpy(seed)
+
+
+@contextmanager
+def drawn_by(seed: int) -> Iterator[None]:
+    """Have what is made in this context draw from `seed`; afterwards the CPU's generators go on as before."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        _seed_python_and_numpy(seed)
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)
+
+
+def _seed_python_and_numpy(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed([seed & 0xFFFFFFFF, seed >> 32])
+
 
 Batch = tuple[Tensor, ...]
 

@@ -7,6 +7,7 @@ group `zbench.trackers`: a callable that takes the run directory and the sweep's
 
 import contextlib
 import importlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -14,7 +15,6 @@ from typing import Any, Protocol
 
 from zbench.errors import UsageError
 from zbench.launch.events import Event, Notice, OnEvent, TrialFinished
-from zbench.record.lines import jsonable
 from zbench.record.record import Record
 from zbench.spec.metrics import METRICS
 
@@ -99,9 +99,9 @@ def parameters(record: Record) -> dict[str, str | int | float | bool]:
 
 def figures(record: Record) -> dict[str, float]:
     """Return every number that was measured, by its metric's name."""
-    document = jsonable(record)
-    found = {name: metric.read(document) for name, metric in METRICS.items()}
-    return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
+    values = {name: metric.read(record) for name, metric in METRICS.items()}
+    numbers = {name: float(value) for name, value in values.items() if isinstance(value, int | float)}
+    return {name: number for name, number in numbers.items() if math.isfinite(number)}
 
 
 def labels(record: Record) -> dict[str, str]:

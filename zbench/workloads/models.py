@@ -1,5 +1,6 @@
-"""A GPT: learned positions, pre-norm blocks, causal attention. Called with (tokens, targets) it returns its
-loss."""
+"""Built-in models: a GPT and a multi-layer perceptron; called with (tokens, targets) they return a loss."""
+
+import itertools
 
 import torch
 from torch import Tensor, nn
@@ -68,3 +69,38 @@ class GPT(nn.Module):
         logits = self.head(self.norm(x))
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # a float64 run stays in float64
         return cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+class MLP(nn.Module):
+    """`layers` linear layers: sequence_length -> hidden -> ... -> vocabulary, with GELU between them."""
+
+    def __init__(
+        self,
+        *,
+        layers: int,
+        hidden: int,
+        vocabulary: int,
+        sequence_length: int,
+        activation_checkpointing: bool = False,
+    ) -> None:
+        super().__init__()
+        self.checkpointed = activation_checkpointing
+        self.vocabulary = vocabulary
+        widths = [sequence_length, *[hidden] * (layers - 1), vocabulary]
+        self.layers = nn.ModuleList(nn.Linear(a, b) for a, b in itertools.pairwise(widths))
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross-entropy of each sequence's last target, in float32 or wider."""
+        dtype = next(self.parameters()).dtype
+        x = tokens.to(dtype) * (2.0 / self.vocabulary) - 1.0
+        for place in range(len(self.layers)):
+            if self.checkpointed:
+                x = checkpoint(self._layer, place, x, use_reentrant=False)
+            else:
+                x = self._layer(place, x)
+        logits = x.to(torch.promote_types(x.dtype, torch.float32))
+        return cross_entropy(logits, targets[:, -1])
+
+    def _layer(self, place: int, x: Tensor) -> Tensor:
+        out: Tensor = self.layers[place](gelu(x) if place else x)
+        return out
