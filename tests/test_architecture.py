@@ -214,7 +214,7 @@ def code_lines(path: Path) -> int:
 
 BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7917,
-    "spec": 3777,
+    "spec": 3398,
     "launch": 3009,
     "cli": 3080,
     "report": 2335,
@@ -223,8 +223,8 @@ BUDGETS = {  # code lines of each package; small ones have one together
     "tune": 1810,
     "estimate": 1131,
     "verify": 800,
-    "workloads": 719,
-    "record": 696,
+    "workloads": 683,
+    "record": 657,
     "measure peers errors units": 800,
     "bench": 3716,
 }
