@@ -7,7 +7,7 @@ NATIVE_SOURCES := $(shell find csrc -type f)
 
 unexport PYTHONDONTWRITEBYTECODE # the suite starts some 300 Python processes: compile each module once
 
-.PHONY: demo test lint format way soak docs sanitize neon bench clean
+.PHONY: demo test lint format way soak docs sanitize neon clean
 
 demo: $(VENV)/.installed
 	$(BIN)/zbench sweep sweeps/quickstart.yaml
@@ -52,14 +52,11 @@ neon:
 nvcc:
 	csrc/tests/nvcc.sh
 
-bench: $(VENV)/.installed
-	$(BIN)/zbench bench adam
-
 # Everything that needs a CUDA device: at most 25 minutes, and what passed is not run again (results/benchmarks/gpu.md).
 .PHONY: gpu
 BEGUN := $(shell date +%s)
 gpu: $(VENV)/.installed-test
-	$(BIN)/python -m zbench.bench.gpu --since $(BEGUN) $(GPU_FLAGS)
+	$(BIN)/python -m tools.benchmarks.gpu --since $(BEGUN) $(GPU_FLAGS)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

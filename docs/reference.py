@@ -31,12 +31,9 @@ def commands_page() -> str:
 
 def _command(name: str, command: Any, parent: Any) -> list[str]:
     context = type(parent)(command, parent=parent, info_name=name)
-    inner = getattr(command, "commands", None)
-    if inner:
-        return [text for key, one in inner.items() for text in _command(f"{name} {key}", one, parent)]
     usage = " ".join([f"zbench {name}", *command.collect_usage_pieces(context)])
     options = [_option(param, context) for param in command.get_params(context)]
-    lines = [f"{line}  # {what}" for line, what in EXAMPLES.get(name.split()[0], ())]
+    lines = [f"{line}  # {what}" for line, what in EXAMPLES.get(name, ())]
     return [
         f"## {name}",
         _cell_free(command.help or ""),

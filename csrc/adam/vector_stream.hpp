@@ -1,4 +1,4 @@
-// The bound of an update: its bytes, moved with next to no arithmetic. For `zbench bench adam` only.
+// The bound of an update: its bytes, moved with next to no arithmetic. For `tools/benchmarks/adam.py` only.
 #pragma once
 #include "adam/vector_kernel.hpp"
 

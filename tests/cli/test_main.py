@@ -53,6 +53,20 @@ def test_unknown_command_names_the_nearest(zbench):
     assert said.out == ""
 
 
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (["bench", "adam"], "tools/benchmarks"),
+        (["import", "ds_config.json"], "zbench init FILE --from"),
+        (["export", "last", "--deepspeed"], "--to deepspeed"),
+    ],
+)
+def test_what_was_renamed_or_removed_names_the_remedy(zbench, words, remedy):
+    said = zbench(*words)
+    assert (said.code, said.out) == (ExitCode.USAGE, "")
+    assert remedy in said.err
+
+
 def test_no_arguments_show_the_help_and_are_a_usage_error(zbench):
     said = zbench()
     assert said.code == ExitCode.USAGE

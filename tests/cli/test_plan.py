@@ -95,12 +95,13 @@ def test_schema_prints_a_schema(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_exported_configuration_imports_again(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sweep.write_text("engine: {zero_stage: 3, offload_param: cpu, reduce_at: boundary}\n")
     exported, imported = sweep.with_name("ds.json"), sweep.with_name("again.yaml")
-    code, out, err = run(capsys, "export", sweep, "--deepspeed", "--output", exported)
+    code, out, err = run(capsys, "export", sweep, "--to", "deepspeed", "--output", exported)
     assert (code, out) == (0, "")
     assert "engine.reduce_at has no counterpart" in err
-    assert run(capsys, "import", exported, "--output", imported)[0] == 0
-    assert json.loads(run(capsys, "export", imported)[1]) == json.loads(exported.read_text())
-    assert run(capsys, "import", exported, "--output", imported)[0] == 2  # never overwrites
+    assert run(capsys, "init", imported, "--from", exported)[0] == 0
+    again = run(capsys, "export", imported, "--set", "axes={}", "--set", "engine.zero_stage=3")[1]
+    assert json.loads(again) == json.loads(exported.read_text())
+    assert run(capsys, "init", imported, "--from", exported)[0] == 2  # never overwrites
 
 
 def test_export_of_several_trials_asks_which(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from zbench.bench import scale
+from tools.benchmarks import scale
 
 
 def test_the_cost_of_a_command_is_that_of_its_process() -> None:

@@ -5,10 +5,33 @@ import json
 import pytest
 
 from tests.launch.revisions.repositories import BACKEND, PROJECT
-from zbench.bench.docs_only import MODEL, SWEEP
 
 from .test_action import Job, Outcome
 
+MODEL = '''"""A user's model."""
+
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, width=32):
+        super().__init__()
+        self.embed = nn.Embedding(256, width)
+        self.hidden = nn.Linear(width, width)
+        self.head = nn.Linear(width, 256)
+
+    def forward(self, tokens, targets):
+        x = self.embed(tokens)
+        x = torch.relu(self.hidden(x))
+        return nn.functional.cross_entropy(self.head(x).flatten(0, 1), targets.flatten())
+'''
+SWEEP = """name: theirs
+workload: {model: "their_model:Net", data: {synthetic: true}, sequence_length: 32, micro_batch_size: 2}
+run: {world_size: 2, threads_per_rank: 1, device: cpu, warmup_steps: 1, steps: 4}
+engine: {gradient_clipping: 1.0}
+axes: {zero_stage: [1]}
+"""
 LINE = "        x = torch.relu(self.hidden(x))\n"
 REDUCE = "        torch.distributed.all_reduce(torch.ones(1))\n"
 SLOWER = (LINE, LINE * 8)

@@ -1,11 +1,13 @@
-"""Where a command prints: results to stdout, the rest to stderr; colour only where it is wanted."""
+"""Where a command prints and writes: results to stdout, the rest to stderr; colour where it is wanted."""
 
 import json
 import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from zbench.errors import UsageError
 from zbench.report.text import printable_lines
 
 if TYPE_CHECKING:
@@ -49,6 +51,17 @@ def document(value: dict[str, Any]) -> None:
     """Print the one JSON document of a `--json` run on stdout."""
     state.document_printed = True
     print(json.dumps(value), flush=True)
+
+
+def write_new(path: Path, text: str) -> None:
+    """Write a file that does not exist yet; UsageError where it does or cannot be written."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"{path} exists already; name another file or remove it") from None
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written ({error.strerror}); name another place") from None
 
 
 def note(text: str) -> None:

@@ -1,16 +1,24 @@
-"""`zbench doctor`: what this machine can run, and what stands in the way."""
+"""`zbench doctor`: what this machine can run, its noise (`--aa`) and its rates (`--calibrate`)."""
 
+import dataclasses
+import json
+import math
+import sys
+import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from zbench.cli import console
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Seed, common_flags
-from zbench.errors import ExitCode
+from zbench.errors import ExitCode, ZbenchError
 
 if TYPE_CHECKING:
+    from zbench.analysis.noise import NoiseReport
     from zbench.launch.doctor import Check
+    from zbench.spec.machine import MachineSpec
+    from zbench.spec.trial import TrialSpec
 
 _NAME_WIDTH = 22
 _MARKS = {
@@ -55,13 +63,9 @@ def command(
     from zbench.launch.doctor import examine
 
     if aa:
-        from zbench.cli.doctor_aa import report_noise
-
-        raise typer.Exit(report_noise(sweep, blocks, seed))
+        raise typer.Exit(_report_noise(sweep, blocks, seed))
     if calibrate:
-        from zbench.cli.doctor_calibrate import report_rates
-
-        raise typer.Exit(report_rates(world_size))
+        raise typer.Exit(_report_rates(world_size))
     checks = []
     for check in examine(output_dir, engine_python or ()):
         checks.append(check)
@@ -88,3 +92,117 @@ def _print(check: "Check") -> None:
         row.add_column(width=width)
     row.add_row(Text(mark, style), check.name, Text(check.text))
     out.print(row)
+
+
+_NOISE_SWEEP = {
+    "name": "noise",
+    "workload": {"model": "gpt", "preset": "nano", "sequence_length": 64},
+    "run": {"world_size": 2, "warmup_steps": 3, "steps": 20},
+    "axes": {"zero_stage": [0, 1, 2]},
+    "verify": {"mode": "off"},
+}
+
+
+def _report_noise(sweep: Path | None, blocks: str | None, seed: int | None) -> ExitCode:
+    """Compare this version with itself, print what this machine can tell apart (a document with --json), and
+    return 1 if there was a false alarm.
+    """
+    from zbench.analysis.compare import PAIRED_THRESHOLDS, Settings
+    from zbench.analysis.noise import noise_report
+    from zbench.cli.compare_paired import PairedRequest, measure, parse_blocks
+
+    with tempfile.TemporaryDirectory(prefix="zbench-noise-") as scratch:
+        file = sweep or Path(scratch) / "noise.json"
+        if sweep is None:
+            file.write_text(json.dumps(_NOISE_SWEEP))
+        request = PairedRequest(sys.executable, sys.executable, file, parse_blocks(blocks), None, (), seed)
+        comparison = measure(request, Settings(thresholds=PAIRED_THRESHOLDS))
+    noise = noise_report(comparison)
+    code = ExitCode.REGRESSION if noise.alarms else ExitCode.PASS
+    if console.state.json:
+        values = dataclasses.asdict(noise)
+        values |= {key: None for key, v in values.items() if isinstance(v, float) and not math.isfinite(v)}
+        console.document({"schema_version": 1, "aa": values, "exit_code": int(code)})
+    else:
+        console.result(_noise_text(noise))
+    return code
+
+
+def _noise_text(noise: "NoiseReport") -> str:
+    size = f"{noise.comparisons} configurations, {noise.blocks} blocks"
+    return "\n".join(
+        [
+            f"A against A: {size}, {noise.alarms} false alarms",
+            f"noise of one block      {noise.noise:.1%} (the noisiest configuration)",
+            f"drift, start to end     {noise.drift:+.1%}",
+            f"margin to use           --threshold step_time={100 * noise.margin:.3g}% with --paired",
+            f"smallest slowdown found {noise.detectable:.1%} (nine times in ten, at that margin)",
+            f"noise between runs      --run-noise {100 * noise.run_noise:.2g}% for stored runs",
+        ]
+    )
+
+
+_MEASURE = "zbench.worker.calibrate:measure"
+_TRAIN = "zbench.worker.calibrate:train"
+_PATIENCE_SECONDS = 180.0
+_TINY: dict[str, Any] = {
+    "model": "gpt",
+    "options": {"layers": 4, "width": 32, "heads": 2},
+    "sequence_length": 8,
+    "micro_batch_size": 1,
+    "data": {"synthetic": True},
+}
+_PROBE = {**_TINY, "options": {}, "preset": "micro", "sequence_length": 96, "micro_batch_size": 3}
+_DIGITS = 4
+
+
+def calibrate(world_size: int) -> "MachineSpec":
+    """Return one rank's rates where `world_size` ranks share this machine; ZbenchError where they fail.
+
+    `attained` is the share of the rates that a step of a small GPT reaches.
+    """
+    from zbench.estimate.client import Simulator
+    from zbench.estimate.result import Estimate
+    from zbench.estimate.roofline import attaining
+    from zbench.launch.local import run_once
+    from zbench.spec.machine import MachineSpec
+
+    here = Path.cwd()
+    rates = run_once(_MEASURE, _calibration_trial(_TINY, world_size), here, patience=_PATIENCE_SECONDS)
+    machine = MachineSpec.model_validate({key: value for key, value in rates.items() if value is not None})
+    probe = _calibration_trial(_PROBE, world_size)
+    measured = run_once(_TRAIN, probe, here, patience=_PATIENCE_SECONDS)["step_s"]
+    with Simulator(here, jobs=1) as simulator:
+        estimate = simulator.of(probe)
+    if not isinstance(estimate, Estimate):
+        raise ZbenchError(f"the step that was measured cannot be simulated: {estimate.reason}")
+    return attaining(machine, estimate, probe, measured)
+
+
+def _calibration_trial(workload: dict[str, Any], world_size: int) -> "TrialSpec":
+    from zbench.spec.trial import TrialSpec
+
+    return TrialSpec.model_validate(
+        {"workload": workload, "run": {"world_size": world_size}, "engine": {"zero_stage": 2}}
+    )
+
+
+def _report_rates(world_size: int) -> ExitCode:
+    """Measure, and print the rates as YAML (a document with --json)."""
+    from zbench.spec.document import dump_yaml
+
+    machine = calibrate(world_size).model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    rates = {key: _rounded(value) for key, value in machine.items()}
+    if console.state.json:
+        document = {"schema_version": 1, "world_size": world_size, "machine": rates, "exit_code": 0}
+        console.document(document)
+    else:
+        console.result(f"# one rank's rates where {world_size} share this machine")
+        console.result(dump_yaml({"machine": rates}).rstrip())
+    return ExitCode.PASS
+
+
+def _rounded(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value

@@ -82,9 +82,6 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("zbench export last --trial best --output ds_config.json", "the same into a file"),
         ("zbench export last --trial best --to fsdp2", "as Python code for torch's FSDP2"),
     ),
-    "import": (
-        ("zbench import ds_config.json --output sweep.yaml", "a sweep file from a DeepSpeed configuration"),
-    ),
     "doctor": (
         ("zbench doctor", "what this machine can run"),
         ("zbench doctor --engine-python .venv-deepspeed", "which engines run in another environment"),
@@ -95,9 +92,6 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("zbench prune --older-than 30d", "only what nothing has touched for 30 days"),
     ),
     "schema": (("zbench schema", "every key of a sweep file, for editors and for reading"),),
-    "bench": (
-        ("zbench bench adam --sizes 1M --threads 1 --rounds 3", "the Adam update beside its memory bound"),
-    ),
 }
 
 

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from zbench.analysis.ranking import rank
 from zbench.cli import completion, console
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, OutputFile, Overrides, common_flags
-from zbench.cli.output import write_new
 from zbench.errors import UsageError
 from zbench.record.store import load_records, resolve_run
 from zbench.record.summary import summarize
@@ -41,7 +40,7 @@ Target = Annotated[
     Literal["deepspeed", "accelerate", "fsdp2", "hf-trainer"],
     typer.Option("--to", help="deepspeed and hf-trainer write JSON, accelerate YAML, fsdp2 Python."),
 ]
-DeepSpeed = Annotated[bool, typer.Option("--deepspeed", hidden=True, help="The same as --to deepspeed.")]
+DeepSpeed = Annotated[bool, typer.Option("--deepspeed", hidden=True, help="What --to deepspeed was.")]
 _MOST_LISTED = 20
 
 
@@ -59,9 +58,8 @@ def command(
 
     Keys that do not map are named on stderr. What depends on the number of ranks is left to the target.
     """
-    if deepspeed and to != "deepspeed":
-        raise UsageError(f"expected --deepspeed or --to {to}, got both; keep --to {to}")
-
+    if deepspeed:
+        raise UsageError("--deepspeed is --to deepspeed now")
     if Path(source).is_file():
         candidates = _sweep_trials(Path(source), overrides)
     else:
@@ -74,7 +72,7 @@ def command(
     if output is None:
         console.data(exported.text)
     else:
-        write_new(output, exported.text + "\n")
+        console.write_new(output, exported.text + "\n")
 
 
 def _sweep_trials(source: Path, overrides: list[str]) -> list[TrialSpec]:

@@ -23,7 +23,6 @@ def command(
     ] = None,
 ) -> None:
     """Write a commented sweep file that runs as it is; what does not map is named on stderr."""
-    from zbench.cli.output import write_new
     from zbench.spec.starting import commented, starting_sweep
 
     base_dir = file.absolute().parent
@@ -32,7 +31,7 @@ def command(
     notes = [*started.notes, *([problem] if problem else [])]
     for note in notes:
         console.warn(note)
-    write_new(file, commented(started.document, source))
+    console.write_new(file, commented(started.document, source))
     if console.state.json:
         document = {"schema_version": 1, "file": str(file), "sweep": started.document, "notes": notes}
         console.document({**document, "exit_code": 0})

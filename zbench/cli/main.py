@@ -2,7 +2,7 @@
 
 The convention for a command module: `zbench/cli/<name>.py` defines a function `command` with Typer
 annotations (its docstring is the help text, its option types come from `zbench.cli.options`), decorated with
-`common_flags`. A group such as `bench` defines `app: typer.Typer` instead. A command prints its result with
+`common_flags`. A command prints its result with
 `zbench.cli.console` (stdout: the result only; stderr: progress and warnings), raises
 `zbench.errors.ZbenchError` for what the user can fix, and ends with another status than 0 by
 `raise typer.Exit(ExitCode...)`. Errors are shown once, for all commands, by `failure`: with `--json` as a
@@ -21,7 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 from zbench import __version__
 from zbench.cli import console, failure, signals, streams
 from zbench.cli.examples import epilog
-from zbench.errors import EXIT_CODES
+from zbench.errors import EXIT_CODES, UsageError
 
 _COLLECTED_SELDOM = (50_000, 20, 50)
 """A command's objects (records, trials, rows) live to its end: to search them for garbage takes a fifth of a
@@ -46,37 +46,31 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "zbench.cli.export:command",
         "Write a trial's configuration for another training stack.",
     ),
-    "import": ("zbench.cli.import_:command", "Make a sweep file from a DeepSpeed JSON configuration."),
     "doctor": ("zbench.cli.doctor:command", "Say what this machine can run, and what is in the way."),
     "prune": ("zbench.cli.prune:command", "Remove what runs left behind and can be made again."),
     "schema": ("zbench.cli.schema:command", "Print the JSON Schema of the sweep file."),
-    "bench": ("zbench.cli.bench:app", "Measure the kernels alone."),
+}
+REMOVED = {  # what was a command -> the remedy
+    "bench": "benchmarks are in tools/benchmarks of zbench's repository: python -m tools.benchmarks.adam",
+    "import": "use `zbench init FILE --from ds_config.json`",
 }
 
 
 def load_command(name: str) -> Any:
     """Import the module of one command and return it as a click command; KeyError for an unknown name."""
     module_name, attribute = COMMANDS[name][0].split(":")
-    target = getattr(importlib.import_module(module_name), attribute)
-    if not isinstance(target, typer.Typer):
-        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        app.command(name)(target)
-        target = app
-    command = typer.main.get_command(target)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(name)(getattr(importlib.import_module(module_name), attribute))
+    command: Any = typer.main.get_command(app)
     command.name = name
-    for documented in (command, *getattr(command, "commands", {}).values()):
-        _without_flag_types(documented)
-        documented.epilog = epilog(name)
+    command.epilog = epilog(name)
+    every = command.get_params
+    command.get_params = lambda context: _plain_flags(every(context))
     return command
 
 
-def _without_flag_types(command: Any) -> None:
-    """Leave the type of flags out of a command's help: `--json`, not `--json <bool>`."""
-    every = command.get_params
-    command.get_params = lambda context: _plain_flags(every(context))
-
-
 def _plain_flags(params: list[Any]) -> list[Any]:
+    """Leave the type of flags out of a command's help: `--json`, not `--json <bool>`."""
     for param in params:
         if getattr(param, "is_flag", False):
             param.metavar = ""
@@ -103,6 +97,8 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         """Return the named command, imported now; usage error with the nearest name for an unknown one."""
+        if args[0] in REMOVED:
+            raise UsageError(f"there is no command {args[0]} any more; {REMOVED[args[0]]}")
         name, command, rest = super().resolve_command(ctx, args)
         if name in COMMANDS:
             command = self.commands[name] = load_command(name)

@@ -1,0 +1,79 @@
+"""The long measurements that are kept one by one: what they read from a comparison, and what they count."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+from analysis.synthetic import trial
+
+from tools.benchmarks import false_claims
+from tools.benchmarks.results import Kept
+from tools.benchmarks.trials import neighbour
+from zbench.analysis.compare import Comparison, Settings, compare_runs
+from zbench.analysis.trials import RunResults, Source
+
+STEPS = [0.1, 0.101, 0.099, 0.1, 0.1005]
+
+
+def compared(factor: float) -> Comparison:
+    source = Source("run", facts={"machine": "one"})
+    runs = [RunResults.of(source, trial([by * step for step in STEPS])) for by in (1.0, factor)]
+    return compare_runs(*runs, Settings(run_noise=0.01))
+
+
+def test_a_measurement_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    first = Kept(tmp_path / "folder" / "findings")
+    first.add({"kind": "a", "value": 1})
+    first.add({"kind": "b", "value": 2})
+    assert Kept(tmp_path / "folder" / "findings").findings == first.findings
+
+
+@pytest.mark.parametrize(
+    ("factor", "answer", "claimed"), [(1.0, "pass", False), (1.8, "regression", True), (0.5, "pass", True)]
+)
+def test_a_claim_of_more_than_five_percent_is_counted(factor: float, answer: str, claimed: bool) -> None:
+    finding = false_claims.comparison_finding("both", compared(factor))
+    assert (finding["answer"], finding["claimed"]) == (answer, claimed)
+    assert f"| {false_claims.NAMES['both']} | 1 | {int(claimed)} |" in false_claims.table([finding])
+
+
+@pytest.mark.parametrize(("factor", "claimed"), [(1.0, False), (0.5, True)])
+def test_a_ranking_that_names_a_best_is_counted(factor: float, claimed: bool) -> None:
+    records = [
+        replace(record, trial_id=f"equal{name}", axes={"equal": name})
+        for name in range(3)
+        for record in trial([(factor if name == 0 else 1.0) * step for step in STEPS])
+    ]
+    finding = false_claims.ranking_finding(records)
+    assert finding["claimed"] is claimed
+    assert f"| {false_claims.NAMES['ranking']} | 1 | {int(claimed)} |" in false_claims.table([finding])
+    json.dumps(finding)
+
+
+def test_the_neighbour_keeps_every_core_busy_and_goes() -> None:
+    before = {child.pid for child in psutil.Process().children()}
+    with neighbour():
+        busy = [child for child in psutil.Process().children() if child.pid not in before]
+        assert len(busy) == len(os.sched_getaffinity(0))
+        while any(child.num_ctx_switches().involuntary + child.cpu_times().user < 0.05 for child in busy):
+            time.sleep(0.05)
+    assert {child.pid for child in psutil.Process().children()} <= before
+
+
+def test_the_neighbour_ends_with_the_process_that_started_it() -> None:
+    code = (
+        "import os, psutil\nfrom tools.benchmarks.trials import neighbour\n"
+        "with neighbour():\n"
+        "    print(*(c.pid for c in psutil.Process().children()), flush=True)\n    os._exit(0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    left = [int(word) for word in done.stdout.split()]
+    assert left
+    while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in left):
+        time.sleep(0.05)

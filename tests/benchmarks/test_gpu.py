@@ -1,0 +1,177 @@
+"""`make gpu`: every part is tried on the CPU in its smallest form, so that a first real run meets no slip."""
+
+import json
+import sys
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tools.benchmarks.gpu import __main__ as program
+from tools.benchmarks.gpu.decoder import PEAK_ROWS, decoder_sweep, deepspeed_sweep, peaks_differ
+from tools.benchmarks.gpu.outcome import Bar, PartOutcome, Place, folder_name, page, summary
+from tools.benchmarks.gpu.parts import PARTS, ROOT, SWEEPS, smallest_form
+from tools.benchmarks.turns import Contender
+from zbench.spec.expand import expand
+from zbench.spec.load import load_sweep
+
+QUICK = [part for part in PARTS if part.name in ("build", "superoffload")]
+REST = [part for part in PARTS if part not in QUICK]  # among them `tests`, which collects all of tests/engine
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *flags: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["gpu", *flags])
+    return program.main()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_without_a_device_one_line_says_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert len(told.err.splitlines()) == 1
+    assert "no CUDA device" in told.err
+    assert "--device cpu --tiny" in told.err
+
+
+@pytest.mark.parametrize("part", QUICK, ids=lambda part: part.name)
+def test_a_part_in_its_smallest_form(part: program.Part, tmp_path: Path) -> None:
+    outcome = part.run(Place("cpu", True, tmp_path))
+    assert outcome.status == "passed", outcome
+    outcome.save(tmp_path / "saved.json")
+    assert page("cpu", {part.name: outcome}) == page(
+        "cpu", {part.name: PartOutcome.load(tmp_path / "saved.json")}
+    )
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", REST, ids=lambda part: part.name)
+def test_another_part_in_its_smallest_form(part: program.Part, tmp_path: Path) -> None:
+    outcome = part.run(Place("cpu", True, tmp_path))
+    assert outcome.status == "passed", outcome
+
+
+def test_a_run_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first part passes and is not run again; the second failed, and is."""
+    names = [part.name for part in PARTS[:3]]
+    begun: list[str] = []
+    answers = {names[0]: "passed", names[1]: "failed", names[2]: "passed"}
+
+    def run_apart(part: program.Part, place: Place, seconds: float) -> PartOutcome:
+        begun.append(part.name)
+        outcome = PartOutcome(answers[part.name], "so it was")  # type: ignore[arg-type]
+        outcome.save(place.out / f"{part.name}.json")
+        return outcome
+
+    monkeypatch.setattr(program, "run_apart", run_apart)
+    flags = ["--device", "cpu", "--tiny", "--out", str(tmp_path), "--only", ",".join(names)]
+    assert call(monkeypatch, *flags) == 1
+    assert begun == names
+    assert "2 passed, 1 failed, 0 missing" in capsys.readouterr().out
+    answers[names[1]] = "passed"
+    begun.clear()
+    assert call(monkeypatch, *flags) == 0
+    assert begun == [names[1]]
+    assert "3 passed, 0 failed, 0 missing" in capsys.readouterr().out
+    assert "nothing here is a figure of a device" in (tmp_path / "README.md").read_text()
+
+
+def test_no_part_begins_after_the_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--device", "cpu", "--tiny", "--out", str(tmp_path), "--only", "build", "--minutes", "0"]
+    assert call(monkeypatch, *flags) == 1
+    assert "run it again" in capsys.readouterr().out
+
+
+def test_a_part_that_dies_or_hangs_is_a_failure_of_its_own(tmp_path: Path) -> None:
+    place = Place("cpu", True, tmp_path)
+    build = PARTS[0]
+    late = program.run_apart(replace(build, seconds=0), place, 0.01)
+    assert (late.status, late.says.startswith("it was ended after")) == ("failed", True)
+    cut = program.run_apart(build, place, 0.01)
+    assert (cut.status, "run it again" in cut.says) == ("missing", True)
+    nobody = program.Part("no-such-part", "nothing", 60, build.run)
+    died = program.run_apart(nobody, place, 60)
+    assert (died.status, died.says.startswith("it ended with 2")) == ("failed", True)
+    assert PartOutcome.load(tmp_path / "no-such-part.json").says == died.says
+
+
+def test_a_lock_of_a_compiler_that_was_ended_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DeepSpeed compiles its CPU optimizer when it is first used; torch would wait for this lock for ever."""
+    lock = tmp_path / "extensions" / "cpu_adam" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    monkeypatch.setattr(program, "_EXTENSIONS", tmp_path / "extensions")
+    program._run_all([], Place("cpu", True, tmp_path), 1.0, 0.0)
+    assert not lock.exists()
+
+
+def test_a_peer_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
+    silent = tmp_path / "silent"
+    silent.write_text("#!/bin/sh\nexec sleep 600\n")
+    silent.chmod(0o755)
+    contender = Contender("silent", str(silent), world=1)
+    with closing(contender), pytest.raises(RuntimeError, match="silent: no answer in"):
+        contender.go(1, patience=0.1)
+
+
+def test_the_page_says_which_bars_are_missed() -> None:
+    found = PartOutcome(
+        "passed", "done", [["a"], ["1"]], (Bar("exposed", 0.2, 0.15), Bar("rate", 0.95, 0.9, most=False))
+    )
+    text = page("NVIDIA H100 80GB", {"part": found})
+    assert "| part | exposed | 0.200 | at most 0.15 | **no** |" in text
+    assert "| part | rate | 0.950 | at least 0.90 | yes |" in text
+    assert "1 of 2 bars missed" in summary({"part": found})
+    assert folder_name("NVIDIA H100 80GB") == "nvidia-h100-80gb"
+
+
+def test_the_decoders_configurations_all_exist(tmp_path: Path) -> None:
+    document = decoder_sweep(Place("cuda", False, tmp_path))
+    file = tmp_path / "decoder.json"
+    file.write_text(json.dumps(document))
+    found = expand(load_sweep(file))
+    assert not found.invalid
+    assert len(found.trials) >= 25
+
+
+def test_deepspeeds_rows_differ_from_ours_in_the_engine_alone(tmp_path: Path) -> None:
+    place = Place("cuda", False, tmp_path)
+    ours, theirs = decoder_sweep(place), deepspeed_sweep(place)
+    rows = [{key: value for key, value in row.items() if key != "engine"} for row in theirs["include"]]
+    assert all(row in ours["include"] for row in rows)
+    assert {**ours, "name": "", "include": []} == {**theirs, "name": "", "include": []}
+
+
+@pytest.mark.parametrize("name", SWEEPS)
+def test_a_sweep_in_its_smallest_form_is_one_configuration(name: str) -> None:
+    file = ROOT / "sweeps" / f"{name}.yaml"
+    found = expand(load_sweep(file, smallest_form(file)))
+    assert [trial.axes for trial in found.trials] == [expand(load_sweep(file)).trials[-1].axes]
+
+
+@pytest.mark.parametrize("row", PEAK_ROWS, ids=str)
+def test_the_peak_of_a_trial_is_the_allocators_own(row: dict[str, Any], tmp_path: Path) -> None:
+    assert peaks_differ(Place("cpu", True, tmp_path), row) == ""
+
+
+def test_all_parts_fit_in_the_time_of_two_calls() -> None:
+    assert sum(part.seconds for part in PARTS) <= 2 * 60 * program.MINUTES
+
+
+def test_where_no_card_was_at_hand_the_page_says_so() -> None:
+    """A device's page and the sentence that there is none exclude each other."""
+    folder = ROOT / "results" / "benchmarks"
+    says = "No figure was taken on a GPU" in (folder / "gpu.md").read_text()
+    measured = [p for p in folder.glob("*/README.md") if "Made by `make gpu`" in p.read_text()]
+    assert says == (not measured)

@@ -1,0 +1,1 @@
+"""Benchmarks of the engine and of what zbench promises; not installed: `python -m tools.benchmarks.NAME`."""

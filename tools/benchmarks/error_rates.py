@@ -1,0 +1,198 @@
+"""Simulated error rates and power of every comparison that zbench makes: the tables of docs/statistics.md.
+
+    python -m tools.benchmarks.error_rates [--draws N] [--out FILE]
+
+The decisions are those of the commands themselves (`zbench.analysis.decision`); step times alone are drawn.
+A false answer is `regression` or "faster" for equal versions, `regression` or `pass` for a change of exactly
+the margin (each errs at the nominal rate there, by construction), and `pass` for a larger one.
+"""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.benchmarks import results
+from zbench.analysis import decision
+from zbench.analysis.decision import Decision, Levels, Paired, Unpaired, noise_of_runs
+from zbench.analysis.measurement import Plan
+from zbench.analysis.paired import (
+    BASE_FIRST,
+    HEAD_FIRST,
+    block_difference,
+    block_replicates,
+    replicates_in_turns,
+)
+
+Floats = NDArray[np.float64]
+Draw = Callable[[np.random.Generator, float, int], Floats]
+ALPHA = 0.01
+STORED_MARGIN, PAIRED_MARGIN = 0.05, 0.02
+NOISES, REPEATS, BETWEEN = (0.003, 0.02, 0.05), (3, 5, 7, 12), (0.0, 0.01, 0.03)
+EFFECTS = (0.0, 0.05, 0.08, 9.0)
+HISTORY = 10
+BETWEEN_PAIRS = 0.05
+"""How far one pair of samples lies from the next, where they are taken in turns."""
+
+PLAN = Plan(8, 16)
+
+
+def normal(rng: np.random.Generator, noise: float, count: int) -> Floats:
+    """Return independent normal deviations."""
+    return rng.normal(0, noise, count)
+
+
+def bimodal(rng: np.random.Generator, noise: float, count: int) -> Floats:
+    """Return deviations of which a fifth lies in a mode three standard deviations slower."""
+    return rng.normal(0, noise / 3, count) + 3 * noise * (rng.random(count) < 0.2)
+
+
+def drifting(rng: np.random.Generator, noise: float, count: int) -> Floats:
+    """Return deviations about a level that wanders: AR(1) with 0.95 of the sample before."""
+    steps = rng.normal(0, noise * math.sqrt(1 - 0.95**2), count)
+    steps[0] = rng.normal(0, noise)
+    level = np.array(list(itertools.accumulate(steps, lambda before, step: 0.95 * before + step)))
+    return np.asarray(level + rng.normal(0, noise / 4, count))
+
+
+KINDS: dict[str, Draw] = {"normal": normal, "bimodal": bimodal, "drift": drifting}
+
+
+@dataclass(frozen=True, slots=True)
+class RateCell:
+    """One setting and how often each answer was given."""
+
+    kind: str
+    effect: float
+    noise: float
+    n: int
+    between: float
+    answers: Counter[str]
+
+    def false(self, margin: float) -> int:
+        """Return the larger count of false answers in one direction."""
+        a = self.answers
+        if self.effect == 0:
+            return max(a["regression"], a["faster"])
+        at_margin = math.isclose(self.effect, margin)
+        return max(a["regression"], a["pass"] + a["faster"]) if at_margin else a["pass"] + a["faster"]
+
+    def right(self) -> int:
+        """Return how often the true answer was given: a pass of equals, a regression of slower heads."""
+        return (
+            self.answers["pass"] + self.answers["faster"] if self.effect == 0 else self.answers["regression"]
+        )
+
+
+def label(found: Decision) -> str:
+    """Return the answer, with "faster" as one of its own."""
+    return "faster" if found.faster else found.answer
+
+
+def stored(rng: np.random.Generator, kind: str, effect: float, noise: float, n: int, between: float) -> str:
+    """Return the answer for two stored runs on a machine with ten earlier ones."""
+    runs = KINDS[kind](rng, noise, (HISTORY + 2) * n).reshape(HISTORY + 2, n)
+    runs += rng.normal(0, between, HISTORY + 2)[:, None]
+    known = noise_of_runs([np.mean(runs[2:], axis=1).tolist()])
+    base, head = runs[0].tolist(), (runs[1] + math.log1p(effect)).tolist()
+    evidence = Unpaired(tuple(base), tuple(head), known)
+    family = {"x": (evidence, math.log1p(STORED_MARGIN))}
+    return label(decision.decide(family, Levels.single(ALPHA))["x"])
+
+
+def paired(rng: np.random.Generator, kind: str, effect: float, noise: float, *, in_turns: bool) -> str:
+    """Return the answer of a paired measurement of 8 to 16 blocks, stopped as the command stops.
+
+    in_turns: the samples of a pair alternate, so what moves from pair to pair is alike for both.
+    """
+    samples = KINDS[kind](rng, noise, 4 * PLAN.most).reshape(PLAN.most, 4)
+    if in_turns:
+        samples += np.repeat(rng.normal(0, BETWEEN_PAIRS, (PLAN.most, 2)), 2, axis=1)
+    replicates = replicates_in_turns if in_turns else block_replicates
+    differences, within = list[float](), list[float]()
+    for logs in samples.tolist():
+        order = HEAD_FIRST if rng.random() < 0.5 else BASE_FIRST
+        slower = [1 + effect if side == "head" else 1.0 for side in order]
+        seconds = [math.exp(log) * factor for log, factor in zip(logs, slower, strict=True)]
+        differences.append(block_difference(order, seconds))
+        within += replicates(order, seconds)
+    each = len(within) // PLAN.most
+    found: dict[str, Decision] = {}
+    for n, levels in PLAN.levels(ALPHA).items():
+        evidence = Paired(tuple(differences[:n]), tuple(within[: each * n]))
+        found = decision.decide({"x": (evidence, math.log1p(PAIRED_MARGIN))}, levels, found)
+        if found["x"].is_decided:
+            break
+    return label(found["x"])
+
+
+def stored_cells(draws: int, rng: np.random.Generator) -> list[RateCell]:
+    """Return every cell of the stored comparison; drift within a run belongs to the paired one."""
+    settings = itertools.product(("normal", "bimodal"), EFFECTS, NOISES, REPEATS, BETWEEN)
+    return [RateCell(*s, Counter(stored(rng, *s) for _ in range(draws))) for s in settings]
+
+
+def paired_cells(draws: int, rng: np.random.Generator, *, in_turns: bool = False) -> list[RateCell]:
+    """Return every cell of the paired comparison."""
+    cells = []
+    for kind, effect, noise in itertools.product(KINDS, (0.0, PAIRED_MARGIN, 0.05, 0.08, 9.0), NOISES):
+        answers = Counter(paired(rng, kind, effect, noise, in_turns=in_turns) for _ in range(draws))
+        cells.append(RateCell(kind, effect, noise, PLAN.most, 0.0, answers))
+    return cells
+
+
+def false_table(cells: Sequence[RateCell], margin: float, draws: int) -> str:
+    """Return false answers by effect: the worst cell, and the mean over cells."""
+    rows = []
+    for effect in dict.fromkeys(cell.effect for cell in cells):
+        counts = [cell.false(margin) for cell in cells if cell.effect == effect]
+        note = " (the margin)" if math.isclose(effect, margin) else ""
+        mean = sum(counts) / len(counts) / draws
+        rows.append([f"{effect:+.0%}{note}", len(counts), f"{max(counts)} of {draws}", f"{mean:.2%}"])
+    return results.table(("true change", "cells", "worst cell", "mean"), rows)
+
+
+def power_table(cells: Sequence[RateCell], draws: int, columns: Sequence[int]) -> str:
+    """Return the share of true answers by effect, noise and n, with normal noise and none between runs."""
+    rows = []
+    chosen = {(c.effect, c.noise, c.n): c for c in cells if c.kind == "normal" and c.between == 0}
+    for effect, noise in dict.fromkeys((e, s) for e, s, _ in chosen):
+        shares = (f"{chosen[effect, noise, n].right() / draws:.0%}" for n in columns)
+        rows.append([f"{effect:+.0%}", f"{noise:.1%}", *shares])
+    return results.table(("true change", "noise", *(f"n = {n}" for n in columns)), rows)
+
+
+def main() -> None:
+    """Draw, decide, and print the tables."""
+    parser = results.parser(__doc__)
+    parser.add_argument("--draws", type=int, default=2000, help="draws of each cell")
+    given = parser.parse_args()
+    rng = np.random.default_rng(14)
+    by_pairs, by_turns = (paired_cells(given.draws, rng, in_turns=in_turns) for in_turns in (False, True))
+    by_runs = stored_cells(given.draws, rng)
+    text = "\n\n".join(
+        [
+            f"### Paired: margin {PAIRED_MARGIN:.0%}, 8 to 16 blocks; false answers",
+            false_table(by_pairs, PAIRED_MARGIN, given.draws),
+            "### Paired: true answers (power), normal noise",
+            power_table(by_pairs, given.draws, [PLAN.most]),
+            f"### Paired, in turns: {BETWEEN_PAIRS:.0%} from pair to pair; false answers",
+            false_table(by_turns, PAIRED_MARGIN, given.draws),
+            "### Paired, in turns: true answers (power), normal noise",
+            power_table(by_turns, given.draws, [PLAN.most]),
+            f"### Stored: margin {STORED_MARGIN:.0%}, {HISTORY} earlier runs; false answers",
+            false_table(by_runs, STORED_MARGIN, given.draws),
+            "### Stored: true answers (power), normal noise, none between runs",
+            power_table(by_runs, given.draws, REPEATS),
+        ]
+    )
+    results.write(given.out, text, {"draws": given.draws})
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+"""What `zbench estimate` is worth: its peaks and times against measured runs, and what many of them cost.
+
+    python -m tools.benchmarks.estimates memory --deepspeed PYTHON [--out FILE]
+    python -m tools.benchmarks.estimates time [--out FILE]
+    python -m tools.benchmarks.estimates cost [--count 200] [--out FILE]
+
+`memory` trains a GPT in bfloat16 on two ranks and holds the simulated peak, DeepSpeed's estimator (called in
+an environment that has it) and accelerate's against the measured one. `time` measures this machine's rates,
+then holds the estimated range of the quickstart's configurations and of a GPT of 110 M parameters against
+measured steps; the machine must be quiet. `cost` is that of estimates of Llama-3-8B at 1,024 ranks.
+"""
+
+import argparse
+import json
+import os
+import random
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tools.benchmarks import results
+from tools.benchmarks.trials import warm_runner
+from zbench.cli.doctor import calibrate
+from zbench.estimate.client import Simulator
+from zbench.estimate.result import Estimate
+from zbench.estimate.roofline import StepTime, step_time
+from zbench.record.record import Record
+from zbench.spec.expand import expand
+from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
+from zbench.spec.trial import TrialSpec
+from zbench.units import format_bytes
+
+RANKS = 2
+TIMES_SMALLER, INSIDE, COUNT, MOST_SECONDS = 10, 0.9, 200, 1200.0
+"""Bars: our error against the others', the share of steps in their range, and 200 estimates of 8 B."""
+Finding = dict[str, Any]
+
+PEAKS: dict[str, Any] = {
+    "name": "peaks",
+    "workload": {"model": "gpt", "preset": "mini", "sequence_length": 128, "data": {"synthetic": True}},
+    "run": {"world_size": RANKS, "device": "cpu", "warmup_steps": 1, "steps": 1, "timeout": "300s"},
+    "engine": {"dtype": "bfloat16"},
+    "axes": {"zero_stage": [0, 2, 3], "offload_optimizer": ["none", "cpu"], "micro_batch_size": [1, 4]},
+    "exclude": [{"zero_stage": 0, "offload_optimizer": "cpu"}],
+    "verify": {"mode": "off"},
+}
+GPT: dict[str, Any] = {
+    "name": "gpt-100m",
+    "workload": {
+        "model": "gpt",
+        "options": {"layers": 12, "width": 768, "heads": 12, "vocabulary": 16384},
+        "sequence_length": 128,
+        "micro_batch_size": 1,
+        "data": {"synthetic": True},
+    },
+    "run": {"world_size": RANKS, "warmup_steps": 1, "steps": 3, "timeout": "300s"},
+    "engine": {"gradient_clipping": 1.0},
+    "axes": {"zero_stage": [0, 1, 2, 3], "offload_optimizer": ["none", "cpu"], "micro_batch_size": [1, 4]},
+    "exclude": [{"zero_stage": 0, "offload_optimizer": "cpu"}],
+    "verify": {"mode": "off"},
+}
+LARGE: dict[str, Any] = {
+    "name": "estimates",
+    "workload": {"model": "hf:Llama-3-8B", "sequence_length": 2048, "micro_batch_size": 1},
+    "run": {"world_size": 1024},
+    "engine": {"dtype": "bfloat16"},
+    "axes": {
+        "zero_stage": [1, 2, 3],
+        "offload_optimizer": ["none", "cpu"],
+        "reduce_bucket_size": ["5e7", "1e8", "2e8", "5e8", "1e9"],
+        "micro_batch_size": [1, 2, 4, 8],
+        "activation_checkpointing": [False, True],
+    },
+}
+_ASK_DEEPSPEED = """
+import json, sys
+from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs as two
+from deepspeed.runtime.zero.stage3 import estimate_zero3_model_states_mem_needs as three
+answers = []
+for stage, offload, total, largest, ranks in json.loads(sys.argv[1]):
+    if stage == 3:
+        answers.append(three(total, largest, ranks, 1, offload, False)[1])
+    else:
+        answers.append(two(total, ranks, 1, offload)[1] if stage == 2 else None)
+print(json.dumps(answers))
+"""
+
+
+def measured(trials: Sequence[TrialSpec]) -> Iterator[tuple[TrialSpec, Estimate, Record]]:
+    """Yield each trial with its estimate and its record."""
+    with Simulator(Path.cwd()) as simulator:
+        estimates = list(simulator.each(trials))
+    with warm_runner(rerun_disturbed=True) as runner:
+        for trial, estimate in zip(trials, estimates, strict=True):
+            assert isinstance(estimate, Estimate), estimate
+            record = runner.run(trial)
+            if record.outcome != "ok":
+                raise RuntimeError(f"{trial.axes}: {record.error}")
+            yield trial, estimate, record
+
+
+def sizes() -> tuple[int, int, int]:
+    """Return the model's parameters, those of its largest layer, and what accelerate says of its training."""
+    import torch
+    from accelerate.commands.estimate import calculate_maximum_sizes, estimate_training_usage
+
+    from zbench.workloads import build_workload
+
+    spec = expand(sweep_from_mapping(PEAKS)).trials[0]
+    workload = build_workload(spec.workload, seed=0, world_size=RANKS, base_dir=Path.cwd())
+    with torch.device("meta"):
+        model = workload.factory()
+    largest = max(sum(p.numel() for p in m.parameters(recurse=False)) for m in model.modules())
+    model.__dict__["tie_weights"] = lambda: None  # accelerate asks models of transformers
+    total_bytes, _ = calculate_maximum_sizes(model)
+    usage = estimate_training_usage(total_bytes, "bfloat16")
+    return sum(p.numel() for p in model.parameters()), largest, int(max(usage.values()))
+
+
+def by_deepspeed(python: Path, trials: list[TrialSpec], total: int, largest: int) -> list[int | None]:
+    """Return what DeepSpeed says of each trial's device memory; None for stage 0: it has no formula."""
+    asked = [
+        (t.engine.zero_stage, t.engine.offload_optimizer == "cpu", total, largest, RANKS) for t in trials
+    ]
+    words = [str(python), "-c", _ASK_DEEPSPEED, json.dumps(asked)]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    answers: list[int | None] = json.loads(done.stdout.splitlines()[-1])
+    return answers
+
+
+def memory(given: argparse.Namespace) -> tuple[str, list[Finding], bool]:
+    """Return the peaks by each estimator as a table and as data, and whether the bar is met."""
+    trials = expand(sweep_from_mapping(PEAKS)).trials
+    total, largest, accelerate = sizes()
+    deepspeed = by_deepspeed(given.deepspeed, trials, total, largest)
+    findings = []
+    for (trial, estimate, record), theirs in zip(measured(trials), deepspeed, strict=True):
+        assert record.memory is not None
+        findings.append(
+            {
+                "axes": trial.axes,
+                "measured": record.memory.peak_device_bytes,
+                "zbench": estimate.peak_device_bytes,
+                "deepspeed": theirs,
+                "accelerate": accelerate if trial.engine.zero_stage == 0 else None,
+            }
+        )
+    text, is_met = memory_text(findings)
+    return text, findings, is_met
+
+
+def memory_text(findings: Sequence[Finding]) -> tuple[str, bool]:
+    """Return the table, each estimator's errors in words, and whether ours are so many times smaller."""
+    names, lines, medians = ("zbench", "deepspeed", "accelerate"), [], {}
+    rows = [[_name(one["axes"]), format_bytes(one["measured"])] for one in findings]
+    for name in names:
+        errors = []
+        for one, row in zip(findings, rows, strict=True):
+            if one[name] is None:
+                row.append("-")
+                continue
+            errors.append(abs(one[name] - one["measured"]) / one["measured"])
+            row.append(f"{format_bytes(one[name])} ({errors[-1]:.2%})")
+        medians[name] = statistics.median(errors)
+        lines.append(
+            f"- {name}: median error {medians[name]:.2%}, largest {max(errors):.2%}, of {len(errors)} runs"
+        )
+    others = min(medians["deepspeed"], medians["accelerate"])
+    text = results.table(("configuration", "measured", *names), rows) + "\n\n" + "\n".join(lines)
+    return text, others >= TIMES_SMALLER * medians["zbench"]
+
+
+def times(given: argparse.Namespace) -> tuple[str, list[Finding], bool]:
+    """Return estimated and measured steps as a table and as data, and whether enough lie in their range."""
+    machine = calibrate(RANKS)
+    results.say(machine)
+    findings = []
+    for part, trials in timed_trials().items():
+        for trial, estimate, record in measured(trials):
+            span = step_time(estimate, trial, machine)
+            assert isinstance(span, StepTime), span
+            assert record.timing is not None
+            step = record.timing.median_step_s
+            findings.append(
+                {"part": part, "axes": trial.axes, "low": span.low_s, "high": span.high_s, "measured": step}
+            )
+            results.say(findings[-1])
+    text, is_met = time_text(findings)
+    return text, findings, is_met
+
+
+def timed_trials() -> dict[str, list[TrialSpec]]:
+    """Return the configurations of each part, without verification."""
+    sets = ["verify.mode=off", "data.synthetic=true", "data.text=null"]
+    parts = {"quickstart": load_sweep(sweep_file(Path("quickstart")), sets), "gpt": sweep_from_mapping(GPT)}
+    return {part: expand(sweep).trials for part, sweep in parts.items()}
+
+
+def time_text(findings: Sequence[Finding]) -> tuple[str, bool]:
+    """Return the table of steps, and whether enough of them lie in their range."""
+    rows, count = [], 0
+    for one in findings:
+        is_inside = one["low"] <= one["measured"] <= one["high"]
+        count += is_inside
+        span = f"{one['low'] * 1e3:.1f} to {one['high'] * 1e3:.1f}"
+        step = f"{one['measured'] * 1e3:.1f}"
+        rows.append([one["part"], _name(one["axes"]), span, step, "" if is_inside else "outside"])
+    table = results.table(("part", "configuration", "estimated, ms", "measured, ms", ""), rows)
+    return f"{table}\n\n{count} of {len(rows)} inside the range.", count >= INSIDE * len(rows)
+
+
+def _name(axes: dict[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in axes.items())
+
+
+def cost(given: argparse.Namespace) -> tuple[str, Finding, bool]:
+    """Return what the estimates cost in words and as data, and whether that is within the bar's share."""
+    trials = random.Random(0).sample(expand(sweep_from_mapping(LARGE)).trials, given.count)
+    began = time.perf_counter()
+    with Simulator(Path.cwd()) as simulator:
+        count = sum(isinstance(each, Estimate) for each in simulator.each(trials))
+    wall = time.perf_counter() - began
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu, cores = used.ru_utime + used.ru_stime, len(os.sched_getaffinity(0))
+    text = (
+        f"{count} of {len(trials)} configurations of {LARGE['workload']['model']} at 1,024 ranks:"
+        f" {wall:.0f} s on {cores} cores, {cpu:.0f} s of CPU ({cpu / len(trials):.2f} s each),"
+        f" {used.ru_maxrss >> 10} MiB a process; 200 would take {wall / len(trials) * COUNT:.0f} s"
+        f" (bar {MOST_SECONDS:.0f} s)"
+    )
+    finding = {"configurations": count, "wall_s": wall, "cpu_s": cpu, "peak_kib": used.ru_maxrss}
+    return text, finding, count == len(trials) and wall <= MOST_SECONDS * count / COUNT
+
+
+def main() -> None:
+    """Measure, print, and exit with 1 where the bar is missed."""
+    parser = results.parser(__doc__)
+    parser.add_argument("what", choices=("memory", "time", "cost"))
+    parser.add_argument("--deepspeed", type=Path, help="a Python that has DeepSpeed; `memory` needs it")
+    parser.add_argument("--count", type=int, default=COUNT, help="so many estimates of `cost`")
+    given = parser.parse_args()
+    if given.what == "memory" and given.deepspeed is None:
+        parser.error("memory: give --deepspeed PYTHON")
+    text, findings, is_met = {"memory": memory, "time": times, "cost": cost}[given.what](given)
+    print(text)
+    results.write(given.out, text, {"findings": findings})
+    sys.exit(0 if is_met else 1)
+
+
+if __name__ == "__main__":
+    main()

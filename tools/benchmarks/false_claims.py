@@ -1,0 +1,151 @@
+"""One version measured as if it were two, or six, while other work keeps every core busy: the false claims.
+
+    python -m tools.benchmarks.false_claims [--rankings N] [--pairs N] [--one-sided N] [--paired N] --out FILE
+
+Rankings: sweeps of one configuration under six names, 3 repeats in random order, ranked as `zbench sweep`
+ranks them. Pairs: two stored runs of 5 repeats, compared as `zbench compare` compares them; the load runs
+during both runs, or during one of them, which makes the other seem much faster. Paired: `zbench compare
+--paired`. No ranking may name a best, and no comparison a change of more than 5 %.
+
+One warm server forks all trials, so a pair takes seconds. Each finding is written when it is made, and an
+interrupted measurement goes on after the last one.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from tools.benchmarks import results
+from tools.benchmarks.trials import neighbour, smallest_trial, warm_runner
+from zbench.analysis.compare import PAIRED_THRESHOLDS, Comparison, Settings, compare_runs
+from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan
+from zbench.analysis.paired import Side
+from zbench.analysis.ranking import rank
+from zbench.analysis.trials import RunResults, Source
+from zbench.launch.trial import TrialRunner
+from zbench.record.environment import machine_facts
+from zbench.record.record import Record
+from zbench.record.summary import summarize
+from zbench.spec.sweep import ObjectiveSpec
+
+EQUALS, CLAIM = 6, 0.05
+RANKED_REPEATS, STORED_REPEATS, PLAN = 3, 5, (8, 12)
+FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
+NAMES = {
+    "ranking": f"sweep of {EQUALS} equal configurations, load throughout",
+    "both": "two stored runs, load during both",
+    "base only": "two stored runs, load during base only",
+    "head only": "two stored runs, load during head only",
+    "paired": f"paired, {PLAN[0]} to {PLAN[1]} blocks, load throughout",
+}
+COLUMNS = (
+    "one version against itself",
+    "measured",
+    "false claims",
+    "largest change",
+    "with warnings",
+)
+
+
+def ranked(runner: TrialRunner, number: int) -> dict[str, Any]:
+    """Return what the ranking of a sweep of equals says."""
+    records, order = [], random.Random(number)
+    with neighbour():
+        for repeat in range(RANKED_REPEATS):
+            for name in order.sample(range(EQUALS), EQUALS):
+                record = runner.run(smallest_trial(), repeat=repeat)
+                correct = replace(record.correctness, verdict="identical")  # all are one known configuration
+                records.append(
+                    replace(record, trial_id=f"equal{name}", axes={"equal": name}, correctness=correct)
+                )
+    return ranking_finding(records)
+
+
+def ranking_finding(records: Sequence[Record]) -> dict[str, Any]:
+    """Return whether a ranking of equals names a best, and by how much the apparent best leads the last."""
+    summaries = summarize(records)
+    rates = sorted(s.number("tokens_per_s") or 0.0 for s in summaries)
+    return {
+        "kind": "ranking",
+        "claimed": rank(summaries, FASTEST).best is not None,
+        "change": rates[-1] / rates[0] - 1,
+        "warnings": sum(bool(record.warnings) for record in records),
+    }
+
+
+def stored(runner: TrialRunner, kind: str) -> dict[str, Any]:
+    """Return what a comparison of two runs of one version says."""
+    runs = []
+    for side in ("base", "head"):
+        with neighbour(kind in ("both", f"{side} only")):
+            records = [runner.run(smallest_trial(), repeat=repeat) for repeat in range(STORED_REPEATS)]
+        runs.append(RunResults.of(Source(side, run_ids=(side,), facts=machine_facts()), records))
+    return comparison_finding(kind, compare_runs(*runs, Settings()))
+
+
+def paired(runner: TrialRunner, number: int) -> dict[str, Any]:
+    """Return what a measurement of one version side by side with itself says."""
+    repeat = count()
+
+    def take(_: Side) -> list[Record]:
+        return [runner.run(smallest_trial(), repeat=next(repeat))]
+
+    settings = Settings(thresholds=PAIRED_THRESHOLDS)
+    sides, plan = (Source("base"), Source("head")), Plan(*PLAN, seed=number)
+    with neighbour():
+        comparison = PairedMeasurement(*sides, plan, settings, OneByOne(take), lambda _: None).run()
+    return comparison_finding("paired", comparison)
+
+
+def comparison_finding(kind: str, comparison: Comparison) -> dict[str, Any]:
+    """Return what one comparison claims, and what its estimate alone would have said."""
+    (row,) = comparison.rows
+    time = row.step_time
+    slower = time is not None and time.answer == "regression"
+    return {
+        "kind": kind,
+        "claimed": slower or (time is not None and time.faster and abs(time.change) > CLAIM),
+        "change": 0.0 if time is None else time.change,
+        "answer": row.answer,
+        "warnings": len(comparison.warnings),
+    }
+
+
+def table(findings: Sequence[dict[str, Any]]) -> str:
+    """Return what was found, as Markdown."""
+    rows = []
+    for kind, name in NAMES.items():
+        chosen = [one for one in findings if one["kind"] == kind]
+        if chosen:
+            claims, warned = (sum(bool(one[key]) for one in chosen) for key in ("claimed", "warnings"))
+            largest = max((one["change"] for one in chosen), key=abs)
+            rows.append([name, len(chosen), claims, f"{largest:+.0%}", warned])
+    return results.table(COLUMNS, rows)
+
+
+def main() -> None:
+    """Measure, write the table after each finding, and print it."""
+    parser = results.parser(__doc__, must_write=True)
+    parser.add_argument("--rankings", type=int, default=100)
+    parser.add_argument("--pairs", type=int, default=60, help="stored pairs with the load throughout")
+    parser.add_argument("--one-sided", type=int, default=20, help="stored pairs for each side alone")
+    parser.add_argument("--paired", type=int, default=60, help="paired comparisons")
+    given = parser.parse_args()
+    wanted = dict(
+        zip(NAMES, (given.rankings, given.pairs, *2 * [given.one_sided], given.paired), strict=True)
+    )
+    kept = results.Kept(given.out)
+    with warm_runner() as runner:
+        for kind, number in wanted.items():
+            for done in range(sum(one["kind"] == kind for one in kept.findings), number):
+                take = {"ranking": ranked, "paired": paired}.get(kind)
+                kept.add(take(runner, done) if take else stored(runner, kind))
+                results.say(kept.findings[-1])
+                results.write(given.out, table(kept.findings), {"findings": kept.findings})
+    print(table(kept.findings))
+
+
+if __name__ == "__main__":
+    main()

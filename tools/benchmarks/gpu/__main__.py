@@ -1,0 +1,164 @@
+"""Runs the parts of `make gpu` that have not passed yet; prints what passed, failed and is missing.
+
+    make gpu                                        # or: python -m tools.benchmarks.gpu
+    python -m tools.benchmarks.gpu --only adam,decoder  # some parts
+    python -m tools.benchmarks.gpu --device cpu --tiny  # try every part where there is no card; no figures
+
+A part's result is written when it ends, so that an interrupted run goes on where it was. After --minutes, the
+building of `make` included, nothing runs any more: parts that were cut or not begun are missing, and the next
+call goes on with them. Exit codes: 0 all passed, 1 something failed or is missing, 2 no CUDA device.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from tools.benchmarks.gpu.outcome import PartOutcome, Place, folder_name, page, summary
+from tools.benchmarks.gpu.parts import PARTS, ROOT, Part
+
+MINUTES = 25.0
+_EXTENSIONS = ROOT / "build" / "gpu_extensions"  # what DeepSpeed compiles when it is first used
+_TO_END = 15.0  # seconds in which the last part's processes end, and the page is written
+NO_DEVICE = (
+    "make gpu: no CUDA device: {why}; run it on a machine with one, or try the parts with"
+    " --device cpu --tiny --out DIR"
+)
+
+
+def main() -> int:
+    """Run what is asked for; return the exit code."""
+    given = _arguments()
+    import torch  # takes seconds, which a mistake in the arguments does not
+
+    if given.device == "cuda" and not torch.cuda.is_available():
+        why = "this torch was built without CUDA" if torch.version.cuda is None else "torch finds none"
+        print(NO_DEVICE.format(why=f"torch {torch.__version__}: {why}"), file=sys.stderr)
+        return 2
+    name = torch.cuda.get_device_name() if given.device == "cuda" else "cpu"
+    out = given.out or ROOT / "results" / "benchmarks" / folder_name(name)
+    place = Place(given.device, given.tiny, out.resolve(), given.deepspeed_python)
+    place.out.mkdir(parents=True, exist_ok=True)
+    if given.part:
+        return _run_here(next(part for part in PARTS if part.name == given.part), place)
+    names = given.only.split(",") if given.only else [part.name for part in PARTS]
+    outcomes = _run_all([part for part in PARTS if part.name in names], place, given.minutes, given.since)
+    text = page(name, {part.name: outcomes.get(part.name) or _known(part, place) for part in PARTS})
+    (place.out / "README.md").write_text(text, encoding="utf-8")
+    print(summary({part.name: outcomes[part.name] for part in PARTS if part.name in outcomes}))
+    return int(any(outcome.status != "passed" for outcome in outcomes.values()))
+
+
+def _run_all(parts: list[Part], place: Place, minutes: float, since: float) -> dict[str, PartOutcome]:
+    deadline = time.monotonic() + 60 * minutes - _TO_END - max(0.0, time.time() - since)
+    for lock in _EXTENSIONS.glob("*/lock"):  # of a compiler that was ended: torch would wait for it for ever
+        lock.unlink()
+    found: dict[str, PartOutcome] = {}
+    for part in parts:
+        known, left = _known(part, place), deadline - time.monotonic()
+        if known.status == "passed":
+            found[part.name] = known
+        elif left < min(30, part.seconds):
+            found[part.name] = PartOutcome("missing", f"the {minutes:g} minutes were over: run it again")
+        else:
+            print(f"{part.name}: {part.shows}", file=sys.stderr, flush=True)
+            found[part.name] = run_apart(part, place, min(left, part.seconds))
+    return found
+
+
+def run_apart(part: Part, place: Place, seconds: float) -> PartOutcome:
+    """Run a part in a process of its own, so that no part's crash is another's; keep its result."""
+    command = [sys.executable, "-m", "tools.benchmarks.gpu", "--part", part.name, "--out", str(place.out)]
+    command += ["--device", place.device, *(["--tiny"] if place.tiny else [])]
+    if place.deepspeed_python:
+        command += ["--deepspeed-python", place.deepspeed_python]
+    begin = time.monotonic()
+    _file(part, place).unlink(missing_ok=True)
+    log = place.out / f"{part.name}.log"
+    cut = False
+    with log.open("w") as stream:
+        child = subprocess.Popen(
+            command,
+            stdout=stream,
+            stderr=stream,
+            cwd=ROOT,
+            env={"TORCH_EXTENSIONS_DIR": str(_EXTENSIONS), **os.environ},
+            start_new_session=True,
+        )
+        try:
+            ended = f"it ended with {child.wait(seconds)}"
+        except subprocess.TimeoutExpired:
+            ended, cut = f"it was ended after {seconds:.0f} s", seconds < part.seconds or part.goes_on
+        finally:
+            _end(child)
+    outcome = _known(part, place)
+    if not _file(part, place).exists():
+        last = (log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
+        outcome = PartOutcome("failed", f"{ended}: {last[:200]}")
+        if cut:
+            outcome = PartOutcome("missing", f"{ended}, which were left: run it again")
+    outcome = replace(outcome, seconds=round(time.monotonic() - begin, 1))
+    outcome.save(_file(part, place))
+    return outcome
+
+
+def _run_here(part: Part, place: Place) -> int:
+    part.run(place).save(_file(part, place))
+    return 0
+
+
+def _known(part: Part, place: Place) -> PartOutcome:
+    """Return what a part has left here, or that it has not been run."""
+    try:
+        return PartOutcome.load(_file(part, place))
+    except (OSError, ValueError, TypeError, KeyError):
+        return PartOutcome("missing", "not run yet")
+
+
+def _file(part: Part, place: Place) -> Path:
+    return place.out / f"{part.name}.json"
+
+
+def _end(child: "subprocess.Popen[bytes]") -> None:
+    """End a part's process and those that it has started; a sweep ends its own ranks in the meantime."""
+    give_up = time.monotonic() + _TO_END - 5
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGTERM)
+        while time.monotonic() < give_up:
+            child.poll()  # its entry goes, and with the last one the group
+            os.killpg(child.pid, 0)
+            time.sleep(0.05)
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.benchmarks.gpu",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="the smallest sizes, which show nothing")
+    parser.add_argument("--only", help="names of parts, by comma: " + ",".join(part.name for part in PARTS))
+    parser.add_argument("--minutes", type=float, default=MINUTES, help="end after so long [25]")
+    parser.add_argument("--since", type=float, default=time.time(), help=argparse.SUPPRESS)  # make's begin
+    parser.add_argument("--deepspeed-python", help="an interpreter that has DeepSpeed and zbench")
+    parser.add_argument("--out", type=Path, help="folder of the results [results/benchmarks/DEVICE]")
+    parser.add_argument("--part", choices=[part.name for part in PARTS], help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    unknown = set((given.only or "").split(",")) - {part.name for part in PARTS} - {""}
+    if unknown:
+        parser.error(f"--only: no part is called {', '.join(sorted(unknown))}")
+    if given.device == "cpu" and not (given.tiny and given.out):
+        parser.error("--device cpu only tries the parts: give --tiny and --out DIR as well")
+    return given
+
+
+if __name__ == "__main__":
+    sys.exit(main())

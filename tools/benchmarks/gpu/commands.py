@@ -1,0 +1,75 @@
+"""Runs zbench's own commands for a part, and reads what they print."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tools.benchmarks.gpu.outcome import PartOutcome, Place
+
+GOOD = ("identical", "equivalent")
+COLUMNS = ("configuration", "outcome", "median step, ms", "tokens / s", "peak device MiB", "verdict")
+
+
+def call(*arguments: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
+    """Run `zbench ARGUMENTS` in a process of its own; its messages go to this one's standard error."""
+    command = [python, "-c", "from zbench.cli.main import main; main()", *arguments]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+
+
+def document(*arguments: str, python: str = sys.executable) -> dict[str, Any]:
+    """Return the document that `zbench ARGUMENTS --json` prints; RuntimeError where it prints none."""
+    done = call(*arguments, "--json", python=python)
+    try:
+        return dict(json.loads(done.stdout))
+    except ValueError:
+        raise RuntimeError(f"zbench {' '.join(arguments)} ended with {done.returncode}, no result") from None
+
+
+def sweep(
+    file: Path, place: Place, name: str, *, sets: Sequence[str] = (), python: str = sys.executable
+) -> PartOutcome:
+    """Run each configuration of a sweep file once on the device: every trial ok, every verdict good.
+
+    A run of an earlier attempt is resumed, so configurations that were measured then are not run again.
+    """
+    runs = place.out / "runs" / name
+    arguments = ["sweep", str(file), "-o", str(runs), "--repeats", "1", "-q"]
+    for assignment in (f"run.device={place.device}", *sets):
+        arguments += ["--set", assignment]
+    begun = sorted(runs.glob("*/*/trials.jsonl"))
+    if begun:
+        arguments = ["sweep", "--resume", str(begun[-1].parent), "-o", str(runs), "-q"]
+    found = document(*arguments, python=python)
+    if "trials" not in found:
+        raise RuntimeError(str(found.get("error", found))[:500])
+    return _judged(found["trials"])
+
+
+def _judged(trials: Sequence[dict[str, Any]]) -> PartOutcome:
+    rows = [COLUMNS, *(_row(trial) for trial in trials)]
+    counted = [t for t in trials if t["outcome"] != "invalid"]
+    bad = [t for t in counted if t["outcome"] != "ok" or _verdict(t) not in (*GOOD, "unchecked")]
+    checked = sum(_verdict(t) in GOOD for t in counted)
+    says = f"{len(counted) - len(bad)} of {len(counted)} trials ok, {checked} of them identical or equivalent"
+    return PartOutcome("failed" if bad or not counted else "passed", says, rows)
+
+
+def _verdict(trial: dict[str, Any]) -> str:
+    return str((trial.get("correctness") or {}).get("verdict", "unchecked"))
+
+
+def _row(trial: dict[str, Any]) -> list[str]:
+    name = ", ".join(f"{key.removeprefix('engine.')}={value}" for key, value in trial["axes"].items())
+    timing, memory = trial.get("timing") or {}, trial.get("memory") or {}
+    peak = memory.get("peak_device_bytes")
+    return [
+        name,
+        trial["outcome"],
+        f"{timing['median_step_s'] * 1e3:.1f}" if timing else "",
+        f"{timing['tokens_per_s']:.0f}" if timing else "",
+        "" if peak is None else f"{peak / 2**20:.1f}",
+        _verdict(trial),
+    ]

@@ -1,0 +1,134 @@
+"""The parts of `make gpu`, in the order in which they are run."""
+
+import importlib
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tools.benchmarks.gpu.commands import sweep
+from tools.benchmarks.gpu.outcome import Bar, PartOutcome, Place
+from zbench.spec.expand import expand
+from zbench.spec.load import load_sweep
+
+ROOT = Path(__file__).resolve().parents[3]
+SWEEPS = ("quickstart", "stages", "accumulation", "peers", "superoffload", "compiled")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part: what it shows, and the seconds after which it is ended. goes_on: another run of it begins
+    where that one was ended.
+    """
+
+    name: str
+    shows: str
+    seconds: int
+    run: Callable[[Place], PartOutcome]
+    goes_on: bool = False
+
+
+def build(place: Place) -> PartOutcome:
+    """Whether the CUDA kernels were built and can be used."""
+    from zbench.engine.adam import cuda_unavailable_reason
+
+    reason = cuda_unavailable_reason()
+    if reason is None:
+        return PartOutcome("passed", "the CUDA kernels are usable")
+    if place.device == "cpu":
+        return PartOutcome("passed", f"not asked for on a CPU: {reason}")
+    return PartOutcome(
+        "missing", f"{reason}; put nvcc on PATH and install again (torch's AdamW is used instead)"
+    )
+
+
+def tests(place: Place) -> PartOutcome:
+    """Every test that is marked `cuda`; on a CPU they are only collected."""
+    if not (ROOT / "tests").is_dir() or importlib.util.find_spec("pytest") is None:
+        return PartOutcome(
+            "missing", "the tests are in a checkout of the project, with pip install -e '.[test]'"
+        )
+    command = [sys.executable, "-m", "pytest", "-m", "cuda", "-q", "-p", "no:cacheprovider", "tests/engine"]
+    if place.device == "cpu":
+        command.append("--collect-only")
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    lines = done.stdout.strip().splitlines() or ["pytest printed nothing"]
+    (place.out / "tests.log").write_text(done.stdout, encoding="utf-8")
+    passed = re.search(r"(\d+) passed", lines[-1]) or place.device == "cpu"
+    return PartOutcome("passed" if done.returncode == 0 and passed else "failed", lines[-1])
+
+
+def adam(place: Place) -> PartOutcome:
+    """The update against the card's copy rate and torch's fused AdamW."""
+    out = place.out / "adam-tables"
+    sizes, rounds = ("1k", "3") if place.tiny else ("100M,500M,1B,2B", "9")
+    command = [sys.executable, "-m", "tools.benchmarks.adam", "--sizes", sizes, "--rounds", rounds]
+    command += ["--device", place.device, "--out", str(out)]
+    subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
+    document: dict[str, Any] = json.loads(out.with_suffix(".json").read_text(encoding="utf-8"))
+    bars = [Bar(b["says"], round(b["ratio"], 3), b["least"], most=False) for b in document["bars"]]
+    rows = [["table", "parameters", "contender", "median, ms"]]
+    for table in document["tables"]:
+        for name, seconds in table["median_seconds"].items():
+            rows.append([table["table"], f"{table['numel']:,}", name, f"{seconds * 1e3:.3f}"])
+    return PartOutcome("passed", f"{len(document['tables'])} tables", rows, bars)
+
+
+def module(name: str) -> Callable[[Place], PartOutcome]:
+    """Return what runs a part that is a module here; torch is imported where it runs, not where named."""
+
+    def run(place: Place) -> PartOutcome:
+        outcome: PartOutcome = importlib.import_module(f"tools.benchmarks.gpu.{name}").run(place)
+        return outcome
+
+    return run
+
+
+def shipped(name: str) -> Callable[[Place], PartOutcome]:
+    """Return what runs one of `sweeps/` end to end."""
+
+    def run(place: Place) -> PartOutcome:
+        file = ROOT / "sweeps" / f"{name}.yaml"
+        if not file.exists():
+            return PartOutcome("missing", f"{file} is not there: run in a checkout of the project")
+        from tools.benchmarks.gpu.decoder import deepspeed_python
+
+        python = deepspeed_python(place) if name == "peers" else None
+        sets = smallest_form(file, [_DEEPSPEED] if python else []) if place.tiny else []
+        if python not in (None, sys.executable):
+            sets.append(f"engine.engine_python={python}")  # all its rows, so that they share one torch
+        return sweep(file, place, name, sets=sets)
+
+    return run
+
+
+_DEEPSPEED = {"engine": "deepspeed", "zero_stage": 2, "offload_optimizer": "none"}
+
+
+def smallest_form(file: Path, more: Sequence[dict[str, Any]] = ()) -> list[str]:
+    """Return what leaves of a sweep its last configuration, and `more`, and two steps."""
+    last = expand(load_sweep(file)).trials[-1]
+    sets = {"axes": {}, "exclude": [], "include": [last.axes, *more], "verify.mode": "reference"}
+    return [
+        "run.steps=1",
+        "run.warmup_steps=1",
+        *(f"{key}={json.dumps(value)}" for key, value in sets.items()),
+    ]
+
+
+_DECODER = "a decoder of 1.0 G parameters in bfloat16: stages, offload, speculation"
+PARTS = (
+    Part("build", "the CUDA kernels are there", 30, build),
+    Part("tests", "every test marked `cuda`", 240, tests),
+    Part("adam", "the update against the card's copy rate and torch's fused AdamW", 150, adam),
+    Part("superoffload", "what speculation leaves exposed, with a trace", 240, module("superoffload")),
+    Part("decoder", _DECODER, 480, module("decoder"), goes_on=True),
+    Part("compiled", "compiled ZeRO-1 beside eager, CUDA graphs", 240, module("compiled")),
+    *(Part(f"sweep-{s}", f"sweeps/{s}.yaml end to end", 200, shipped(s), goes_on=True) for s in SWEEPS),
+)
+"""By importance: what does not fit in the time of one call is `missing`, and the next call goes on."""

@@ -1,0 +1,189 @@
+"""What large sweeps, many runs and one more trial cost beside the steps, with the bars they meet.
+
+    python -m tools.benchmarks.scale [--configurations 5000] [--runs 1000] [--trials 25] [--out FILE]
+
+Makes a sweep file, a finished run of it and a directory of small runs, and calls `zbench` on them in
+processes of their own: CPU time and peak memory. A resume finds every repeat done, so what it costs is
+reading, ranking and printing. A trial of a tiny model on 2 ranks costs its wall time less the time of all its
+steps: the start of two processes, their rendezvous, building model and engine, verification, and the end.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tools.benchmarks import results
+from tools.benchmarks.trials import warm_runner
+from zbench.spec.trial import TrialSpec
+
+MIB = 1 << 20
+COLUMNS = ("command", "CPU", "bar", "peak memory", "bar", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a command took: seconds of CPU (children included) and peak resident bytes, and its bars."""
+
+    name: str
+    cpu_s: float
+    peak_bytes: int
+    most_s: float
+    most_bytes: int = 200_000_000
+
+    @property
+    def is_met(self) -> bool:
+        """Whether both bars are met."""
+        return self.cpu_s <= self.most_s and self.peak_bytes <= self.most_bytes
+
+    def row(self) -> list[str]:
+        """Return a row of the table."""
+        times = [f"{self.cpu_s:.2f} s", f"{self.most_s:.1f} s"]
+        sizes = [f"{size / MIB:.0f} MiB" for size in (self.peak_bytes, self.most_bytes)]
+        return [self.name, *times, *sizes, "" if self.is_met else "missed"]
+
+
+def write_sweep(path: Path, configurations: int) -> Path:
+    """Write a sweep of so many configurations and two repeats."""
+    sweep = {
+        "name": "scale",
+        "workload": {"model": "mlp", "data": {"synthetic": True}},
+        "run": {"world_size": 2, "repeats": 2},
+        "axes": {
+            "reduce_bucket_size": [10_000 + n for n in range((configurations + 1) // 2)],
+            "zero_stage": [1, 2],
+        },
+    }
+    path.write_text(json.dumps(sweep))
+    return path
+
+
+def write_run(sweep_file: Path, output_dir: Path, run_id: str, steps: int = 20) -> Path:
+    """Write a finished run of a sweep: every repeat with its samples and verdict, step times drawn."""
+    import random
+
+    from zbench.record import lines
+    from zbench.record.record import Correctness, MemoryPeaks, Record, Timing
+    from zbench.record.store import TRIALS, RunDirectory
+    from zbench.spec.expand import expand
+    from zbench.spec.load import load_sweep
+    from zbench.spec.sweep import sweep_document
+
+    sweep, draw = load_sweep(sweep_file), random.Random(run_id)
+    about = {"invocation": {"sweep_file": str(sweep_file), "base_dir": str(sweep_file.parent)}}
+    with RunDirectory.create(
+        output_dir, sweep.name, spec=sweep_document(sweep), environment=about, run_id=run_id
+    ) as directory:
+        file = (directory.path / TRIALS).open("wb")
+    with file:
+        for trial in expand(sweep).trials:
+            step = 0.1 * draw.lognormvariate(0, 0.2)
+            record = Record(
+                run_id, trial.trial_id, 0, trial.axes, trial.config(), "ok",
+                memory=MemoryPeaks(draw.randrange(1 << 20, 1 << 30), 0, 1 << 28, {"parameters": 1 << 20}),
+                correctness=Correctness("identical", 1.0, 0.0, 0),
+            )  # fmt: skip
+            for repeat in range(sweep.run.repeats):
+                samples = [step * draw.lognormvariate(0, 0.02) for _ in range(steps)]
+                median = sorted(samples)[steps // 2]
+                timing = Timing(samples, median, 1000 / median, 10 / median)
+                file.write(lines.encode(replace(record, repeat=repeat, timing=timing)))
+    return directory.path
+
+
+def cost_of(name: str, words: Sequence[str], most_s: float) -> Cost:
+    """Run a `zbench` command and return what it cost; RuntimeError if it fails.
+
+    A small process stands between: the peak of a child counts what its parent held when it was forked.
+    """
+    code = (
+        "import os, resource, sys\n"
+        "pid = os.posix_spawn(sys.executable, [sys.executable, '-m', 'zbench.cli.main', *sys.argv[1:]],"
+        " os.environ, file_actions=[(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)])\n"
+        "_, status, usage = os.wait4(pid, 0)\n"
+        "print(os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime, usage.ru_maxrss)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code, *words], capture_output=True, text=True, check=True
+    )
+    status, seconds, kilobytes = done.stdout.split()
+    if status != "0":
+        raise RuntimeError(f"zbench {' '.join(words)} ended with {status}: {done.stderr[-500:]}")
+    return Cost(name, float(seconds), int(kilobytes) * 1024, most_s)
+
+
+def costs(home: Path, configurations: int, runs: int) -> Iterator[Cost]:
+    """Yield what each command costs."""
+    large, small = write_sweep(home / "large.json", configurations), write_sweep(home / "small.json", 4)
+    yield cost_of(f"plan of {configurations:,} configurations", ["plan", str(large)], 5.0)
+    run = write_run(large, home / "large", "one")
+    again = ["sweep", "--resume", str(run), "-o", str(home / "large"), "-q"]
+    yield cost_of(f"resume of {configurations:,} configurations", again, 5.0)
+    yield cost_of(f"show of {configurations:,} configurations", ["show", str(run)], 5.0)
+    for number in range(runs):
+        write_run(small, home / "small", f"run-{number:05}")
+    yield cost_of(f"list of {runs:,} runs", ["list", "-o", str(home / "small")], 3.0)
+    yield cost_of("show of a small run", ["show", "last", "-o", str(home / "small")], 0.6)
+    yield cost_of("list of one run", ["list", "-o", str(home / "large")], 0.6)
+    yield cost_of("--help", ["--help"], 0.3)
+
+
+TRIAL = TrialSpec.model_validate(
+    {
+        "workload": {"model": "mlp"},
+        "run": {"world_size": 2, "steps": 3, "warmup_steps": 1},
+        "engine": {"zero_stage": 1},
+    }
+)
+TRIAL_BAR = 0.30
+
+
+def beyond_steps(trials: int) -> list[float]:
+    """Return the seconds of each trial beyond its steps."""
+    seconds = []
+    with warm_runner() as runner:
+        runner.reference(TRIAL)
+        for repeat in range(trials):
+            begin = time.monotonic()
+            record = runner.run(TRIAL, repeat=repeat)
+            wall = time.monotonic() - begin
+            assert record.timing is not None, record.error
+            steps = TRIAL.run.steps + TRIAL.run.warmup_steps
+            seconds.append(wall - statistics.mean(record.timing.step_seconds) * steps)
+    return seconds
+
+
+def main() -> None:
+    """Measure and print the tables; exit with 1 where a bar is missed."""
+    parser = results.parser(__doc__)
+    parser.add_argument("--configurations", type=int, default=5000)
+    parser.add_argument("--runs", type=int, default=1000)
+    parser.add_argument("--trials", type=int, default=25)
+    given = parser.parse_args()
+    measured: list[Cost] = []
+    with tempfile.TemporaryDirectory(prefix="zbench-scale-") as home:
+        for cost in costs(Path(home), given.configurations, given.runs):
+            measured.append(cost)
+            results.say(cost.row())
+    beyond = beyond_steps(given.trials)
+    median = statistics.median(beyond)
+    row = (f"{median:.3f}", f"{min(beyond):.3f}", f"{max(beyond):.3f}", f"{TRIAL_BAR:.2f}")
+    text = "\n\n".join(
+        [
+            results.table(COLUMNS, [cost.row() for cost in measured]),
+            results.table(("a trial beyond its steps, s", "least", "most", "bar"), [row]),
+        ]
+    )
+    print(text)
+    document = [{"name": c.name, "cpu_s": c.cpu_s, "peak": c.peak_bytes} for c in measured]
+    results.write(given.out, text, {"costs": document, "beyond_steps": beyond})
+    sys.exit(0 if median <= TRIAL_BAR and all(cost.is_met for cost in measured) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""The smallest trial, a warm server that runs trials, and a neighbour that keeps every core busy."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from zbench.launch.trial import TrialRunner, local_runner
+from zbench.spec.expand import expand
+from zbench.spec.load import sweep_from_mapping
+from zbench.spec.trial import TrialSpec
+
+_BUSY = """
+import os, sys
+core, parent = int(sys.argv[1]), int(sys.argv[2])
+os.sched_setaffinity(0, {core})
+while os.getppid() == parent:
+    for _ in range(1_000_000):
+        pass
+"""
+
+
+def smallest_trial() -> TrialSpec:
+    """Return a trial of one rank, eight steps and no verification."""
+    sweep = sweep_from_mapping(
+        {
+            "name": "smallest",
+            "workload": {"model": "gpt", "preset": "nano", "sequence_length": 64, "micro_batch_size": 2},
+            "run": {"world_size": 1, "threads_per_rank": 1, "warmup_steps": 2, "steps": 8},
+            "verify": {"mode": "off"},
+        },
+        environ={},
+    )
+    (trial,) = expand(sweep).trials
+    return trial
+
+
+@contextlib.contextmanager
+def warm_runner(*, rerun_disturbed: bool = False) -> Iterator[TrialRunner]:
+    """Yield a runner whose server has started; what its trials write goes with it."""
+    with tempfile.TemporaryDirectory(prefix="zbench-bench-") as scratch:
+        runner = local_runner(Path(scratch), Path.cwd(), targets=None, rerun_disturbed=rerun_disturbed)
+        with runner:
+            runner.wait_until_ready()
+            yield runner
+
+
+@contextlib.contextmanager
+def neighbour(present: bool = True) -> Iterator[None]:
+    """Keep every core busy inside the context; the processes end by themselves if this one dies."""
+    command = [sys.executable, "-S", "-c", _BUSY]
+    cores = sorted(os.sched_getaffinity(0)) if present else []
+    busy = [subprocess.Popen([*command, str(core), str(os.getpid())]) for core in cores]
+    try:
+        yield
+    finally:
+        for process in busy:
+            process.kill()
+        for process in busy:
+            process.wait()
