@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from zbench.engine.checkpoint.fit import check_others
+from zbench.engine.checkpoint.state import check_others
 from zbench.errors import UsageError
 
 COUNT, RATE, VALUES = torch.tensor(3), torch.tensor(0.5), torch.zeros(2, 3)

@@ -23,8 +23,8 @@ from zbench.engine.optimizer.torch_optimizer import SchedulerOptimizer
 from zbench.engine.parameters.access import Access, parameters_of
 from zbench.engine.parameters.base import Parameters
 from zbench.engine.parameters.hooks import GradientHooks
-from zbench.engine.parameters.owners import own
 from zbench.engine.parameters.ownership import Members, check_no_gradients
+from zbench.engine.parameters.released import own
 from zbench.engine.policies import Policies
 from zbench.engine.protocols import HoldsBytes, StepInfo
 from zbench.engine.transport.agreement import Terms

@@ -26,20 +26,20 @@ def round_up(count: int, multiple: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """One parameter's place in the flat layout."""
+class Extent:
+    """A run of the flat layout: a block, a group, or one parameter's place."""
 
     start: int
-    numel: int
+    length: int
 
     @property
     def stop(self) -> int:
-        return self.start + self.numel
+        return self.start + self.length
 
     @property
     def padded_stop(self) -> int:
         """Where the next parameter may begin."""
-        return self.start + round_up(self.numel, CHUNK)
+        return self.start + round_up(self.length, CHUNK)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +50,6 @@ class GatherGroup:
 
     parameters: tuple[int, ...]
     dtype_group: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """A run of the flat layout."""
-
-    start: int
-    length: int
-
-    @property
-    def stop(self) -> int:
-        return self.start + self.length
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +90,7 @@ class Layout:
     """
 
     shards: int
-    spans: tuple[Span, ...]
+    spans: tuple[Extent, ...]
     groups: tuple[GatherGroup, ...]
     group_extents: tuple[Extent, ...]
     blocks: tuple[Extent, ...]
@@ -154,7 +142,7 @@ class Layout:
     @cached_property
     def _in_order(self) -> tuple[list[int], list[int]]:
         """Where each parameter with elements begins, in flat order, and which parameter it is."""
-        order = sorted((i for i, s in enumerate(self.spans) if s.numel), key=lambda i: self.spans[i].start)
+        order = sorted((i for i, s in enumerate(self.spans) if s.length), key=lambda i: self.spans[i].start)
         return [self.spans[i].start for i in order], order
 
     @cached_property
@@ -166,7 +154,7 @@ class Layout:
                 found[i].append(bucket)
         return found
 
-    def runs(self, span: Span, blocks: Sequence[Extent]) -> Iterator[tuple[Extent, int, int, int, int]]:
+    def runs(self, span: Extent, blocks: Sequence[Extent]) -> Iterator[tuple[Extent, int, int, int, int]]:
         """Yield what lies in `blocks` of a parameter, in its order: the block, the shard whose part it is,
         its offset in that part and in the parameter, and its length.
         """
@@ -179,7 +167,7 @@ class Layout:
                 yield block, shard, within, at - span.start, length
                 at += length
 
-    def _portions_in(self, span: Span, bucket: Bucket) -> Iterator[Portion]:
+    def _portions_in(self, span: Extent, bucket: Bucket) -> Iterator[Portion]:
         if len(bucket.blocks) == 1:  # the shards' parts follow one another: one run, however many there are
             at, stop = max(span.start, bucket.start), min(span.stop, bucket.stop)
             if at < stop:
@@ -221,7 +209,7 @@ def plan_layout(
     """
     alignment = shards * CHUNK
     limit = max(block_size // alignment, 1) * alignment
-    spans = [Span(0, 0)] * len(sizes)
+    spans = [Extent(0, 0)] * len(sizes)
     extents: list[Extent] = []
     blocks: list[Extent] = []
     owners: list[int] = []
@@ -229,7 +217,7 @@ def plan_layout(
     for group in groups:
         begin = at
         for index in group.parameters:
-            spans[index] = Span(at, sizes[index])
+            spans[index] = Extent(at, sizes[index])
             at = spans[index].padded_stop
         at = begin + round_up(at - begin, alignment)
         extents.append(Extent(begin, at - begin))
@@ -260,3 +248,35 @@ def _in_launch_order(layout: Layout, buckets: Sequence[Bucket]) -> tuple[Bucket,
     last = {b.index: min(layout.parameters_in(b), default=0) for b in buckets}
     ordered = sorted(buckets, key=lambda b: (-last[b.index], b.start))
     return tuple(replace(b, index=k) for k, b in enumerate(ordered))
+
+
+def split_layout(layout: Layout, offload_ratio: float) -> tuple[Layout, int]:
+    """Return a layout whose first buckets to be reduced hold this share of all elements, and the number of
+    these buckets: their optimizer state is offloaded.
+
+    The bucket at the boundary is cut in two; nothing else moves. The device keeps the rest, whose gradients
+    backward produces last.
+    """
+    alignment = layout.shards * CHUNK
+    left = round(offload_ratio * layout.length / alignment) * alignment  # elements still to be offloaded
+    buckets: list[Bucket] = []
+    blocks = list(layout.blocks)
+    offloaded = 0
+    for bucket in layout.buckets:
+        offloaded += left > 0
+        if 0 < left < bucket.length:
+            first, second = _cut(bucket.blocks, bucket.start + left)
+            buckets += [replace(bucket, blocks=first), replace(bucket, blocks=second)]
+            blocks = [b for b in blocks if not bucket.start <= b.start < bucket.start + bucket.length]
+            blocks = sorted([*blocks, *first, *second], key=lambda b: b.start)
+        else:
+            buckets.append(bucket)
+        left = max(0, left - bucket.length)
+    numbered = tuple(replace(bucket, index=k) for k, bucket in enumerate(buckets))
+    return replace(layout, blocks=tuple(blocks), buckets=numbered), offloaded
+
+
+def _cut(blocks: tuple[Extent, ...], line: int) -> tuple[tuple[Extent, ...], tuple[Extent, ...]]:
+    before = [b if b.stop <= line else Extent(b.start, line - b.start) for b in blocks if b.start < line]
+    after = [b if b.start >= line else Extent(line, b.stop - line) for b in blocks if b.stop > line]
+    return tuple(before), tuple(after)

@@ -87,7 +87,7 @@ class ShardLayout(ABC):
 
     def _segments(self) -> Iterator[Segment]:
         order = sorted(
-            (i for i, s in enumerate(self.layout.spans) if s.numel), key=lambda i: self.layout.spans[i].start
+            (i for i, s in enumerate(self.layout.spans) if s.length), key=lambda i: self.layout.spans[i].start
         )
         starts = [self.layout.spans[i].start for i in order]
         for block in self.layout.blocks:

@@ -18,7 +18,7 @@ from tests.engine.gradients.worlds import (
     summed,
 )
 from tests.engine.threads import ThreadCollectives, on_ranks
-from zbench.engine.gradients.buffer_factory import BucketBufferFactory
+from zbench.engine.gradients.accumulators import BucketBufferFactory
 from zbench.engine.gradients.reduced_buffers import ReducedGradientBuffer, WholeReducedGradientBuffer
 from zbench.engine.gradients.reducer import BucketReducer
 from zbench.engine.gradients.sinks import Gradients, ReplicatedGradients, ShardedGradients

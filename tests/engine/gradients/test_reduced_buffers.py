@@ -1,5 +1,6 @@
 """What every kind of reduced-gradient buffer promises, in every kind of memory."""
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -12,12 +13,15 @@ from tests.engine.gradients.worlds import WORLD, config_for
 from tests.engine.threads import ThreadCollectives, on_ranks
 from zbench.engine.compiled.buffers import StepReducedGradientBuffer
 from zbench.engine.gradients.reduced_buffers import (
+    OffloadedSums,
     ReducedGradientBuffer,
     TransientReducedGradientBuffer,
     WholeReducedGradientBuffer,
 )
+from zbench.engine.memory.kinds import PinnedHostMemory
 from zbench.engine.partition import Bucket
 from zbench.engine.shard_layout import ShardedLayout, WholeLayout
+from zbench.engine.transport.buffers import ScratchPool
 
 
 def reduced(bucket: Bucket, backward: int) -> Tensor:
@@ -137,3 +141,65 @@ class TestStep(ReducedGradientBufferSuite):
 
 class TestWhole(ReducedGradientBufferSuite):
     kind, shard_type = WholeReducedGradientBuffer, WholeLayout
+
+
+CPU = torch.device("cpu")
+
+
+class Sleeping:
+    """A copy to the host that is made when the test says so. As on a device, only `wait` sleeps for it, and
+    what is launched behind `release` does not change what it copies.
+    """
+
+    def __init__(self, source: Tensor, target: Tensor) -> None:
+        self._values, self._target, self._made = source.clone(), target, threading.Event()
+        self.slept: list[str] = []
+
+    def make(self) -> None:
+        self._target.copy_(self._values)
+        self._made.set()
+
+    def wait(self) -> None:
+        self.slept.append(threading.current_thread().name)
+        assert self._made.wait(10), "whoever launches the copies waits for one of them"
+
+    def release(self) -> None:
+        """Order the device's stream behind the copy."""
+
+    def is_completed(self) -> bool:
+        return self._made.is_set()
+
+
+class Host(PinnedHostMemory):
+    """Remembers the copies that it starts."""
+
+    def __init__(self) -> None:
+        super().__init__(CPU)
+        self.copies: list[Sleeping] = []
+
+    def copy_in(self, source: Tensor, target: Tensor) -> Sleeping:
+        self.copies.append(Sleeping(source, target))
+        return self.copies[-1]
+
+
+def test_two_arrivals_at_once_do_not_stop_the_thread_that_launches() -> None:
+    """Autograd's thread launches a backward's copies, and would launch no kernel while it waits for one."""
+    host = Host()
+    writer = OffloadedSums(host, ScratchPool(CPU), lambda place, sums: place.add_(sums))
+    places = [torch.zeros(4) for _ in range(2)]
+    try:
+        works = []
+        for first in (True, False):
+            for value, place in enumerate(places, start=1):
+                target = writer.target(place, first=first)
+                target[:4] = value
+                works.append(writer.write(target, place, first=first))
+        assert not any(work.is_completed() for work in works)
+        for copy in reversed(host.copies):  # the last one is there first
+            copy.make()
+        writer.settle()
+        assert all(work.is_completed() for work in works)
+        assert [place.tolist() for place in places] == [[2.0] * 4, [4.0] * 4]
+        assert {name for copy in host.copies for name in copy.slept} == {"zbench offloaded sums"}
+    finally:
+        writer.close()

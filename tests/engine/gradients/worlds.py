@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.engine.threads import ThreadCollectives
-from zbench.engine.gradients.config import DtypePolicy, ReductionConfig
+from zbench.engine.gradients.reduced_buffers import DtypePolicy, ReductionConfig
 from zbench.engine.memory.buffers import memory_layout_of
 from zbench.engine.memory.kinds import DeviceMemory, Memory
 from zbench.engine.parameters.base import ParamInfo

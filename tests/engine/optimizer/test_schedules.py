@@ -13,9 +13,8 @@ from tests.engine.gradients.worlds import CPU, SIZES, gradient, kept_of, layout_
 from zbench.engine.adam import NORM_CHUNK, NativeAdam
 from zbench.engine.assembly.optimizer import make_optimizer
 from zbench.engine.checkpoint.state import set_masters
-from zbench.engine.gradients.config import DtypePolicy, ReductionConfig
 from zbench.engine.gradients.norm import ChunkSums
-from zbench.engine.gradients.reduced_buffers import ReducedGradientBuffer
+from zbench.engine.gradients.reduced_buffers import DtypePolicy, ReducedGradientBuffer, ReductionConfig
 from zbench.engine.memory.buffers import memory_layout_of
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.optimizer.schedule import AfterBackward, Schedule

@@ -12,8 +12,7 @@ from tests.engine.gradients.worlds import CPU, SIZES, param_infos
 from zbench.engine import build_engine
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.parameters.base import ParamInfo, write_segments
-from zbench.engine.parameters.gather_order import GatherOrder
-from zbench.engine.parameters.gathering import Gatherer
+from zbench.engine.parameters.gathering import Gatherer, GatherOrder
 from zbench.engine.parameters.sharded import ShardedGroup, ShardedParameters
 from zbench.engine.partition import GatherGroup, plan_layout
 from zbench.engine.shard_layout import ShardedLayout

@@ -19,22 +19,20 @@ from zbench.engine.assembly.settings import DTYPES
 from zbench.engine.assembly.stages import gradients_type, reduced_gradients_type, stage_of
 from zbench.engine.checkpoint.state import EngineState, set_masters
 from zbench.engine.engine import Core, Engine
-from zbench.engine.gradients.buffer_factory import BucketBufferFactory
-from zbench.engine.gradients.config import DtypePolicy, ReductionConfig
+from zbench.engine.gradients.accumulators import BucketBufferFactory
 from zbench.engine.gradients.norm import ChunkSums, Summarizer
-from zbench.engine.gradients.reduced_buffers import ReducedGradientBuffer
+from zbench.engine.gradients.reduced_buffers import DtypePolicy, ReducedGradientBuffer, ReductionConfig
 from zbench.engine.gradients.reducer import BucketReducer
 from zbench.engine.gradients.sinks import Gradients, ReplicatedGradients, ShardedGradients
 from zbench.engine.memory.buffers import MemoryLayout, memory_layout_of
 from zbench.engine.memory.kinds import Memories
-from zbench.engine.optimizer.offload_split import split_layout
 from zbench.engine.optimizer.schedule import AfterBackward, Schedule
 from zbench.engine.optimizer.shard_optimizer import ParamGroup, ShardOptimizer
 from zbench.engine.parameters.base import Parameters, ParamInfo
 from zbench.engine.parameters.deferred import forget_parts, whole_values
 from zbench.engine.parameters.leaves import find_leaves
 from zbench.engine.parameters.ownership import check_unused
-from zbench.engine.partition import GatherGroup, Layout, plan_layout
+from zbench.engine.partition import GatherGroup, Layout, plan_layout, split_layout
 from zbench.engine.policies import Policies
 from zbench.engine.protocols import Collectives, HoldsBytes
 from zbench.engine.shard_layout import Segment, ShardLayout

@@ -10,10 +10,9 @@ from torch import nn
 
 from zbench.engine.adam import NORM_CHUNK
 from zbench.engine.memory.kinds import Memory
-from zbench.engine.parameters.access import Access
+from zbench.engine.parameters.access import Access, Frozen, FrozenShards
 from zbench.engine.parameters.base import Parameters, ParamInfo
 from zbench.engine.parameters.deferred import make_whole, whole_values
-from zbench.engine.parameters.frozen import Frozen, FrozenShards
 from zbench.engine.parameters.gathering import Gatherer
 from zbench.engine.parameters.grouping import GroupPlan, module_groups, replicated_groups
 from zbench.engine.parameters.hooks import GatherHooks, GradientHooks

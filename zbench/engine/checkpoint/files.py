@@ -4,27 +4,30 @@ stage.
 A consolidated checkpoint is `state.safetensors`. A sharded one is `rank-R-of-W.safetensors` per rank, with
 keys `KIND.NAME@START` for runs of a flattened tensor, and `common.safetensors` with what is not sharded and
 all shapes. Both hold the keys of `state`. `rng-R-of-W.safetensors` holds a rank's random number generators.
-A checkpoint gets its name only when it is complete.
+A checkpoint gets its name only when it is complete. A consolidated file is written tensor by tensor; the
+library writes one only with all of them in memory.
 """
 
 import json
 import math
 import os
+import random
 import shutil
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from safetensors.torch import save as file_of
 from torch import Tensor
 
-from zbench.engine.checkpoint.rng import check_rng_state, rng_state, set_rng_state
 from zbench.engine.checkpoint.state import LocalState, StateEntry
-from zbench.engine.checkpoint.stream import write_stream
 from zbench.engine.protocols import Collectives
 from zbench.errors import UsageError, undamaged
 
@@ -179,3 +182,85 @@ class _Pieces(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._pieces) + len(self._common)
+
+
+def write_stream(entries: Iterable[StateEntry], file: Path | None) -> None:
+    """Read `entries`, a collective, one at a time, and write them to a file on the rank that names one.
+
+    No rank holds more than one of them. UsageError for a dtype that the format does not know.
+    """
+    ordered = sorted(entries, key=lambda entry: -entry.dtype.itemsize)  # every tensor begins aligned
+    header = _header(ordered)
+    if file is None:
+        for entry in ordered:
+            entry.read()
+        return
+    with file.open("wb") as out:
+        out.write(header)
+        for entry in ordered:
+            out.write(entry.read().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+
+
+def _header(entries: Iterable[StateEntry]) -> bytes:
+    table: dict[str, object] = {}
+    at = 0
+    for entry in entries:
+        size = entry.shape.numel() * entry.dtype.itemsize
+        place = [at, at := at + size]
+        name = _name(entry.dtype)
+        if name is None:
+            raise UsageError(f"{entry.key!r}: expected a dtype that safetensors can hold, got {entry.dtype}")
+        table[entry.key] = {"dtype": name, "shape": list(entry.shape), "data_offsets": place}
+    text = json.dumps(table, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+@cache
+def _name(dtype: torch.dtype) -> str | None:
+    """Return what the library calls a dtype in the header of a file; None for one that it does not know."""
+    try:
+        file = file_of({"": torch.empty(0, dtype=dtype)})
+    except KeyError:
+        return None
+    name: str = json.loads(file[8:])[""]["dtype"]
+    return name
+
+
+def rng_state() -> dict[str, Tensor]:
+    """Return the state of every generator that a training script is likely to draw from."""
+    _, numbers, _ = random.getstate()
+    _, keys, position, has_gauss, gauss = np.random.get_state()
+    return {
+        "torch.cpu": torch.get_rng_state(),
+        **{f"torch.cuda.{k}": state for k, state in enumerate(_cuda_states())},
+        "python": torch.tensor(numbers, dtype=torch.int64),
+        "numpy.keys": torch.from_numpy(np.asarray(keys, dtype=np.int64)),
+        "numpy.rest": torch.tensor([position, has_gauss, gauss], dtype=torch.float64),
+    }
+
+
+def set_rng_state(state: dict[str, Tensor]) -> None:
+    """Have the generators go on from `state`; devices that are not there are left out."""
+    _set(state, torch.default_generator, random, np.random)
+    for k in range(len(_cuda_states())):
+        if f"torch.cuda.{k}" in state:
+            torch.cuda.set_rng_state(state[f"torch.cuda.{k}"], k)
+
+
+def check_rng_state(state: dict[str, Tensor]) -> None:
+    """Try `state` on generators that nobody draws from; an exception of theirs where it does not fit."""
+    _set(state, torch.Generator(), random.Random(), np.random.RandomState())
+
+
+def _set(state: dict[str, Tensor], cpu: torch.Generator, python: Any, numpy: Any) -> None:
+    cpu.set_state(state["torch.cpu"])
+    python.setstate((3, tuple(state["python"].tolist()), None))
+    position, has_gauss, gauss = state["numpy.rest"].tolist()
+    keys = state["numpy.keys"].numpy().astype(np.uint32)
+    numpy.set_state(("MT19937", keys, int(position), int(has_gauss), gauss))
+
+
+def _cuda_states() -> list[Tensor]:
+    ready = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return torch.cuda.get_rng_state_all() if ready else []

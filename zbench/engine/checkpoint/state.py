@@ -6,22 +6,21 @@ moments' dtype, of the parameter's shape; `step.NAME` its updates so far (int64)
 and `group.N` (float64: lr, beta1, beta2, eps, weight decay).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from zbench.engine.checkpoint.consolidate import Consolidator
-from zbench.engine.checkpoint.fit import check_others
 from zbench.engine.memory.buffers import PartitionedBuffer
 from zbench.engine.optimizer.shard_optimizer import MOMENTS, ShardOptimizer
+from zbench.engine.parameters.access import Frozen
 from zbench.engine.parameters.base import Parameters, ParamInfo, write_segments
-from zbench.engine.parameters.frozen import Frozen
 from zbench.engine.policies import LossScaling
-from zbench.engine.protocols import Collectives
-from zbench.engine.shard_layout import Segment
+from zbench.engine.protocols import Collectives, Tag
+from zbench.engine.shard_layout import Segment, ShardLayout
 from zbench.errors import UsageError
 
 _TRAINED = ("param", "frozen")  # where a trained parameter's values are looked for
@@ -134,7 +133,7 @@ class EngineState:
         for s in self.shard.segments_to_save:
             span, name = self.shard.layout.spans[s.parameter], self.param_infos[s.parameter].name
             start = s.flat - span.start
-            length = min(s.length, span.numel - start)
+            length = min(s.length, span.length - start)
             pieces[f"param.{name}@{start}"] = self._master(s)[:length].cpu().clone()
             for kind in MOMENTS:
                 if (moment := self.optimizer.moments.get(kind)) is not None:
@@ -238,3 +237,78 @@ def _of_kind(state: Mapping[str, Tensor], kind: str, param_info: ParamInfo) -> T
 
 def _in(local: PartitionedBuffer) -> Callable[[Segment], Tensor]:
     return lambda s: local.run(s.local, s.length)
+
+
+def check_others(
+    state: Mapping[str, Tensor], numbers: Mapping[str, Tensor], like: Mapping[str, Tensor]
+) -> None:
+    """Raise UsageError for a tensor that is unlike its namesake here; numbers: counts and hyperparameters."""
+    for key, wanted in {**numbers, **like}.items():
+        saved = state.get(key, wanted)
+        if saved.shape != wanted.shape or saved.is_floating_point() != wanted.is_floating_point():
+            raise UsageError(f"expected {key!r} of shape {list(wanted.shape)}, got {list(saved.shape)}")
+        if key in numbers and not (saved.isfinite() & (saved >= 0)).all():
+            raise UsageError(f"expected {key!r} to be finite and not negative; is the state damaged?")
+
+
+_WHOLE = Tag("the state of some parameters")
+_AT_ONCE = 1 << 22  # elements of several parameters that pass through the device together
+
+
+class Consolidator:
+    """Gathers what `ShardLayout`s share out. Every rank asks for the same parameters in the same order."""
+
+    def __init__(self, shard: ShardLayout, collectives: Collectives) -> None:
+        self.shard, self.collectives = shard, collectives
+        layout = shard.layout
+        self._segments: defaultdict[int, list[Segment]] = defaultdict(list)
+        for s in shard.segments:
+            if s.flat < layout.spans[s.parameter].stop:  # not padding alone
+                self._segments[s.parameter].append(s)
+
+    def whole(
+        self, indices: Sequence[int], part: Callable[[Segment], Tensor], dtype: torch.dtype
+    ) -> list[Tensor]:
+        """Return the elements [numel] of some parameters in CPU memory; `part` returns this rank's of a
+        segment.
+        """
+        found: list[Tensor] = []
+        while len(found) < len(indices):
+            batch, elements = list[int](), 0
+            for i in indices[len(found) :]:
+                elements += self.shard.layout.spans[i].length
+                if batch and elements > _AT_ONCE:
+                    break
+                batch.append(i)
+            found += self._gathered(batch, part, dtype)
+        return found
+
+    def _gathered(
+        self, batch: Sequence[int], part: Callable[[Segment], Tensor], dtype: torch.dtype
+    ) -> list[Tensor]:
+        spans = self.shard.layout.spans
+        mine = [
+            part(s)[: min(s.length, spans[i].stop - s.flat)].to("cpu", dtype)
+            for i in batch
+            for s in self._segments[i]
+        ]
+        own = torch.cat([torch.empty(0, dtype=dtype), *mine])
+        if self.shard.keeps_all:
+            return [values.clone() for values in own.split([spans[i].length for i in batch])]  # type: ignore[no-untyped-call]
+        layout = self.shard.layout
+        pieces = [
+            (i, shard, at, length)
+            for i in batch
+            for _, shard, _, at, length in layout.runs(spans[i], layout.blocks)
+        ]
+        taken = [0] * layout.shards
+        for _, shard, _, length in pieces:
+            taken[shard] += length
+        sent = own.new_zeros(max(taken))
+        sent[: own.numel()] = own
+        gathered = self.collectives.gather_shards(sent, _WHOLE)
+        found, taken = {i: own.new_empty(spans[i].length) for i in batch}, [0] * len(taken)
+        for i, shard, at, length in pieces:
+            found[i][at : at + length] = gathered[shard, taken[shard] : taken[shard] + length]
+            taken[shard] += length
+        return [found[i] for i in batch]

@@ -2,10 +2,9 @@
 
 from torch import Tensor
 
+from zbench.engine.gradients.accumulators import BucketBufferFactory
 from zbench.engine.gradients.bucket_buffers import BucketBuffers, PooledBucketBuffers, ZeroCopyBucketBuffers
-from zbench.engine.gradients.buffer_factory import BucketBufferFactory
-from zbench.engine.gradients.config import ReductionConfig
-from zbench.engine.gradients.reduced_buffers import TransientReducedGradientBuffer
+from zbench.engine.gradients.reduced_buffers import ReductionConfig, TransientReducedGradientBuffer
 from zbench.engine.memory.buffers import MemoryLayout
 from zbench.engine.memory.kinds import Memory
 from zbench.engine.partition import Bucket

@@ -9,7 +9,7 @@ from zbench.engine.compiled.backend import compile_in_place, undo_compile
 from zbench.engine.compiled.buffers import StepBufferFactory, StepReducedGradientBuffer
 from zbench.engine.compiled.registry import StepRegistry
 from zbench.engine.compiled.sink import CompiledGradients
-from zbench.engine.gradients.config import ReductionConfig
+from zbench.engine.gradients.reduced_buffers import ReductionConfig
 from zbench.engine.gradients.reducer import BucketReducer
 from zbench.engine.parameters.base import ParamInfo
 

@@ -16,9 +16,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from zbench.engine.gradients.accumulators import Accumulator
+from zbench.engine.gradients.accumulators import Accumulator, BucketBufferFactory
 from zbench.engine.gradients.bucket_buffers import BucketBuffers, runs
-from zbench.engine.gradients.buffer_factory import BucketBufferFactory
 from zbench.engine.gradients.reducer import BucketReducer
 from zbench.engine.memory.buffers import bytes_of
 from zbench.engine.memory.streams import GradientStream

@@ -2,7 +2,9 @@
 
 A *region* is the outermost call of a module that owns parameters, or an open `gathered` context. Inside one,
 what autograd saves of a group is replaced by a reference (`SavedView`), so the group may be released at once.
-Weights that are read as attributes outside of every region stay until the step ends.
+Weights that are read as attributes outside of every region stay until the step ends. torch checks that a
+saved tensor has not been changed in place since, but not where hooks keep it: that is checked here, with
+torch's message.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,9 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from zbench.engine.parameters.gather_order import GatherOrder
-from zbench.engine.parameters.saved import Saved, SavedView
-from zbench.engine.parameters.sharded import ShardedGroup, ShardedParameters
+from zbench.engine.parameters.sharded import Member, ShardedGroup, ShardedParameters
 
 Hooks = tuple[Callable[[Tensor], object], Callable[[object], Tensor]]
 _COPYING = ("torch.utils.checkpoint", "torch.autograd.graph")  # modules of such hooks
@@ -221,3 +221,102 @@ class Held(AbstractContextManager[None]):
     def __exit__(self, *_: object) -> None:
         self._gatherer.end_use(self._groups)
         self._gatherer.leave()
+
+
+class GatherOrder:
+    """The order in which groups were used in the last region: the prediction for the next one.
+
+    From the first use that differs from the prediction, the order is recorded again.
+    """
+
+    def __init__(self) -> None:
+        self.order: list[ShardedGroup] = []
+        self.position = 0
+
+    def restart(self) -> None:
+        """Start a region: predictions begin with the first group again."""
+        self.position = 0
+
+    def record(self, group: ShardedGroup, longest: int) -> None:
+        """Record that `group` is used now. At most `longest` uses are kept."""
+        if self.position < len(self.order) and self.order[self.position] is not group:
+            del self.order[self.position :]
+        if self.position == len(self.order):
+            if self.position == longest:
+                return
+            self.order.append(group)
+        self.position += 1
+
+    def ahead(self, elements: int) -> list[ShardedGroup]:
+        """Return the groups that are expected next, up to `elements` elements in total."""
+        found: list[ShardedGroup] = []
+        for group in self.order[self.position :]:
+            elements -= 0 if group in found else group.numel
+            if elements < 0:
+                break
+            found.append(group)
+        return found
+
+
+def _check(tensor: Tensor, version: int) -> None:
+    if tensor._version != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation:"
+            f" [{tensor.type()} {list(tensor.shape)}] is at version {tensor._version}; expected version"
+            f" {version} instead. Hint: enable anomaly detection to find the operation that failed to compute"
+            " its gradient, with torch.autograd.set_detect_anomaly(True)."
+        )
+
+
+class Saved:
+    """A tensor that is kept as it is."""
+
+    __slots__ = ("_tensor", "_version")
+
+    def __init__(self, tensor: Tensor) -> None:
+        # a node that keeps its own output is never freed
+        self._tensor = tensor if tensor.is_leaf else tensor.detach()
+        self._version = tensor._version
+
+    def tensor(self) -> Tensor:
+        """Return it; RuntimeError if it has been changed."""
+        _check(self._tensor, self._version)
+        return self._tensor
+
+
+class SavedView:
+    """A view of a parameter in a group, to be made again in backward. Outstanding until it has been asked
+    for.
+    """
+
+    __slots__ = ("_offset", "_parameter", "_pending", "_size", "_stride", "_version", "group")
+
+    def __init__(self, group: ShardedGroup, member: Member, tensor: Tensor) -> None:
+        self.group, self._parameter, self._version = group, member.info.parameter, tensor._version
+        self._size, self._stride, self._offset = tensor.size(), tensor.stride(), tensor.storage_offset()
+        self._pending = True
+        group.outstanding += 1
+
+    @classmethod
+    def of(cls, group: ShardedGroup, tensor: Tensor) -> "SavedView | None":
+        """Return what stands for `tensor`; None where it sees the group's memory as something else than its
+        parameter's elements.
+        """
+        member = group.member_at(int(tensor.storage_offset()))
+        alike = tensor.dtype == group.store.dtypes[group.dtype_group] and not tensor.is_neg()
+        alike = alike and tensor._version == member.info.parameter._version  # not by way of p.data
+        return cls(group, member, tensor) if alike else None
+
+    def tensor(self) -> Tensor:
+        """Return it from the group's whole values; RuntimeError if they have changed."""
+        self._settle()
+        _check(self._parameter, self._version)
+        assert self.group.full is not None
+        return self.group.full.as_strided(self._size, self._stride, self._offset)
+
+    def _settle(self) -> None:
+        self.group.outstanding -= self._pending
+        self._pending = False
+
+    def __del__(self) -> None:
+        self._settle()

@@ -6,8 +6,7 @@ import torch
 from torch import nn
 
 from zbench.engine.parameters.base import ParamInfo
-from zbench.engine.parameters.owners import owner_of
-from zbench.engine.parameters.released import gradient_of
+from zbench.engine.parameters.released import gradient_of, owner_of
 from zbench.errors import UsageError
 
 

@@ -3,19 +3,21 @@
 A parameter changes its class, not its identity: it stays the same `nn.Parameter` object to optimizers, hooks
 and containers. While it is whole its class only watches `p.data`, the one alias that torch's version counter
 does not see. A released one answers questions about its shape, dtype, gradient and hooks through
-`__torch_function__`, where torch brings every other operation, and raises UsageError there.
+`__torch_function__`, where torch brings every other operation, and raises UsageError there. A parameter
+belongs to one engine until that is closed or gone (`owner_of`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import new_class
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
-from zbench.engine.parameters.owners import owner_of
 from zbench.errors import UsageError
 
 _REFUSAL = "_zbench_refusal"
@@ -260,3 +262,26 @@ def release(parameter: nn.Parameter, kind: type[nn.Parameter], nowhere: Tensor) 
 def data_was_read(parameter: nn.Parameter) -> bool:
     """Return whether `p.data` has been handed out since the last call."""
     return parameter.__dict__.pop(_READ, False) is True
+
+
+class Owner(Protocol):
+    """An engine. holds_gradients: a step has begun, and its gradients are with the engine."""
+
+    @property
+    def closed(self) -> bool: ...
+    @property
+    def holds_gradients(self) -> bool: ...
+
+
+_owners: Any = WeakIdKeyDictionary()  # parameter -> a weak reference to its owner
+
+
+def own(parameters: Iterable[nn.Parameter], engine: Owner) -> None:
+    """Note that these parameters belong to `engine`."""
+    _owners.update((parameter, weakref.ref(engine)) for parameter in parameters)
+
+
+def owner_of(parameter: nn.Parameter) -> Owner | None:
+    """Return the open engine that a parameter belongs to, or None."""
+    owner: Owner | None = _owners.get(parameter, lambda: None)()
+    return None if owner is None or owner.closed else owner

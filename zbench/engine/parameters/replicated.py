@@ -87,7 +87,7 @@ class ReplicatedParameters(Parameters):
 
     def _view(self, t: ParamInfo) -> Tensor:
         span = self.shard.layout.spans[t.index]
-        stored = self._stored(self.shard.layout.dtype_group_of[t.index], span.start, span.numel)
+        stored = self._stored(self.shard.layout.dtype_group_of[t.index], span.start, span.length)
         return stored.view(t.parameter.shape)
 
     def owned(self, segment: Segment) -> Tensor:
