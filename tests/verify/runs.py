@@ -1,9 +1,12 @@
 """Reference runs of small workloads, and ways to make another run of the same training."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
 from zbench.spec.accumulation import accumulation
 from zbench.spec.engine import EngineSpec
@@ -43,3 +46,9 @@ class ReversedSamples:
 def reversed_samples(of: PlainRun) -> PlainRun:
     workload = dataclasses.replace(of.workload, data=ReversedSamples(of.workload.data))
     return dataclasses.replace(of, workload=workload)
+
+
+def training(model: Callable[[], nn.Module], **more: Any) -> PlainRun:
+    """Return the task of training what `model` makes, on tokens and targets of MLP's shapes."""
+    of = task(MLP, **more)
+    return dataclasses.replace(of, workload=dataclasses.replace(of.workload, factory=model))

@@ -1,21 +1,22 @@
 """The reference is plain PyTorch: held against a loop written out by hand, bit for bit."""
 
 import math
+import threading
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.verify.runs import GPT, MLP, reference, task
+from tests.verify.runs import GPT, MLP, reference, task, training
+from zbench.errors import UsageError
 from zbench.verify import plain_training
 from zbench.verify.digest import digest
-from zbench.verify.plain_training import PlainRun, make_reference
+from zbench.verify.plain_training import ROUNDING, PlainRun, make_reference, require_same
+from zbench.verify.trajectory import Reference
 from zbench.workloads import Workload
 
-SIXTEENS = {
-    **MLP,
-    "options": {"hidden": 64, "vocabulary": 256},
-}  # every size a multiple of 16: torch needs no padding
+SIXTEENS = {**MLP, "options": {"hidden": 64, "vocabulary": 256}}  # multiples of 16: torch needs no padding
 
 
 def by_hand(
@@ -174,8 +175,21 @@ def test_frozen_parameters_are_left_out() -> None:
     assert not any("norm" in name for name in (*made.plain.names, *made.truth))
 
 
+class Small(nn.Module):
+    def __init__(self, probability: float) -> None:
+        super().__init__()
+        self.probability = probability
+        self.embed = nn.Embedding(256, 16)
+        self.unused = nn.Parameter(torch.ones(5))
+        self.head = nn.Linear(16, 256)
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        hidden = nn.functional.dropout(self.embed(tokens), self.probability)
+        return nn.functional.cross_entropy(self.head(hidden).flatten(0, 1), targets.flatten())
+
+
 def test_dropout_is_the_same_in_every_run() -> None:
-    of = task({"model": "tests.verify.models:with_dropout", "sequence_length": 8})
+    of = training(lambda: Small(0.5))
     one, other = (reference(of, truth=False).plain for _ in range(2))
     assert torch.equal(one.digests, other.digests)
     model, batch = of.workload.make_model(), of.workload.batch(0, 0, 0)
@@ -183,6 +197,129 @@ def test_dropout_is_the_same_in_every_run() -> None:
 
 
 def test_a_parameter_without_gradient_stays_where_it_was() -> None:
-    made = reference(task({"model": "tests.verify.models:with_unused", "sequence_length": 8}))
+    made = reference(training(lambda: Small(0.0)))
     assert torch.equal(made.plain.parameters["unused"], torch.ones(5))
     assert bool((made.travelled[list(made.plain.names).index("unused")] == 0).all())
+
+
+class Tied(nn.Module):
+    """Uses one weight under two names, and a mean that each forward moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(256, 8), nn.Linear(8, 256, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        with torch.no_grad():
+            self.mean.lerp_(x.mean((0, 1)).to(self.mean.dtype), 0.1)
+        return nn.functional.cross_entropy(self.head(x - self.mean).flatten(0, 1), targets.flatten())
+
+
+class Locked(Tied):
+    """The same, with what copy.deepcopy refuses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lock = threading.Lock()
+
+
+class Shared(Tied):
+    """The same, with one mean for all ranks."""
+
+    def __deepcopy__(self, memo: object) -> "Shared":
+        return self
+
+
+def trained(model: type[nn.Module], world_size: int) -> Reference:
+    return reference(training(model, steps=3, world_size=world_size))
+
+
+def same(one: Reference, other: Reference) -> bool:
+    return all(torch.equal(v, other.plain.parameters[name]) for name, v in one.plain.parameters.items())
+
+
+def test_a_model_that_cannot_be_copied_trains_as_one_that_can() -> None:
+    assert same(trained(Locked, 3), trained(Tied, 3))
+
+
+def test_each_rank_has_a_mean_of_its_own() -> None:
+    assert same(trained(Shared, 1), trained(Tied, 1))
+    assert not same(trained(Shared, 2), trained(Tied, 2))
+
+
+class Changed(nn.Module):
+    """A model whose loss is `change`d; its data are tokens and targets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.scale = nn.Embedding(256, 4), nn.Parameter(torch.ones(3))
+        self.own = np.random.default_rng()
+
+    def change(self, loss: Tensor) -> Tensor:
+        return loss
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        return self.change(self.embed(tokens).square().mean() * self.scale.sum())
+
+
+class Noisy(Changed):
+    def change(self, loss: Tensor) -> Tensor:
+        return loss * (1 + 1e-5 * self.own.random())
+
+
+class LateNoise(Changed):
+    """Adds nothing to the loss, and noise to a gradient."""
+
+    def change(self, loss: Tensor) -> Tensor:
+        noise = self.scale * float(self.own.random())
+        return loss + (noise - noise.detach()).sum()
+
+
+class NotANumber(Changed):
+    def change(self, loss: Tensor) -> Tensor:
+        return loss * math.nan
+
+
+class Writing(Changed):
+    def change(self, loss: Tensor) -> Tensor:
+        with torch.no_grad():
+            self.scale += 1
+        return loss
+
+
+def test_a_step_that_repeats_is_a_reference() -> None:
+    assert len(reference(training(Changed, steps=2)).plain.losses) == 2
+
+
+def test_noise_of_any_size_is_refused_on_a_cpu() -> None:
+    with pytest.raises(
+        UsageError, match=r"seed differ \(loss \d\.\d+ and \d\.\d+\), so nothing can be verified"
+    ):
+        reference(training(Noisy))
+
+
+def test_noise_in_the_gradient_alone_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"seed differ \(gradient norm \d\.\d+ and \d\.\d+\)"):
+        reference(training(LateNoise))
+
+
+def test_what_is_never_a_number_repeats() -> None:
+    assert reference(training(NotANumber)).plain.losses.isnan().all()
+
+
+def test_weights_that_forward_writes_are_named() -> None:
+    with pytest.raises(UsageError, match=r"its forward writes scale \(1 in all\).*register_buffer"):
+        reference(training(Writing))
+
+
+@pytest.mark.parametrize(("dtype", "allowed"), [("float32", 1e-5), ("bfloat16", 2e-2), ("float16", 2e-3)])
+def test_another_device_may_round_otherwise_and_no_more(dtype: str, allowed: float) -> None:
+    first = torch.tensor([1.0, 1.0, math.nan, 0.0], dtype=torch.float64)
+    near, far = (first * torch.tensor([1.0, 1 + part * allowed, 1.0, 1.0]).double() for part in (0.9, 1.1))
+    require_same("loss", first, near, ROUNDING[dtype])
+    for second, rounding in ((far, ROUNDING[dtype]), (near, 0.0)):
+        with pytest.raises(UsageError, match=r"\(loss 1 and 1\.\d+\)"):
+            require_same("loss", first, second, rounding)

@@ -1,14 +1,26 @@
-"""A reference survives its file, bit for bit."""
+"""A reference survives its file, bit for bit; any other file judges, or is refused with the remedy."""
 
+import contextlib
+import os
+import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from tests.engine.damage import damage
+from zbench.errors import UsageError
 from zbench.verify.trajectory import Reference, Trajectory, load_reference, save_reference
+from zbench.verify.verdict import judge
+
+MANY = int(os.environ.get("ZBENCH_FUZZ", "5000"))
+QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
 def example() -> Reference:
@@ -115,3 +127,34 @@ def refuse(saved: Reference, message: str, tmp_path: Path) -> None:
     save_reference(saved, tmp_path / "ref")
     with pytest.raises(ValueError, match=message):
         load_reference(tmp_path / "ref")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("reference") / "reference.safetensors"
+    save_reference(example(), path)
+    return path
+
+
+def refuses_or_judges(file: Path, data: st.DataObject) -> None:
+    plain = example().plain
+    observed = replace(plain, digests=plain.digests ^ 1)  # other bits than the reference's
+    with tempfile.TemporaryDirectory() as scratch:
+        copy = Path(shutil.copy(file, scratch))
+        damage(copy, data)
+        with contextlib.suppress(UsageError):
+            judge(observed, load_reference(copy))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=QUIET)
+@given(data=st.data())
+def test_a_damaged_reference_judges_or_is_refused(file: Path, data: st.DataObject) -> None:
+    refuses_or_judges(file, data)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@settings(max_examples=MANY, deadline=None, suppress_health_check=QUIET, database=None)
+@given(data=st.data())
+def test_many_damaged_references_judge_or_are_refused(file: Path, data: st.DataObject) -> None:
+    refuses_or_judges(file, data)
