@@ -27,7 +27,7 @@ from zbench.engine.parameters.ownership import Members, check_no_gradients
 from zbench.engine.parameters.released import own
 from zbench.engine.policies import Policies
 from zbench.engine.protocols import HoldsBytes, StepInfo
-from zbench.engine.transport.agreement import Terms
+from zbench.engine.transport.collective_checks import Terms
 from zbench.errors import UsageError
 
 _CLOSED = "this engine is closed; build another one"

@@ -6,7 +6,7 @@ import pytest
 from torch.distributed import HashStore
 
 from zbench.engine.protocols import Tag
-from zbench.engine.transport.agreement import REDUCTIONS, Agreement, Call
+from zbench.engine.transport.agreement import GATHERS, REDUCTIONS, Agreement, Call
 
 
 class Ranks:
@@ -50,3 +50,16 @@ def test_ranks_that_wait_in_different_calls_are_disconnected(ranks: Ranks) -> No
     found = [ranks.all[0].look(5.0), ranks.all[1].look(5.0), ranks.all[0].look(5.0)]
     assert found[1:] == [True, True]
     assert set(ranks.ended) == {0, 1}
+
+
+def test_ranks_that_wait_for_calls_of_one_another_are_disconnected(ranks: Ranks) -> None:
+    ranks.wait(0, REDUCTIONS, "one")
+    ranks.wait(1, GATHERS, "other")
+    assert [ranks.all[rank].look(5.0) for rank in (0, 1, 0)] == [False, True, True]
+
+
+def test_a_rank_that_waits_for_slow_bytes_will_make_the_call_that_another_waits_for(ranks: Ranks) -> None:
+    for rank in (0, 1):
+        ranks.wait(rank, GATHERS, "of both")
+    ranks.wait(0, REDUCTIONS, "not yet made by rank 1")
+    assert not any(ranks.all[rank].look(5.0) for rank in (0, 1, 0))

@@ -38,7 +38,7 @@ from zbench.engine.protocols import Collectives, HoldsBytes
 from zbench.engine.shard_layout import Segment, ShardLayout
 from zbench.engine.speculative import SpeculationSettings, StepAssumptions, speculate
 from zbench.engine.transport.choose import ChooseTransport, Transport, choose_collectives
-from zbench.engine.transport.consent import BUILD, MODEL, all_or_none
+from zbench.engine.transport.collective_checks import BUILD, MODEL, all_or_none
 from zbench.spec.engine import EngineSpec
 
 STANDALONE_THRESHOLD = 1 << 17  # elements from which a copy costs the CPU more than a collective of its own

@@ -16,7 +16,8 @@ from zbench.engine.memory.buffers import PartitionedBuffer
 from zbench.engine.partition import Layout
 from zbench.engine.protocols import Collectives, Tag
 from zbench.engine.shard_layout import ShardLayout
-from zbench.engine.transport.agreement import Agreement, Terms
+from zbench.engine.transport.agreement import Agreement
+from zbench.engine.transport.collective_checks import Terms
 
 _SUMMARY = Tag("the step's norm and flags")
 

@@ -11,7 +11,7 @@ from zbench.engine.parameters.gathering import Gatherer
 from zbench.engine.parameters.sharded import ShardedParameters
 from zbench.engine.protocols import Collectives, Tag
 from zbench.engine.transport.agreement import Agreement
-from zbench.engine.transport.consent import WRITE, all_or_none
+from zbench.engine.transport.collective_checks import WRITE, all_or_none
 from zbench.errors import UsageError
 
 _VALUES = Tag("values written by gathered(write=True)")

@@ -10,19 +10,18 @@ works.
 import json
 import time
 import weakref
-import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
 from threading import Event, Lock, Thread
+from typing import Any
 
-from torch import Tensor
 from torch._C._distributed_c10d import Store
 
 from zbench.engine.protocols import Tag, Work
-from zbench.errors import RanksDisagreeError, UsageError
+from zbench.errors import RanksDisagreeError
 
 REDUCTIONS, GATHERS = "reduces", "gathers"
 CHANNELS = (REDUCTIONS, GATHERS)
@@ -87,20 +86,20 @@ class Board:
 class Agreement:
     """The collective calls of this rank, compared with those of the other ranks.
 
-    `look` detects a deadlock: each rank of a cycle waits for a call that the next one has not made.
+    `look` detects that every rank waits for a call that another one has not made.
     """
 
     def __init__(
         self, rank: int, world_size: int, store: Store | None = None, end: Callable[[], None] = lambda: None
     ) -> None:
         """end: disconnects this rank, so that ranks that wait for it fail."""
-        self._rank, self._end = rank, end
+        self._rank, self._world_size, self._end = rank, world_size, end
         self._board = Board(rank, world_size, store)
         self._count = dict.fromkeys(CHANNELS, 0)
         self._hash = dict.fromkeys(CHANNELS, 0)
         self._latest = {channel: deque[Call](maxlen=_REMEMBERED) for channel in CHANNELS}
         self._meetings = self._errors = 0
-        self._told = ""
+        self._posted = ""
         self._ended: Exception | None = None
         self._lock = Lock()
         self.waiting: tuple[Call, float] | None = None
@@ -108,7 +107,7 @@ class Agreement:
     def note(self, channel: str, tag: Tag, size: int) -> Call:
         """Count a call of `channel` that moves `size` bytes, and return it."""
         self.check_going_on()
-        if self._told:
+        if self._posted:
             self._tell_error("")
         number = self.next_number(channel)
         call = Call(channel, number, (tag.code * 31 + size) & 0xFFFFFFFF, tag.what)
@@ -150,16 +149,19 @@ class Agreement:
             return self._ended
 
     def look(self, patience: float) -> bool:
-        """Return whether this rank has waited in a deadlock for `patience` seconds; disconnect it then."""
+        """Return whether this rank has waited for `patience` seconds and all wait for calls that not every rank
+        has made, or one has raised an error; disconnect it then.
+        """
         if (waiting := self.waiting) is None or time.monotonic() - waiting[1] < patience:
             return False
         call = waiting[0]
-        made = {channel: [(c.number, c.code) for c in list(calls)] for channel, calls in self._latest.items()}
-        self._board.write("waiting", json.dumps([call.channel, call.number, self._count, made]))
-        posts = {rank: json.loads(text) for rank, text in self._board.read("waiting", 0.0).items()}
-        calls = [dict(post[3][call.channel]).get(call.number, call.code) for post in posts.values()]
-        alike = set(calls) == {call.code} and not _waits_for_itself(self._rank, posts)
-        if alike and self._raised_elsewhere(call) is None:
+        codes = {
+            channel: [(c.number, c.code) for c in list(calls)] for channel, calls in self._latest.items()
+        }
+        self._board.write("waiting", json.dumps([call.channel, call.number, call.code, self._count, codes]))
+        posts = [json.loads(text) for text in self._board.read("waiting", 0.0).values()]
+        stuck = len(posts) == self._world_size and all(_is_blocked(post, posts) for post in posts)
+        if not stuck and self._raised_elsewhere(call) is None:
             return False
         self.failed(call, OtherCallError("ranks wait for one another"))
         return True
@@ -175,7 +177,7 @@ class Agreement:
             raise
 
     def _tell_error(self, text: str) -> None:
-        self._told = text
+        self._posted = text
         self._board.write("raised", json.dumps([text, self._errors, self._count]))
 
     def _raised_elsewhere(self, call: Call) -> Exception | None:
@@ -188,8 +190,8 @@ class Agreement:
 
     def differing(self) -> RanksDisagreeError:
         """Return the error of ranks whose digests differ, with the first calls that do. All ranks call it."""
-        mine = [str(call) for channel in CHANNELS for call in self._latest[channel]]
-        lines = {rank: text.split("\n") for rank, text in self.meet("\n".join(mine)).items()}
+        calls = [str(call) for channel in CHANNELS for call in self._latest[channel]]
+        lines = {rank: text.split("\n") for rank, text in self.meet("\n".join(calls)).items()}
         rows = zip_longest(*lines.values(), fillvalue="no further call")
         first = next((row for row in rows if len(set(row)) > 1), ("a call that is no longer known",))
         return _disagreement(dict(zip(lines, first, strict=False)))
@@ -240,58 +242,21 @@ class Watch:
     __del__ = close
 
 
-def _watch(found: "weakref.ref[Agreement]", stop: Event) -> None:
+def _watch(reference: "weakref.ref[Agreement]", stop: Event) -> None:
     while not stop.wait(PATIENCE / 5):
-        agreement = found()
+        agreement = reference()
         if agreement is None or agreement.look(PATIENCE):
             return
         del agreement
 
 
-def _waits_for_itself(rank: int, posts: Mapping[int, tuple[str, int, Mapping[str, int], object]]) -> bool:
-    """Whether `rank` waits for a rank that waits ... for `rank`: for calls that those have not made."""
-
-    def awaited(waiting: int) -> set[int]:
-        channel, number, *_ = posts[waiting]
-        return {other for other, (_, _, count, _) in posts.items() if count[channel] < number}
-
-    reached: set[int] = set()
-    ahead = {rank} & posts.keys()
-    while ahead:
-        ahead = {other for waiting in ahead for other in awaited(waiting)} - reached
-        reached |= ahead
-    return rank in reached
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What every rank must have in common to take a step. `refusal`: why this rank cannot take it."""
-
-    hyperparameters: tuple[object, ...]
-    refusal: str | None
-
-    def numbers(self, agreement: Agreement) -> list[float]:
-        """Return what ranks compare."""
-        code = zlib.crc32(repr(self.hyperparameters).encode())
-        return [float(self.refusal is not None), float(code), *agreement.digest()]
-
-    def check(self, gathered: Tensor, agreement: Agreement) -> None:
-        """Raise the same error on every rank unless all ranks' numbers [W, n] agree and none refuses."""
-        if gathered[:, 0].any():
-            texts = agreement.meet(self.refusal or "")
-            told = [f"rank {rank}: {text}" for rank, text in texts.items() if text]
-            raise UsageError("the step is refused, nothing has changed; " + "; ".join(told))
-        differ = (gathered != gathered[0]).any(dim=0).tolist()
-        if differ[1]:
-            told = [
-                f"rank {rank}: {text}" for rank, text in agreement.meet(str(self.hyperparameters)).items()
-            ]
-            raise RanksDisagreeError(
-                "expected the same param_groups on every rank (lr, betas, eps, weight_decay, ...), got "
-                + "; ".join(told)
-            )
-        if any(differ):
-            raise agreement.differing()
+def _is_blocked(post: Sequence[Any], posts: Sequence[Sequence[Any]]) -> bool:
+    """Whether some rank has not made the call that the rank of `post` waits for, or made another instead."""
+    channel, number, code, *_ = post
+    return any(
+        count[channel] < number or dict(codes[channel]).get(number, code) != code
+        for *_, count, codes in posts
+    )
 
 
 def _disagreement(texts: Mapping[int, str]) -> RanksDisagreeError:

@@ -1,4 +1,4 @@
-"""What each rank does alone, and all ranks do or none: it may fail on one of them."""
+"""What all ranks do or none: it may fail on one of them, or they may have been given different things."""
 
 import zlib
 from collections.abc import Iterator
@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from zbench.engine.protocols import Collectives, Tag
 from zbench.engine.transport.agreement import Agreement
@@ -51,13 +52,13 @@ def all_or_none(collectives: Collectives, agreement: Agreement, joint: Joint) ->
         yield lines
     except BaseException as error:
         failed = error
-    mine = [float(failed is not None), float(zlib.crc32("\n".join(lines).encode()))]
-    found = collectives.all_gather_small(torch.tensor(mine, dtype=torch.float64), joint.tag)
-    if found[:, 0].any():
+    numbers = [float(failed is not None), float(zlib.crc32("\n".join(lines).encode()))]
+    gathered = collectives.all_gather_small(torch.tensor(numbers, dtype=torch.float64), joint.tag)
+    if gathered[:, 0].any():
         texts = agreement.meet("" if failed is None else f"{type(failed).__name__}: {failed}")
-        told = "; ".join(f"rank {rank}: {text}" for rank, text in texts.items() if text)
-        raise failed or UsageError(f"nothing has changed, because another rank failed; {told}")
-    if (found != found[0]).any():
+        reasons = "; ".join(f"rank {rank}: {text}" for rank, text in texts.items() if text)
+        raise failed or UsageError(f"nothing has changed, because another rank failed; {reasons}")
+    if (gathered != gathered[0]).any():
         raise _differing(agreement.meet("\n".join(lines)), joint)
 
 
@@ -69,5 +70,34 @@ def _differing(texts: dict[int, str], joint: Joint) -> RanksDisagreeError:
         columns = enumerate(zip(*rows.values(), strict=False))
         first = next((i for i, column in columns if len(set(column)) > 1), 0)
         own = {rank: row[first:] for rank, row in rows.items()}
-    told = "; ".join(f"rank {rank}: {row[0] if row else 'nothing more'}" for rank, row in own.items())
-    return RanksDisagreeError(f"expected {joint.alike}, got {told}; {joint.remedy}")
+    first_lines = "; ".join(f"rank {rank}: {row[0] if row else 'nothing more'}" for rank, row in own.items())
+    return RanksDisagreeError(f"expected {joint.alike}, got {first_lines}; {joint.remedy}")
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What every rank must have in common to take a step. `refusal`: why this rank cannot take it."""
+
+    hyperparameters: tuple[object, ...]
+    refusal: str | None
+
+    def numbers(self, agreement: Agreement) -> list[float]:
+        """Return what ranks compare."""
+        code = zlib.crc32(repr(self.hyperparameters).encode())
+        return [float(self.refusal is not None), float(code), *agreement.digest()]
+
+    def check(self, gathered: Tensor, agreement: Agreement) -> None:
+        """Raise the same error on every rank unless all ranks' numbers [W, n] agree and none refuses."""
+        if gathered[:, 0].any():
+            texts = agreement.meet(self.refusal or "")
+            reasons = "; ".join(f"rank {rank}: {text}" for rank, text in texts.items() if text)
+            raise UsageError(f"the step is refused, nothing has changed; {reasons}")
+        differ = (gathered != gathered[0]).any(dim=0).tolist()
+        if differ[1]:
+            texts = agreement.meet(str(self.hyperparameters))
+            raise RanksDisagreeError(
+                "expected the same param_groups on every rank (lr, betas, eps, weight_decay, ...), got "
+                + "; ".join(f"rank {rank}: {text}" for rank, text in texts.items())
+            )
+        if any(differ):
+            raise agreement.differing()
