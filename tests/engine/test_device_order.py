@@ -12,8 +12,7 @@ from tests.engine.lattice import ROWS, row_id
 from zbench.engine import build_engine
 from zbench.engine.gradients.bucket_buffers import BucketBuffers
 from zbench.engine.memory import buffers
-from zbench.engine.memory.kinds import DeviceMemory
-from zbench.engine.memory.streams import Filled, GradientStream
+from zbench.engine.memory.kinds import DeviceMemory, Filled, GradientStream
 from zbench.engine.partition import Extent, Portion
 from zbench.spec.engine import EngineSpec
 

@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import HashStore
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from zbench.engine.compiled.ops import deliver, reduce_gradient
+from zbench.engine.compiled.graph_pass import deliver, reduce_gradient
 from zbench.engine.protocols import Memory
 from zbench.engine.transport.choose import Transport, grouped
 from zbench.estimate.counting import WorkCounter

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tests.engine.compiled import models
 from zbench.engine import Engine, Instruments, StepInfo, build_engine
-from zbench.engine.compiled.sink import CompiledGradients
+from zbench.engine.compiled.compile import CompiledGradients
 from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec

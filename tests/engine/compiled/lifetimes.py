@@ -18,7 +18,7 @@ from tests.engine.compiled import models
 from tests.engine.compiled.cases import BASE, Batch, make
 from zbench.engine import Engine, Instruments, build_engine
 from zbench.engine.adam import AdamBackend, AdamTask
-from zbench.engine.compiled.sink import CompiledGradients
+from zbench.engine.compiled.compile import CompiledGradients
 from zbench.measure.shim import SHIM, WHY_NOT
 from zbench.spec.engine import EngineSpec
 

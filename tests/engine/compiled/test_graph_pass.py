@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import fx
 
-from zbench.engine.compiled.graph_pass import Reduced, reduce_in_graph
-from zbench.engine.compiled.ops import reduce_gradient
+from zbench.engine.compiled.graph_pass import Reduced, reduce_gradient, reduce_in_graph
 
 aten = torch.ops.aten
 

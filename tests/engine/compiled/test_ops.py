@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from zbench.engine.compiled.ops import reduce_gradient, set_current
+from zbench.engine.compiled.graph_pass import reduce_gradient, set_current
 
 
 class Receiver:
@@ -47,7 +47,7 @@ def test_no_cuda_graph_is_captured_around_it(monkeypatch: pytest.MonkeyPatch) ->
     from torch._functorch._aot_autograd.utils import make_boxed_func
     from torch._inductor import compile_fx
 
-    from zbench.engine.compiled.lowering import lower_inductor
+    from zbench.engine.compiled.backend import lower_inductor
 
     asked: dict[bool, bool] = {}
 

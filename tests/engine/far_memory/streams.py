@@ -13,7 +13,7 @@ from unittest import mock
 
 import torch
 
-from zbench.engine.memory import kinds, streams
+from zbench.engine.memory import kinds
 
 GARBAGE = -1.0
 
@@ -112,5 +112,5 @@ def modelled() -> Iterator[tuple[Device, kinds.PinnedHostMemory]]:
     """Yield a modelled device, and page-locked memory beside it."""
     device = Device()
     module: Any = SimpleNamespace(cuda=device, device=torch.device)
-    with mock.patch.object(kinds, "torch", module), mock.patch.object(streams, "torch", module):
+    with mock.patch.object(kinds, "torch", module):
         yield device, kinds.PinnedHostMemory(torch.device("cuda", 0))

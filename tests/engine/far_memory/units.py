@@ -10,7 +10,7 @@ import torch
 
 from tests.engine.far_memory.streams import Stream, Values, modelled
 from tests.engine.speculative import running
-from zbench.engine.memory.streams import Filled, GradientStream, used_on_current_stream
+from zbench.engine.memory.kinds import Filled, GradientStream, used_on_current_stream
 from zbench.engine.speculative.updates import Update
 from zbench.engine.transport.works import QueuedWork
 

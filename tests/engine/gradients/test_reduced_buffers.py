@@ -11,7 +11,7 @@ from tests.engine.far_memory.copies import Copies
 from tests.engine.far_memory.memory import FarMemory
 from tests.engine.gradients.worlds import WORLD, config_for
 from tests.engine.threads import ThreadCollectives, on_ranks
-from zbench.engine.compiled.buffers import StepReducedGradientBuffer
+from zbench.engine.compiled.compile import StepReducedGradientBuffer
 from zbench.engine.gradients.reduced_buffers import (
     OffloadedSums,
     ReducedGradientBuffer,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from zbench.engine.memory.pages import prefer_huge_pages
+from zbench.engine.memory.buffers import prefer_huge_pages
 
 HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 pytestmark = pytest.mark.skipif(

@@ -33,7 +33,7 @@ from tools.benchmarks.speculative import (
 from tools.benchmarks.training import CLIP
 from tools.benchmarks.turns import Contender, Figures, take_turns
 from zbench.engine.speculative import Speculative
-from zbench.engine.speculative.worker import Interval
+from zbench.engine.speculative.worker import UpdateTime
 
 TINY = Setup(layers=1, width=64, length=32)
 # 0.34 G parameters, six engines: 33 GB of optimizer state in host memory, doubled where it is speculative.
@@ -98,7 +98,7 @@ def trace(setup: Setup, file: Path) -> tuple[float, float]:
     return under / 1e6, sum(u.end_ns - u.start_ns for u in updates) / 1e6
 
 
-def _write(profiled: profile, updates: list[Interval], file: Path) -> None:
+def _write(profiled: profile, updates: list[UpdateTime], file: Path) -> None:
     plain = file.with_suffix("")
     profiled.export_chrome_trace(str(plain))
     known: dict[str, Any] = json.loads(plain.read_text(encoding="utf-8"))

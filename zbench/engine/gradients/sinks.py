@@ -20,7 +20,7 @@ from zbench.engine.gradients.accumulators import Accumulator, BucketBufferFactor
 from zbench.engine.gradients.bucket_buffers import BucketBuffers, runs
 from zbench.engine.gradients.reducer import BucketReducer
 from zbench.engine.memory.buffers import bytes_of
-from zbench.engine.memory.streams import GradientStream
+from zbench.engine.memory.kinds import GradientStream
 from zbench.engine.parameters.base import ParamInfo
 from zbench.engine.policies import AccumulationBoundary
 from zbench.errors import UsageError

@@ -1,18 +1,29 @@
-"""Buffers over the local index space, in one memory or partitioned over two."""
+"""Buffers over the local index space, in one memory or partitioned over two.
 
+Large ones on the CPU that each step allocates ask for huge pages. Such a buffer, written once and then
+freed, costs mostly page faults: on a virtual machine the first write of 20 MB took 11 ms, where a later one
+took 0.6. With huge pages it costs a fraction of that. Where the kernel's policy for transparent huge pages is
+`always` or `never`, this changes nothing.
+"""
+
+import ctypes
+import mmap
+import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from zbench.engine.memory.kinds import Memory
-from zbench.engine.memory.pages import prefer_huge_pages
-from zbench.engine.memory.streams import used_on_current_stream
+from zbench.engine.adam.native import call_native
+from zbench.engine.memory.kinds import Memory, used_on_current_stream
 from zbench.engine.partition import Extent
 from zbench.engine.shard_layout import ShardLayout
+
+_LEAST_BYTES = 4 << 20  # two huge pages of the usual size
 
 
 def bytes_of(held: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -165,3 +176,19 @@ def _joined(extents: Iterable[Extent]) -> list[Extent]:
 def _overlap(one: Extent, other: Extent) -> Extent:
     start = max(one.start, other.start)
     return Extent(start, min(one.stop, other.stop) - start)
+
+
+def prefer_huge_pages(buffer: Tensor) -> None:
+    """Ask the kernel to back a large `buffer`, contiguous and not yet written, with huge pages."""
+    if sys.platform != "linux" or buffer.device.type != "cpu" or buffer.nbytes < _LEAST_BYTES:
+        return
+    call_native(partial(_advise, buffer), [buffer])
+
+
+def _advise(buffer: Tensor) -> None:
+    start = -(-buffer.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+    stop = (buffer.data_ptr() + buffer.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    _madvise(ctypes.c_void_p(start), ctypes.c_size_t(stop - start), ctypes.c_int(mmap.MADV_HUGEPAGE))
+
+
+_madvise = ctypes.CDLL(None).madvise  # its failure is no harm: the pages are small then

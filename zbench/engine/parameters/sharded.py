@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
-from zbench.engine.memory.kinds import Copy, Memory
-from zbench.engine.memory.streams import Filled, used_on_current_stream
+from zbench.engine.memory.kinds import Copy, Filled, Memory, used_on_current_stream
 from zbench.engine.parameters.base import Parameters, ParamInfo
 from zbench.engine.parameters.released import Kinds, data_was_read, kinds_of, release, set_refusal, set_values
 from zbench.engine.partition import Extent

@@ -16,7 +16,7 @@ from zbench.engine.transport.works import WorkerThread
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class UpdateTime:
     """When the update of one subgroup ran, in nanoseconds of time.monotonic_ns()."""
 
     subgroup: int
@@ -65,7 +65,7 @@ class UpdateWorker:
         self._describe, self.patience = describe, patience
         self.pending: list[PendingUpdate] = []
         self._arrivals: WorkerThread | None = None
-        self.timeline: list[Interval] = []
+        self.timeline: list[UpdateTime] = []
         """When the updates of the latest step ran, those of a replay included."""
 
     def submit(self, update: Update, scale: float, arrival: Work | None = None) -> None:
@@ -124,7 +124,7 @@ class UpdateWorker:
         assert taken.update.plan is not None
         begin = time.monotonic_ns()
         taken.update.plan.run(taken.scale, torch.get_num_threads())
-        self.timeline.append(Interval(taken.update.subgroup, begin, time.monotonic_ns()))
+        self.timeline.append(UpdateTime(taken.update.subgroup, begin, time.monotonic_ns()))
 
     def _wait(self, waited: PendingUpdate) -> None:
         try:
@@ -135,7 +135,7 @@ class UpdateWorker:
             self.pending.remove(waited)
             raise UpdateFailed(f"{self._describe(waited.update.subgroup)}: {error}") from None
         self.pending.remove(waited)
-        self.timeline.append(Interval(waited.update.subgroup, start, end))
+        self.timeline.append(UpdateTime(waited.update.subgroup, start, end))
 
 
 def _open_after(arrival: Work, gate: Gate) -> None:

@@ -149,8 +149,8 @@ class Agreement:
             return self._ended
 
     def look(self, patience: float) -> bool:
-        """Return whether this rank has waited for `patience` seconds and all wait for calls that not every rank
-        has made, or one has raised an error; disconnect it then.
+        """Return whether this rank has waited for `patience` seconds, and all wait for calls that some rank
+        has not made, or one has raised an error; disconnect it then.
         """
         if (waiting := self.waiting) is None or time.monotonic() - waiting[1] < patience:
             return False
@@ -254,8 +254,8 @@ def _is_blocked(post: Sequence[Any], posts: Sequence[Sequence[Any]]) -> bool:
     """Whether some rank has not made the call that the rank of `post` waits for, or made another instead."""
     channel, number, code, *_ = post
     return any(
-        count[channel] < number or dict(codes[channel]).get(number, code) != code
-        for *_, count, codes in posts
+        counts[channel] < number or dict(codes[channel]).get(number, code) != code
+        for *_, counts, codes in posts
     )
 
 
