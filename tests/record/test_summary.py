@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
+from zbench.analysis.ranking import by_figure
 from zbench.record.record import Correctness, Failure, MemoryPeaks, Record, Timing
-from zbench.record.summary import best, cost, has_failed, obstacles, point, summarize, varied_keys
+from zbench.record.summary import cost, has_failed, obstacles, point, summarize, varied_keys
 from zbench.spec.sweep import ObjectiveSpec
 
 FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
@@ -104,7 +105,7 @@ def test_one_failed_repeat_makes_the_configuration_failed(make_record):
     assert summary.error is not None
     assert summary.error.message == "why"
     assert summary.number("tokens_per_s") == 100.0
-    assert best([summary], FASTEST) is None
+    assert by_figure([summary], FASTEST) == []
 
 
 def test_best_is_the_fastest_that_is_correct_and_fits(make_record):
@@ -118,8 +119,8 @@ def test_best_is_the_fastest_that_is_correct_and_fits(make_record):
     ]
     objective = ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes": "<= 2Gi"})
     summaries = summarize(records)
-    assert best(summaries, objective).trial_id == "good"
-    assert best(summaries, FASTEST).trial_id == "large"
+    assert by_figure(summaries, objective)[0].trial_id == "good"
+    assert by_figure(summaries, FASTEST)[0].trial_id == "large"
     reasons = {s.trial_id: obstacles(s, objective) for s in summaries}
     assert reasons["wrong"] == ["wrong"]
     assert reasons["unchecked"] == ["unchecked"]
@@ -129,7 +130,7 @@ def test_best_is_the_fastest_that_is_correct_and_fits(make_record):
 
 def test_best_follows_the_direction_of_the_goal(make_record):
     records = [make_record("a", memory=MemoryPeaks(5, 0, 0)), make_record("b", memory=MemoryPeaks(3, 0, 0))]
-    assert best(summarize(records), ObjectiveSpec(minimize=["peak_device_bytes"])).trial_id == "b"
+    assert by_figure(summarize(records), ObjectiveSpec(minimize=["peak_device_bytes"]))[0].trial_id == "b"
 
 
 def test_constraint_on_the_verdict_is_named_once(make_record):

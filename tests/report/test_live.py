@@ -71,7 +71,7 @@ def test_no_name_or_message_commands_the_terminal(make, terminal):
 def test_terminal_shows_rows_and_a_bar_with_best_and_failures(width, row):
     text = told(LiveView, width=width, terminal=True)
     assert row in text
-    for words in ("2/3", "0:03 left", "1 failed", "best so far 1,000 tokens/s", "zero_stage=1 #1 timed 1/4"):
+    for words in ("2/3", "0:03 left", "1 failed", "leads so far 1,000 tokens/s", "zero_stage=1 #1 timed 1/4"):
         assert words in text, words
     assert "\\x1b" not in text, "cursor movements are commands"
 
@@ -91,11 +91,11 @@ def test_at_the_end_the_bar_is_full_with_count_and_best_cut_to_a_line_each():
     bar, now, best = without_styles(one_configuration(width=50)).splitlines()[-4:-1]
     assert bar.rstrip() == f"{'━' * 24} 1/1 0:00 left"
     assert now == "zero_stage=1 #1 timed 4/4"
-    assert best == "best so far 1,000 tokens/s: zero_stage=1 reduce_b…"
+    assert best == "leads so far 1,000 tokens/s: zero_stage=1 reduce_…"
 
 
 def test_the_bar_is_erased_when_the_sweep_has_ended():
-    _, _, after = one_configuration(width=80).rpartition("best so far")
+    _, _, after = one_configuration(width=80).rpartition("leads so far")
     assert after.count("\x1b[2K") == 3
 
 

@@ -94,6 +94,11 @@ def candidates(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> 
     return [s for s in summaries if math.isfinite(cost(s, goal)) and not obstacles(s, objective)]
 
 
+def by_figure(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> list[ConfigSummary]:
+    """Return the candidates, the best figure first, whatever its noise: who really leads is for `rank`."""
+    return sorted(candidates(summaries, objective), key=lambda s: cost(s, objective.goals[0]))
+
+
 def level_of_looks(config: Mapping[str, Any], alpha: float) -> float:
     """Return the level of a configuration's last look: `alpha` itself where a sweep looks but once.
 

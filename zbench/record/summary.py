@@ -1,4 +1,4 @@
-"""From records to one summary a configuration, and the best of them. Pure functions."""
+"""From records to one summary a configuration. Pure functions."""
 
 import math
 import statistics
@@ -144,13 +144,6 @@ def obstacles(summary: ConfigSummary, objective: ObjectiveSpec) -> list[str]:
         if not constraint.holds(value):
             found.append(f"{constraint} (has {METRICS[constraint.metric].format(value)})")
     return found
-
-
-def best(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> ConfigSummary | None:
-    """Return the feasible and correct configuration that is best by the first goal; None if there is none."""
-    goal = objective.goals[0]
-    able = [s for s in summaries if math.isfinite(cost(s, goal)) and not obstacles(s, objective)]
-    return min(able, key=lambda s: cost(s, goal), default=None)
 
 
 def cost(summary: ConfigSummary, goal: Goal) -> float:

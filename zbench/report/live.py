@@ -11,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from zbench.analysis.ranking import by_figure
 from zbench.launch.events import (
     Event,
     Notice,
@@ -21,7 +22,7 @@ from zbench.launch.events import (
     TrialStarted,
 )
 from zbench.record.record import Record
-from zbench.record.summary import ConfigSummary, best, has_failed, point, summarize
+from zbench.record.summary import ConfigSummary, has_failed, point, summarize
 from zbench.report.screen import Screen
 from zbench.report.text import (
     OUTCOME_STYLE,
@@ -42,14 +43,14 @@ _WIDEST_BAR = 24
 
 
 class Progressed:
-    """What is known of a sweep that is under way: done, left, seconds left, best, failures."""
+    """What is known of a sweep that is under way: done, left, seconds left, leader, failures."""
 
     def __init__(self, objective: ObjectiveSpec) -> None:
         self.done = self.left = self.failed = 0
         self._objective = objective
         self._records: dict[str, list[Record]] = {}
         self._summaries: dict[str, ConfigSummary] = {}
-        self._best: str | None = None
+        self._leader: str | None = None
         self._seconds: list[float] = []
 
     def take(self, event: Event) -> None:
@@ -75,20 +76,20 @@ class Progressed:
             self._records.setdefault(record.trial_id, []).append(record)
         for trial_id in {record.trial_id for record in records}:
             (self._summaries[trial_id],) = summarize(self._records[trial_id])
-        self._best = None
+        self._leader = None
 
     @property
-    def best_text(self) -> str:
-        """The best configuration so far in a few words."""
-        if self._best is None:
-            self._best = self._describe_best()
-        return self._best
+    def leader_text(self) -> str:
+        """Who leads so far in a few words."""
+        if self._leader is None:
+            self._leader = self._describe_leader()
+        return self._leader
 
-    def _describe_best(self) -> str:
-        winner = best(list(self._summaries.values()), self._objective)
-        if winner is None:
-            return "no best yet"
-        return f"best so far {rate_text(winner.number('tokens_per_s'))} tokens/s: {axes_text(winner.axes)}"
+    def _describe_leader(self) -> str:
+        leader = next(iter(by_figure(self._summaries.values(), self._objective)), None)
+        if leader is None:
+            return "none leads yet"
+        return f"leads so far {rate_text(leader.number('tokens_per_s'))} tokens/s: {axes_text(leader.axes)}"
 
 
 def record_line(record: Record, axes: Sequence[str] = ()) -> Text:
@@ -142,7 +143,7 @@ class PlainView(QuietView):
 
 
 class LiveView:
-    """The same lines, above a bar that shows what runs now, the time left, the best so far and failures."""
+    """The same lines, above a bar that shows what runs now, the time left, who leads so far and failures."""
 
     def __init__(self, console: Screen, objective: ObjectiveSpec) -> None:
         self._state = Progressed(objective)
@@ -195,7 +196,7 @@ class LiveView:
         # rich makes it narrower on a narrow terminal
         bar = ProgressBar(total=max(1, total), completed=state.done, width=_WIDEST_BAR)
         head.add_row(bar, count, left, failed)
-        lines = [Text(f"{self._now}{self._step}"), Text(state.best_text, "dim")]
+        lines = [Text(f"{self._now}{self._step}"), Text(state.leader_text, "dim")]
         for line in lines:
             line.no_wrap, line.overflow = True, "ellipsis"
         return Group(head, *lines)

@@ -45,7 +45,6 @@ def document(comparison: Comparison) -> dict[str, Any]:
 def _paired(data: PairedData) -> dict[str, Any]:
     return {
         "block_log_ratios": {name: list(values) for name, values in data.blocks.items()},
-        "confirming_log_ratios": {},  # nothing is measured again any more: a sequential test keeps all data
         "exact_only": data.exact_only,
         "control_noise": data.control.noise if math.isfinite(data.control.noise) else None,
         "control_drift": data.control.drift if math.isfinite(data.control.drift) else None,
