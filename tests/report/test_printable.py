@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from rich.table import Table
 from rich.text import Text
 
-from zbench.analysis.ranking import rank
+from zbench.analysis.ranking import by_figure, rank
 from zbench.record.record import Correctness, Failure, MemoryPeaks, Record, Timing, Traffic
-from zbench.record.summary import best, summarize
+from zbench.record.summary import summarize
 from zbench.report.detail import print_configuration
 from zbench.report.live import PlainView, record_line
 from zbench.report.screen import Screen, plain
@@ -147,7 +147,7 @@ def test_what_is_not_finite_is_never_the_best(rate):
     absurd = replace(absurd, timing=replace(absurd.timing, tokens_per_s=rate, median_step_s=rate))
     fine = record(1, 100.0)
     for objective in (FASTEST, ObjectiveSpec(minimize=["median_step_s"])):
-        assert best(summarize([absurd, fine]), objective).trial_id == fine.trial_id
-        assert best(summarize([absurd]), objective) is None
+        assert by_figure(summarize([absurd, fine]), objective)[0].trial_id == fine.trial_id
+        assert by_figure(summarize([absurd]), objective) == []
         assert rank(summarize([absurd, fine]), objective).recommended == fine.trial_id
         assert rank(summarize([absurd]), objective).recommended is None

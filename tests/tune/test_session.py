@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from zbench.analysis.ranking import by_figure
 from zbench.errors import UsageError
 from zbench.launch.events import SweepStarted, TrialFinished, Watch
 from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory, load_records
-from zbench.record.summary import best, summarize
+from zbench.record.summary import summarize
 from zbench.spec.sweep import SweepSpec, sweep_document
 from zbench.spec.trial import TrialSpec
 from zbench.tune.report import search_document
@@ -62,7 +63,7 @@ def test_the_announced_best_is_the_one_that_every_table_marks(tmp_path: Path) ->
     sweep = small_sweep()
     directory = create(tmp_path, sweep)
     found, _ = run(directory, sweep)
-    marked = best(summarize(ran(directory.path)), sweep.objective)
+    marked = by_figure(summarize(ran(directory.path)), sweep.objective)[0]
     assert found.final.best is not None
     assert marked is not None
     assert found.final.best.trial_id == marked.trial_id
@@ -167,7 +168,7 @@ def test_earlier_results_teach_and_are_measured_anew(tmp_path: Path) -> None:
     sweep = small_sweep(search={"method": "tpe", "trials": 2, "warm_start": [str(first.path)]})
     second = create(tmp_path, sweep)
     found, _ = run(second, sweep)
-    marked = best(summarize(load_records(first.path)), sweep.objective)
+    marked = by_figure(summarize(load_records(first.path)), sweep.objective)[0]
     assert marked is not None
     assert found.final.best is not None
     assert found.final.best.trial_id == marked.trial_id, "two trials were enough"
