@@ -82,3 +82,9 @@ def test_a_mistake_inside_a_value_is_told_at_its_own_place() -> None:
     assert refused("betas", [[0.5, 0.9], [0.5, 1.5]]) == (
         "axes.betas[1][1]: expected a number of less than 1, got 1.5; correct it"
     )
+
+
+def test_an_axis_applies_where_all_its_conditions_hold() -> None:
+    axis = Axis("c", ("engine", "c"), (1,), None, {"a": (1, 2), "b": (3,)})
+    points = [{"a": 2, "b": 3}, {"a": 2, "b": 4}, {"a": 2}]
+    assert [axis.applies(point) for point in points] == [True, False, False]

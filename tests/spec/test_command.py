@@ -10,7 +10,6 @@ from tests.making import make_trial
 from zbench.spec.command import (
     StepTimesSpec,
     mistakes,
-    names_in,
     names_of,
     rendered,
     values_of,
@@ -45,8 +44,6 @@ def test_names_of_a_template() -> None:
     assert names_of("{a} {b}{a} {{c}}") == {"a", "b"}
     with pytest.raises(ValueError, match="for braces that are no name"):
         names_of("{a")
-    assert names_in("{a") == set()
-    assert names_in("{a}") == {"a"}
 
 
 @pytest.mark.parametrize(

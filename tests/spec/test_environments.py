@@ -7,7 +7,7 @@ import pytest
 
 from zbench.spec import environments
 from zbench.spec.expand import expand
-from zbench.spec.load import load_sweep, sweep_from_mapping
+from zbench.spec.load import load_sweep
 from zbench.spec.sweep import SweepSpec
 
 Loaded = Callable[..., SweepSpec]
@@ -69,11 +69,6 @@ def test_names_are_not_checked_in_a_file_that_is_only_looked_at(tmp_path: Path) 
     assert sweep.place is None
 
 
-def test_a_trial_without_an_interpreter_of_its_own_needs_no_environment(loaded: Loaded) -> None:
-    (trial,) = expand(loaded("environments: envs\nworkload: {global_batch_size: 4}\n")).trials
-    assert trial.engine.engine_python is None
-
-
 def test_a_path_needs_no_name(loaded: Loaded) -> None:
     sweep = loaded(MAPPING.replace("[old, new]", "[old, ./other]"))
     assert [trial.engine.engine_python for trial in expand(sweep).trials] == ["envs/old", "./other"]
@@ -101,12 +96,6 @@ def test_the_directory_can_be_set_from_outside(loaded: Loaded, tmp_path: Path) -
         loaded(MAPPING, ZBENCH_ENVIRONMENTS=str(tmp_path / "mine")),
     ):
         assert len(expand(sweep).trials) == 2
-
-
-def test_names_of_a_single_configuration(tmp_path: Path) -> None:
-    data = {"engine": {"engine": "ddp", "engine_python": "mine"}, "environments": {"mine": str(tmp_path)}}
-    (trial,) = expand(sweep_from_mapping(data, environ={})).trials
-    assert trial.engine.engine_python == str(tmp_path)
 
 
 def test_compiled_extensions_of_each_environment_lie_apart_in_the_users_cache() -> None:

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from zbench.errors import SpecError
-from zbench.spec.axes import Axis, resolve_axes
+from zbench.spec.axes import resolve_axes
 from zbench.spec.engine import EngineSpec, ParamGroupSpec
 from zbench.spec.expand import MAX_POINTS, Points, checked_axes, expand, without_nulls
 from zbench.spec.problems import ProblemsError
 from zbench.spec.run import VerifySpec
 from zbench.spec.sweep import AxisSpec, SweepSpec
-from zbench.spec.trial import InvalidTrial, TrialSpec
+from zbench.spec.trial import TrialSpec
 from zbench.spec.workload import WorkloadSpec
 
 VALUES: dict[str, st.SearchStrategy[Any]] = {
@@ -176,16 +176,6 @@ def test_a_range_of_sizes_is_whole_numbers_and_has_no_product() -> None:
     assert trial.engine.reduce_bucket_size == 12345
 
 
-def test_a_point_outside_the_rules_comes_back_invalid() -> None:
-    sweep = SweepSpec(
-        axes={"zero_stage": [0, 1], "offload_optimizer": ["none", "cpu"]}, exclude=[{"zero_stage": 0}]
-    )
-    point = {"zero_stage": 0, "offload_optimizer": "cpu"}
-    assert isinstance(Points(sweep).trial(point), InvalidTrial)
-    assert Points(sweep).excluding(point) == {0}
-    assert Points(sweep).excluding(point | {"zero_stage": 1}) == set()
-
-
 def test_a_product_beyond_the_limit_is_refused_before_it_is_built() -> None:
     many = [i / 10_000 for i in range(1, 1001)]
     with pytest.raises(SpecError, match="1,000,000,000 points"):
@@ -218,13 +208,6 @@ def test_what_shapes_no_result_shapes_no_identity() -> None:
 
 def trial_of(**sections: Any) -> TrialSpec:
     return expand(SweepSpec(**sections)).trials[0]
-
-
-def test_an_axis_applies_where_all_its_conditions_hold() -> None:
-    axis = Axis("c", ("engine", "c"), (1,), None, {"a": (1, 2), "b": (3,)})
-    assert axis.applies({"a": 2, "b": 3})
-    assert not axis.applies({"a": 2, "b": 4})
-    assert not axis.applies({"a": 2})
 
 
 @pytest.mark.parametrize(

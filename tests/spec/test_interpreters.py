@@ -8,10 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zbench.spec.engine import EngineSpec
 from zbench.spec.environments import Environment, environment, lendable
-from zbench.spec.expand import without_nulls
-from zbench.spec.peers import PEERS, begins_rounded
 
 
 def test_this_interpreter_answers_for_itself() -> None:
@@ -79,18 +76,3 @@ def test_what_a_worker_imports_is_lent_from_where_it_lies() -> None:
     for package, folder in lendable().items():
         places = [Path(folder) / package, Path(folder) / f"{package}.py"]
         assert any(place.exists() for place in places), package
-
-
-def test_only_a_peer_that_rounds_first_begins_rounded_and_only_in_lower_precision() -> None:
-    assert not begins_rounded(EngineSpec(dtype="bfloat16"))
-    for name, peer in PEERS.items():
-        low, full = (EngineSpec(engine=name, dtype=dtype) for dtype in ("bfloat16", "float32"))
-        assert begins_rounded(low) == peer.rounds_first
-        assert not begins_rounded(full)
-        assert peer.rounds_first == (name == "deepspeed")
-
-
-def test_a_block_is_shown_without_what_it_inherits() -> None:
-    block = {"lr": None, "frozen": True, "inner": {"x": None, "y": 0}, "list": [None]}
-    assert without_nulls(block) == {"frozen": True, "inner": {"y": 0}, "list": [None]}
-    assert without_nulls(None) is None

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from zbench.errors import SpecError
-from zbench.spec.engine import EngineSpec, OptimizerSpec
+from zbench.spec.engine import EngineSpec
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.trial import config_id
 
@@ -62,7 +62,3 @@ def test_no_key_takes_a_number_that_no_record_can_hold(key: str, value: str) -> 
 def test_a_specification_made_in_python_takes_finite_numbers_only(value: float) -> None:
     with pytest.raises(ValidationError, match="finite number"):
         EngineSpec(gradient_clipping=value)
-
-
-def test_equal_specifications_are_one_key_of_a_dictionary() -> None:
-    assert len({OptimizerSpec(), OptimizerSpec(lr=1e-3), OptimizerSpec(lr=1e-4)}) == 2

@@ -11,7 +11,7 @@ import pytest
 from zbench.spec import environments
 from zbench.spec.engine import EngineSpec
 from zbench.spec.environments import Environment
-from zbench.spec.peers import elsewhere, missing_package, peer_conflicts
+from zbench.spec.peers import PEERS, begins_rounded, elsewhere, missing_package, peer_conflicts
 
 
 def refused(**engine: Any) -> set[str]:
@@ -95,3 +95,11 @@ def test_the_builtin_kernels_run_under_the_python_that_they_are_built_for(
     monkeypatch.setattr(environments, "environment", lambda *_: there)
     found = elsewhere(engine, "x", Path())
     assert found is there if runs else "x is cpython-27; name another" in str(found)
+
+
+def test_only_a_peer_that_rounds_first_begins_rounded_and_only_in_lower_precision() -> None:
+    assert not begins_rounded(EngineSpec(dtype="bfloat16"))
+    for name in PEERS:
+        low, full = (EngineSpec(engine=name, dtype=dtype) for dtype in ("bfloat16", "float32"))
+        assert begins_rounded(low) == (name == "deepspeed")
+        assert not begins_rounded(full)

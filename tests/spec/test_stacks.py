@@ -48,20 +48,19 @@ def test_a_deepspeed_file_that_is_named_says_the_dtype_itself(tmp_path: Path) ->
     assert (found["zero_stage"], found["dtype"]) == (1, "bfloat16")
 
 
+STRATEGIES: list[tuple[str | int, int]] = [
+    ("FULL_SHARD", 3), ("SHARD_GRAD_OP", 2), (2, 2), ("NO_SHARD", 0), (3, 0), (1, 3), (4, 3),
+    ("HYBRID_SHARD_ZERO2", 2),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("fsdp", "engine"),
     [
         ({}, {"zero_stage": 3}),
         ({"fsdp_reshard_after_forward": True}, {"zero_stage": 3}),
         ({"fsdp_reshard_after_forward": False}, {"zero_stage": 2}),
-        ({"fsdp_sharding_strategy": "FULL_SHARD"}, {"zero_stage": 3}),
-        ({"fsdp_sharding_strategy": "SHARD_GRAD_OP"}, {"zero_stage": 2}),
-        ({"fsdp_sharding_strategy": 2}, {"zero_stage": 2}),
-        ({"fsdp_sharding_strategy": "NO_SHARD"}, {"zero_stage": 0}),
-        ({"fsdp_sharding_strategy": 3}, {"zero_stage": 0}),
-        ({"fsdp_sharding_strategy": 1}, {"zero_stage": 3}),
-        ({"fsdp_sharding_strategy": 4}, {"zero_stage": 3}),
-        ({"fsdp_sharding_strategy": "HYBRID_SHARD_ZERO2"}, {"zero_stage": 2}),
+        *(({"fsdp_sharding_strategy": name}, {"zero_stage": stage}) for name, stage in STRATEGIES),
         (
             {"fsdp_offload_params": True},
             {"zero_stage": 3, "offload_param": "cpu", "offload_optimizer": "cpu"},

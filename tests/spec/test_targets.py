@@ -85,13 +85,6 @@ def test_the_trainer_reads_its_arguments(tmp_path: Path, engine: dict[str, Any])
 
 
 @each_engine
-def test_deepspeeds_file_leaves_the_batch_to_it(engine: dict[str, Any]) -> None:
-    document = json.loads(exported("deepspeed", engine).text)
-    assert "train_batch_size" not in document
-    assert document["zero_optimization"]["stage"] == engine.get("zero_stage", 0)
-
-
-@each_engine
 def test_fsdp2_code_trains(tmp_path: Path, engine: dict[str, Any]) -> None:
     import torch
     import torch.distributed as dist
@@ -114,33 +107,3 @@ def test_fsdp2_code_trains(tmp_path: Path, engine: dict[str, Any]) -> None:
         assert all(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
     finally:
         dist.destroy_process_group()
-
-
-@pytest.mark.parametrize(
-    ("target", "engine", "named"),
-    [
-        ("accelerate", {"gradient_clipping": 1.0}, "engine.gradient_clipping"),
-        ("accelerate", {"zero_stage": 2, "reduce_bucket_size": 9}, "engine.reduce_bucket_size"),
-        ("accelerate", {"zero_stage": 1, "offload_optimizer": "cpu", "offload_schedule": "speculative"},
-         "engine.offload_schedule"),
-        ("accelerate", {"zero_stage": 2}, "run.device"),
-        ("fsdp2", {"zero_stage": 1}, "engine.zero_stage"),
-        ("fsdp2", {"zero_stage": 3, "offload_optimizer": "cpu"}, "engine.offload_optimizer"),
-        ("fsdp2", {"zero_stage": 3, "optimizer": {"bias_correction": False}},
-         "engine.optimizer.bias_correction"),
-        ("hf-trainer", {"optimizer": {"name": "adam"}}, "engine.optimizer.name"),
-        ("hf-trainer", {"param_groups": {"*.bias": {"lr": 0.1}}}, "engine.param_groups"),
-        ("hf-trainer", {"zero_stage": 1, "reduce_at": "each_backward"}, "engine.reduce_at"),
-        ("deepspeed", {"accumulation_mode": "unmanaged"}, "engine.accumulation_mode"),
-        ("deepspeed", {"zero_stage": 3, "shard_group_size": 2}, "engine.shard_group_size"),
-    ],
-)  # fmt: skip
-def test_what_does_not_map_is_named(target: str, engine: dict[str, Any], named: str) -> None:
-    notes = exported(target, engine).notes
-    assert any(note.startswith((f"{named}:", f"{named} ")) for note in notes), notes
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_backwards_per_step_never_vanishes(target: str) -> None:
-    notes = exported(target, {"accumulation_mode": "multi_backward"}, backwards_per_step=4).notes
-    assert any("4 backwards before each step" in note for note in notes)

@@ -7,7 +7,7 @@ import torch
 
 from zbench.errors import UsageError
 from zbench.spec.workload import DataSpec, WorkloadSpec
-from zbench.workloads import Workload, build_workload
+from zbench.workloads import Workload, build_workload, seed_all
 
 
 def workload(base_dir: Path = Path(), *, seed: int = 0, world_size: int = 2, **keys: object) -> Workload:
@@ -57,7 +57,7 @@ def test_a_text_of_exactly_one_window_is_enough(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(None, "cannot read"), (b"", "is empty"), (b"short", "holds 5 bytes; one sequence needs 17")],
+    [(None, "no such file"), (b"", "is empty"), (b"short", "holds 5 bytes, but one sequence needs 17")],
 )
 def test_text_that_cannot_serve_is_refused_with_the_remedy(
     tmp_path: Path, content: bytes | None, said: str
@@ -77,3 +77,19 @@ def test_text_needs_a_token_for_each_byte(tmp_path: Path) -> None:
 def test_a_rank_outside_the_world_is_refused() -> None:
     with pytest.raises(ValueError, match="rank must be in"):
         workload(world_size=2).batch(0, 0, 2)
+
+
+def test_a_step_draws_what_manual_seed_would_give() -> None:
+    seed = 2**62 + 1
+    torch.manual_seed(seed)
+    expected = torch.rand(4)
+    seed_all(seed, torch.device("cpu"))
+    assert torch.equal(torch.rand(4), expected)
+
+
+def test_the_devices_own_generator_is_seeded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed", seeds.append)
+    seed_all(7, torch.device("cuda", 0))
+    seed_all(8, torch.device("cpu"))
+    assert seeds == [7]

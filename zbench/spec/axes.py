@@ -1,7 +1,7 @@
 """Axes as they are varied: keys resolved to paths, values in canonical form, conditions checked."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -147,8 +147,8 @@ def _range(path: Path, written: AxisSpec, place: KeyPath) -> ValueRange:
     return ValueRange(low, high, written.log, step, isinstance(low, int) and isinstance(high, int))
 
 
-def matching(sweep: SweepSpec) -> Iterator[dict[Path, tuple[Any, ...]]]:
-    """Yield each `exclude` entry as path -> values that match; ProblemsError names every mistake."""
+def matching(sweep: SweepSpec) -> list[dict[Path, tuple[Any, ...]]]:
+    """Return each `exclude` entry as path -> values that match; ProblemsError names every mistake."""
     problems: list[Problem] = []
     entries: list[dict[Path, tuple[Any, ...]]] = []
     for index, entry in enumerate(sweep.exclude):
@@ -166,7 +166,7 @@ def matching(sweep: SweepSpec) -> Iterator[dict[Path, tuple[Any, ...]]]:
         entries.append(matches)
     if problems:
         raise ProblemsError(problems)
-    yield from entries
+    return entries
 
 
 def _match(name: str, wanted: Any, place: KeyPath) -> tuple[Path, tuple[Any, ...]]:

@@ -69,41 +69,29 @@ def conflict(
     """
     if workload.command is not None:
         return next(chain(refusals(engine), _command_conflicts(engine, place)), None)
-    return (
-        engine_conflict(engine, place)
-        or workload_conflict(workload, place)
-        or run_conflict(engine, run, workload)
-    )
+    of_engine = chain(engine_conflicts(engine), peer_conflicts(engine, place))
+    return next(chain(of_engine, _workload_conflicts(engine, run, workload, place)), None)
 
 
-def engine_conflict(engine: EngineSpec, place: Path | None) -> tuple[str, str] | None:
-    """Return what the engine's keys alone cannot be together, as `conflict` does; not for a command."""
-    return next(chain(engine_conflicts(engine), peer_conflicts(engine, place)), None)
-
-
-def workload_conflict(workload: WorkloadSpec, place: Path | None) -> tuple[str, str] | None:
-    """Return why the workload's model cannot be built, as `conflict` does; not for a command."""
-    if place is None or not workload.model.startswith(shapes.PREFIX):
-        return None
-    problem = shapes.mistake(workload.model, place)
-    return ("workload.model", problem) if problem else None
-
-
-def run_conflict(engine: EngineSpec, run: RunSpec, workload: WorkloadSpec) -> tuple[str, str] | None:
-    """Return what engine, run and workload cannot be together, as `conflict` does; not for a command."""
+def _workload_conflicts(
+    engine: EngineSpec, run: RunSpec, workload: WorkloadSpec, place: Path | None
+) -> Iterator[tuple[str, str]]:
+    if place is not None and workload.model.startswith(shapes.PREFIX):
+        problem = shapes.mistake(workload.model, place)
+        if problem:
+            yield "workload.model", problem
     if workload.backwards_per_step > 1 and engine.accumulation_mode == "micro_steps":
-        return (
+        yield (
             "workload.backwards_per_step",
             "several backwards a step need accumulation_mode: multi_backward or unmanaged;"
             " with micro_steps set gradient_accumulation_steps instead",
         )
     if engine.shard_group_size is not None and run.world_size % engine.shard_group_size:
-        return (
+        yield (
             "engine.shard_group_size",
             f"{run.world_size} ranks do not divide into groups of {engine.shard_group_size};"
             " set a divisor of run.world_size, or leave shard_group_size out",
         )
-    return None
 
 
 def _command_conflicts(engine: EngineSpec, place: Path | None) -> Iterator[tuple[str, str]]:

@@ -74,14 +74,6 @@ def names_of(template: str) -> set[str]:
         raise ValueError(f"{error}; write {{{{ and }}}} for braces that are no name") from None
 
 
-def names_in(template: str) -> set[str]:
-    """Return the names that a template uses; none where it is not well-formed, which `mistakes` tells."""
-    try:
-        return names_of(template)
-    except ValueError:
-        return set()
-
-
 def known_names() -> set[str]:
     """Return every name that a template may use."""
     engine = {name for name in EngineSpec.model_fields if name not in ("optimizer", "param_groups", "engine")}

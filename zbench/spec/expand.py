@@ -117,7 +117,7 @@ class Points:
 
     def __init__(self, sweep: SweepSpec) -> None:
         self._sweep, self._base = sweep, base_config(sweep)
-        self.axes, self._excludes = checked_axes(sweep), list(matching(sweep))
+        self.axes, self._excludes = checked_axes(sweep), matching(sweep)
         self._path_of = {axis.key: axis.path for axis in self.axes}
 
     def trial(self, point: Point) -> TrialSpec | InvalidTrial:

@@ -44,7 +44,10 @@ def _of_the_whole(sweep: SweepSpec) -> Iterator[Problem]:
         if sweep.verify.against is not None and "command" not in sweep.axes:
             yield Problem(("verify", "against"), "against belongs to workload.command; leave it out")
         return
-    used = command.names_in(template)
+    try:
+        used = command.names_of(template)
+    except ValueError:  # `command.mistakes` tells it
+        return
     if used & command.FILES.keys():
         return
     for name, axis in zip(sweep.axes, resolve_axes(sweep), strict=True):
@@ -116,7 +119,7 @@ def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str
         elif given is not None and not MODULE_CALLABLE.fullmatch(given):
             yield f"{section}.{key}", f"expected module:callable, such as training:{key}, got {given!r}"
     if workload.data.text is not None:
-        message = _text_mistake(base_dir / workload.data.text, workload.sequence_length)
+        message = text_problem(base_dir / workload.data.text, workload.sequence_length)
         if message:
             yield "workload.data.text", message
 
@@ -128,7 +131,7 @@ def _unread_by_commands(workload: WorkloadSpec) -> Iterator[tuple[str, str]]:
             yield f"workload.{key}", f"a command brings its own model and data; leave {key} out"
 
 
-def _text_mistake(path: Path, sequence_length: int) -> str | None:
+def text_problem(path: Path, sequence_length: int) -> str | None:
     """Return what is wrong with a text file, or None: it must hold a sequence and the byte after it."""
     needed = sequence_length + 1
     try:

@@ -1,5 +1,6 @@
 """Sweep file, `ZBENCH_*` and `--set` to a SweepSpec: command line > environment > file > defaults."""
 
+import copy
 import os
 import re
 import sysconfig
@@ -92,7 +93,7 @@ def _parse(
 ) -> SweepSpec:
     """Return the checked sweep. base_dir: where what it names must exist; place: where its paths begin."""
     variables = settings.from_environment(os.environ if environ is None else environ)
-    data = _copied(data)
+    data = copy.deepcopy(data)
     origins = settings.apply(data, [*variables, *settings.from_options(overrides)])
     try:
         if broken := list(unwritable(data)):
@@ -111,7 +112,7 @@ def _parse(
 def _canonical(sweep: SweepSpec, base_dir: Path | None) -> SweepSpec:
     """Check everything that needs the whole sweep, and put axes under short keys with canonical values."""
     problems: list[Problem] = []
-    for check in (checked_axes, lambda sweep: list(matching(sweep)), included):
+    for check in (checked_axes, matching, included):
         try:
             check(sweep)
         except ProblemsError as error:
@@ -169,12 +170,6 @@ def _located(problems: Iterable[Problem], document: Document, origins: Mapping[K
     first, rest = errors[0], errors[1:]
     text = "\n".join([first.message, *(str(error) for error in rest)])
     return SpecError(text, file=first.file, line=first.line, key=first.key)
-
-
-def _copied(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _copied(inner) for key, inner in value.items()}
-    return [_copied(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def shipped_directory() -> Path | None:

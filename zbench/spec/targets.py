@@ -47,7 +47,13 @@ def accelerate(trial: TrialSpec) -> Exported:
     }
     if engine.engine == "fsdp2":
         document["distributed_type"] = "FSDP"
-        document["fsdp_config"] = _fsdp_config()
+        document["fsdp_config"] = {
+            "fsdp_version": 2,
+            "fsdp_reshard_after_forward": True,
+            "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "fsdp_offload_params": False,
+            "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        }
     elif engine.zero_stage == 0:
         document["distributed_type"] = "MULTI_CPU" if document["use_cpu"] else "MULTI_GPU"
     else:
@@ -166,16 +172,6 @@ def _on_cpus(kind: str) -> str:
     )
     plain = "" if kind == "MULTI_CPU" else f"; on CPUs accelerate ignores {kind} and trains plain DDP"
     return f"run.device: {ranks}{plain}"
-
-
-def _fsdp_config() -> dict[str, Any]:
-    return {
-        "fsdp_version": 2,
-        "fsdp_reshard_after_forward": True,
-        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "fsdp_offload_params": False,
-        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-    }
 
 
 _TEMPLATE = '''"""FSDP2 as zbench's trial {trial_id} ran it: zero_stage {stage}, {dtype}."""

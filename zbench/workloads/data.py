@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from zbench.errors import UsageError
+from zbench.spec.inputs import text_problem
 from zbench.spec.workload import WorkloadSpec
 from zbench.workloads.custom import load_callable
 from zbench.workloads.workload import Batch, Data, drawn_by
@@ -41,22 +42,10 @@ class TextBytes:
     """
 
     def __init__(self, path: Path, *, sequence_length: int, batch_size: int) -> None:
-        needed = sequence_length + 1
-        try:
-            size = path.stat().st_size
-            if size < needed:
-                held = "is empty" if size == 0 else f"holds {size} bytes"
-                raise UsageError(
-                    f"text file {path} {held}; one sequence needs {needed} (workload.sequence_length + 1): "
-                    "name a longer file under workload.data.text or shorten the sequence"
-                )
-            self._bytes = np.memmap(path, dtype=np.uint8, mode="r")
-        except OSError as error:
-            raise UsageError(
-                f"cannot read text file {path}: {error.strerror}; "
-                "workload.data.text is a path relative to the sweep file"
-            ) from error
-        self._length, self._batch_size = needed, batch_size
+        if problem := text_problem(path, sequence_length):
+            raise UsageError(f"workload.data.text: {problem}")
+        self._bytes = np.memmap(path, dtype=np.uint8, mode="r")
+        self._length, self._batch_size = sequence_length + 1, batch_size
 
     def micro_batch(self, seed: int) -> Batch:
         generator = torch.Generator().manual_seed(seed)
