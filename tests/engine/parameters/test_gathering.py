@@ -13,7 +13,7 @@ from zbench.engine import build_engine
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.parameters.base import ParamInfo, write_segments
 from zbench.engine.parameters.gathering import Gatherer, GatherOrder
-from zbench.engine.parameters.sharded import ShardedGroup, ShardedParameters
+from zbench.engine.parameters.sharded import GroupState, ShardedGroup, ShardedParameters
 from zbench.engine.partition import GatherGroup, plan_layout
 from zbench.engine.shard_layout import ShardedLayout
 from zbench.engine.transport.single import SingleProcessCollectives
@@ -93,7 +93,11 @@ def test_what_was_used_next_in_the_last_region_is_gathered_ahead() -> None:
     for number in range(2):
         with region(gatherer, 0):
             run(gatherer, infos[0])
-            whole = [g.full is not None for info in infos for g in gatherer.groups_of([info.parameter])]
+            whole = [
+                g.state is not GroupState.SHARDED
+                for info in infos
+                for g in gatherer.groups_of([info.parameter])
+            ]
             assert whole == [False, number == 1, False]
             for info in infos[1:]:
                 run(gatherer, info)

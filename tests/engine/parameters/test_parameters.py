@@ -12,7 +12,7 @@ from tests.engine.threads import ThreadCollectives, on_ranks
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.parameters.base import Parameters, ParamInfo, write_segments
 from zbench.engine.parameters.replicated import ReplicatedParameters
-from zbench.engine.parameters.sharded import ShardedParameters
+from zbench.engine.parameters.sharded import GroupState, ShardedParameters
 from zbench.engine.shard_layout import ShardedLayout, ShardLayout, WholeLayout
 
 
@@ -109,7 +109,7 @@ class TestSharded(ParametersSuite):
     def whole(self, parameters: Parameters, info: ParamInfo) -> Tensor:
         assert isinstance(parameters, ShardedParameters)
         (group,) = [g for g in parameters.groups if any(m.info is info for m in g.members)]
-        if group.full is not None:
+        if group.is_whole:
             return info.parameter.detach().clone()
         parameters.unshard(group)
         parameters.wait_for_unshard(group)
@@ -121,7 +121,7 @@ class TestSharded(ParametersSuite):
         def body(parameters: Parameters, infos: list[ParamInfo]) -> None:
             assert isinstance(parameters, ShardedParameters)
             for group in parameters.groups:
-                assert group.full is None
+                assert group.state is GroupState.SHARDED
             for t in infos:
                 with pytest.raises(Exception, match=t.name):
                     t.parameter.sum()

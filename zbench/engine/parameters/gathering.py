@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from zbench.engine.parameters.sharded import Member, ShardedGroup, ShardedParameters
+from zbench.engine.parameters.sharded import GroupState, Member, ShardedGroup, ShardedParameters
 
 Hooks = tuple[Callable[[Tensor], object], Callable[[object], Tensor]]
 _COPYING = ("torch.utils.checkpoint", "torch.autograd.graph")  # modules of such hooks
@@ -82,7 +82,8 @@ class Gatherer:
             group.frames += 1
         for group in groups if gather else ():
             self.use(group)
-            group.exposed |= not safe
+            if not safe:
+                self._expose(group)
 
     def end_use(self, groups: Sequence[ShardedGroup]) -> None:
         """What was begun has ended, well or not."""
@@ -103,43 +104,48 @@ class Gatherer:
         else:
             self.use(group)
         if torch.is_grad_enabled() and not self._packs() and not _keeps_nothing(_top_hooks()):
-            group.exposed = True
+            self._expose(group)
         elif not group.frames:
             self._region_end.add(group)
 
+    def _expose(self, group: ShardedGroup) -> None:
+        if group.state is not GroupState.EXPOSED:
+            group.become(GroupState.EXPOSED)
+
     def fetch(self, group: ShardedGroup) -> None:
         """Gather the group and wait until it is whole."""
-        if group.full is None:
+        if group.state is GroupState.SHARDED:
             group.store.unshard(group)
         group.store.wait_for_unshard(group)
 
     def use(self, group: ShardedGroup) -> None:
         """Gather the group and keep it whole until `release`; gather ahead what is expected next."""
         self.fetch(group)
-        if group.in_use:
+        if group.state is not GroupState.WHOLE:
             return
-        group.in_use = True
+        group.become(GroupState.IN_USE)
         self._trace.record(group, self._longest)
         for following in self._trace.ahead(self.window):
-            if following.full is None:
+            if following.state is GroupState.SHARDED:
                 following.store.unshard(following)
 
     def release(self, group: ShardedGroup) -> None:
         """End a use: release the group unless something else uses it, or it is expected next."""
-        if group.frames or group.exposed or group in self._region_end:
+        if group.frames or group.state is GroupState.EXPOSED or group in self._region_end:
             return
-        group.in_use = False
+        if group.state is GroupState.IN_USE:
+            group.become(GroupState.WHOLE)
         if group not in self._trace.ahead(self.window):
             self._drop(group)
 
     def absorb(self) -> None:
         """Write in-place changes of gathered values to the master weights."""
         for group in (*self.residents, *self.groups):
-            if group.full is not None and group.unsharding is None:
+            if group.is_whole:
                 group.store.absorb(group)
 
     def _drop(self, group: ShardedGroup) -> None:
-        if group.full is not None and group.unsharding is None:
+        if group.is_whole:
             group.store.absorb(group)
         group.store.reshard(group)
 
@@ -158,7 +164,7 @@ class Gatherer:
         while self.held_in_backward:
             self.end_use(self.held_in_backward.popitem()[1])
         for group in self.groups:
-            if group.full is not None and not group.frames and not group.exposed:
+            if not group.frames and group.state is not GroupState.EXPOSED:
                 self._drop(group)
 
     def holding(self, parameters: Sequence[nn.Parameter]) -> "Held":

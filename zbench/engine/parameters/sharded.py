@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 import torch
 from torch import Tensor
@@ -48,14 +49,41 @@ class Member:
         return self.start + self.shape.numel()
 
 
+class GroupState(Enum):
+    """The life of a parameter group; ARCHITECTURE.md draws it. Its parameters are `Released` in the first two
+    states, and views of the group's memory in the others.
+    """
+
+    SHARDED = auto()
+    """Each rank has its part, and nothing else."""
+    GATHERING = auto()
+    """An all-gather is under way."""
+    WHOLE = auto()
+    """Gathered, and not in use: ahead of its use, or kept for the next one."""
+    IN_USE = auto()
+    """A module, a context or backward uses it."""
+    EXPOSED = auto()
+    """Read where nothing replaces what autograd saves, so autograd may hold the parameters themselves: whole
+    until the step ends.
+    """
+
+
+_NEXT = {
+    GroupState.SHARDED: {GroupState.GATHERING},
+    GroupState.GATHERING: {GroupState.WHOLE, GroupState.SHARDED},
+    GroupState.WHOLE: {GroupState.IN_USE, GroupState.EXPOSED, GroupState.SHARDED},
+    GroupState.IN_USE: {GroupState.WHOLE, GroupState.EXPOSED, GroupState.SHARDED},
+    GroupState.EXPOSED: {GroupState.SHARDED},
+}
+
+
 @dataclass(eq=False, slots=True)
 class ShardedGroup:
-    """One parameter group, and its state.
+    """One parameter group.
 
-    in_use: used since it was unsharded. frames: how many running modules and open contexts need it. exposed:
-    read where nothing replaces what autograd saves, so autograd may hold the parameters themselves.
-    outstanding: how many saved tensors backward has not asked for yet. resident: small parameters, unsharded
-    after every step and kept so. filled: the whole values, once they have been gathered.
+    frames: how many running modules and open contexts need it. outstanding: how many saved tensors backward
+    has not asked for yet. resident: small parameters, unsharded after every step and kept so. full: the
+    memory of the whole values. filled: they have been gathered.
     """
 
     store: "ShardedParameters"
@@ -69,14 +97,23 @@ class ShardedGroup:
     full: Tensor | None = None
     unsharding: Work | None = None
     filled: Filled | None = None
-    in_use: bool = False
-    exposed: bool = False
+    state: GroupState = GroupState.SHARDED
     frames: int = 0
     outstanding: int = 0
 
     @property
     def numel(self) -> int:
         return self.extent.length
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the model sees its values."""
+        return self.state not in (GroupState.SHARDED, GroupState.GATHERING)
+
+    def become(self, state: GroupState) -> None:
+        """Take the next state."""
+        assert state in _NEXT[self.state], f"{self.state} -> {state}: {self.tag.what}"
+        self.state = state
 
     def member_at(self, offset: int) -> Member:
         """Return the parameter that holds an element of the group's buffer."""
@@ -128,6 +165,7 @@ class ShardedParameters(Parameters):
     def adopt(self) -> None:
         for m in (m for group in self.groups for m in group.members):
             set_refusal(m.info.parameter, _REFUSAL.format(name=m.info.name))
+            release(m.info.parameter, m.kinds.released, m.nowhere)
         self.settle()
 
     def owned(self, segment: Segment) -> Tensor:
@@ -165,6 +203,7 @@ class ShardedParameters(Parameters):
             begin = block.start - group.extent.start
             works.append(self.collectives.all_gather(full.narrow(0, begin, block.length), group.tag))
         group.full, group.unsharding = full, All(works)  # only once nothing can fail any more
+        group.become(GroupState.GATHERING)
         self.by_storage[full.untyped_storage()._cdata] = group
 
     def release(self) -> None:
@@ -176,36 +215,37 @@ class ShardedParameters(Parameters):
         """Return when a gather that was started is done; the parameters are whole then, on this stream of the
         device, too.
         """
-        if group.unsharding is not None:
-            self._gathered(group)
-            self._show(group)
-        elif group.filled is not None:
+        if group.state is not GroupState.GATHERING:
+            assert group.filled is not None
             group.filled.read_here()
-
-    def _gathered(self, group: ShardedGroup) -> None:
-        """Return when the group's gather is done."""
-        if group.unsharding is not None:
-            assert group.full is not None
-            group.unsharding.wait()
-            group.unsharding, group.filled = None, Filled(group.full)
-
-    def _show(self, group: ShardedGroup) -> None:
-        """Make the parameters views of the group's whole values."""
-        assert group.full is not None
+            return
+        full = self._gathered(group)
+        group.filled = Filled(full)
         for m in group.members:
             parameter = m.info.parameter
-            set_values(parameter, m.kinds.whole, group.full[m.start : m.stop].view(m.shape))
+            set_values(parameter, m.kinds.whole, full[m.start : m.stop].view(m.shape))
             m.version = parameter._version
+        group.become(GroupState.WHOLE)
+
+    def _gathered(self, group: ShardedGroup) -> Tensor:
+        """Return the memory of the group's whole values once its gather is done."""
+        assert group.full is not None
+        if group.unsharding is not None:
+            group.unsharding.wait()
+            group.unsharding = None
+        return group.full
 
     def reshard(self, group: ShardedGroup) -> None:
         """Free a group's whole values; a graph that saved exposed parameters cannot be used any more."""
-        self._gathered(group)
-        if group.full is not None:
-            used_on_current_stream(group.full)
-            del self.by_storage[group.full.untyped_storage()._cdata]
-        if group.exposed:
+        if group.state is GroupState.SHARDED:
+            return
+        full = self._gathered(group)
+        used_on_current_stream(full)
+        del self.by_storage[full.untyped_storage()._cdata]
+        if group.state is GroupState.EXPOSED:
             increment_version([m.info.parameter for m in group.members])
-        group.full, group.filled, group.in_use, group.exposed = None, None, False, False
+        group.full = group.filled = None
+        group.become(GroupState.SHARDED)
         for m in group.members:
             release(m.info.parameter, m.kinds.released, m.nowhere)
 
