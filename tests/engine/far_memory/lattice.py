@@ -140,8 +140,3 @@ CHOSEN = (
     *(Case(_COMPILED, seed, backwards=3, dawdling=0.5) for seed in range(2)),
 )
 """What drawn cases seldom do."""
-
-
-def schedule(number: int) -> Case:
-    """Return a drawn case, or by a negative number one of `CHOSEN`."""
-    return CHOSEN[-1 - number] if number < 0 else drawn(number)

@@ -1,10 +1,10 @@
-"""The waits in the engine's source, and how one is taken out of, or counted in, this process's functions."""
+"""The waits in the engine's source, and how one is taken out of this process's functions."""
 
 import ast
 import gc
 import types
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -53,32 +53,26 @@ def sites() -> Iterator[Site]:
 
 
 def remove(site: Site) -> None:
-    """Have this process's functions, and those of its forks, leave out one wait."""
-    _rewrite(site.path, [site], _without)
+    """Have this process's functions, and those of its forks, leave out one wait.
+
+    No closure of the module may exist yet; the module must have been imported.
+    """
+    removed, source = _Removed(site), site.path.read_text()
+    tree = ast.fix_missing_locations(removed.visit(ast.parse(source)))
+    assert removed.done, f"{site.key} is not where it was"
+    before = dict(_codes(compile(source, str(site.path), "exec")))
+    after = _codes(compile(tree, str(site.path), "exec"))
+    changed = {key: code for key, code in after if before.get(key) != code}
+    functions_there = [f for f in functions().get(str(site.path), ()) if _key(f.__code__) in changed]
+    assert functions_there, f"{site.path}: none of its functions was found in this process"
+    for function in functions_there:
+        function.__code__ = changed[_key(function.__code__)]
 
 
-def count(all_sites: list[Site], note: Callable[[str], None]) -> None:
-    """Have `note(key)` called with each wait, before it waits; also one that is handed on."""
-    by_path: dict[Path, list[Site]] = {}
-    for site in all_sites:
-        by_path.setdefault(site.path, []).append(site)
-    for path, of_path in by_path.items():
-        for module_globals in _rewrite(path, of_path, _noted):
-            module_globals[_NOTE] = note
-
-
-_NOTE = "_note_a_wait"
-
-
-def _without(site: Site, wait: ast.expr) -> ast.expr:
+def _without(wait: ast.expr) -> ast.expr:
     """Return what does nothing, and names what the wait names: the function keeps its free variables."""
     nothing = "None" if isinstance(wait, ast.Call) else "(lambda: None)"
     return ast.parse(f"(lambda: {ast.unparse(wait)}) and {nothing}", mode="eval").body
-
-
-def _noted(site: Site, wait: ast.expr) -> ast.expr:
-    noted = ast.Call(ast.Name(_NOTE, ast.Load()), [ast.Constant(site.key)], [])
-    return ast.Subscript(ast.Tuple([noted, wait], ast.Load()), ast.Constant(1), ast.Load())
 
 
 def _waits(node: ast.AST) -> Iterator[ast.expr]:
@@ -90,41 +84,20 @@ def _waits(node: ast.AST) -> Iterator[ast.expr]:
             yield node
 
 
-class _Replaced(ast.NodeTransformer):
-    """Replaces the waits at some places of a module."""
+class _Removed(ast.NodeTransformer):
+    """Leaves out the wait at one place of a module."""
 
-    def __init__(self, of: list[Site], new: Callable[[Site, ast.expr], ast.expr]) -> None:
-        self._of, self._new = {(s.line, s.column, s.text): s for s in of}, new
-        self.replaced = 0
+    def __init__(self, site: Site) -> None:
+        self._place, self.done = (site.line, site.column, site.text), False
 
     def visit(self, node: ast.AST) -> ast.AST:
         place = (getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
         text = ast.unparse(node) if isinstance(node, (ast.Call, ast.Attribute)) else ""
         node = self.generic_visit(node)
-        site = self._of.get((*place, text))
-        if site is None or not isinstance(node, ast.expr):
+        if (*place, text) != self._place or not isinstance(node, ast.expr):
             return node
-        self.replaced += 1
-        return ast.fix_missing_locations(ast.copy_location(self._new(site, node), node))
-
-
-def _rewrite(
-    path: Path, of: list[Site], new: Callable[[Site, ast.expr], ast.expr]
-) -> list[dict[str, object]]:
-    """Give the functions of a module other code; return the globals of those that got it.
-
-    No closure of the module may exist yet; the module must have been imported.
-    """
-    replacing = _Replaced(of, new)
-    tree = ast.fix_missing_locations(replacing.visit(ast.parse(path.read_text())))
-    assert replacing.replaced == len(of), f"{path}: {replacing.replaced} of {len(of)} waits replaced"
-    before = dict(_codes(compile(path.read_text(), str(path), "exec")))
-    changed = {key: code for key, code in _codes(compile(tree, str(path), "exec")) if before.get(key) != code}
-    at = [f for f in functions().get(str(path), ()) if _key(f.__code__) in changed]
-    assert at, f"{path}: none of its functions was found in this process"
-    for function in at:
-        function.__code__ = changed[_key(function.__code__)]
-    return [function.__globals__ for function in at]
+        self.done = True
+        return ast.fix_missing_locations(ast.copy_location(_without(node), node))
 
 
 @cache
