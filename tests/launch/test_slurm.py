@@ -1,7 +1,6 @@
 """Trials as jobs: by submitit's local executor, with fake workers. SLURM itself is not needed."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ pytest.importorskip("submitit")
 
 
 @pytest.fixture
-def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TrialRunner]:
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrialRunner:
     path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
     monkeypatch.setenv("PYTHONPATH", path)
     monkeypatch.setattr(slurm, "_POLL_SECONDS", 0.05)
@@ -41,33 +40,13 @@ def test_a_job_of_two_tasks_becomes_a_record_with_its_verdict(runner: TrialRunne
     assert (runner.run_dir / "reference.calls").read_text() == "x", "computed once"
 
 
-@pytest.mark.parametrize(
-    ("do", "outcome", "message"),
-    [("crash", "crashed", "the model fell over"), ("allocate", "oom", "cannot allocate 7 GiB")],
-)
-def test_what_a_rank_says_of_its_failure_is_recorded(
-    runner: TrialRunner, do: str, outcome: str, message: str
-) -> None:
-    record = runner.run(make_trial(world_size=1, do=do))
-    assert record.outcome == outcome
-    assert record.error is not None
-    assert message in record.error.message
-    assert record.error.log is not None
-    assert list((runner.run_dir / record.error.log).glob("*.out")), "the job's output is kept"
-
-
 def test_a_job_that_dies_without_a_word_crashed(runner: TrialRunner) -> None:
     record = runner.run(make_trial(world_size=1, do="die"))
     assert record.outcome == "crashed"
     assert record.error is not None
     assert "ended as" in record.error.message
-
-
-def test_a_reference_that_fails_leaves_the_trial_unverified(runner: TrialRunner) -> None:
-    record = runner.run(make_trial(world_size=1, reference="fails"))
-    assert record.outcome == "ok"
-    assert record.correctness.verdict == "unchecked"
-    assert "no reference today" in record.warnings[0]
+    assert record.error.log is not None
+    assert list((runner.run_dir / record.error.log).glob("*.out")), "the job's output is kept"
 
 
 def test_ranks_must_fill_the_nodes_evenly(tmp_path: Path) -> None:
@@ -87,13 +66,6 @@ def test_what_starts_its_own_processes_is_no_job(tmp_path: Path, section: str, k
     with pytest.raises(UsageError, match=f"{section}.{key}: "):
         executor.run(RepeatTask(trial.model_copy(update={section: block})))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_nothing_runs_after_a_reference_that_found_bad_input(runner: TrialRunner) -> None:
-    record = runner.run(make_trial(reference="bad_input"))
-    assert record.error is not None
-    assert (record.outcome, record.error.kind) == ("crashed", "usage")
-    assert not (runner.run_dir / "logs" / f"{record.trial_id}-r0").exists()
 
 
 def test_options_are_submitits() -> None:
