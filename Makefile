@@ -13,7 +13,7 @@ demo: $(VENV)/.installed
 	$(BIN)/zbench sweep sweeps/quickstart.yaml
 
 test: $(VENV)/.installed-test
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.shared_processes import SharedProcesses
 from zbench.analysis.ranking import by_figure
 from zbench.errors import UsageError
 from zbench.launch.events import SweepStarted, TrialFinished, Watch
@@ -127,7 +128,10 @@ def test_a_damaged_journal_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
     assert ran(directory.path) == before
 
 
-def test_without_a_feasible_configuration_the_nearest_miss_is_shown(tmp_path: Path) -> None:
+def test_without_a_feasible_configuration_the_nearest_miss_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_processes: SharedProcesses
+) -> None:
+    shared_processes.lend_by(monkeypatch)
     sweep = small_sweep(objective={"maximize": "tokens_per_s", "subject_to": {"peak_device_bytes": "<= 1Mi"}})
     directory = create(tmp_path, sweep)
     found, _ = run(directory, sweep)
