@@ -79,10 +79,10 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], *sections: st
     """
     pairs = ((part, _mapping(before.get(part)), _mapping(now.get(part))) for part in sections)
     return [
-        f"{part}: {key} was {was[key]}, is {found[key]}"
-        for part, was, found in pairs
+        f"{part}: {key} was {was[key]}, is {current[key]}"
+        for part, was, current in pairs
         for key in was
-        if key in found and was[key] != found[key]
+        if key in current and was[key] != current[key]
     ]
 
 
@@ -100,11 +100,11 @@ def cpu_model() -> str:
 
 def gpu_models() -> list[str]:
     """Return the names of NVIDIA devices that the driver lists, without loading CUDA."""
-    found = []
+    names = []
     for file in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         lines = file.read_text().splitlines()
-        found += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
-    return found
+        names += [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+    return names
 
 
 def _cpu_flags() -> set[str]:

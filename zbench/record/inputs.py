@@ -38,14 +38,14 @@ def inputs(named: Iterable[Path], base_dir: Path) -> dict[str, str]:
 
     A name is relative to `base_dir` if the file is inside.
     """
-    base, found = base_dir.resolve(), {}
+    base, digests = base_dir.resolve(), {}
     for path in sorted({path.resolve() for path in [*named, *_own_modules()]}):
         name = str(path.relative_to(base) if path.is_relative_to(base) else path)
         try:
-            found[name] = digest(path)
+            digests[name] = digest(path)
         except OSError:
-            found[name] = "not there any more"
-    return found
+            digests[name] = "not there any more"
+    return digests
 
 
 def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:

@@ -101,21 +101,21 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         run_id: str | None = None,
     ) -> Self:
         """Make `<output_dir>/<sweep>/<run id>/`; UsageError and nothing left if it cannot be written."""
-        made: list[Path] = []
+        new: list[Path] = []
         path = output_dir / _file_name(sweep) / (run_id or new_run_id())
         try:
             for directory in [*reversed(path.parents), path, path / LOGS]:
                 is_new = not directory.exists()
                 directory.mkdir(exist_ok=directory != path)  # another sweep may make a parent meanwhile
                 if is_new:
-                    made.append(directory)
+                    new.append(directory)
             _write_durably(path / SPEC, dump_yaml({"schema_version": SCHEMA_VERSION} | spec))
             text = json.dumps({"schema_version": SCHEMA_VERSION} | environment, indent=2) + "\n"
             _write_durably(path / ENVIRONMENT, text)
             _write_durably(path / TRIALS, "")
             return cls(path)
         except OSError as error:
-            _remove(path, made)
+            _remove(path, new)
             reason = reason_of(error)
             raise UsageError(
                 f"cannot write results under {output_dir}: {reason}; choose with -o DIR"
@@ -227,8 +227,9 @@ def require_run(path: Path) -> None:
 
 def find_runs(output_dir: Path) -> list[Path]:
     """Return all run directories below a results directory (one or two levels down), oldest first."""
-    found = {file.parent for pattern in (f"*/{TRIALS}", f"*/*/{TRIALS}") for file in output_dir.glob(pattern)}
-    return sorted((p for p in found if (p / SPEC).is_file()), key=lambda p: (p.name, str(p)))
+    files = [*output_dir.glob(f"*/{TRIALS}"), *output_dir.glob(f"*/*/{TRIALS}")]
+    runs = (file.parent for file in files if (file.parent / SPEC).is_file())
+    return sorted(runs, key=lambda run: (run.name, str(run)))
 
 
 def runs_of(sweep: str, output_dir: Path) -> list[Path]:
@@ -247,8 +248,8 @@ def resolve_run(run: str, output_dir: Path) -> Path:
     run = load_tags(output_dir).get(run, run)
     named = [p for p in runs if run in (p.name, f"{p.parent.name}/{p.name}")]
     name, back = run, 0
-    if (found := re.fullmatch(r"(.+)~(\d{1,9})", run, re.ASCII)) is not None:
-        name, back = found[1], int(found[2])
+    if (age := re.fullmatch(r"(.+)~(\d{1,9})", run, re.ASCII)) is not None:
+        name, back = age[1], int(age[2])
     newest = [p for p in reversed(runs) if name in ("last", p.parent.name)][back : back + 1]
     match named or newest:
         case [path]:
@@ -324,12 +325,12 @@ def _write_durably(path: Path, text: str) -> None:
         os.close(directory)
 
 
-def _remove(path: Path, made: list[Path]) -> None:
+def _remove(path: Path, directories: list[Path]) -> None:
     """Delete a run directory's files and those of its parents that were made for it."""
     for file in sorted(path.rglob("*"), reverse=True):
         with contextlib.suppress(OSError):
             file.rmdir() if file.is_dir() else file.unlink()
-    for directory in reversed(made):
+    for directory in reversed(directories):
         with contextlib.suppress(OSError):
             directory.rmdir()
 

@@ -55,9 +55,9 @@ class ConfigSummary:
     @property
     def phases(self) -> dict[str, float]:
         """Seconds of each phase of a step, the median over repeats; 0 for a repeat that lacks it."""
-        found = [record.timing.phases for record in self.ok if record.timing is not None]
-        names = dict.fromkeys(name for phases in found for name in phases)
-        return {name: statistics.median(phases.get(name, 0.0) for phases in found) for name in names}
+        repeats = [record.timing.phases for record in self.ok if record.timing is not None]
+        names = dict.fromkeys(name for phases in repeats for name in phases)
+        return {name: statistics.median(phases.get(name, 0.0) for phases in repeats) for name in names}
 
     @property
     def is_unjudged(self) -> bool:
@@ -105,8 +105,8 @@ class ConfigSummary:
 
     def values(self, name: str) -> list[float]:
         """Return a numeric metric of each repeat that ended well and has it."""
-        found = (metric_named(name).read(record) for record in self.ok)
-        return [value for value in found if isinstance(value, int | float)]
+        figures = (metric_named(name).read(record) for record in self.ok)
+        return [value for value in figures if isinstance(value, int | float)]
 
     def spread(self, name: str) -> float | None:
         """Return half the range of a metric over repeats, as a share of its median; None for one repeat."""
@@ -136,14 +136,14 @@ def obstacles(summary: ConfigSummary, objective: ObjectiveSpec) -> list[str]:
     """Return why a configuration cannot be the best; empty if it is feasible and correct."""
     if summary.outcome != "ok":
         return [summary.outcome]
-    found: list[str] = [] if summary.verdict in CORRECT else [summary.verdict]
+    reasons: list[str] = [] if summary.verdict in CORRECT else [summary.verdict]
     for constraint in objective.constraints:
         value = summary.metric(constraint.metric)
-        if constraint.metric == "verdict" and found:
+        if constraint.metric == "verdict" and reasons:
             continue
         if not constraint.holds(value):
-            found.append(f"{constraint} (has {METRICS[constraint.metric].format(value)})")
-    return found
+            reasons.append(f"{constraint} (has {METRICS[constraint.metric].format(value)})")
+    return reasons
 
 
 def cost(summary: ConfigSummary, goal: Goal) -> float:

@@ -105,8 +105,8 @@ def checked_value(path: Path, value: Any, place: KeyPath) -> Any:
     try:
         return canonical_value(path, value)
     except ValidationError as error:
-        found = problems_of(error, {path[-1]: value}, holder(path) or SpecModel)
-        raise ProblemsError(Problem((*place, *p.path[1:]), p.message) for p in found) from None
+        problems = problems_of(error, {path[-1]: value}, holder(path) or SpecModel)
+        raise ProblemsError(Problem((*place, *p.path[1:]), p.message) for p in problems) from None
 
 
 def _conditions(

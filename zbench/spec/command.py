@@ -61,8 +61,8 @@ class StepTimesSpec(SpecModel):
     def _one_source(self) -> Self:
         given = [name for name in ("jsonl", "regex", "console") if getattr(self, name) is not None]
         if len(given) != 1:
-            found = " and ".join(given) or "neither"
-            raise ValueError(f"expected one of jsonl, regex and console, got {found}; name one of them")
+            sources = " and ".join(given) or "neither"
+            raise ValueError(f"expected one of jsonl, regex and console, got {sources}; name one of them")
         return self
 
 
@@ -110,10 +110,10 @@ def mistakes(command: str, times: StepTimesSpec | None, checkpoint: str | None) 
 def values_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return name -> value of what the templates of a trial may use, files and places aside."""
     engine, run, workload = config["engine"], config["run"], config["workload"]
-    found = {**engine["optimizer"], **{k: v for k, v in engine.items() if not isinstance(v, dict)}}
-    found |= {name: workload.get(name) for name in _WORKLOAD}
-    found |= {name: run[name] for name in ("world_size", "seed", "warmup_steps")}
-    return found | {"steps": run["warmup_steps"] + run["steps"]}
+    values = {**engine["optimizer"], **{k: v for k, v in engine.items() if not isinstance(v, dict)}}
+    values |= {name: workload.get(name) for name in _WORKLOAD}
+    values |= {name: run[name] for name in ("world_size", "seed", "warmup_steps")}
+    return values | {"steps": run["warmup_steps"] + run["steps"]}
 
 
 def rendered(template: str, values: Mapping[str, Any]) -> str:

@@ -66,13 +66,13 @@ DEPENDENCIES = (
 @cache
 def dependency_of(key: Path) -> Dependency | None:
     """Return what must hold for `key` to act, or None where it always acts."""
-    return next((found for found in DEPENDENCIES if found.key == key), None)
+    return next((one for one in DEPENDENCIES if one.key == key), None)
 
 
 def acts(engine: EngineSpec, key: Path) -> bool:
     """Tell whether `key` has an effect in this configuration, whatever its value."""
-    found = dependency_of(key)
-    return found is None or _held(engine, found.on) in found.values
+    need = dependency_of(key)
+    return need is None or _held(engine, need.on) in need.values
 
 
 def differs(engine: EngineSpec, key: Path) -> bool:
@@ -82,17 +82,17 @@ def differs(engine: EngineSpec, key: Path) -> bool:
 
 def refusals(engine: EngineSpec) -> Iterator[tuple[str, str]]:
     """Yield each key that was changed from its default although it cannot act, with reason and remedy."""
-    for found in DEPENDENCIES:
-        if found.refusal is not None and differs(engine, found.key) and not acts(engine, found.key):
-            yield ".".join(found.key), found.refusal
+    for need in DEPENDENCIES:
+        if need.refusal is not None and differs(engine, need.key) and not acts(engine, need.key):
+            yield ".".join(need.key), need.refusal
 
 
 def _held(engine: EngineSpec, path: Path) -> Any:
     """Return a key's value; read from the model itself, since to dump it takes a fifth of a large plan."""
-    found: Any = engine
+    value: Any = engine
     for part in path[1:]:
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 @cache

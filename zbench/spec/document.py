@@ -134,20 +134,20 @@ class _YamlReader:
             self._fail(node, path, f"cannot read {node.value[:40]!r}; quote it if it is text")
 
     def _mapping(self, node: MappingNode, path: KeyPath) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
             key = key_node.value if isinstance(key_node, ScalarNode) else None
             if key is None:
                 self._fail(key_node, path, "a key must be a plain word")
             place = (*path, key)
-            if key in found:
+            if key in mapping:
                 first = self.lines[place]
                 self._fail(
                     key_node, place, f"this key stands twice (first on line {first}); remove one of them"
                 )
             self.lines[place] = key_node.start_mark.line + 1
-            found[key] = self.value(value_node, place)
-        return found
+            mapping[key] = self.value(value_node, place)
+        return mapping
 
     def _fail(self, node: Node, path: KeyPath, message: str) -> NoReturn:
         raise SpecError(message, file=self._file, line=node.start_mark.line + 1, key=key_text(path))

@@ -6,9 +6,8 @@ override.
 """
 
 import json
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cache, lru_cache
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path as Directory
 from typing import Any
 
@@ -20,6 +19,7 @@ from zbench.spec.problems import key_text, shown, unwritable
 from zbench.spec.trial import TrialSpec
 
 KEY = "engine.ds_config"
+_Sets = Callable[[Path], bool]
 _OURS = PLAIN | {
     "bf16.enabled": "engine.dtype",
     "data_types.grad_accum_dtype": "engine.grad_accum_dtype",
@@ -71,33 +71,21 @@ def with_ds_config(
     written = dict(leaves(theirs))
     for refusal in _refusals(written):
         raise ValueError(refusal)
-    asked = _Asked(config, frozenset(varied))
-    config = _agreed(config, written, asked)
+    own, defaults = config, {"engine": EngineSpec().model_dump(mode="json")}
+
+    def sets(path: Path) -> bool:
+        """Whether the sweep itself sets a key: by an axis, or by what differs from the engine's defaults."""
+        differs = value_at(own, path) != value_at(defaults, path)
+        return path in varied or (path[0] == "engine" and differs)
+
+    config = _agreed(config, written, sets)
     if config["engine"]["dtype"] != "float32" and written.get(_ROUND_ROBIN):
         raise ValueError(
             f"ds_config: {_ROUND_ROBIN}: DeepSpeed then gives no access to its float32 master weights, by"
             " which bfloat16 is judged; remove it, or train in float32"
         )
     _check_batch(config, written.get("train_batch_size"))
-    return {**config, "engine": {**config["engine"], "ds_config": _filled(config, written, asked)}}
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """Which keys the sweep itself sets: its axes, and what differs from the engine's defaults."""
-
-    config: Mapping[str, Any]
-    varied: frozenset[Path]
-
-    def sets(self, path: Path) -> bool:
-        """Whether the sweep sets a key."""
-        default = value_at(_defaults(), path)
-        return path in self.varied or (path[0] == "engine" and value_at(self.config, path) != default)
-
-
-@cache
-def _defaults() -> dict[str, Any]:
-    return {"engine": EngineSpec().model_dump(mode="json")}
+    return {**config, "engine": {**config["engine"], "ds_config": _filled(config, written, sets)}}
 
 
 @lru_cache
@@ -115,26 +103,27 @@ def _refusals(written: Mapping[str, Any]) -> Iterator[str]:
                 yield f"ds_config: {name}: {shown(value)}: {reason}"
 
 
-def _agreed(config: dict[str, Any], written: Mapping[str, Any], asked: _Asked) -> dict[str, Any]:
+def _agreed(config: dict[str, Any], written: Mapping[str, Any], sets: _Sets) -> dict[str, Any]:
     """Return the configuration with the keys that the ds_config decides; ValueError where others disagree.
 
     What it leaves out takes DeepSpeed's default, unless the sweep sets it.
     """
-    said = {key: value for key, value in written.items() if value != "auto"}
-    spoken = {_OURS[key]: key for key in said if key in _OURS}
+    decided = {key: value for key, value in written.items() if value != "auto"}
+    deciding = {_OURS[key]: key for key in decided if key in _OURS}
     left = {_OURS[key] for key, value in written.items() if value == "auto" and key in _OURS}
     copy: dict[str, Any] = json.loads(json.dumps(config))
-    meant = from_deepspeed(_nested({"gradient_accumulation_steps": 1} | said)).document
+    meant = from_deepspeed(_nested({"gradient_accumulation_steps": 1} | decided)).document
     for ours, value in leaves(meant):
         path = tuple(ours.split("."))
         if path[0] not in ("engine", "workload") or ours in left:
             continue
-        if asked.sets(path):
+        if sets(path):
             now = value_at(config, path)
-            if ours not in spoken or now == value:
+            if ours not in deciding or now == value:
                 continue
             raise ValueError(
-                f"{ours} is {shown(now)}, and ds_config says {spoken[ours]}: {shown(said[spoken[ours]])};"
+                f"{ours} is {shown(now)}, and ds_config says {deciding[ours]}:"
+                f" {shown(decided[deciding[ours]])};"
                 f' write "auto" there, or leave {path[-1]} out'
             )
         assign(copy, path, value)
@@ -152,7 +141,7 @@ def _check_batch(config: Mapping[str, Any], total: object) -> None:
         )
 
 
-def _filled(config: dict[str, Any], written: Mapping[str, Any], asked: _Asked) -> dict[str, Any]:
+def _filled(config: dict[str, Any], written: Mapping[str, Any], sets: _Sets) -> dict[str, Any]:
     """Return the ds_config with what it leaves to the engine's keys written out."""
     plain = {key: value for key, value in config["engine"].items() if key != "ds_config"}
     trial = TrialSpec.model_validate({**config, "engine": plain, "axes": {}})
@@ -162,7 +151,7 @@ def _filled(config: dict[str, Any], written: Mapping[str, Any], asked: _Asked) -
         ours = tuple(_OURS.get(key, "").split("."))
         if key in filled or key in _DERIVED or (key.startswith("optimizer.") and not has_optimizer):
             continue
-        if written.get(key) == "auto" or key in _ALWAYS or asked.sets(ours):
+        if written.get(key) == "auto" or key in _ALWAYS or sets(ours):
             filled[key] = value
     return _nested(filled)
 

@@ -85,31 +85,31 @@ def environment(written: str, place: Path, packages: Sequence[str] = ()) -> Envi
 
     packages: what the engine needs beside torch.
     """
-    found = _asked(executable(written, place), ("torch", *WORKER_NEEDS, *packages))
-    if isinstance(found, str):
-        return f"{written}: {found}"
-    if found.python < OLDEST:
-        version = ".".join(map(str, found.python))
+    answer = _asked(executable(written, place), ("torch", *WORKER_NEEDS, *packages))
+    if isinstance(answer, str):
+        return f"{written}: {answer}"
+    if answer.python < OLDEST:
+        version = ".".join(map(str, answer.python))
         oldest = ".".join(map(str, OLDEST))
         return f"{written} is Python {version}; zbench's worker needs {oldest} or newer"
-    needed = ["torch", *packages, *(() if found.same_python else WORKER_NEEDS)]
-    missing = [name for name in needed if name not in found.versions]
+    needed = ["torch", *packages, *(() if answer.same_python else WORKER_NEEDS)]
+    missing = [name for name in needed if name not in answer.versions]
     if missing:
         lacks = f"{written} has no {', '.join(missing)}"
-        return f"{lacks}; run `{found.path} -m pip install {' '.join(missing)}`"
-    return found
+        return f"{lacks}; run `{answer.path} -m pip install {' '.join(missing)}`"
+    return answer
 
 
 def lendable() -> dict[str, str]:
     """Return package -> directory of what a worker imports beside torch, of the running interpreter."""
     names = (*WORKER_NEEDS, "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection")
-    found: dict[str, str] = {}
+    folders: dict[str, str] = {}
     for name in names:
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin is not None:
             inner = Path(spec.origin).parent
-            found[name] = str(inner.parent if spec.submodule_search_locations else inner)
-    return found
+            folders[name] = str(inner.parent if spec.submodule_search_locations else inner)
+    return folders
 
 
 @cache
@@ -121,9 +121,9 @@ def _asked(python: Path, names: tuple[str, ...]) -> Environment | str:
         done = subprocess.run(
             command, capture_output=True, check=False, timeout=_PATIENCE_SECONDS, cwd=os.sep
         )
-        told = json.loads(done.stdout)
-        version = tuple(told["python"])
-        return Environment(python, version, told["tag"], told["versions"], frozenset(told["plugins"]))
+        answer = json.loads(done.stdout)
+        version = tuple(answer["python"])
+        return Environment(python, version, answer["tag"], answer["versions"], frozenset(answer["plugins"]))
     except OSError as error:
         return f"cannot be run ({error.strerror}); name a Python executable"
     except subprocess.TimeoutExpired:

@@ -28,13 +28,13 @@ def check_inputs(sweep: SweepSpec, base_dir: Path) -> None:
 
 def input_problems(sweep: SweepSpec, base_dir: Path) -> list[Problem]:
     """Return what is unfit in the distinct workloads of a sweep, each mistake once."""
-    found: dict[Problem, None] = {}
+    problems: dict[Problem, None] = {}
     for workload in _workloads(sweep):
         for key, message in _mistakes(workload, base_dir):
-            found[Problem(place_of(sweep, key), message)] = None
+            problems[Problem(place_of(sweep, key), message)] = None
     for problem in _of_the_whole(sweep):
-        found[problem] = None
-    return list(found)
+        problems[problem] = None
+    return list(problems)
 
 
 def _of_the_whole(sweep: SweepSpec) -> Iterator[Problem]:
@@ -53,8 +53,8 @@ def _of_the_whole(sweep: SweepSpec) -> Iterator[Problem]:
     for name, axis in zip(sweep.axes, resolve_axes(sweep), strict=True):
         leaf = axis.path[-1]
         if axis.path[0] == "engine" and leaf != "engine_python" and leaf not in used:
-            said = f"the command does not use {{{leaf}}}, so this axis changes nothing; add it to the command"
-            yield Problem(("axes", name), said)
+            message = f"the command does not use {{{leaf}}}, so this axis changes nothing"
+            yield Problem(("axes", name), f"{message}; add it to the command")
 
 
 def place_of(sweep: SweepSpec, key: str) -> KeyPath:

@@ -34,25 +34,25 @@ def nested_model(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if get_origin(annotation) in (Union, UnionType):
-        return next((found for part in get_args(annotation) if (found := nested_model(part))), None)
+        return next((model for part in get_args(annotation) if (model := nested_model(part))), None)
     return nested_model(get_args(annotation)[0]) if get_origin(annotation) is Annotated else None
 
 
 @cache
 def known_paths() -> tuple[Path, ...]:
     """Return every key of workload, run and engine as a path, blocks such as `engine.optimizer` included."""
-    found: list[Path] = []
+    paths: list[Path] = []
 
     def walk(model: type[BaseModel], prefix: Path) -> None:
         for name, field in model.model_fields.items():
-            found.append((*prefix, name))
+            paths.append((*prefix, name))
             inner = nested_model(field.annotation)
             if inner is not None:
                 walk(inner, (*prefix, name))
 
     for section, model in SECTIONS.items():
         walk(model, (section,))
-    return tuple(found)
+    return tuple(paths)
 
 
 def resolve_key(key: str) -> Path:
@@ -84,10 +84,11 @@ def _free_path(free: Path, rest: Path) -> Path:
 
 def _nearest_key(key: str) -> str:
     leaf = key.rpartition(".")[2]
-    found = closest(leaf, {path[-1] for path in known_paths()})
-    if found is None:
+    nearest_leaf = closest(leaf, {path[-1] for path in known_paths()})
+    if nearest_leaf is None:
         return nearest(key, [".".join(path) for path in known_paths()])
-    return f" (did you mean {short_name(next(path for path in known_paths() if path[-1] == found))!r}?)"
+    path = next(path for path in known_paths() if path[-1] == nearest_leaf)
+    return f" (did you mean {short_name(path)!r}?)"
 
 
 @cache
@@ -132,10 +133,10 @@ def canonical_value(path: Path, value: Any) -> Any:
 
 def value_at(config: Mapping[str, Any], path: Path) -> Any:
     """Return what a configuration holds at a path, or None where it holds nothing."""
-    found: Any = config
+    value: Any = config
     for part in path:
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def assign(config: dict[str, Any], path: Path, value: Any) -> None:

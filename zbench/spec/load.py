@@ -3,7 +3,6 @@
 import copy
 import os
 import re
-import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -174,8 +173,8 @@ def _located(problems: Iterable[Problem], document: Document, origins: Mapping[K
 
 def shipped_directory() -> Path | None:
     """Return where the shipped sweeps lie: in a clone beside the package, in a wheel within it."""
-    packages = [*map(Path, zbench.__path__), Path(sysconfig.get_path("platlib")) / "zbench"]
-    places = [*(package.parent / "sweeps" for package in packages), *(p / "sweeps" for p in packages)]
+    package = Path(zbench.__file__).parent
+    places = (package.parent / "sweeps", package / "sweeps")
     return next((place for place in places if (place / "quickstart.yaml").is_file()), None)
 
 

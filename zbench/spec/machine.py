@@ -112,9 +112,9 @@ def _of_file(file: Path, written: str) -> MachineSpec:
     try:
         return MachineSpec.model_validate(rates)
     except ValidationError as error:
-        found = problems_of(error, rates, MachineSpec)
+        problems = problems_of(error, rates, MachineSpec)
         raise ProblemsError(
-            [Problem(("machine",), f"{written}: {'.'.join(map(str, p.path))}: {p.message}") for p in found]
+            [Problem(("machine",), f"{written}: {'.'.join(map(str, p.path))}: {p.message}") for p in problems]
         ) from None
 
 

@@ -121,19 +121,19 @@ class Constraint:
     @classmethod
     def parse(cls, metric: str, text: object) -> "Constraint":
         """Read `<= 2Gi`; ValueError for an unknown metric, a missing operator or a bound of another unit."""
-        found = metric_named(metric)
+        known = metric_named(metric)
         stripped = text.strip() if isinstance(text, str) else ""
         sign = next((sign for sign in ("<=", ">=", "==", "<", ">") if stripped.startswith(sign)), None)
         if sign is None:
             example = (
                 '">= equivalent"'
-                if found.unit == "verdict"
+                if known.unit == "verdict"
                 else '"<= 2Gi"'
-                if found.unit == "bytes"
+                if known.unit == "bytes"
                 else '"<= 2"'
             )
             raise ValueError(f"expected an operator and a bound such as {example}, got {text!r}")
-        return cls(metric, sign, found.parse(stripped[len(sign) :].strip()))  # type: ignore[arg-type]
+        return cls(metric, sign, known.parse(stripped[len(sign) :].strip()))  # type: ignore[arg-type]
 
     def holds(self, value: float | str | None) -> bool:
         """Tell whether a trial with this value is feasible; a missing value is not."""

@@ -31,7 +31,7 @@ class Override:
 
 def from_options(texts: Sequence[str]) -> list[Override]:
     """Read `KEY=VALUE` settings; SpecError for a missing `=`, an unknown key or a value that is not YAML."""
-    found = []
+    settings = []
     for text in texts:
         origin = f"--set {text}"
         key, sign, value = text.partition("=")
@@ -41,13 +41,13 @@ def from_options(texts: Sequence[str]) -> list[Override]:
             path = _path(key.strip())
         except ValueError as error:
             raise SpecError(str(error), file=origin, key=key.strip()) from None
-        found.append(Override(origin, *_meant(path, parse_scalar(value, origin))))
-    return found
+        settings.append(Override(origin, *_meant(path, parse_scalar(value, origin))))
+    return settings
 
 
 def from_environment(environ: Mapping[str, str]) -> list[Override]:
     """Read the variables that name a key; one that nearly does is an error, any other is not ours."""
-    found = []
+    settings = []
     for name in sorted(environ):
         if not name.startswith(PREFIX):
             continue
@@ -58,8 +58,8 @@ def from_environment(environ: Mapping[str, str]) -> list[Override]:
             if "." in key or closest(key, {path[-1] for path in known_paths()}, cutoff=0.8):
                 raise SpecError(f"{error}; rename or unset this variable", file=name) from None
             continue
-        found.append(Override(name, *_meant(path, parse_scalar(environ[name], name))))
-    return found
+        settings.append(Override(name, *_meant(path, parse_scalar(environ[name], name))))
+    return settings
 
 
 def _path(key: str) -> Path:
@@ -121,20 +121,17 @@ def _targets(data: dict[str, Any], override: Override) -> Iterator[tuple[tuple[s
 
 def _written_name(data: Mapping[str, Any], key: str) -> str | None:
     """Return how the file writes the axis that `key` names, if it has that axis."""
-    axes = data.get("axes")
-    if not isinstance(axes, Mapping):
+    axes, wanted = data.get("axes"), _resolved(key)
+    if wanted is None or not isinstance(axes, Mapping):
         return None
+    return next((str(name) for name in axes if _resolved(str(name)) == wanted), None)
+
+
+def _resolved(key: str) -> Path | None:
     try:
-        wanted = resolve_key(key)
+        return resolve_key(key)
     except ValueError:
         return None
-    for name in axes:
-        try:
-            if resolve_key(str(name)) == wanted:
-                return str(name)
-        except ValueError:
-            continue
-    return None
 
 
 def _check_blocks(data: dict[str, Any], path: tuple[str, ...], override: Override) -> None:

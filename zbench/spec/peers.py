@@ -67,11 +67,11 @@ def peer_conflicts(engine: EngineSpec, place: Path | None = None) -> Iterator[tu
     if engine.engine_python is not None:
         plugins, missing = frozenset(), None
         if place is not None:
-            found = elsewhere(name, engine.engine_python, place)
-            if isinstance(found, str):
-                yield "engine.engine_python", found
+            environment = elsewhere(name, engine.engine_python, place)
+            if isinstance(environment, str):
+                yield "engine.engine_python", environment
                 return
-            plugins = found.plugins
+            plugins = environment.plugins
     if name == "builtin" or name in plugins or ":" in name:  # the last: the user's own, as module:callable
         return
     if name not in PEERS:
@@ -122,10 +122,10 @@ def missing_package(name: str) -> str | None:
 def elsewhere(name: str, engine_python: str, place: Path) -> environments.Environment | str:
     """Return the environment that runs an engine, or why it cannot; `plan` and `doctor` say so."""
     needs = PEERS[name].needs if name in PEERS else None
-    found = environments.environment(engine_python, place, () if needs is None else (needs,))
-    if isinstance(found, str) or name != "builtin" or found.same_python:
-        return found
-    ours, theirs = sys.implementation.cache_tag, found.tag
+    environment = environments.environment(engine_python, place, () if needs is None else (needs,))
+    if isinstance(environment, str) or name != "builtin" or environment.same_python:
+        return environment
+    ours, theirs = sys.implementation.cache_tag, environment.tag
     return f"the builtin engine's kernels are built for {ours}, and {engine_python} is {theirs}; name another"
 
 

@@ -139,9 +139,9 @@ def _example(path: KeyPath, model: type[BaseModel], detail: ErrorDetails) -> str
         return ""
     if detail["type"] == "literal_error" and isinstance(detail["input"], str):
         choices = str(detail["ctx"]["expected"]).replace(" or ", ", ").replace("'", "").split(", ")
-        found = closest(detail["input"], choices)
-        if found:
-            return f"; did you mean {found}?"
+        choice = closest(detail["input"], choices)
+        if choice:
+            return f"; did you mean {choice}?"
     name = str(path[-1]) if path else ""
     field = _model_at(path, model).model_fields.get(name)
     if field is None or field.is_required():

@@ -71,11 +71,11 @@ def mistake(model: str, base_dir: Path) -> str | None:
             f"{model}: no such config.json or folder with one, and no bundled shape ({', '.join(SHAPES)});"
             " nothing is downloaded: fetch the model's config.json and name its path"
         )
-    found = importlib.util.find_spec("transformers")
-    if found is None:
+    package = importlib.util.find_spec("transformers")
+    if package is None:
         return f"{model} needs transformers; run `pip install 'zbench[hf]'`"
     file = config_file(name, base_dir)
-    return None if file is None else _unusable(model, file, list(found.submodule_search_locations or ()))
+    return None if file is None else _unusable(model, file, list(package.submodule_search_locations or ()))
 
 
 def _unusable(model: str, file: Path, transformers: Sequence[str]) -> str | None:

@@ -54,9 +54,9 @@ def from_accelerate(config: Mapping[str, Any], base_dir: Path) -> Translated:
     """Return the sweep document that a file of `accelerate config` means; paths in it begin at `base_dir`."""
     theirs = dict(config.get("deepspeed_config") or {})
     named = theirs.pop("deepspeed_config_file", None)
-    found = from_deepspeed(read_document(base_dir / named).data) if named else Translated({})
-    engine = dict(found.document.get("engine", {}))
-    notes = list(found.notes)
+    translated = from_deepspeed(read_document(base_dir / named).data) if named else Translated({})
+    engine = dict(translated.document.get("engine", {}))
+    notes = list(translated.notes)
     if not named and config.get("mixed_precision") in _DTYPES:
         engine["dtype"] = _DTYPES[config["mixed_precision"]]
         if theirs:
@@ -66,7 +66,7 @@ def from_accelerate(config: Mapping[str, Any], base_dir: Path) -> Translated:
             engine[_ACCELERATE_DEEPSPEED[key]] = value
         elif key not in ("zero3_init_flag", "zero3_save_16bit_model", "deepspeed_multinode_launcher"):
             notes.append(f"deepspeed_config.{key}: {value!r} has no counterpart; left out")
-    workload = dict(found.document.get("workload", {}))
+    workload = dict(translated.document.get("workload", {}))
     if config.get("distributed_type") == "FSDP":
         sharded = _from_fsdp(config.get("fsdp_config") or {})
         engine |= sharded.document["engine"]
@@ -127,8 +127,8 @@ def _explicit(optimizer: Mapping[str, Any], written: Any) -> dict[str, Any]:
     """Return the keys of an optimizer that a DeepSpeed configuration says itself; `auto` is the Trainer's."""
     if not isinstance(written, Mapping):
         return {}
-    said = {key for key, value in (written.get("params") or {}).items() if value != "auto"} | {"name"}
-    return {key: value for key, value in optimizer.items() if key in said}
+    written_keys = {key for key, value in (written.get("params") or {}).items() if value != "auto"} | {"name"}
+    return {key: value for key, value in optimizer.items() if key in written_keys}
 
 
 def from_training_args(arguments: Mapping[str, Any], base_dir: Path) -> Translated:
@@ -147,8 +147,8 @@ def from_training_args(arguments: Mapping[str, Any], base_dir: Path) -> Translat
     if config:
         written = config if isinstance(config, Mapping) else read_document(base_dir / str(config)).data
         filled = {"gradient_accumulation_steps": steps, "gradient_clipping": clipping}
-        found = from_deepspeed(filled | {k: v for k, v in dict(written).items() if v != "auto"})
-        engine, notes = dict(found.document["engine"]), [*notes, *found.notes]
+        translated = from_deepspeed(filled | {k: v for k, v in dict(written).items() if v != "auto"})
+        engine, notes = dict(translated.document["engine"]), [*notes, *translated.notes]
         optimizer |= _explicit(engine.pop("optimizer", {}), dict(written).get("optimizer"))
     engine |= {"gradient_accumulation_steps": steps, "gradient_clipping": clipping, "optimizer": optimizer}
     for flag, dtype in _DTYPES.items():
@@ -181,18 +181,18 @@ _COMMENTS = {
 def starting_sweep(source: str | None, base_dir: Path) -> Translated:
     """Return the sweep document for `--from SOURCE`; UsageError for a source of no known form."""
     if source is None:
-        found = Translated({})
+        translated = Translated({})
     elif source.startswith(shapes.PREFIX):
-        found = Translated({"workload": _hf_workload(source, base_dir)})
+        translated = Translated({"workload": _hf_workload(source, base_dir)})
     elif MODULE_CALLABLE.fullmatch(source) and not Path(source).exists():
-        found = Translated({"workload": {"model": source}})
+        translated = Translated({"workload": {"model": source}})
     elif Path(source).exists():
-        found = _from_file(Path(source), base_dir)
+        translated = _from_file(Path(source), base_dir)
     else:
         raise UsageError(f"--from {source}: no such file; expected {_FORMS}")
-    document = _completed(found.document)
+    document = _completed(translated.document)
     sweep_from_mapping(document, environ={}, source=f"--from {source}")  # every mistake is told here
-    return Translated(document, found.notes)
+    return Translated(document, translated.notes)
 
 
 def commented(document: Mapping[str, Any], source: str | None) -> str:
@@ -229,24 +229,24 @@ def _hf_workload(model: str, base_dir: Path) -> dict[str, Any]:
     if problem:
         raise UsageError(f"--from {problem}")
     name = model.removeprefix(shapes.PREFIX)
-    found = shapes.config_file(name, base_dir)
-    config = read_document(found).data if found else shapes.bundled(name)
+    file = shapes.config_file(name, base_dir)
+    config = read_document(file).data if file else shapes.bundled(name)
     layers = "n_layer" if (config or {}).get("model_type") == "gpt2" else "num_hidden_layers"
     return {"model": model, "options": {layers: 2}}
 
 
-def _completed(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document with a name, a workload, a run and axes around what was found."""
-    workload, engine = dict(found.get("workload", {})), dict(found.get("engine", {}))
+def _completed(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a document with a name, a workload, a run and axes around what is known."""
+    workload, engine = dict(known.get("workload", {})), dict(known.get("engine", {}))
     model: dict[str, Any] = {} if "model" in workload else {"model": "gpt", "preset": "nano"}
     data: dict[str, Any] = {"data": {"synthetic": True}, "sequence_length": 128, "micro_batch_size": 2}
     run = {"world_size": 2, "warmup_steps": 2, "steps": 6, "repeats": 2, "timeout": "120s"}
     own = engine.pop("zero_stage", None), engine.pop("offload_optimizer", None)
     stages = [0, 1, 2, 3] if engine.get("offload_param", "none") == "none" else [3]
     document = {
-        "name": str(found.get("name", "first")),
+        "name": str(known.get("name", "first")),
         "workload": model | data | workload,
-        "run": run | found.get("run", {}),
+        "run": run | known.get("run", {}),
         "engine": {"optimizer": {"name": "adamw", "lr": 1e-3}} | engine,
         "axes": {"zero_stage": stages, "offload_optimizer": ["none", "cpu"]},
         "exclude": [{"zero_stage": 0, "offload_optimizer": "cpu"}],

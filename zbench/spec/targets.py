@@ -32,8 +32,8 @@ class Exported:
 
 def deepspeed(trial: TrialSpec) -> Exported:
     """Return a ds_config.json."""
-    found = to_deepspeed(trial)
-    return Exported(json.dumps(found.document, indent=2), found.notes)
+    translated = to_deepspeed(trial)
+    return Exported(json.dumps(translated.document, indent=2), translated.notes)
 
 
 def accelerate(trial: TrialSpec) -> Exported:
@@ -229,6 +229,9 @@ def fsdp2_code(trial: TrialSpec) -> str:
         "weight_decay": optimizer.weight_decay,
         "amsgrad": optimizer.amsgrad,
     }
+    mesh, group = "(world_size,)", engine.shard_group_size
+    if group is not None:  # `fully_shard` replicates along the first of two dimensions
+        mesh = f'(world_size // {group}, {group}), mesh_dim_names=("replicate", "shard")'
     limit = engine.gradient_clipping
     auto = engine.reduce_at == "auto" and engine.zero_stage >= 2
     each = auto or engine.reduce_at == "each_backward"
@@ -239,7 +242,7 @@ def fsdp2_code(trial: TrialSpec) -> str:
         imports=", ".join(sorted(imports, key=str.lower)),
         micro_batch_size=trial.workload.micro_batch_size,
         accumulation=engine.gradient_accumulation_steps,
-        mesh=_mesh(engine.shard_group_size),
+        mesh=mesh,
         reshard=engine.zero_stage == 3,
         options=options,
         kind="AdamW" if optimizer.name == "adamw" else "Adam",
@@ -247,11 +250,3 @@ def fsdp2_code(trial: TrialSpec) -> str:
         sync="True" if each else "number == GRADIENT_ACCUMULATION_STEPS",
         clip=f"    nn.utils.clip_grad_norm_(model.parameters(), {limit!r})\n" if limit else "",
     ).rstrip("\n")
-
-
-def _mesh(shard_group_size: int | None) -> str:
-    """Return the mesh; of two dimensions `fully_shard` replicates along the first."""
-    if shard_group_size is None:
-        return "(world_size,)"
-    names = '("replicate", "shard")'
-    return f"(world_size // {shard_group_size}, {shard_group_size}), mesh_dim_names={names}"

@@ -28,10 +28,10 @@ class DataSpec(SpecModel):
     def _one_source(self) -> Self:
         given = [self.text is not None, self.synthetic, self.dataset is not None]
         if sum(given) != 1:
-            found = {0: "neither", 2: "both"}.get(sum(given), "all")
+            sources = {0: "neither", 2: "both"}.get(sum(given), "all")
             other = ", `dataset: MODULE:CALLABLE`" if self.dataset is not None else ""
             raise ValueError(
-                f"expected either `text: PATH` or `synthetic: true`{other}, got {found}; keep one"
+                f"expected either `text: PATH` or `synthetic: true`{other}, got {sources}; keep one"
             )
         return self
 

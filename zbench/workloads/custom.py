@@ -32,17 +32,17 @@ def load_callable(name: str, base_dir: Path, *, key: str, expected: str) -> Call
         if directory not in sys.path:
             sys.path.insert(0, directory)
     try:
-        found = importlib.import_module(module_name)
+        value = importlib.import_module(module_name)
         for part in attribute.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except (ImportError, AttributeError, SyntaxError) as error:
         raise UsageError(
             f"{key}: cannot load {name!r} ({type(error).__name__}: {error}); {expected}, importable from "
             f"{base_dir} or the current directory"
         ) from error
-    if not callable(found):
-        raise UsageError(f"{key}: {name!r} is a {type(found).__name__}, not callable; {expected}")
-    loaded: Callable[..., Any] = found
+    if not callable(value):
+        raise UsageError(f"{key}: {name!r} is a {type(value).__name__}, not callable; {expected}")
+    loaded: Callable[..., Any] = value
     return loaded
 
 

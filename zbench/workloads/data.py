@@ -80,20 +80,20 @@ class DatasetBatches:
     """Samples drawn by seed, with replacement, and collated; `names` are those of a batch that is a dict."""
 
     def __init__(self, name: str, base_dir: Path, *, batch_size: int) -> None:
-        made = load_callable(name, base_dir, key=_KEY, expected=_EXPECTED)()
+        dataset = load_callable(name, base_dir, key=_KEY, expected=_EXPECTED)()
         self._name, self._batch_size = name, batch_size
         self._collate: Callable[[list[Any]], Any] = default_collate
-        if isinstance(made, DataLoader):
-            self._collate, made = made.collate_fn, made.dataset
-        sized = hasattr(made, "__getitem__") and hasattr(made, "__len__")
-        if isinstance(made, IterableDataset) or not sized:
-            found = f"{name} returned a {type(made).__name__}, of which no sample can be chosen"
-            raise UsageError(f"{_KEY}: {found}; {_EXPECTED}")
-        if len(made) == 0:
-            raise UsageError(f"{_KEY}: {name} returned an empty {type(made).__name__}; give it samples")
-        self._dataset = made
+        if isinstance(dataset, DataLoader):
+            self._collate, dataset = dataset.collate_fn, dataset.dataset
+        sized = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+        if isinstance(dataset, IterableDataset) or not sized:
+            problem = f"{name} returned a {type(dataset).__name__}, of which no sample can be chosen"
+            raise UsageError(f"{_KEY}: {problem}; {_EXPECTED}")
+        if len(dataset) == 0:
+            raise UsageError(f"{_KEY}: {name} returned an empty {type(dataset).__name__}; give it samples")
+        self._dataset = dataset
         self.names, _ = self._drawn(0)
-        self.fingerprint = f"dataset-{len(made)}-{self._digest()}"
+        self.fingerprint = f"dataset-{len(dataset)}-{self._digest()}"
 
     def micro_batch(self, seed: int) -> Batch:
         """Return the micro-batch of this seed, the same bits for the same seed."""

@@ -76,8 +76,8 @@ def _model(spec: WorkloadSpec, base_dir: Path) -> tuple[Callable[[], nn.Module],
                 f"workload.sequence_length: {spec.model} has {longest} positions, got {spec.sequence_length};"
                 " shorten it, or set options: {max_position_embeddings: ...}"
             )
-        made = language_model_factory(config, activation_checkpointing=spec.activation_checkpointing)
-        return made, int(config.vocab_size)
+        factory = language_model_factory(config, activation_checkpointing=spec.activation_checkpointing)
+        return factory, int(config.vocab_size)
     if spec.activation_checkpointing:
         raise UsageError(
             "workload.activation_checkpointing applies to the built-in models and to hf:;"
@@ -113,22 +113,22 @@ def load_config(model: str, options: Mapping[str, Any], base_dir: Path) -> Any:
     from transformers import AutoConfig
 
     name = model.removeprefix(shapes.PREFIX)
-    found = shapes.config_file(name, base_dir)
+    file = shapes.config_file(name, base_dir)
     try:
-        written = json.loads(found.read_text()) if found else shapes.bundled(name)
+        written = json.loads(file.read_text()) if file else shapes.bundled(name)
         kind = dict(written or {})
-        made = AutoConfig.for_model(kind.pop("model_type"), **kind)
+        config = AutoConfig.for_model(kind.pop("model_type"), **kind)
     except (OSError, KeyError, ValueError, TypeError) as error:
         raise UsageError(
             f"workload.model: {model}: not a configuration that transformers can use ({error}); name another"
         ) from None
-    known = [*made.to_dict(), *type(made).attribute_map]
+    known = [*config.to_dict(), *type(config).attribute_map]
     for key, value in options.items():
         if key not in known:
             raise UsageError(f"workload.options: {model} has no {key!r}{nearest(key, known)}")
-        setattr(made, key, value)
-    made.use_cache = False
-    return made
+        setattr(config, key, value)
+    config.use_cache = False
+    return config
 
 
 def language_model_factory(config: Any, *, activation_checkpointing: bool) -> Callable[[], nn.Module]:

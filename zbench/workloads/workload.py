@@ -33,8 +33,10 @@ def scalar_of(output: object) -> Tensor:
     if isinstance(loss, Tensor) and loss.numel() == 1:
         return loss
     shown = loss if isinstance(loss, Tensor) else output
-    found = f"a tensor of shape {tuple(shown.shape)}" if isinstance(shown, Tensor) else type(shown).__name__
-    raise UsageError(f"workload.model: expected a scalar loss, got {found}; {CONTRACT}")
+    described = (
+        f"a tensor of shape {tuple(shown.shape)}" if isinstance(shown, Tensor) else type(shown).__name__
+    )
+    raise UsageError(f"workload.model: expected a scalar loss, got {described}; {CONTRACT}")
 
 
 def seed_all(seed: int, device: torch.device) -> None:

@@ -70,12 +70,12 @@ def build(architecture: str, checkpointing: bool = False) -> nn.Module:
 
     checkpointing: recompute activations in backward, layer by layer where the model can, else all of it.
     """
-    found = table().get(architecture)
-    if found is None:
+    entry = table().get(architecture)
+    if entry is None:
         raise UsageError(
             f"workload.options.architecture: the zoo has no {architecture!r}{nearest(architecture, table())}"
         )
-    return ZooModel(found, checkpointing=checkpointing)
+    return ZooModel(entry, checkpointing=checkpointing)
 
 
 class ZooModel(nn.Module):
@@ -141,7 +141,7 @@ def _config(config_class: Any, sizes: Mapping[str, Any], given: Mapping[str, Any
 
 
 def _module(entry: Entry) -> nn.Module:
-    """Return a module of another package; one of torch's FSDP tests is made without FSDP, on the CPU."""
+    """Return a module of another package; one of torch's FSDP tests is built without FSDP, on the CPU."""
     module_name, name = entry.model.split(":")
     module = importlib.import_module(module_name)
     model_class = getattr(module, name)
@@ -149,5 +149,7 @@ def _module(entry: Entry) -> nn.Module:
         plain: nn.Module = model_class(**entry.config)
         return plain
     group = module.DummyProcessGroup(rank=0, size=1)
-    made: nn.Module = model_class.init(group, module.FSDPInitMode.NO_FSDP, module.DEVICEInitMode.DEVICE_NEVER)
-    return made
+    model: nn.Module = model_class.init(
+        group, module.FSDPInitMode.NO_FSDP, module.DEVICEInitMode.DEVICE_NEVER
+    )
+    return model
