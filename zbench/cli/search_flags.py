@@ -27,7 +27,7 @@ def search_settings(
     run_implied: bool,
 ) -> list[str]:
     """Return the flags of a search as `--set` texts; UsageError where one makes no sense."""
-    from zbench.tune.stop import Budget
+    from zbench.tune.stop import parse_budget
 
     found: list[str] = []
     goals = [_goal(text) for text in objective]
@@ -36,9 +36,9 @@ def search_settings(
             names = [metric for way, metric in goals if way == direction]
             found.append(f"objective.{direction}={json.dumps(names)}")
     if budget is not None:
-        limit = Budget.parse(budget)
-        found.append(f"search.trials={limit.trials or _UNLIMITED_TRIALS}")
-        found += [f"search.budget={limit.seconds}"] if limit.seconds is not None else []
+        trials, seconds = parse_budget(budget)
+        found.append(f"search.trials={trials or _UNLIMITED_TRIALS}")
+        found += [f"search.budget={seconds}"] if seconds is not None else []
     if memory is not None:
         found.append(f'objective.subject_to.peak_device_bytes="<= {memory_size("--memory", memory)}"')
     if warm_start:

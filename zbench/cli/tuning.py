@@ -33,7 +33,8 @@ from zbench.spec.trial import TrialSpec
 
 if TYPE_CHECKING:  # Optuna is imported where a search begins, not with the command line
     from zbench.launch.slurm_jobs import SlurmOptions
-    from zbench.tune.session import SearchOutcome, SearchTask
+    from zbench.tune.findings import SearchOutcome
+    from zbench.tune.session import SearchTask
 
 
 def perform_search(
@@ -44,7 +45,7 @@ def perform_search(
     slurm: "SlurmOptions | None" = None,
 ) -> ExitCode:
     """Search, print the table and what was found (or the document), and return the exit code."""
-    from zbench.tune.report import search_document
+    from zbench.tune.findings import search_document
     from zbench.tune.session import SearchTask
 
     _check(request.sweep, slurm)
@@ -68,17 +69,17 @@ def work(
     storage: str, study: str, base_dir: Path, output_dir: Path, slurm: "SlurmOptions | None" = None
 ) -> ExitCode:
     """Pull trials of a study until there are none left; return the exit code."""
-    from zbench.tune.ledger import load_study
+    from zbench.tune.ledger import load_sweep
     from zbench.tune.session import SearchTask
     from zbench.tune.storage import reaching, relational_storage, require_existing
 
     require_existing(storage)
     opened = relational_storage(storage)
     with reaching(storage):
-        _, identity = load_study(opened, study)
+        sweep = load_sweep(opened, study)
     opened.engine.dispose()
-    request = Request(identity.sweep.placed(base_dir), base_dir, output_dir)
-    _check(identity.sweep, slurm)
+    request = Request(sweep.placed(base_dir), base_dir, output_dir)
+    _check(sweep, slurm)
     about = _facts(request)
     directory = open_directory(request, about, measured_here=slurm is None)
     task = SearchTask(request.sweep, base_dir, about, storage, study, is_worker=True)

@@ -5,257 +5,255 @@ The ledger is an Optuna study, so that Optuna's own tools can read it: parameter
 where they expect them. What zbench needs beyond that stands in user attributes. A trial of the study is one
 point; its state is RUNNING while a worker has it, FAIL where that worker was lost (the point is free again),
 PRUNED where the trial did not finish (out of memory, crash, deadline, too slow) and COMPLETE otherwise.
+
+A trial is created with its point, in one transaction that numbers it. Of several trials of one point that
+are not FAIL the lowest number holds the point; so no point runs twice, and no lock is needed.
 """
 
 import contextlib
-import warnings
+import json
+import os
+import socket
+import threading
+import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import optuna
-from optuna.distributions import BaseDistribution
-from optuna.samplers import BaseSampler
+from optuna.exceptions import UpdateFinishedTrialError
 from optuna.storages import BaseStorage
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from zbench.errors import UsageError
+from zbench.launch.oom_inference import KIND as IMPLIED
 from zbench.record import lines
 from zbench.record.record import Record
-from zbench.tune.claims import Claims
-from zbench.tune.history import Observation, Score
-from zbench.tune.identity import StudyIdentity, Worker
-from zbench.tune.objective import Scorer
-from zbench.tune.outage import Outages
+from zbench.record.summary import summarize
+from zbench.spec.load import sweep_from_mapping
+from zbench.spec.sweep import SweepSpec, sweep_document
+from zbench.tune.objective import Score, directions_of, score
 from zbench.tune.space import Point, Space
+from zbench.tune.storage import Outages
 
+_SCHEMA_VERSION = 1
+_NOT_IDENTITY = ("search", "machine")
 _LIVE = (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED)
 _SIGNS_MISSED = 3
-_ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """A point that this process may run, and the study's trial that holds it."""
-
-    point: Point
-    trial_id: str
-    trial: Trial
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerEntry:
-    """What the study holds of one point. `host` is the fingerprint of the machine kind that ran it."""
-
-    number: int
-    point: Point
-    host: str
-    observation: Observation
-    records: tuple[Record, ...]
-
-    @property
-    def running(self) -> bool:
-        """Whether some worker has it now."""
-        return self.observation.score is None
+_HOST = "host:"
 
 
 class Ledger:
-    """One study, open in this process."""
+    """One study, open in this process.
+
+    kind: the fingerprint of this machine. pace: seconds between signs of life, where the storage keeps them.
+    longest: seconds after which a trial that runs is taken for lost, whatever the signs of life say.
+    """
 
     def __init__(
         self,
         study: optuna.Study,
         space: Space,
-        scorer: Scorer,
-        claims: Claims,
-        worker: Worker,
-        outages: Outages | None = None,
+        kind: str,
+        outages: Outages,
+        *,
+        pace: float | None,
+        longest: float,
     ) -> None:
-        self._outages = outages or Outages()
-        self._study, self._space, self._scorer = study, space, scorer
-        self._claims, self.worker = claims, worker
-        self._ended: dict[int, LedgerEntry] = {}
+        self._study, self._space, self.kind = study, space, kind
+        self._storage: Any = study._storage  # Optuna offers no public way to heartbeats
+        self._outages, self._pace, self._longest = outages, pace, longest
+        self._worker = f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex}"
+        self._first_seen: dict[int, float] = {}
 
     @property
     def name(self) -> str:
         """Return the study's name."""
         return self._study.study_name
 
-    def entries(self) -> list[LedgerEntry]:
+    def trials(self) -> list[FrozenTrial]:
         """Return every point that runs or ran, in the order in which they were begun."""
-        trials = self._outages.outlast(lambda: self._trials(*_LIVE))
-        return [self._entry(t) for t in trials if "point" in t.user_attrs]
+        return self._outages.outlast(lambda: [t for t in self._in(*_LIVE) if "point" in t.user_attrs])
 
-    def begin(self, point: Point, trial_id: str, notes: Mapping[str, Any]) -> Lease | None:
-        """Take a point for this process; None where another worker has it or has run it.
+    def of_this_kind(self, trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+        """Return the trials that a machine of this kind runs or ran."""
+        return [trial for trial in trials if trial.user_attrs["kind"] == self.kind]
 
-        A trial that was begun when the connection broke has no worker: it is given up in time.
-        """
-        return self._outages.outlast(lambda: self._begin(point, trial_id, notes))
+    def begin(self, point: Point, trial_id: str) -> Trial | None:
+        """Take a point for this process; None where another worker has it or has run it."""
+        return self._outages.outlast(lambda: self._begin(point, trial_id))
 
-    def _begin(self, point: Point, trial_id: str, notes: Mapping[str, Any]) -> Lease | None:
-        params, distributions = self._space.encode(point) or ({}, {})
-        self._study.sampler = _Given(params)
-        with _quietly():
-            trial = self._study.ask(distributions)
+    def _begin(self, point: Point, trial_id: str) -> Trial | None:
+        template = trial_at(self._space, point, None, self._about(trial_id))
+        key = self._storage.create_new_trial(self._study._study_id, template)
+        trial = Trial(self._study, key)
         self._beat(trial)
-        attributes = {"worker": self.worker.to_json(), "host": self.worker.fingerprint, "trial_id": trial_id}
-        for key, value in {**attributes, "notes": dict(notes), "point": point}.items():
-            trial.set_user_attr(key, value)
-        lost = {t.number for t in self._trials(TrialState.FAIL)}
-        if self._claims.take(trial_id, trial.number, lost):
-            return Lease(point, trial_id, trial)
-        self.drop(Lease(point, trial_id, trial), "another worker has this point")
+        holder = next(t for t in self._in(*_LIVE) if t.user_attrs.get("trial_id") == trial_id)
+        if holder._trial_id == key:
+            return trial
+        self.drop(trial, "another trial has this point")
+        if holder.user_attrs["worker"] == self._worker and not holder.state.is_finished():
+            return Trial(self._study, holder._trial_id)  # begun before an outage
         return None
 
-    def finish(self, lease: Lease, records: Sequence[Record]) -> bool:
+    def finish(self, trial: Trial, record: Record) -> bool:
         """Store what a trial left; False, and nothing stored, where this process was given up for lost."""
-        return self._outages.outlast(lambda: self._finish(lease, records))
+        return self._outages.outlast(lambda: self._finish(trial, record))
 
-    def _finish(self, lease: Lease, records: Sequence[Record]) -> bool:
-        score = self._scorer.score(records)
+    def _finish(self, trial: Trial, record: Record) -> bool:
+        result = self._score(record)
         try:
-            lease.trial.set_user_attr("records", [lines.jsonable(record) for record in records])
-            for name, margin in score.margins.items():
-                lease.trial.set_constraint(name, margin)
-            if score.values is None:
-                self._study.tell(lease.trial, state=TrialState.PRUNED)
-            else:
-                self._study.tell(lease.trial, list(score.values))
-        except (optuna.exceptions.UpdateFinishedTrialError, ValueError):
-            state = self._state(lease)
-            if state == TrialState.FAIL or state in _ENDED:  # ended: stored when the connection broke
-                return state in _ENDED
-            raise
+            trial.set_user_attr("record", lines.jsonable(record))
+            for name, margin in result.margins.items():
+                trial.set_constraint(name, margin)
+            self._study.tell(trial, result.values, state=result.state)
+        except (UpdateFinishedTrialError, ValueError):
+            state = self._storage.get_trial(trial._trial_id).state
+            if not state.is_finished():
+                raise
+            return bool(state != TrialState.FAIL)  # else it was stored when the connection broke
         return True
 
-    def drop(self, lease: Lease, reason: str) -> None:
-        """Give a point back that was begun and will not be finished."""
-        with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError, ValueError):
-            lease.trial.set_user_attr("reason", reason)
-            self._study.tell(lease.trial, state=TrialState.FAIL)
+    def enter(self, point: Point, record: Record) -> None:
+        """Add a trial that has ended, from its record."""
+        about = self._about(record.trial_id) | {"record": lines.jsonable(record)}
+        self._study.add_trial(trial_at(self._space, point, self._score(record), about))
 
-    def reap(self) -> int:
-        """Free the points of workers that are gone; return how many there were.
+    def drop(self, trial: Trial, reason: str) -> None:
+        """Give a point back that was begun and will not be finished."""
+        with contextlib.suppress(UpdateFinishedTrialError, ValueError):
+            trial.set_user_attr("reason", reason)
+            self._study.tell(trial, state=TrialState.FAIL)
+
+    def reap(self) -> bool:
+        """Free the points of workers that are gone; tell whether there were any.
 
         After an outage nobody is given up until all had time for a sign of life.
         """
-        if self._outages.was_within(_SIGNS_MISSED * (self.worker.heartbeat or 0)):
-            return 0
+        if self._outages.was_within(_SIGNS_MISSED * (self._pace or 0)):
+            return False
         return self._outages.outlast(self._reap)
 
-    def _reap(self) -> int:
-        before = len(self._trials(TrialState.FAIL))
-        with _quietly():
-            optuna.storages.fail_stale_trials(self._study)
-        for trial in self._trials(TrialState.RUNNING):
-            if self.worker.knows_to_be_gone(trial.user_attrs.get("worker"), trial.datetime_start):
-                with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError, ValueError):
+    def _reap(self) -> bool:
+        before = len(self._in(TrialState.FAIL))
+        optuna.storages.fail_stale_trials(self._study)
+        now = time.monotonic()
+        for trial in self._in(TrialState.RUNNING):
+            if now - self._first_seen.setdefault(trial.number, now) > self._longest:
+                with contextlib.suppress(UpdateFinishedTrialError, ValueError):
                     self._study.tell(trial.number, state=TrialState.FAIL)
-        return len(self._trials(TrialState.FAIL)) - before
+        return len(self._in(TrialState.FAIL)) > before
 
     @contextlib.contextmanager
-    def held(self, lease: Lease) -> Iterator[None]:
+    def held(self, trial: Trial) -> Iterator[None]:
         """Tell the others, as long as the body runs, that this worker lives."""
-        with self.worker.heartbeats(lambda: self._beat(lease.trial)):
+        ended = threading.Event()
+        thread = threading.Thread(target=self._beat_until, args=(ended, trial), daemon=True)
+        thread.start()
+        try:
             yield
+        finally:
+            ended.set()
+            thread.join()
+
+    def _beat_until(self, ended: threading.Event, trial: Trial) -> None:
+        while not ended.wait(self._pace):
+            try:
+                self._beat(trial)
+            except Exception:  # the next one makes up for it; Optuna's own thread would end here
+                self._outages.note()
+
+    def _beat(self, trial: Trial) -> None:
+        if self._pace is not None:
+            self._storage.record_heartbeat(trial._trial_id)
 
     def host_facts(self) -> dict[str, Any]:
         """Return the environment of every kind of host that ever joined, by fingerprint."""
-        prefix = "host:"
         attributes = self._study.user_attrs.items()
-        return {key.removeprefix(prefix): value for key, value in attributes if key.startswith(prefix)}
+        return {key.removeprefix(_HOST): value for key, value in attributes if key.startswith(_HOST)}
 
     def join(self, environment: Mapping[str, Any]) -> None:
         """Leave this host's environment in the study, once a kind of host."""
-        key = f"host:{self.worker.fingerprint}"
-        if key not in self._study.user_attrs:
-            self._study.set_user_attr(key, dict(environment))
+        if self.kind not in self.host_facts():
+            self._study.set_user_attr(f"{_HOST}{self.kind}", dict(environment))
 
-    def _beat(self, trial: Trial) -> None:
-        record = getattr(self._study._storage, "record_heartbeat", None)  # Optuna offers no public way to it
-        if record is not None:
-            try:
-                record(trial._trial_id)
-            except Exception:
-                self._outages.note()
-                raise
+    def _score(self, record: Record) -> Score:
+        (summary,) = summarize([record])
+        return score(summary, self._space.sweep.objective)
 
-    def _state(self, lease: Lease) -> TrialState:
-        return self._study.trials[lease.trial.number].state
+    def _about(self, trial_id: str) -> dict[str, Any]:
+        return {"trial_id": trial_id, "kind": self.kind, "worker": self._worker}
 
-    def _trials(self, *states: TrialState) -> list[FrozenTrial]:
+    def _in(self, *states: TrialState) -> list[FrozenTrial]:
         return self._study.get_trials(deepcopy=False, states=states)
 
-    def _entry(self, trial: FrozenTrial) -> LedgerEntry:
-        if trial.number in self._ended:
-            return self._ended[trial.number]
-        attributes = trial.user_attrs
-        records = tuple(lines.decode(value, "study") for value in attributes.get("records", ()))
-        score: Score | None = self._scorer.score(records) if trial.state in _ENDED else None
-        observation = Observation(attributes["point"], score, attributes.get("notes", {}))
-        entry = LedgerEntry(
-            trial.number, attributes["point"], attributes.get("host", ""), observation, records
-        )
-        if score is not None:
-            self._ended[trial.number] = entry
-        return entry
+
+def trial_at(space: Space, point: Point, result: Score | None, about: Mapping[str, Any]) -> FrozenTrial:
+    """Return Optuna's trial of a point, RUNNING without a score. about: its user attributes."""
+    params, distributions = space.encode(point) or ({}, {})
+    return create_trial(
+        state=result.state if result else TrialState.RUNNING,
+        values=result.values if result else None,
+        constraints=dict(result.margins) if result else None,
+        params=params,
+        distributions=distributions,
+        user_attrs={"point": point, **about},
+    )
 
 
-def open_study(storage: BaseStorage, name: str, identity: StudyIdentity, scorer: Scorer) -> optuna.Study:
+def costs(trial: FrozenTrial) -> bool:
+    """Whether a point takes a place in the budget: all but those that were recorded without being run."""
+    error = trial.user_attrs.get("record", {}).get("error")
+    return error is None or error["kind"] != IMPLIED
+
+
+def record_of(trial: FrozenTrial) -> Record:
+    """Return what an ended trial left."""
+    return lines.decode(trial.user_attrs["record"], "study")
+
+
+def open_study(storage: BaseStorage, name: str, sweep: SweepSpec) -> optuna.Study:
     """Return the study of this name, made if there is none; UsageError where it is another sweep's."""
     study = optuna.create_study(
         storage=storage,
         study_name=name,
-        directions=list(scorer.directions),
+        directions=list(directions_of(sweep.objective)),
         load_if_exists=True,
-        sampler=_Given({}),
+        sampler=optuna.samplers.RandomSampler(),  # never asked
     )
-    known = study.user_attrs.get("zbench")
-    if known is None and not study.trials:
-        study.set_user_attr("zbench", identity.to_json())
-    else:
-        identity.require_same(known, name)
+    own = json.loads(json.dumps(sweep_document(sweep), default=str))
+    if "zbench" not in study.user_attrs and not study.trials:
+        study.set_user_attr("zbench", {"schema_version": _SCHEMA_VERSION, "sweep": own})
+        return study
+    other = _document_in(study)
+    keys = {*own, *other}.difference(_NOT_IDENTITY)
+    differing = sorted(key for key in keys if own.get(key) != other.get(key))
+    if differing:
+        raise UsageError(
+            f"study {name!r} searches another sweep ({other.get('name')}): {', '.join(differing)} differ; "
+            "choose another name with --study, or use that sweep's file"
+        )
     return study
 
 
-def load_study(storage: BaseStorage, name: str) -> tuple[optuna.Study, StudyIdentity]:
-    """Return an existing study and what it searches; UsageError with the names there are if it is unknown."""
+def load_sweep(storage: BaseStorage, name: str) -> SweepSpec:
+    """Return the sweep of an existing study; UsageError with the names there are if it is unknown."""
     names = optuna.get_all_study_names(storage)
     if name not in names:
         known = f"there are {', '.join(sorted(names))}" if names else "it holds none yet"
         raise UsageError(
             f"no study {name!r} in this storage ({known}); begin one with `zbench tune FILE --storage URL`"
         )
-    study = optuna.load_study(study_name=name, storage=storage, sampler=_Given({}))
-    return study, StudyIdentity.of_study(study.user_attrs.get("zbench"), name)
+    study = optuna.load_study(study_name=name, storage=storage, sampler=optuna.samplers.RandomSampler())
+    return sweep_from_mapping(_document_in(study), environ={}, source=f"study {name}")
 
 
-class _Given(BaseSampler):
-    """Returns parameters that were chosen elsewhere: the shared study records, it does not sample."""
-
-    def __init__(self, params: Mapping[str, Any]) -> None:
-        self._params = params
-
-    def infer_relative_search_space(
-        self, study: optuna.Study, trial: FrozenTrial
-    ) -> dict[str, BaseDistribution]:
-        return {}
-
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        return {}
-
-    def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        return self._params[param_name]
-
-
-@contextlib.contextmanager
-def _quietly() -> Iterator[None]:
-    """Silence Optuna where it advises against what is meant: heartbeats outside of `Study.optimize`."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+def _document_in(study: optuna.Study) -> dict[str, Any]:
+    """Return the sweep that a study keeps; UsageError where zbench did not make it."""
+    known, name = study.user_attrs.get("zbench"), study.study_name
+    if not isinstance(known, dict) or not isinstance(known.get("sweep"), dict):
+        raise UsageError(f"study {name!r} was not made by zbench; choose another name with --study")
+    if known.get("schema_version", _SCHEMA_VERSION) > _SCHEMA_VERSION:
+        raise UsageError(f"study {name!r} was made by a newer zbench; update zbench on this host")
+    document: dict[str, Any] = known["sweep"]
+    return document

@@ -6,58 +6,72 @@ margins are always there: `finished`, and `correct` (a verdict of at least `equi
 may be best.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from zbench.record.record import VERDICT_ORDER, Outcome, Record, VerdictName
-from zbench.record.summary import ConfigSummary, summarize
-from zbench.spec.metrics import Constraint, Direction, Goal
+from optuna.trial import FrozenTrial, TrialState
+
+from zbench.record.record import VERDICT_ORDER, Outcome
+from zbench.record.summary import ConfigSummary
+from zbench.spec.metrics import Constraint, Direction
 from zbench.spec.sweep import ObjectiveSpec
-from zbench.tune.history import Score
 
-CORRECT: VerdictName = "equivalent"
 _FAILED: dict[Outcome, float] = {"ok": 0.0, "timeout": 1.0, "oom": 1.0, "crashed": 2.0, "invalid": 2.0}
 _MISSING = 1.0
 _TOUCHING = 1e-9  # a strict bound that is met exactly is missed by this
 
+History = Sequence[FrozenTrial]
+"""Trials that a search learns from, the newest last; `user_attrs["point"]` is the point of each."""
 
-class Scorer:
-    """Scores all repeats of a configuration by the objectives and constraints of a sweep."""
 
-    def __init__(self, objective: ObjectiveSpec) -> None:
-        self.goals: tuple[Goal, ...] = objective.goals
-        self.constraints: tuple[Constraint, ...] = objective.constraints
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a trial is worth. `values` is None where it did not finish; no margin may be above 0."""
+
+    values: tuple[float, ...] | None
+    margins: Mapping[str, float]
 
     @property
-    def directions(self) -> tuple[Direction, ...]:
-        """Return `maximize` or `minimize` of each objective."""
-        return tuple(goal.direction for goal in self.goals)
+    def state(self) -> TrialState:
+        """The state of its trial in a study."""
+        return TrialState.PRUNED if self.values is None else TrialState.COMPLETE
 
-    def score(self, records: Sequence[Record]) -> Score:
-        """Return the objectives over all repeats and the margins; no values unless every repeat finished."""
-        (summary,) = summarize(records)
-        values = [summary.number(goal.metric) for goal in self.goals]
-        known = tuple(value for value in values if value is not None)
-        finished = _FAILED[summary.outcome] or float(len(known) < len(values))
-        margins = {"finished": finished, "correct": _verdict_margin(summary.verdict)}
-        margins |= {str(constraint): _margin(constraint, summary) for constraint in self.constraints}
-        return Score(None if finished > 0 else known, margins)
-
-    def gain(self, new: Score, old: Score) -> float:
-        """Return by which share `new` is better than `old` in the first objective; below 0 if worse."""
-        assert new.values is not None
-        assert old.values is not None
-        difference = share(new.values[0] - old.values[0], old.values[0])
-        return difference if self.goals[0].direction == "maximize" else -difference
+    @property
+    def miss(self) -> float:
+        """Return by how much the constraints are violated in all, each relative to its bound."""
+        return sum(max(0.0, margin) for margin in self.margins.values())
 
 
-def share(difference: float, of: float) -> float:
+def directions_of(objective: ObjectiveSpec) -> tuple[Direction, ...]:
+    """Return `maximize` or `minimize` of each objective."""
+    return tuple(goal.direction for goal in objective.goals)
+
+
+def score(summary: ConfigSummary, objective: ObjectiveSpec) -> Score:
+    """Return the objectives over all repeats and the margins; no values unless every repeat finished."""
+    values = [summary.number(goal.metric) for goal in objective.goals]
+    known = tuple(value for value in values if value is not None)
+    finished = _FAILED[summary.outcome] or float(len(known) < len(values))
+    correct = VERDICT_ORDER.index("equivalent") - VERDICT_ORDER.index(summary.verdict)
+    margins = {"finished": finished, "correct": float(correct)}
+    margins |= {str(constraint): _margin(constraint, summary) for constraint in objective.constraints}
+    return Score(None if finished > 0 else known, margins)
+
+
+def is_feasible(trial: FrozenTrial) -> bool:
+    """Whether a trial finished and met every constraint."""
+    return trial.state == TrialState.COMPLETE and all(v <= 0 for v in trial.constraints.values())
+
+
+def best_first(history: History, directions: Sequence[Direction]) -> list[FrozenTrial]:
+    """Return the feasible trials by their first objective, the best first."""
+    feasible = [trial for trial in history if is_feasible(trial)]
+    return sorted(feasible, key=lambda trial: trial.values[0], reverse=directions[0] == "maximize")
+
+
+def relative(difference: float, to: float) -> float:
     """Return a difference as a share of a value; the difference itself where that is 0."""
-    return difference / abs(of) if of else difference
-
-
-def _verdict_margin(verdict: VerdictName) -> float:
-    """Return how many ranks a verdict is below the lowest correct one."""
-    return float(VERDICT_ORDER.index(CORRECT) - VERDICT_ORDER.index(verdict))
+    return difference / abs(to) if to else difference
 
 
 def _margin(constraint: Constraint, summary: ConfigSummary) -> float:
@@ -68,4 +82,4 @@ def _margin(constraint: Constraint, summary: ConfigSummary) -> float:
     if violation == 0 and not constraint.holds(value):
         return _TOUCHING
     bound = constraint.bound
-    return violation if isinstance(bound, str) else share(violation, bound)
+    return violation if isinstance(bound, str) else relative(violation, bound)

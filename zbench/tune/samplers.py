@@ -6,168 +6,114 @@ points that were drawn and found taken leave no trace in the shared study.
 """
 
 import random
-import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
 
 import optuna
 from optuna.samplers import BaseSampler, NSGAIISampler, TPESampler
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import TrialState, create_trial
 
 from zbench.spec.metrics import Direction
-from zbench.tune.design import distance, drawn_seed, initial_design, random_point
-from zbench.tune.history import History, Observation, best_first
+from zbench.spec.sweep import SearchSpec
+from zbench.tune.objective import History, best_first
 from zbench.tune.space import Point, Space, point_key
 
 _ATTEMPTS = 12
-"""Draws that may hit points already taken before one of the untaken is picked at random."""
+"""Draws that may hit points already taken before an untaken one near the best is picked."""
+_POOL, _POOL_DRAWN = 400, 100
+_GENERATION = "NSGAIISampler:generation"
+"""Where Optuna keeps to which generation a trial belongs."""
+_TPE = partial(TPESampler, n_startup_trials=0, multivariate=True, group=True, constant_liar=True)
 
 Order = Callable[[list[Point]], list[Point]]
 
 
+Propose = Callable[[History, Collection[str]], Point | None]
+"""Returns a point that can run and whose key is not taken; None where none is left.
+
+Given what may teach (running trials too), and the keys of all points that someone has claimed.
+"""
+
+
 @dataclass(frozen=True, slots=True)
-class Proposal:
-    """A point to try, and what the sampler wants to find in `Observation.notes` later."""
+class Model:
+    """A design of well-spread points first, then what an Optuna sampler learns from all that was seen.
 
-    point: Point
-    notes: Mapping[str, Any]
+    make_sampler: makes one from a seed. generation: how many finished trials are one for NSGA-II.
+    """
 
+    space: Space
+    directions: tuple[Direction, ...]
+    seed: int
+    design: list[Point]
+    make_sampler: Callable[[int], BaseSampler]
+    generation: int = 1
 
-class Proposer(Protocol):
-    """Chooses the next point."""
-
-    def propose(self, history: History, taken: Collection[str]) -> Proposal | None:
-        """Return a point that can run and whose key is not in `taken`; None where none is left.
-
-        history: what may teach (running trials too); taken: keys of all points that someone has claimed.
-        """
-
-
-def _first_untaken(points: Iterable[Point], taken: Collection[str]) -> Proposal | None:
-    return next((Proposal(point, {}) for point in points if point_key(point) not in taken), None)
-
-
-class OrderedProposer:
-    """Every point once, in a fixed order: the grid, or a random permutation of it."""
-
-    def __init__(self, space: Space, order: list[Point]) -> None:
-        self._space, self._order = space, order
-
-    def propose(self, history: History, taken: Collection[str]) -> Proposal | None:
-        """Return the first point of the order that is not taken."""
-        return _first_untaken(self._order, taken)
-
-
-class RandomProposer:
-    """Uniform draws from a space that cannot be listed."""
-
-    def __init__(self, space: Space, seed: int) -> None:
-        self._space, self._seed = space, seed
-
-    def propose(self, history: History, taken: Collection[str]) -> Proposal | None:
-        """Return an untaken point drawn at random."""
-        point = random_point(self._space, _sampler_seed(self._seed, len(taken)), taken)
-        return None if point is None else Proposal(point, {})
-
-
-class ModelProposer:
-    """A design of well-spread points first, then what an Optuna sampler learns from all that was seen."""
-
-    def __init__(
-        self,
-        space: Space,
-        directions: tuple[Direction, ...],
-        seed: int,
-        make_sampler: Callable[[int], BaseSampler],
-        startup: int,
-        order: Order,
-    ) -> None:
-        self._space, self._directions, self._seed = space, directions, seed
-        self._make_sampler, self._startup = make_sampler, startup
-        self._design = order(initial_design(space, startup, seed))
-
-    def propose(self, history: History, taken: Collection[str]) -> Proposal | None:
+    def propose(self, history: History, taken: Collection[str]) -> Point | None:
         """Return the next point of the design, or the sampler's choice among untaken points."""
-        if len(history) < self._startup and (first := _first_untaken(self._design, taken)) is not None:
+        is_early = len(history) < startup_points(self.space)
+        if is_early and (first := _first_untaken(self.design, taken)) is not None:
             return first
-        study = self._rebuilt(history, _sampler_seed(self._seed, len(taken)))
+        seed = _draw_seed(self.seed, len(taken))
+        study = self._rebuilt(history, seed)
         for _ in range(_ATTEMPTS):
-            trial = study.ask()
-            point = self._space.suggest(trial)
-            if point_key(point) not in taken and self._space.can_run(point):
-                *_, asked = study.get_trials(deepcopy=False)
-                kept = {k: v for k, v in asked.system_attrs.items() if k.endswith(":generation")}
-                return Proposal(point, kept)
+            trial, point = self.space.draw(study)
+            if point_key(point) not in taken and self.space.can_run(point):
+                return point
             study.tell(trial, state=TrialState.FAIL)
-        return self._beside_the_best(history, taken)
+        return self._near_the_best(history, taken, seed)
 
-    def _beside_the_best(self, history: History, taken: Collection[str]) -> Proposal | None:
+    def _near_the_best(self, history: History, taken: Collection[str], seed: int) -> Point | None:
         """Return the untaken point nearest to the best: the sampler is sure, and its favourites are done."""
-        points, seed = self._space.points(), _sampler_seed(self._seed, len(taken))
+        points = self.space.points()
         if points is None:
-            return RandomProposer(self._space, self._seed).propose(history, taken)
-        left = [point for point in points if point_key(point) not in taken]
-        random.Random(seed).shuffle(left)
-        best = next(iter(best_first(history, self._directions)), None)
-        if best is not None:
-            left.sort(key=lambda point: distance(self._space.axes, point, best))
-        return _first_untaken(left, taken)
+            return self.space.random_point(seed, taken)
+        points = random.Random(seed).sample(points, len(points))
+        for best in best_first(history, self.directions)[:1]:
+            points.sort(key=lambda point: self.space.distance(point, best.user_attrs["point"]))
+        return _first_untaken(points, taken)
 
     def _rebuilt(self, history: History, seed: int) -> optuna.Study:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            study = optuna.create_study(directions=list(self._directions), sampler=self._make_sampler(seed))
-        worst = _worst_values(history, self._directions)
-        for observation in history:
-            frozen = self._frozen(observation, worst)
-            if frozen is not None:
-                study.add_trial(frozen)
-        return study
-
-    def _frozen(self, seen: Observation, worst: list[float]) -> FrozenTrial | None:
-        encoded = self._space.encode(seen.point)
-        if encoded is None:
-            return None
-        params, distributions = encoded
-        notes = dict(seen.notes)
-        if seen.score is None:
-            return create_trial(
-                state=TrialState.RUNNING, params=params, distributions=distributions, system_attrs=notes
+        study = optuna.create_study(directions=list(self.directions), sampler=self.make_sampler(seed))
+        finished = 0
+        for seen in history:
+            if not seen.params:  # a point of `include`, whose keys are no axes
+                continue
+            generation = {_GENERATION: finished // self.generation} if seen.values is not None else {}
+            finished += seen.values is not None
+            study.add_trial(
+                create_trial(
+                    state=seen.state,
+                    values=seen.values,
+                    params=seen.params,
+                    distributions=seen.distributions,
+                    constraints=seen.constraints,
+                    system_attrs=generation,
+                )
             )
-        values = list(seen.score.values) if seen.score.values is not None else worst
-        trial = create_trial(params=params, distributions=distributions, values=values, system_attrs=notes)
-        for name, margin in seen.score.margins.items():
-            trial.set_constraint(name, margin)
-        return trial
+        return study
 
 
 def make_proposer(
-    space: Space,
-    method: str,
-    directions: tuple[Direction, ...],
-    *,
-    seed: int,
-    trials: int,
-    order: Order = list,
-) -> Proposer:
-    """Return the proposer of a search method. trials: how many points the search may try. order: of the
-    points that are tried before anything was seen; it leaves none out.
+    space: Space, search: SearchSpec, directions: tuple[Direction, ...], order: Order = list
+) -> Propose:
+    """Return what proposes the points of a search.
+
+    order: of the points that are tried before anything was seen; it leaves none out.
     """
-    if method in ("grid", "random"):
-        points = space.points()
-        if points is None:
-            return RandomProposer(space, seed)
-        if method == "random":
-            points = random.Random(seed).sample(points, len(points))
-        return OrderedProposer(space, order(points[:trials]) + points[trials:])
-    startup = startup_points(space)
-    if method == "tpe":
-        return ModelProposer(space, directions, seed, _tpe(len(directions)), startup, order)
-    size = population(trials)
-    return ModelProposer(
-        space, directions, seed, lambda s: NSGAIISampler(population_size=size, seed=s), startup, order
-    )
+    seed, points = search.seed, space.points()
+    if search.method in ("tpe", "nsga2"):
+        size = population(search.trials) if search.method == "nsga2" else 1
+        design = order(initial_design(space, startup_points(space), seed))
+        make_sampler = partial(NSGAIISampler, population_size=size) if size > 1 else _TPE
+        return Model(space, directions, seed, design, lambda seed: make_sampler(seed=seed), size).propose
+    if points is None:
+        return lambda history, taken: space.random_point(_draw_seed(seed, len(taken)), taken)
+    if search.method == "random":
+        points = random.Random(seed).sample(points, len(points))
+    ordered = order(points[: search.trials]) + points[search.trials :]
+    return lambda history, taken: _first_untaken(ordered, taken)
 
 
 def startup_points(space: Space) -> int:
@@ -180,26 +126,40 @@ def population(trials: int) -> int:
     return max(8, min(50, trials // 5))
 
 
-def _tpe(objectives: int) -> Callable[[int], BaseSampler]:
-    def make(seed: int) -> BaseSampler:
-        return TPESampler(
-            seed=seed,
-            n_startup_trials=0,
-            multivariate=True,
-            group=True,
-            constant_liar=True,
-        )
+def initial_design(space: Space, count: int, seed: int) -> list[Point]:
+    """Return up to `count` distinct points that can run; the same for the same seed.
 
-    return make
-
-
-def _worst_values(history: History, directions: tuple[Direction, ...]) -> list[float]:
-    """Return the worst value seen of each objective, which stands in for trials that did not finish."""
-    seen = [o.score.values for o in history if o.score is not None and o.score.values is not None]
-    columns = list(zip(*seen, strict=True)) or [(0.0,)] * len(directions)
-    return [min(c) if d == "maximize" else max(c) for c, d in zip(columns, directions, strict=True)]
+    The file's own configuration is the first. Each further point is, of a random pool, the one whose nearest
+    neighbour so far is farthest, so that every value of every axis is seen early.
+    """
+    pool = _pool(space, random.Random(f"design/{seed}"))
+    base = space.base_point()
+    chosen = [base] if space.can_run(base) else pool[:1]
+    while len(chosen) < count:
+        left = [point for point in pool if point not in chosen]
+        if not left:
+            break
+        chosen.append(max(left, key=lambda point: min(space.distance(point, other) for other in chosen)))
+    return chosen
 
 
-def _sampler_seed(seed: int, asked: int) -> int:
+def _pool(space: Space, generator: random.Random) -> list[Point]:
+    points = space.points()
+    if points is not None:
+        return generator.sample(points, min(_POOL, len(points)))
+    drawn: dict[str, Point] = {}
+    for _ in range(_POOL_DRAWN):
+        point = space.random_point(generator.randrange(2**31), drawn)
+        if point is None:
+            break  # what is left, if anything, is too rare to be found
+        drawn[point_key(point)] = point
+    return list(drawn.values())
+
+
+def _first_untaken(points: Iterable[Point], taken: Collection[str]) -> Point | None:
+    return next((point for point in points if point_key(point) not in taken), None)
+
+
+def _draw_seed(seed: int, asked: int) -> int:
     """Return a seed for one draw: the same whenever as much had been asked for, else another."""
-    return drawn_seed(random.Random(f"{seed}/{asked}"))
+    return random.Random(f"{seed}/{asked}").randrange(2**31)

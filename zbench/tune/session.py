@@ -1,15 +1,17 @@
-"""A search from start to finish in one process: study, trials, collected records, the final round."""
+"""A search from start to finish in one process: ask for a point, take it, run it, tell what became of it,
+until there is reason to stop; then the final round.
+"""
 
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from optuna.storages import BaseStorage
+from optuna.trial import FrozenTrial, Trial, TrialState
 
-from zbench.analysis.ranking import pareto_front
 from zbench.errors import UsageError
 from zbench.estimate.client import Simulator
 from zbench.launch.events import (
@@ -23,48 +25,44 @@ from zbench.launch.events import (
     Watch,
 )
 from zbench.launch.executor import REFERENCE_PATIENCE
+from zbench.launch.oom_inference import ImpliedOom
+from zbench.launch.trial import TrialRunner
 from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory
 from zbench.record.summary import summarize
 from zbench.spec.run import RunSpec
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
-from zbench.tune.claims import MemoryClaims, SqlClaims
-from zbench.tune.collect import adopt, gather, gather_elsewhere, record_invalid
-from zbench.tune.final import Final, settle
-from zbench.tune.identity import StudyIdentity, Worker
-from zbench.tune.importance import importance
-from zbench.tune.ledger import Ledger, open_study
-from zbench.tune.objective import Scorer
-from zbench.tune.outage import Outages
-from zbench.tune.prune import DEFAULT_FACTOR
-from zbench.tune.roofline import fastest_first
+from zbench.tune.collect import adopt, gather, gather_elsewhere, priors_from, record_invalid
+from zbench.tune.findings import Final, SearchOutcome, front, importance, settle
+from zbench.tune.forecast import (
+    PRUNE_FACTOR,
+    Ask,
+    fastest_first,
+    pruner,
+    too_large,
+    with_simulated,
+    work_per_step,
+)
+from zbench.tune.ledger import Ledger, costs, open_study, record_of
+from zbench.tune.objective import best_first, directions_of, is_feasible
 from zbench.tune.samplers import make_proposer
-from zbench.tune.space import Space
+from zbench.tune.space import Point, Space, point_key
 from zbench.tune.stop import stopper_of
 from zbench.tune.storage import (
     DEFAULT_HEARTBEAT,
     JOURNAL,
     Heartbeat,
+    Outages,
     journal_storage,
     reaching,
     relational_storage,
 )
-from zbench.tune.study import Search, StudySetup
-from zbench.tune.warm_start import priors_from
 
-
-class Runner(Protocol):
-    """Runs one repeat of one trial; `zbench.launch.trial.TrialRunner` is one."""
-
-    def has_reference(self, trial: TrialSpec) -> bool:
-        """Whether `run` would start at once."""
-
-    def reference(self, trial: TrialSpec, watch: Watch | None = None) -> Path | Failure | None:
-        """Return the trajectory that a trial is judged by, computed if missing, or why there is none."""
-
-    def run(self, trial: TrialSpec, *, repeat: int, watch: Watch | None) -> Record:
-        """Return the record, whatever became of the trial."""
+_POLL_SECONDS = 0.5
+_PREDICTED_OOM_IN_A_ROW = 200
+_PRIORS_FIRST = 3
+_SLACK_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +81,6 @@ class SearchTask:
     heartbeat: Heartbeat = DEFAULT_HEARTBEAT
 
 
-@dataclass(frozen=True, slots=True)
-class SearchOutcome:
-    """What a search found. `front`: trial ids that nothing beats in every objective, best first."""
-
-    final: Final
-    stopped: str
-    study: str
-    front: list[str] = field(default_factory=list)
-    importance: dict[str, float] = field(default_factory=dict)
-    predicted_oom: dict[str, str] = field(default_factory=dict)
-    elsewhere: list[Path] = field(default_factory=list)
-
-
 def longest_trial(run: RunSpec) -> float:
     """Return how many seconds a trial can take at most: it, once again where it failed, and its reference."""
     return run.timeout * (2 + REFERENCE_PATIENCE * run.world_size)
@@ -104,139 +89,202 @@ def longest_trial(run: RunSpec) -> float:
 class Session:
     """One process at work on one study. Every finished trial is in the run directory as soon as it ends."""
 
-    def __init__(self, task: SearchTask, directory: RunDirectory, runner: Runner, on_event: OnEvent) -> None:
-        self._task, self._directory = task, directory
-        self._runner, self._tell = runner, on_event
-        self._scorer = Scorer(task.sweep.objective)
+    def __init__(
+        self, task: SearchTask, directory: RunDirectory, runner: TrialRunner, on_event: OnEvent
+    ) -> None:
+        self._task, self._sweep, self._spec = task, task.sweep, task.sweep.search
+        self._directory, self._runner, self._tell = directory, runner, on_event
+        self._goals, self._directions = task.sweep.objective.goals, directions_of(task.sweep.objective)
         self._space = Space(task.sweep)
+        self._stopper = stopper_of(self._spec, self._directions, len(self._space.axes))
+        self._limit = _memory_limit(task.sweep)
+        self._is_grid = self._spec.method == "grid"
+        self._implied, self._best_rate = ImpliedOom(), 0.0
+        self._learnt: set[int] = set()
+        self._refused: set[str] = set()
+        self._predicted_oom: dict[str, str] = {}
         with reaching(task.storage or ""):
             self._ledger = self._open()
 
     def run(self) -> SearchOutcome:
         """Search, collect, measure the leaders again, and say what was found."""
-        sweep = self._task.sweep
+        sweep, directory, ledger = self._sweep, self._directory, self._ledger
         with reaching(self._task.storage or ""), Simulator(self._task.base_dir, jobs=1) as simulator:
-            self._ledger.join(self._task.environment)
+            ledger.join(self._task.environment)
             if self._task.storage is None:
-                adopt(self._ledger, self._directory, self._space)
-            gather(self._ledger, self._directory)
-            setup = self._setup(simulator)
-            finished = [record for record in self._directory.records() if record.outcome != "invalid"]
-            left = max(0, (setup.stopper.budget.trials or 0) - len(summarize(finished)))
-            keys = tuple(axis.key for axis in self._space.axes)
-            self._tell(SweepStarted(self._directory.path, sweep.search.trials, left, finished, keys))
-            search = Search(setup, self._ledger, self._evaluate, self)
-            reason = search.run()
-            gather(self._ledger, self._directory)
-            record_invalid(self._space, self._directory)
+                adopt(ledger, directory, self._space)
+            gather(ledger.of_this_kind(ledger.trials()), directory)
+            self._plan(simulator.of)
+            stopped = self._search()
+            trials = ledger.of_this_kind(ledger.trials())
+            gather(trials, directory)
+            record_invalid(self._space, directory)
             if self._task.is_worker:
-                return SearchOutcome(Final(None), reason, self._ledger.name)
-            elsewhere = gather_elsewhere(self._ledger, self._directory, sweep)
-            history = [entry.observation for entry in self._ledger.entries() if entry.host == self._kind]
-        final = settle(
-            self._directory.records,
-            sweep.objective,
-            self._measure,
-            repeats=sweep.run.repeats,
-            seed=sweep.search.seed,
+                return SearchOutcome(Final(None), stopped, ledger.name)
+            elsewhere = gather_elsewhere(ledger, directory, sweep)
+        repeats, seed = sweep.run.repeats, self._spec.seed
+        final = settle(directory.records, sweep.objective, self._measure_again, repeats=repeats, seed=seed)
+        shutil.rmtree(directory.path / "references", ignore_errors=True)
+        best = front(directory.records(), sweep.objective)
+        shares = importance(trials, self._directions[0])
+        return SearchOutcome(final, stopped, ledger.name, best, shares, self._predicted_oom, elsewhere)
+
+    def _open(self) -> Ledger:
+        """Open the study; UsageError where it is another sweep's."""
+        task = self._task
+        if task.storage is None:
+            storage: BaseStorage = journal_storage(self._directory.path / JOURNAL)
+            name, pace = self._directory.run_id, None
+        else:
+            storage = relational_storage(task.storage, task.heartbeat)
+            name, pace = self._sweep.name, task.heartbeat.pace
+        kind = str(task.environment.get("fingerprint", "unknown"))
+        outages = Outages(lambda text: self._tell(Notice(text)))
+        longest = 2 * longest_trial(self._sweep.run) + _SLACK_SECONDS
+        study = open_study(storage, task.study or name, self._sweep)
+        return Ledger(study, self._space, kind, outages, pace=pace, longest=longest)
+
+    def _plan(self, ask: Ask) -> None:
+        """Read what earlier results teach, decide which points come first, and tell that it begins."""
+        paths = [self._task.base_dir / path for path in self._spec.warm_start]
+        self._priors, remarks = priors_from(paths, self._space, self._ledger.kind)
+        for remark in remarks:
+            self._tell(Notice(remark))
+        earlier = best_first(self._priors, self._directions)[:_PRIORS_FIRST]
+        self._first: list[Point] = [*self._space.included, *(prior.user_attrs["point"] for prior in earlier)]
+        self._ask = ask
+        self._next_point = make_proposer(
+            self._space, self._spec, self._directions, lambda p: fastest_first(p, self._space, ask)
         )
-        shutil.rmtree(self._directory.path / "references", ignore_errors=True)
-        shares = importance(history, self._space, self._scorer.directions[0])
-        return SearchOutcome(
-            final, reason, self._ledger.name, self._front(), shares, search.predicted_oom, elsewhere
-        )
+        finished = [record for record in self._directory.records() if record.outcome != "invalid"]
+        left = max(0, (self._stopper.trials or 0) - len(summarize(finished)))
+        keys = tuple(axis.key for axis in self._space.axes)
+        self._tell(SweepStarted(self._directory.path, self._spec.trials, left, finished, keys))
 
-    def began(self, trial: TrialSpec) -> None:
-        """A trial begins."""
-        self._tell(TrialStarted(trial, 0))
+    def _search(self) -> str:
+        """Search until there is reason to stop and no other worker runs anything; return the reason."""
+        while True:
+            if self._ledger.reap():
+                self._refused.clear()
+            trials = self._ledger.trials()
+            own = self._ledger.of_this_kind(trials)
+            self._learn(own)
+            stopped = self._stopper.spent(sum(map(costs, trials))) or self._stopper.flattened(own)
+            point = None if stopped else self._propose(trials, [*self._priors, *own])
+            if point is not None:
+                self._try(point)
+            elif not any(trial.state == TrialState.RUNNING for trial in trials):
+                return stopped or self._exhausted()
+            else:
+                time.sleep(_POLL_SECONDS)  # one that is lost meanwhile is run again here
 
-    def ended(self, trial: TrialSpec, records: Sequence[Record], seconds: float, left: int) -> None:
-        """A trial is in the ledger; it and what other workers finished meanwhile go to the run directory."""
-        for record in gather(self._ledger, self._directory):
-            mine = record.trial_id == trial.trial_id
-            self._tell(TrialFinished(trial if mine else None, record, seconds if mine else 0.0, left))
+    def _learn(self, trials: Sequence[FrozenTrial]) -> None:
+        """Take in what ended meanwhile: what ran out of memory, and the most work per second."""
+        for trial in trials:
+            if trial.number in self._learnt or not trial.state.is_finished():
+                continue
+            self._learnt.add(trial.number)
+            record = record_of(trial)
+            self._implied.observe(record)
+            spec = self._space.trial(trial.user_attrs["point"])
+            if isinstance(spec, TrialSpec) and record.timing is not None and is_feasible(trial):
+                work = work_per_step(spec, self._goals[0]) or 0.0
+                self._best_rate = max(self._best_rate, work / record.timing.median_step_s)
 
-    def _evaluate(self, trial: TrialSpec, repeat: int, watch: Watch | None) -> Record:
-        self._prepare(trial)
+    def _propose(self, trials: Sequence[FrozenTrial], history: Sequence[FrozenTrial]) -> Point | None:
+        """Return the next point, None where there is none; a grid tries what cannot fit, too."""
+        taken = {point_key(trial.user_attrs["point"]) for trial in trials} | self._refused
+        for point in self._first:
+            if point_key(point) not in taken:
+                return point
+        for _ in range(_PREDICTED_OOM_IN_A_ROW):
+            proposal = self._next_point(history, taken | self._predicted_oom.keys())
+            reason = None if proposal is None else self._cannot_fit(proposal)
+            if proposal is None or reason is None:
+                return proposal
+            self._predicted_oom[point_key(proposal)] = reason
+        return None
 
-        def seen(line: dict[str, Any]) -> str | None:
-            self._tell(StepDone(trial, line))
-            return watch(line) if watch is not None else None
+    def _cannot_fit(self, point: Point) -> str | None:
+        trial, is_first = self._space.trial(point), not self._learnt
+        if is_first or self._is_grid or self._limit is None:  # the first: a search ends with a figure
+            return None
+        assert isinstance(trial, TrialSpec)
+        return too_large(self._ask, trial, self._limit)
 
-        return self._runner.run(trial, repeat=repeat, watch=seen)
+    def _exhausted(self) -> str:
+        count = len(self._predicted_oom)
+        if count == 0:
+            return "every point that can run was tried"
+        return f"every point was tried but {count} that cannot fit by the simulation"
 
-    def _prepare(self, trial: TrialSpec) -> None:
-        """Compute a reference that is missing; UsageError for bad input, if nothing has run yet at all."""
-        if self._runner.has_reference(trial):
+    def _try(self, point: Point) -> None:
+        trial = self._space.trial(point)
+        assert isinstance(trial, TrialSpec)
+        lease = self._ledger.begin(point, trial.trial_id)
+        if lease is None:
+            self._refused.add(point_key(point))
             return
-        self._tell(ReferenceStarted(trial))
-        found = self._runner.reference(trial, lambda line: self._tell(StepDone(trial, line)))
-        if isinstance(found, Failure) and found.kind == "usage" and not self._directory.has_run():
-            raise UsageError(found.message)
+        before = sum(costs(other) for other in self._ledger.trials() if other.number < lease.number)
+        if self._stopper.trials is not None and before >= self._stopper.trials:
+            self._ledger.drop(lease, "the budget was spent by other workers meanwhile")
+            return
+        began = time.monotonic()
+        try:
+            record = self._outcome(trial, lease)
+        except BaseException:
+            self._ledger.drop(lease, "interrupted")
+            raise
+        if self._ledger.finish(lease, record):
+            self._collect(trial, time.monotonic() - began)
 
-    def _measure(self, trial: TrialSpec, repeat: int) -> Record:
+    def _outcome(self, trial: TrialSpec, lease: Trial) -> Record:
+        """Return the record of a trial's first repeat; it is not run where it must run out of memory."""
+        failure = self._implied.failure(trial) if self._spec.imply_oom else None
+        if failure is not None:
+            return Record("", trial.trial_id, 0, trial.axes, trial.config(), "oom", failure)
+        self._tell(TrialStarted(trial, 0))
+        factor = self._spec.prune_slower_than or (None if self._is_grid else PRUNE_FACTOR)
+        with self._ledger.held(lease):
+            record = self._run(trial, 0, pruner(trial, self._goals, self._best_rate, factor))
+        return record if self._limit is None else with_simulated(record, self._ask, trial)
+
+    def _collect(self, trial: TrialSpec, seconds: float) -> None:
+        """Bring what this and other workers finished to the run directory, and tell it."""
+        trials, budget = self._ledger.trials(), self._stopper.trials
+        left = max(0, budget - sum(map(costs, trials))) if budget is not None else 0
+        for record in gather(self._ledger.of_this_kind(trials), self._directory):
+            is_own = record.trial_id == trial.trial_id
+            self._tell(TrialFinished(trial if is_own else None, record, seconds if is_own else 0.0, left))
+
+    def _measure_again(self, trial: TrialSpec, repeat: int) -> Record:
         """Run a fresh repeat of a leader; the record is in the run directory before it counts."""
         began = time.monotonic()
         self._tell(TrialStarted(trial, repeat))
-        record = replace(self._evaluate(trial, repeat, None), run_id=self._directory.run_id)
+        record = replace(self._run(trial, repeat, None), run_id=self._directory.run_id)
         self._directory.append(record)
         self._tell(TrialFinished(trial, record, time.monotonic() - began, 0))
         return record
 
-    def _setup(self, simulator: Simulator) -> StudySetup:
-        search = self._task.sweep.search
-        stopper = stopper_of(search, self._scorer, len(self._space.axes))
-        is_grid = search.method == "grid"
-        priors, remarks = priors_from(
-            [self._task.base_dir / path for path in search.warm_start], self._space, self._scorer, self._kind
-        )
-        for remark in remarks:
-            self._tell(Notice(remark))
-        return StudySetup(
-            self._space,
-            self._scorer,
-            make_proposer(
-                self._space,
-                search.method,
-                self._scorer.directions,
-                seed=search.seed,
-                trials=search.trials,
-                order=lambda points: fastest_first(points, self._space, simulator.of),
-            ),
-            stopper,
-            search.prune_slower_than or (None if is_grid else DEFAULT_FACTOR),
-            search.imply_oom,
-            is_grid,
-            priors,
-            simulator.of,
-        )
+    def _run(self, trial: TrialSpec, repeat: int, watch: Watch | None) -> Record:
+        """Run a repeat, its reference first; UsageError for bad input, if nothing has run yet at all."""
 
-    def _open(self) -> Ledger:
-        storage = self._storage()
-        name = self._task.study or (
-            self._directory.run_id if self._task.storage is None else self._task.sweep.name
-        )
-        study = open_study(storage, name, StudyIdentity(self._task.sweep), self._scorer)
-        engine = getattr(storage, "engine", None)
-        claims = MemoryClaims() if engine is None else SqlClaims(engine, study._study_id)
-        pace = self._task.heartbeat.pace if engine is not None else None
-        worker = Worker.here(self._kind, heartbeat=pace, trial_seconds=longest_trial(self._task.sweep.run))
-        outages = Outages(on_wait=lambda text: self._tell(Notice(text)))
-        return Ledger(study, self._space, self._scorer, claims, worker, outages)
+        def on_line(line: dict[str, Any]) -> str | None:
+            self._tell(StepDone(trial, line))
+            return watch(line) if watch is not None else None
 
-    def _storage(self) -> BaseStorage:
-        if self._task.storage is not None:
-            return relational_storage(self._task.storage, self._task.heartbeat)
-        return journal_storage(self._directory.path / JOURNAL)
+        if not self._runner.has_reference(trial):
+            self._tell(ReferenceStarted(trial))
+            reference = self._runner.reference(trial, lambda line: self._tell(StepDone(trial, line)))
+            if isinstance(reference, Failure) and reference.kind == "usage" and not self._directory.has_run():
+                raise UsageError(reference.message)
+        return self._runner.run(trial, repeat=repeat, watch=on_line)
 
-    @property
-    def _kind(self) -> str:
-        return str(self._task.environment.get("fingerprint", "unknown"))
 
-    def _front(self) -> list[str]:
-        objective, scorer = self._task.sweep.objective, self._scorer
-        scores = {s.trial_id: scorer.score(s.records) for s in summarize(self._directory.records())}
-        values = {
-            k: score.values for k, score in scores.items() if score.feasible and score.values is not None
-        }
-        return pareto_front(values, scorer.directions) if len(objective.goals) > 1 else []
+def _memory_limit(sweep: SweepSpec) -> float | None:
+    """Return the tightest bound on device bytes that a trial must meet, or None."""
+    bounds = [
+        c.bound for c in sweep.objective.constraints if c.metric == "peak_device_bytes" and "<" in c.operator
+    ]
+    limits: list[Any] = [*bounds, sweep.run.memory_limit]
+    return min((float(limit) for limit in limits if limit is not None), default=None)

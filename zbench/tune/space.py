@@ -1,14 +1,16 @@
-"""The space of a search: axes of a sweep as a conditional Optuna space, and points of it as trials.
+"""The space of a search: axes of a sweep as Optuna's distributions, and points of it as trials.
 
 A point maps axis keys to values and holds only the axes that apply there: an offload ratio means nothing
 where nothing is offloaded, so points that differ in it alone are one point, measured once.
 """
 
+import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+import optuna
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
@@ -17,10 +19,10 @@ from optuna.distributions import (
 )
 from optuna.trial import Trial
 
-from zbench.spec.axes import Axis
+from zbench.spec.axes import Axis, ValueRange
 from zbench.spec.dependencies import dependency_of
 from zbench.spec.expand import Points, base_config, expand
-from zbench.spec.keys import Path, value_at
+from zbench.spec.keys import value_at
 from zbench.spec.sweep import SearchSpec, SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec
 
@@ -28,6 +30,7 @@ Point = dict[str, Any]
 MAX_LISTED = 20_000
 """Spaces with more points than this are drawn from and never written out."""
 
+_DRAWS = 1000
 _NO_SCALE = {("engine", "zero_stage")}
 """Numbers that name kinds; a model of them must not interpolate."""
 
@@ -45,7 +48,7 @@ class Space:
         self._base = base_config(sweep)
         self._points = Points(sweep)
         self._by_path = {axis.path: axis for axis in self._points.axes}
-        self.axes = tuple(_parents_first(self._points.axes, self._by_path))
+        self.axes = tuple({axis.key: axis for axis in self._parents_first(self._points.axes)}.values())
         self._distributions = {axis.key: _distribution(axis) for axis in self.axes}
         self._trials: dict[str, TrialSpec | InvalidTrial] = {}
         self._listed: list[Point] | None = None
@@ -65,45 +68,55 @@ class Space:
         """Whether the trial at this point can exist and is not excluded."""
         return isinstance(self.trial(point), TrialSpec)
 
-    def points(self) -> list[Point] | None:
-        """Return every distinct point that can run, in the file's order; None for a range or too many."""
-        if self._listed is None and self.is_listable:
-            self._listed = [point for point in self._walk(0, {}) if self.can_run(point)]
-        return self._listed
-
     @property
     def is_listable(self) -> bool:
         """Whether the points can be written out one by one."""
         sizes = [len(axis.values or ()) for axis in self.axes]
         return all(sizes) and math.prod(sizes) <= MAX_LISTED  # of a range, which has no values, the size is 0
 
+    def points(self) -> list[Point] | None:
+        """Return every distinct point that can run, in the file's order; None for a range or too many."""
+        if self._listed is None and self.is_listable:
+            keys = [axis.key for axis in self.axes]
+            product = itertools.product(*(axis.values or () for axis in self.axes))
+            points = (self.canonical(dict(zip(keys, values, strict=True))) for values in product)
+            distinct = {point_key(point): point for point in points}
+            self._listed = [point for point in distinct.values() if self.can_run(point)]
+        return self._listed
+
     def canonical(self, values: Mapping[str, Any]) -> Point:
         """Return the point that these axis values mean: axes that do not act are left at one fixed value."""
         point: Point = {}
         for axis in self.axes:
-            if not axis.applies(point):
+            if axis.key not in values or not axis.applies(point):
                 continue
-            if axis.key in values and self._acts(axis, point):
+            if self._acts(axis, point):
                 point[axis.key] = values[axis.key]
-            elif axis.key in values:
-                self._settle(axis, point)
+            elif axis.values is not None and value_at(self._base, axis.path) not in axis.values:
+                point[axis.key] = axis.values[0]
         return point
 
     def point_of(self, config: Mapping[str, Any]) -> Point:
         """Return the point at which a configuration would lie, if the rest of it is this sweep's."""
         return self.canonical({axis.key: value_at(config, axis.path) for axis in self.axes})
 
-    def suggest(self, trial: Trial) -> Point:
-        """Draw a point; only axes that act are asked for."""
-        point: Point = {}
-        for axis in self.axes:
-            if not axis.applies(point):
-                continue
-            if self._acts(axis, point):
-                point[axis.key] = decoded(axis, _drawn(trial, axis.key, self._distributions[axis.key]))
-            else:
-                self._settle(axis, point)
-        return point
+    def base_point(self) -> Point:
+        """Return the point nearest to the file's own configuration."""
+        return self.canonical({a.key: _nearest(a, value_at(self._base, a.path)) for a in self.axes})
+
+    def draw(self, study: optuna.Study) -> tuple[Trial, Point]:
+        """Ask a study's sampler for a value of every axis; return its trial, and the point."""
+        trial = study.ask(dict(self._distributions))
+        return trial, self.canonical({axis.key: _decoded(axis, trial.params[axis.key]) for axis in self.axes})
+
+    def random_point(self, seed: int, taken: Collection[str]) -> Point | None:
+        """Return a point that can run and is not taken, drawn at random; None if none was found."""
+        study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
+        for _ in range(_DRAWS):
+            _, point = self.draw(study)
+            if point_key(point) not in taken and self.can_run(point):
+                return point
+        return None
 
     def encode(self, point: Point) -> tuple[dict[str, Any], dict[str, BaseDistribution]] | None:
         """Return a point as Optuna's parameters and distributions; None if it is not in this space."""
@@ -113,52 +126,42 @@ class Space:
         for axis in self.axes:
             if not axis.applies(point) or not self._acts(axis, point):
                 continue
-            value = encoded(axis, point[axis.key]) if axis.key in point else None
+            value = _encoded(axis, point[axis.key]) if axis.key in point else None
             if value is None:
                 return None
             params[axis.key] = value
         return params, {key: self._distributions[key] for key in params}
 
-    def base_point(self) -> Point:
-        """Return the point nearest to the file's own configuration."""
-        return self.canonical({a.key: _nearest(a, value_at(self._base, a.path)) for a in self.axes})
+    def distance(self, left: Point, right: Point) -> float:
+        """Return how unlike two points are: a step from end to end of a scale counts 1, another kind 1."""
+        return sum(_difference(axis, left.get(axis.key), right.get(axis.key)) for axis in self.axes)
 
     def _included(self) -> list[Point]:
         """Return the points of `include`, which need not lie on the axes."""
         alone = {"axes": {}, "exclude": [], "search": SearchSpec()}
         trials = expand(self.sweep.model_copy(update=alone)).trials if self.sweep.include else []
-        for trial in trials:
-            self._trials[point_key(trial.axes)] = trial
+        self._trials |= {point_key(trial.axes): trial for trial in trials}
         return [trial.axes for trial in trials]
-
-    def _walk(self, depth: int, point: Point) -> Iterator[Point]:
-        if depth == len(self.axes):
-            yield point
-            return
-        axis = self.axes[depth]
-        if not axis.applies(point):
-            yield from self._walk(depth + 1, point)
-        elif not self._acts(axis, point):
-            settled = dict(point)
-            self._settle(axis, settled)
-            yield from self._walk(depth + 1, settled)
-        else:
-            for value in axis.values or ():
-                yield from self._walk(depth + 1, {**point, axis.key: value})
 
     def _acts(self, axis: Axis, point: Mapping[str, Any]) -> bool:
         """Whether this axis changes anything at a point that already holds what it depends on."""
         need = dependency_of(axis.path)
-        return need is None or self._value(need.on, point) in need.values
+        if need is None:
+            return True
+        parent = self._by_path.get(need.on)
+        if parent is not None and parent.key in point:
+            return point[parent.key] in need.values
+        return value_at(self._base, need.on) in need.values
 
-    def _value(self, path: Path, point: Mapping[str, Any]) -> Any:
-        axis = self._by_path.get(path)
-        return point[axis.key] if axis is not None and axis.key in point else value_at(self._base, path)
-
-    def _settle(self, axis: Axis, point: Point) -> None:
-        """Give an axis without effect the file's value, or its first one if the file's is not on the axis."""
-        if axis.values is not None and value_at(self._base, axis.path) not in axis.values:
-            point[axis.key] = axis.values[0]
+    def _parents_first(self, axes: list[Axis]) -> Iterator[Axis]:
+        """Yield each axis after those it depends on; some more than once."""
+        for axis in axes:
+            need = dependency_of(axis.path)
+            parents = [other for other in self._points.axes if other.key in axis.when]
+            if need is not None and need.on in self._by_path:
+                parents.insert(0, self._by_path[need.on])
+            yield from self._parents_first(parents)
+            yield axis
 
 
 def is_scaled(axis: Axis) -> bool:
@@ -168,7 +171,27 @@ def is_scaled(axis: Axis) -> bool:
     return numeric and len(values) > 2 and axis.path not in _NO_SCALE
 
 
-def encoded(axis: Axis, value: Any) -> Any:
+def place_in(limits: ValueRange, value: float) -> float:
+    """Return where a value lies between the ends of a range, from 0 to 1."""
+    if limits.log:
+        return math.log(value / limits.low) / math.log(limits.high / limits.low)
+    return (value - limits.low) / (limits.high - limits.low)
+
+
+def _difference(axis: Axis, left: Any, right: Any) -> float:
+    if left == right:
+        return 0.0
+    if left is None or right is None:
+        return 1.0
+    if axis.range is not None:
+        return abs(place_in(axis.range, left) - place_in(axis.range, right))
+    if not is_scaled(axis):
+        return 1.0
+    ranks = sorted(axis.values or ())
+    return abs(ranks.index(left) - ranks.index(right)) / (len(ranks) - 1)
+
+
+def _encoded(axis: Axis, value: Any) -> Any:
     """Return a value as its Optuna parameter: its rank on a scale, else itself; None if the axis lacks it."""
     if axis.range is not None:
         return value if axis.range.low <= value <= axis.range.high else None
@@ -177,7 +200,7 @@ def encoded(axis: Axis, value: Any) -> Any:
     return sorted(axis.values or ()).index(value) if is_scaled(axis) else _choice(value)
 
 
-def decoded(axis: Axis, value: Any) -> Any:
+def _decoded(axis: Axis, value: Any) -> Any:
     """Return the axis value of an Optuna parameter."""
     if axis.range is not None:
         return value
@@ -191,25 +214,12 @@ def _distribution(axis: Axis) -> BaseDistribution:
     limits = axis.range
     if limits is None:
         values = axis.values or ()
-        if is_scaled(
-            axis
-        ):  # sizes are listed by factors, so equal steps of rank are equal steps of the logarithm
+        if is_scaled(axis):  # sizes are listed by factors, so equal steps of rank are those of the logarithm
             return IntDistribution(0, len(values) - 1)
         return CategoricalDistribution([_choice(value) for value in values])
     if limits.integer:
         return IntDistribution(int(limits.low), int(limits.high), log=limits.log, step=int(limits.step or 1))
     return FloatDistribution(limits.low, limits.high, log=limits.log, step=limits.step)
-
-
-def _drawn(trial: Trial, name: str, distribution: BaseDistribution) -> Any:
-    if isinstance(distribution, IntDistribution):
-        low, high = distribution.low, distribution.high
-        return trial.suggest_int(name, low, high, step=distribution.step, log=distribution.log)
-    if isinstance(distribution, FloatDistribution):
-        ends = distribution.low, distribution.high
-        return trial.suggest_float(name, *ends, step=distribution.step, log=distribution.log)
-    assert isinstance(distribution, CategoricalDistribution)
-    return trial.suggest_categorical(name, distribution.choices)
 
 
 def _choice(value: Any) -> Any:
@@ -226,21 +236,3 @@ def _nearest(axis: Axis, wanted: Any) -> Any:
     if wanted in values or not is_scaled(axis) or not isinstance(wanted, int | float):
         return wanted if wanted in values else values[0]
     return min(values, key=lambda value: abs(value - wanted))
-
-
-def _parents_first(axes: list[Axis], by_path: Mapping[Path, Axis]) -> Iterator[Axis]:
-    done: set[str] = set()
-
-    def visit(axis: Axis) -> Iterator[Axis]:
-        if axis.key in done:
-            return
-        done.add(axis.key)
-        need = dependency_of(axis.path)
-        parents = [by_path[need.on]] if need and need.on in by_path else []
-        parents += [other for other in axes if other.key in axis.when]
-        for parent in parents:
-            yield from visit(parent)
-        yield axis
-
-    for axis in axes:
-        yield from visit(axis)

@@ -4,27 +4,37 @@ No password leaves this module: messages name a storage by `shown`, and what a d
 """
 
 import contextlib
-import fcntl
-import json
-import os
 import re
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import optuna
-from optuna.storages import BaseStorage, JournalStorage, RDBStorage
+import sqlalchemy.exc
+from optuna.exceptions import StorageInternalError
+from optuna.storages import JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
+from sqlalchemy.engine import make_url
 
 from zbench.errors import ExitCode, UsageError, ZbenchError
 
 JOURNAL = "study.journal"
+OUTAGE_SECONDS = 120.0
+"""How long a worker waits for a database that is away, before it ends with what it has."""
+
 _CONNECT_SECONDS = 8
-_TABLE_WAITS = (0.05, 0.2, 0.5, 1.0)
+_OUTAGE_PAUSE = 1.0
+_TABLE_ATTEMPTS, _TABLE_PAUSE = 5, 0.4
 _UNKNOWN_URL = "expected a storage such as postgresql://user@host/database or sqlite:///file"
+_NO_CONNECTION = (
+    sqlalchemy.exc.OperationalError,
+    sqlalchemy.exc.InterfaceError,
+    sqlalchemy.exc.DisconnectionError,
+)
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,34 +54,11 @@ class StudyStorageError(ZbenchError):
     exit_code = ExitCode.USAGE
 
 
-class JournalLock:
-    """A lock on a journal file that dies with the process holding it, as `flock` does."""
-
-    def __init__(self, journal: Path) -> None:
-        self._path = journal.with_name(journal.name + ".lock")
-        self._fd = -1
-
-    def acquire(self) -> bool:
-        """Wait for the lock."""
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
-        return True
-
-    def release(self) -> None:
-        """Let others write."""
-        os.close(self._fd)
-
-
-def journal_storage(path: Path) -> BaseStorage:
-    """Open (or begin) a journal file. A torn last line is cut off; StudyStorageError for damage elsewhere."""
-    _repair(path)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        backend = JournalFileBackend(str(path), lock_obj=JournalLock(path))  # type: ignore[arg-type]
-    try:
-        return JournalStorage(backend)
-    except Exception as error:  # a line that is JSON but no operation of a journal fails in as many ways
-        raise _damaged(path, f"{type(error).__name__}: {error}") from None
+def journal_storage(path: Path) -> JournalStorage:
+    """Begin a journal file anew, for Optuna's tools: the records beside it are what a search resumes from."""
+    for file in (path, path.with_name(f"{path.name}.lock")):  # a killed process may have left the lock
+        file.unlink(missing_ok=True)
+    return JournalStorage(JournalFileBackend(str(path)))
 
 
 def relational_storage(url: str, heartbeat: Heartbeat = DEFAULT_HEARTBEAT) -> RDBStorage:
@@ -83,47 +70,31 @@ def relational_storage(url: str, heartbeat: Heartbeat = DEFAULT_HEARTBEAT) -> RD
     arguments: dict[str, Any] = {"pool_pre_ping": True}
     if full.startswith("postgresql"):
         arguments["connect_args"] = {"connect_timeout": _CONNECT_SECONDS}
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(warnings.catch_warnings())
-        warnings.simplefilter("ignore")  # heartbeats are "experimental", and a driver may quote the URL
-        stack.enter_context(reaching(url))
-        return _with_tables(
-            lambda: RDBStorage(
-                full, engine_kwargs=arguments, heartbeat_interval=heartbeat.pace, grace_period=heartbeat.grace
-            )
-        )
+
+    def connect() -> RDBStorage:
+        pace, grace = heartbeat.pace, heartbeat.grace
+        return RDBStorage(full, engine_kwargs=arguments, heartbeat_interval=pace, grace_period=grace)
+
+    with warnings.catch_warnings(), reaching(url):
+        warnings.simplefilter("ignore")  # a driver may quote the URL
+        for _ in range(_TABLE_ATTEMPTS - 1):
+            try:
+                return connect()
+            except sqlalchemy.exc.DBAPIError as error:
+                if "already exists" not in str(error):  # else another worker made the tables at this moment
+                    raise
+                time.sleep(_TABLE_PAUSE)
+        return connect()
 
 
 def require_existing(url: str) -> None:
     """Raise UsageError for a database file that is not there: opening it would make an empty one."""
-    from sqlalchemy.engine import make_url
-
-    try:
-        parsed = make_url(url)
-    except Exception:
-        return  # `relational_storage` says what is wrong
+    parsed = make_url(_with_driver(url))
     is_file = parsed.drivername.startswith("sqlite") and parsed.database not in (None, "", ":memory:")
     if is_file and not Path(str(parsed.database)).exists():
         raise UsageError(
             f"{shown(url)}: there is no such file; start the study with `zbench tune FILE --storage` first"
         )
-
-
-def _with_tables(connect: Callable[[], RDBStorage]) -> RDBStorage:
-    """Connect, and once more when another worker made the tables at the same moment.
-
-    Databases let two "create if missing" collide; the one that lost finds the tables at its next try.
-    """
-    from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
-
-    for wait in _TABLE_WAITS:
-        try:
-            return connect()
-        except (IntegrityError, OperationalError, ProgrammingError) as error:
-            if "already exists" not in str(error):
-                raise
-            time.sleep(wait)
-    return connect()
 
 
 @contextlib.contextmanager
@@ -134,116 +105,99 @@ def reaching(url: str) -> Iterator[None]:
     except ImportError:
         remedy = 'pip install "zbench[postgres]"' if url.startswith("postgres") else "install it with pip"
         raise UsageError(f"{shown(url)}: the driver of this database is not installed; {remedy}") from None
-    except Exception as error:
-        if not is_storage_failure(error):
-            raise
+    except (sqlalchemy.exc.SQLAlchemyError, StorageInternalError) as error:
         raise StudyStorageError(
             f"cannot use storage {shown(url)}: {_reason(error, url)}; check that the server runs, "
             "the database exists and the user may enter"
         ) from None
 
 
-def is_storage_failure(error: Exception) -> bool:
-    """Whether an exception came from a database, its driver or Optuna's view of them."""
-    module = type(error).__module__.partition(".")[0]
-    return module in {
-        "sqlalchemy",
-        "psycopg",
-        "psycopg2",
-        "sqlite3",
-        "alembic",
-        "MySQLdb",
-        "pymysql",
-    } or isinstance(error, optuna.exceptions.StorageInternalError)
+class Outages:
+    """Tries operations again while the database is away. Each must be safe to repeat: it may have been done.
+
+    tell: called once an outage that is waited for.
+    """
+
+    def __init__(self, tell: Callable[[str], None], seconds: float = OUTAGE_SECONDS) -> None:
+        self._tell, self._seconds = tell, seconds
+        self._last = float("-inf")
+
+    def outlast(self, operation: Callable[[], T]) -> T:
+        """Return what the operation returns; its last failure where the outage is too long."""
+        give_up = time.monotonic() + self._seconds
+        while True:
+            try:
+                return operation()
+            except Exception as error:
+                if not is_outage(error) or time.monotonic() > give_up:
+                    raise
+            if not self.was_within(self._seconds):
+                self._tell(f"the study's database is away; trying again for {self._seconds:.0f} s")
+            self.note()
+            time.sleep(_OUTAGE_PAUSE)
+
+    def note(self) -> None:
+        """Remember that the database is away now."""
+        self._last = time.monotonic()
+
+    def was_within(self, seconds: float) -> bool:
+        """Whether the database was away in the last so many seconds."""
+        return time.monotonic() - self._last < seconds
+
+
+def is_outage(error: BaseException | None) -> bool:
+    """Whether an operation failed because there was no connection, as its causes say."""
+    while error is not None:
+        if isinstance(error, _NO_CONNECTION):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def shown(url: str) -> str:
     """Return a storage URL as it may be printed: without password and options."""
     try:
-        from sqlalchemy.engine import make_url
-
         return make_url(url).set(query={}).render_as_string(hide_password=True)
     except Exception:  # not a URL, so there is no telling where a password stands
         scheme = re.match(r"[a-z0-9+]+://", url)
         return f"{scheme[0]}..." if scheme else "this text"
 
 
-def _with_driver(url: str) -> str:
-    """Return the URL as SQLAlchemy wants it, with the driver that the `postgres` extra installs."""
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    try:
-        parsed = make_url(re.sub(r"^postgres://", "postgresql://", url))
-    except (ArgumentError, ValueError):
-        raise UsageError(f"{shown(url)} is no storage URL: {_UNKNOWN_URL}") from None
-    if parsed.drivername == "postgresql":
-        parsed = parsed.set(drivername="postgresql+psycopg")
-    try:
-        parsed.get_dialect()
-    except Exception:
-        raise UsageError(
-            f"{shown(url)}: unknown kind of database {parsed.drivername!r}; {_UNKNOWN_URL}"
-        ) from None
-    return parsed.render_as_string(hide_password=False)
-
-
-def _reason(error: Exception, url: str) -> str:
-    """Return the driver's own words, in one line and without the password."""
-    cause: BaseException = error
-    while cause.__cause__ is not None or getattr(cause, "orig", None) is not None:
-        cause = getattr(cause, "orig", None) or cause.__cause__ or cause
-    text = " ".join(str(cause).split()) or type(cause).__name__
-    return redacted(text, url)
-
-
 def redacted(text: str, url: str) -> str:
-    """Return a text without the password of a storage URL, as written or percent-decoded."""
-    from sqlalchemy.engine import make_url
-
-    try:
-        parsed = make_url(url)
-    except Exception:
-        return "(reason withheld: the URL cannot be read, and may hold a password)"
-    secrets = {str(parsed.password)} if parsed.password else set()
-    secrets |= {str(value) for key, value in parsed.query.items() if "pass" in key.lower()}
+    """Return a text without the passwords of a storage URL, as written or percent-decoded."""
+    parsed = make_url(url)
     written = re.search(r"://[^:/@]*:([^@]*)@", url)
-    secrets |= {written[1]} if written and written[1] else set()
-    for secret in sorted(secrets, key=len, reverse=True):
+    secrets = {parsed.password, written and written[1]}
+    secrets |= {value for key, value in parsed.query.items() if "pass" in key.lower()}
+    for secret in sorted((str(secret) for secret in secrets if secret), key=len, reverse=True):
         text = text.replace(secret, "***")
     return text
 
 
 def redacted_arguments(arguments: Sequence[str]) -> list[str]:
     """Return a command line without the passwords of URLs in it; a URL goes to the end of its argument."""
-    return [
-        re.sub(r"(?s)[A-Za-z][A-Za-z0-9+]*://.+", lambda found: shown(found[0]), argument)
-        for argument in arguments
-    ]
+    url = re.compile(r"(?s)[A-Za-z][A-Za-z0-9+]*://.+")
+    return [url.sub(lambda match: shown(match[0]), argument) for argument in arguments]
 
 
-def _repair(path: Path) -> None:
-    """Cut off what a kill left of a last line; refuse a journal with a damaged line elsewhere."""
-    if not path.exists():
-        return
-    lock = JournalLock(path)
-    lock.acquire()
+def _with_driver(url: str) -> str:
+    """Return the URL as SQLAlchemy wants it, with the driver that the `postgres` extra installs."""
     try:
-        data = path.read_bytes()
-        whole = data[: data.rfind(b"\n") + 1]
-        os.truncate(path, len(whole))
-    finally:
-        lock.release()
-    for number, line in enumerate(whole.splitlines(), start=1):
-        try:
-            operation = json.loads(line)
-        except ValueError:
-            raise _damaged(path, f"line {number} is not JSON") from None
-        if not isinstance(operation, dict) or "op_code" not in operation:
-            raise _damaged(path, f"line {number} is no operation of a study")
+        parsed = make_url(re.sub(r"^postgres://", "postgresql://", url))
+    except (sqlalchemy.exc.ArgumentError, ValueError):
+        raise UsageError(f"{shown(url)} is no storage URL: {_UNKNOWN_URL}") from None
+    if parsed.drivername == "postgresql":
+        parsed = parsed.set(drivername="postgresql+psycopg")
+    try:
+        parsed.get_dialect()
+    except Exception:
+        kind = parsed.drivername
+        raise UsageError(f"{shown(url)}: unknown kind of database {kind!r}; {_UNKNOWN_URL}") from None
+    return parsed.render_as_string(hide_password=False)
 
 
-def _damaged(path: Path, what: str) -> StudyStorageError:
-    return StudyStorageError(
-        f"{path} is damaged: {what}; move it away and use --resume: it is rebuilt from the records beside it"
-    )
+def _reason(error: BaseException, url: str) -> str:
+    """Return the driver's own words, in one line and without the password."""
+    while (cause := getattr(error, "orig", None) or error.__cause__) is not None:
+        error = cause
+    return redacted(" ".join(str(error).split()) or type(error).__name__, url)

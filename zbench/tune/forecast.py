@@ -1,0 +1,113 @@
+"""What is known of a trial before it ends: its memory by the simulation, and that it is clearly too slow."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from zbench.estimate.result import Estimate, SimulationOutcome
+from zbench.estimate.roofline import step_time
+from zbench.launch.events import Watch
+from zbench.record.record import Record
+from zbench.spec.accumulation import accumulation
+from zbench.spec.machine import described
+from zbench.spec.metrics import Goal
+from zbench.spec.trial import TrialSpec
+from zbench.tune.space import Point, Space
+from zbench.units import format_bytes
+
+Ask = Callable[[TrialSpec], SimulationOutcome]
+MOST_ORDERED = 40
+"""So many points are simulated for their order; those behind keep their places."""
+
+PRUNE_FACTOR = 2.0
+_AGREES = 0.01
+"""A larger difference of the simulated peak from the measured one is told."""
+_SAFETY = 1.1
+"""Beside a GPU a trial is left out only if above the limit by this factor: CPU paths are simulated."""
+_RATES = ("tokens_per_s", "samples_per_s", "tflops")
+_FEWEST_STEPS = 2
+_SHARE_OF_STEPS = 0.25
+
+
+def too_large(ask: Ask, trial: TrialSpec, limit: float) -> str | None:
+    """Return why a trial cannot fit a limit in bytes; None where it may, or cannot be simulated."""
+    estimate = ask(trial)
+    allowed = limit if trial.run.device == "cpu" else limit * _SAFETY
+    if not isinstance(estimate, Estimate) or estimate.peak_device_bytes <= allowed:
+        return None
+    needed = format_bytes(estimate.peak_device_bytes)
+    return f"needs {needed} by the simulation, the limit is {format_bytes(limit)}"
+
+
+def with_simulated(record: Record, ask: Ask, trial: TrialSpec) -> Record:
+    """Return the record with the simulated peak; a warning says by how much a measured one differs."""
+    estimate = ask(trial)
+    if not isinstance(estimate, Estimate):
+        return record
+    both = replace(record, simulated={"peak_device_bytes": estimate.peak_device_bytes})
+    apart = both.simulated_apart
+    if apart is None or abs(apart) <= _AGREES:
+        return both
+    peak, word = format_bytes(estimate.peak_device_bytes), "more" if apart > 0 else "less"
+    warning = f"the simulation says {peak} of device memory, {abs(apart):.1%} {word} than was measured"
+    return replace(both, warnings=[*record.warnings, warning])
+
+
+def fastest_first(points: list[Point], space: Space, ask: Ask) -> list[Point]:
+    """Return the same points, the first MOST_ORDERED by work per second; where that is not known, last.
+
+    They keep their order in a sweep without `machine:`, and where time is not the first goal.
+    """
+    machine = described(space.sweep.machine, space.sweep.place)
+    if machine is None:
+        return points
+
+    def rate(point: Point) -> float:
+        """Return work per second by the middle of the estimated time; 0 where there is none."""
+        trial = space.trial(point)
+        assert isinstance(trial, TrialSpec), "only points that can run are put in an order"
+        work = work_per_step(trial, space.sweep.objective.goals[0])
+        estimate = ask(trial) if work is not None else None
+        time = step_time(estimate, trial, machine) if isinstance(estimate, Estimate) else ""
+        return 0.0 if work is None or isinstance(time, str) else work / (time.low_s * time.high_s) ** 0.5
+
+    return sorted(points[:MOST_ORDERED], key=rate, reverse=True) + points[MOST_ORDERED:]
+
+
+def work_per_step(trial: TrialSpec, goal: Goal) -> float | None:
+    """Return what one step achieves, in one unit for all trials; None where time is not the goal."""
+    if goal.metric == "median_step_s":
+        return 1.0
+    if goal.metric not in _RATES:
+        return None
+    samples = trial.workload.micro_batch_size * trial.run.world_size
+    samples *= accumulation(trial.engine, trial.workload).backwards
+    return float(samples if goal.metric == "samples_per_s" else samples * trial.workload.sequence_length)
+
+
+def pruner(trial: TrialSpec, goals: tuple[Goal, ...], best_rate: float, factor: float | None) -> Watch | None:
+    """Return a watch that ends a trial whose timed steps are `factor` times slower than the best one's.
+
+    best_rate: work per second of the best feasible and correct trial so far, 0 before there is one. The
+    fastest step so far decides, after a quarter of the steps and at least two, so that neither a slow start
+    nor one disturbed step ends a trial. None where nothing can be pruned: several goals, or no best yet.
+    (Optuna's pruners compare a trial with others at the same step, or with a fixed bound.)
+    """
+    work = work_per_step(trial, goals[0])
+    if factor is None or work is None or not best_rate or len(goals) != 1:
+        return None
+    fastest = math.inf
+
+    def watch(line: dict[str, Any]) -> str | None:
+        nonlocal fastest
+        if line.get("phase") != "timed":
+            return None
+        fastest = min(fastest, float(line["seconds"]))
+        step, steps = int(line["step"]), int(line["steps"])
+        slower = best_rate * fastest / work
+        if not max(_FEWEST_STEPS, _SHARE_OF_STEPS * steps) <= step < steps or slower < factor:
+            return None
+        return f"pruned after {step} of {steps} steps: {slower:.1f} times slower than the best so far"
+
+    return watch
