@@ -1,19 +1,30 @@
-"""Stand-ins: a runner that measures nothing, and an ear for what a search says."""
+"""Stand-ins: runners that measure nothing, a simulation, trials that were seen, and an ear for events."""
 
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from optuna.trial import FrozenTrial
+
+from zbench.estimate.result import Estimate, SimulationOutcome
 from zbench.launch.events import Watch
-from zbench.record.record import Failure, Record
+from zbench.record.record import Failure, MemoryPeaks, Record, Timing
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
+from zbench.tune import session
+from zbench.tune.ledger import trial_at
+from zbench.tune.objective import Score
+from zbench.tune.space import Point, Space
 
-from .replay.synthetic import Machine
+from .synthetic import Machine
 
 SMALL_AXES: dict[str, Any] = {
     "zero_stage": [0, 1, 2],
@@ -100,6 +111,25 @@ class FakeRunner:
                 file.write(json.dumps([what, os.getpid(), trial_id, repeat]) + "\n")
 
 
+class Paced(FakeRunner):
+    """Every step takes so many seconds as the stage says; peaks: device bytes where not 100."""
+
+    def __init__(self, seconds: dict[int, float], peaks: dict[int, int] | None = None) -> None:
+        super().__init__()
+        self._paces, self._peaks = seconds, peaks or {}
+
+    def run(self, trial: TrialSpec, *, repeat: int = 0, watch: Watch | None = None) -> Record:
+        """Return a record of the trial, or of its end by the watch."""
+        stage = trial.engine.zero_stage
+        seconds, peak = self._paces[stage], self._peaks.get(stage, 100)
+        timing = Timing([seconds] * 8, seconds, 1000 / seconds, 1000 / seconds)
+        record = replace(super().run(trial, repeat=repeat), timing=timing, memory=MemoryPeaks(peak, 0, peak))
+        reason = self._stopped(record, watch)
+        if reason is None:
+            return record
+        return replace(record, outcome="timeout", error=Failure("pruned", reason), timing=None, memory=None)
+
+
 class Ear:
     """Keeps every event."""
 
@@ -112,3 +142,19 @@ class Ear:
     def of(self, kind: type) -> list[Any]:
         """Return the events of one kind."""
         return [event for event in self.events if isinstance(event, kind)]
+
+
+def estimated(peak: int, **known: Any) -> Estimate:
+    """Return an estimate of a step that holds so many bytes on the device."""
+    return Estimate(peak, 0, peak, {}, {}, "backward", [], {}, None, 0.0, **known)
+
+
+def simulating(patch: pytest.MonkeyPatch, ask: Callable[[TrialSpec], SimulationOutcome]) -> None:
+    """Have searches ask this function instead of a simulating process."""
+    patch.setattr(session, "Simulator", lambda *_, **__: nullcontext(SimpleNamespace(of=ask)))
+
+
+def seen(space: Space, point: Point, *values: float, failed: bool = False, **margins: float) -> FrozenTrial:
+    """Return a trial of a point as a search has seen it: with its values, failed, or running with neither."""
+    score = Score(values or None, {"finished": float(failed), **margins}) if values or failed else None
+    return trial_at(space, point, score, {})

@@ -8,13 +8,14 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from zbench.record.record import Record
 from zbench.record.store import find_runs, load_records
 
-from .lone_search import main
+from .lone import main
 
 ROOT = Path(__file__).parents[2]
 TRIALS = 12
@@ -27,13 +28,18 @@ def records_of(home: Path) -> list[Record]:
     return load_records(run)
 
 
+def job(home: Path, seconds: float) -> dict[str, Any]:
+    search = {"method": "tpe", "trials": TRIALS, "patience": 99}
+    return {"home": str(home), "log": str(home / "log"), "seconds": seconds, "search": search}
+
+
 def killed_and_resumed(home: Path, kills: int, seed: int) -> int:
     """Kill the search at random moments after it began a trial; return how often it was hit."""
     generator = random.Random(seed)
     hits = 0
     for _ in range(kills):
-        words = [sys.executable, "-m", "tests.tune.lone_search", str(home), str(TRIALS), "0.03"]
         log = home / "log"
+        words = [sys.executable, "-m", "tests.tune.lone", json.dumps(job(home, 0.03))]
         process = subprocess.Popen(words, cwd=ROOT)
         before = log.stat().st_size if log.exists() else 0
         while process.poll() is None and (not log.exists() or log.stat().st_size == before):
@@ -49,10 +55,10 @@ def check(tmp_path: Path, kills: int, seed: int = 1) -> None:
     undisturbed, killed = tmp_path / "undisturbed", tmp_path / "killed"
     undisturbed.mkdir()
     killed.mkdir()
-    best = main(undisturbed, TRIALS, 0.0)
+    best = main(**job(undisturbed, 0.0))
     hits = killed_and_resumed(killed, kills, seed)
     assert hits, "it was never hit"
-    assert main(killed, TRIALS, 0.0) == best
+    assert main(**job(killed, 0.0)) == best
     whole, again = records_of(undisturbed), records_of(killed)
     assert Counter((r.trial_id, r.repeat) for r in again) == Counter((r.trial_id, r.repeat) for r in whole)
     assert {(r.trial_id, r.repeat): r.timing for r in again} == {

@@ -1,24 +1,28 @@
-"""The shared facts of a study: taken once, finished once, freed when a worker is lost."""
+"""The shared facts of a study: taken once, finished once, freed when a worker is lost, one sweep's only."""
 
-import subprocess
-import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
+import sqlalchemy
+from optuna.storages import BaseStorage, JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import Trial, TrialState
 
+from tests.launch.processes import until
 from zbench.errors import UsageError
 from zbench.record.record import Failure, Record
+from zbench.record.summary import summarize
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
-from zbench.tune.claims import MemoryClaims, SqlClaims
-from zbench.tune.identity import StudyIdentity, Worker, started_after_boot
-from zbench.tune.ledger import Lease, Ledger, load_study, open_study
-from zbench.tune.objective import Scorer
-from zbench.tune.outage import Outages
+from zbench.tune.ledger import Ledger, load_sweep, open_study, record_of
+from zbench.tune.objective import score
 from zbench.tune.space import Space
-from zbench.tune.storage import journal_storage, relational_storage
+from zbench.tune.storage import Heartbeat, Outages, relational_storage
 
 from .fakes import FakeRunner, small_sweep
 
@@ -32,176 +36,242 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return f"{request.param}:///{tmp_path}/study"
 
 
-def ledger(
-    url: str, *, sweep: SweepSpec = SWEEP, worker: Worker | None = None, outages: Outages | None = None
-) -> Ledger:
+@pytest.fixture
+def shared(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/study"
+
+
+def storage_of(url: str) -> BaseStorage:
     kind, _, path = url.partition(":///")
-    storage = journal_storage(Path(path)) if kind == "journal" else relational_storage(url)
-    scorer = Scorer(sweep.objective)
-    study = open_study(storage, "s", StudyIdentity(sweep), scorer)
-    engine = getattr(storage, "engine", None)
-    claims = MemoryClaims() if engine is None else SqlClaims(engine, study._study_id)
-    return Ledger(study, Space(sweep), scorer, claims, worker or Worker.here("kind"), outages)
+    if kind == "journal":
+        return JournalStorage(JournalFileBackend(path))
+    return relational_storage(url, Heartbeat(1, 30))
 
 
-def begin(book: Ledger, index: int) -> Lease | None:
+def ledger(
+    url: str,
+    *,
+    sweep: SweepSpec = SWEEP,
+    machine: str = "kind",
+    outages: Outages | None = None,
+    longest: float = 1000.0,
+) -> Ledger:
+    pace = None if url.startswith("journal") else 0.1
+    study = open_study(storage_of(url), "s", sweep)
+    return Ledger(study, Space(sweep), machine, outages or Outages(print), pace=pace, longest=longest)
+
+
+def begin(book: Ledger, index: int) -> Trial | None:
     trial = SPACE.trial(POINTS[index])
     assert isinstance(trial, TrialSpec)
-    return book.begin(POINTS[index], trial.trial_id, {"note": index})
+    return book.begin(POINTS[index], trial.trial_id)
 
 
-def result(index: int, **changes: object) -> Record:
+def begun(book: Ledger, index: int) -> Trial:
+    lease = begin(book, index)
+    assert lease is not None
+    return lease
+
+
+def result(index: int, **changes: Any) -> Record:
     trial = SPACE.trial(POINTS[index])
     assert isinstance(trial, TrialSpec)
-    return replace(FakeRunner().run(trial), **changes)  # type: ignore[arg-type]
+    return replace(FakeRunner().run(trial), **changes)
 
 
-def test_what_is_finished_is_there_for_the_next_process(url: str) -> None:
+def test_what_is_finished_is_there_for_the_next_process_and_for_optunas_tools(url: str) -> None:
     book = ledger(url)
-    lease = begin(book, 0)
-    assert lease is not None
-    (running,) = book.entries()
-    assert running.running
-    assert book.finish(lease, [result(0)])
-    (entry,) = ledger(url).entries()
-    assert entry.point == POINTS[0]
-    assert entry.host == "kind"
-    assert entry.records == (result(0),)
-    assert entry.observation.notes == {"note": 0}
-    assert entry.observation.score == Scorer(SWEEP.objective).score([result(0)])
+    lease = begun(book, 0)
+    assert [trial.state for trial in book.trials()] == [TrialState.RUNNING]
+    assert book.finish(lease, result(0))
+    (trial,) = ledger(url).trials()
+    assert trial.state == TrialState.COMPLETE
+    assert (trial.user_attrs["point"], trial.user_attrs["kind"]) == (POINTS[0], "kind")
+    assert record_of(trial) == result(0)
+    expected = score(summarize([result(0)])[0], SWEEP.objective)
+    assert (trial.params, trial.distributions) == SPACE.encode(POINTS[0])
+    assert (tuple(trial.values), trial.constraints) == (expected.values, expected.margins)
 
 
-def test_what_ends_is_seen_by_the_process_that_ran_it(url: str) -> None:
-    book = ledger(url)
-    lease = begin(book, 0)
-    assert lease is not None
-    assert [entry.running for entry in book.entries()] == [True]
-    assert book.finish(lease, [result(0)])
-    assert [entry.running for entry in book.entries()] == [False]
+def test_what_an_earlier_process_left_can_be_entered_again(tmp_path: Path) -> None:
+    finished, entered = (ledger(f"journal:///{tmp_path}/{name}") for name in "ab")
+    assert finished.finish(begun(finished, 0), result(0))
+    entered.enter(POINTS[0], result(0))
+    (one,), (other,) = finished.trials(), entered.trials()
+    for name in ("params", "distributions", "values", "constraints", "state"):
+        assert getattr(one, name) == getattr(other, name)
+    assert record_of(one) == record_of(other)
 
 
 def test_a_result_that_was_stored_when_the_connection_broke_counts_as_stored(url: str) -> None:
     book = ledger(url)
-    lease = begin(book, 0)
-    assert lease is not None
-    assert [book.finish(lease, [result(0)]) for _ in range(2)] == [True, True]
-    assert [entry.records for entry in book.entries()] == [(result(0),)]
+    lease = begun(book, 0)
+    assert [book.finish(lease, result(0)) for _ in range(2)] == [True, True]
+    assert [record_of(trial) for trial in book.trials()] == [result(0)]
 
 
-def test_optunas_own_tools_find_parameters_values_and_constraints(url: str) -> None:
+def test_a_point_is_taken_once_until_it_is_given_back(url: str) -> None:
     book = ledger(url)
-    lease = begin(book, 0)
-    assert lease is not None
-    assert book.finish(lease, [result(0)])
-    kind, _, path = url.partition(":///")
-    storage = journal_storage(Path(path)) if kind == "journal" else relational_storage(url)
-    (trial,) = load_study(storage, "s")[0].trials
-    score, encoded = Scorer(SWEEP.objective).score([result(0)]), SPACE.encode(POINTS[0])
-    assert encoded is not None
-    assert (trial.params, trial.distributions) == encoded
-    assert tuple(trial.values) == score.values
-    assert trial.constraints == score.margins
-
-
-def test_a_point_is_taken_once(url: str) -> None:
-    book = ledger(url)
-    assert begin(book, 0) is not None
-    assert begin(book, 0) is None
-    assert len(book.entries()) == 1
-
-
-def test_a_point_that_was_given_back_is_free(url: str) -> None:
-    book = ledger(url)
-    lease = begin(book, 0)
-    assert lease is not None
+    lease = begun(book, 0)
+    assert begin(ledger(url), 0) is None
+    assert len(book.trials()) == 1
     book.drop(lease, "interrupted")
-    assert book.entries() == []
-    assert begin(book, 0) is not None
+    assert book.trials() == []
+    assert book.finish(begun(ledger(url), 0), result(0))
+    assert begin(book, 0) is None, "it has run"
+
+
+def test_a_point_that_was_begun_when_the_connection_broke_is_this_workers(shared: str) -> None:
+    book = ledger(shared)
+    first = begun(book, 0)
+    again = begun(book, 0)
+    assert again.number == first.number
+    assert book.finish(again, result(0))
+    assert [trial.number for trial in book.trials()] == [first.number]
+
+
+def test_of_many_at_once_one_has_each_point(shared: str) -> None:
+    holders: list[int] = []
+    books = [ledger(shared) for _ in range(4)]
+    barrier = threading.Barrier(len(books))
+
+    def race(book: Ledger) -> None:
+        barrier.wait()
+        holders.extend(index for index in range(6) if begin(book, index) is not None)
+
+    threads = [threading.Thread(target=race, args=(book,)) for book in books]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(holders) == [0, 1, 2, 3, 4, 5]
 
 
 def test_trials_that_did_not_finish_carry_their_margins(url: str) -> None:
     book = ledger(url)
-    lease = begin(book, 0)
-    assert lease is not None
     oom = result(0, outcome="oom", timing=None, memory=None, error=Failure("oom", "too large"))
-    assert book.finish(lease, [oom])
-    (entry,) = book.entries()
-    assert entry.observation.score is not None
-    assert entry.observation.score.values is None
-    (trial,) = book._study.trials
-    assert trial.state == optuna.trial.TrialState.PRUNED
+    assert book.finish(begun(book, 0), oom)
+    (trial,) = book.trials()
+    assert trial.state == TrialState.PRUNED
     assert trial.constraints["finished"] == 1.0
 
 
-def test_a_lost_workers_point_is_freed_and_its_late_result_refused(url: str) -> None:
-    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    lost = replace(Worker.here("kind"), pid=child.pid, started=started_after_boot(child.pid))
-    theirs = ledger(url, worker=lost)
-    lease = begin(theirs, 0)
-    assert lease is not None
-    mine = ledger(url)
-    assert mine.reap() == 0
-    assert begin(mine, 0) is None or url.startswith("journal"), "claims of a journal are its one process's"
-    child.kill()
-    child.wait()
-    assert mine.reap() == 1
-    assert [entry for entry in mine.entries() if entry.running and entry.number == lease.trial.number] == []
-    again = begin(mine, 0)
-    if url.startswith("sqlite"):
-        assert again is not None
-        assert mine.finish(again, [result(0)])
-    assert not theirs.finish(lease, [result(0, run_id="late")])
-    assert all(record.run_id != "late" for entry in mine.entries() for record in entry.records)
+def silent(url: str) -> None:
+    """Make the last signs of life look an hour old."""
+    engine = sqlalchemy.create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sqlalchemy.text("UPDATE trial_heartbeats SET heartbeat = '2020-01-01 00:00:00'"))
+    engine.dispose()
 
 
-def test_after_an_outage_nobody_is_given_up_until_all_had_time_for_a_sign_of_life(tmp_path: Path) -> None:
-    url, outages = f"journal:///{tmp_path}/study", Outages()
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    lost = replace(Worker.here("kind"), pid=gone.pid, started=0.0)
-    assert begin(ledger(url, worker=lost), 0) is not None
-    patient = ledger(url, worker=Worker.here("kind", heartbeat=1000), outages=outages)
-    outages.note()
-    assert patient.reap() == 0
-    given_back = begin(patient, 1)
-    assert given_back is not None
-    patient.drop(given_back, "it failed before, and is not counted")
-    assert ledger(url).reap() == 1
+def test_a_lost_workers_point_is_freed_and_its_late_result_refused(shared: str) -> None:
+    theirs, book = ledger(shared), ledger(shared)
+    lease = begun(theirs, 0)
+    assert not book.reap()
+    assert begin(book, 0) is None
+    silent(shared)
+    assert book.reap()
+    assert not book.reap(), "once"
+    assert book.finish(begun(book, 0), result(0))
+    assert not theirs.finish(lease, result(0, run_id="late"))
+    assert [record_of(trial).run_id for trial in book.trials()] == ["fake"]
 
 
-@pytest.mark.parametrize(("heartbeat", "patience"), [(10.0, 30.0), (None, 0.0)])
-def test_a_sign_of_life_may_be_missed_three_times_after_an_outage(
-    heartbeat: float | None, patience: float, tmp_path: Path
+def test_a_worker_that_works_gives_signs_of_life(shared: str) -> None:
+    theirs, book = ledger(shared), ledger(shared)
+    lease = begun(theirs, 0)
+    silent(shared)
+    with theirs.held(lease):
+        until(lambda: not book._storage._get_stale_trial_ids(book._study._study_id), "a sign of life")
+    silent(shared)
+    assert book.reap()
+
+
+def test_what_runs_far_longer_than_any_trial_may_is_lost(url: str) -> None:
+    begun(ledger(url), 0)
+    assert not ledger(url, longest=1000.0).reap()
+    hasty = ledger(url, longest=0.01)
+    assert not hasty.reap(), "it was seen for the first time"
+    time.sleep(0.05)
+    assert hasty.reap()
+
+
+def test_after_an_outage_nobody_is_given_up_until_all_had_time_for_a_sign_of_life(
+    shared: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Asked(Outages):
-        seconds: float | None = None
-
-        def was_within(self, seconds: float) -> bool:
-            self.seconds = seconds
-            return True
-
-    outages = Asked()
-    book = ledger(
-        f"journal:///{tmp_path}/study", worker=Worker.here("kind", heartbeat=heartbeat), outages=outages
-    )
-    assert book.reap() == 0
-    assert outages.seconds == patience
+    begun(ledger(shared), 0)
+    silent(shared)
+    outages = Outages(print)
+    book = ledger(shared, outages=outages)
+    outages.note()
+    assert not book.reap()
+    time.sleep(0.35)  # three paces
+    assert book.reap()
 
 
-def test_another_sweep_may_not_use_the_study(url: str) -> None:
-    ledger(url)
-    with pytest.raises(UsageError, match="searches another sweep"):
-        ledger(url, sweep=small_sweep(axes={"zero_stage": [0, 1]}))
+def test_a_sign_of_life_that_fails_ends_no_trial(shared: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    outages, beats = Outages(print), list[int]()
+    book = ledger(shared, outages=outages)
+    lease = begun(book, 0)
+
+    def fail(trial_id: int) -> None:
+        beats.append(trial_id)
+        raise optuna.exceptions.StorageInternalError
+
+    monkeypatch.setattr(book._storage, "record_heartbeat", fail)
+    with book.held(lease):
+        until(lambda: len(beats) > 1, "another sign of life")
+    assert outages.was_within(10)
 
 
-def test_a_worker_finds_the_sweep_in_the_study(url: str) -> None:
-    ledger(url)
-    kind, _, path = url.partition(":///")
-    storage = journal_storage(Path(path)) if kind == "journal" else relational_storage(url)
-    _, identity = load_study(storage, "s")
-    assert identity.sweep == SWEEP
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"axes": {"zero_stage": [0, 1]}}, "axes"),
+        ({"engine": {"overlap_comm": False}}, "engine"),
+        ({"objective": {"minimize": "median_step_s"}}, "objective"),
+    ],
+)
+def test_another_sweep_may_not_use_the_study_and_is_told_what_differs(
+    shared: str, changes: dict[str, Any], named: str
+) -> None:
+    ledger(shared)
+    with pytest.raises(UsageError, match=rf"searches another sweep \(small\): {named} differ.*--study"):
+        ledger(shared, sweep=small_sweep(**changes))
+
+
+def test_another_way_of_searching_is_the_same_study(shared: str) -> None:
+    ledger(shared)
+    ledger(shared, sweep=small_sweep(search={"method": "random", "trials": 5}))
+    axes = dict(reversed(SWEEP.axes.items()))
+    ledger(shared, sweep=small_sweep(axes=axes))
+
+
+def test_a_worker_finds_the_sweep_in_the_study(shared: str) -> None:
+    with pytest.raises(UsageError, match=r"no study 's' in this storage \(it holds none yet\)"):
+        load_sweep(storage_of(shared), "s")
+    ledger(shared)
+    assert load_sweep(storage_of(shared), "s") == SWEEP
     with pytest.raises(UsageError, match=r"no study 'other' in this storage \(there are s\)"):
-        load_study(storage, "other")
+        load_sweep(storage_of(shared), "other")
+
+
+@pytest.mark.parametrize(
+    ("known", "message"),
+    [
+        (None, "was not made by zbench"),
+        ({}, "was not made by zbench"),
+        ("text", "was not made by zbench"),
+        ({"schema_version": 2, "sweep": {}}, "newer zbench"),
+    ],
+)
+def test_a_study_that_something_else_made_is_refused(shared: str, known: Any, message: str) -> None:
+    study = optuna.create_study(storage=storage_of(shared), study_name="s", direction="maximize")
+    study.set_user_attr("zbench", known)
+    with pytest.raises(UsageError, match=message):
+        ledger(shared)
+    with pytest.raises(UsageError, match=message):
+        load_sweep(storage_of(shared), "s")
 
 
 def test_each_kind_of_host_leaves_its_environment_once(url: str) -> None:
@@ -215,6 +285,5 @@ def test_points_of_include_are_kept_though_no_axis_has_them(url: str) -> None:
     sweep = small_sweep(include=[{"zero_stage": 1, "overlap_comm": False}])
     space, book = Space(sweep), ledger(url, sweep=sweep)
     (point,) = space.included
-    assert book.begin(point, "123", {}) is not None
-    (entry,) = book.entries()
-    assert entry.point == point
+    assert book.begin(point, "123") is not None
+    assert [trial.user_attrs["point"] for trial in book.trials()] == [point]

@@ -1,21 +1,27 @@
-"""Several workers, one study, a real PostgreSQL server; one worker is killed in the middle of a trial."""
+"""Several workers, one study, a real PostgreSQL server; workers and the server are killed under trials."""
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
+from optuna.trial import TrialState
 
+from zbench.launch.events import Watch
+from zbench.record.record import Record
 from zbench.record.store import RunDirectory, find_runs, load_records
 from zbench.spec.sweep import SweepSpec, sweep_document
+from zbench.spec.trial import TrialSpec
 from zbench.tune.session import SearchTask, Session
 from zbench.tune.space import Space
 from zbench.tune.storage import Heartbeat, StudyStorageError, relational_storage
@@ -23,9 +29,13 @@ from zbench.tune.storage import Heartbeat, StudyStorageError, relational_storage
 from . import postgres
 from .fakes import SMALL_AXES, Ear, FakeRunner, small_sweep
 
-pytestmark = pytest.mark.skipif(postgres.BINARIES is None, reason="PostgreSQL's server is not installed")
+pytestmark = [
+    pytest.mark.skipif(postgres.BINARIES is None, reason="PostgreSQL's server is not installed"),
+    pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning"),
+]
 ROOT = Path(__file__).parents[2]
-BUCKETS = 2
+BUCKETS, MANY_BUCKETS = 2, 16
+WORKERS = int(os.environ.get("ZBENCH_WORKERS", "16"))
 
 
 def sweep_of_all(**changes: Any) -> SweepSpec:
@@ -41,26 +51,12 @@ def url() -> Iterator[str]:
         yield found
 
 
-Start = Callable[..., subprocess.Popen[bytes]]
-
-
-@pytest.fixture
-def start() -> Start:
-    """Return what starts a worker in a process of its own."""
-
-    def started(*arguments: Any, **more: Any) -> subprocess.Popen[bytes]:
-        return started_worker(*arguments, **more)
-
-    return started
-
-
-def started_worker(
-    url: str, home: Path, name: str, *, fingerprint: str = "alike", seconds: float = 0.25
-) -> subprocess.Popen[bytes]:
-    job = {"url": url, "host": name, "home": str(home / name), "log": str(home / f"{name}.log")}
-    job |= {"fingerprint": fingerprint, "seconds": str(seconds), "study": home.name, "buckets": str(BUCKETS)}
+def start(url: str, home: Path, name: str, *, seconds: float = 0.25, **job: Any) -> subprocess.Popen[bytes]:
+    """Start a worker in a process of its own."""
     (home / name).mkdir()
-    words = [sys.executable, "-m", "tests.tune.lone_worker", json.dumps(job)]
+    whole = {"home": str(home / name), "log": str(home / f"{name}.log"), "seconds": seconds, "url": url}
+    whole |= {"study": home.name, "buckets": BUCKETS, "search": {"method": "grid"}} | job
+    words = [sys.executable, "-m", "tests.tune.lone", json.dumps(whole)]
     return subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE)
 
 
@@ -76,9 +72,7 @@ def wait_for(condition, seconds: float = 30.0) -> None:  # type: ignore[no-untyp
         time.sleep(0.02)
 
 
-def test_three_workers_run_every_point_once_though_one_is_killed(
-    url: str, tmp_path: Path, start: Start
-) -> None:
+def test_three_workers_run_every_point_once_though_one_is_killed(url: str, tmp_path: Path) -> None:
     points = {
         trial_id
         for p in Space(sweep_of_all()).points() or ()
@@ -103,7 +97,6 @@ def test_three_workers_run_every_point_once_though_one_is_killed(
     assert ran == points
 
 
-@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_workers_that_meet_an_empty_database_at_once_all_enter() -> None:
     pytest.importorskip("psycopg")
     with postgres.server() as empty, ThreadPoolExecutor(8) as workers:
@@ -113,9 +106,7 @@ def test_workers_that_meet_an_empty_database_at_once_all_enter() -> None:
             storage.engine.dispose()
 
 
-def test_the_one_who_asks_gets_everybodys_results_by_kind_of_machine(
-    url: str, tmp_path: Path, start: Start
-) -> None:
+def test_the_one_who_asks_gets_everybodys_results_by_kind_of_machine(url: str, tmp_path: Path) -> None:
     other = start(url, tmp_path, "other", fingerprint="unlike", seconds=0.1)
     wait_for(lambda: any(pid == other.pid for _, pid, _ in log_of(tmp_path)))
     sweep = sweep_of_all(search={"method": "grid"})
@@ -138,7 +129,7 @@ def test_the_one_who_asks_gets_everybodys_results_by_kind_of_machine(
     assert found.final.best.trial_id in here, "unlike machines are not ranked together"
 
 
-def test_no_message_and_no_file_holds_the_password(url: str, tmp_path: Path, start: Start) -> None:
+def test_no_message_and_no_file_holds_the_password(url: str, tmp_path: Path) -> None:
     wrong = url.replace("zbench:", "zbench:not")
     with pytest.raises(StudyStorageError, match="password authentication failed") as caught:
         relational_storage(wrong)
@@ -152,3 +143,88 @@ def test_no_message_and_no_file_holds_the_password(url: str, tmp_path: Path, sta
     assert written
     for text in [errors, *(file.read_bytes() for file in written)]:
         assert not any(secret.encode() in text for secret in secrets)
+
+
+@pytest.fixture
+def server() -> Iterator[postgres.Server]:
+    pytest.importorskip("psycopg")
+    with postgres.running() as found:
+        yield found
+
+
+def ended_once(url: str, study: str) -> Counter[str]:
+    """Return how often each point of a study ended."""
+    storage = relational_storage(url)
+    try:
+        trials = optuna.load_study(study_name=study, storage=storage).get_trials(deepcopy=False)
+        running = [trial for trial in trials if trial.state == TrialState.RUNNING]
+        assert running == []
+        ended = [trial for trial in trials if trial.state in (TrialState.COMPLETE, TrialState.PRUNED)]
+        assert all("record" in trial.user_attrs for trial in ended)
+        return Counter(trial.user_attrs["trial_id"] for trial in ended)
+    finally:
+        storage.engine.dispose()
+
+
+def test_a_search_goes_on_where_the_server_is_killed_under_a_trial(
+    server: postgres.Server, tmp_path: Path
+) -> None:
+    class Unlucky(FakeRunner):
+        def run(self, trial: TrialSpec, *, repeat: int = 0, watch: Watch | None = None) -> Record:
+            if len(self.began) == 3:
+                server.kill()
+                server.start()
+            return super().run(trial, repeat=repeat, watch=watch)
+
+    sweep = small_sweep(search={"method": "grid"})
+    environment = {"fingerprint": "alike", "schema_version": 1}
+    directory = RunDirectory.create(tmp_path, "small", spec=sweep_document(sweep), environment=environment)
+    runner = Unlucky()
+    task = SearchTask(sweep, tmp_path, environment, server.url, "study", is_worker=True)
+    with directory:
+        Session(task, directory, runner, Ear()).run()
+    ended = ended_once(server.url, "study")
+    assert set(ended.values()) == {1}
+    assert sorted(ended) == sorted(trial_id for trial_id, _ in runner.began)
+    assert len(directory.records()) >= len(ended) == 15
+
+
+def at_work(home: Path) -> dict[int, str]:
+    """Return the trial that each worker has begun and not ended."""
+    log = log_of(home)
+    ended = {(pid, trial_id) for what, pid, trial_id in log if what == "ended"}
+    return {pid: trial for what, pid, trial in log if what == "began" and (pid, trial) not in ended}
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+def test_sixteen_workers_two_killed_and_the_server_restarted(server: postgres.Server, tmp_path: Path) -> None:
+    job = {"seconds": 8.0, "buckets": MANY_BUCKETS, "grace": 20}
+    started = [start(server.url, tmp_path, f"w{number:02}", **job) for number in range(WORKERS)]
+    workers = {worker.pid: worker for worker in started}
+    try:
+        give_up = time.monotonic() + 400
+        while len(at_work(tmp_path)) < WORKERS // 2:  # the first ones should not end before the last begin
+            assert time.monotonic() < give_up, "nothing happened"
+            time.sleep(0.05)
+        victims = random.Random(1).sample(sorted(at_work(tmp_path)), 2)
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.5)
+        lost = {pid: trial for pid, trial in at_work(tmp_path).items() if pid in victims}
+        server.kill()
+        time.sleep(1.5)
+        server.start()
+        errors = {pid: worker.communicate(timeout=400)[1].decode() for pid, worker in workers.items()}
+    finally:
+        for worker in workers.values():
+            worker.kill()
+    failed = {pid: errors[pid] for pid, worker in workers.items() if worker.returncode and pid not in victims}
+    assert not failed
+    log = log_of(tmp_path)
+    ended = Counter(trial_id for what, _, trial_id in log if what == "ended")
+    assert len(ended) == 5 * MANY_BUCKETS
+    assert set(ended.values()) == {1}, "nothing was run to its end twice"
+    began = Counter(trial_id for what, _, trial_id in log if what == "began")
+    assert began == ended + Counter(lost.values()), "nothing but what the victims had was begun twice"
+    assert ended_once(server.url, tmp_path.name) == ended, "the study has what ran, and nothing else"

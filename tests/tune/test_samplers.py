@@ -1,18 +1,32 @@
-"""What every proposer keeps to, and what the model adds."""
+"""What every proposer keeps to, what the design and the model add, and that they find the best soon."""
 
+import statistics
 from typing import Any
 
 import optuna
 import pytest
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.trial import FrozenTrial
 
-from zbench.spec.sweep import SweepSpec
-from zbench.tune.history import Observation, Score
-from zbench.tune.objective import Scorer
-from zbench.tune.samplers import Proposer, make_proposer, population, startup_points
+from zbench.record.summary import summarize
+from zbench.spec.metrics import Direction
+from zbench.spec.sweep import SearchSpec, SweepSpec
+from zbench.tune.ledger import trial_at
+from zbench.tune.objective import directions_of, score
+from zbench.tune.samplers import (
+    Model,
+    Order,
+    Propose,
+    initial_design,
+    make_proposer,
+    population,
+    startup_points,
+)
 from zbench.tune.space import Point, Space, point_key
 
-from .fakes import small_sweep
-from .test_space import CONDITIONAL, ranged
+from .fakes import seen, small_sweep
+from .synthetic import synthetic_records, synthetic_sweep
+from .test_space import halves, ranged
 
 METHODS = ["grid", "random", "tpe", "nsga2"]
 MANY = {
@@ -22,27 +36,26 @@ MANY = {
 }
 
 
-def proposer(sweep: SweepSpec, method: str, seed: int = 0) -> tuple[Space, Proposer]:
-    space = Space(sweep)
-    return space, make_proposer(space, method, Scorer(sweep.objective).directions, seed=seed, trials=40)
+def proposer(sweep: SweepSpec, method: str, seed: int = 0, order: Order = list) -> tuple[Space, Propose]:
+    space, search = Space(sweep), SearchSpec(method=method, seed=seed, trials=40)  # type: ignore[arg-type]
+    return space, make_proposer(space, search, directions_of(sweep.objective), order)
 
 
-def play(space: Space, source: Proposer, count: int, objectives: int = 1) -> list[str]:
+def play(space: Space, propose: Propose, count: int, objectives: int = 1) -> list[str]:
     """Return the keys of what is proposed when a third of the trials is infeasible and a fifth fails."""
-    history: list[Observation] = []
-    taken: set[str] = set()
+    history: list[FrozenTrial] = []
+    taken: list[str] = []
     for turn in range(count):
-        proposal = source.propose(history, taken)
-        if proposal is None:
+        point = propose(history, taken)
+        if point is None:
             break
-        key = point_key(proposal.point)
-        assert key not in taken
-        assert space.can_run(proposal.point)
-        taken.add(key)
-        values = None if turn % 5 == 4 else tuple(float(turn + n) for n in range(objectives))
-        score = Score(values, {"finished": float(values is None), "peak": 0.5 if turn % 3 == 2 else -0.5})
-        history.append(Observation(proposal.point, score, proposal.notes))
-    return [point_key(observation.point) for observation in history]
+        assert point_key(point) not in taken
+        assert space.can_run(point)
+        taken.append(point_key(point))
+        values = [] if turn % 5 == 4 else [float(turn + n) for n in range(objectives)]
+        peak = 0.5 if turn % 3 == 2 else -0.5
+        history.append(seen(space, point, *values, failed=not values, peak=peak))
+    return taken
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -76,20 +89,6 @@ def test_several_objectives(method: str) -> None:
     assert len(play(*proposer(sweep, method), 15, objectives=2)) == 15
 
 
-def test_the_first_point_is_the_files_own_and_the_design_spreads() -> None:
-    space, source = proposer(small_sweep(engine={"zero_stage": 1, "reduce_bucket_size": 100_000}), "tpe")
-    taken: list[dict[str, object]] = []
-    for _ in range(startup_points(space)):
-        proposal = source.propose([], {point_key(point) for point in taken})
-        assert proposal is not None
-        taken.append(proposal.point)
-    assert taken[0] == space.base_point()
-    for axis in space.axes:
-        assert {p[axis.key] for p in taken if axis.key in p} == set(axis.values or ()), (
-            f"{axis.key} is not seen whole"
-        )
-
-
 KEYS = [
     "zero_stage", "overlap_comm", "reduce_bucket_size", "allgather_bucket_size", "micro_batch_size",
     "gradient_accumulation_steps", "gradient_clipping", "lr", "weight_decay", "eps",
@@ -109,11 +108,22 @@ def test_a_generation_is_a_fifth_of_the_trials_but_eight_to_fifty(trials: int, s
     assert population(trials) == size
 
 
+def test_the_first_point_is_the_files_own_and_the_design_spreads() -> None:
+    space, propose = proposer(small_sweep(engine={"zero_stage": 1, "reduce_bucket_size": 100_000}), "tpe")
+    points: list[Point] = []
+    for _ in range(startup_points(space)):
+        point = propose([], [point_key(point) for point in points])
+        assert point is not None
+        points.append(point)
+    assert points[0] == space.base_point()
+    for axis in space.axes:
+        values = {point[axis.key] for point in points if axis.key in point}
+        assert values == set(axis.values or ()), f"{axis.key} is not seen whole"
+
+
 def test_the_draws_of_a_seed_are_the_same_in_every_version() -> None:
-    _, source = proposer(ranged(), "random", seed=1)
-    found = source.propose([], ())
-    assert found is not None
-    assert found.point == {
+    point = proposer(ranged(), "random", seed=1)[1]([], ())
+    assert point == {
         "offload_optimizer": "cpu",
         "reduce_bucket_size": 10275,
         "offload_ratio": 0.2874348636452934,
@@ -123,105 +133,226 @@ def test_the_draws_of_a_seed_are_the_same_in_every_version() -> None:
 def test_what_others_run_now_changes_what_the_model_proposes() -> None:
     space = Space(small_sweep(axes=MANY))
     points = space.points() or []
-    finished = [Observation(point, Score((float(n),))) for n, point in enumerate(points[:14])]
-    running = [Observation(point, None) for point in points[14:22]]
+    finished = [seen(space, point, float(n)) for n, point in enumerate(points[:14])]
+    running = [seen(space, point) for point in points[14:22]]
     taken = {point_key(point) for point in points[:22]}
     alone, beside = (
-        [proposer(small_sweep(axes=MANY), "tpe", seed)[1].propose(history, taken) for seed in range(4)]
+        [proposer(small_sweep(axes=MANY), "tpe", seed)[1](history, taken) for seed in range(4)]
         for history in (finished, [*finished, *running])
     )
     assert alone != beside
 
 
-def test_axes_that_depend_on_others_are_learnt_together_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    space, source = proposer(small_sweep(axes=CONDITIONAL, engine={"engine": "mine:build"}), "tpe")
-    points, alone = space.points() or [], list[str]()
-
-    def sample_independent(*asked: Any) -> Any:
-        alone.append(asked[3])
-        return original(*asked)
-
-    original = optuna.samplers.TPESampler.sample_independent
-    monkeypatch.setattr(optuna.samplers.TPESampler, "sample_independent", sample_independent)
-    history = [Observation(point, Score((float(n),))) for n, point in enumerate(points[:20])]
-    found = source.propose(history, {point_key(point) for point in points[:20]})
-    assert found is not None
-    assert "offload_ratio" in found.point
-    assert alone == [], "every axis that is asked for is drawn with those it depends on"
-
-
-def test_running_trials_are_avoided_but_do_not_teach() -> None:
-    space, source = proposer(small_sweep(), "tpe")
-    points = space.points() or []
-    running = [Observation(point, None) for point in points[:10]]
-    taken = {point_key(point) for point in points[:10]}
-    proposal = source.propose(running, taken)
-    assert proposal is not None
-    assert point_key(proposal.point) not in taken
-
-
-def test_tpe_learns_where_the_good_points_are() -> None:
-    space, source = proposer(small_sweep(axes=MANY), "tpe")
-    history: list[Observation] = []
-    taken: set[str] = set()
-    for _ in range(20):
-        proposal = source.propose(history, taken)
-        assert proposal is not None
-        taken.add(point_key(proposal.point))
-        value = 10.0 * (proposal.point["zero_stage"] == 2) + 5.0 * proposal.point["overlap_comm"]
-        history.append(Observation(proposal.point, Score((value,), {"finished": 0.0})))
-    learnt = [o.point for o in history[startup_points(space) :]]
-    assert sum(p["zero_stage"] == 2 and p["overlap_comm"] for p in learnt) >= 5, "7 of 42 points are so"
-
-
 def test_infeasible_points_teach_too() -> None:
-    fitting = [_share_that_fits(seed) for seed in range(6)]
-    assert sum(fitting) / len(fitting) > 0.4, "a third of all points fits"
+    def share_that_fits(seed: int) -> float:
+        """Return how many of ten points after the design fit, where all points are alike but for that."""
+        space, propose = proposer(small_sweep(axes=MANY), "tpe", seed)
+        history: list[FrozenTrial] = []
+        for _ in range(startup_points(space) + 10):
+            point = propose(history, [point_key(trial.user_attrs["point"]) for trial in history])
+            assert point is not None
+            history.append(seen(space, point, 1.0, peak=-1.0 if point["zero_stage"] == 2 else 1.0))
+        fitting = [trial.user_attrs["point"]["zero_stage"] == 2 for trial in history[-10:]]
+        return sum(fitting) / 10
+
+    assert sum(map(share_that_fits, range(6))) / 6 > 0.4, "a third of all points fits"
 
 
-def _share_that_fits(seed: int) -> float:
-    """Return how many of ten points after the design fit, where all points are alike but for that."""
-    space, source = proposer(small_sweep(axes=MANY), "tpe", seed)
-    history: list[Observation] = []
-    taken: set[str] = set()
-    for _ in range(startup_points(space) + 10):
-        proposal = source.propose(history, taken)
-        assert proposal is not None
-        taken.add(point_key(proposal.point))
-        fits = proposal.point["zero_stage"] == 2
-        history.append(Observation(proposal.point, Score((1.0,), {"peak": -1.0 if fits else 1.0})))
-    return sum(o.point["zero_stage"] == 2 for o in history[startup_points(space) :]) / 10
+def test_generations_of_nsga2_follow_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
 
+    def select_parent(self: Any, study: optuna.Study, generation: int) -> list[FrozenTrial]:
+        asked.append(len(self.get_population(study, generation - 1)))
+        return original(self, study, generation)
 
-def test_nsga2_keeps_its_generations_through_the_history() -> None:
-    sweep = small_sweep(objective={"maximize": "tokens_per_s", "minimize": "peak_device_bytes"})
-    _, source = proposer(sweep, "nsga2")
-    history: list[Observation] = []
-    taken: set[str] = set()
-    while (proposal := source.propose(history, taken)) is not None:
-        taken.add(point_key(proposal.point))
-        history.append(Observation(proposal.point, Score((1.0, 2.0), {"finished": 0.0}), proposal.notes))
-    generations = [value for o in history for value in o.notes.values()]
-    assert generations, "the sampler's notes are kept"
-    assert generations == sorted(generations)
+    original = optuna.samplers.NSGAIISampler.select_parent
+    monkeypatch.setattr(optuna.samplers.NSGAIISampler, "select_parent", select_parent)
+    space, propose = proposer(small_sweep(axes=MANY), "nsga2")
+    play(space, propose, 30)
+    assert set(asked) == {population(40)}, "parents are a whole generation"
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_an_order_of_the_first_points_leaves_none_out(method: str) -> None:
-    sweep = small_sweep()
-    space = Space(sweep)
-    seen: list[int] = []
+    lengths: list[int] = []
 
     def reverse(points: list[Point]) -> list[Point]:
-        seen.append(len(points))
+        lengths.append(len(points))
         return points[::-1]
 
-    directions = Scorer(sweep.objective).directions
-    plain = make_proposer(space, method, directions, seed=3, trials=40)
-    turned = make_proposer(space, method, directions, seed=3, trials=40, order=reverse)
-    first, other = plain.propose([], set()), turned.propose([], set())
-    assert first is not None
-    assert other is not None
-    assert seen[0] > 1
-    assert first.point != other.point
+    space, plain = proposer(small_sweep(), method, seed=3)
+    _, turned = proposer(small_sweep(), method, seed=3, order=reverse)
+    assert plain([], set()) != turned([], set())
+    assert lengths[0] > 1
     assert sorted(play(space, turned, 40)) == sorted(play(space, plain, 40))
+
+
+def needed(method: str, seed: int) -> int:
+    """Return how many trials a search takes to come within 2 % of the best of the synthetic machine."""
+    sweep = synthetic_sweep()
+    space = Space(sweep)
+    points = space.points() or []
+    records = dict(zip(map(point_key, points), synthetic_records(sweep, seed=1), strict=True))
+    scores = {key: score(summarize([record])[0], sweep.objective) for key, record in records.items()}
+    feasible = {key: one.values[0] for key, one in scores.items() if one.values and one.miss == 0}
+    propose = make_proposer(
+        space,
+        SearchSpec(method=method, seed=seed, trials=len(points)),  # type: ignore[arg-type]
+        directions_of(sweep.objective),
+    )
+    history: list[FrozenTrial] = []
+    while True:
+        point = propose(history, [point_key(trial.user_attrs["point"]) for trial in history])
+        assert point is not None
+        if feasible.get(point_key(point), 0.0) >= 0.98 * max(feasible.values()):
+            return len(history) + 1
+        history.append(trial_at(space, point, scores[point_key(point)], {}))
+
+
+def test_tpe_comes_close_to_the_best_soon() -> None:
+    taken = statistics.median(needed("tpe", seed) for seed in range(5))
+    assert taken <= 0.15 * len(Space(synthetic_sweep()).points() or ())
+    assert taken <= 0.6 * statistics.median(needed("random", seed) for seed in range(25))
+
+
+SPACE = Space(small_sweep())
+POINTS = SPACE.points() or []
+DRAWN = {"zero_stage": 0, "reduce_bucket_size": 10_000}
+
+
+class Stubborn(optuna.samplers.RandomSampler):
+    """Draws the first value of every axis, counts the draws, and keeps the trials that it was shown."""
+
+    def __init__(self) -> None:
+        super().__init__(seed=0)
+        self.asked, self.shown = 0, list[FrozenTrial]()
+
+    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        if not self.asked:
+            self.shown = study.trials[:-1]
+        self.asked += 1
+
+    def sample_independent(
+        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        if isinstance(param_distribution, CategoricalDistribution):
+            return param_distribution.choices[0]
+        return param_distribution.low  # type: ignore[attr-defined]
+
+
+def model(space: Space = SPACE, direction: Direction = "maximize") -> tuple[Propose, Stubborn]:
+    sampler = Stubborn()
+    return Model(space, (direction,), 0, [space.base_point()], lambda seed: sampler).propose, sampler
+
+
+def shown(*values: float | None) -> list[FrozenTrial]:
+    """Return the first points as trials; None: failed."""
+    return [seen(SPACE, p, *([] if v is None else [v]), failed=v is None) for p, v in zip(POINTS, values)]  # noqa: B905
+
+
+def test_the_model_is_asked_once_as_many_points_were_seen_as_the_design_has() -> None:
+    propose, sampler = model()
+    early = startup_points(SPACE) - 1
+    assert (propose(shown(*[None] * early), set()), sampler.asked) == (SPACE.base_point(), 0)
+    assert (propose(shown(*[None] * (early + 1)), set()), sampler.asked) == (DRAWN, 1)
+
+
+def test_the_model_is_shown_what_failed_and_what_runs() -> None:
+    propose, sampler = model()
+    propose([*shown(3.0, None, 7.0, 1.0), seen(SPACE, POINTS[4])], {point_key(SPACE.base_point())})
+    states = [trial.state.name for trial in sampler.shown]
+    assert states == ["COMPLETE", "PRUNED", "COMPLETE", "COMPLETE", "RUNNING"]
+    assert sampler.shown[1].constraints == {"finished": 1.0}
+
+
+def test_after_twelve_draws_that_are_taken_the_point_nearest_to_the_best_is_next() -> None:
+    propose, sampler = model()
+    best = POINTS[-1]
+    history = [
+        *shown(1.0, None, 2.0, None),
+        seen(SPACE, POINTS[4], 99.0, peak=1.0),
+        seen(SPACE, best, 5.0, peak=-1.0),
+    ]
+    taken = {point_key(DRAWN), *(point_key(trial.user_attrs["point"]) for trial in history)}
+    point = propose(history, taken)
+    assert sampler.asked == 12
+    untaken = [point for point in POINTS if point_key(point) not in taken]
+    assert point in untaken
+    nearest = min(SPACE.distance(other, best) for other in untaken)
+    assert SPACE.distance(point, best) == nearest < 1
+
+
+def test_where_nothing_is_feasible_any_untaken_point_is_next() -> None:
+    left = POINTS[7]
+    taken = {point_key(point) for point in POINTS if point != left}
+    propose, _ = model()
+    assert propose(shown(*[None] * 5), taken) == left
+    assert propose(shown(*[None] * 5), taken | {point_key(left)}) is None
+
+
+def test_of_a_range_another_point_is_drawn_where_the_models_are_taken() -> None:
+    space = Space(ranged())
+    propose, sampler = model(space)
+    history = [seen(space, space.base_point(), failed=True)] * 5
+    taken = {point_key(space.base_point())}
+    first = propose(history, taken)
+    assert first is not None
+    sampler.asked = 0
+    second = propose(history, taken | {point_key(first)})
+    assert second is not None
+    assert sampler.asked == 12
+    assert second != first
+    assert space.can_run(second)
+
+
+@pytest.mark.parametrize("space", [Space(small_sweep()), halves()], ids=["listed", "drawn"])
+def test_points_are_distinct_and_can_run(space: Space) -> None:
+    points = initial_design(space, 8, seed=1)
+    assert len({point_key(point) for point in points}) == len(points) == 8
+    assert all(space.can_run(point) for point in points)
+    assert points == initial_design(space, 8, seed=1)
+
+
+def test_where_the_files_own_configuration_cannot_run_another_point_is_the_first() -> None:
+    space = Space(small_sweep(exclude=[{"zero_stage": 0}]))
+    assert not space.can_run(space.base_point())
+    (first,) = initial_design(space, 1, seed=0)
+    assert space.can_run(first)
+
+
+def test_a_design_never_holds_more_points_than_the_space() -> None:
+    space = Space(small_sweep())
+    assert len(initial_design(space, 100, seed=0)) == len(space.points() or ())
+
+
+def test_a_pool_of_a_range_is_a_hundred_draws() -> None:
+    space = halves()
+    found = initial_design(space, 1000, seed=0)
+    assert len(found) == 101, "the file's own configuration, and the pool"
+    assert found[0] == space.base_point()
+
+
+def test_a_range_where_nothing_can_run_has_no_design() -> None:
+    space = Space(
+        small_sweep(axes={"offload_ratio": {"low": 0.1, "high": 0.9}, "zero_stage": [0]}, engine={})
+    )
+    assert space.random_point(0, ()) is not None
+    nothing = Space(small_sweep(
+        axes={"initial_loss_scale": {"low": 1.0, "high": 2.0}, "zero_stage": [1]},
+        engine={"dtype": "float16", "engine": "unknown"},
+    ))  # fmt: skip
+    assert initial_design(nothing, 3, seed=0) == []
+
+
+def test_the_second_point_is_the_farthest_from_the_first() -> None:
+    space = Space(small_sweep())
+    first, second = initial_design(space, 2, seed=0)
+    assert space.distance(first, second) == max(
+        space.distance(first, other) for other in space.points() or ()
+    )
+
+
+def test_the_design_of_a_seed_is_the_same_in_every_version() -> None:
+    _, second, third = initial_design(halves(), 3, seed=1)
+    assert second == {"offload_ratio": 0.13375348098247308, "zero_stage": 2}
+    assert third == {"offload_ratio": 0.00973509449098009, "zero_stage": 1}

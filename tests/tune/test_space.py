@@ -1,15 +1,17 @@
-"""The space holds each computation once, asks only for what acts, and never draws what cannot exist."""
+"""The space holds each computation once, never draws what cannot exist, and knows how unlike points are."""
 
 import optuna
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from optuna.trial import Trial
 
+from zbench.spec.axes import ValueRange
 from zbench.spec.expand import expand
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec
-from zbench.tune.space import Space, is_scaled, point_key
+from zbench.tune.space import Point, Space, is_scaled, place_in, point_key
 
 from .fakes import small_sweep
 
@@ -71,21 +73,19 @@ def test_an_axis_without_effect_keeps_the_files_value_or_its_first() -> None:
 def test_what_is_drawn_can_run_and_encodes_back(seed: int) -> None:
     space = _SPACES[seed % 2]
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=seed))
-    trial = study.ask()
-    point = space.suggest(trial)
+    trial, point = space.draw(study)
     assert space.canonical(point) == point
     assert space.can_run(point)
     encoded = space.encode(point)
     assert encoded is not None
-    assert encoded[0] == trial.params
-    asked_for_ratio = "offload_ratio" in trial.params
-    assert asked_for_ratio == (point.get("offload_optimizer") == "cpu")
+    assert encoded[0].items() <= trial.params.items()
+    assert ("offload_ratio" in encoded[0]) == (point.get("offload_optimizer") == "cpu")
 
 
 def test_sizes_are_drawn_on_a_logarithmic_scale() -> None:
     space = Space(ranged())
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    sizes = [space.suggest(study.ask())["reduce_bucket_size"] for _ in range(400)]
+    sizes = [space.draw(study)[1]["reduce_bucket_size"] for _ in range(400)]
     assert all(isinstance(size, int) and 10**4 <= size <= 10**8 for size in sizes)
     assert 0.4 < sum(size < 10**6 for size in sizes) / 400 < 0.6, (
         "half of the draws lie below the middle power"
@@ -240,6 +240,73 @@ def test_the_base_of_a_range_is_the_files_number_or_the_nearest_end() -> None:
     for size, nearest in ((1_000, 10_000), (50_000, 50_000), (10**9, 10**8)):
         space = Space(small_sweep(axes=axes, engine={"reduce_bucket_size": size}))
         assert space.base_point() == {"reduce_bucket_size": nearest}
+
+
+def halves() -> Space:
+    """Return a space with a range from 0 to 1."""
+    axes = {"offload_ratio": {"low": 0.0, "high": 1.0}, "zero_stage": [1, 2]}
+    engine = {"engine": "mine:build", "offload_optimizer": "cpu", "zero_stage": 1}
+    return Space(small_sweep(axes=axes, engine=engine))
+
+
+def test_a_taken_point_is_not_drawn_again() -> None:
+    space = Space(small_sweep(axes={"zero_stage": [0, 1]}))
+    taken = point_key({"zero_stage": 0})
+    assert all(space.random_point(seed, {taken}) == {"zero_stage": 1} for seed in range(5))
+    assert space.random_point(0, {taken, point_key({"zero_stage": 1})}) is None
+
+
+def test_distance_in_a_range_is_the_share_of_it_that_lies_between() -> None:
+    space = halves()
+    low, high = ({"offload_ratio": ratio, "zero_stage": 1} for ratio in (0.25, 0.75))
+    assert space.distance(low, high) == space.distance(high, low) == 0.5
+
+
+def test_distance_counts_steps_of_scales_and_differences_of_kinds() -> None:
+    space = Space(small_sweep())
+    base = {"zero_stage": 1, "offload_optimizer": "none", "reduce_bucket_size": 10_000}
+    assert space.distance(base, base) == 0
+    assert space.distance(base, base | {"zero_stage": 2}) == 1
+    assert space.distance(base, base | {"reduce_bucket_size": 100_000}) == 0.5
+    larger = base | {"reduce_bucket_size": 1_000_000}
+    assert space.distance(base | {"reduce_bucket_size": 100_000}, larger) == 0.5
+    assert space.distance(base, base | {"reduce_bucket_size": 1_000_000, "offload_optimizer": "cpu"}) == 2
+    assert space.distance(base, {"zero_stage": 1, "reduce_bucket_size": 10_000}) == 1
+
+
+@pytest.mark.parametrize("axis", ["zero_stage", "offload_optimizer", "reduce_bucket_size"])
+def test_a_value_is_as_far_from_none_as_can_be(axis: str) -> None:
+    space = Space(small_sweep())
+    whole = {"zero_stage": 1, "offload_optimizer": "none", "reduce_bucket_size": 10_000}
+    without = {key: value for key, value in whole.items() if key != axis}
+    assert space.distance(whole, without) == space.distance(without, whole) == 1
+
+
+def test_a_value_of_a_range_is_as_far_from_none_as_can_be() -> None:
+    space = halves()
+    assert space.distance({"zero_stage": 1}, {"zero_stage": 1, "offload_ratio": 0.5}) == 1
+
+
+def test_a_point_is_looked_for_a_thousand_times() -> None:
+    class Barren(Space):
+        drawn = 0
+
+        def draw(self, study: optuna.Study) -> tuple[Trial, Point]:
+            self.drawn += 1
+            return study.ask(), {}
+
+        def can_run(self, point: Point) -> bool:
+            return False
+
+    space = Barren(small_sweep())
+    assert space.random_point(0, ()) is None
+    assert space.drawn == 1000
+
+
+def test_places_lie_between_the_ends_of_a_range() -> None:
+    assert place_in(ValueRange(2.0, 6.0), 3.0) == 0.25
+    assert place_in(ValueRange(1.0, 100.0, log=True), 10.0) == pytest.approx(0.5)
+    assert place_in(ValueRange(100.0, 1e6, log=True), 1e4) == pytest.approx(0.5)
 
 
 _SPACES = (Space(small_sweep(axes=CONDITIONAL, engine={"engine": "mine:build"})), Space(ranged()))

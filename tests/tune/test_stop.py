@@ -3,23 +3,24 @@
 import time
 
 import pytest
+from optuna.trial import FrozenTrial
 
 from zbench.errors import UsageError
-from zbench.spec.sweep import ObjectiveSpec, SearchSpec
-from zbench.tune.history import Observation, Score
-from zbench.tune.objective import Scorer
-from zbench.tune.stop import Budget, Stopper, stopper_of
+from zbench.spec.metrics import Direction
+from zbench.spec.sweep import SearchSpec
+from zbench.tune.space import Space
+from zbench.tune.stop import Stopper, parse_budget, stopper_of
 
-ONE = Scorer(ObjectiveSpec(maximize=["tokens_per_s"]))
-TWO = Scorer(ObjectiveSpec(maximize=["tokens_per_s"], minimize=["peak_device_bytes"]))
+from .fakes import seen, small_sweep
+
+ONE: tuple[Direction, ...] = ("maximize",)
+TWO: tuple[Direction, ...] = ("maximize", "minimize")
+SPACE = Space(small_sweep(axes={}))
 
 
-def seen(*values: float | tuple[float, ...] | None) -> list[Observation]:
-    found = []
-    for value in values:
-        tupled = (value,) if isinstance(value, float | int) else value
-        found.append(Observation({}, Score(tupled, {"finished": float(value is None)})))
-    return found
+def history(*values: float | tuple[float, ...] | None) -> list[FrozenTrial]:
+    tuples = [(value,) if isinstance(value, float | int) else value or () for value in values]
+    return [seen(SPACE, {}, *values, failed=not values) for values in tuples]
 
 
 @pytest.mark.parametrize(
@@ -37,13 +38,13 @@ def seen(*values: float | tuple[float, ...] | None) -> list[Observation]:
     ],
 )
 def test_a_budget_is_read(text: str, trials: int | None, seconds: float | None) -> None:
-    assert Budget.parse(text) == Budget(trials, seconds)
+    assert parse_budget(text) == (trials, seconds)
 
 
 @pytest.mark.parametrize("text", ["0trials", "0s", "0min", "40trials,0s", "0trials|20min"])
 def test_a_budget_of_zero_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="a budget of nothing finds nothing"):
-        Budget.parse(text)
+        parse_budget(text)
 
 
 @pytest.mark.parametrize(
@@ -51,24 +52,11 @@ def test_a_budget_of_zero_is_refused(text: str) -> None:
 )
 def test_a_budget_that_is_none_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(UsageError, match="expected a budget such as 40trials"):
-        Budget.parse(text)
-
-
-@pytest.mark.parametrize(
-    ("budget", "said"),
-    [
-        (Budget(40), "40 trials"),
-        (Budget(seconds=1200.0), "1200 s"),
-        (Budget(40, 1200.0), "40 trials or 1200 s"),
-        (Budget(), "no limit"),
-    ],
-)
-def test_a_budget_is_said(budget: Budget, said: str) -> None:
-    assert str(budget) == said
+        parse_budget(text)
 
 
 def test_trials_and_time_are_spent() -> None:
-    stopper = Stopper(Budget(3, 60.0), ONE, None, 0.01)
+    stopper = Stopper(3, 60.0, ONE, None, 0.01)
     assert stopper.spent(2) is None
     assert stopper.spent(3) == "the budget of 3 trials is spent"
     stopper.began = time.monotonic() - 61
@@ -80,53 +68,55 @@ def test_a_budget_of_time_is_spent_when_it_is_over(
     monkeypatch: pytest.MonkeyPatch, now: float, spent: bool
 ) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    assert (Stopper(Budget(seconds=60.0), ONE, None, 0.01, began=0.0).spent(0) is not None) == spent
+    assert (Stopper(None, 60.0, ONE, None, 0.01, began=0.0).spent(0) is not None) == spent
 
 
 def test_just_the_least_gain_is_none() -> None:
-    stopper = Stopper(Budget(), ONE, 2, 0.5)
-    assert stopper.flattened(seen(1.0, 1.5, 1.0)) is not None
-    assert stopper.flattened(seen(1.0, 1.6, 1.0)) is None
+    stopper = Stopper(None, None, ONE, 2, 0.5)
+    assert stopper.flattened(history(1.0, 1.5, 1.0)) is not None
+    assert stopper.flattened(history(1.0, 1.6, 1.0)) is None
 
 
 def test_a_search_that_gains_no_more_has_flattened() -> None:
-    stopper = Stopper(Budget(), ONE, 3, 0.01)
-    assert stopper.flattened(seen(1.0, 2.0, 2.0, 2.01)) is None
-    assert stopper.flattened(seen(1.0, 2.0, 2.0, 2.01, 1.5)) == "the last 3 trials brought no gain of 1.0%"
-    assert stopper.flattened(seen(1.0, 2.0, 2.0, 2.01, 2.1)) is None
+    stopper = Stopper(None, None, ONE, 3, 0.01)
+    assert stopper.flattened(history(1.0, 2.0, 2.0, 2.01)) is None
+    assert stopper.flattened(history(1.0, 2.0, 2.0, 2.01, 1.5)) == "the last 3 trials brought no gain of 1.0%"
+    assert stopper.flattened(history(1.0, 2.0, 2.0, 2.01, 2.1)) is None
 
 
 def test_patience_is_what_so_many_trials_after_the_last_gain_use_up() -> None:
-    stopper = Stopper(Budget(), ONE, 3, 0.01)
+    stopper = Stopper(None, None, ONE, 3, 0.01)
     assert stopper.flattened([]) is None
-    assert stopper.flattened(seen(1.0, 1.0, 1.0)) is None
-    assert stopper.flattened(seen(1.0, 1.0, 1.0, 1.0)) is not None
+    assert stopper.flattened(history(1.0, 1.0, 1.0)) is None
+    assert stopper.flattened(history(1.0, 1.0, 1.0, 1.0)) is not None
 
 
 def test_failures_count_as_trials_without_gain_but_not_before_anything_worked() -> None:
-    stopper = Stopper(Budget(), ONE, 2, 0.01)
-    assert stopper.flattened(seen(None, None, None, None)) is None
-    assert stopper.flattened(seen(1.0, None, None)) is not None
+    stopper = Stopper(None, None, ONE, 2, 0.01)
+    assert stopper.flattened(history(None, None, None, None)) is None
+    assert stopper.flattened(history(1.0, None, None)) is not None
 
 
 def test_without_patience_nothing_is_flat() -> None:
-    assert Stopper(Budget(), ONE, None, 0.01).flattened(seen(*[1.0] * 100)) is None
+    assert Stopper(None, None, ONE, None, 0.01).flattened(history(*[1.0] * 100)) is None
 
 
 def test_with_several_objectives_a_wider_front_is_a_gain() -> None:
-    stopper = Stopper(Budget(), TWO, 2, 0.01)
-    assert stopper.flattened(seen((1.0, 5.0), (2.0, 6.0), (1.5, 5.5))) is None
-    assert stopper.flattened(seen((1.0, 5.0), (2.0, 6.0), (0.5, 6.0), (1.0, 7.0))) is not None
-    assert stopper.flattened(seen((1.0, 5.0), (2.0, 6.0), (1.0, 5.0), (2.0, 6.0))) is not None, "seen before"
+    stopper = Stopper(None, None, TWO, 2, 0.01)
+    assert stopper.flattened(history((1.0, 5.0), (2.0, 6.0), (1.5, 5.5))) is None
+    assert stopper.flattened(history((1.0, 5.0), (2.0, 6.0), (0.5, 6.0), (1.0, 7.0))) is not None
+    assert stopper.flattened(history((1.0, 5.0), (2.0, 6.0), (1.0, 5.0), (2.0, 6.0))) is not None, (
+        "seen before"
+    )
 
 
 def test_a_grid_runs_to_its_end_and_a_search_has_patience() -> None:
     grid = stopper_of(SearchSpec(method="grid"), ONE, axes=3)
-    assert grid.budget == Budget()
+    assert (grid.trials, grid.seconds) == (None, None)
     assert grid.patience is None
-    assert stopper_of(SearchSpec(method="grid", trials=5), ONE, axes=3).budget.trials == 5
+    assert stopper_of(SearchSpec(method="grid", trials=5), ONE, axes=3).trials == 5
     search = stopper_of(SearchSpec(method="tpe"), ONE, axes=6)
-    assert search.budget.trials == 40
+    assert search.trials == 40
     assert search.patience == 30, "five for each axis"
     assert stopper_of(SearchSpec(method="tpe"), ONE, axes=2).patience == 12
     assert stopper_of(SearchSpec(method="tpe", patience=4), ONE, axes=6).patience == 4

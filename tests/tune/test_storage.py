@@ -1,11 +1,7 @@
-"""A journal that a kill tore goes on; one that is damaged, or a database that is away, says so clearly."""
+"""A storage that is away or is none says so clearly, without its password; short outages are waited for."""
 
-import json
-import os
 import sqlite3
-import stat
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +9,13 @@ import optuna
 import pytest
 import sqlalchemy.exc
 
-from zbench.errors import ExitCode, UsageError
+from zbench.errors import UsageError
 from zbench.tune.storage import (
     DEFAULT_HEARTBEAT,
     Heartbeat,
-    JournalLock,
+    Outages,
     StudyStorageError,
+    is_outage,
     journal_storage,
     reaching,
     redacted,
@@ -29,50 +26,6 @@ from zbench.tune.storage import (
 )
 
 SECRET = "hunter2"
-
-
-def filled(path: Path) -> Path:
-    study = optuna.create_study(storage=journal_storage(path), study_name="s")
-    for number in range(3):
-        study.tell(study.ask(), float(number))
-    return path
-
-
-def values(path: Path) -> list[float]:
-    return [trial.value for trial in optuna.load_study(study_name="s", storage=journal_storage(path)).trials]  # type: ignore[misc]
-
-
-def test_a_torn_last_line_is_cut_off_and_the_journal_goes_on(tmp_path: Path) -> None:
-    path = filled(tmp_path / "j")
-    whole = path.read_bytes()
-    for cut in (1, 5, 20):
-        path.write_bytes(whole[:-cut])
-        study = optuna.load_study(study_name="s", storage=journal_storage(path))
-        study.tell(study.ask(), 9.0)
-        assert values(path)[-1] == 9.0
-    assert all(json.loads(line) for line in path.read_bytes().splitlines())
-
-
-@pytest.mark.parametrize(
-    "damage", [b"\x00\x00garbage\n", b'{"half": \n', b"[1, 2]\n", b'{"no": "operation"}\n']
-)
-def test_damage_in_the_middle_is_named_with_line_and_remedy(tmp_path: Path, damage: bytes) -> None:
-    path = filled(tmp_path / "j")
-    lines = path.read_bytes().splitlines(keepends=True)
-    lines[1] = damage
-    path.write_bytes(b"".join(lines))
-    with pytest.raises(StudyStorageError, match=r"is damaged: line 2 .*--resume") as caught:
-        journal_storage(path)
-    assert caught.value.exit_code == ExitCode.USAGE
-    assert path.read_bytes() == b"".join(lines), "nothing is changed in a file that needs a look"
-
-
-def test_an_operation_that_makes_no_sense_is_damage_too(tmp_path: Path) -> None:
-    path = filled(tmp_path / "j")
-    with path.open("a") as file:
-        file.write('{"op_code": 4, "worker_id": "x"}\n')
-    with pytest.raises(StudyStorageError, match="is damaged"):
-        journal_storage(path)
 
 
 @pytest.mark.parametrize(
@@ -93,19 +46,6 @@ def test_a_storage_that_cannot_be_reached_is_named_without_its_password(url: str
 
 def test_a_worker_gives_a_sign_of_life_every_10_s_and_is_given_up_after_45() -> None:
     assert Heartbeat(10, 45) == DEFAULT_HEARTBEAT
-
-
-def test_all_may_read_a_journals_lock_and_its_owner_write_it(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        lock = JournalLock(tmp_path / "j")
-        assert lock.acquire()
-        lock.release()
-    finally:
-        os.umask(before)
-    (file,) = tmp_path.iterdir()
-    assert file.name == "j.lock"
-    assert stat.S_IMODE(file.stat().st_mode) == 0o644
 
 
 class Database:
@@ -165,19 +105,12 @@ def wrapped(error: Exception) -> Exception:
     return ours
 
 
-def bare(error: Exception) -> Exception:
-    return error
-
-
-@pytest.mark.parametrize("raised", [wrapped, bare])
 @pytest.mark.parametrize(
     ("words", "said"), [("disk I/O\n  error", "disk I/O error"), ("", "OperationalError")]
 )
-def test_the_reason_is_in_the_drivers_own_words(
-    raised: Callable[[Exception], Exception], words: str, said: str
-) -> None:
+def test_the_reason_is_in_the_drivers_own_words(words: str, said: str) -> None:
     with pytest.raises(StudyStorageError) as caught, reaching("sqlite:///study.db"):
-        raise raised(sqlite3.OperationalError(words))
+        raise wrapped(sqlite3.OperationalError(words))
     assert str(caught.value).startswith(f"cannot use storage sqlite:///study.db: {said}; check that")
 
 
@@ -246,7 +179,7 @@ def test_password_with_spaces_is_not_kept(argument: str) -> None:
     assert "word" not in kept
 
 
-@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "postgresql://host/none", "no url"])
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "postgresql://host/none"])
 def test_only_a_file_must_exist(url: str) -> None:
     require_existing(url)
 
@@ -260,3 +193,81 @@ def test_a_database_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert not file.exists()
     file.touch()
     require_existing(f"sqlite:///{file}")
+
+
+def away() -> None:
+    raise wrapped(sqlite3.OperationalError("gone"))
+
+
+@pytest.mark.parametrize(
+    ("error", "outage"),
+    [
+        (wrapped(sqlite3.OperationalError("gone")), True),
+        (optuna.exceptions.StorageInternalError(), False),
+        (ValueError(), False),
+    ],
+)
+def test_an_outage_is_a_failure_that_a_lost_connection_caused(error: Exception, outage: bool) -> None:
+    assert is_outage(error) == outage
+    handled = ValueError()
+    handled.__context__ = error
+    assert is_outage(handled) == outage
+
+
+class Clock:
+    """A clock that only sleep moves."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "sleep", self._sleep)
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_an_outage_is_remembered_for_as_long_as_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, outages = Clock(monkeypatch), Outages(print)
+    assert not outages.was_within(1e9)
+    outages.note()
+    clock.now += 10
+    assert outages.was_within(11)
+    assert not outages.was_within(10)
+
+
+def test_an_outage_that_is_too_long_ends_with_the_databases_own_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, told = Clock(monkeypatch), list[str]()
+    with pytest.raises(optuna.exceptions.StorageInternalError):
+        Outages(told.append).outlast(away)
+    assert told == ["the study's database is away; trying again for 120 s"]
+    assert 1120 < clock.now <= 1122
+
+
+def test_an_operation_is_tried_until_the_database_is_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, told = Clock(monkeypatch), list[str]()
+    outages = Outages(told.append, 60.0)
+    for later in (2000.0, 3000.0):
+        attempts = iter([away, away, lambda: "done"])
+        assert outages.outlast(lambda attempts=attempts: next(attempts)()) == "done"  # type: ignore[misc]
+        clock.now = later
+    assert len(told) == 2, "each outage is told once"
+
+
+def test_a_defect_is_no_outage_and_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    with pytest.raises(ZeroDivisionError):
+        Outages(print).outlast(lambda: 1 // 0)
+    assert clock.now == 1000.0
+
+
+def test_a_journal_begins_anew_whatever_a_killed_process_left(tmp_path: Path) -> None:
+    journal = tmp_path / "study.journal"
+    journal.write_bytes(b"garbage\n{")
+    (tmp_path / "study.journal.lock").symlink_to(journal)
+    study = optuna.create_study(storage=journal_storage(journal), study_name="s")
+    study.tell(study.ask(), 1.0)
+    reader = optuna.storages.journal.JournalFileBackend(str(journal))
+    again = optuna.load_study(study_name="s", storage=optuna.storages.JournalStorage(reader))
+    assert [trial.value for trial in again.trials] == [1.0], "optuna-dashboard reads it like this"

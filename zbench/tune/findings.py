@@ -18,9 +18,9 @@ import optuna
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import TrialState, create_trial
 
-from zbench.analysis.ranking import pareto_front, rank
+from zbench.analysis.ranking import by_figure, pareto_front, rank
 from zbench.record.record import Record
-from zbench.record.summary import ConfigSummary, cost, obstacles, summarize
+from zbench.record.summary import ConfigSummary, obstacles, summarize
 from zbench.spec.metrics import Direction
 from zbench.spec.sweep import ObjectiveSpec
 from zbench.spec.trial import TrialSpec
@@ -78,28 +78,21 @@ def settle(
     def is_settled(summary: ConfigSummary) -> bool:
         return {record.repeat for record in summary.records}.issuperset(wanted)
 
-    contenders = ranking([record for record in records() if record.repeat == 0], objective)[:2]
+    contenders = by_figure(summarize(record for record in records() if record.repeat == 0), objective)[:2]
     for _ in range(_MOST_CONTENDERS - 1):
         for summary, repeat in _missing(contenders, records(), wanted, seed):
             measure(TrialSpec.model_validate({**summary.config, "axes": summary.axes}), repeat)
         whole = {s.trial_id for s in summarize(records()) if is_settled(s)}  # others: as if not begun
-        leaders = ranking([r for r in records() if r.repeat == 0 or r.trial_id in whole], objective)[:2]
+        leaders = by_figure(
+            summarize(r for r in records() if r.repeat == 0 or r.trial_id in whole), objective
+        )[:2]
         contenders = [summary for summary in leaders if not is_settled(summary)][:1]
         if not contenders:
             break
-    ranked = [summary for summary in ranking(records(), objective) if is_settled(summary)]
+    ranked = [summary for summary in by_figure(summarize(records()), objective) if is_settled(summary)]
     if len(ranked) < 2:
         return Final(ranked[0] if ranked else None)
     return _compared(ranked[0], ranked[1], objective)
-
-
-def ranking(records: Sequence[Record], objective: ObjectiveSpec) -> list[ConfigSummary]:
-    """Return the feasible and correct configurations, the best first."""
-    goal = objective.goals[0]
-    able = [
-        s for s in summarize(records) if s.number(goal.metric) is not None and not obstacles(s, objective)
-    ]
-    return sorted(able, key=lambda summary: cost(summary, goal))
 
 
 def _compared(best: ConfigSummary, other: ConfigSummary, objective: ObjectiveSpec) -> Final:

@@ -1,14 +1,27 @@
-"""The best is announced after fresh repeats against its runner-up, never on luck alone."""
+"""The best is announced after fresh repeats against its runner-up; what else was found, and its document."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from optuna.trial import FrozenTrial
 
 from tests.making import make_record, make_trial
 from zbench.record.record import Correctness, Record, VerdictName
+from zbench.record.summary import summarize
 from zbench.spec.sweep import ObjectiveSpec
 from zbench.spec.trial import TrialSpec
-from zbench.tune.final import Final, ranking, settle
+from zbench.tune.findings import (
+    Final,
+    SearchOutcome,
+    importance,
+    nearest_miss,
+    search_document,
+    settle,
+)
+from zbench.tune.space import Point, Space
+
+from .fakes import seen, small_sweep
 
 FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
 
@@ -146,13 +159,6 @@ def test_without_a_feasible_configuration_there_is_no_best_and_nothing_is_run() 
     assert bench.measured == []
 
 
-def test_ranking_follows_the_direction() -> None:
-    records = [of_stage(0, 100), of_stage(1, 200)]
-    slowest = ObjectiveSpec(minimize=["tokens_per_s"])
-    assert [s.axes["zero_stage"] for s in ranking(records, FASTEST)] == [1, 0]
-    assert [s.axes["zero_stage"] for s in ranking(records, slowest)] == [0, 1]
-
-
 @pytest.mark.parametrize("unmeasured", [0, 1])
 def test_without_the_figure_of_a_fresh_repeat_there_is_no_lead(unmeasured: int) -> None:
     class Forgetful(Bench):
@@ -167,3 +173,90 @@ def test_without_the_figure_of_a_fresh_repeat_there_is_no_lead(unmeasured: int) 
     assert final.best is not None
     assert final.runner_up is not None
     assert final.lead is None
+
+
+def repeats(stage: int, rate: float) -> list[Record]:
+    return [of_stage(stage, rate + 0.1 * repeat, repeat) for repeat in range(6)]
+
+
+def document(records: list[Record], best: int) -> dict[str, object]:
+    """Return the document of a search whose final round named this stage the best."""
+    by_stage = {summary.axes["zero_stage"]: summary for summary in summarize(records)}
+    final = Final(by_stage[best], by_stage[1 - best], 0.5, True)
+    return search_document(SearchOutcome(final, "as asked", "study"), FASTEST, records)
+
+
+def test_a_best_that_the_ranking_names_too_is_separated() -> None:
+    records = [*repeats(0, 100.0), *repeats(1, 50.0)]
+    found = document(records, best=0)
+    assert found["schema_version"] == 1
+    assert found["best"] == records[0].trial_id
+    assert found["separated"] is True
+    assert found["nearest_miss"] is None
+
+
+def test_a_best_that_the_ranking_does_not_name_is_not_separated() -> None:
+    assert document([*repeats(0, 100.0), *repeats(1, 50.0)], best=1)["separated"] is False
+    alike = document([*repeats(0, 100.0), *repeats(1, 100.0)], best=0)
+    assert alike["separated"] is False
+    assert len(alike["indistinguishable"]) == 2  # type: ignore[arg-type]
+
+
+def test_where_nothing_was_tried_nothing_nearly_fits() -> None:
+    invalid = of_stage(0, 100.0)
+    bounded = ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes": "<= 1"})
+    assert nearest_miss([], bounded) is None
+    miss = nearest_miss(summarize([invalid]), bounded)
+    assert miss is not None
+    assert miss["trial_id"] == invalid.trial_id
+
+
+AXES = {"zero_stage": [0, 1, 2], "overlap_comm": [True, False], "reduce_bucket_size": [10, 100, 1000]}
+SPACE = Space(small_sweep(axes=AXES))
+
+
+def history(value_of: Callable[[Point], float], count: int = 18, space: Space = SPACE) -> list[FrozenTrial]:
+    return [seen(space, point, float(value_of(point))) for point in (space.points() or [])[:count]]
+
+
+def test_the_axis_that_moves_the_objective_leads() -> None:
+    found = importance(history(lambda p: 10 * p["zero_stage"] + p["overlap_comm"]), "maximize")
+    assert next(iter(found)) == "zero_stage"
+    assert sum(found.values()) == pytest.approx(1)
+    assert found["reduce_bucket_size"] < 0.2
+
+
+def test_too_few_or_equal_values_say_nothing() -> None:
+    assert importance(history(lambda p: p["zero_stage"], count=11), "maximize") == {}
+    assert importance(history(lambda p: p["zero_stage"], count=12), "maximize")
+    assert importance(history(lambda p: 1), "maximize") == {}
+    assert importance([], "minimize") == {}
+
+
+def test_four_trials_for_each_axis_are_needed() -> None:
+    space = Space(small_sweep(axes={**AXES, "allgather_bucket_size": [10, 100]}))
+    points = [point for point in space.points() or [] if point["zero_stage"] > 0]
+    trials = [seen(space, point, float(n)) for n, point in enumerate(points)]
+    assert importance(trials[:15], "maximize") == {}
+    assert importance(trials[:16], "maximize")
+
+
+def test_where_nothing_varies_nothing_matters() -> None:
+    space = Space(small_sweep(axes={}))
+    assert importance([seen(space, {}, float(n)) for n in range(20)], "maximize") == {}
+
+
+def test_failed_and_running_trials_do_not_count() -> None:
+    points = SPACE.points() or []
+    trials = [seen(SPACE, points[0]), seen(SPACE, points[1], failed=True)]
+    assert importance([*trials, *history(lambda p: p["zero_stage"])], "maximize")
+
+
+def test_conditional_axes_are_judged_where_they_act() -> None:
+    axes = {"zero_stage": [1, 2], "offload_optimizer": ["none", "cpu"], "offload_ratio": [0.25, 0.5, 1.0]}
+    space = Space(small_sweep(axes=axes, engine={"engine": "mine:build"}))
+    trials = [
+        seen(space, point, 100.0 * point.get("offload_ratio", 0.0) + n)
+        for n, point in enumerate((space.points() or []) * 2)
+    ]
+    assert "offload_ratio" in importance(trials, "maximize")
