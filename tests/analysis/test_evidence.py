@@ -1,11 +1,10 @@
 """What is known of the noise between runs, and what few processes must exceed."""
 
 import math
-from dataclasses import replace
 
 import pytest
 
-from zbench.analysis.compare import Settings, paired_family
+from zbench.analysis.compare import Settings
 from zbench.analysis.decision import Levels, Paired, RunNoise, Unpaired, claim_p, noise_of_runs
 from zbench.analysis.statistics import pooled_spread
 
@@ -59,16 +58,6 @@ def test_stored_runs_are_not_paired(noise: RunNoise | None) -> None:
     assert not Unpaired((0.0, 0.1), (0.1, 0.2), noise).estimate().paired
     assert not Unpaired((0.0,), (0.1,), noise).estimate().paired
     assert Paired((0.0,)).estimate().paired
-
-
-def test_a_paired_family_holds_the_blocks_and_what_lies_within_them() -> None:
-    settings = replace(Settings(), thresholds={"step_time": 0.02})
-    family = paired_family({"a": (0.1, 0.2), "b": (0.3,)}, settings, {"a": (0.01,)})
-    assert family == {
-        "a": (Paired((0.1, 0.2), (0.01,)), math.log1p(0.02)),
-        "b": (Paired((0.3,)), math.log1p(0.02)),
-    }
-    assert paired_family({"b": (0.3,)}, settings) == {"b": family["b"]}
 
 
 def test_a_metric_without_a_threshold_has_no_margin() -> None:

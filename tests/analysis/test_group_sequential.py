@@ -13,13 +13,13 @@ POCOCK = {2: 2.178, 3: 2.289, 5: 2.413, 10: 2.555}
 
 
 def test_levels_are_those_of_the_table() -> None:
-    assert [-norm.ppf(level) for level in nominal_levels(range(1, 6), 0.025)] == pytest.approx(
+    assert [-norm.ppf(level) for level in nominal_levels((1, 2, 3, 4, 5), 0.025)] == pytest.approx(
         OBRIEN_FLEMING, abs=0.003
     )
 
 
 def test_looks_at_multiples_have_the_same_levels() -> None:
-    assert nominal_levels([8, 16, 24], 0.01) == pytest.approx(nominal_levels([1, 2, 3], 0.01), rel=0.01)
+    assert nominal_levels((8, 16, 24), 0.01) == pytest.approx(nominal_levels((1, 2, 3), 0.01), rel=0.01)
 
 
 @pytest.mark.parametrize("looks", POCOCK)

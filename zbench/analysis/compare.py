@@ -8,10 +8,9 @@ gets, `Comparison.exit_code` what all answers amount to.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from zbench.analysis import decision
-from zbench.analysis.decision import Decision, Evidence, Levels, Paired, RunNoise, Unpaired
+from zbench.analysis.decision import Decision, Levels, RunNoise, Unpaired
 from zbench.analysis.paired import Blocks, Control
 from zbench.analysis.rows import ROW_ORDER as ROW_ORDER  # part of this module's interface
 from zbench.analysis.rows import Match, is_incorrect, judged, match_trials
@@ -26,11 +25,7 @@ from zbench.analysis.trials import RunResults, Source, all_warnings, doubt, quie
 from zbench.errors import ExitCode, IncomparableError, UsageError
 from zbench.record.summary import ConfigSummary
 
-_DOUBTS: tuple[Literal["suspected", "unchecked", "inconclusive"], ...] = (
-    "suspected",
-    "unchecked",
-    "inconclusive",
-)
+_DOUBTS: tuple[RowAnswer, ...] = ("suspected", "unchecked", "inconclusive")
 """Answers that end with 3; naming `inconclusive` in `--fail-on` names them all."""
 
 
@@ -64,7 +59,7 @@ class Comparison:
     @property
     def geometric_mean(self) -> float | None:
         """Return the mean change of step time over all configurations as a fraction, by geometric mean."""
-        logs = [found.log_ratio for _, found in self.timed]
+        logs = [decision.log_ratio for _, decision in self.timed]
         return math.expm1(sum(logs) / len(logs)) if logs else None
 
     @property
@@ -97,9 +92,7 @@ class Comparison:
             return ExitCode.TRIALS_FAILED
         if "regression" in fail_on and any(_regressed(row) for row in self.rows):
             return ExitCode.REGRESSION
-        if "inconclusive" in fail_on and any(self.count(doubt) for doubt in _DOUBTS):
-            return ExitCode.INCONCLUSIVE
-        if any(doubt in fail_on and self.count(doubt) for doubt in _DOUBTS):
+        if any({doubt, "inconclusive"} & fail_on and self.count(doubt) for doubt in _DOUBTS):
             return ExitCode.INCONCLUSIVE
         return ExitCode.PASS
 
@@ -123,11 +116,11 @@ def compare_runs(
             f"({'; '.join(unlike)}); measure both on one machine, or insist with --across"
         )
     matches = match_trials(base.trials, head.trials).matches
-    family = {
-        match.base.trial_id: found
-        for match in matches
-        if (found := _stored_evidence(match, settings, noise or {})) is not None
-    }
+    family = {}
+    for match in matches:
+        evidence = _stored_evidence(match, settings, noise or {})
+        if evidence is not None:
+            family[match.base.trial_id] = (evidence, settings.margin("step_time"))
     decisions = decision.decide(family, Levels.single(settings.alpha))
     for match in matches:
         name, reason = match.base.trial_id, doubt(match.base, match.head)
@@ -164,21 +157,8 @@ def build(
     )
 
 
-def paired_family(
-    differences: Blocks, settings: Settings, replicates: Blocks | None = None
-) -> dict[str, tuple[Evidence, float]]:
-    """Return the step-time family of a paired measurement from block differences by base trial id."""
-    within = replicates or {}
-    return {
-        name: (Paired(values, within.get(name, ())), settings.margin("step_time"))
-        for name, values in differences.items()
-    }
-
-
-def _stored_evidence(
-    match: Match, settings: Settings, noise: Mapping[str, RunNoise]
-) -> tuple[Evidence, float] | None:
-    """Return the step times of the undisturbed repeats (of all, where a side has too few) and the margin."""
+def _stored_evidence(match: Match, settings: Settings, noise: Mapping[str, RunNoise]) -> Unpaired | None:
+    """Return the step times of the undisturbed repeats (of all, where a side has too few)."""
     doubtful = bool(doubt(match.base, match.head))
     base, head = (
         step_logs(trial) if doubtful else step_logs(trial, quiet(trial)) for trial in (match.base, match.head)
@@ -188,7 +168,7 @@ def _stored_evidence(
     known = noise.get(match.base.trial_id)
     if settings.run_noise is not None:
         known = RunNoise(math.log1p(settings.run_noise))
-    return Unpaired(base, head, known), settings.margin("step_time")
+    return Unpaired(base, head, known)
 
 
 def _regressed(row: Row) -> bool:

@@ -26,31 +26,27 @@ def spent(alpha: float, share: float) -> float:
     return 2 * float(ndtr(float(ndtri(alpha / 2)) / math.sqrt(share)))
 
 
-def nominal_levels(looks: Sequence[int], alpha: float) -> tuple[float, ...]:
+@cache
+def nominal_levels(looks: tuple[int, ...], alpha: float) -> tuple[float, ...]:
     """Return the one-sided level to test at, at each look, so that all looks together err with `alpha`.
 
     looks: the number of blocks at each look, ascending; the last is the most there can be.
     """
-    return _levels(tuple(looks), alpha)
-
-
-@cache
-def _levels(looks: tuple[int, ...], alpha: float) -> tuple[float, ...]:
-    """Solve for one boundary after another, carrying the density of the sum among those not yet stopped."""
+    # one boundary after another, carrying the density of the sum among those not yet stopped
     most = looks[-1]
     budget = [spent(alpha, look / most) for look in looks]
     grid = _grid(most)
     step = float(grid[1] - grid[0])
-    found: list[float] = []
+    levels: list[float] = []
     density: NDArray[np.float64] | None = None
     for i, look in enumerate(looks):
         since = look - (looks[i - 1] if i else 0)
         density = _spread(density, most, since)
         wanted = budget[i] - (budget[i - 1] if i else 0.0)
         boundary = _boundary(density, grid, wanted, step)
-        found.append(float(ndtr(-boundary / math.sqrt(look))))
+        levels.append(float(ndtr(-boundary / math.sqrt(look))))
         density = density * _below(grid, boundary, step)
-    return tuple(found)
+    return tuple(levels)
 
 
 def chance_of_crossing(looks: Sequence[int], level: float) -> float:

@@ -79,7 +79,9 @@ class WithinMargin:
         self, differences: Blocks, replicates: Blocks, levels: Levels, before: Mapping[str, Decision]
     ) -> dict[str, Decision]:
         """Decide every configuration as one family."""
-        return decision.decide(compare.paired_family(differences, self.settings, replicates), levels, before)
+        margin = self.settings.margin("step_time")
+        family = {name: (Paired(values, replicates[name]), margin) for name, values in differences.items()}
+        return decision.decide(family, levels, before)
 
 
 _LOOK_EVERY = 4
@@ -106,7 +108,7 @@ class Plan:
 
     def levels(self, alpha: float) -> dict[int, Levels]:
         """Return the levels of each look by its number of blocks."""
-        looks = sorted({*range(self.least, self.most, _LOOK_EVERY), self.most})
+        looks = tuple(sorted({*range(self.least, self.most, _LOOK_EVERY), self.most}))
         return {n: Levels(x, x, alpha) for n, x in zip(looks, nominal_levels(looks, alpha), strict=True)}
 
 
@@ -124,14 +126,6 @@ def check_plan(plan: Plan, alpha: float) -> None:
         )
     if plan.most > MAX_EXACT_PAIRS:
         raise UsageError(f"--blocks: expected at most {MAX_EXACT_PAIRS} blocks, got {plan.most}")
-
-
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    """Two samples of a block that were taken together, and whether their steps alternated."""
-
-    samples: tuple[Sample, Sample]
-    in_turns: bool
 
 
 class PairedMeasurement:
@@ -193,16 +187,20 @@ class PairedMeasurement:
             if number in levels:
                 seen = {name: blocks for name, blocks in self._differences.items() if blocks}
                 decisions = self._question.decide(seen, self._replicates, levels[number], decisions)
-                self._tell(f"after {number} blocks: {_told(decisions)}")
+                self._tell(f"after {number} blocks: {_progress(decisions)}")
                 if all(one.is_decided for one in decisions.values()) and self._precise():
                     break
         return decisions
 
     def _add_block(self, order: Order) -> None:
-        first, second, third, fourth = order
-        pairs = [self._pair(first, second), self._pair(third, fourth)]
-        samples = [sample for pair in pairs for sample in pair.samples]
-        replicates = replicates_in_turns if all(pair.in_turns for pair in pairs) else block_replicates
+        samples: list[Sample] = []
+        in_turns = True
+        for first, second in (order[:2], order[2:]):
+            taken = self._samples.take_in_turns(first, second)
+            in_turns &= taken is not None
+            records = taken or (self._samples.take(side) for side in (first, second))
+            samples += [self._keep(*sample) for sample in zip((first, second), records, strict=True)]
+        replicates = replicates_in_turns if in_turns else block_replicates
         for name in self._differences:
             if all(name in sample for sample in samples):
                 seconds = [sample[name] for sample in samples]
@@ -214,12 +212,6 @@ class PairedMeasurement:
         taken = (Paired(one, self._replicates[name]) for name, one in self._differences.items() if one)
         widths = (evidence.estimate().half_width(self._settings.alpha) for evidence in taken)
         return wanted is None or all(width <= wanted for width in widths)
-
-    def _pair(self, first: Side, second: Side) -> "_Pair":
-        taken = self._samples.take_in_turns(first, second)
-        if taken is None:
-            return _Pair((self._sample(first), self._sample(second)), in_turns=False)
-        return _Pair((self._keep(first, taken[0]), self._keep(second, taken[1])), in_turns=True)
 
     def _sample(self, side: Side) -> Sample:
         return self._keep(side, self._samples.take(side))
@@ -251,7 +243,7 @@ class PairedMeasurement:
         return compare.build(sides[0], sides[1], self._settings, decisions, paired=data)
 
 
-def _told(decisions: Mapping[str, Decision]) -> str:
+def _progress(decisions: Mapping[str, Decision]) -> str:
     """Return what a look found: the one change, or how many of several are decided."""
     if len(decisions) != 1:
         return f"{sum(one.is_decided for one in decisions.values())} of {len(decisions)} decided"

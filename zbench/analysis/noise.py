@@ -124,12 +124,12 @@ def noise_of_history(runs: Sequence[RunResults]) -> dict[str, RunNoise]:
         for trial in run.trials
         if (logs := step_logs(trial, usable(trial)))
     }
-    found = {}
+    by_trial = {}
     for series in history(runs, "median_step_s"):
         noise = noise_of_runs(_levels(series, means))
         if noise is not None:
-            found[series.trial.trial_id] = noise
-    return found
+            by_trial[series.trial.trial_id] = noise
+    return by_trial
 
 
 def _levels(series: Series, means: Mapping[tuple[str, str], float]) -> list[list[float]]:

@@ -9,14 +9,7 @@ from typing import Literal, cast, get_args
 from zbench.errors import UsageError, nearest
 
 FailOn = Literal["regression", "suspected", "unchecked", "inconclusive", "missing", "correctness"]
-FAIL_ON: tuple[FailOn, ...] = (
-    "regression",
-    "suspected",
-    "unchecked",
-    "inconclusive",
-    "missing",
-    "correctness",
-)
+FAIL_ON: tuple[FailOn, ...] = get_args(FailOn)
 
 STORED_THRESHOLDS: Mapping[str, float] = {
     "step_time": 0.05,
@@ -76,18 +69,17 @@ def parse_percent(text: str, what: str) -> float:
 
 def parse_thresholds(texts: Sequence[str], *, paired: bool = False) -> dict[str, float]:
     """Return every metric's threshold as a fraction: the defaults, changed by `METRIC=PERCENT` texts."""
-    found = dict(PAIRED_THRESHOLDS if paired else STORED_THRESHOLDS)
+    thresholds = dict(PAIRED_THRESHOLDS if paired else STORED_THRESHOLDS)
     for text in texts:
         metric, sign, value = text.partition("=")
         metric = metric.strip()
         if not sign:
             raise UsageError(f"--threshold: expected METRIC=PERCENT, such as step_time=3%, got {text!r}")
-        if metric not in found:
-            known = ", ".join(found)
-            hint = nearest(metric, found)
+        if metric not in thresholds:
+            known, hint = ", ".join(thresholds), nearest(metric, thresholds)
             raise UsageError(f"--threshold: unknown metric {metric!r}{hint}; expected one of {known}")
-        found[metric] = parse_percent(value, f"--threshold {metric}")
-    return found
+        thresholds[metric] = parse_percent(value, f"--threshold {metric}")
+    return thresholds
 
 
 def parse_fail_on(text: str) -> frozenset[FailOn]:
@@ -95,15 +87,12 @@ def parse_fail_on(text: str) -> frozenset[FailOn]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     if words == ["none"]:
         return frozenset()
-    known: tuple[str, ...] = get_args(FailOn)
+    expected = f"expected `none` or any of {','.join(FAIL_ON)}"
     for word in words:
-        if word not in known:
-            raise UsageError(
-                f"--fail-on: unknown {word!r}{nearest(word, known)}; "
-                f"expected `none` or any of {','.join(known)}"
-            )
+        if word not in FAIL_ON:
+            raise UsageError(f"--fail-on: unknown {word!r}{nearest(word, FAIL_ON)}; {expected}")
     if not words:
-        raise UsageError(f"--fail-on: expected `none` or any of {','.join(known)}, got nothing")
+        raise UsageError(f"--fail-on: {expected}, got nothing")
     return frozenset(cast(list[FailOn], words))
 
 

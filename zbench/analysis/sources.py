@@ -6,6 +6,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,8 @@ def branch_baseline(branch: str) -> str:
 def save_baseline(name: str, results: RunResults, output_dir: Path) -> Path:
     """Keep results under a name, with the machine's fingerprint and the commit; return the file."""
     path = baseline_path(name, output_dir)
-    document = {"schema_version": 1, "kind": "baseline", "name": name} | _source_json(results.source)
+    source = {key: value for key, value in asdict(results.source).items() if key not in ("name", "path")}
+    document = {"schema_version": 1, "kind": "baseline", "name": name, **source}
     document["trials"] = [lines.jsonable(record) for trial in results.trials for record in trial.records]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -89,17 +91,6 @@ def save_baseline(name: str, results: RunResults, output_dir: Path) -> Path:
     except OSError as error:
         raise UsageError(f"cannot write {path}: {reason_of(error)}; choose a place with -o DIR") from None
     return path
-
-
-def _source_json(source: Source) -> dict[str, Any]:
-    return {
-        "run_ids": list(source.run_ids),
-        "sweep": source.sweep,
-        "fingerprint": source.fingerprint,
-        "facts": dict(source.facts),
-        "commit": source.commit,
-        "started": source.started,
-    }
 
 
 def _named_run(name: str, output_dir: Path) -> Path:
@@ -134,7 +125,12 @@ def _from_file(name: str, path: Path) -> RunResults:
 
 def _source_of_document(name: str, path: Path, document: Mapping[str, Any]) -> Source:
     environment = document.get("environment")
-    known = machine_and_code(environment) if isinstance(environment, Mapping) else _kept(document)
+    if isinstance(environment, Mapping):
+        known = machine_and_code(environment)
+    else:  # a baseline keeps a source's own keys
+        facts = document.get("facts")
+        known = {key: document.get(key) for key in ("fingerprint", "commit", "started")}
+        known["facts"] = dict(facts) if isinstance(facts, Mapping) else {}
     runs = document.get("run_ids") or ([document["run_id"]] if document.get("run_id") else [])
     return Source(name, str(path), tuple(map(str, runs)), sweep=document.get("sweep"), **known)
 
@@ -165,29 +161,18 @@ def _pooled(name: str, path: Path, runs: list[RunResults]) -> RunResults:
         )
     if any(run.source.facts != first.facts for run in runs):
         raise IncomparableError(f"{path} holds runs of unlike machines; name runs of one machine")
-    source = Source(
-        name,
-        str(path),
-        tuple(run_id for run in runs for run_id in run.source.run_ids),
-        sweep=first.sweep,
-        fingerprint=first.fingerprint,
-        facts=first.facts,
-        commit=runs[-1].source.commit,
-        started=runs[-1].source.started,
+    run_ids = tuple(run_id for run in runs for run_id in run.source.run_ids)
+    last = runs[-1].source
+    source = replace(
+        first, name=name, path=str(path), run_ids=run_ids, commit=last.commit, started=last.started
     )
     records = [record for run in runs for trial in run.trials for record in trial.records]
     return RunResults.of(source, records)
 
 
 def _from_run(name: str, path: Path) -> RunResults:
-    environment = store.load_environment(path)
-    source = Source(
-        name,
-        str(path),
-        (path.resolve().name,),
-        sweep=path.resolve().parent.name,
-        **machine_and_code(environment),
-    )
+    known, whole = machine_and_code(store.load_environment(path)), path.resolve()
+    source = Source(name, str(path), (whole.name,), sweep=whole.parent.name, **known)
     return _results(source, store.load_records(path), str(path / store.TRIALS))
 
 
@@ -213,13 +198,6 @@ def machine_and_code(environment: Mapping[str, Any]) -> dict[str, Any]:
         "commit": f"{commit}+changes" if commit and git.get("dirty") else commit,
         "started": environment.get("started"),
     }
-
-
-def _kept(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a baseline file keeps of machine and commit, as arguments of Source."""
-    facts = document.get("facts")
-    known = {key: document.get(key) for key in ("fingerprint", "commit", "started")}
-    return known | {"facts": dict(facts) if isinstance(facts, Mapping) else {}}
 
 
 def is_torn(path: Path) -> bool:
