@@ -30,7 +30,7 @@ MAY_IMPORT = {  # package -> the packages below it
     "worker": {"spec", "record", "engine", "peers", "workloads", "measure", "verify"},
     "estimate": {"spec", "record", "engine", "peers", "workloads", "measure", "worker"},
     "launch": {"spec", "record", "worker"},
-    "analysis": 1940{"spec", "record"},
+    "analysis": {"spec", "record"},
     "tune": {"spec", "record", "launch", "analysis", "worker", "estimate"},
     "report": {"spec", "record", "analysis", "launch"},
     "cli": {"spec", "record", "launch", "analysis", "tune", "report", "worker", "estimate"},

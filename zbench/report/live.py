@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import cached_property
 from types import TracebackType
 from typing import Self
 
@@ -22,7 +23,7 @@ from zbench.launch.events import (
     TrialStarted,
 )
 from zbench.record.record import Record
-from zbench.record.summary import ConfigSummary, has_failed, point, summarize
+from zbench.record.summary import has_failed, point, summarize
 from zbench.report.screen import Screen
 from zbench.report.text import (
     OUTCOME_STYLE,
@@ -48,9 +49,7 @@ class Progressed:
     def __init__(self, objective: ObjectiveSpec) -> None:
         self.done = self.left = self.failed = 0
         self._objective = objective
-        self._records: dict[str, list[Record]] = {}
-        self._summaries: dict[str, ConfigSummary] = {}
-        self._leader: str | None = None
+        self._records: list[Record] = []
         self._seconds: list[float] = []
 
     def take(self, event: Event) -> None:
@@ -70,26 +69,17 @@ class Progressed:
         """What is left takes as long as what was done, on average; None before the first trial ended."""
         return self.left * sum(self._seconds) / len(self._seconds) if self._seconds else None
 
-    def _add(self, records: Sequence[Record]) -> None:
-        """Take repeats over; only the configurations that they are of are summarized again."""
-        for record in records:
-            self._records.setdefault(record.trial_id, []).append(record)
-        for trial_id in {record.trial_id for record in records}:
-            (self._summaries[trial_id],) = summarize(self._records[trial_id])
-        self._leader = None
-
-    @property
+    @cached_property
     def leader_text(self) -> str:
         """Who leads so far in a few words."""
-        if self._leader is None:
-            self._leader = self._describe_leader()
-        return self._leader
-
-    def _describe_leader(self) -> str:
-        leader = next(iter(by_figure(self._summaries.values(), self._objective)), None)
+        leader = next(iter(by_figure(summarize(self._records), self._objective)), None)
         if leader is None:
             return "none leads yet"
         return f"leads so far {rate_text(leader.number('tokens_per_s'))} tokens/s: {axes_text(leader.axes)}"
+
+    def _add(self, records: Sequence[Record]) -> None:
+        self._records += records
+        self.__dict__.pop("leader_text", None)
 
 
 def record_line(record: Record, axes: Sequence[str] = ()) -> Text:

@@ -52,13 +52,8 @@ def _paired(data: PairedData) -> dict[str, Any]:
 
 
 def _source(source: Source) -> dict[str, Any]:
-    return {
-        "name": source.name,
-        "run_ids": list(source.run_ids),
-        "sweep": source.sweep,
-        "fingerprint": source.fingerprint,
-        "commit": source.commit,
-    }
+    keys = ("name", "run_ids", "sweep", "fingerprint", "commit")
+    return {key: getattr(source, key) for key in keys} | {"run_ids": list(source.run_ids)}
 
 
 def _row(row: Row) -> dict[str, Any]:
@@ -86,40 +81,19 @@ def _figures(trial: ConfigSummary) -> dict[str, Any]:
 
 
 def _decision(decision: Decision) -> dict[str, Any]:
-    return {
-        "answer": decision.answer,
-        "change": decision.change,
-        "low": _fraction(decision.low),
-        "high": _fraction(decision.high),
-        "p_value": decision.p_value,
-        "n_base": decision.n_base,
-        "n_head": decision.n_head,
-        "paired": decision.paired,
-        "needed": decision.needed,
-        "reason": decision.reason,
-        "faster": decision.faster,
-        "detectable": None if decision.detectable is None else _fraction(decision.detectable),
-    }
+    keys = ("answer", "change", "low", "high", "p_value", "n_base", "n_head", "paired", "needed", "reason",
+            "faster", "detectable")  # fmt: skip
+    logs = {key: _fraction(getattr(decision, key)) for key in ("low", "high", "detectable")}
+    return {key: getattr(decision, key) for key in keys} | logs
 
 
 def _exact(change: ExactChange) -> dict[str, Any]:
-    return {
-        "metric": change.metric,
-        "base": change.base,
-        "head": change.head,
-        "change": change.change,
-        "answer": change.answer,
-    }
+    return {key: getattr(change, key) for key in ("metric", "base", "head", "change", "answer")}
 
 
 def _trial(trial: ConfigSummary) -> dict[str, Any]:
-    return {
-        "trial_id": trial.trial_id,
-        "axes": dict(trial.axes),
-        "outcome": trial.outcome,
-        "verdict": trial.verdict,
-    }
+    return {key: getattr(trial, key) for key in ("trial_id", "axes", "outcome", "verdict")}
 
 
-def _fraction(log_ratio: float) -> float | None:
-    return math.expm1(log_ratio) if math.isfinite(log_ratio) else None
+def _fraction(log_ratio: float | None) -> float | None:
+    return math.expm1(log_ratio) if log_ratio is not None and math.isfinite(log_ratio) else None

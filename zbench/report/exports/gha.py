@@ -16,7 +16,8 @@ def render_files(comparison: Comparison) -> dict[str, str]:
     """Return both files by name: step time and sizes of head in one, tokens a second in the other."""
     trials = [trial for trial in (*(row.head for row in comparison.rows), *comparison.added) if trial.ok]
     smaller = [entry for trial in trials for entry in _smaller(trial)]
-    bigger = [entry for trial in trials for entry in _bigger(trial)]
+    rates = ((trial, trial.number("tokens_per_s")) for trial in trials)
+    bigger = [_entry(trial, "throughput", "tokens/s", rate) for trial, rate in rates if rate is not None]
     return {SMALLER: json.dumps(smaller, indent=2), BIGGER: json.dumps(bigger, indent=2)}
 
 
@@ -32,11 +33,6 @@ def _smaller(trial: ConfigSummary) -> list[Entry]:
         if values:
             entries.append(_entry(trial, metric, "bytes", max(values)))
     return entries
-
-
-def _bigger(trial: ConfigSummary) -> list[Entry]:
-    rate = trial.number("tokens_per_s")
-    return [] if rate is None else [_entry(trial, "throughput", "tokens/s", rate)]
 
 
 def _entry(trial: ConfigSummary, what: str, unit: str, value: float, spread: str | None = None) -> Entry:
