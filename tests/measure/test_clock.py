@@ -1,5 +1,7 @@
 """Phases: nested ones are taken out of the outer ones, and together they make up the whole."""
 
+import contextlib
+
 import pytest
 
 from zbench.measure import clock
@@ -45,23 +47,12 @@ def test_phases_add_up_over_calls_and_start_again_after_take(fake: FakeTime) -> 
     assert phases.take() == dict.fromkeys(PHASES, 0.0)
 
 
-def _fail_in(phases: PhaseClock, fake: FakeTime) -> None:
-    with phases.phase("reduce"):
-        fake.now += 2
-        raise ZeroDivisionError
-
-
 def test_an_exception_closes_its_phase(fake: FakeTime) -> None:
     phases = PhaseClock()
     with phases.phase("optimizer"):
         fake.now += 1
-        with pytest.raises(ZeroDivisionError):
-            _fail_in(phases, fake)
+        with contextlib.suppress(ZeroDivisionError), phases.phase("reduce"):
+            fake.now += 2
+            raise ZeroDivisionError
         fake.now += 4
-    assert phases.take() == {
-        "forward": 0,
-        "backward": 0,
-        "reduce": 2,
-        "optimizer": 5,
-        "gather": 0,
-    }
+    assert phases.take() == dict.fromkeys(PHASES, 0) | {"reduce": 2, "optimizer": 5}
