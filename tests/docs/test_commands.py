@@ -1,7 +1,5 @@
 """Every command of the documentation and of the help is one that works."""
 
-import math
-import os
 import re
 import shlex
 import shutil
@@ -10,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import run
+from tests.cli.calling import run, use_fake_workers
 from tests.shared_processes import SharedProcesses
 from zbench.cli import main as cli
 from zbench.cli.examples import EXAMPLES
-from zbench.launch import disturbance, executor
 
 ROOT = Path(__file__).parents[2]
 HEAVY = re.compile(r"zbench (doctor|tune)")
@@ -82,16 +79,6 @@ def with_a_run(tmp_path_factory: pytest.TempPathFactory, shared_processes: Share
                 cli.main(words)
             assert ended.value.code == 0
     return place
-
-
-def use_fake_workers(patch: pytest.MonkeyPatch, processes: SharedProcesses) -> None:
-    processes.lend_by(patch)
-    fakes = executor.Targets("fake_worker:run_rank", "fake_worker:run_reference", ("fake_worker",))
-    patch.setattr(executor, "DEFAULT_TARGETS", fakes)
-    patch.setattr(disturbance, "OTHER_LOAD", math.inf)  # other tests': no repeat is run again for it
-    patch.setattr(disturbance, "STOLEN", math.inf)
-    paths = [str(ROOT / "tests" / "launch"), os.environ.get("PYTHONPATH", "")]
-    patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, paths)))
 
 
 @pytest.fixture

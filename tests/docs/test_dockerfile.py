@@ -9,11 +9,14 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+
+from tests.cli.calling import run
 
 ROOT = Path(__file__).parents[2]
 NEEDED = re.compile(r"\.\./(\w[\w.]*\w)")
@@ -80,15 +83,8 @@ def test_the_image_s_command_is_one_of_zbench(zbench: Any) -> None:
 
 @pytest.fixture
 def zbench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
-    from tests.cli.calling import run
-
     monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: object) -> Any:
-        code, out, err = run(capsys, *arguments)
-        return type("Said", (), {"code": code, "out": out, "err": err})
-
-    return call
+    return partial(run, capsys)
 
 
 def way() -> ModuleType:

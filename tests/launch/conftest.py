@@ -19,12 +19,9 @@ FAKES = Targets("fake_worker:run_rank", "fake_worker:run_reference", ("fake_work
 @pytest.fixture(scope="session", autouse=True)
 def _fake_worker_importable() -> Iterator[None]:
     """Let server processes import `fake_worker` from this directory."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), before]))
-    yield
-    os.environ.pop("PYTHONPATH")
-    if before is not None:
-        os.environ["PYTHONPATH"] = before
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(HERE), prepend=os.pathsep)
+        yield
 
 
 def make_trial(*, world_size: int = 2, timeout: float = 20.0, stage: int = 0, **options: Any) -> TrialSpec:
