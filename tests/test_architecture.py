@@ -202,7 +202,7 @@ def code_lines(path: Path) -> int:
 
 BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7917,
-    "spec": 3398,
+    "spec": 3373,
     "launch": 3009,
     "cli": 2920,
     "report": 2335,
@@ -211,8 +211,8 @@ BUDGETS = {  # code lines of each package; small ones have one together
     "tune": 1290,
     "estimate": 1131,
     "verify": 800,
-    "workloads": 683,
-    "record": 657,
+    "workloads": 676,
+    "record": 654,
     "measure peers errors units": 800,
 }
 

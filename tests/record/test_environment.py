@@ -42,26 +42,6 @@ def test_torch_is_not_imported():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_cores_are_physical_ones_where_they_are_known(monkeypatch):
-    for physical, expected in ((3, 3), (None, os.cpu_count())):
-        monkeypatch.setattr(
-            environment.psutil, "cpu_count", lambda logical=True, n=physical: 99 if logical else n
-        )
-        assert environment.machine_facts()["cores"] == expected
-
-
-def test_usable_threads_are_those_of_this_process(monkeypatch):
-    monkeypatch.setattr(environment.os, "sched_getaffinity", lambda pid: set(range(99 if pid else 3)))
-    assert environment.machine_facts()["usable_threads"] == 3
-
-
-def test_memory_is_in_gibibytes(monkeypatch):
-    monkeypatch.setattr(
-        environment.psutil, "virtual_memory", lambda: SimpleNamespace(total=48 * 2**30 - 1000)
-    )
-    assert environment.machine_facts()["memory_gib"] == 48
-
-
 def test_the_processor_is_named_as_the_kernel_names_it(monkeypatch):
     text = ["processor : 0", "model name\t: Example : 9000", "flags\t\t: fpu avx2 sse"]
     monkeypatch.setattr(environment, "_cpuinfo", lambda: text)
@@ -107,3 +87,14 @@ def test_only_what_both_environments_say_is_compared():
     assert environment.differences(before, now, "machine", "git") == ["machine: cpu was A, is B"]
     assert environment.differences(before, now, "software") == ["software: torch was 1, is 2"]
     assert environment.differences({}, now, "machine", "software", "git") == []
+
+
+@pytest.mark.parametrize(("physical", "cores"), [(3, 3), (None, os.cpu_count())])
+def test_a_machine_has_physical_cores_usable_threads_and_whole_gibibytes(monkeypatch, physical, cores):
+    count = lambda logical=True: 99 if logical else physical  # noqa: E731
+    monkeypatch.setattr(environment.psutil, "cpu_count", count)
+    monkeypatch.setattr(environment.os, "sched_getaffinity", lambda pid: set(range(99 if pid else 3)))
+    memory = SimpleNamespace(total=48 * 2**30 - 1000)
+    monkeypatch.setattr(environment.psutil, "virtual_memory", lambda: memory)
+    facts = environment.machine_facts()
+    assert (facts["cores"], facts["usable_threads"], facts["memory_gib"]) == (cores, 3, 48)

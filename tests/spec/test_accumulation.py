@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from zbench.errors import SpecError
 from zbench.spec.accumulation import Accumulation, accumulation
 from zbench.spec.engine import EngineSpec
 from zbench.spec.expand import expand
@@ -93,5 +94,5 @@ def test_another_number_of_steps_is_refused() -> None:
     ],
 )
 def test_data_has_one_source(data: dict[str, Any], found: str) -> None:
-    with pytest.raises(Exception, match=f"got {found}; keep one"):
+    with pytest.raises(SpecError, match=f"got {found}; keep one"):
         trials(workload={"data": data})

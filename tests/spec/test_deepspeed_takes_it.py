@@ -68,15 +68,3 @@ def test_deepspeed_makes_the_adam_that_an_export_names(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     (line,) = (line for line in done.stdout.splitlines() if line.startswith("MADE"))
     assert json.loads(line.removeprefix("MADE")) == [expected for _, expected in CASES]
-
-
-def test_no_argument_is_written_that_some_adam_refuses() -> None:
-    for device in ("cpu", "cuda"):
-        params = exported({"zero_stage": 2}, device).document["optimizer"]["params"]
-        assert set(params) - {"torch_adam"} == {"lr", "betas", "eps", "weight_decay"}
-    uncorrected = {"zero_stage": 2, "optimizer": {"bias_correction": False}}
-    assert exported(uncorrected, "cuda").document["optimizer"]["params"]["bias_correction"] is False
-    (note,) = exported(uncorrected).notes
-    assert note.startswith(
-        "engine.optimizer.bias_correction: torch's Adam, which this needs, always corrects"
-    )

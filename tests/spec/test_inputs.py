@@ -30,13 +30,9 @@ def test_a_text_shorter_than_a_sequence_and_its_last_target(
     held: int, complaint: str, refusal: Refusal, tmp_path: Path
 ) -> None:
     (tmp_path / "a.txt").write_bytes(b"x" * held)
-    message = refusal("workload:\n  sequence_length: 8\n  data: {text: a.txt}\n")
-    assert message == f"sweep.yaml:3: workload.data.text: {complaint}"
-
-
-def test_a_text_that_is_just_long_enough(tmp_path: Path) -> None:
+    text = "workload:\n  sequence_length: 8\n  data: {text: a.txt}\n"
+    assert refusal(text) == f"sweep.yaml:3: workload.data.text: {complaint}"
     (tmp_path / "a.txt").write_bytes(b"x" * 9)
-    (tmp_path / "sweep.yaml").write_text("workload: {sequence_length: 8, data: {text: a.txt}}\n")
     assert load_sweep(tmp_path / "sweep.yaml", (), {}).workload.data.text == "a.txt"
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from zbench.errors import SpecError
 from zbench.spec.load import load_sweep, sweep_from_mapping
-from zbench.spec.machine import CARDS, MachineSpec
+from zbench.spec.machine import MachineSpec
 from zbench.spec.sweep import SweepSpec, sweep_document
 
 
@@ -29,16 +29,7 @@ def test_rates_are_numbers_as_people_write_them() -> None:
         1e-5,
     )
     assert found.link_bandwidth is None
-
-
-@pytest.mark.parametrize("name", CARDS)
-def test_every_card_has_rates(name: str) -> None:
-    found = rates(name.lower())
-    single, half = found.flops_of("float32"), found.flops_of("float16")
-    assert single is not None
-    assert half is not None
-    assert single < half
-    assert found.attained < 1
+    assert rates("h100") == rates("H100")
 
 
 def test_a_file_that_calibration_wrote_is_found_beside_the_sweep(tmp_path: Path) -> None:

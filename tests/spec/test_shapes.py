@@ -13,7 +13,6 @@ from zbench.spec.shapes import (
     MLP_PRESETS,
     SHAPES,
     bundled,
-    config_file,
     gpt_shape,
     mistake,
     mlp_shape,
@@ -105,16 +104,6 @@ def transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleSpec:
     found.submodule_search_locations = [str(tmp_path / "transformers")]
     monkeypatch.setattr(importlib.util, "find_spec", {"transformers": found}.get)
     return found
-
-
-def test_a_configuration_is_named_by_its_path_or_its_folder(tmp_path: Path, transformers: ModuleSpec) -> None:
-    (tmp_path / "model").mkdir()
-    assert config_file("model", tmp_path) is None
-    (tmp_path / "model" / "config.json").write_text('{"model_type": "known"}')
-    for name in ("model", "model/config.json"):
-        assert config_file(name, tmp_path) == tmp_path / "model" / "config.json"
-        assert mistake(f"hf:{name}", tmp_path) is None
-    assert "no such config.json" in (mistake("hf:absent", tmp_path) or "")
 
 
 def test_an_architecture_that_transformers_does_not_have_is_told(

@@ -32,13 +32,6 @@ def test_accelerates_own_deepspeed_keys_are_read_and_those_left_to_it_are_not() 
     ]
 
 
-@pytest.mark.parametrize(
-    ("precision", "dtype"), [("bf16", "bfloat16"), ("fp16", "float16"), ("no", None), (None, None)]
-)
-def test_mixed_precision_is_the_dtype(precision: str | None, dtype: str | None) -> None:
-    assert engine_of_accelerate({"mixed_precision": precision}).get("dtype") == dtype
-
-
 def test_a_deepspeed_file_that_is_named_says_the_dtype_itself(tmp_path: Path) -> None:
     (tmp_path / "ds.json").write_text(
         json.dumps({"zero_optimization": {"stage": 1}, "bf16": {"enabled": True}})
@@ -93,11 +86,6 @@ def test_what_fsdp_has_and_zero_stages_do_not_is_told(fsdp: dict[str, Any], note
     found = from_accelerate({"distributed_type": "FSDP", "fsdp_config": fsdp}, Path()).notes
     assert len(found) == 1
     assert all(text in found[0] for text in notes)
-
-
-def test_checkpointed_activations_are_the_workloads() -> None:
-    config = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_activation_checkpointing": True}}
-    assert from_accelerate(config, Path()).document["workload"] == {"activation_checkpointing": True}
 
 
 @pytest.mark.parametrize(
