@@ -49,35 +49,6 @@ def test_a_parameter_without_gradient_stands_still_and_keeps_its_step() -> None:
     assert not optimizer.state.get(params[1])
 
 
-def test_new_gradients_in_new_places_are_found() -> None:
-    ours, theirs = parameters(), parameters()
-    mine, fresh = CpuAdam(ours), CpuAdam(theirs)
-    for step in range(3):
-        set_grads(ours, step)
-        set_grads(theirs, step)
-        mine.step()
-        mine.zero_grad(set_to_none=True)
-        fresh.load_state_dict(fresh.state_dict())  # keeps no addresses
-        fresh.step()
-    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
-
-
-def test_gradients_of_another_dtype_are_read_as_what_they_are() -> None:
-    """One address, two dtypes: the plan of the step before must not be used for the second."""
-    ours, theirs = parameters()[2], parameters()[2]
-    memory = torch.full((300,), 0.5)
-    mine, fresh = CpuAdam([ours]), CpuAdam([theirs])
-    for dtype in (torch.float32, torch.bfloat16):
-        ours.grad = theirs.grad = None
-        ours.grad_dtype = theirs.grad_dtype = dtype
-        ours.grad = memory.view(dtype)[:300].view(100, 3)
-        theirs.grad = ours.grad.clone()
-        mine.step()
-        fresh.load_state_dict(fresh.state_dict())  # keeps no addresses
-        fresh.step()
-    assert torch.equal(ours, theirs)
-
-
 def test_master_weights_keep_what_16_bits_lose() -> None:
     param = torch.nn.Parameter(torch.ones(64, dtype=torch.bfloat16))
     optimizer = CpuAdam([param], lr=1e-4, eps=0.0)

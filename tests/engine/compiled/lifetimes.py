@@ -223,35 +223,6 @@ def engines_come_and_go(group: dist.ProcessGroup) -> None:
     assert rest[0] == rest[1]
 
 
-def resumed_equals_continuous(group: dist.ProcessGroup) -> None:
-    """Assert that a run stopped and resumed in a new engine ends with a continuous run's bits.
-
-    The new one has the same model, whose code is compiled already, with other values.
-    """
-    rank = dist.get_rank(group)
-    model, batch = make("two_graphs_share_a_parameter")
-    engine, _ = build(group, model)
-    for step in range(4):
-        if step == 2:
-            state = engine.state_dict()
-        engine.backward(model(*batch(rank, step)))
-        engine.step()
-    continuous = engine.full_parameters()
-    engine.close()
-
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.fill_(0.5)
-    engine, _ = build(group, model)
-    engine.load_state_dict(state)
-    for step in range(2, 4):
-        engine.backward(model(*batch(rank, step)))
-        engine.step()
-    for name, value in engine.full_parameters().items():
-        assert torch.equal(continuous[name], value), name
-    engine.close()
-
-
 def targets_come_with_gradients(group: dist.ProcessGroup) -> list[tuple[list[int], int]]:
     """Return the bytes of targets when the last backward of a step begins, when its first gradient is ready,
     and when it has ended, and those of the partition: of steps with one backward, and with two.

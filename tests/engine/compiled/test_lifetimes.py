@@ -79,10 +79,6 @@ def test_engines_that_come_and_go_leave_nothing(ranks: RankPool) -> None:
     ranks.run(1, f"{CASES}:engines_come_and_go")
 
 
-def test_a_resumed_run_equals_a_continuous_one(ranks: RankPool) -> None:
-    ranks.run(2, f"{CASES}:resumed_equals_continuous")
-
-
 def test_targets_are_bound_when_the_first_gradient_is_ready(ranks: RankPool) -> None:
     for of_rank in ranks.run(2, f"{CASES}:targets_come_with_gradients"):
         for (begun, first, ended), partition in of_rank:

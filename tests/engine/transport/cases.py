@@ -17,13 +17,11 @@ from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.protocols import Tag
 from zbench.engine.transport import choose, cross_memory, peers
 from zbench.engine.transport.choose import choose_collectives
-from zbench.engine.transport.gloo import GlooCollectives
 from zbench.engine.transport.peers import probe_peers
 from zbench.measure.shim import SHIM, WHY_NOT
 
 CPU = torch.device("cpu")
 TAG = Tag("a test")
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 def make(group: dist.ProcessGroup) -> cross_memory.CrossMemoryCollectives:
@@ -31,42 +29,6 @@ def make(group: dist.ProcessGroup) -> cross_memory.CrossMemoryCollectives:
     found = probe_peers(group)
     assert found is not None
     return cross_memory.CrossMemoryCollectives(group, CPU, found)
-
-
-def _send(rank: int, length: int, world: int, dtype: torch.dtype) -> torch.Tensor:
-    made = torch.Generator().manual_seed(rank)
-    return torch.randn(length * world, generator=made).to(dtype)
-
-
-def same_bits(group: dist.ProcessGroup, lengths: list[int]) -> list[str]:
-    """Reduce and gather by sockets and by reading, in place and not; return what differs."""
-    sockets, reading = GlooCollectives(group, CPU), make(group)
-    rank, world = dist.get_rank(group), dist.get_world_size(group)
-    wrong = []
-    with mock.patch.object(cross_memory, "_PIECE", 4096):
-        for dtype in DTYPES:
-            for length in lengths:
-                send = _send(rank, length, world, dtype)
-                parts = [_send(r, length, world, dtype).chunk(world)[rank].float() for r in range(world)]
-                expected = parts[0]
-                for part in parts[1:]:
-                    expected = expected + part
-                outs = [torch.empty(length) for _ in range(2)]
-                for way, out in zip((sockets, reading), outs, strict=True):
-                    way.reduce_scatter(send, out, TAG).wait()
-                    wrong += [f"reduce {dtype} {length} {type(way)}"] * (not torch.equal(out, expected))
-                flat = torch.zeros(length * world, dtype=dtype)
-                flat.chunk(world)[rank].copy_(send.chunk(world)[rank])
-                reading.all_gather(flat, TAG).wait()
-                whole = torch.cat([_send(r, length, world, dtype).chunk(world)[r] for r in range(world)])
-                wrong += [f"gather {dtype} {length}"] * (not torch.equal(flat, whole))
-                if dtype == torch.float32:
-                    mine = send.chunk(world)[rank]
-                    reading.reduce_scatter(send, mine, TAG).wait()
-                    wrong += [f"in place {length}"] * (not torch.equal(mine, expected))
-    sockets.close()
-    reading.close()
-    return wrong
 
 
 def many_in_flight(group: dist.ProcessGroup, length: int, count: int) -> bool:

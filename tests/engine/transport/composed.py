@@ -5,48 +5,12 @@ import torch.distributed as dist
 
 from zbench.engine.memory.kinds import DeviceMemory, PinnedHostMemory
 from zbench.engine.protocols import Tag
-from zbench.engine.transport.choose import choose_collectives, host_collectives
-from zbench.engine.transport.host_staged import HostStagedCollectives
+from zbench.engine.transport.choose import choose_collectives
 from zbench.engine.transport.process_group import ProcessGroupCollectives, subgroup
 from zbench.errors import UsageError
 
 CPU = torch.device("cpu")
 TAG = Tag("a test")
-
-
-def _sent(rank: int, numel: int, dtype: torch.dtype) -> torch.Tensor:
-    return torch.randn(numel, generator=torch.Generator().manual_seed(rank)).to(dtype)
-
-
-def differing(group: dist.ProcessGroup, kind: str) -> list[str]:
-    """Reduce and gather several at a time, twice; return what differs from the sums in rank order."""
-    comm = (
-        ProcessGroupCollectives(group, CPU)
-        if kind == "process group"
-        else HostStagedCollectives(host_collectives(group), PinnedHostMemory(CPU))
-    )
-    rank, world, found = comm.rank, comm.world_size, []
-    for length in (64, 5 * 64):
-        for dtype in (torch.float32, torch.bfloat16):
-            everyone = [_sent(r, world * length, dtype) for r in range(world)]
-            expected = everyone[0].chunk(world)[rank].float()
-            for other in everyone[1:]:
-                expected = expected + other.chunk(world)[rank].float()
-            out, flat = torch.empty(length), torch.zeros(world * length, dtype=dtype)
-            flat.chunk(world)[rank].copy_(everyone[rank].chunk(world)[rank])
-            works = [comm.reduce_scatter(everyone[rank], out, TAG), comm.all_gather(flat, TAG)]
-            for work in works:
-                work.wait()
-            whole = torch.cat([everyone[r].chunk(world)[r] for r in range(world)])
-            found += [f"sum of {length} {dtype}"] * (not torch.equal(out, expected))
-            found += [f"gather of {length} {dtype}"] * (not torch.equal(flat, whole))
-    small = comm.all_gather_small(torch.tensor([float(rank)]), TAG)
-    found += ["small"] * (small.flatten().tolist() != [float(r) for r in range(world)])
-    value = torch.tensor([float(rank)])
-    comm.broadcast(value, world - 1, TAG).wait()
-    found += ["broadcast"] * (value.item() != world - 1)
-    comm.close()
-    return found
 
 
 def in_another_order(group: dist.ProcessGroup) -> bool:

@@ -41,6 +41,10 @@ class TestProcessGroup(CollectivesSuite):
     kind, worlds = "process_group", (2,)
 
 
+class TestStaged(CollectivesSuite):
+    kind, dtypes = "staged", DTYPES[:2]
+
+
 class TestHybridGloo(CollectivesSuite):
     """Two shard groups, of one rank and of two."""
 

@@ -8,13 +8,6 @@ from tests.engine.ranks import RankPool
 CASES = "tests.engine.transport.cases:"
 
 
-@pytest.mark.parametrize("world", [2, 3, 4])
-def test_reading_and_sockets_give_the_bits_of_a_sum_in_rank_order(ranks: RankPool, world: int) -> None:
-    lengths = [256, 1024, 4096, 5120, 256 * 37]
-    for wrong in ranks.run(world, CASES + "same_bits", lengths):
-        assert not wrong
-
-
 @pytest.mark.parametrize("world", [2, 3])
 def test_memory_may_be_overwritten_once_a_work_has_been_waited_for(ranks: RankPool, world: int) -> None:
     assert all(ranks.run(world, CASES + "many_in_flight", 50_000, 6))
