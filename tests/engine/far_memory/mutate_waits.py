@@ -3,8 +3,8 @@
     python -m tests.engine.far_memory.mutate_waits                # every wait
     python -m tests.engine.far_memory.mutate_waits masters kinds  # in files whose path has one of the words
 
-The rows of `results/benchmarks/waits.md` are written anew, one for each wait that was tried. `waits.py` lists
-every wait; one that no schedule misses needs a reason there, and is else `survived`: the exit code is 1 then.
+The rows of `results/benchmarks/waits.md` are written anew, one for each wait that was tried. One that no
+schedule misses needs a reason in `waits.py`, and is else `survived`: the exit code is 1 then.
 
 The working tree is not touched: the functions of a fork of this process get other code.
 """
@@ -92,6 +92,12 @@ def row(site: Site, failure: str) -> tuple[str, str]:
     return verdict, f"| {name} `{text}` | {verdict} | {says} |"
 
 
+def page_rows() -> dict[str, str]:
+    """Return the rows of the page by their waits' keys."""
+    rows = PAGE.read_text().partition("|---|---|---|\n")[2].splitlines()
+    return {text.removeprefix("| ").partition("` | ")[0].replace(" `", " ", 1): text for text in rows}
+
+
 def main() -> int:
     """Print a line for each wait; return 1 if one survived without a reason."""
     for module in pkgutil.walk_packages(zbench.engine.__path__, "zbench.engine."):
@@ -106,9 +112,10 @@ def main() -> int:
             verdict, text = row(site, noticed(site, schedules))
             survived += verdict == "survived"
             print(text, flush=True)
-            head = text.partition(" | ")[0]
-            kept = [line for line in PAGE.read_text().splitlines() if not line.startswith(head + " |")]
-            PAGE.write_text("\n".join([*kept, text]) + "\n")
+            rows = page_rows() | {site.key: text}
+            head, line, _ = PAGE.read_text().partition("|---|---|---|\n")
+            there = [rows[one.key] for one in sites() if one.key in rows]
+            PAGE.write_text(head + line + "\n".join(there) + "\n")
     return int(survived > 0)
 
 
