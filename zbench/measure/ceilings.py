@@ -47,7 +47,7 @@ def utilization(tflops: float | None, device: torch.device, dtype: str) -> float
 
 def matrix_flops(device: torch.device) -> float:
     """Return the best FLOP/s of a few large float32 matrix products, measured now."""
-    side = _SIDE.get(device.type, 1024)
+    side = _SIDE[device.type]
     a, b = torch.randn(side, side, device=device), torch.randn(side, side, device=device)
     return 2.0 * side**3 / _least_seconds(lambda: torch.mm(a, b), device)
 

@@ -1,0 +1,46 @@
+"""What a device does at best: its maker's figures, and rates by the quickest of a few passes."""
+
+import itertools
+
+import pytest
+import torch
+
+from zbench.measure import ceilings
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("name", "half", "single"),
+    [
+        ("NVIDIA H200", 989e12, 494e12),
+        ("NVIDIA H100 PCIe", 756e12, 378e12),
+        ("NVIDIA H100 80GB HBM3", 989e12, 494e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12, 156e12),
+        ("NVIDIA L40S", 362e12, 183e12),
+        ("NVIDIA L4", 121e12, 60e12),
+        ("NVIDIA A10", 125e12, 62e12),
+        ("Tesla V100-SXM2-16GB", 125e12, 15.7e12),
+        ("Tesla T4", 65e12, 8.1e12),
+        ("another", None, None),
+    ],
+)
+def test_a_gpus_peak_is_its_makers(
+    name: str, half: float | None, single: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+    monkeypatch.setattr(ceilings.dist, "get_world_size", lambda: 4)
+    assert ceilings.peak_flops(CUDA, "bfloat16") == ceilings.peak_flops(CUDA, "float16") == half
+    assert ceilings.peak_flops(CUDA, "float32") == single
+    share = ceilings.utilization(8.0, CUDA, "bfloat16")
+    assert share == (None if half is None else pytest.approx(2e12 / half))
+    assert ceilings.utilization(None, CUDA, "bfloat16") is None
+    assert ceilings.peak_flops(CPU, "float32") is None
+
+
+def test_a_rate_is_that_of_the_quickest_of_four_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = [8.0, 2.0, 4.0, 6.0]
+    now = itertools.accumulate(step for seconds in [*passes, *passes, 1.0] for step in (0.0, seconds))
+    monkeypatch.setattr(ceilings.time, "perf_counter", lambda: next(now))
+    assert ceilings.matrix_flops(CPU) == 2 * 768**3 / 2.0
+    assert ceilings.stream_bandwidth(CPU) == 3 * (1 << 27) / 2.0
