@@ -1,4 +1,4 @@
-"""Texts kept in files: what users see changes only with a diff. `KEEP=1 pytest tests/ROOM` writes anew."""
+"""Texts kept in files: what users see changes only with a diff. `KEEP=1 pytest tests/PACKAGE` writes anew."""
 
 import difflib
 import os

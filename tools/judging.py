@@ -1,4 +1,4 @@
-"""Which functions each test of a room calls, and its seconds: `mutate.py` orders tests by them."""
+"""Which functions each test of a package calls, and its seconds: `mutate.py` orders tests by them."""
 
 import ast
 import hashlib
@@ -28,7 +28,7 @@ class Test:
 
 @dataclass
 class Tests:
-    """What is known of a room's tests, by node ID, and what they import that is not the project's."""
+    """What is known of a package's tests, by node ID, and what they import that is not the project's."""
 
     tests: dict[str, Test] = field(default_factory=dict)
     imported: list[str] = field(default_factory=list)

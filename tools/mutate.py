@@ -1,13 +1,13 @@
-"""Measure the tests of one room by mutation: what share of seeded faults do they notice?
+"""Measure the tests of one package by mutation: what share of seeded faults do they notice?
 
     python tools/mutate.py verify spec --mutants 200 [--seed 0] [--tests tests/verify]
                            [--json FILE] [--minutes 12] [--again]
 
 A fault changes one comparison, arithmetic operator, boolean or constant of one source file. Each is judged by
-the tests of its own room only (`tests/ROOM`, or the paths after `--tests`), stopped at the first failure. One
-warm process per room imports what its tests import, but for the project's own modules, then forks a child per
-fault, so a fault costs the import of the room's modules and its tests. Processes that tests start get the
-fault, too.
+the tests of its own package only (`tests/PACKAGE`, or the paths after `--tests`), stopped at the first
+failure. One warm process per package imports what its tests import, but for the project's own modules, then
+forks a child per fault, so a fault costs the import of the package's modules and its tests. Processes that
+tests start get the fault, too.
 
 All tests run once without a fault, traced: their seconds and the functions that each calls are kept beside
 `--json` (FILE.tests.json) until a test file changes. Then all run in a judging process without a fault: a
@@ -173,9 +173,9 @@ def test_files(tests: Sequence[str]) -> list[str]:
     return [str(file.relative_to(ROOT)) for file in files]
 
 
-def sources(room: str) -> list[Path]:
-    """Return the files of a room, or the one file that is named, but for the one that judges import first."""
-    place, shim = ROOT / "zbench" / room, ROOT / f"{SHIM.replace('.', '/')}.py"
+def sources(package: str) -> list[Path]:
+    """Return the files of a package, or the one named file, but for the one that judges import first."""
+    place, shim = ROOT / "zbench" / package, ROOT / f"{SHIM.replace('.', '/')}.py"
     files = sorted(place.rglob("*.py")) if place.is_dir() else [place.with_suffix(".py")]
     return [file for file in files if file != shim]
 
@@ -188,26 +188,26 @@ def equivalent() -> set[str]:
 
 @dataclass
 class Measurement:
-    """The sample of one room, and what became of each of its faults so far, kept in a file."""
+    """The sample of one package, and what became of each of its faults so far, kept in a file."""
 
-    room: str
+    package: str
     sample: list[Mutant]
     outcomes: dict[str, str]
     file: Path | None
 
     @classmethod
-    def begin(cls, room: str, count: int, seed: int, file: Path | None) -> "Measurement":
+    def begin(cls, package: str, count: int, seed: int, file: Path | None) -> "Measurement":
         """Draw the sample; take over what an earlier run found of it.
 
         A fault's turn to be drawn follows from its own text and the seed: other code may change.
         """
-        known, everything = equivalent(), [m for path in sources(room) for m in mutants_of(path)]
+        known, everything = equivalent(), [m for path in sources(package) for m in mutants_of(path)]
         candidates = [m for m in everything if m.key not in known]
         sample = sorted(candidates, key=lambda m: hashlib.sha256(f"{seed}/{m.place}".encode()).digest())[
             :count
         ]
         earlier = json.loads(file.read_text()) if file is not None and file.exists() else {}
-        return cls(room, sample, dict(earlier.get(room, {})), file)
+        return cls(package, sample, dict(earlier.get(package, {})), file)
 
     def found(self, outcome: str) -> list[Mutant]:
         """Return the faults of the sample with this outcome."""
@@ -230,23 +230,23 @@ class Measurement:
             self._save()
             if outcome != NOTICED:
                 print(f"{outcome}: {mutant.path}:{mutant.number}: {mutant.change}: {mutant.line}", flush=True)
-            print(f"{self.room}: {number}/{len(left)}", end="\r", file=sys.stderr, flush=True)
+            print(f"{self.package}: {number}/{len(left)}", end="\r", file=sys.stderr, flush=True)
         return True
 
     def _save(self) -> None:
         if self.file is not None:
             earlier = json.loads(self.file.read_text()) if self.file.exists() else {}
-            self.file.write_text(json.dumps(earlier | {self.room: self.outcomes}, indent=1) + "\n")
+            self.file.write_text(json.dumps(earlier | {self.package: self.outcomes}, indent=1) + "\n")
 
 
 def main() -> int:
-    """Measure the rooms that are named, one after the other."""
+    """Measure the packages that are named, one after the other."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("rooms", nargs="+", help="a folder of zbench/, or a file: spec, verify/verdict.py")
-    parser.add_argument("--tests", nargs="+", help="tests that judge; default: tests/ROOM")
-    parser.add_argument("--mutants", type=int, default=200, help="faults in the sample of each room")
+    parser.add_argument("packages", nargs="+", help="a folder of zbench/, or a file: spec, verify/verdict.py")
+    parser.add_argument("--tests", nargs="+", help="tests that judge; default: tests/PACKAGE")
+    parser.add_argument("--mutants", type=int, default=200, help="faults in the sample of each package")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--again", action="store_true", help="judge once more what survived")
     parser.add_argument(
@@ -263,13 +263,13 @@ def main() -> int:
 
     total = caught = 0
     end = time.monotonic() + 60 * given.minutes
-    for room in given.rooms:
-        tests = given.tests or [f"tests/{room.split('/')[0]}"]
-        measured = Measurement.begin(room, given.mutants, given.seed, given.json)
+    for package in given.packages:
+        tests = given.tests or [f"tests/{package.split('/')[0]}"]
+        measured = Measurement.begin(package, given.mutants, given.seed, given.json)
         is_whole = measured.run(tests, given.again, given.longest, end)
         hung = len(measured.found(TIMEOUT))
         seen, missed = len(measured.found(NOTICED)) + hung, len(measured.found(SURVIVED))
-        print(f"{room}: {seen} of {seen + missed} noticed, {hung} of them by hanging")
+        print(f"{package}: {seen} of {seen + missed} noticed, {hung} of them by hanging")
         if not is_whole:
             return 3
         total, caught = total + seen + missed, caught + seen

@@ -96,11 +96,11 @@ class TrialsFailedError(ZbenchError):
 
 def closest(name: object, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the known name most like `name`, or None where none is near."""
-    found = difflib.get_close_matches(str(name).lower(), list(known), cutoff=cutoff)
-    return found[0] if found else None
+    matches = difflib.get_close_matches(str(name).lower(), list(known), cutoff=cutoff)
+    return matches[0] if matches else None
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)`, or nothing where no known name is near."""
-    found = closest(name, known)
-    return f" (did you mean {found!r}?)" if found else ""
+    match = closest(name, known)
+    return f" (did you mean {match!r}?)" if match else ""

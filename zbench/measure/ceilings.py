@@ -32,8 +32,8 @@ def peak_flops(device: torch.device, dtype: str) -> float | None:
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
-    found = next((rates for known, rates in _DENSE.items() if known in name), None)
-    return None if found is None else found[dtype == "float32"]
+    rates = next((rates for known, rates in _DENSE.items() if known in name), None)
+    return None if rates is None else rates[dtype == "float32"]
 
 
 def utilization(tflops: float | None, device: torch.device, dtype: str) -> float | None:

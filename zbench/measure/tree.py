@@ -59,11 +59,11 @@ class TreeMemory:
 def _device_bytes(pids: set[int]) -> int:
     """Return the most device memory that one of these processes holds, as the driver reports it."""
     try:
-        told = subprocess.run(_ASK, capture_output=True, text=True, timeout=5, check=True).stdout
+        table = subprocess.run(_ASK, capture_output=True, text=True, timeout=5, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return 0
     held = [0]
-    for line in told.splitlines():
+    for line in table.splitlines():
         pid, _, mebibytes = line.partition(",")
         if pid.strip().isdigit() and int(pid) in pids and mebibytes.strip().isdigit():
             held.append(int(mebibytes) << 20)

@@ -27,14 +27,14 @@ def configuration(spec: EngineSpec) -> dict[str, Any]:
 
     DeepSpeed's own Adam updates offloaded state; all else torch's does, which needs no compiler.
     """
-    made = engine_configuration(spec, torch_adam=has_amsgrad(spec) or spec.offload_optimizer == "none")
+    own = engine_configuration(spec, torch_adam=has_amsgrad(spec) or spec.offload_optimizer == "none")
     if spec.ds_config is None:
-        return made | _ALWAYS
+        return own | _ALWAYS
     assert isinstance(spec.ds_config, dict), "a file was read when the sweep was expanded"
     counted = {"gradient_accumulation_steps": spec.gradient_accumulation_steps}
     theirs = _ALWAYS | spec.ds_config | counted
     if "optimizer" not in theirs or not torch.cuda.is_available():
-        theirs["optimizer"] = made["optimizer"]  # the same, by torch: without CUDA there is no fused Adam
+        theirs["optimizer"] = own["optimizer"]  # the same, by torch: without CUDA there is no fused Adam
     return theirs
 
 

@@ -31,8 +31,8 @@ class TorchAdam:
         UsageError for a pattern that matches no parameter.
         """
         kind = torch.optim.AdamW if spec.optimizer.name == "adamw" else torch.optim.Adam
-        made = make_groups(model, settings.hyperparameters(spec), settings.overrides(spec))
-        return cls(kind, [{key: group[key] for key in _TORCHS} for group in made if group["params"]])
+        groups = make_groups(model, settings.hyperparameters(spec), settings.overrides(spec))
+        return cls(kind, [{key: group[key] for key in _TORCHS} for group in groups if group["params"]])
 
     def make(self) -> torch.optim.Optimizer:
         """Return the whole optimizer, its update in torch's fused kernel."""

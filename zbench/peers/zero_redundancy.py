@@ -18,13 +18,13 @@ class ShardedStates(TorchEngine):
 
     def first_moments(self) -> dict[str, Tensor]:
         """Return name -> the whole exp_avg, on every rank: the owner's, with zeros from all others added."""
-        states, found = self._optimizer.optim.state, {}  # type: ignore[attr-defined]
+        states, moments = self._optimizer.optim.state, {}  # type: ignore[attr-defined]
         for name, p in self._named.items():
             if p.requires_grad:
-                mine = states[p]["exp_avg"].clone() if states.get(p) else torch.zeros_like(p)
-                dist.all_reduce(mine)
-                found[name] = mine.detach()
-        return found
+                moment = states[p]["exp_avg"].clone() if states.get(p) else torch.zeros_like(p)
+                dist.all_reduce(moment)
+                moments[name] = moment.detach()
+        return moments
 
     def _states(self) -> Sequence[dict[str, Any]]:
         return list(self._optimizer.optim.state.values())  # type: ignore[attr-defined]
