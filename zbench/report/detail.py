@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.text import Text
@@ -76,30 +76,20 @@ def _timing(summary: ConfigSummary) -> Iterator[tuple[str, str]]:
 
 
 def _memory(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
-    found = [record.memory for record in records if record.memory is not None]
-    if not found:
+    peaks = [record.memory for record in records if record.memory is not None]
+    if not peaks:
         return
-    for label, values in (
-        ("peak memory", [memory.peak_device_bytes for memory in found]),
-        ("peak host", [memory.peak_host_bytes for memory in found]),
-        ("peak RSS", [memory.peak_rss_bytes for memory in found]),
-    ):
-        known = [value for value in values if value is not None]
+    for label, name in (("peak memory", "device"), ("peak host", "host"), ("peak RSS", "rss")):
+        known = [value for one in peaks if (value := getattr(one, f"peak_{name}_bytes")) is not None]
         if known:
-            estimated = "" if all(memory.exact for memory in found) or label == "peak RSS" else " (estimated)"
-            yield label, format_bytes(max(known)) + estimated
-    yield from _simulated(records)
-    for category, size in found[-1].by_category.items():
+            is_exact = name == "rss" or all(memory.exact for memory in peaks)
+            yield label, format_bytes(max(known)) + ("" if is_exact else " (estimated)")
+    simulated = next((record for record in records if record.simulated_apart is not None), None)
+    if simulated is not None:
+        peak = format_bytes(simulated.simulated["peak_device_bytes"])
+        yield "  simulated", f"{peak} ({simulated.simulated_apart:+.1%} against measured)"
+    for category, size in peaks[-1].by_category.items():
         yield f"  {category}", format_bytes(size)
-
-
-def _simulated(records: Iterable[Record]) -> Iterator[tuple[str, str]]:
-    """Yield the simulated peak beside the measured one, where a record has both."""
-    for record in records:
-        if (apart := record.simulated_apart) is not None:
-            peak = format_bytes(record.simulated["peak_device_bytes"])
-            yield "  simulated", f"{peak} ({apart:+.1%} against measured)"
-            return
 
 
 def _traffic(record: Record) -> Iterator[tuple[str, str]]:

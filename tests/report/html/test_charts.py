@@ -157,9 +157,9 @@ def test_dollar_signs_are_no_formula() -> None:
 
 
 def test_device_and_host_memory_are_bars_of_their_own() -> None:
-    (first, *_) = content.memory_rows(full().finished)
-    assert content.device_parts(first.parts) == {"parameters": 5e6, "gradients": 2.5e6, "moments": 5e5}
-    assert content.host_parts(first.parts) == {"moments": 3e6}
+    ((_, first), *_) = content.memory_rows(full().finished)
+    assert content.device_parts(first) == {"parameters": 5e6, "gradients": 2.5e6, "moments": 5e5}
+    assert content.host_parts(first) == {"moments": 3e6}
     root = ET.fromstring(content.pictures(full(1))["memory"].file())
     texts = [text.text for text in root.iter(f"{SVG}text")]
     assert "7.63 MiB + 2.86 MiB host" in texts

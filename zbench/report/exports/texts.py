@@ -74,9 +74,8 @@ def exact_value(change: ExactChange) -> str:
 def cells(row: Row) -> tuple[str, ...]:
     """Return one row under HEADINGS."""
     by_name = {change.metric: change for change in row.exact}
-    peak = by_name["peak_device_bytes"]
-    if peak.base is None and peak.head is None:
-        peak = by_name["peak_host_bytes"]
+    device, host = by_name["peak_device_bytes"], by_name["peak_host_bytes"]
+    peak = host if device.base is None and device.head is None else device
     return (
         label(row.base),
         "pass, faster" if row.answer == "pass" and row.step_time and row.step_time.faster else row.answer,
@@ -85,41 +84,37 @@ def cells(row: Row) -> tuple[str, ...]:
         arrow(rate_text(row.base.number("tokens_per_s")), rate_text(row.head.number("tokens_per_s"))),
         exact_value(peak),
         exact_value(by_name["traffic_bytes"]),
-        arrow(_verdict(row, "base"), _verdict(row, "head")),
+        arrow(*(trial.verdict if trial.ok else outcome_text(trial) for trial in (row.base, row.head))),
         printable(row.head.trial_id)[:_ID_LENGTH],
     )
 
 
 def reasons(row: Row) -> list[str]:
     """Return why the row got its answer, and what changed that `cells` does not show, a sentence each."""
-    said = []
+    lines = []
     if row.answer == "incorrect":
-        said.append(f"head is {row.head.verdict}: it computes another training step than the reference")
+        lines.append(f"head is {row.head.verdict}: it computes another training step than the reference")
     elif row.head.outcome != "ok":
-        said.append(f"head ended in {row.head.outcome}: {failure_message(row.head) or 'no message'}")
+        lines.append(f"head ended in {row.head.outcome}: {failure_message(row.head) or 'no message'}")
     if row.answer == "failed" and row.base.outcome != "ok":
-        said.append(f"head fails more often than base ({_failures(row)})")
+        counts = (
+            f"{len(side.records) - len(side.ok)} of {len(side.records)}" for side in (row.base, row.head)
+        )
+        lines.append("head fails more often than base (base {}, head {})".format(*counts))
     if row.answer == "unchecked" and not row.verdict_lowered:
-        said.append("a full verdict was asked for and nothing could be judged")
+        lines.append("a full verdict was asked for and nothing could be judged")
     if row.verdict_lowered and row.answer != "incorrect":
-        said.append(f"verdict fell from {row.base.verdict} to {row.head.verdict}")
+        lines.append(f"verdict fell from {row.base.verdict} to {row.head.verdict}")
     if row.step_time is not None and row.step_time.reason:
-        said.append(f"step time: {row.step_time.reason}")
-    said += [
+        lines.append(f"step time: {row.step_time.reason}")
+    lines += [
         f"{_EXACT_NAMES.get(change.metric, change.metric)}: {exact_value(change)}"
         for change in (*row.exact, *row.details)
         if change.answer == "regression" or (change.answer in ("higher", "lower") and _unseen(change, row))
     ]
     if row.match.note:
-        said.append(row.match.note)
-    return said
-
-
-def _failures(row: Row) -> str:
-    sides = (("base", row.base), ("head", row.head))
-    return ", ".join(
-        f"{name} {len(side.records) - len(side.ok)} of {len(side.records)}" for name, side in sides
-    )
+        lines.append(row.match.note)
+    return lines
 
 
 def _unseen(change: ExactChange, row: Row) -> bool:
@@ -140,25 +135,27 @@ def grouped_reasons(rows: Sequence[Row]) -> list[tuple[str, RowAnswer]]:
 
 
 def summary(comparison: Comparison) -> list[str]:
-    """Return the whole comparison in a few sentences."""
+    """Return the whole comparison in a few lines."""
     counts = {answer: comparison.count(answer) for answer in ROW_ORDER}
     listed = ", ".join(f"{count} {answer}" for answer, count in counts.items() if count)
-    said = [f"{plural(len(comparison.rows), 'configuration')}: {listed}"]
+    lines = [f"{plural(len(comparison.rows), 'configuration')}: {listed}"]
     mean, worst, best = comparison.geometric_mean, comparison.worst, comparison.best
     if mean is not None and worst is not None and best is not None and worst.step_time and best.step_time:
-        said.append(
+        lines.append(
             f"step time, geometric mean {percent(mean)}; worst {percent(worst.step_time.change)} "
             f"({label(worst.base)}); best {percent(best.step_time.change)} ({label(best.base)})"
         )
     if comparison.missing:
-        said.append(f"missing in head: {', '.join(label(trial) for trial in comparison.missing)}")
+        lines.append(f"missing in head: {', '.join(label(trial) for trial in comparison.missing)}")
     if comparison.added:
-        said.append(f"only in head: {', '.join(label(trial) for trial in comparison.added)}")
+        lines.append(f"only in head: {', '.join(label(trial) for trial in comparison.added)}")
     if comparison.unlike:
-        said.append(f"UNLIKE MACHINES, compared because --across insisted: {'; '.join(comparison.unlike)}")
+        lines.append(
+            f"UNLIKE MACHINES, compared because --across insisted: {'; '.join(comparison.unlike)}"
+        )
     if comparison.warnings:
-        said.append(f"warnings: {'; '.join(comparison.warnings)}")
-    return [*said, *_would_have_seen(comparison), method(comparison)]
+        lines.append(f"warnings: {'; '.join(comparison.warnings)}")
+    return [*lines, *_would_have_seen(comparison), method(comparison)]
 
 
 def _would_have_seen(comparison: Comparison) -> list[str]:
@@ -194,8 +191,3 @@ def method(comparison: Comparison) -> str:
         f"two stored runs (unpaired), {level} that allow for noise between runs {noise}, {margin}, {family}; "
         "--paired decides with less doubt"
     )
-
-
-def _verdict(row: Row, side: str) -> str:
-    trial = row.base if side == "base" else row.head
-    return trial.verdict if trial.ok else outcome_text(trial)

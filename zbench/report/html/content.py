@@ -73,12 +73,8 @@ class Report:
         return min(bounds, default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Breakdown:
-    """A configuration's parts by name: bytes by category, or seconds by phase."""
-
-    summary: ConfigSummary
-    parts: Mapping[str, float]
+Breakdown = tuple[ConfigSummary, Mapping[str, float]]
+"""A configuration and its parts by name: bytes by category, or seconds by phase."""
 
 
 def points(report: Report) -> list[Point]:
@@ -86,21 +82,13 @@ def points(report: Report) -> list[Point]:
     metric = report.memory_metric
     if metric is None:
         return []
-    found = []
+    shown = []
     for summary in report.finished:
         peak, rate = summary.number(metric), summary.number("tokens_per_s")
         if peak is not None and rate is not None:
-            found.append(
-                Point(
-                    label(summary),
-                    peak,
-                    rate,
-                    summary.verdict,
-                    tuple(obstacles(summary, report.objective)),
-                    hover_text(summary, report.objective),
-                )
-            )
-    return found
+            why, hover = tuple(obstacles(summary, report.objective)), hover_text(summary, report.objective)
+            shown.append(Point(label(summary), peak, rate, summary.verdict, why, hover))
+    return shown
 
 
 def pictures(report: Report) -> dict[str, Picture]:
@@ -118,13 +106,13 @@ def pictures(report: Report) -> dict[str, Picture]:
         rows = [row_of(summary, report.objective) for summary in drawn]
         found.append(charts.step_times([(r, steps(s)) for r, s in zip(rows, drawn, strict=True)]))
     stacks = [
-        Stack(row_of(found.summary, report.objective), device_parts(found.parts), host_parts(found.parts))
-        for found in memory_rows(drawn)
+        Stack(row_of(summary, report.objective), device_parts(parts), host_parts(parts))
+        for summary, parts in memory_rows(drawn)
     ]
     if stacks:
         parts = part_names([*(s.parts for s in stacks), *(s.second or {} for s in stacks)])
         found.append(charts.memory(stacks, parts, report.limit("peak_device_bytes")))
-    phases = [Stack(row_of(found.summary, report.objective), found.parts) for found in phase_rows(drawn)]
+    phases = [Stack(row_of(summary, report.objective), parts) for summary, parts in phase_rows(drawn)]
     if phases:
         found.append(charts.phases(phases, part_names(s.parts for s in phases)))
     if report.importance:
@@ -140,23 +128,18 @@ def steps(summary: ConfigSummary) -> list[float]:
 
 def memory_rows(summaries: Iterable[ConfigSummary]) -> list[Breakdown]:
     """Return bytes by category at the peak, the largest over repeats, of those that counted them."""
-    found = []
+    rows: list[Breakdown] = []
     for summary in summaries:
         parts = [record.memory.by_category for record in summary.ok if record.memory is not None]
         merged = {name: max(part[name] for part in parts if name in part) for name in part_names(parts)}
         if sum(merged.values()) > 0:
-            found.append(Breakdown(summary, {name: float(size) for name, size in merged.items()}))
-    return found
+            rows.append((summary, {name: float(size) for name, size in merged.items()}))
+    return rows
 
 
 def phase_rows(summaries: Iterable[ConfigSummary]) -> list[Breakdown]:
     """Return seconds by phase of a step, the median over repeats."""
-    found = []
-    for summary in summaries:
-        phases = summary.phases
-        if sum(phases.values()) > 0:
-            found.append(Breakdown(summary, phases))
-    return found
+    return [(summary, summary.phases) for summary in summaries if sum(summary.phases.values()) > 0]
 
 
 def row_of(summary: ConfigSummary, objective: ObjectiveSpec) -> ChartRow:

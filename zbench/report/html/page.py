@@ -143,21 +143,25 @@ def _sections(report: Report) -> list[Section]:
     drawn = report.finished[: content.MOST_ROWS]
     shown, total = len(drawn), len(report.finished)
     some = "" if shown == total else f" The first {shown} of {total} configurations are drawn."
-    make: dict[str, Callable[[Picture], Section]] = {
-        "throughput-memory": lambda picture: _scatter(report, picture),
-        "changes": lambda picture: _comparison(report, picture, some),
-        "step-times": lambda picture: Section(picture, some),
-        "memory": lambda picture: Section(
-            picture,
-            some,
-            _parts(content.memory_rows(drawn), bytes_text, "Bytes by category (host_: offloaded)"),
-        ),
-        "phases": lambda picture: Section(
-            picture, some, _parts(content.phase_rows(drawn), seconds_text, "Phases of a step")
-        ),
-        "importance": lambda picture: Section(picture, "", _importance(report)),
-    }
-    return [make[name](picture) for name, picture in pictures.items()]
+    sections = []
+    for name, picture in pictures.items():
+        match name:
+            case "throughput-memory":
+                sections.append(_scatter(report, picture))
+            case "changes":
+                sections.append(_comparison(report, picture, some))
+            case "memory":
+                caption = "Bytes by category (host_: offloaded)"
+                table = _parts(content.memory_rows(drawn), bytes_text, caption)
+                sections.append(Section(picture, some, table))
+            case "phases":
+                table = _parts(content.phase_rows(drawn), seconds_text, "Phases of a step")
+                sections.append(Section(picture, some, table))
+            case "importance":
+                sections.append(Section(picture, "", _importance(report)))
+            case _:
+                sections.append(Section(picture, some))
+    return sections
 
 
 def _scatter(report: Report, picture: Picture) -> Section:
@@ -180,8 +184,8 @@ def _comparison(report: Report, picture: Picture, note: str) -> Section:
 
 
 def _parts(rows: Sequence[Breakdown], form: Callable[[float | None], str], caption: str) -> TextTable:
-    names = content.part_names(found.parts for found in rows)
-    lines = [[label(found.summary), *(form(found.parts.get(name)) for name in names)] for found in rows]
+    names = content.part_names(parts for _, parts in rows)
+    lines = [[label(summary), *(form(parts.get(name)) for name in names)] for summary, parts in rows]
     return TextTable(caption, ["configuration", *map(printable, names)], lines)
 
 

@@ -81,9 +81,9 @@ def following(names: Sequence[str], run_dir: Path, sweep: str, show: OnEvent) ->
                 attempt(name, lambda: tracker.log(f"{record.trial_id}-r{record.repeat}", record))  # noqa: B023
 
     for name, factory in factories.items():
-        made = attempt(name, lambda: factory(run_dir, sweep))  # noqa: B023
-        if made is not None:
-            trackers[name] = made
+        tracker = attempt(name, lambda: factory(run_dir, sweep))  # noqa: B023
+        if tracker is not None:
+            trackers[name] = tracker
     try:
         yield tell
     finally:
