@@ -1,16 +1,18 @@
-"""Correctness before speed, failures before figures, exact figures without a test, unlike machines out."""
+"""Two runs compared: rows, answers, exit codes, unlike machines."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from scipy.stats import fisher_exact
 
-from zbench.analysis.compare import FAIL_ON, Comparison, Settings, compare_runs, require_two_runs
+from zbench.analysis.compare import FAIL_ON, Comparison, FailOn, Settings, compare_runs, require_two_runs
 from zbench.analysis.exact import exact_details
-from zbench.analysis.trials import Source
+from zbench.analysis.rows import fails_more
+from zbench.analysis.trials import RunResults, Source
 from zbench.errors import ExitCode, IncomparableError, UsageError
 from zbench.record.record import Record
-from zbench.record.summary import summarize
+from zbench.record.summary import ConfigSummary, summarize
 
 from .synthetic import MACHINE, record, results, trial
 
@@ -293,3 +295,59 @@ def test_a_run_compared_with_itself_is_a_mistake() -> None:
 def test_one_repeat_a_side_is_enough_for_what_is_counted(peak: int, answer: str) -> None:
     found = compared([record(0.1)], [record(0.1, peak=peak)])
     assert found.rows[0].exact[0].answer == answer
+
+
+EVEN = [0.1, 0.101, 0.099, 0.1, 0.1005, 0.0995]
+DOUBTS = {
+    "suspected": trial([1.06 * step for step in EVEN]),
+    "inconclusive": trial([1.04 * step for step in EVEN]),
+    "unchecked": trial(EVEN, verdict="unchecked"),
+}
+
+
+@pytest.mark.parametrize("word", FAIL_ON)
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_a_doubt_fails_by_its_own_name_and_by_inconclusive(doubt: str, word: FailOn) -> None:
+    settings = Settings(run_noise=0.01, fail_on=frozenset({word}))
+    found = compare_runs(results(trial(EVEN)), results(DOUBTS[doubt], "head"), settings)
+    assert [row.answer for row in found.rows] == [doubt]
+    assert found.exit_code == (3 if word in (doubt, "inconclusive") else 0)
+
+
+def side(failed: int, of: int) -> ConfigSummary:
+    records = [record(repeat=i, outcome="crashed" if i < failed else "ok") for i in range(of)]
+    (found,) = summarize(records)
+    return found
+
+
+@pytest.mark.parametrize(("share", "fails"), [(1, True), (1 - 1e-9, False)])
+def test_a_rate_of_failures_at_exactly_the_level_is_higher(share: float, fails: bool) -> None:
+    p = fisher_exact([[5, 3], [1, 7]], alternative="greater").pvalue
+    assert fails_more(side(1, 8), side(5, 8), share * p) == fails
+
+
+EVEN = [0.1, 0.101, 0.099, 0.1, 0.1005, 0.0995]
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "says"),
+    [
+        (["A"], ["B"], "ran on: A, B"),
+        (["A", "B"], ["A"], "ran on: A and B, A"),
+        (["A"], ["A"], None),
+        ([None], ["A"], None),
+        (["A", None], ["A"], None),
+    ],
+)
+def test_where_repeats_ran_counts_more_than_where_they_were_started(
+    base: list[str | None], head: list[str | None], says: str | None
+) -> None:
+    def on(machines: list[str | None], name: str) -> RunResults:
+        repeats = [replace(r, machine=machines[r.repeat % len(machines)]) for r in trial(EVEN)]
+        return results(repeats, name)
+
+    if says is None:
+        assert compare_runs(on(base, "base"), on(head, "head"), Settings()).unlike == ()
+    else:
+        with pytest.raises(IncomparableError, match=says):
+            compare_runs(on(base, "base"), on(head, "head"), Settings())

@@ -1,4 +1,4 @@
-"""A best only where one is separated; among equals the leaders, and one of them recommended."""
+"""Who leads: the best, the indistinguishable ones, the recommended one, the Pareto front."""
 
 import json
 import math
@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import t
 
 from zbench.analysis.adaptive_repeats import contenders, open_question
 from zbench.analysis.group_sequential import constant_level
 from zbench.analysis.multiple_comparisons import one_sided_dunnett
-from zbench.analysis.ranking import Ranking, cost_table, rank, recommended_why
+from zbench.analysis.ranking import Ranking, cost_table, dominates, pareto_front, rank, recommended_why
 from zbench.record.record import Record
 from zbench.record.summary import summarize
 from zbench.spec.metrics import Goal
@@ -199,3 +201,37 @@ def test_the_document_names_the_leaders() -> None:
     assert len(document["indistinguishable"]) == 3
     assert document["recommended"] in document["indistinguishable"]
     assert json.dumps(document)
+
+
+POINTS = st.dictionaries(
+    st.integers(0, 100),
+    st.tuples(st.integers(0, 5).map(float), st.integers(0, 5).map(float)),
+    min_size=1,
+    max_size=20,
+)
+UP_DOWN = ("maximize", "minimize")
+
+
+@given(POINTS)
+def test_nothing_on_the_front_is_dominated_and_all_else_is(values: dict[int, tuple[float, float]]) -> None:
+    front = pareto_front(values, UP_DOWN)
+    assert front
+    for key, mine in values.items():
+        beaten = any(dominates(other, mine, UP_DOWN) for other in values.values())
+        assert beaten == (key not in front)
+
+
+def test_the_best_of_the_first_objective_leads() -> None:
+    values = {"slow": (1.0, 1.0), "fast": (9.0, 5.0), "bad": (0.5, 2.0), "twin": (9.0, 5.0)}
+    assert pareto_front(values, UP_DOWN) == ["fast", "twin", "slow"]
+    assert pareto_front(values, ("minimize", "maximize"))[0] == "bad"
+
+
+def test_equal_values_do_not_dominate() -> None:
+    assert not dominates((1.0, 1.0), (1.0, 1.0), UP_DOWN)
+    assert dominates((1.0, 0.5), (1.0, 1.0), UP_DOWN)
+
+
+def test_a_front_is_sorted_by_the_first_objective_and_by_no_other() -> None:
+    values = {"a": (2.0, 5.0), "b": (1.0, 9.0), "c": (3.0, 4.0)}
+    assert pareto_front(values, ("minimize", "minimize")) == ["b", "a", "c"]

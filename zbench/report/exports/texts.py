@@ -150,9 +150,7 @@ def summary(comparison: Comparison) -> list[str]:
     if comparison.added:
         lines.append(f"only in head: {', '.join(label(trial) for trial in comparison.added)}")
     if comparison.unlike:
-        lines.append(
-            f"UNLIKE MACHINES, compared because --across insisted: {'; '.join(comparison.unlike)}"
-        )
+        lines.append(f"UNLIKE MACHINES, compared because --across insisted: {'; '.join(comparison.unlike)}")
     if comparison.warnings:
         lines.append(f"warnings: {'; '.join(comparison.warnings)}")
     return [*lines, *_would_have_seen(comparison), method(comparison)]

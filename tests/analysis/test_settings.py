@@ -1,4 +1,4 @@
-"""Options in words: units required, names suggested, nonsense refused."""
+"""The options of a comparison are read or refused."""
 
 import pytest
 

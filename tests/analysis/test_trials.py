@@ -1,4 +1,4 @@
-"""How many quiet repeats show a trial, and what is said where too few are left."""
+"""Disturbed repeats are left out, or the step time is in doubt."""
 
 from dataclasses import replace
 

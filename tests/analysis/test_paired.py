@@ -1,4 +1,4 @@
-"""What a paired measurement makes of its samples, and what it tells meanwhile."""
+"""Blocks of a paired measurement cancel drift, and their control vetoes what moved."""
 
 import math
 from collections.abc import Callable, Sequence
