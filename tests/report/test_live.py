@@ -1,12 +1,13 @@
 """What is told while a sweep runs, on a terminal and in a log."""
 
 import io
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from zbench.launch.events import Notice, ReferenceStarted, StepDone, SweepStarted, TrialFinished, TrialStarted
-from zbench.report.live import LiveView, PlainView, QuietView, view
+from zbench.report.live import LiveView, PlainView, view
 from zbench.report.screen import Screen
 from zbench.spec.trial import TrialSpec
 
@@ -16,8 +17,8 @@ from .test_table import FASTEST, failed, record, without_styles
 TRIAL = TrialSpec.model_validate({"workload": {}, "run": {}, "engine": {}, "axes": {"zero_stage": 1}})
 
 
-def tell(show) -> None:
-    with show:
+def tell(shown) -> None:
+    with shown as show:
         show(
             SweepStarted(Path("results/run"), 2, 3, [record(0, 500.0)], ("zero_stage", "reduce_bucket_size"))
         )
@@ -29,6 +30,10 @@ def tell(show) -> None:
         show(TrialFinished(TRIAL, failed(2, "crashed", "it fell over"), 4.0, left=1))
 
 
+def plain_view(screen, objective):
+    return nullcontext(PlainView(screen, objective))
+
+
 def told(make, *, width: int, terminal: bool) -> str:
     out = io.StringIO()
     tell(make(Screen(file=out, width=width, force_terminal=terminal, no_color=True), FASTEST))
@@ -36,7 +41,7 @@ def told(make, *, width: int, terminal: bool) -> str:
 
 
 def test_plain_lines_say_what_ended_and_how_long_is_left():
-    assert told(PlainView, width=80, terminal=False).splitlines() == [
+    assert told(plain_view, width=80, terminal=False).splitlines() == [
         "2 configurations, 3 repeats to run, 1 record kept: results/run",
         "note: rank 1 was killed; running it again",
         "[1/3] ok      zero_stage=1 reduce_bucket_size=5M #1  1,000 tokens/s  20 MiB  identical  (0:04 left)",
@@ -44,7 +49,7 @@ def test_plain_lines_say_what_ended_and_how_long_is_left():
     ]
 
 
-@pytest.mark.parametrize(("make", "terminal"), [(LiveView, True), (PlainView, False)])
+@pytest.mark.parametrize(("make", "terminal"), [(LiveView, True), (plain_view, False)])
 def test_no_name_or_message_commands_the_terminal(make, terminal):
     trial = TRIAL.model_copy(update={"axes": {HOSTILE: HOSTILE}})
     out = io.StringIO()
@@ -110,9 +115,11 @@ def test_a_narrow_terminal_keeps_bar_count_time_and_failures_on_one_line() -> No
 
 
 def test_view_suits_the_stream():
-    terminal, pipe = Screen(force_terminal=True), Screen(file=io.StringIO())
+    terminal, pipe, out = Screen(force_terminal=True), Screen(file=io.StringIO()), io.StringIO()
     assert isinstance(view(terminal, FASTEST, quiet=False), LiveView)
-    assert isinstance(view(pipe, FASTEST, quiet=False), PlainView)
-    assert isinstance(view(terminal, FASTEST, quiet=True), QuietView)
     dumb = Screen(force_terminal=True, _environ={"TERM": "dumb"})
-    assert isinstance(view(dumb, FASTEST, quiet=False), PlainView)
+    for screen in (pipe, dumb):
+        with view(screen, FASTEST, quiet=False) as show:
+            assert isinstance(show, PlainView)
+    tell(view(Screen(file=out), FASTEST, quiet=True))
+    assert out.getvalue() == ""

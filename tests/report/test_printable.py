@@ -30,7 +30,7 @@ HOSTILE = "[/red]\x1b]0;owned\x07\x1b[2J\u202e\x9b31m:skull: [b]\udc80\r\n*.[bw]
 
 def shown(*renderables: object, width: int = 200, terminal: bool = False) -> str:
     out = io.StringIO()
-    screen = Screen(out, width=width, force_terminal=terminal, no_color=True)
+    screen = Screen(file=out, width=width, force_terminal=terminal, no_color=True)
     for renderable in renderables:
         screen.print(renderable)
     return out.getvalue()
@@ -71,7 +71,7 @@ def test_patterns_that_look_like_markup_stay_different():
         record(0, 800.0, trial_id="id2", axes={"param_groups": "*.[/]*"}),
     ]
     out = io.StringIO()
-    print_results(Screen(out, width=200), records, FASTEST)
+    print_results(Screen(file=out, width=200), records, FASTEST)
     assert "*.[bw]*" in out.getvalue()
     assert "*.[/]*" in out.getvalue()
 
@@ -131,7 +131,7 @@ objectives = st.sampled_from(
 @given(st.lists(records, max_size=4), objectives, st.sampled_from([1, 20, 80, 200]), st.booleans())
 def test_any_record_can_be_rendered(found, objective, width, terminal):
     out = io.StringIO()
-    screen = Screen(out, width=width, force_terminal=terminal, no_color=True)
+    screen = Screen(file=out, width=width, force_terminal=terminal, no_color=True)
     print_results(screen, found, objective, Path("run"))
     for summary in summarize(found):
         print_configuration(screen, summary, Path("run"))

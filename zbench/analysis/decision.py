@@ -229,18 +229,9 @@ def decide(
     found = dict(settled)
     for name, (evidence, margin) in family.items():
         if name not in settled:
-            claims = _Claims(slower[name], faster[name], apart[name])
-            found[name] = _answer(evidence, margin, levels, len(family), claims)
+            p_values = (slower[name], faster[name], apart[name])
+            found[name] = _answer(evidence, margin, levels, len(family), p_values)
     return {name: found[name] for name in family}
-
-
-@dataclass(frozen=True, slots=True)
-class _Claims:
-    """Family-adjusted p-values of what could be said of one comparison."""
-
-    slower: float
-    faster: float
-    apart: float
 
 
 def claim_p(evidence: Evidence, margin: float, levels: Levels) -> float:
@@ -259,24 +250,28 @@ def _adjusted(p_values: Mapping[str, float]) -> dict[str, float]:
     return dict(zip(p_values, statistics.holm(list(p_values.values())), strict=True))
 
 
-def _answer(evidence: Evidence, margin: float, levels: Levels, comparisons: int, claims: _Claims) -> Decision:
+def _answer(
+    evidence: Evidence, margin: float, levels: Levels, comparisons: int, p_values: tuple[float, float, float]
+) -> Decision:
+    """Return the decision; p_values: of slower, of faster and of any difference, adjusted for the family."""
+    slower, faster, apart = p_values
     estimate = evidence.estimate()
     low, high = estimate.interval(levels.passing)
     answer: Answer = "inconclusive"
-    if claims.slower <= levels.alarm:
+    if slower <= levels.alarm:
         answer = "regression"
     elif high <= margin:
         answer = "pass"
-    elif estimate.log_ratio > margin and claims.apart <= levels.alarm:
+    elif estimate.log_ratio > margin and apart <= levels.alarm:
         answer = "suspected"
     needed, reason = None, ""
     if answer in ("inconclusive", "suspected"):
         needed = needed_n(estimate, margin, levels, comparisons)
         reason = _why(estimate, levels, needed)
     return Decision(
-        answer, estimate.log_ratio, low, high, margin, claims.slower,
+        answer, estimate.log_ratio, low, high, margin, slower,
         estimate.n_base, estimate.n_head, estimate.paired, needed, reason,
-        faster=answer == "pass" and claims.faster <= levels.alarm,
+        faster=answer == "pass" and faster <= levels.alarm,
         detectable=_detectable(estimate, margin, levels.alarm / comparisons),
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from zbench.record.record import Record
@@ -45,7 +46,7 @@ def exact_changes(
 ) -> tuple[ExactChange, ...]:
     """Return the change of every exact metric; a threshold is a fraction, 0 where none is given."""
     return tuple(
-        _change(metric, base, head, thresholds.get(metric, 0.0), lambda r, m=metric: _value(r, m))  # type: ignore[misc]
+        _change(metric, base, head, thresholds.get(metric, 0.0), partial(_value, metric=metric))
         for metric in EXACT_METRICS
     )
 
@@ -58,17 +59,14 @@ def exact_details(
     A category of persistent bytes that grew is a regression of its own, though the peak did not move. Of
     collectives the totals decide: one may well replace another.
     """
-    found = []
-    for name, read, threshold in _details(base, head, thresholds):
-        change = _change(name, base, head, threshold, read)
-        if change.answer not in ("same", "absent"):
-            found.append(change)
-    return tuple(found)
+    details = _details(base, head, thresholds)
+    changes = (_change(name, base, head, threshold, read) for name, read, threshold in details)
+    return tuple(change for change in changes if change.answer not in ("same", "absent"))
 
 
 def exact_values(trial: ConfigSummary, metric: str) -> list[int]:
     """Return an exact metric of each finished repeat that has it; traffic of one step, all collectives."""
-    return _values(trial, lambda record: _value(record, metric))
+    return _values(trial, partial(_value, metric=metric))
 
 
 Reader = Callable[[Record], int | None]
@@ -92,29 +90,24 @@ def _details(
     categories = dict.fromkeys(key for r in records if r.memory is not None for key in r.memory.by_category)
     for category in categories:
         if category != _REMAINDER:
-            yield f"memory.{category}", _category(category), thresholds.get("peak_device_bytes", 0.0)
+            threshold = thresholds.get("peak_device_bytes", 0.0)
+            yield f"memory.{category}", partial(_category, name=category), threshold
     kinds = dict.fromkeys(key for r in records for key in r.traffic)
     for kind in kinds:
         for field in ("bytes", "calls"):
-            yield f"traffic.{kind}.{field}", _collective(kind, field), float("inf")
+            yield f"traffic.{kind}.{field}", partial(_collective, kind=kind, field=field), float("inf")
 
 
-def _category(name: str) -> Reader:
-    def read(record: Record) -> int | None:
-        if record.memory is None or not record.memory.by_category:
-            return None
-        return record.memory.by_category.get(name, 0)
-
-    return read
+def _category(record: Record, name: str) -> int | None:
+    if record.memory is None or not record.memory.by_category:
+        return None
+    return record.memory.by_category.get(name, 0)
 
 
-def _collective(kind: str, field: str) -> Reader:
-    def read(record: Record) -> int | None:
-        if record.timing is None:
-            return None
-        return getattr(record.traffic[kind], field) if kind in record.traffic else 0
-
-    return read
+def _collective(record: Record, kind: str, field: str) -> int | None:
+    if record.timing is None:
+        return None
+    return getattr(record.traffic[kind], field) if kind in record.traffic else 0
 
 
 def _values(trial: ConfigSummary, read: Reader) -> list[int]:
@@ -128,13 +121,10 @@ def _change(
     largest = max(before, default=None), max(after, default=None)
     if not before or not after:
         return ExactChange(metric, *largest, "absent")
-    if _is_memory(metric) and not (_counted(base) and _counted(head)):
+    is_memory = metric in PEAKS or metric.startswith("memory.")
+    if is_memory and not (_counted(base) and _counted(head)):
         return ExactChange(metric, *largest, "estimated")
     return ExactChange(metric, *largest, _answer(before, after, threshold))
-
-
-def _is_memory(metric: str) -> bool:
-    return metric in PEAKS or metric.startswith("memory.")
 
 
 def _counted(trial: ConfigSummary) -> bool:

@@ -1,7 +1,7 @@
 """The output of a sweep under way: one line per finished repeat and, on a terminal, a progress bar."""
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from types import TracebackType
 from typing import Self
@@ -97,17 +97,7 @@ def record_line(record: Record, axes: Sequence[str] = ()) -> Text:
     return text.append(f"  {record.correctness.verdict}", VERDICT_STYLE[record.correctness.verdict])
 
 
-class QuietView(AbstractContextManager["QuietView"]):
-    """Says nothing, and needs no end."""
-
-    def __call__(self, event: Event) -> None:
-        """Ignore the event."""
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
-class PlainView(QuietView):
+class PlainView:
     """One line per finished repeat, for logs and pipes."""
 
     def __init__(self, console: Screen, objective: ObjectiveSpec) -> None:
@@ -132,7 +122,7 @@ class PlainView(QuietView):
         self._console.print(line, soft_wrap=True)
 
 
-class LiveView:
+class LiveView(AbstractContextManager["LiveView"]):
     """The same lines, above a bar that shows what runs now, the time left, who leads so far and failures."""
 
     def __init__(self, console: Screen, objective: ObjectiveSpec) -> None:
@@ -192,12 +182,14 @@ class LiveView:
         return Group(head, *lines)
 
 
-def view(console: Screen, objective: ObjectiveSpec, *, quiet: bool) -> LiveView | QuietView:
+def view(
+    console: Screen, objective: ObjectiveSpec, *, quiet: bool
+) -> AbstractContextManager[Callable[[Event], None]]:
     """Return what suits the stream: nothing with -q, a live view on a terminal, plain lines otherwise."""
     if quiet:
-        return QuietView()
+        return nullcontext(lambda _: None)
     watched = console.is_terminal and not console.is_dumb_terminal
-    return LiveView(console, objective) if watched else PlainView(console, objective)
+    return LiveView(console, objective) if watched else nullcontext(PlainView(console, objective))
 
 
 def _opening(event: SweepStarted) -> str:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
@@ -21,21 +21,9 @@ class Screen(Console):
     Functions that print take a Screen, so that a plain Console does not pass the type checker.
     """
 
-    def __init__(
-        self,
-        file: IO[str] | None = None,
-        *,
-        stderr: bool = False,
-        width: int | None = None,
-        no_color: bool | None = None,
-        force_terminal: bool | None = None,
-        **settings: Any,
-    ) -> None:
-        """Take what `rich.console.Console` takes."""
-        super().__init__(
-            file=file, stderr=stderr, width=width, no_color=no_color, force_terminal=force_terminal,
-            markup=False, emoji=False, highlight=False, **settings,
-        )  # fmt: skip
+    def __init__(self, **settings: Any) -> None:
+        """Take what `rich.console.Console` takes, by keyword."""
+        super().__init__(markup=False, emoji=False, highlight=False, **settings)
 
     def render_str(self, text: str, **settings: Any) -> Text:
         """Return a string as text, control characters visible before its width is measured."""
