@@ -1,10 +1,15 @@
 """One more copy, allocation or operator in a step is one more in its counts, whatever the machine does."""
 
+import ctypes
+import errno
 import json
+import struct
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 import torch
 
 from zbench.measure.counts import StepCounts, count_operators, instruction_counter, instruction_problem
@@ -60,3 +65,20 @@ def test_instructions_are_counted_where_the_kernel_lets_them_be_read() -> None:
     before = read()
     step(100)
     assert read() > before
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"), [(errno.EACCES, "set it to 2 or less"), (errno.ENOSYS, "perf_event_open: Function")]
+)
+def test_instructions_of_user_code_and_its_threads_are_asked_for(
+    number: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bytes] = []
+    library = SimpleNamespace(syscall=lambda call, attributes, *_: asked.append(bytes(attributes)) or -1)
+    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: library)
+    monkeypatch.setattr(ctypes, "get_errno", lambda: number)
+    assert instruction_counter() is None
+    assert reason in (instruction_problem() or "")
+    inherited_without_kernel_and_hypervisor = 0b110_0010
+    words = [0, 128, 1, 0, *[0] * 6, inherited_without_kernel_and_hypervisor, *[0] * 21]
+    assert asked == [struct.pack("32I", *words)] * 2
