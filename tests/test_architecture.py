@@ -204,7 +204,7 @@ BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7917,
     "spec": 3373,
     "launch": 3009,
-    "cli": 2920,
+    "cli": 2700,
     "report": 2255,
     "analysis": 1930,
     "worker": 1529,

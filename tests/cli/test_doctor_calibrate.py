@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from zbench.launch import local
+from zbench.cli import doctor
 from zbench.spec.load import sweep_from_mapping
 
 RATES = {
@@ -33,7 +33,7 @@ def test_what_was_measured_is_printed_as_a_sweep_file_takes_it(
     def measured(target: str, *_: object, **__: object) -> dict[str, Any]:
         return RATES if target.endswith(":measure") else {"step_s": 0.05}
 
-    monkeypatch.setattr(local, "run_once", measured)
+    monkeypatch.setattr(doctor, "run_once", measured)
     said = zbench("doctor", "--calibrate", "--world-size", "1", "--json")
     document = json.loads(said.out)
     assert said.code == document["exit_code"] == 0

@@ -114,9 +114,11 @@ def test_from_a_model_of_transformers(zbench: Any, tmp_path: Path) -> None:
 
 
 def test_from_a_model_of_ones_own(zbench: Any, tmp_path: Path) -> None:
-    (tmp_path / "my_module.py").write_text("import torch\ndef make_model(): return torch.nn.Linear(1, 1)\n")
-    trial, said = written(zbench, tmp_path / "a.yaml", "my_module:make_model")
-    assert trial.workload.model == "my_module:make_model"
+    (tmp_path / "module_of_ones_own.py").write_text(
+        "import torch\ndef make_model(): return torch.nn.Linear(1, 1)\n"
+    )
+    trial, said = written(zbench, tmp_path / "a.yaml", "module_of_ones_own:make_model")
+    assert trial.workload.model == "module_of_ones_own:make_model"
     assert "does not take this micro-batch (2 tensors)" in said.err
     assert "batch = model.make_batch(generator, micro_batch_size, sequence_length)" in said.err
 

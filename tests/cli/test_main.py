@@ -94,8 +94,7 @@ class Failing:
         def command() -> None:
             raise error
 
-        monkeypatch.setitem(sys.modules, "failing_command", self)
-        monkeypatch.setitem(cli_main.COMMANDS, "list", ("failing_command:command", "Fail."))
+        monkeypatch.setitem(sys.modules, "zbench.cli.list", self)
         self.command = command
 
 

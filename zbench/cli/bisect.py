@@ -3,18 +3,28 @@
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from zbench.analysis.bisect import (
+    SETTINGS,
+    Bisection,
+    Fault,
+    Finding,
+    LikeGoodOrBad,
+    bisect,
+    fault_of,
+    judged,
+    slowdown_of,
+)
+from zbench.analysis.compare import Comparison
+from zbench.analysis.measurement import Question
 from zbench.cli import console
+from zbench.cli.compare import measure, parse_blocks
 from zbench.cli.options import Overrides, Seed, common_flags
 from zbench.errors import ExitCode, UsageError, ZbenchError, reason_of
-
-if TYPE_CHECKING:
-    from zbench.analysis.bisect import Bisection, Fault, Finding
-    from zbench.analysis.compare import Comparison
-    from zbench.analysis.measurement import Question
+from zbench.launch.revisions import git, resolve_commit
 
 _EXACT = (0, 0)  # blocks
 
@@ -47,9 +57,6 @@ def command(
 
     zbench bisect v1.2 HEAD --sweep sweeps/quickstart.yaml
     """
-    from zbench.analysis.bisect import bisect
-    from zbench.cli.compare_paired import parse_blocks
-
     names = [good, *(word.strip() for word in versions.split(",")), bad] if versions else _commits(good, bad)
     search = _Search.load(state, names)
     probes = _Probes(names[0], sweep, parse_blocks(blocks), tuple(overrides), seed)
@@ -61,7 +68,7 @@ def command(
         raise UsageError(f"{state} seeks what is {fault}; remove it, or name another with --state")
     console.note(f"seeking the first revision that is {fault}")
 
-    def probe(name: str) -> "Finding":
+    def probe(name: str) -> Finding:
         console.note(f"{name[:12]}: comparing with {names[0][:12]}")
         found = probes.finding(name, fault)
         console.note(f"{name[:12]}: {found}")
@@ -74,8 +81,6 @@ def command(
 
 def _commits(good: str, bad: str) -> list[str]:
     """Return the commits from good to bad, oldest first, along first parents."""
-    from zbench.launch.revisions import git, resolve_commit
-
     first, last = resolve_commit(good), resolve_commit(bad)
     done = git("rev-list", "--first-parent", "--reverse", f"{first}..{last}")
     names = [first, *done.stdout.decode().split()]
@@ -89,13 +94,12 @@ class _Search:
     """What a search knows so far, kept in a file after each probe."""
 
     revisions: list[str]
-    fault: "Fault | None" = None
-    findings: "dict[str, Finding]" = field(default_factory=dict)
+    fault: Fault | None = None
+    findings: dict[str, Finding] = field(default_factory=dict)
 
     @classmethod
     def load(cls, state: Path, names: list[str]) -> "_Search":
         """Return the search over these revisions, begun or new; UsageError if the file is about others."""
-        from zbench.analysis.bisect import Fault
 
         if not state.is_file():
             return cls(names)
@@ -132,14 +136,12 @@ class _Probes:
     overrides: tuple[str, ...]
     seed: int | None
 
-    def fault_of(self, bad: str, *, time_only: bool) -> "Fault":
+    def fault_of(self, bad: str, *, time_only: bool) -> Fault:
         """Return the gravest fault of BAD; UsageError for none.
 
         It is timed only where no exact figure and no verdict shows one, and then for as many blocks as there
         may be: every revision is held against them.
         """
-        from zbench.analysis.bisect import fault_of, slowdown_of
-
         timed = (self.blocks[1], self.blocks[1])
         looks = [timed] if time_only or timed == _EXACT else [_EXACT, timed]
         for blocks in looks:
@@ -151,9 +153,8 @@ class _Probes:
         fault = "slowdown" if time_only else "fault"
         raise UsageError(f"BAD shows no {fault} against GOOD: {'; '.join(said)}")
 
-    def finding(self, name: str, fault: "Fault") -> "Finding":
+    def finding(self, name: str, fault: Fault) -> Finding:
         """Return what a comparison says of a revision; one that does not build or run is skipped."""
-        from zbench.analysis.bisect import LikeGoodOrBad, judged
 
         try:
             if fault.needs_clock:
@@ -165,20 +166,20 @@ class _Probes:
             return "skip"
         return judged(compared.rows, fault)
 
-    def _compare(self, name: str, blocks: tuple[int, int], question: "Question | None") -> "Comparison":
-        from zbench.analysis.bisect import SETTINGS
-        from zbench.cli.compare_paired import PairedRequest, measure
+    def _compare(self, name: str, blocks: tuple[int, int], question: Question | None) -> Comparison:
 
-        request = PairedRequest(self.good, name, self.sweep, blocks, None, self.overrides, self.seed)
-        return measure(request, SETTINGS, question)
+        sides, overrides = (self.good, name), self.overrides
+        return measure(
+            sides, self.sweep, blocks, SETTINGS, overrides=overrides, seed=self.seed, question=question
+        )
 
 
-def _print(found: "Bisection", fault: "Fault") -> None:
+def _print(found: Bisection, fault: Fault) -> None:
     code = ExitCode.PASS if found.first_bad is not None else ExitCode.INCONCLUSIVE
     if console.state.json:
         sought = {"sought": fault.answer, "metrics": sorted(fault.metrics)}
         document = {"first_bad": found.first_bad, "candidates": list(found.candidates), **sought}
-        console.document({"schema_version": 1, **document, "probes": found.probes, "exit_code": int(code)})
+        console.document({**document, "probes": found.probes}, code)
     elif found.first_bad is not None:
         console.result(f"{found.first_bad} is the first revision that is {fault} ({found.probes} probes)")
     else:

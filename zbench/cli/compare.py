@@ -1,105 +1,111 @@
 """`zbench compare`: is HEAD slower, bigger or wrong against BASE? Answers with an exit code CI can trust."""
 
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from zbench.analysis import settings as read
+from zbench.analysis import sources as stored
+from zbench.analysis.compare import Comparison, Settings, compare_runs, require_two_runs
+from zbench.analysis.measurement import PairedMeasurement, Plan, Question, check_plan
+from zbench.analysis.noise import noise_between_runs
+from zbench.analysis.paired import Side
+from zbench.analysis.trials import Source
 from zbench.cli import console
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, Seed, common_flags
 from zbench.errors import UsageError
+from zbench.launch.revisions import Version, git, version_of
+from zbench.launch.sampling import Sampler
+from zbench.record.record import Record
+from zbench.report import exports
+from zbench.report.exports import table
+from zbench.report.screen import Screen
+from zbench.spec.expand import expand
+from zbench.spec.load import load_sweep
 
-if TYPE_CHECKING:
-    from zbench.analysis.compare import Comparison, Settings
-
-_FORMATS = ("table", "markdown", "json", "csv", "junit", "bmf", "gha")
+Format = Literal["table", "markdown", "json", "csv", "junit", "bmf", "gha"]
 _PAIRED = "Paired measurement (--paired)"
-
-Base = Annotated[str, typer.Argument(metavar="BASE", help="Run, file, directory, baseline, or @BRANCH.")]
-Head = Annotated[str | None, typer.Argument(metavar="HEAD", help="The same, to be judged against BASE.")]
-Format = Annotated[str, typer.Option("--format", metavar="FORMAT", help=", ".join(_FORMATS))]
-To = Annotated[
-    Path | None,
-    typer.Option("--to", metavar="PATH", help="Write there, not to stdout (gha: a directory)."),
-]
-AllFormats = Annotated[
-    Path | None, typer.Option("--all-formats", metavar="DIR", help="Also write every format into DIR.")
-]
-Threshold = Annotated[
-    list[str],
-    typer.Option(
-        "--threshold",
-        metavar="METRIC=PERCENT",
-        help="Accepted change, as step_time=3%; repeatable. [default: 5% stored, 2% paired; bytes 1%]",
-    ),
-]
-Alpha = Annotated[float, typer.Option(help="Chance of any false alarm in the comparison, one-sided.")]
-RunNoise = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PERCENT",
-        help="How far this machine shifts between runs. [default: what 10 earlier runs show]",
-    ),
-]
-FailOnOption = Annotated[
-    str,
-    typer.Option(
-        "--fail-on",
-        metavar="LIST",
-        help="Of regression,suspected,unchecked,inconclusive,missing,correctness; or none.",
-    ),
-]
-Across = Annotated[
-    bool, typer.Option("--across", help="Compare unlike machines all the same; marked as such.")
-]
-SaveBaseline = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Keep the last named results as baseline NAME or @BRANCH."),
-]
-PairedFlag = Annotated[
-    bool,
-    typer.Option(
-        "--paired", rich_help_panel=_PAIRED, help="BASE and HEAD are git revisions or interpreters."
-    ),
-]
-Sweep = Annotated[
-    Path | None, typer.Option(metavar="FILE", rich_help_panel=_PAIRED, help="Sweep file that both sides run.")
-]
-Blocks = Annotated[
-    str | None,
-    typer.Option(
-        metavar="MIN:MAX",
-        rich_help_panel=_PAIRED,
-        help="Blocks of four runs; 0: exact figures only. [default: 8:24]",
-    ),
-]
-Precision = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PERCENT",
-        rich_help_panel=_PAIRED,
-        help="Measure on, though all is decided, until every interval's half width is this.",
-    ),
-]
+_LEAST_BLOCKS, _MOST_BLOCKS = 8, 24
 
 
 @common_flags()
 def command(
-    base: Base,
-    head: Head = None,
-    output_format: Format = "table",
-    to: To = None,
-    all_formats: AllFormats = None,
-    thresholds: Threshold = [],  # noqa: B006 - Typer reads the default, nobody changes it
-    alpha: Alpha = 0.01,
-    run_noise: RunNoise = None,
-    fail_on: FailOnOption = "regression,suspected,unchecked,inconclusive,missing,correctness",
-    across: Across = False,
-    save_baseline: SaveBaseline = None,
-    paired: PairedFlag = False,
-    sweep: Sweep = None,
-    blocks: Blocks = None,
-    precision: Precision = None,
+    base: Annotated[str, typer.Argument(metavar="BASE", help="Run, file, directory, baseline, or @BRANCH.")],
+    head: Annotated[
+        str | None, typer.Argument(metavar="HEAD", help="The same, to be judged against BASE.")
+    ] = None,
+    output_format: Annotated[Format, typer.Option("--format", help="How to print it.")] = "table",
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="PATH", help="Write there, not to stdout (gha: a directory)."),
+    ] = None,
+    all_formats: Annotated[
+        Path | None, typer.Option("--all-formats", metavar="DIR", help="Also write every format into DIR.")
+    ] = None,
+    thresholds: Annotated[
+        list[str],
+        typer.Option(
+            "--threshold",
+            metavar="METRIC=PERCENT",
+            help="Accepted change, as step_time=3%; repeatable. [default: 5% stored, 2% paired; bytes 1%]",
+        ),
+    ] = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    alpha: Annotated[
+        float, typer.Option(help="Chance of any false alarm in the comparison, one-sided.")
+    ] = 0.01,
+    run_noise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PERCENT",
+            help="How far this machine shifts between runs. [default: what 10 earlier runs show]",
+        ),
+    ] = None,
+    fail_on: Annotated[
+        str,
+        typer.Option(
+            "--fail-on",
+            metavar="LIST",
+            help="Of regression,suspected,unchecked,inconclusive,missing,correctness; or none.",
+        ),
+    ] = "regression,suspected,unchecked,inconclusive,missing,correctness",
+    across: Annotated[
+        bool, typer.Option("--across", help="Compare unlike machines all the same; marked as such.")
+    ] = False,
+    save_baseline: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Keep the last named results as baseline NAME or @BRANCH."),
+    ] = None,
+    paired: Annotated[
+        bool,
+        typer.Option(
+            "--paired", rich_help_panel=_PAIRED, help="BASE and HEAD are git revisions or interpreters."
+        ),
+    ] = False,
+    sweep: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", rich_help_panel=_PAIRED, help="Sweep file that both sides run."),
+    ] = None,
+    blocks: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MIN:MAX",
+            rich_help_panel=_PAIRED,
+            help="Blocks of four runs; 0: exact figures only. [default: 8:24]",
+        ),
+    ] = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PERCENT",
+            rich_help_panel=_PAIRED,
+            help="Measure on, though all is decided, until every interval's half width is this.",
+        ),
+    ] = None,
     overrides: Overrides = [],  # noqa: B006
     seed: Seed = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
@@ -115,69 +121,48 @@ def command(
     Exit status: 0 pass, 1 regression, 2 bad input, 3 inconclusive, 4 incorrect results in HEAD,
     5 incomparable or no baseline, 6 trials missing or failed in HEAD.
     """
-    output_format = _checked_format("json" if console.state.json else output_format)
-    settings = _settings(thresholds, alpha, run_noise, fail_on, across=across, paired=paired)
-    if paired:
-        from zbench.cli.compare_paired import PairedRequest, measure, parse_blocks
-
-        counts, changes = parse_blocks(blocks), tuple(overrides)
-        request = PairedRequest(base, head, sweep, counts, precision, changes, seed, save_baseline)
-        comparison: Comparison | None = measure(request, settings)
-    else:
-        _refuse_paired_options(
-            sweep=sweep, blocks=blocks, precision=precision, set=overrides or None, seed=seed
-        )
-        comparison = _compare_stored(base, head, settings, output_dir, save_baseline)
-    if comparison is not None:
-        _deliver(comparison, output_format, to, all_formats, every_row=console.state.verbose)
-        raise typer.Exit(int(comparison.exit_code))
-
-
-def _settings(
-    thresholds: list[str], alpha: float, run_noise: str | None, fail_on: str, *, across: bool, paired: bool
-) -> "Settings":
-    from zbench.analysis import settings as read
-    from zbench.analysis.compare import Settings
-
-    return Settings(
+    settings = Settings(
         read.check_alpha(alpha),
         read.parse_thresholds(thresholds, paired=paired),
         None if run_noise is None else read.parse_percent(run_noise, "--run-noise"),
         read.parse_fail_on(fail_on),
         across,
     )
-
-
-def _checked_format(name: str) -> str:
-    if name not in _FORMATS:
-        from zbench.errors import nearest
-
-        raise UsageError(
-            f"--format: unknown {name!r}{nearest(name, _FORMATS)}; expected {', '.join(_FORMATS)}"
-        )
-    return name
-
-
-def _refuse_paired_options(**options: object) -> None:
-    for name, value in options.items():
-        if value is not None:
-            raise UsageError(f"--{name} belongs to a paired measurement; add --paired, or leave it out")
+    if paired:
+        if sweep is None:
+            raise UsageError("--paired runs a sweep with both versions; name its file with --sweep FILE")
+        if head is None:
+            raise UsageError("--paired expects two revisions or interpreters: BASE and HEAD")
+        if save_baseline is not None:
+            raise UsageError("--save-baseline keeps stored results; a paired measurement has none")
+        width = None if precision is None else read.parse_percent(precision, "--precision")
+        comparison: Comparison | None = measure(
+            (base, head), sweep, parse_blocks(blocks), settings,
+            overrides=overrides, seed=seed, half_width=width,
+        )  # fmt: skip
+    else:
+        of_paired = {"sweep": sweep, "blocks": blocks, "precision": precision, "set": overrides or None}
+        for name, value in (of_paired | {"seed": seed}).items():
+            if value is not None:
+                raise UsageError(f"--{name} belongs to a paired measurement; add --paired, or leave it out")
+        comparison = _compare_stored(base, head, settings, output_dir, save_baseline)
+    if comparison is not None:
+        if all_formats is not None:
+            exports.write(exports.files(comparison), all_formats)
+        _deliver(comparison, "json" if console.state.json else output_format, to)
+        raise typer.Exit(int(comparison.exit_code))
 
 
 def _compare_stored(
-    base: str, head: str | None, settings: "Settings", output_dir: Path, save_baseline: str | None
-) -> "Comparison | None":
+    base: str, head: str | None, settings: Settings, output_dir: Path, save_baseline: str | None
+) -> Comparison | None:
     """Compare two stored results; None where only a baseline was to be kept."""
-    from zbench.analysis import sources
-    from zbench.analysis.compare import compare_runs, require_two_runs
-    from zbench.analysis.noise import noise_between_runs
-
     base, head, save_baseline = _branch(base) or base, _branch(head), _branch(save_baseline)
     if head is None and save_baseline is None:
         raise UsageError("expected BASE and HEAD; one alone can only be kept, with --save-baseline NAME")
-    loaded = [sources.load_results(name, output_dir) for name in (base, head) if name is not None]
+    loaded = [stored.load_results(name, output_dir) for name in (base, head) if name is not None]
     for results in loaded:
-        if results.source.path and sources.is_torn(Path(results.source.path)):
+        if results.source.path and stored.is_torn(Path(results.source.path)):
             console.warn(f"{results.source.path} ends in the middle of a record, which is left out")
     comparison = None
     if len(loaded) == 2:
@@ -186,7 +171,7 @@ def _compare_stored(
         comparison = compare_runs(loaded[0], loaded[1], settings, noise)
     if save_baseline is not None:
         console.note(
-            f"baseline {save_baseline}: {sources.save_baseline(save_baseline, loaded[-1], output_dir)}"
+            f"baseline {save_baseline}: {stored.save_baseline(save_baseline, loaded[-1], output_dir)}"
         )
     return comparison
 
@@ -195,52 +180,88 @@ def _branch(name: str | None) -> str | None:
     """Return the baseline's name for `@BRANCH`, or for `@`, the branch that is checked out here."""
     if name is None or not name.startswith("@"):
         return name
-    from zbench.analysis.sources import branch_baseline
-    from zbench.launch.revisions import git
-
     branch = name[1:] or git("rev-parse", "--abbrev-ref", "HEAD").stdout.decode().strip()
     if not branch:
         raise UsageError("`@` is the baseline of the branch checked out here, and this is no git repository")
-    return branch_baseline(branch)
+    return stored.branch_baseline(branch)
 
 
-def _deliver(
-    comparison: "Comparison",
-    output_format: str,
-    to: Path | None,
-    all_formats: Path | None,
-    *,
-    every_row: bool,
-) -> None:
-    from zbench.report import exports
-
-    if all_formats is not None:
-        exports.write(exports.files(comparison), all_formats)
+def _deliver(comparison: Comparison, output_format: str, to: Path | None) -> None:
     if output_format == "gha":
         for path in exports.write(exports.files(comparison, "gha"), to or Path()):
             console.result(str(path))
+    elif output_format == "table" and to is None:
+        table.print_comparison(comparison, console.rich_console(), every_row=console.state.verbose)
     elif output_format == "table":
-        _print_table(comparison, to, every_row=every_row)
-    elif to is not None:
-        render, _ = exports.TEXT_FORMATS[output_format]
-        exports.write({to.name: render(comparison) + "\n"}, to.parent)
+        text = io.StringIO()
+        table.print_comparison(comparison, Screen(file=text, width=160), every_row=True)
+        _write(text.getvalue(), to)
     else:
         render, _ = exports.TEXT_FORMATS[output_format]
-        console.state.document_printed = output_format == "json"
-        console.data(render(comparison))
+        console.state.document_printed = output_format == "json" and to is None
+        _write(render(comparison) + "\n", to)
 
 
-def _print_table(comparison: "Comparison", to: Path | None, *, every_row: bool) -> None:
-    from zbench.report import exports
-    from zbench.report.exports import table
-
+def _write(text: str, to: Path | None) -> None:
     if to is None:
-        table.print_comparison(comparison, console.rich_console(), every_row=every_row)
-        return
-    import io
+        console.data(text.removesuffix("\n"))
+    else:
+        exports.write({to.name: text}, to.parent)
 
-    from zbench.report.screen import Screen
 
-    text = io.StringIO()
-    table.print_comparison(comparison, Screen(file=text, width=160), every_row=True)
-    exports.write({to.name: text.getvalue()}, to.parent)
+def measure(
+    sides: tuple[str, str],
+    file: Path,
+    blocks: tuple[int, int],
+    settings: Settings,
+    *,
+    overrides: Sequence[str] = (),
+    seed: int | None = None,
+    half_width: float | None = None,
+    question: Question | None = None,
+) -> Comparison:
+    """Install or find both versions, take their samples in turn, and return the comparison.
+
+    sides: the revisions or interpreters of base and head. blocks: the least and the most. half_width: measure
+    on until every interval's is at most this share. question: what the blocks are to decide; None for a
+    comparison's own, a change within the margin.
+    """
+    plan = Plan(*blocks, None if half_width is None else math.log1p(half_width), seed or 0)
+    check_plan(plan, settings.alpha)
+    if not expand(load_sweep(file, list(overrides))).trials:
+        raise UsageError(f"{file} has no configuration that can run; nothing to compare")
+    base, head = (version_of(side, console.note) for side in sides)
+    samples = _Samples(Sampler(file, tuple(overrides), console.note), {"base": base, "head": head})
+    base_source, head_source = (
+        Source(version.name, str(version.python), sweep=str(file), commit=version.commit)
+        for version in (base, head)
+    )
+    measurement = PairedMeasurement(base_source, head_source, plan, settings, samples, console.note, question)
+    return measurement.run()
+
+
+@dataclass(frozen=True, slots=True)
+class _Samples:
+    """Samples of the two versions (`analysis.measurement.SampleSource`)."""
+
+    sampler: Sampler
+    versions: Mapping[Side, Version]
+
+    def take(self, side: Side) -> list[Record]:
+        return self.sampler.take(self.versions[side])
+
+    def take_in_turns(self, first: Side, second: Side) -> tuple[list[Record], list[Record]] | None:
+        return self.sampler.take_in_turns(self.versions[first], self.versions[second])
+
+
+def parse_blocks(text: str | None) -> tuple[int, int]:
+    """Return the least and the most blocks from `8:24` or `12`, which is both; 0 is none."""
+    if text is None:
+        return _LEAST_BLOCKS, _MOST_BLOCKS
+    least, colon, most = text.partition(":")
+    words = [least, most if colon else least]
+    if not all(word.isascii() and word.isdigit() for word in words) or (int(words[0]) == 0) != (
+        int(words[1]) == 0
+    ):
+        raise UsageError(f"--blocks: expected a number of blocks or MIN:MAX, such as 8:24, got {text!r}")
+    return int(words[0]), int(words[1])

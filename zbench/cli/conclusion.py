@@ -59,13 +59,11 @@ class Conclusion:
     def document(self, best: str | None, **more: Any) -> dict[str, Any]:
         """Return the document that `--json` prints."""
         document: dict[str, Any] = {
-            "schema_version": 1,
             "run_id": self.path.name,
             "run_dir": str(self.path),
             "trials": [lines.jsonable(record) for record in self.records],
             "best": best,
             **more,
-            "exit_code": int(self.code),
         }
         if self.failure is not None:
             document["error"] = {"kind": type(self.failure).__name__, "message": self._reason}
@@ -115,25 +113,19 @@ def open_directory(request: Request, about: dict[str, Any], *, measured_here: bo
     cannot be compared would be ranked as if they could.
     """
     if request.run is not None:
+        before = load_environment(request.run)
         sections = ("machine", "software") if measured_here else ("software",)
-        _require_same_environment(request.run, about, sections)
+        if changed := environment.differences(before, about, *sections):
+            raise UsageError(
+                f"{request.run.name} was measured elsewhere: {'; '.join(changed)}; continue it where it was"
+                " started, or start a new run without --resume and compare the two"
+            )
+        if code := environment.differences(before, about, "git"):
+            console.warn(f"the repeats of {request.run.name} may be of other code: {'; '.join(code)}")
         return RunDirectory.open(request.run)
     return RunDirectory.create(
         request.output_dir, request.sweep.name, spec=sweep_document(request.sweep), environment=about
     )
-
-
-def _require_same_environment(run: Path, about: dict[str, Any], sections: tuple[str, ...]) -> None:
-    before = load_environment(run)
-    changed = environment.differences(before, about, *sections)
-    if changed:
-        raise UsageError(
-            f"{run.name} was measured elsewhere: {'; '.join(changed)}; continue it where it was started,"
-            " or start a new run without --resume and compare the two"
-        )
-    code = environment.differences(before, about, "git")
-    if code:
-        console.warn(f"the repeats of {run.name} may be of other code: {'; '.join(code)}")
 
 
 @contextmanager

@@ -44,13 +44,13 @@ def result(text: str) -> None:
 
 def data(text: str) -> None:
     """Print a machine's format (JSON, YAML, CSV, XML) on stdout: unchanged, unless it goes to a terminal."""
-    print(printable_lines(text) if is_terminal(sys.stdout) else text)
+    print(printable_lines(text) if sys.stdout.isatty() else text)
 
 
-def document(value: dict[str, Any]) -> None:
-    """Print the one JSON document of a `--json` run on stdout."""
+def document(value: dict[str, Any], code: int = 0) -> None:
+    """Print the one JSON document of a `--json` run on stdout; code: the command's exit code."""
     state.document_printed = True
-    print(json.dumps(value), flush=True)
+    print(json.dumps({"schema_version": 1, **value, "exit_code": int(code)}), flush=True)
 
 
 def write_new(path: Path, text: str) -> None:
@@ -80,20 +80,10 @@ def error(text: str) -> None:
     _say(text, f"{_painted('error:', '1;31')} ")
 
 
-def trace(text: str) -> None:
-    """Print a traceback on stderr, for -v."""
-    _say(text)
-
-
 def colored(stream: Any) -> bool:
     """Whether this stream takes colour: a terminal, no NO_COLOR, no --no-color, not TERM=dumb."""
     wanted = not state.no_color and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return wanted and is_terminal(stream)
-
-
-def is_terminal(stream: Any) -> bool:
-    """Whether someone watches this stream on a terminal."""
-    return bool(stream.isatty())
+    return wanted and bool(stream.isatty())
 
 
 def rich_console(*, stderr: bool = False, width: int | None = None) -> "Screen":
@@ -101,7 +91,7 @@ def rich_console(*, stderr: bool = False, width: int | None = None) -> "Screen":
     from zbench.report.screen import Screen
 
     stream = sys.stderr if stderr else sys.stdout
-    if width is None and not is_terminal(stream):
+    if width is None and not stream.isatty():
         width = int(os.environ.get("COLUMNS", _PIPE_WIDTH))
     return Screen(stderr=stderr, no_color=not colored(stream), width=width)
 

@@ -6,19 +6,25 @@ import math
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
+from zbench.analysis.compare import PAIRED_THRESHOLDS, Settings
+from zbench.analysis.noise import NoiseReport, noise_report
 from zbench.cli import console
+from zbench.cli.compare import measure, parse_blocks
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Seed, common_flags
 from zbench.errors import ExitCode, ZbenchError
-
-if TYPE_CHECKING:
-    from zbench.analysis.noise import NoiseReport
-    from zbench.launch.doctor import Check
-    from zbench.spec.machine import MachineSpec
-    from zbench.spec.trial import TrialSpec
+from zbench.estimate.client import Simulator
+from zbench.estimate.result import Estimate
+from zbench.estimate.roofline import attaining
+from zbench.launch.doctor import Check, examine
+from zbench.launch.local import run_once
+from zbench.spec.document import dump_yaml
+from zbench.spec.machine import MachineSpec
+from zbench.spec.trial import TrialSpec
 
 _NAME_WIDTH = 22
 _MARKS = {
@@ -60,8 +66,6 @@ def command(
 
     Ends with 6 if trials cannot run here, and 0 otherwise.
     """
-    from zbench.launch.doctor import examine
-
     if aa:
         raise typer.Exit(_report_noise(sweep, blocks, seed))
     if calibrate:
@@ -73,25 +77,15 @@ def command(
             _print(check)
     code = ExitCode.TRIALS_FAILED if any(check.status == "fail" for check in checks) else ExitCode.PASS
     if console.state.json:
-        rows = [check.to_json() for check in checks]
-        console.document({"schema_version": 1, "checks": rows, "exit_code": int(code)})
+        console.document({"checks": [check.to_json() for check in checks]}, code)
     raise typer.Exit(code)
 
 
-def _print(check: "Check") -> None:
-    from rich.table import Table
-    from rich.text import Text
+def _print(check: Check) -> None:
 
-    out = console.rich_console()
     mark, style = _MARKS[check.status]
-    if not out.is_terminal:
-        console.result(f"{mark:4}  {check.name:{_NAME_WIDTH}}  {check.text}")
-        return
-    row = Table.grid(padding=(0, 2, 0, 0))
-    for width in (4, _NAME_WIDTH, None):
-        row.add_column(width=width)
-    row.add_row(Text(mark, style), check.name, Text(check.text))
-    out.print(row)
+    line = Text.assemble((f"{mark:4}", style), f"  {check.name:{_NAME_WIDTH}}  {check.text}")
+    console.rich_console().print(line, soft_wrap=True)
 
 
 _NOISE_SWEEP = {
@@ -107,28 +101,24 @@ def _report_noise(sweep: Path | None, blocks: str | None, seed: int | None) -> E
     """Compare this version with itself, print what this machine can tell apart (a document with --json), and
     return 1 if there was a false alarm.
     """
-    from zbench.analysis.compare import PAIRED_THRESHOLDS, Settings
-    from zbench.analysis.noise import noise_report
-    from zbench.cli.compare_paired import PairedRequest, measure, parse_blocks
-
     with tempfile.TemporaryDirectory(prefix="zbench-noise-") as scratch:
         file = sweep or Path(scratch) / "noise.json"
         if sweep is None:
             file.write_text(json.dumps(_NOISE_SWEEP))
-        request = PairedRequest(sys.executable, sys.executable, file, parse_blocks(blocks), None, (), seed)
-        comparison = measure(request, Settings(thresholds=PAIRED_THRESHOLDS))
+        sides, settings = (sys.executable, sys.executable), Settings(thresholds=PAIRED_THRESHOLDS)
+        comparison = measure(sides, file, parse_blocks(blocks), settings, seed=seed)
     noise = noise_report(comparison)
     code = ExitCode.REGRESSION if noise.alarms else ExitCode.PASS
     if console.state.json:
         values = dataclasses.asdict(noise)
         values |= {key: None for key, v in values.items() if isinstance(v, float) and not math.isfinite(v)}
-        console.document({"schema_version": 1, "aa": values, "exit_code": int(code)})
+        console.document({"aa": values}, code)
     else:
         console.result(_noise_text(noise))
     return code
 
 
-def _noise_text(noise: "NoiseReport") -> str:
+def _noise_text(noise: NoiseReport) -> str:
     size = f"{noise.comparisons} configurations, {noise.blocks} blocks"
     return "\n".join(
         [
@@ -153,20 +143,13 @@ _TINY: dict[str, Any] = {
     "data": {"synthetic": True},
 }
 _PROBE = {**_TINY, "options": {}, "preset": "micro", "sequence_length": 96, "micro_batch_size": 3}
-_DIGITS = 4
 
 
-def calibrate(world_size: int) -> "MachineSpec":
+def calibrate(world_size: int) -> MachineSpec:
     """Return one rank's rates where `world_size` ranks share this machine; ZbenchError where they fail.
 
     `attained` is the share of the rates that a step of a small GPT reaches.
     """
-    from zbench.estimate.client import Simulator
-    from zbench.estimate.result import Estimate
-    from zbench.estimate.roofline import attaining
-    from zbench.launch.local import run_once
-    from zbench.spec.machine import MachineSpec
-
     here = Path.cwd()
     rates = run_once(_MEASURE, _calibration_trial(_TINY, world_size), here, patience=_PATIENCE_SECONDS)
     machine = MachineSpec.model_validate({key: value for key, value in rates.items() if value is not None})
@@ -179,8 +162,7 @@ def calibrate(world_size: int) -> "MachineSpec":
     return attaining(machine, estimate, probe, measured)
 
 
-def _calibration_trial(workload: dict[str, Any], world_size: int) -> "TrialSpec":
-    from zbench.spec.trial import TrialSpec
+def _calibration_trial(workload: dict[str, Any], world_size: int) -> TrialSpec:
 
     return TrialSpec.model_validate(
         {"workload": workload, "run": {"world_size": world_size}, "engine": {"zero_stage": 2}}
@@ -189,13 +171,10 @@ def _calibration_trial(workload: dict[str, Any], world_size: int) -> "TrialSpec"
 
 def _report_rates(world_size: int) -> ExitCode:
     """Measure, and print the rates as YAML (a document with --json)."""
-    from zbench.spec.document import dump_yaml
-
     machine = calibrate(world_size).model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     rates = {key: _rounded(value) for key, value in machine.items()}
     if console.state.json:
-        document = {"schema_version": 1, "world_size": world_size, "machine": rates, "exit_code": 0}
-        console.document(document)
+        console.document({"world_size": world_size, "machine": rates})
     else:
         console.result(f"# one rank's rates where {world_size} share this machine")
         console.result(dump_yaml({"machine": rates}).rstrip())
@@ -205,4 +184,4 @@ def _report_rates(world_size: int) -> ExitCode:
 def _rounded(value: object) -> object:
     if isinstance(value, dict):
         return {key: _rounded(inner) for key, inner in value.items()}
-    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+    return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -7,14 +7,15 @@ from typing import Annotated, Any
 import typer
 
 from zbench.cli import console
-from zbench.cli.estimate_print import print_rows
-from zbench.cli.estimate_rows import EstimateRow
+from zbench.cli.estimate_table import EstimateRow, print_rows
 from zbench.cli.options import Overrides, common_flags, memory_size
-from zbench.errors import ExitCode, UsageError
+from zbench.errors import ExitCode, UsageError, ZbenchError
 from zbench.estimate.client import Simulator
+from zbench.estimate.picture import check, draw
 from zbench.estimate.result import Estimate
 from zbench.estimate.roofline import ASSUMED, step_time
 from zbench.estimate.search import limits as search
+from zbench.launch.local import run_once
 from zbench.spec.deepspeed import from_deepspeed
 from zbench.spec.document import read_document
 from zbench.spec.expand import expand
@@ -22,51 +23,52 @@ from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
 from zbench.spec.machine import described
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec
+from zbench.units import format_bytes
 
+_MEASURE = "zbench.estimate.measured:measure"
+_MOST_RANKS = 64
 _ASSUMED = (
     "ranks that read one another's memory, as on one host; over sockets or NCCL each collective under way"
     " holds receive buffers, too, of up to a bucket"
 )
-File = Annotated[Path | None, typer.Argument(metavar="[FILE]", help="Sweep file: YAML, TOML or JSON.")]
-WorldSize = Annotated[int | None, typer.Option(min=1, help="Ranks to simulate. [default: the file's]")]
-DeviceMemory = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="Memory of one device, such as 80Gi: what fits in it?")
-]
-AskLimits = Annotated[
-    bool,
-    typer.Option("--limits", help="Also find the smallest world size and the largest micro-batch that fit."),
-]
-MachineName = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME", help="Also estimate a step's time: a card such as H100, or a file of its rates."
-    ),
-]
-DeepSpeedFile = Annotated[
-    Path | None, typer.Option("--from", metavar="FILE", help="Begin with a DeepSpeed JSON configuration.")
-]
-Plot = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Draw memory over one step: a .svg, .png or .html file.")
-]
-Measured = Annotated[
-    bool, typer.Option("--measured", help="With --plot: run each configuration here and draw that, too.")
-]
-Jobs = Annotated[
-    int | None, typer.Option(min=1, help="Configurations simulated at once. [default: usable cores]")
-]
 
 
 @common_flags()
 def command(
-    file: File = None,
-    world_size: WorldSize = None,
-    device_memory: DeviceMemory = None,
-    limits: AskLimits = False,
-    machine: MachineName = None,
-    deepspeed: DeepSpeedFile = None,
-    plot: Plot = None,
-    measured: Measured = False,
-    jobs: Jobs = None,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="Sweep file: YAML, TOML or JSON.")
+    ] = None,
+    world_size: Annotated[
+        int | None, typer.Option(min=1, help="Ranks to simulate. [default: the file's]")
+    ] = None,
+    device_memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory of one device, such as 80Gi: what fits in it?")
+    ] = None,
+    limits: Annotated[
+        bool,
+        typer.Option(
+            "--limits", help="Also find the smallest world size and the largest micro-batch that fit."
+        ),
+    ] = False,
+    machine: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Also estimate a step's time: a card such as H100, or a file of its rates."
+        ),
+    ] = None,
+    deepspeed: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="Begin with a DeepSpeed JSON configuration.")
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw memory over one step: a .svg, .png or .html file."),
+    ] = None,
+    measured: Annotated[
+        bool, typer.Option("--measured", help="With --plot: run each configuration here and draw that, too.")
+    ] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Configurations simulated at once. [default: usable cores]")
+    ] = None,
     overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
 ) -> None:
     """Say whether each configuration fits, by running the real engine on tensors without data.
@@ -79,24 +81,24 @@ def command(
         raise UsageError("--limits: what is to fit into? Add --device-memory, such as --device-memory 80Gi")
     if measured and plot is None:
         raise UsageError("--measured draws beside the simulation: add --plot FILE, such as --plot step.svg")
-    sweep, base_dir = _sweep(file, deepspeed, _settings(overrides, world_size, machine))
+    given = [] if world_size is None else [f"run.world_size={world_size}"]
+    given += [] if machine is None else [f"machine={machine}"]
+    sweep, base_dir = _sweep(file, deepspeed, [*overrides, *given])
     expansion = expand(sweep)
     rows = _rows(sweep, expansion.trials, base_dir, memory, limits, jobs, plot is not None)
     if plot is not None:
-        from zbench.cli.estimate_plot import draw_rows
-
-        draw_rows(plot, rows, base_dir, measured=measured)
+        _draw(plot, rows, base_dir, measured=measured)
+    simulated = any(row.estimate is not None for row in rows)
+    code = ExitCode.PASS if simulated else ExitCode.USAGE
     if console.state.json:
-        console.document(_document(sweep, rows, expansion.invalid, memory))
+        console.document(_document(sweep, rows, expansion.invalid, memory), code)
     else:
         print_rows(rows, expansion.invalid)
-        _print_assumed(rows)
-    raise typer.Exit(_exit_code(rows))
-
-
-def _settings(overrides: list[str], world_size: int | None, machine: str | None) -> list[str]:
-    given = [] if world_size is None else [f"run.world_size={world_size}"]
-    return [*overrides, *given, *([] if machine is None else [f"machine={machine}"])]
+        if any(row.trial.run.world_size > 1 for row in rows):
+            console.note(f"assumed: {_ASSUMED}")
+        if any(row.time is not None for row in rows):
+            console.note(f"assumed: {ASSUMED}")
+    raise typer.Exit(code)
 
 
 def _rows(
@@ -138,29 +140,52 @@ def _document(
     sweep: SweepSpec, rows: Sequence[EstimateRow], invalid: Sequence[InvalidTrial], memory: int | None
 ) -> dict[str, Any]:
     return {
-        "schema_version": 1,
         "name": sweep.name,
         "device_memory": memory,
         "assumed": _ASSUMED,
-        "time_assumed": _time_assumed(rows),
+        "time_assumed": ASSUMED if any(row.time is not None for row in rows) else None,
         "trials": [row.to_json() for row in rows],
         "invalid": [trial.document() for trial in invalid],
-        "exit_code": int(_exit_code(rows)),
     }
 
 
-def _exit_code(rows: Sequence[EstimateRow]) -> ExitCode:
-    """Return USAGE where no configuration could be simulated."""
-    return ExitCode.USAGE if all(row.estimate is None for row in rows) else ExitCode.PASS
+def _draw(path: Path, rows: Sequence[EstimateRow], base_dir: Path, *, measured: bool) -> None:
+    """Write the picture: each configuration as simulated, followed by its measured step where asked for."""
+    check(path)
+    drawn: list[tuple[str, Estimate]] = []
+    for row in rows:
+        if row.estimate is None:
+            continue
+        word = "simulated: " if measured else ""
+        drawn.append((f"{word}{row.title}", row.estimate))
+        if measured:
+            drawn.append(_measured(row, base_dir))
+    if not drawn:
+        raise UsageError(
+            f"--plot {path}: no configuration could be simulated; see the reasons without --plot"
+        )
+    draw(path, drawn)
 
 
-def _time_assumed(rows: Sequence[EstimateRow]) -> str | None:
-    """Return what the times assume; None where there are none."""
-    return ASSUMED if any(row.time is not None for row in rows) else None
-
-
-def _print_assumed(rows: Sequence[EstimateRow]) -> None:
-    if any(row.trial.run.world_size > 1 for row in rows):
-        console.note(f"assumed: {_ASSUMED}")
-    if (assumed := _time_assumed(rows)) is not None:
-        console.note(f"assumed: {assumed}")
+def _measured(row: EstimateRow, base_dir: Path) -> tuple[str, Estimate]:
+    """Train the configuration for two steps on this machine's CPU; the second one is drawn."""
+    trial = row.trial.model_copy(update={"run": row.trial.run.model_copy(update={"device": "cpu"})})
+    if trial.run.world_size > _MOST_RANKS:
+        raise UsageError(
+            f"--measured: {trial.run.world_size} ranks would run here; use --world-size up to {_MOST_RANKS}"
+        )
+    try:
+        answer = run_once(_MEASURE, trial, base_dir, patience=trial.run.timeout)
+    except ZbenchError as error:
+        raise UsageError(f"--measured: {row.title}: {error}; a smaller model may do") from None
+    found = Estimate.from_json(answer["estimate"])
+    counted = answer["allocator_peak_bytes"]
+    assert row.estimate is not None
+    both = [row.estimate.peak_device_bytes + row.estimate.peak_host_bytes]
+    both.append(found.peak_device_bytes + found.peak_host_bytes)
+    console.note(
+        f"{row.title}: peaks of device and host, simulated {both[0]:,} bytes, measured between operators"
+        f" {both[1]:,}" + ("" if counted is None else f", torch's allocator {counted:,}")
+    )
+    text = "" if counted is None else f", torch's allocator {format_bytes(counted)}"
+    return f"measured on rank 0{text}: {row.title}", found

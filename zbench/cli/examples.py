@@ -19,16 +19,10 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "estimate": (
         ("zbench estimate sweeps/stages.yaml --device-memory 24Gi", "what fits, and what it leaves"),
-        (
-            "zbench estimate sweeps/quickstart.yaml --world-size 64 --set zero_stage=1 --json",
-            "the same at 64 ranks, as JSON",
-        ),
+        ("zbench estimate sweeps/quickstart.yaml --world-size 64 --set zero_stage=1", "the same at 64 ranks"),
     ),
     "tune": (
-        (
-            "zbench tune sweeps/tune.yaml --budget 40trials --memory 2Gi",
-            "the fastest that needs at most 2 GiB",
-        ),
+        ("zbench tune sweeps/tune.yaml --budget 40trials --memory 2Gi", "the fastest within 2 GiB"),
         (
             "zbench tune sweeps/tune.yaml --method nsga2 --objective maximize:tokens_per_s"
             " --objective minimize:peak_device_bytes",
@@ -41,10 +35,7 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("zbench init from_ds.yaml --from ds_config.json", "begin with a DeepSpeed configuration"),
     ),
     "worker": (
-        (
-            "zbench worker --storage postgresql://zbench@db.example/zbench --study tune",
-            "run trials of a shared study on this host",
-        ),
+        ("zbench worker --storage postgresql://zbench@db.example/zbench --study tune", "join a search"),
     ),
     "show": (
         ("zbench show", "the table of the newest run"),
@@ -56,17 +47,11 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("zbench compare last --save-baseline main", "keep the newest run as baseline `main`"),
         ("zbench compare main last", "is the newest run slower, bigger or wrong?"),
         ("zbench compare last~1 last", "the newest run against the one before"),
-        (
-            "zbench compare HEAD~1 HEAD --paired --sweep sweeps/quickstart.yaml",
-            "measure two revisions side by side",
-        ),
+        ("zbench compare HEAD~1 HEAD --paired --sweep sweeps/quickstart.yaml", "measure side by side"),
     ),
     "tag": (("zbench tag last before-the-rewrite", "a name that every command understands"),),
     "bisect": (
-        (
-            "zbench bisect v1.2 HEAD --sweep sweeps/quickstart.yaml",
-            "the first commit that is slower, bigger or wrong",
-        ),
+        ("zbench bisect v1.2 HEAD --sweep sweeps/quickstart.yaml", "the first commit that has a fault"),
     ),
     "history": (
         ("zbench history", "each configuration's step time over all runs"),

@@ -9,8 +9,15 @@ import typer
 from pydantic import ValidationError
 
 from zbench.analysis.ranking import rank
-from zbench.cli import completion, console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, OutputFile, Overrides, common_flags
+from zbench.cli import console
+from zbench.cli.options import (
+    DEFAULT_OUTPUT_DIR,
+    OutputDir,
+    Overrides,
+    common_flags,
+    complete_runs,
+    complete_trials,
+)
 from zbench.errors import UsageError
 from zbench.record.store import load_records, resolve_run
 from zbench.record.summary import summarize
@@ -19,38 +26,39 @@ from zbench.spec.load import load_sweep, recorded_objective
 from zbench.spec.targets import TARGETS
 from zbench.spec.trial import TrialSpec
 
-Source = Annotated[
-    str,
-    typer.Argument(
-        metavar="SWEEP_OR_RUN",
-        help="A sweep file, or a run: its path, its id, or `last`.",
-        autocompletion=completion.runs,
-    ),
-]
-TrialId = Annotated[
-    str | None,
-    typer.Option(
-        "--trial",
-        metavar="ID",
-        help="Which trial: the start of its id, or `best` (of a run).",
-        autocompletion=completion.trials,
-    ),
-]
-Target = Annotated[
-    Literal["deepspeed", "accelerate", "fsdp2", "hf-trainer"],
-    typer.Option("--to", help="deepspeed and hf-trainer write JSON, accelerate YAML, fsdp2 Python."),
-]
-DeepSpeed = Annotated[bool, typer.Option("--deepspeed", hidden=True, help="What --to deepspeed was.")]
 _MOST_LISTED = 20
 
 
 @common_flags(json=False)
 def command(
-    source: Source,
-    trial: TrialId = None,
-    to: Target = "deepspeed",
-    deepspeed: DeepSpeed = False,
-    output: OutputFile = None,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SWEEP_OR_RUN",
+            help="A sweep file, or a run: its path, its id, or `last`.",
+            autocompletion=complete_runs,
+        ),
+    ],
+    trial: Annotated[
+        str | None,
+        typer.Option(
+            "--trial",
+            metavar="ID",
+            help="Which trial: the start of its id, or `best` (of a run).",
+            autocompletion=complete_trials,
+        ),
+    ] = None,
+    to: Annotated[
+        Literal["deepspeed", "accelerate", "fsdp2", "hf-trainer"],
+        typer.Option("--to", help="deepspeed and hf-trainer write JSON, accelerate YAML, fsdp2 Python."),
+    ] = "deepspeed",
+    deepspeed: Annotated[
+        bool, typer.Option("--deepspeed", hidden=True, help="What --to deepspeed was.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="Write here instead of to stdout; never overwrites."),
+    ] = None,
     overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
@@ -61,7 +69,7 @@ def command(
     if deepspeed:
         raise UsageError("--deepspeed is --to deepspeed now")
     if Path(source).is_file():
-        candidates = _sweep_trials(Path(source), overrides)
+        candidates = expand(load_sweep(Path(source), overrides, inputs=False)).trials
     else:
         run = resolve_run(source, output_dir)
         candidates = _run_trials(run)
@@ -73,10 +81,6 @@ def command(
         console.data(exported.text)
     else:
         console.write_new(output, exported.text + "\n")
-
-
-def _sweep_trials(source: Path, overrides: list[str]) -> list[TrialSpec]:
-    return expand(load_sweep(source, overrides, inputs=False)).trials
 
 
 def _run_trials(run: Path) -> list[TrialSpec]:

@@ -1,14 +1,20 @@
-"""How a command fails: one message on stderr, a document on stdout with --json, and the exit code."""
+"""How a command fails: one message on stderr, a document on stdout with --json, and the exit code.
+
+SIGTERM and SIGHUP (a scheduler's preemption, a closed terminal) end a command as Ctrl-C does.
+"""
 
 import contextlib
 import errno
 import json
 import os
 import re
+import signal
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Iterator, Sequence
+from types import FrameType
 from typing import Any
 
 import typer
@@ -19,6 +25,7 @@ from zbench.errors import ExitCode, ZbenchError
 _TRIAL_COMMANDS = {"sweep", "run", "tune"}
 _UNMAPPED = re.compile("failed to map segment|cannot allocate memory", re.IGNORECASE)
 _GO_ON = "repeats that have ended are on disk, continue a sweep with --resume"
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _BROKEN_PIPE = 141  # what a shell reports of a program that died of SIGPIPE
 
 
@@ -94,7 +101,7 @@ def _fail_usage(arguments: Sequence[str], error: Any) -> None:
 def _fail_internal(arguments: Sequence[str], error: Exception) -> None:
     text = "".join(traceback.format_exception(error))
     if console.state.verbose or {"-v", "--verbose"} & set(arguments):
-        console.trace(text)
+        print(text, file=sys.stderr)
         where = ""
     else:
         where = _written(text)
@@ -123,3 +130,45 @@ def _print_document(arguments: Sequence[str], kind: str, message: str, code: int
     document |= {"exit_code": int(code), "error": {"kind": kind, "message": message}}
     with contextlib.suppress(OSError, streams.OutputError):
         print(json.dumps(document), flush=True)
+
+
+class TerminatedError(KeyboardInterrupt):
+    """The process was asked to end; handled wherever Ctrl-C is."""
+
+
+@contextlib.contextmanager
+def as_interruption() -> Iterator[None]:
+    """Raise TerminatedError in the body at the first of these signals; later ones do not disturb its end.
+
+    A signal that the caller ignores (nohup) stays ignored.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    heard = [number for number in _SIGNALS if before[number] is signal.SIG_DFL]
+
+    def end(number: int, frame: FrameType | None) -> None:
+        for each in heard:
+            signal.signal(each, signal.SIG_IGN)
+        if number == signal.SIGHUP:
+            _leave_terminal()
+        raise TerminatedError(f"ended by {signal.Signals(number).name}")
+
+    for number in heard:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in heard:
+            signal.signal(number, before[number])
+
+
+def _leave_terminal() -> None:
+    """Send output to nowhere where it went to the terminal: a terminal that has hung up refuses it."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            if stream.isatty():
+                os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)

@@ -1,22 +1,30 @@
 """`zbench history`: every configuration over all runs, with the commits where its level changed."""
 
 import contextlib
+import dataclasses
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
+from zbench.analysis.history import Series, history
+from zbench.analysis.settings import check_alpha
+from zbench.analysis.sources import load_results
+from zbench.analysis.trials import RunResults
 from zbench.cli import console
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags
 from zbench.errors import UsageError
 from zbench.launch.revisions import extract
-
-if TYPE_CHECKING:
-    from zbench.analysis.history import Series
-    from zbench.analysis.trials import RunResults
-
+from zbench.record.store import TRIALS, find_runs
+from zbench.report import exports
+from zbench.report.exports.texts import percent
+from zbench.report.html.timelines import commit_text, timeline
+from zbench.report.screen import Column, print_table
+from zbench.report.text import label, sparkline
+from zbench.spec.metrics import METRICS, metric_named
 
 _HEADINGS = ("configuration", "runs", "history", "first", "last")
 
@@ -40,10 +48,6 @@ def command(
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Show each configuration over the runs of a directory, and blame the commits where it changed."""
-    from zbench.analysis.history import history
-    from zbench.analysis.settings import check_alpha
-    from zbench.report.text import label
-
     _check_metric(metric)
     check_alpha(alpha)
     place = directory or output_dir
@@ -58,13 +62,12 @@ def command(
         _draw(found, metric, plots)
     if console.state.json:
         rows = [_series(one) for one in found]
-        console.document({"schema_version": 1, "metric": metric, "series": rows, "exit_code": 0})
+        console.document({"metric": metric, "series": rows})
     else:
         _print(found, metric)
 
 
 def _check_metric(name: str) -> None:
-    from zbench.spec.metrics import metric_named
 
     try:
         unit = metric_named(name).unit
@@ -74,11 +77,8 @@ def _check_metric(name: str) -> None:
         raise UsageError("--metric: verdict is not a number; expected one such as median_step_s")
 
 
-def _readable(root: Path) -> "Iterator[RunResults]":
+def _readable(root: Path) -> Iterator[RunResults]:
     """Yield the runs below a directory, oldest first; one that cannot be read is named and left out."""
-    from zbench.analysis.sources import load_results
-    from zbench.record.store import TRIALS, find_runs
-
     for path in find_runs(root):
         if (path / TRIALS).stat().st_size > 0:
             try:
@@ -107,23 +107,18 @@ def _checked_out(directory: Path, branch: str | None) -> Iterator[Path]:
         yield Path(scratch) / directory
 
 
-def _draw(found: "list[Series]", metric: str, plots: Path) -> None:
-    from zbench.report import exports
-    from zbench.report.html.timelines import timeline
+def _draw(found: list[Series], metric: str, plots: Path) -> None:
 
     for path in exports.write({"history.svg": timeline(found, metric).file()}, plots):
         console.note(str(path))
 
 
-def _series(series: "Series") -> dict[str, Any]:
+def _series(series: Series) -> dict[str, Any]:
     return {
         "trial_id": series.trial.trial_id,
         "axes": series.trial.axes,
         "machine": dict(series.facts),
-        "visits": [
-            {"run_id": visit.run_id, "started": visit.started, "commit": visit.commit, "value": visit.value}
-            for visit in series.visits
-        ],
+        "visits": [dataclasses.asdict(visit) for visit in series.visits],
         "changes": [
             {
                 "run_id": series.visits[change.index].run_id,
@@ -136,14 +131,7 @@ def _series(series: "Series") -> dict[str, Any]:
     }
 
 
-def _print(found: "list[Series]", metric: str) -> None:
-    from rich.text import Text
-
-    from zbench.report.exports.texts import percent
-    from zbench.report.html.timelines import commit_text
-    from zbench.report.screen import Column, print_table
-    from zbench.report.text import label, sparkline
-    from zbench.spec.metrics import METRICS
+def _print(found: list[Series], metric: str) -> None:
 
     columns = [Column(name, "left", wraps=True) for name in _HEADINGS]
     rows = []

@@ -9,22 +9,27 @@ import typer
 from zbench.cli import console
 from zbench.cli.options import common_flags
 from zbench.errors import UsageError
+from zbench.estimate.client import Simulator
+from zbench.estimate.result import NotSimulated
+from zbench.spec import shapes
+from zbench.spec.expand import expand
+from zbench.spec.load import sweep_from_mapping
+from zbench.spec.starting import commented, starting_sweep
+from zbench.spec.workload import MODULE_CALLABLE
 
 _FORMS = "ds_config.json, accelerate.yaml, training_args.json, hf:NAME_OR_CONFIG or my_module:make_model"
-
-NewFile = Annotated[Path, typer.Argument(metavar="FILE", help="The sweep file to write; never overwritten.")]
 
 
 @common_flags()
 def command(
-    file: NewFile = Path("sweep.yaml"),
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The sweep file to write; never overwritten.")
+    ] = Path("sweep.yaml"),
     source: Annotated[
         str | None, typer.Option("--from", metavar="SOURCE", help=f"Begin with {_FORMS}.")
     ] = None,
 ) -> None:
     """Write a commented sweep file that runs as it is; what does not map is named on stderr."""
-    from zbench.spec.starting import commented, starting_sweep
-
     base_dir = file.absolute().parent
     started = starting_sweep(source, base_dir)
     problem = _problem_of_own_model(started.document, base_dir)
@@ -33,8 +38,7 @@ def command(
         console.warn(note)
     console.write_new(file, commented(started.document, source))
     if console.state.json:
-        document = {"schema_version": 1, "file": str(file), "sweep": started.document, "notes": notes}
-        console.document({**document, "exit_code": 0})
+        console.document({"file": str(file), "sweep": started.document, "notes": notes})
     else:
         console.result(f"wrote {file}: `zbench plan {file}` lists its trials, `zbench sweep {file}` runs it")
 
@@ -44,13 +48,6 @@ def _problem_of_own_model(document: Mapping[str, Any], base_dir: Path) -> str | 
 
     UsageError where there is no such model.
     """
-    from zbench.estimate.client import Simulator
-    from zbench.estimate.result import NotSimulated
-    from zbench.spec import shapes
-    from zbench.spec.expand import expand
-    from zbench.spec.load import sweep_from_mapping
-    from zbench.spec.workload import MODULE_CALLABLE
-
     model = str(document["workload"].get("model"))
     if model.startswith(shapes.PREFIX) or not MODULE_CALLABLE.fullmatch(model):
         return None

@@ -38,7 +38,7 @@ def command(
     """List the runs in a results directory, oldest first."""
     rows = [_row(path) for path in find_runs(output_dir)]
     if console.state.json:
-        console.document({"schema_version": 1, "runs": rows, "exit_code": 0})
+        console.document({"runs": rows})
     elif rows:
         _print(rows)
     else:

@@ -6,10 +6,9 @@ annotations (its docstring is the help text, its option types come from `zbench.
 `zbench.cli.console` (stdout: the result only; stderr: progress and warnings), raises
 `zbench.errors.ZbenchError` for what the user can fix, and ends with another status than 0 by
 `raise typer.Exit(ExitCode...)`. Errors are shown once, for all commands, by `failure`: with `--json` as a
-document on stdout too. SIGTERM and SIGHUP are handled as Ctrl-C is, by `signals`.
+document on stdout too.
 """
 
-import gc
 import importlib
 import os
 import sys
@@ -19,36 +18,29 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from zbench import __version__
-from zbench.cli import console, failure, signals, streams
+from zbench.cli import console, failure, streams
 from zbench.cli.examples import epilog
 from zbench.errors import EXIT_CODES, UsageError
 
-_COLLECTED_SELDOM = (50_000, 20, 50)
-"""A command's objects (records, trials, rows) live to its end: to search them for garbage takes a fifth of a
-resume of 5,000 configurations."""
-
-COMMANDS: dict[str, tuple[str, str]] = {
-    "sweep": ("zbench.cli.sweep:command", "Run every configuration of a sweep file and judge each one."),
-    "run": ("zbench.cli.run:command", "Run one configuration."),
-    "plan": ("zbench.cli.plan:command", "Print the trials of a sweep file without running them."),
-    "estimate": ("zbench.cli.estimate:command", "Say what fits, at any world size, without an accelerator."),
-    "tune": ("zbench.cli.tune:command", "Search for the best configuration that fits and is correct."),
-    "init": ("zbench.cli.init:command", "Write a first sweep file, from your own configuration or model."),
-    "worker": ("zbench.cli.worker:command", "Pull trials of a shared study and run them on this host."),
-    "show": ("zbench.cli.show:command", "Show the results of one run."),
-    "list": ("zbench.cli.list:command", "List the runs in a results directory."),
-    "compare": ("zbench.cli.compare:command", "Compare two runs, with statistics."),
-    "tag": ("zbench.cli.tag:command", "Give a run a name."),
-    "bisect": ("zbench.cli.bisect:command", "Find the first commit that is slower, bigger or wrong."),
-    "history": ("zbench.cli.history:command", "Show how a configuration changed over runs."),
-    "report": ("zbench.cli.report:command", "Write a report of one or several runs."),
-    "export": (
-        "zbench.cli.export:command",
-        "Write a trial's configuration for another training stack.",
-    ),
-    "doctor": ("zbench.cli.doctor:command", "Say what this machine can run, and what is in the way."),
-    "prune": ("zbench.cli.prune:command", "Remove what runs left behind and can be made again."),
-    "schema": ("zbench.cli.schema:command", "Print the JSON Schema of the sweep file."),
+COMMANDS = {
+    "sweep": "Run every configuration of a sweep file and judge each one.",
+    "run": "Run one configuration.",
+    "plan": "Print the trials of a sweep file without running them.",
+    "estimate": "Say what fits, at any world size, without an accelerator.",
+    "tune": "Search for the best configuration that fits and is correct.",
+    "init": "Write a first sweep file, from your own configuration or model.",
+    "worker": "Pull trials of a shared study and run them on this host.",
+    "show": "Show the results of one run.",
+    "list": "List the runs in a results directory.",
+    "compare": "Compare two runs, with statistics.",
+    "tag": "Give a run a name.",
+    "bisect": "Find the first commit that is slower, bigger or wrong.",
+    "history": "Show how a configuration changed over runs.",
+    "report": "Write a report of one or several runs.",
+    "export": "Write a trial's configuration for another training stack.",
+    "doctor": "Say what this machine can run, and what is in the way.",
+    "prune": "Remove what runs left behind and can be made again.",
+    "schema": "Print the JSON Schema of the sweep file.",
 }
 REMOVED = {  # what was a command -> the remedy
     "bench": "benchmarks are in tools/benchmarks of zbench's repository: python -m tools.benchmarks.adam",
@@ -57,10 +49,9 @@ REMOVED = {  # what was a command -> the remedy
 
 
 def load_command(name: str) -> Any:
-    """Import the module of one command and return it as a click command; KeyError for an unknown name."""
-    module_name, attribute = COMMANDS[name][0].split(":")
+    """Import the module of one command and return it as a click command."""
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(name)(getattr(importlib.import_module(module_name), attribute))
+    app.command(name)(importlib.import_module(f"zbench.cli.{name}").command)
     command: Any = typer.main.get_command(app)
     command.name = name
     command.epilog = epilog(name)
@@ -82,7 +73,7 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = {name: TyperCommand(name, help=text) for name, (_, text) in COMMANDS.items()}
+        self.commands = {name: TyperCommand(name, help=text) for name, text in COMMANDS.items()}
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the options of `zbench` itself."""
@@ -136,8 +127,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its documented status."""
     args = sys.argv[1:] if arguments is None else arguments
     console.reset()
-    gc.set_threshold(*_COLLECTED_SELDOM)
-    with signals.as_interruption(), streams.guarded(), failure.shown_to_the_user(args):
+    with failure.as_interruption(), streams.guarded(), failure.shown_to_the_user(args):
         streams.require_stdout()
         try:
             app(args=args, prog_name="zbench")

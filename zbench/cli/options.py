@@ -5,13 +5,16 @@ import inspect
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from zbench.cli import console
 from zbench.errors import UsageError
 from zbench.units import parse_bytes, parse_duration
+
+if TYPE_CHECKING:
+    from zbench.launch.slurm_jobs import SlurmOptions
 
 
 def _remember(flag: str) -> Callable[[bool], bool]:
@@ -62,18 +65,21 @@ Log = Annotated[
         help="Log each repeat to mlflow, wandb, tensorboard or a plug-in; repeatable (extras: the same).",
     ),
 ]
-MaxTime = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TIME", help="Begin no repeat after this time, as 20min or 2h; --resume goes on later."
-    ),
-]
 Repeats = Annotated[int | None, typer.Option(min=1, help="How often each configuration is measured.")]
 Slurm = Annotated[
     list[str],
     typer.Option(
         metavar="KEY=VALUE",
         help="Run each trial as a SLURM job, as nodes=2 or partition=gpu; repeatable (extra: `slurm`).",
+    ),
+]
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        envvar="ZBENCH_STORAGE",
+        help="Database that hosts share, as postgresql://user@host/db; a password is better kept in "
+        "PGPASSWORD, ~/.pgpass or ZBENCH_STORAGE. Default: a file in the run directory.",
     ),
 ]
 DEFAULT_OUTPUT_DIR = Path("results")
@@ -92,15 +98,19 @@ def seconds(text: str | None, flag: str) -> float:
     return found
 
 
-def settings(overrides: list[str], **flags: object) -> list[str]:
+def run_settings(overrides: list[str], **flags: object) -> list[str]:
     """Return the `--set` texts, then the flags that were given: each is a setting of a key of `run`."""
     return [*overrides, *(f"run.{key}={value}" for key, value in flags.items() if value is not None)]
 
 
-OutputFile = Annotated[
-    Path | None,
-    typer.Option("--output", metavar="FILE", help="Write here instead of to stdout; never overwrites."),
-]
+def slurm_options(texts: list[str]) -> "SlurmOptions | None":
+    """Return how jobs are submitted, None where trials run on this machine."""
+    if not texts:
+        return None
+    from zbench.launch.slurm_jobs import SlurmOptions
+
+    return SlurmOptions.parse(texts)
+
 
 _LEAST_WITHOUT_UNIT = 1 << 20  # bytes; a smaller number meant gigabytes
 
@@ -118,21 +128,12 @@ def memory_size(flag: str, text: str) -> int:
     return size
 
 
-_Json = Annotated[
-    bool, typer.Option("--json", callback=_remember("json"), help="Print one JSON document on stdout.")
-]
-_Quiet = Annotated[
-    bool,
-    typer.Option(
-        "-q", "--quiet", callback=_remember("quiet"), help="No progress; warnings and results only."
-    ),
-]
-_Verbose = Annotated[
-    bool, typer.Option("-v", "--verbose", callback=_remember("verbose"), help="Say more; show tracebacks.")
-]
-_NoColor = Annotated[
-    bool, typer.Option("--no-color", callback=_remember("no_color"), help="No colour (also: NO_COLOR=1).")
-]
+_COMMON = {
+    "json": (["--json"], "Print one JSON document on stdout."),
+    "quiet": (["-q", "--quiet"], "No progress; warnings and results only."),
+    "verbose": (["-v", "--verbose"], "Say more; show tracebacks."),
+    "no_color": (["--no-color"], "No colour (also: NO_COLOR=1)."),
+}
 
 
 def common_flags(*, json: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -140,8 +141,11 @@ def common_flags(*, json: bool = True) -> Callable[[Callable[..., None]], Callab
 
     Their values are in `console.state`; the command itself does not take them.
     """
-    kinds: dict[str, Any] = {"as_json": _Json} if json else {}
-    kinds |= {"quiet": _Quiet, "verbose": _Verbose, "no_color": _NoColor}
+    kinds: dict[str, Any] = {
+        f"flag_{name}": Annotated[bool, typer.Option(*words, callback=_remember(name), help=text)]
+        for name, (words, text) in _COMMON.items()
+        if json or name != "json"
+    }
 
     def with_flags(command: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(command)
@@ -158,3 +162,28 @@ def common_flags(*, json: bool = True) -> Callable[[Callable[..., None]], Callab
         return called
 
     return with_flags
+
+
+def complete_runs(context: typer.Context, incomplete: str) -> list[str]:
+    """Return `last`, the sweeps' names and the run ids that begin so, the newest first."""
+    from zbench.record.store import find_runs
+
+    found = list(reversed(find_runs(context.params.get("output_dir") or DEFAULT_OUTPUT_DIR)))
+    names = ["last", *(path.parent.name for path in found), *(path.name for path in found)]
+    return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
+
+
+def complete_trials(context: typer.Context, incomplete: str) -> list[str]:
+    """Return the ids of a run's trials that begin so, and `best`."""
+    from zbench.errors import ZbenchError
+    from zbench.record.store import load_records, resolve_run
+
+    typed = [word for word in context.args if not word.startswith("-")]  # a line that ends in --trial
+    run = next(iter(typed), None) or context.params.get("run") or context.params.get("source") or "last"
+    place = Path(context.params.get("output_dir") or DEFAULT_OUTPUT_DIR)
+    try:
+        records = load_records(resolve_run(str(run), place))
+    except ZbenchError:
+        return []
+    names = ["best", *(record.trial_id for record in records)]
+    return [name for name in dict.fromkeys(names) if name.startswith(incomplete) and name.isprintable()]

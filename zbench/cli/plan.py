@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,7 +22,6 @@ from zbench.spec.axes import Axis, resolve_axes
 from zbench.spec.expand import Expansion, expand
 from zbench.spec.load import load_sweep, sweep_file
 from zbench.spec.sweep import SweepSpec
-from zbench.spec.trial import InvalidTrial, TrialSpec
 from zbench.units import format_bytes
 
 _RUNS_READ = 5
@@ -49,7 +47,7 @@ def command(
 
 
 def print_plan(sweep: SweepSpec, output_dir: Path, simulated_in: Path | None = None) -> None:
-    """Print what a sweep would run: one document, a table on a terminal, or plain lines.
+    """Print what a sweep would run: one document, or lines.
 
     output_dir: where earlier runs of the sweep are. simulated_in: simulate the memory of each trial, too; the
     folder where relative paths of the sweep begin.
@@ -128,7 +126,6 @@ def _document(
     trials = expansion.trials if expansion else []
     invalid = expansion.invalid if expansion else []
     return {
-        "schema_version": 1,
         "name": sweep.name,
         "search": sweep.search.model_dump(mode="json"),
         "axes": {axis.key: _space(axis) for axis in axes},
@@ -140,7 +137,6 @@ def _document(
         "invalid": [trial.document() for trial in invalid],
         "counts": _counts(expansion) if expansion else None,
         "predicted_seconds": None if duration is None else duration.seconds,
-        "exit_code": 0,
     }
 
 
@@ -169,31 +165,12 @@ def _print_space(sweep: SweepSpec, axes: list[Axis]) -> None:
 
 
 def _print_trials(sweep: SweepSpec, expansion: Expansion, needs: dict[str, SimulationOutcome]) -> None:
-    if console.is_terminal(sys.stdout):
-        _print_table(expansion, needs)
-    else:
-        for trial in expansion.trials:
-            memory = f"  memory: {_memory_text(needs[trial.trial_id])}" if needs else ""
-            console.result(f"{trial.trial_id}  {_point(trial.axes)}{memory}")
-        for bad in expansion.invalid:
-            console.result(f"{bad.trial_id}  {_point(bad.axes)}  invalid: {bad.reason}")
+    for trial in expansion.trials:
+        memory = f"  memory: {_memory_text(needs[trial.trial_id])}" if needs else ""
+        console.result(f"{trial.trial_id}  {_point(trial.axes)}{memory}")
+    for bad in expansion.invalid:
+        console.result(f"{bad.trial_id}  {_point(bad.axes)}  invalid: {bad.reason}")
     console.result(_summary(sweep, expansion))
-
-
-def _print_table(expansion: Expansion, needs: dict[str, SimulationOutcome]) -> None:
-    from rich.table import Table
-
-    every: list[TrialSpec | InvalidTrial] = [*expansion.trials, *expansion.invalid]
-    keys = list(dict.fromkeys(key for trial in every for key in trial.axes))
-    more = ["memory"] if needs else []
-    table = Table("trial", *keys, *more, "", box=None, header_style="bold")
-    for trial in every:
-        note = getattr(trial, "reason", "")
-        cells = [_value(trial.axes[key]) if key in trial.axes else "-" for key in keys]
-        if needs:
-            cells.append(_memory_text(needs[trial.trial_id]) if trial.trial_id in needs else "-")
-        table.add_row(trial.trial_id, *cells, f"invalid: {note}" if note else "", style="dim" if note else "")
-    console.rich_console().print(table)
 
 
 def _summary(sweep: SweepSpec, expansion: Expansion) -> str:
@@ -207,8 +184,5 @@ def _summary(sweep: SweepSpec, expansion: Expansion) -> str:
 
 
 def _point(axes: dict[str, Any]) -> str:
-    return " ".join(f"{key}={_value(value)}" for key, value in axes.items()) or "(the one configuration)"
-
-
-def _value(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
+    values = {key: value if isinstance(value, str) else json.dumps(value) for key, value in axes.items()}
+    return " ".join(f"{key}={value}" for key, value in values.items()) or "(the one configuration)"

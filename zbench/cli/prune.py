@@ -11,9 +11,7 @@ from zbench.launch.cache import Leftover, find_leftovers
 from zbench.report.text import plural
 from zbench.units import format_bytes
 
-_KEPT = (
-    "kept: records, sweep files, studies, baselines, tags and logs of failures, which nothing can make again"
-)
+_KEPT = "kept: records, sweep files, studies, baselines, tags and logs of failures"
 
 
 @common_flags()
@@ -36,7 +34,7 @@ def command(
     gone = found if dry_run else [one for one in found if _removed(one)]
     if console.state.json:
         rows = [{"kind": one.kind, "path": str(one.path), "bytes": one.size} for one in gone]
-        console.document({"schema_version": 1, "dry_run": dry_run, "removed": rows, "exit_code": 0})
+        console.document({"dry_run": dry_run, "removed": rows})
         return
     for kind in dict.fromkeys(one.kind for one in gone):
         sizes = [one.size for one in gone if one.kind == kind]

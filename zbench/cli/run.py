@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from zbench.cli import console
+from zbench.cli.conclusion import tracked
 from zbench.cli.options import (
     DEFAULT_OUTPUT_DIR,
     Log,
@@ -15,8 +16,10 @@ from zbench.cli.options import (
     Seed,
     Timeout,
     common_flags,
-    settings,
+    run_settings,
 )
+from zbench.cli.sweep import perform, single
+from zbench.spec.sweep import dump_sweep, sweep_document
 
 
 @common_flags()
@@ -43,18 +46,11 @@ def command(
 
     Without FILE, a small GPT on synthetic data: `zbench run --set zero_stage=2 --set world_size=2`.
     """
-    from zbench.cli import sweeping
-    from zbench.cli.conclusion import tracked
-
-    request = sweeping.single(
-        file, output_dir, settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
-    )
+    request = single(file, output_dir, run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed))
     if dry_run:
-        from zbench.spec.sweep import dump_sweep, sweep_document
-
         if console.state.json:
-            console.document({"schema_version": 1, "sweep": sweep_document(request.sweep), "exit_code": 0})
+            console.document({"sweep": sweep_document(request.sweep)})
         else:
             console.result(dump_sweep(request.sweep).rstrip())
         return
-    raise typer.Exit(sweeping.perform(tracked(request, log), detailed=True, trace=trace))
+    raise typer.Exit(perform(tracked(request, log), detailed=True, trace=trace))

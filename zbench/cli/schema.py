@@ -3,10 +3,9 @@
 import json
 
 from zbench.cli import console
+from zbench.spec.schema import sweep_schema
 
 
 def command() -> None:
     """Print the JSON Schema of the sweep file, for editors and for reading."""
-    from zbench.spec.schema import sweep_schema
-
     console.result(json.dumps(sweep_schema(), indent=2))

@@ -1,14 +1,13 @@
 """`zbench show`: the results of one run, finished or under way."""
 
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from zbench.analysis.ranking import Ranking, rank
-from zbench.cli import completion, console
+from zbench.analysis.ranking import rank
+from zbench.cli import console
 from zbench.cli.conclusion import exit_code
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags, complete_runs, complete_trials
 from zbench.errors import UsageError
 from zbench.record.lines import jsonable
 from zbench.record.store import SPEC, load_records, resolve_run
@@ -25,7 +24,7 @@ def command(
         typer.Argument(
             metavar="RUN",
             help="A run's path, its id, a sweep's name, `last`, or `last~1` for the one before.",
-            autocompletion=completion.runs,
+            autocompletion=complete_runs,
         ),
     ] = "last",
     trial: Annotated[
@@ -33,7 +32,7 @@ def command(
         typer.Option(
             metavar="ID",
             help="Show this configuration in full: the start of its id, or `best`.",
-            autocompletion=completion.trials,
+            autocompletion=complete_trials,
         ),
     ] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
@@ -47,7 +46,9 @@ def command(
         trial = ranking.recommended or trial
     chosen = summaries if trial is None else [_named(summaries, trial)]
     if console.state.json:
-        console.document(_document(path, chosen, ranking, exit_code(records)))
+        trials = [jsonable(record) for summary in chosen for record in summary.records]
+        identity = {"run_id": path.name, "run_dir": str(path)}
+        console.document({**identity, "trials": trials, **ranking.document()}, exit_code(records))
         return
     console.note(f"{path}")
     if not records:
@@ -65,14 +66,3 @@ def _named(summaries: list[ConfigSummary], start: str) -> ConfigSummary:
         known = ", ".join(summary.trial_id for summary in found or summaries)
         raise UsageError(f"expected the id of one configuration, got {start!r}; there are {known}")
     return found[0]
-
-
-def _document(path: Path, chosen: list[ConfigSummary], ranking: Ranking, status: int) -> dict[str, Any]:
-    return {
-        "schema_version": 1,
-        "run_id": path.name,
-        "run_dir": str(path),
-        "trials": [jsonable(record) for summary in chosen for record in summary.records],
-        **ranking.document(),
-        "exit_code": int(status),
-    }

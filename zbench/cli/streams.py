@@ -34,7 +34,8 @@ class Stream:
     def write(self, text: str) -> int:
         """Write text; what the encoding lacks is replaced."""
         with self._noticed():
-            self._inner.write(encodable(text, self._inner.encoding))
+            encoding = self._inner.encoding or "utf-8"
+            self._inner.write(text.encode(encoding, "zbench.nearest").decode(encoding))
         return len(text)
 
     def flush(self) -> None:
@@ -58,16 +59,6 @@ class Stream:
                     f"cannot write the result to stdout: {reason}; records of finished trials are kept, see "
                     "`zbench list`"
                 ) from None
-
-
-def encodable(text: str, encoding: str | None) -> str:
-    """Return text that this encoding can hold."""
-    name = encoding or "utf-8"
-    try:
-        text.encode(name)
-    except UnicodeEncodeError:
-        return text.encode(name, "zbench.nearest").decode(name)
-    return text
 
 
 @contextlib.contextmanager
@@ -121,11 +112,7 @@ def _forget_absurd_sizes() -> None:
 def _nearest(error: UnicodeError) -> tuple[str, int]:
     assert isinstance(error, UnicodeEncodeError), "registered for encoding only"
     lost = error.object[error.start : error.end]
-    return "".join(_NEAREST.get(char) or _escaped(char) for char in lost), error.end
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode("ascii")
+    return "".join(_NEAREST.get(char) or char.encode("unicode_escape").decode() for char in lost), error.end
 
 
 codecs.register_error("zbench.nearest", _nearest)

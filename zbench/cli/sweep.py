@@ -1,12 +1,34 @@
-"""`zbench sweep`: every configuration of a sweep file, each with its verdict."""
+"""`zbench sweep`: every configuration of a sweep file, each with its verdict; `run` shares what is here."""
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
+from zbench.analysis.adaptive_repeats import contenders
+from zbench.analysis.ranking import rank
+from zbench.cli import console
+from zbench.cli.conclusion import (
+    Conclusion,
+    Interruption,
+    Request,
+    exit_code,
+    facts,
+    failure_code,
+    is_incorrect,
+    open_directory,
+    shown_and_tracked,
+    tracked,
+    warn_of_unused,
+)
 from zbench.cli.options import (
     DEFAULT_OUTPUT_DIR,
     DryRun,
     Log,
-    MaxTime,
     OptionalSweepFile,
     OutputDir,
     Overrides,
@@ -17,10 +39,29 @@ from zbench.cli.options import (
     Slurm,
     Timeout,
     common_flags,
+    run_settings,
     seconds,
-    settings,
+    slurm_options,
 )
-from zbench.errors import UsageError
+from zbench.cli.plan import print_plan
+from zbench.errors import ExitCode, UsageError, ZbenchError
+from zbench.launch.executor import Executor, targets_for
+from zbench.launch.executors import make_executor, require_room
+from zbench.launch.slurm_jobs import SlurmOptions
+from zbench.launch.sweep import OutOfTimeError, SweepPlan, SweepRun
+from zbench.record.store import load_environment, resolve_run
+from zbench.record.summary import summarize
+from zbench.report.detail import print_configuration
+from zbench.report.table import print_results
+from zbench.spec.expand import expand
+from zbench.spec.inputs import check_inputs
+from zbench.spec.keys import leaves
+from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
+from zbench.spec.sweep import SearchSpec, SweepSpec, sweep_document
+from zbench.spec.trial import NOT_IDENTITY
+
+_HOW_OFTEN = frozenset(f"run.{key}" for key in NOT_IDENTITY - {"memory_limit"})
+"""What may change when a run is continued: how often and how long configurations are measured."""
 
 
 @common_flags()
@@ -36,32 +77,168 @@ def command(
     timeout: Timeout = None,
     seed: Seed = None,
     log: Log = [],  # noqa: B006 - Typer reads the default, nobody changes it
-    max_time: MaxTime = None,
+    max_time: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME", help="Begin no repeat after this time, as 20min or 2h; --resume goes on later."
+        ),
+    ] = None,
 ) -> None:
     """Run every configuration of a sweep file, and judge each one against plain PyTorch."""
-    from zbench.cli import search_flags, sweeping
-    from zbench.cli.conclusion import tracked
-
-    wanted = settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
+    wanted = run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
     most = seconds(max_time, "--max-time")
     wanted += ["search.imply_oom=false"] * run_implied_oom
     if resume is not None:
-        request = sweeping.resumed(resume, output_dir, file, wanted)
+        request = resumed(resume, output_dir, file, wanted)
     elif file is None:
         raise UsageError("expected a sweep file (or --resume RUN); try `zbench sweep quickstart`")
     else:
-        request = sweeping.from_file(file, output_dir, wanted)
+        request = from_file(file, output_dir, wanted)
     if dry_run:
-        from zbench.cli.plan import print_plan
-
         print_plan(request.sweep, output_dir)
         return
     request = tracked(request, log)
-    jobs = search_flags.slurm_options(slurm)
+    jobs = slurm_options(slurm)
     if request.sweep.search.is_listed:
-        raise typer.Exit(sweeping.perform(request, slurm=jobs, max_seconds=most))
+        raise typer.Exit(perform(request, slurm=jobs, max_seconds=most))
     if max_time is not None:
         raise UsageError("--max-time is for a whole sweep; a search takes `--set search.budget=TIME`")
-    from zbench.cli import tuning
+    from zbench.cli.tune import perform_search
 
-    raise typer.Exit(tuning.perform_search(request, slurm=jobs))
+    raise typer.Exit(perform_search(request, slurm=jobs))
+
+
+def from_file(file: Path, output_dir: Path, settings: Sequence[str]) -> Request:
+    """Return the request to run a sweep file."""
+    file = sweep_file(file)
+    sweep = load_sweep(file, settings)
+    return Request(sweep, file.absolute().parent, output_dir, None, file.absolute(), tuple(settings))
+
+
+def single(file: Path | None, output_dir: Path, settings: Sequence[str]) -> Request:
+    """Return the request to run one configuration: a file's without its axes, or the default one."""
+    if file is None:
+        sweep = sweep_from_mapping({"name": "run"}, settings)
+        check_inputs(sweep, Path.cwd())
+        return Request(sweep, Path.cwd(), output_dir, settings=tuple(settings))
+    whole = from_file(file, output_dir, settings)
+    return replace(whole, sweep=_without_axes(whole.sweep), single=True)
+
+
+def resumed(run: str, output_dir: Path, file: Path | None, settings: Sequence[str]) -> Request:
+    """Return the request to continue a run, after checking that its sweep is still the same.
+
+    The sweep is read again from the file it came from (or the one given), with the settings it was started
+    with. settings: may change how often and how long configurations are measured, and nothing else.
+    """
+    path = resolve_run(run, output_dir)
+    invocation = load_environment(path).get("invocation", {})
+    recorded = load_sweep(path / "spec.yaml", environ={}, inputs=False)
+    source = (sweep_file(file) if file else None) or (
+        Path(invocation["sweep_file"]) if invocation.get("sweep_file") else None
+    )
+    kept = tuple(invocation.get("settings", ()))
+    base_dir = Path(invocation.get("base_dir") or path)
+    if source is not None and source.exists():
+        now = load_sweep(source, kept)
+        _require_same(recorded, _without_axes(now) if invocation.get("single") else now, path, source)
+        base_dir = source.absolute().parent
+    elif file is not None:
+        raise UsageError(f"no such file: {file}")
+    wanted = recorded
+    if settings:
+        wanted = load_sweep(path / "spec.yaml", settings, environ={}, inputs=False)
+        _require_same_computation(recorded, wanted, path)
+    return Request(wanted.placed(base_dir), base_dir, output_dir, path, source, kept, added=tuple(settings))
+
+
+def perform(
+    request: Request,
+    *,
+    detailed: bool = False,
+    slurm: SlurmOptions | None = None,
+    max_seconds: float = math.inf,
+    trace: bool = False,
+) -> ExitCode:
+    """Run the sweep, print its table (or all figures) or document, and return the exit code."""
+    expansion = expand(request.sweep)
+    warn_of_unused(request.sweep, expansion)
+    require_room((trial.run for trial in expansion.trials), slurm)
+    sweep = request.sweep
+    plan = SweepPlan(
+        expansion,
+        seed=sweep.run.seed,
+        imply_oom=sweep.search.imply_oom,
+        contenders=lambda records: contenders(records, sweep.objective),
+        max_seconds=max_seconds,
+        trace=trace,
+    )
+    failure: Interruption | None = None
+    targets = targets_for(expansion.trials)
+    about = facts(request, sys.argv[1:])
+    with open_directory(request, about, measured_here=slurm is None) as directory:
+
+        def executor() -> Executor:
+            return make_executor(directory.path, request.base_dir, slurm, targets=targets)
+
+        with shown_and_tracked(request, directory) as tell:
+            try:
+                SweepRun(plan, directory, executor, on_event=tell).run()
+            except (ZbenchError, KeyboardInterrupt) as error:
+                failure = error
+        if failure is not None and request.run is None and directory.discard_if_empty():
+            raise failure
+        records = directory.records()
+        ranking = rank(summarize(records), sweep.objective)
+    if failure is None or (isinstance(failure, OutOfTimeError) and is_incorrect(records)):
+        code = exit_code(records)
+    else:
+        code = failure_code(failure)
+    conclusion = Conclusion(request, directory.path, records, code, failure, "sweep")
+    if console.state.json:
+        console.document(conclusion.document(**ranking.document()), code)
+    elif detailed:
+        for summary in summarize(records):
+            print_configuration(console.rich_console(), summary, directory.path)
+    elif records:
+        print_results(console.rich_console(), records, sweep.objective, directory.path, ranking)
+    conclusion.say()
+    return code
+
+
+def _without_axes(sweep: SweepSpec) -> SweepSpec:
+    return sweep.model_copy(update={"axes": {}, "exclude": [], "include": [], "search": SearchSpec()})
+
+
+def _require_same(recorded: SweepSpec, now: SweepSpec, run: Path, source: Path) -> None:
+    """Raise UsageError naming the keys in which the sweep file differs from what the run was started with."""
+    changed = _changes(recorded, now)
+    if changed:
+        raise UsageError(
+            f"{source} has changed since {run.name} was started: {_told(changed)}; "
+            "restore the file to continue that run, or start a new one without --resume"
+        )
+
+
+def _require_same_computation(recorded: SweepSpec, wanted: SweepSpec, run: Path) -> None:
+    """Raise UsageError for settings of a resumed run that change more than how often it measures."""
+    changed = {key: values for key, values in _changes(recorded, wanted).items() if key not in _HOW_OFTEN}
+    if changed:
+        free = ", ".join(sorted(_HOW_OFTEN))
+        raise UsageError(
+            f"--resume continues {run.name} as it was started: {_told(changed)}; "
+            f"leave that out, or start a new run (of a run that exists only {free} can be changed)"
+        )
+
+
+def _changes(before: SweepSpec, after: SweepSpec) -> dict[str, tuple[Any, Any]]:
+    """Return the keys in which two sweeps differ, with both values."""
+    was, now = dict(leaves(sweep_document(before))), dict(leaves(sweep_document(after)))
+    pairs = {key: (was.get(key, "absent"), now.get(key, "absent")) for key in {**was, **now}}
+    return {key: (old, new) for key, (old, new) in pairs.items() if old != new}
+
+
+def _told(changed: dict[str, tuple[Any, Any]]) -> str:
+    first, (was, is_now) = next(iter(changed.items()))
+    more = f" (and {len(changed) - 1} more keys)" if len(changed) > 1 else ""
+    return f"{first} was {was}, is {is_now}{more}"

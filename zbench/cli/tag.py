@@ -6,6 +6,8 @@ import typer
 
 from zbench.cli import console
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags
+from zbench.errors import UsageError
+from zbench.record.store import load_tags, resolve_run, save_tag
 
 
 @common_flags()
@@ -22,9 +24,6 @@ def command(
 
     zbench compare before-the-rewrite last
     """
-    from zbench.errors import UsageError
-    from zbench.record.store import load_tags, resolve_run, save_tag
-
     if (run is None) != (name is None):
         raise UsageError("expected RUN and NAME, as `zbench tag last before`; neither lists the tags")
     if run is not None and name is not None:
@@ -33,7 +32,7 @@ def command(
         console.note(f"{name}: {path}")
     known = load_tags(output_dir)
     if console.state.json:
-        console.document({"schema_version": 1, "tags": known, "exit_code": 0})
+        console.document({"tags": known})
     elif run is None:
         for tag, place in known.items():
             console.result(f"{tag}  {place}")

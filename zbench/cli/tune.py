@@ -1,10 +1,26 @@
-"""`zbench tune`: search a sweep's space for the best configuration that fits and is correct."""
+"""`zbench tune`: search a sweep's space for the best configuration; `worker` and `sweep` use it, too."""
 
+import json
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from zbench.analysis.ranking import rank
+from zbench.cli import console
+from zbench.cli.conclusion import (
+    Conclusion,
+    Interruption,
+    Request,
+    facts,
+    failure_code,
+    is_incorrect,
+    open_directory,
+    shown_and_tracked,
+    tracked,
+)
 from zbench.cli.options import (
     DEFAULT_OUTPUT_DIR,
     DryRun,
@@ -17,53 +33,62 @@ from zbench.cli.options import (
     RunImpliedOom,
     Seed,
     Slurm,
+    Storage,
     Timeout,
     common_flags,
-    settings,
+    memory_size,
+    run_settings,
+    slurm_options,
 )
-from zbench.errors import UsageError
+from zbench.cli.plan import print_plan
+from zbench.cli.sweep import from_file, resumed
+from zbench.errors import ExitCode, UsageError, ZbenchError
+from zbench.launch.executor import targets_for
+from zbench.launch.executors import make_executor, require_room
+from zbench.launch.trial import TrialRunner
+from zbench.record.record import Record
+from zbench.record.store import RunDirectory, storage_errors
+from zbench.record.summary import summarize
+from zbench.report.search import print_search
+from zbench.report.table import print_results
+from zbench.report.text import plural
+from zbench.spec.document import read_document
+from zbench.spec.metrics import METRICS
+from zbench.spec.trial import TrialSpec
 
-Objective = Annotated[
-    list[str],
-    typer.Option(
-        metavar="DIRECTION:METRIC", help="As maximize:tokens_per_s; repeat it for several objectives."
-    ),
-]
-Budget = Annotated[
-    str | None, typer.Option(metavar="BUDGET", help="As 40trials, 20min, or both: 40trials,20min.")
-]
-MemoryLimit = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="Most device memory of a rank, as 2Gi.")
-]
-Method = Annotated[str | None, typer.Option(metavar="METHOD", help="tpe (default), nsga2, random or grid.")]
-Study = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Name of the study in --storage (default: the sweep's)."),
-]
-WarmStart = Annotated[
-    list[Path], typer.Option("--warm-start", metavar="DIR", help="Earlier results to learn from.")
-]
-Storage = Annotated[
-    str | None,
-    typer.Option(
-        metavar="URL",
-        envvar="ZBENCH_STORAGE",
-        help="Database that hosts share, as postgresql://user@host/db; a password is better kept in "
-        "PGPASSWORD, ~/.pgpass or ZBENCH_STORAGE. Default: a file in the run directory.",
-    ),
-]
+if TYPE_CHECKING:  # Optuna is imported where a search begins, not with the command line
+    from zbench.launch.slurm_jobs import SlurmOptions
+    from zbench.tune.findings import SearchOutcome
+
+_UNLIMITED_TRIALS = 1_000_000
 
 
 @common_flags()
 def command(
     file: OptionalSweepFile = None,
-    objective: Objective = [],  # noqa: B006 - Typer reads the default, nobody changes it
-    budget: Budget = None,
-    memory: MemoryLimit = None,
-    method: Method = None,
+    objective: Annotated[
+        list[str],
+        typer.Option(
+            metavar="DIRECTION:METRIC", help="As maximize:tokens_per_s; repeat it for several objectives."
+        ),
+    ] = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    budget: Annotated[
+        str | None, typer.Option(metavar="BUDGET", help="As 40trials, 20min, or both: 40trials,20min.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Most device memory of a rank, as 2Gi.")
+    ] = None,
+    method: Annotated[
+        str | None, typer.Option(metavar="METHOD", help="tpe (default), nsga2, random or grid.")
+    ] = None,
     storage: Storage = None,
-    study: Study = None,
-    warm_start: WarmStart = [],  # noqa: B006 - Typer reads the default, nobody changes it
+    study: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Name of the study in --storage (default: the sweep's)."),
+    ] = None,
+    warm_start: Annotated[
+        list[Path], typer.Option("--warm-start", metavar="DIR", help="Earlier results to learn from.")
+    ] = [],  # noqa: B006 - Typer reads the default, nobody changes it
     run_implied_oom: RunImpliedOom = False,
     slurm: Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
@@ -80,21 +105,173 @@ def command(
     Every trial is verified; one that is wrong, too large or crashes teaches the search where not to look. The
     best and its runner-up get fresh repeats (run.repeats) at the end.
     """
-    from zbench.cli import search_flags, tuning
-    from zbench.cli.conclusion import tracked
-
     if file is None and resume is None:
         raise UsageError("expected a sweep file (or --resume RUN); try `zbench tune quickstart`")
-    wanted = settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
+    wanted = run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
     wanted += [f"search.seed={seed}"] * (seed is not None)
-    asked = search_flags.search_settings(
+    asked = _search_settings(
         objective=objective, budget=budget, memory=memory, warm_start=warm_start, run_implied=run_implied_oom
     )
-    request = search_flags.request_for(file, resume, output_dir, [*wanted, *asked], method)
+    request = _request(file, resume, output_dir, [*wanted, *asked], method)
     if dry_run:
-        from zbench.cli.plan import print_plan
-
         print_plan(request.sweep, output_dir)
         return
-    jobs = search_flags.slurm_options(slurm)
-    raise typer.Exit(tuning.perform_search(tracked(request, log), storage=storage, study=study, slurm=jobs))
+    jobs = slurm_options(slurm)
+    raise typer.Exit(perform_search(tracked(request, log), storage=storage, study=study, slurm=jobs))
+
+
+def _search_settings(
+    *,
+    objective: Sequence[str],
+    budget: str | None,
+    memory: str | None,
+    warm_start: Sequence[Path],
+    run_implied: bool,
+) -> list[str]:
+    """Return the flags of a search as `--set` texts; UsageError where one makes no sense."""
+    from zbench.tune.stop import parse_budget
+
+    found: list[str] = []
+    goals: dict[str, list[str]] = {"maximize": [], "minimize": []}
+    for text in objective:
+        way, sign, metric = text.partition(":")
+        if not sign or way not in goals:
+            name = text if text in METRICS else "METRIC"
+            raise UsageError(
+                f"--objective {text!r} has no direction: expected maximize:{name} or minimize:{name}"
+            )
+        goals[way].append(metric)
+    if objective:
+        found += [f"objective.{way}={json.dumps(metrics)}" for way, metrics in goals.items()]
+    if budget is not None:
+        trials, seconds = parse_budget(budget)
+        found.append(f"search.trials={trials or _UNLIMITED_TRIALS}")
+        found += [f"search.budget={seconds}"] if seconds is not None else []
+    if memory is not None:
+        found.append(f'objective.subject_to.peak_device_bytes="<= {memory_size("--memory", memory)}"')
+    if warm_start:
+        found.append(f"search.warm_start={json.dumps([str(path.absolute()) for path in warm_start])}")
+    return [*found, *(["search.imply_oom=false"] if run_implied else [])]
+
+
+def _request(
+    file: Path | None, resume: str | None, output_dir: Path, settings: Sequence[str], method: str | None
+) -> Request:
+    """Return the request to search a file's space; a file that says `grid` or nothing is searched by TPE."""
+    if resume is not None:
+        return resumed(resume, output_dir, file, settings)
+    assert file is not None
+    data = read_document(file).data
+    known = data if isinstance(data, dict) else {}
+    default = [] if "objective" in known else ["objective.maximize=[tokens_per_s]"]
+    search = known.get("search")
+    named = search.get("method") if isinstance(search, dict) else None
+    chosen = method or (named if isinstance(named, str) and named not in ("grid", "covering") else "tpe")
+    return from_file(file, output_dir, [*default, *settings, f"search.method={chosen}"])
+
+
+def perform_search(
+    request: Request,
+    *,
+    storage: str | None = None,
+    study: str | None = None,
+    slurm: "SlurmOptions | None" = None,
+) -> ExitCode:
+    """Search, print the table and what was found (or the document), and return the exit code."""
+    from zbench.tune.findings import search_document
+
+    directory, outcome, failure = _searched(request, storage, study, slurm)
+    records, objective = directory.records(), request.sweep.objective
+    code = _code(outcome, failure, records)
+    document = None if outcome is None else search_document(outcome, objective, records)
+    if document is not None:
+        (directory.path / "search.json").write_text(json.dumps(document, indent=2) + "\n")
+    ranking = rank(summarize(records), objective)
+    conclusion = Conclusion(request, directory.path, records, code, failure, "tune")
+    if console.state.json:
+        console.document(conclusion.document(**ranking.document(), search=document), code)
+    elif records:
+        print_results(console.rich_console(), records, objective, directory.path, ranking)
+        if document is not None:
+            print_search(console.rich_console(), document, records)
+    conclusion.say()
+    return code
+
+
+def work(
+    storage: str, study: str, base_dir: Path, output_dir: Path, slurm: "SlurmOptions | None" = None
+) -> ExitCode:
+    """Pull trials of a study until there are none left; return the exit code."""
+    from zbench.tune.ledger import load_sweep
+    from zbench.tune.storage import reaching, relational_storage, require_existing
+
+    require_existing(storage)
+    opened = relational_storage(storage)
+    with reaching(storage):
+        sweep = load_sweep(opened, study)
+    opened.engine.dispose()
+    request = Request(sweep.placed(base_dir), base_dir, output_dir)
+    directory, outcome, failure = _searched(request, storage, study, slurm, is_worker=True)
+    records = directory.records()
+    code = failure_code(failure) if failure is not None else ExitCode.PASS
+    if console.state.json:
+        conclusion = Conclusion(request, directory.path, records, code, failure, "worker")
+        console.document(conclusion.document(None, search=None, study=study), code)
+    if failure is not None:
+        console.error(str(failure) or "interrupted")
+    elif outcome is not None:
+        count = plural(len(records), "record")
+        console.note(f"{outcome.stopped}; {count} of study {study} in {directory.path}")
+    return code
+
+
+def _searched(
+    request: Request,
+    storage: str | None,
+    study: str | None,
+    slurm: "SlurmOptions | None",
+    *,
+    is_worker: bool = False,
+) -> tuple[RunDirectory, "SearchOutcome | None", Interruption | None]:
+    """Return the run directory, and the outcome or what cut the search short; a fresh directory without a
+    record does not stay.
+    """
+    from zbench.tune.session import SearchTask, Session
+    from zbench.tune.storage import redacted_arguments, relational_storage
+
+    sweep = request.sweep
+    if sweep.verify.mode == "off":
+        raise UsageError("a best needs a verdict: set verify.mode to reference or full to search this sweep")
+    sizes = sweep.axes.get("world_size")
+    known = sizes if isinstance(sizes, list) else [sweep.run.world_size]
+    require_room([sweep.run.model_copy(update={"world_size": size}) for size in known], slurm)
+    if storage is not None:
+        relational_storage(storage).engine.dispose()  # reached once before anything is made on disk
+    about = facts(request, redacted_arguments(sys.argv[1:]))
+    directory = open_directory(request, about, measured_here=slurm is None)
+    task = SearchTask(sweep, request.base_dir, about, storage, study, is_worker=is_worker)
+    base = TrialSpec(workload=sweep.workload, run=sweep.run, engine=sweep.engine, verify=sweep.verify)
+    executor = make_executor(directory.path, request.base_dir, slurm, targets=targets_for([base]))
+    try:
+        with (
+            directory,
+            storage_errors(),
+            shown_and_tracked(request, directory) as tell,
+            TrialRunner(executor, directory.path) as runner,
+        ):
+            return directory, Session(task, directory, runner, tell).run(), None
+    except (ZbenchError, KeyboardInterrupt) as error:
+        if request.run is None and directory.discard_if_empty():
+            raise error from None
+        return directory, None, error
+
+
+def _code(
+    outcome: "SearchOutcome | None", failure: Interruption | None, records: Sequence[Record]
+) -> ExitCode:
+    """Return what a search means: without a feasible and correct configuration it has not done its job."""
+    if failure is not None or outcome is None:
+        return failure_code(failure or KeyboardInterrupt())
+    if is_incorrect(records):
+        return ExitCode.CORRECTNESS
+    return ExitCode.PASS if outcome.final.best is not None else ExitCode.TRIALS_FAILED

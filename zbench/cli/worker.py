@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Slurm, common_flags
-from zbench.cli.tune import Storage
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Slurm, Storage, common_flags, slurm_options
+from zbench.cli.tune import work
 from zbench.errors import UsageError
 
 
@@ -26,11 +26,9 @@ def command(
     Any number of workers on any number of hosts may do so; no point runs twice. Trials of a worker that is
     lost are run again by another one.
     """
-    from zbench.cli import search_flags, tuning
-
     if storage is None or study is None:
         raise UsageError(
             "expected --storage URL (or ZBENCH_STORAGE) and --study NAME, as `zbench tune` got them"
         )
-    jobs = search_flags.slurm_options(slurm)
-    raise typer.Exit(tuning.work(storage, study, base_dir or Path.cwd(), output_dir, jobs))
+    here = base_dir or Path.cwd()
+    raise typer.Exit(work(storage, study, here, output_dir, slurm_options(slurm)))

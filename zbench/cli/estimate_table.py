@@ -1,14 +1,18 @@
-"""What `zbench estimate` found of each configuration, as JSON and as the cells of a table."""
+"""What `zbench estimate` found of each configuration: as JSON, as a table or lines, and one in full."""
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from zbench.cli import console
 from zbench.estimate.result import Estimate, SimulationOutcome
 from zbench.estimate.roofline import StepTime
 from zbench.estimate.search import Limits
-from zbench.spec.trial import TrialSpec
+from zbench.spec.trial import InvalidTrial, TrialSpec
 from zbench.units import format_bytes, format_seconds
 
+_LONGEST = 8  # allocations that are named
 _STATE = ("parameters", "gradients", "master", "moments")
 
 
@@ -104,3 +108,42 @@ def _limit_cells(found: Limits | None) -> dict[str, str]:
         "ranks": f">= {world}" if world else unknown.get("smallest_world_size", "none fits"),
         "micro-batch": f"<= {batch}" if batch else unknown.get("largest_micro_batch", "none fits"),
     }
+
+
+def print_rows(rows: Sequence[EstimateRow], invalid: Sequence[InvalidTrial]) -> None:
+    """Print every configuration, and those that cannot exist."""
+    table = [row.cells() for row in rows]
+    keys = list(dict.fromkeys(key for cells in table for key in cells))
+    if sys.stdout.isatty():
+        from rich.table import Table
+
+        drawn = Table(*keys, box=None, header_style="bold")
+        for cells in table:
+            drawn.add_row(*(cells.get(key, "-") for key in keys))
+        console.rich_console().print(drawn)
+    else:
+        for cells in table:
+            console.result("  ".join(f"{key}={value}" for key, value in cells.items()))
+    for bad in invalid:
+        console.result(f"{bad.trial_id}  invalid: {bad.reason}")
+    if len(rows) == 1 and rows[0].estimate is not None:
+        _print_peak(rows[0].trial.run.world_size, rows[0].estimate)
+
+
+def _print_peak(ranks: int, found: Estimate) -> None:
+    console.result(f"\nPeak in {found.phase}, per rank of {ranks}:")
+    for place, held in (("device", found.device), ("host", found.host)):
+        for name, size in sorted(held.items(), key=lambda item: -item[1]):
+            console.result(f"  {place:6}  {name:12}  {format_bytes(size):>9}  {size:>16,} bytes")
+    console.result("\nLargest allocations alive then:")
+    for each in found.alive[:_LONGEST]:
+        shape = "x".join(map(str, each.shape))
+        console.result(
+            f"  {format_bytes(each.nbytes):>9}  {each.category:12}  {each.count} x [{shape}] {each.dtype}"
+            f"  {each.where}"
+        )
+    console.result("\nTraffic of one step:")
+    for kind, moved in found.traffic.items():
+        console.result(f"  {kind:18}  {moved['calls']:>5} calls  {format_bytes(moved['bytes']):>9}")
+    if found.flops:
+        console.result(f"\n{found.flops:.4g} FLOPs a step and rank")
