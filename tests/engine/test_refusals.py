@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from zbench.engine import build_engine
 from zbench.engine.assembly import settings
@@ -40,3 +41,17 @@ def test_inductor_on_a_gpu_needs_triton(monkeypatch: pytest.MonkeyPatch) -> None
         settings.check(spec, torch.device("cuda"))
     there["triton"] = object()
     settings.check(spec, torch.device("cuda"))
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_a_second_gradient_and_a_backward_outside_of_the_engine_are_refused(stage: int) -> None:
+    net, x = nn.Linear(4, 4), torch.ones(2, 4, requires_grad=True)
+    engine = build_engine(net, EngineSpec(zero_stage=stage, param_persistence_threshold=0))
+    with pytest.raises(UsageError, match=r"expected engine\.backward"):
+        net(x).sum().backward()
+    output = checkpoint(net, checkpoint(net, x, use_reentrant=True), use_reentrant=True)
+    with pytest.raises(UsageError, match="one gradient a backward"):
+        engine.backward(output.sum())
+    engine.backward(net(x).sum())
+    engine.step()
+    engine.close()

@@ -5,13 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from tests.engine.threads import ThreadCollectives
-from zbench.engine.gradients.reduced_buffers import DtypePolicy, ReductionConfig
-from zbench.engine.memory.buffers import memory_layout_of
-from zbench.engine.memory.kinds import DeviceMemory, Memory
 from zbench.engine.parameters.base import ParamInfo
 from zbench.engine.partition import GatherGroup, Layout, plan_layout
-from zbench.engine.shard_layout import ShardedLayout, ShardLayout, WholeLayout
+from zbench.engine.shard_layout import ShardLayout
 
 CPU = torch.device("cpu")
 SIZES = (300, 1024, 7)
@@ -25,23 +21,6 @@ def layout_for(shard_type: type[ShardLayout], world_size: int = WORLD) -> Layout
     return plan_layout(SIZES, groups, shards=world_size, block_size=block, bucket_size=1024)
 
 
-def config_for(
-    comm: ThreadCollectives,
-    shard_type: type[WholeLayout | ShardedLayout],
-    *,
-    communication: torch.dtype | None = None,
-    accumulation: torch.dtype = torch.float32,
-    host: Memory | None = None,
-    offloaded: int = 0,
-) -> ReductionConfig:
-    """Return the configuration of one rank; its first `offloaded` buckets are in `host`."""
-    layout = layout_for(shard_type, comm.world_size)
-    shard = shard_type(layout, comm.rank)
-    memories = memory_layout_of(shard, offloaded, DeviceMemory(CPU), host or DeviceMemory(CPU, "host_"))
-    policy = DtypePolicy([torch.float32], accumulation, communication)
-    return ReductionConfig(shard, memories, CPU, comm, comm, 0, policy)  # type: ignore[arg-type]
-
-
 def param_infos() -> list[ParamInfo]:
     """Return parameters of SIZES."""
     return [ParamInfo(k, f"p{k}", nn.Parameter(torch.zeros(n)), 0) for k, n in enumerate(SIZES)]
@@ -51,17 +30,6 @@ def gradient(rank: int, micro: int, index: int) -> Tensor:
     """Return small integers, which any order of float32 additions sums alike."""
     made = torch.Generator().manual_seed(100 * rank + 10 * micro + index)
     return torch.randint(-8, 9, (SIZES[index],), generator=made).float()
-
-
-def summed(micros: int, world_size: int = WORLD, absent: Sequence[tuple[int, int]] = ()) -> list[Tensor]:
-    """Return the sum of each parameter's gradients, without those of (micro, index) in `absent`."""
-    found = [torch.zeros(n) for n in SIZES]
-    for rank in range(world_size):
-        for micro in range(micros):
-            for index in range(len(SIZES)):
-                if (micro, index) not in absent:
-                    found[index] += gradient(rank, micro, index)
-    return found
 
 
 def kept_of(shard: ShardLayout, values: Sequence[Tensor]) -> Tensor:
