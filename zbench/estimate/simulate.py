@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from zbench.engine.compiled.graph_pass import deliver, reduce_gradient
@@ -20,7 +20,6 @@ from zbench.estimate.ledger import AllocationLedger
 from zbench.estimate.stepping import Batches, Step, Surroundings, watched_step
 from zbench.estimate.transport import SimulatedCrossMemory
 from zbench.estimate.values import follow, set_value, value_of
-from zbench.estimate.views import NOT_TAKEN, shortcut
 from zbench.estimate.work import StepWork
 from zbench.spec.trial import TrialSpec
 from zbench.workloads import build_workload
@@ -53,9 +52,7 @@ class SimulatedLedger(AllocationLedger):  # type: ignore[no-untyped-call]
             with self:
                 deliver(*args)
             return None
-        out = shortcut(func, args, kwargs or {})
-        if out is NOT_TAKEN:
-            out = super().__torch_dispatch__(func, types, args, kwargs)
+        out = super().__torch_dispatch__(func, types, args, kwargs)
         if self._work is not None:
             self._work.note(func, args, kwargs or {}, out)
         return out
@@ -71,6 +68,8 @@ class SimulatedLedger(AllocationLedger):  # type: ignore[no-untyped-call]
         if func is aten.equal.default and self.phase != "forward":
             return True
         out = func(*args, **kwargs)
+        if isinstance(out, FakeTensor):  # a tensor that is referred to weakly cannot be swapped by Module.to
+            out.fake_mode.fake_tensor_converter.meta_converter.tensor_memo.clear()
         follow(func, args, kwargs, out)
         return out
 
