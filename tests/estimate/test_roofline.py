@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from zbench.estimate.result import Estimate
+from zbench.estimate.result import Estimate, Product, StepWork
 from zbench.estimate.roofline import LEAST_ATTAINED, WIDTH, StepTime, attaining, step_time
-from zbench.estimate.work import Product, StepWork
 from zbench.spec.machine import MachineSpec
 from zbench.spec.trial import TrialSpec
 

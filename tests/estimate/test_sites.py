@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from zbench.estimate.ledger import ACTIVATIONS
 from zbench.estimate.simulate import simulate
-from zbench.estimate.sites import ACTIVATIONS
 from zbench.spec.trial import TrialSpec
 
 MODELS: list[dict[str, Any]] = [

@@ -6,8 +6,8 @@ import torch
 
 from zbench.estimate.counting import WorkCounter
 from zbench.estimate.ledger import AllocationLedger
+from zbench.estimate.result import CACHED, Product, StepWork
 from zbench.estimate.simulate import simulate
-from zbench.estimate.work import CACHED, Product, StepWork
 from zbench.spec.trial import TrialSpec
 
 

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from tests.making import make_trial
-from zbench.estimate.result import Estimate, NotSimulated
-from zbench.estimate.work import StepWork
+from zbench.estimate.result import Estimate, NotSimulated, StepWork
 from zbench.launch.events import Watch
 from zbench.record.lines import decode_line, encode
 from zbench.record.record import MemoryPeaks, Record

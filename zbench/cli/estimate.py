@@ -25,7 +25,7 @@ from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec
 from zbench.units import format_bytes
 
-_MEASURE = "zbench.estimate.measured:measure"
+_MEASURE = "zbench.estimate.reading:measure"
 _MOST_RANKS = 64
 _ASSUMED = (
     "ranks that read one another's memory, as on one host; over sockets or NCCL each collective under way"

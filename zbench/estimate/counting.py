@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_iter
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
 from zbench.engine.adam.native import native_call
-from zbench.estimate.work import CACHED, Product, StepWork
+from zbench.estimate.result import CACHED, Product, StepWork
 
 _ATEN = torch.ops.aten
 _COPY = _ATEN.copy_.default

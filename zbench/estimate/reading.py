@@ -1,16 +1,22 @@
 """What a simulated step's ledger says, as an Estimate."""
 
 import dataclasses
+import gc
 import time
 from collections import Counter
 from pathlib import Path
 
-from zbench.estimate.ledger import Allocation
+from zbench.estimate.ledger import Allocation, AllocationLedger
 from zbench.estimate.problems import check_simulated
 from zbench.estimate.result import Estimate, HeldAllocation
 from zbench.estimate.simulate import simulate
-from zbench.estimate.stepping import Step
+from zbench.estimate.stepping import Step, Surroundings, watched_step
+from zbench.measure.memory import allocator_meter
+from zbench.measure.shim import SHIM
 from zbench.spec.trial import TrialSpec
+from zbench.worker import process
+from zbench.worker.job import RankJob, write_json
+from zbench.workloads import build_workload
 
 _NAMED = 20  # allocations at the peak
 _POINTS = 400  # of a timeline
@@ -93,3 +99,26 @@ def _timeline(step: Step) -> list[tuple[str, dict[str, int]]]:
         if held.total() > most:
             best, most = dict(held), held.total()
     return [*points, (phase, best)]
+
+
+def measure(job: RankJob) -> None:
+    """Train on one rank; rank 0 writes the step as an Estimate, and the peak that torch's allocator counted
+    (null where it cannot be read).
+    """
+    trial = TrialSpec.model_validate(job.trial)
+    process.start(job, trial)
+    base_dir = Path(job.base_dir)
+    workload = build_workload(
+        trial.workload, seed=trial.run.seed, world_size=trial.run.world_size, base_dir=base_dir
+    )
+    gc.collect()
+    meter = None if SHIM is None else allocator_meter(SHIM)
+    ledger = AllocationLedger()
+    around = Surroundings() if meter is None else Surroundings(begun=meter.reset)
+    with ledger.watching():
+        step = watched_step(trial, workload, ledger, base_dir, around)
+        peak = meter.peak() if meter else None
+    if job.rank == 0:
+        found = reading(step, timeline=True, seconds=0.0).to_json()
+        write_json(Path(job.result_path), {"estimate": found, "allocator_peak_bytes": peak})
+    process.stop()

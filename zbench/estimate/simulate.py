@@ -11,20 +11,37 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_iter, tree_map
 
 from zbench.engine.compiled.graph_pass import deliver, reduce_gradient
-from zbench.engine.protocols import Memory
+from zbench.engine.protocols import Memory, Work
+from zbench.engine.transport.agreement import Call
+from zbench.engine.transport.base import GroupCollectives
+from zbench.engine.transport.buffers import overlap
 from zbench.engine.transport.choose import Transport, grouped
+from zbench.engine.transport.works import Done, Then
 from zbench.estimate.counting import WorkCounter
 from zbench.estimate.ledger import AllocationLedger
+from zbench.estimate.result import StepWork
 from zbench.estimate.stepping import Batches, Step, Surroundings, watched_step
-from zbench.estimate.transport import SimulatedCrossMemory
-from zbench.estimate.values import follow, set_value, value_of
-from zbench.estimate.work import StepWork
 from zbench.spec.trial import TrialSpec
 from zbench.workloads import build_workload
 
 aten = torch.ops.aten
+_LARGEST = 1 << 22  # elements
+_WHOLE = frozenset({torch.bool, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
+_ATTRIBUTE = "_zbench_value"
+_FACTORIES = frozenset(
+    {
+        torch.ops.aten.arange.default,
+        torch.ops.aten.arange.start,
+        torch.ops.aten.arange.start_step,
+        torch.ops.aten.full.default,
+        torch.ops.aten.ones.default,
+        torch.ops.aten.zeros.default,
+        torch.ops.aten.scalar_tensor.default,
+    }
+)
 
 
 class SimulatedLedger(AllocationLedger):  # type: ignore[no-untyped-call]
@@ -121,3 +138,45 @@ def _fake(x: Tensor) -> Tensor:
     made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
     set_value(made, x)
     return made
+
+
+def set_value(tensor: Tensor, value: Tensor) -> None:
+    """Note the value of a fake tensor."""
+    setattr(tensor, _ATTRIBUTE, value)
+
+
+def value_of(tensor: Tensor) -> Tensor | None:
+    """Return a fake tensor's value, where it is known."""
+    return tensor.__dict__.get(_ATTRIBUTE)
+
+
+def follow(func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    """Compute the value of `out` too, where it is a small tensor of whole numbers that are known."""
+    if not isinstance(out, Tensor) or out.dtype not in _WHOLE or out.numel() > _LARGEST:
+        return
+    given = [x for x in tree_iter((args, kwargs)) if isinstance(x, Tensor)]
+    if not given and func not in _FACTORIES:
+        return
+    if any(value_of(x) is None for x in given):
+        out.__dict__.pop(_ATTRIBUTE, None)
+        return
+    with _disable_current_modes():
+        known = tree_map(lambda x: value_of(x) if isinstance(x, Tensor) else x, (args, kwargs))
+        set_value(out, func(*known[0], **known[1]))
+
+
+class SimulatedCrossMemory(GroupCollectives):
+    """Ranks of one host read one another's memory: a collective's own pieces are freed within it."""
+
+    def _reduce_scatter(self, send: Tensor, out: Tensor, call: Call) -> Work:
+        if self.shards == self.world_size or not overlap(send, out):
+            return Done()
+        sums = torch.empty_like(out)
+
+        def finish() -> None:
+            out.copy_(sums)
+
+        return Then(Done(), finish)
+
+    def _all_gather(self, flat: Tensor, call: Call) -> Work:
+        return Done()

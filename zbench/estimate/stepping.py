@@ -13,7 +13,7 @@ from zbench.engine.assembly.build import Instruments
 from zbench.engine.memory.kinds import DeviceMemory, Memories, PinnedHostMemory
 from zbench.engine.transport.choose import ChooseTransport, choose_collectives
 from zbench.estimate.ledger import AllocationLedger
-from zbench.estimate.work import StepWork
+from zbench.estimate.result import StepWork
 from zbench.measure.clock import PhaseClock
 from zbench.measure.traffic import TrafficMeter
 from zbench.record.record import Traffic
