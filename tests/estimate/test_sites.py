@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from zbench.estimate import ledger
 from zbench.estimate.ledger import ACTIVATIONS
 from zbench.estimate.simulate import simulate
 from zbench.spec.trial import TrialSpec
@@ -20,11 +21,10 @@ def activations(model: dict[str, Any], **engine: Any) -> int:
     """Return the bytes of activations that one step allocates."""
     trial = {"workload": {**model, "data": {"synthetic": True}}, "run": {"world_size": 4}, "engine": engine}
     step = simulate(TrialSpec.model_validate(trial), Path.cwd())
-    ledger = step.ledger
     return sum(
         each.nbytes
-        for each in ledger.allocations
-        if each.born > step.begin and ledger.category(each) == ACTIVATIONS
+        for each in step.ledger.allocations
+        if each.born > step.begin and step.ledger.category(each) == ACTIVATIONS
     )
 
 
@@ -38,3 +38,33 @@ def test_every_stage_has_the_same_activations(model: dict[str, Any]) -> None:
         {"zero_stage": 3, "param_persistence_threshold": 0},
     ):
         assert activations(model, **engine) == plain, engine
+
+
+@pytest.mark.parametrize("place", [*ledger._TABLE, *ledger._ON_BEHALF])
+def test_the_places_that_have_categories_exist(place: str) -> None:
+    path, _, function = place.partition(":")
+    file = Path(ledger._ENGINE) / path
+    assert file.exists()
+    assert not function or f"def {function}(" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"zero_stage": 1, "dtype": "bfloat16"},
+        {"zero_stage": 2, "offload_optimizer": "cpu", "dtype": "bfloat16"},
+        {"zero_stage": 3, "dtype": "bfloat16"},
+    ],
+)
+def test_between_steps_the_categories_are_the_engines_own(engine: dict[str, Any]) -> None:
+    trial = {
+        "workload": {**MODELS[1], "data": {"synthetic": True}},
+        "run": {"world_size": 4},
+        "engine": engine,
+    }
+    step = simulate(TrialSpec.model_validate(trial), Path.cwd())
+    for host, prefix in ((False, ""), (True, "host_")):
+        held = step.ledger.by_category(step.end, host=host)
+        for name in ("parameters", "master", "moments", "gradients"):
+            own = step.engine_bytes.get(f"{prefix}{name}", 0)
+            assert abs(held.get(name, 0) - own) <= 256, f"{prefix}{name}"

@@ -31,17 +31,14 @@ _HIDDEN = tuple(
 _ENGINE = f"{_PACKAGE / 'engine'}/"
 _ON_BEHALF = ("memory/", "adam/", "parameters/hooks.py:__call__")
 """They allocate for whoever calls them; the last runs a module's own forward."""
-_TABLE = {  # the longest match counts
-    "transport/scratch.py": BUCKETS,
+_TABLE = {  # the longest match counts; tests/estimate/test_sites.py holds these names to the engine's code
+    "transport/buffers.py": BUCKETS,
     "parameters/": PARAMETERS,
-    "gradients/reduced_buffers.py:zeros": GRADIENTS,
     "gradients/reduced_buffers.py:__init__": GRADIENTS,
     "gradients/reduced_buffers.py:target": GRADIENTS,
     "gradients/bucket_buffers.py:open": GRADIENTS,
-    "optimizer/shard_optimizer.py:__init__": MOMENTS,
-    "optimizer/shard_optimizer.py:<listcomp>": MOMENTS,
+    "optimizer/shard_optimizer.py": MOMENTS,
     "assembly/optimizer.py:_masters_in": MASTER,
-    "assembly/optimizer.py:_staging": BUCKETS,
     "speculative/rollback.py": SPECULATIVE,
     "speculative/assemble.py": SPECULATIVE,
 }
