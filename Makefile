@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-WORKERS ?= 4 # processes that share the test files; two more than cores, because half of the tests wait at times
+WORKERS ?= 4 # processes that share the tests; two more than cores, because half of the tests wait at times
 NATIVE_SOURCES := $(shell find csrc -type f)
 
 unexport PYTHONDONTWRITEBYTECODE # the suite starts some 300 Python processes: compile each module once

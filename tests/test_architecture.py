@@ -37,7 +37,6 @@ MAY_IMPORT = {  # package -> the packages below it
 }
 ASSEMBLY = "engine/assembly/"  # the top of the engine's own layers
 WORKER_IN_LAUNCH = {"zbench.worker.job", "zbench.worker.failure"}  # plain data, no torch
-NOT_EAGER = {"compiled", "speculative"}
 TORCH_FREE = {"spec", "record", "analysis", "report"}
 TORCH_FREE_ON_IMPORT = {"cli", "launch", "tune"}
 

@@ -29,6 +29,9 @@ def test_operators_and_flops_of_a_step() -> None:
     plain, more = (count_operators(lambda extra=extra: step(extra), CPU) for extra in (0, 1))
     assert more["operators"] == plain["operators"] + 1
     assert plain["flops"] == more["flops"] == 2 * 8 * 8 * 8
+    dtypes = []
+    count_operators(lambda: dtypes.append(torch.ones(2).sum(dtype=torch.float64).dtype), CPU)
+    assert dtypes == [torch.float64], "a counted step computes what it would"
 
 
 COUNTED = """
