@@ -77,17 +77,13 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], *sections: st
 
     What one of them does not say is not compared: an older version has not noted it.
     """
-    pairs = ((part, _mapping(before.get(part)), _mapping(now.get(part))) for part in sections)
+    pairs = ((part, before.get(part) or {}, now.get(part) or {}) for part in sections)
     return [
         f"{part}: {key} was {was[key]}, is {current[key]}"
         for part, was, current in pairs
         for key in was
         if key in current and was[key] != current[key]
     ]
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 def cpu_model() -> str:

@@ -79,11 +79,7 @@ def read(path: Path) -> list[Record]:
 
 def torn_end(path: Path) -> bytes:
     """Return the bytes after the last newline of a file: what a kill in mid-write leaves."""
-    last = b""
-    with path.open("rb") as file:
-        for line in file:
-            last = line
-    return b"" if last.endswith(b"\n") else last
+    return path.read_bytes().rpartition(b"\n")[2]
 
 
 def is_record(line: bytes) -> bool:

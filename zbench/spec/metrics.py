@@ -12,13 +12,8 @@ Direction = Literal["maximize", "minimize"]
 Unit = Literal["1/s", "TFLOP/s", "s", "bytes", "ratio", "verdict"]
 Operator = Literal["<=", ">=", "<", ">", "=="]
 VerdictName = Literal["identical", "equivalent", "drifted", "wrong", "unchecked"]
-VERDICTS: tuple[VerdictName, ...] = (
-    "unchecked",
-    "wrong",
-    "drifted",
-    "equivalent",
-    "identical",
-)  # worst first
+VERDICTS: tuple[VerdictName, ...] = ("unchecked", "wrong", "drifted", "equivalent", "identical")
+"""The worst first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +120,8 @@ class Constraint:
         stripped = text.strip() if isinstance(text, str) else ""
         sign = next((sign for sign in ("<=", ">=", "==", "<", ">") if stripped.startswith(sign)), None)
         if sign is None:
-            example = (
-                '">= equivalent"'
-                if known.unit == "verdict"
-                else '"<= 2Gi"'
-                if known.unit == "bytes"
-                else '"<= 2"'
-            )
-            raise ValueError(f"expected an operator and a bound such as {example}, got {text!r}")
+            example = {"verdict": ">= equivalent", "bytes": "<= 2Gi"}.get(known.unit, "<= 2")
+            raise ValueError(f'expected an operator and a bound such as "{example}", got {text!r}')
         return cls(metric, sign, known.parse(stripped[len(sign) :].strip()))  # type: ignore[arg-type]
 
     def holds(self, value: float | str | None) -> bool:

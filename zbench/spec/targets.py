@@ -222,13 +222,8 @@ def fsdp2_code(trial: TrialSpec) -> str:
     if "cpu" in (engine.offload_optimizer, engine.offload_param):
         imports.append("CPUOffloadPolicy")
         options += '    options["offload_policy"] = CPUOffloadPolicy()\n'
-    settings: dict[str, Any] = {
-        "lr": optimizer.lr,
-        "betas": optimizer.betas,
-        "eps": optimizer.eps,
-        "weight_decay": optimizer.weight_decay,
-        "amsgrad": optimizer.amsgrad,
-    }
+    arguments = ("lr", "betas", "eps", "weight_decay", "amsgrad")
+    settings = ", ".join(f"{name}={getattr(optimizer, name)!r}" for name in arguments)
     mesh, group = "(world_size,)", engine.shard_group_size
     if group is not None:  # `fully_shard` replicates along the first of two dimensions
         mesh = f'(world_size // {group}, {group}), mesh_dim_names=("replicate", "shard")'
@@ -246,7 +241,7 @@ def fsdp2_code(trial: TrialSpec) -> str:
         reshard=engine.zero_stage == 3,
         options=options,
         kind="AdamW" if optimizer.name == "adamw" else "Adam",
-        settings=", ".join(f"{key}={value!r}" for key, value in settings.items()),
+        settings=settings,
         sync="True" if each else "number == GRADIENT_ACCUMULATION_STEPS",
         clip=f"    nn.utils.clip_grad_norm_(model.parameters(), {limit!r})\n" if limit else "",
     ).rstrip("\n")
