@@ -121,15 +121,11 @@ def _conditions(
             raise _problem(here, "not an earlier axis; declare that axis above this one")
         values = wanted if isinstance(wanted, list) else [wanted]
         conditions[axis.key] = tuple(checked_value(path, value, here) for value in values)
-        if axis.values is not None:
-            _check_values(conditions[axis.key], axis.values, here)
+        absent = [value for value in conditions[axis.key] if value not in (axis.values or [value])]
+        if absent:
+            known = list(axis.values or ())
+            raise _problem(here, f"{shown(absent[0])} is not a value of that axis; it has {known}")
     return conditions
-
-
-def _check_values(wanted: Sequence[Any], known: Sequence[Any], place: KeyPath) -> None:
-    for value in wanted:
-        if value not in known:
-            raise _problem(place, f"{shown(value)} is not a value of that axis; it has {list(known)}")
 
 
 def _range(path: Path, written: AxisSpec, place: KeyPath) -> ValueRange:

@@ -33,19 +33,14 @@ class StepTimesSpec(SpecModel):
     """Where the seconds of each step are read: exactly one of `jsonl`, `regex` and `console`."""
 
     jsonl: str | None = Field(
-        None,
-        min_length=1,
-        description="A file of JSON lines, one a step, such as `{output}/steps.jsonl`.",
+        None, min_length=1, description="A file of JSON lines, one a step: `{output}/steps.jsonl`."
     )
     seconds: str = Field("seconds", min_length=1, description="Key of the seconds in a JSON line.")
     regex: str | None = Field(
-        None,
-        min_length=1,
-        description="Matches one console line a step: its group `seconds`, or else the time between them.",
+        None, min_length=1, description="Matches a console line a step; may have a group `seconds`."
     )
     console: Literal["deepspeed", "transformers"] | None = Field(
-        None,
-        description="The console log of DeepSpeed (steps_per_print: 1) or the Trainer (logging_steps: 1).",
+        None, description="The log of DeepSpeed (steps_per_print: 1) or the Trainer (logging_steps: 1)."
     )
 
     @field_validator("regex")

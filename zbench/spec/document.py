@@ -154,29 +154,22 @@ class _YamlReader:
 
 
 def _read_json(text: str, file: str) -> Document:
+    def unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        mapping: dict[str, Any] = {}
+        for key, value in pairs:
+            if key in mapping:
+                raise SpecError("this key stands twice; remove one of them", file=file, key=key)
+            mapping[key] = value
+        return mapping
+
     if not text.strip():
         return Document(None, file)
     try:
-        return Document(json.loads(text, object_pairs_hook=_unrepeated), file)
+        return Document(json.loads(text, object_pairs_hook=unrepeated), file)
     except json.JSONDecodeError as error:
         raise SpecError(f"not JSON: {_why_no_json(error)}", file=file, line=error.lineno) from None
-    except _RepeatedKeyError as error:
-        raise SpecError("this key stands twice; remove one of them", file=file, key=str(error)) from None
     except RecursionError:
         raise SpecError("nested too deeply; this is no sweep file", file=file) from None
-
-
-class _RepeatedKeyError(Exception):
-    """A JSON object names a key twice."""
-
-
-def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    mapping: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in mapping:
-            raise _RepeatedKeyError(key)
-        mapping[key] = value
-    return mapping
 
 
 def _why_no_json(error: json.JSONDecodeError) -> str:

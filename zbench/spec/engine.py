@@ -58,25 +58,19 @@ class EngineSpec(SpecModel):
     """One engine configuration. Sizes are elements."""
 
     engine: str = Field(
-        "builtin",
-        description="`builtin`, or a peer: `ddp`, `zero_redundancy`, `fsdp2`, a plug-in or module:callable.",
+        "builtin", description="`builtin`, a peer (`ddp`, `fsdp2`, ...), a plug-in or module:callable."
     )
     engine_python: str | None = Field(
-        None,
-        min_length=1,
-        description="Interpreter or virtual environment that runs the ranks; relative to the sweep file.",
+        None, min_length=1, description="Python or environment of the ranks; relative to the sweep file."
     )
     ds_config: Annotated[str, Field(min_length=1)] | dict[str, Any] | None = Field(
-        None,
-        description="Your own DeepSpeed configuration, a file or the mapping itself (`engine: deepspeed`).",
+        None, description="Your own DeepSpeed configuration: a file or a mapping (`engine: deepspeed`)."
     )
     zero_stage: Annotated[Literal[0, 1, 2, 3], NotBoolean] = Field(
-        0,
-        description="What is sharded over ranks: 0 nothing, 1 moments, 2 gradients too, 3 parameters too.",
+        0, description="What ranks shard: 0 nothing, 1 moments, 2 gradients too, 3 parameters too."
     )
     shard_group_size: Annotated[int, Field(ge=1)] | None = Field(
-        None,
-        description="Ranks that share one set of shards; groups are replicas (HSDP, MiCS). Missing: all.",
+        None, description="Ranks that share one set of shards (HSDP, MiCS); missing: all."
     )
     offload_optimizer: Literal["none", "cpu"] = Field(
         "none", description="Where master weights and moments live and Adam runs."
@@ -85,8 +79,7 @@ class EngineSpec(SpecModel):
         "none", description="Where sharded parameters rest between uses (stage 3)."
     )
     offload_schedule: Literal["after_backward", "speculative"] = Field(
-        "after_backward",
-        description="When the CPU updates: after backward, or under it and validated after (SuperOffload).",
+        "after_backward", description="When the CPU updates: after backward, or under it (SuperOffload)."
     )
     offload_ratio: Annotated[float, _NUMBER] = Field(
         1.0, ge=0, le=1, description="Share of the optimizer state that lives on the CPU, 0 to 1."
@@ -97,18 +90,15 @@ class EngineSpec(SpecModel):
         description="Threads of the CPU optimizer in a rank. Missing: 1 to 16 that backward leaves.",
     )
     rollback: Literal["double_buffer", "journal"] = Field(
-        "double_buffer",
-        description="How speculation restores bits: a second copy of the state, or a journal for half of it.",
+        "double_buffer", description="How speculation restores bits: from a second copy, or a journal."
     )
     gradient_clipping: float = Field(0.0, ge=0, description="Largest global gradient norm; 0 is off.")
     gradient_accumulation_steps: int = Field(1, ge=1, description="Micro-batches in one optimizer step.")
     accumulation_mode: Literal["micro_steps", "multi_backward", "unmanaged"] = Field(
-        "micro_steps",
-        description="How the last backward of a step is known: by count, marked by the caller, or at step().",
+        "micro_steps", description="How the last backward is known: by count, marked, or at step()."
     )
     reduce_at: Literal["auto", "boundary", "each_backward"] = Field(
-        "auto",
-        description="When gradients are reduced; auto is boundary at stages 0 and 1, else each backward.",
+        "auto", description="When gradients are reduced; auto: boundary below stage 2, else each backward."
     )
     reduce_bucket_size: ElementCount = Field(5_000_000, description="Elements in one gradient reduction.")
     allgather_bucket_size: ElementCount = Field(
@@ -122,9 +112,7 @@ class EngineSpec(SpecModel):
         10_000, description="Parameters of at most this many elements stay gathered (stage 3)."
     )
     leaf_modules: Annotated[tuple[str, ...], Field(strict=False)] = Field(
-        (),
-        description="Modules, by name or class name, whose whole subtree is gathered at once (stage 3):"
-        " experts that only some ranks use.",
+        (), description="Modules, by name or class, that are gathered whole, such as experts (stage 3)."
     )
     overlap_comm: bool = Field(True, description="Reduce gradients while backward goes on.")
     dtype: Dtype = Field("float32", description="What the model computes in.")
@@ -133,9 +121,7 @@ class EngineSpec(SpecModel):
         None, description="What gradients are reduced in; missing: as they are accumulated."
     )
     buffer_dtype: Literal["float32"] | None = Field(
-        None,
-        description="What the model's float32 buffers, such as running statistics, become; missing: as"
-        " `dtype`. `float32` keeps them.",
+        None, description="What float32 buffers become; missing: as `dtype`. `float32` keeps them."
     )
     initial_loss_scale: float = Field(65536.0, gt=0, description="First loss scale of float16.")
     loss_scale_window: int = Field(

@@ -149,13 +149,8 @@ def _example(path: KeyPath, model: type[BaseModel], detail: ErrorDetails) -> str
     default = field.get_default()
     if isinstance(default, BaseModel | dict | list) or default is None:
         return "; correct it or leave it out"
-    return f"; for example `{name}: {_plain(default)}`"
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return str(list(value)) if isinstance(value, tuple) else str(value)
+    plain = list(default) if isinstance(default, tuple) else default
+    return f"; for example `{name}: {str(plain).lower() if isinstance(plain, bool) else plain}`"
 
 
 def shown(value: object) -> str:

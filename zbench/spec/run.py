@@ -20,8 +20,7 @@ class RunSpec(SpecModel):
 
     world_size: int = Field(1, ge=1, description="Ranks, one process each.")
     hosts: Annotated[int, Field(ge=1)] | Annotated[list[str], Field(min_length=2)] = Field(
-        1,
-        description="Hosts that share the ranks evenly: how many (SLURM), or names as in `[a, b=10.0.0.2]`.",
+        1, description="Hosts that share the ranks: how many (SLURM), or names as in `[a, b=10.0.0.2]`."
     )
     host_command: str = Field(
         SSH, description="How a command is started on one of the named hosts; `{host}` is its name."
@@ -32,26 +31,16 @@ class RunSpec(SpecModel):
     warmup_steps: int = Field(2, ge=0, description="Steps before timing begins.")
     steps: int = Field(8, ge=1, description="Timed steps.")
     evaluate_every: int | None = Field(
-        None,
-        ge=1,
-        description="Steps between evaluations: one forward in eval mode, not timed; missing: none.",
+        None, ge=1, description="Steps between evaluations (one forward, not timed); missing: none."
     )
     repeats: int = Field(
-        5,
-        ge=1,
-        description="How often each trial is run from the start; fewer than 5 show only large differences.",
+        5, ge=1, description="Runs of each trial from the start; fewer than 5 show only large differences."
     )
     precision: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="Repeat until the step time's 95 % interval is within this share of it, such as 0.02.",
+        None, gt=0, lt=1, description="Repeat until the 95 % interval is within this share of the time: 0.02."
     )
     separate: Share | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="Repeat until the leaders are told apart, or are equal within this share, such as `5%`.",
+        None, gt=0, lt=1, description="Repeat until the leaders differ, or are equal within this share: `5%`."
     )
     max_repeats: int = Field(
         20, ge=1, description="Where `precision` and `separate` stop asking for more repeats."

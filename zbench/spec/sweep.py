@@ -61,10 +61,7 @@ class SearchSpec(SpecModel):
         "grid", description="Which points are tried."
     )
     strength: int = Field(
-        2,
-        ge=1,
-        le=4,
-        description="Axes of which `covering` tries every combination of values: 2 is pairwise.",
+        2, ge=1, le=4, description="Axes whose combinations `covering` tries all; 2 is pairwise."
     )
     trials: int = Field(40, ge=1, description="Points tried by random, tpe and nsga2.")
     seed: int = Field(0, ge=0, description="Seed of the search; the same seed asks for the same points.")
@@ -79,8 +76,7 @@ class SearchSpec(SpecModel):
         None, gt=1, description="End a trial whose first steps take this many times the best's."
     )
     imply_oom: bool = Field(
-        True,
-        description="Skip points that need at least as much as one that ran out of memory; record them so.",
+        True, description="Skip points that need at least as much as one that ran out of memory."
     )
     warm_start: list[str] = Field([], description="Directories of earlier results that teach the search.")
 
@@ -182,14 +178,10 @@ class SweepSpec(SpecModel):
     )
     verify: VerifySpec = Field(VerifySpec(), description="How every trial is checked.")
     environments: dict[str, Annotated[str, Field(min_length=1)]] | str = Field(
-        {},
-        description="Names that `engine_python` may take: name -> path of a Python environment, or the"
-        " directory that holds such environments.",
+        {}, description="Names for `engine_python`: name -> Python environment, or a directory of them."
     )
     machine: Machine | None = Field(
-        None,
-        description="Rates from which the time of a step is estimated: a mapping, the name of a card such as"
-        " H100, or a file that `zbench doctor --calibrate` wrote.",
+        None, description="Rates to estimate a step's time from: a mapping, a card as H100, or a file."
     )
     _place: Path | None = PrivateAttr(None)
 
