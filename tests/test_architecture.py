@@ -201,7 +201,7 @@ def code_lines(path: Path) -> int:
 
 BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7917,
-    "spec": 3373,
+    "spec": 3300,
     "launch": 3009,
     "cli": 2700,
     "report": 2255,
@@ -211,7 +211,7 @@ BUDGETS = {  # code lines of each package; small ones have one together
     "estimate": 1042,
     "verify": 800,
     "workloads": 676,
-    "record": 654,
+    "record": 648,
     "measure peers errors units": 800,
 }
 
