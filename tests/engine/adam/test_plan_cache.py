@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from tests.engine.adam.cases import Case, results
+from zbench import _native
 from zbench.engine.adam import AdamTask, Hyper, NativeAdam, Slot
-from zbench.engine.adam.native import PlanCache
+from zbench.engine.adam.native import PlanCache, flatten, steps_of
 
 HYPER = Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01)
 OTHER = Hyper(0.1, 0.5, 0.9, 1e-3, 0.0, False, False)
@@ -71,18 +72,32 @@ def test_a_used_backend_does_what_a_fresh_one_does(what: str) -> None:
 
 def test_the_plan_is_the_same_object_until_memory_changes() -> None:
     cache, mine = PlanCache("cpu"), tasks()
-    first = cache.plan(mine)
+    first = plan_of(cache, mine)
     mine[0].step = 2
-    assert cache.plan(mine) is first
     mine[0].grad = mine[0].grad.clone()
-    assert cache.plan(mine) is not first
+    assert plan_of(cache, mine) is first
+    mine[0].slot.exp_avg = mine[0].slot.exp_avg.clone()
+    assert plan_of(cache, mine) is not first
 
 
 def test_each_subgroup_keeps_its_plan() -> None:
     cache, mine = PlanCache("cpu"), tasks()
-    first, second = cache.plan(mine[:1]), cache.plan(mine[1:])
-    assert cache.plan(mine[:1]) is first
-    assert cache.plan(mine[1:]) is second
+    first, second = plan_of(cache, mine[:1]), plan_of(cache, mine[1:])
+    assert plan_of(cache, mine[:1]) is first
+    assert plan_of(cache, mine[1:]) is second
+
+
+def test_a_gradient_that_comes_to_overlap_is_refused_again_and_again() -> None:
+    backend, mine = NativeAdam(1), tasks()
+    backend.update(mine)
+    mine[0].grad = mine[1].slot.param[:300]
+    for _ in range(2):
+        with pytest.raises(ValueError, match="overlaps"):
+            backend.update(mine)
+
+
+def plan_of(cache: PlanCache, tasks: list[AdamTask]) -> _native.Plan:
+    return cache.plan(flatten(tasks), lambda: tasks, steps_of(tasks))
 
 
 BAD: list[tuple[str, dict[str, Any]]] = [

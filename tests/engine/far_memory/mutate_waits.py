@@ -47,7 +47,7 @@ def noticed(site: Site, schedules: Sequence[Case]) -> str:
         pool = RankPool(3, timeout=150.0, context=get_context("fork"), grace=20.0)
         for case in schedules:
             if error := _error_of(lambda case=case: check(pool, [case])):  # type: ignore[misc]
-                return f"seed {case.seed}: {error.partition(' at Case(')[0]}"
+                return f"seed {case.seed}: {error.partition(' at Case(')[0].splitlines()[-1]}"
         return ""
 
     return _in_a_fork(work)

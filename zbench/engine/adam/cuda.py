@@ -22,7 +22,7 @@ from zbench.engine.adam.contract import (
     check_norm_tensors,
     check_tasks,
 )
-from zbench.engine.adam.native import Flat, PlanCache, call_native, flatten, norm_rows
+from zbench.engine.adam.native import Flat, PlanCache, call_native, flatten, norm_rows, steps_of
 from zbench.engine.adam.reference import ReferenceAdam
 
 
@@ -114,7 +114,7 @@ class CudaAdam:
     ) -> None:
         stream = torch.cuda.current_stream(device).cuda_stream
         counter = None if nonfinite is None else nonfinite.data_ptr()
-        plan = self._plans.plan(tasks, flat)
+        plan = self._plans.plan(flat, lambda: tasks, steps_of(tasks))
         for dtypes, blocks, count, rows in plan.device_rows(grad_scale=grad_scale):
             table = _on_device(rows, device)
             arguments = (table.data_ptr(), count, blocks, *dtypes, counter, stream)

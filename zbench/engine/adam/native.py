@@ -7,6 +7,7 @@ the checks alone, since native code allocates no tensors.
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from threading import get_ident
@@ -76,20 +77,23 @@ native_call = torch.ops.zbench.native_call.default
 
 
 class Flat(NamedTuple):
-    """The tensors of several tasks in a row, and for each task what tells which is which."""
+    """The tensors of several tasks in a row, the gradients among them, and for each task what tells which is
+    which.
+    """
 
     tensors: list[Tensor]
+    grads: list[Tensor]
     layout: list[Any]
 
 
 def flatten(tasks: Sequence[AdamTask]) -> Flat:
     """Return every tensor that the tasks read or write, in a row."""
-    tensors: list[Tensor] = []
-    layout = []
+    grads = [task.grad for task in tasks]
+    tensors, layout = grads[:], []
     for task in tasks:
         slot, into, out = task.slot, task.into, task.param_out
         greatest = slot.max_exp_avg_sq
-        tensors += (slot.param, slot.exp_avg, slot.exp_avg_sq, task.grad)
+        tensors += (slot.param, slot.exp_avg, slot.exp_avg_sq)
         if greatest is not None:
             tensors.append(greatest)
         if out is not None:
@@ -100,7 +104,7 @@ def flatten(tasks: Sequence[AdamTask]) -> Flat:
                 tensors.append(into.max_exp_avg_sq)
         shape = 0 if into is None else 1 if into.max_exp_avg_sq is None else 2
         layout.append((greatest is None, out is None, shape, task.rounding_seed, task.rounding_offset))
-    return Flat(tensors, layout)
+    return Flat(tensors, grads, layout)
 
 
 def build_plan(tasks: Sequence[AdamTask]) -> "_native.Plan":
@@ -121,8 +125,13 @@ def build_plan(tasks: Sequence[AdamTask]) -> "_native.Plan":
             rounding_seed=task.rounding_seed,
             rounding_offset=task.rounding_offset,
         )
-    for begin, end, (step, hyper) in _equal_runs((task.step, task.hyper) for task in tasks):
+    for begin, end, (step, hyper) in _equal_runs(steps_of(tasks)):
         plan.set_steps(begin, end, step, _native_hyper(hyper))
+    _check_overlap(plan)
+    return plan
+
+
+def _check_overlap(plan: "_native.Plan") -> None:
     overlap = plan.find_overlap()
     if overlap is not None:
         first_task, first, second_task, second = overlap
@@ -130,31 +139,46 @@ def build_plan(tasks: Sequence[AdamTask]) -> "_native.Plan":
             f"tasks[{second_task}].{_argument(second)} overlaps tasks[{first_task}].{_argument(first)}: "
             "expected every written tensor to have memory of its own"
         )
-    return plan
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A plan, what it depends on but for the addresses of gradients, and these."""
+
+    plan: "_native.Plan"
+    description: list[Any]
+    grads: list[int]
 
 
 class PlanCache:
     """Checked native plans on one type of device, one for each subgroup, which its first master weights name.
 
-    Where a subgroup's tensors are where they were, only addresses are compared: with 2,000 tasks, checking
-    and building anew costs as much as the update. No tensor is kept alive. Each thread has its own plans.
+    Where a subgroup's tensors are where they were, but for its gradients, only addresses are compared: with
+    2,000 tasks, checking and building anew costs as much as the update. No tensor is kept alive. Each thread
+    has its own plans.
     """
 
     def __init__(self, device_type: str) -> None:
         self._device_type = device_type
-        self._kept: dict[tuple[int, int], tuple[list[Any], _native.Plan]] = {}
+        self._kept: dict[tuple[int, int], _Kept] = {}
 
     def plan(
-        self, tasks: Sequence[AdamTask], flat: Flat | None = None, squares: Sequence[Tensor] = ()
+        self,
+        flat: Flat,
+        tasks: Callable[[], Sequence[AdamTask]],
+        steps: Iterable[tuple[int, Hyper]],
+        squares: Sequence[Tensor] = (),
     ) -> "_native.Plan":
-        """Return the plan of the tasks, with their steps; ValueError as AdamBackend.update.
+        """Return the plan of tasks on the tensors of `flat`, with the step and hyperparameters of each.
 
-        flat: of these tasks. squares: where each task's chunk sums go, if anywhere: to the beginning.
+        tasks: called where there is no such plan; ValueError as AdamBackend.update. squares: where each
+        task's chunk sums go, if anywhere: to the beginning.
         """
-        tensors, layout = flat or flatten(tasks)
+        tensors, grads, layout = flat
         addresses = list(map(Tensor.data_ptr, tensors))
+        grad_addresses, others = addresses[: len(grads)], addresses[len(grads) :]
         description = [
-            addresses,
+            others,
             list(map(Tensor.size, tensors)),
             list(map(_DTYPE, tensors)),
             list(map(_DEVICE, tensors)),
@@ -162,15 +186,20 @@ class PlanCache:
             layout,
             list(map(Tensor.data_ptr, squares)),
         ]
-        subgroup = get_ident(), addresses[0] if addresses else 0
+        subgroup = get_ident(), others[0] if others else 0
         kept = self._kept.get(subgroup)
-        if kept is not None and kept[0] == description and _set_steps(kept[1], tasks):
-            return kept[1]
-        check_tasks(tasks, self._device_type)
-        plan = build_plan(tasks)
+        if kept is not None and kept.description == description and _set_steps(kept.plan, steps):
+            if kept.grads != grad_addresses:
+                kept.plan.set_grads(grad_addresses)
+                _check_overlap(kept.plan)
+                kept.grads = grad_addresses
+            return kept.plan
+        checked = tasks()
+        check_tasks(checked, self._device_type)
+        plan = build_plan(checked)
         for index, sums in enumerate(squares):
             plan.set_squares(index, sums.data_ptr())
-        self._kept[subgroup] = description, plan
+        self._kept[subgroup] = _Kept(plan, description, grad_addresses)
         if len(self._kept) > _MOST_PLANS:  # of tensors that are new each time
             del self._kept[next(iter(self._kept))]
         return plan
@@ -204,7 +233,8 @@ class NativeAdam:
         flat = flatten(tasks)
 
         def run() -> None:
-            count = self._plans.plan(tasks, flat).run(grad_scale=grad_scale, threads=self.threads)
+            plan = self._plans.plan(flat, lambda: tasks, steps_of(tasks))
+            count = plan.run(grad_scale=grad_scale, threads=self.threads)
             if nonfinite is not None:
                 nonfinite.add_(count)
 
@@ -228,9 +258,14 @@ def norm_rows(grads: Sequence[Tensor], out: Sequence[Tensor]) -> list[tuple[int,
     ]
 
 
-def _set_steps(plan: "_native.Plan", tasks: Sequence[AdamTask]) -> bool:
-    """Give the plan the tasks' steps and hyperparameters; False where one of them is not valid."""
-    rows = ((type(task.step), task.step, task.hyper) for task in tasks)  # the type: True equals 1
+def steps_of(tasks: Sequence[AdamTask]) -> Iterator[tuple[int, Hyper]]:
+    """Yield each task's step and hyperparameters."""
+    return ((task.step, task.hyper) for task in tasks)
+
+
+def _set_steps(plan: "_native.Plan", steps: Iterable[tuple[int, Hyper]]) -> bool:
+    """Give the plan its tasks' steps and hyperparameters; False where one of them is not valid."""
+    rows = ((type(step), step, hyper) for step, hyper in steps)  # the type: True equals 1
     for begin, end, (kind, step, hyper) in _equal_runs(rows):
         try:
             check_hyper(hyper)

@@ -1,17 +1,27 @@
 """The update as torch's users call it: CpuAdam, an optimizer of torch, and adam_step_, one plain function."""
 
-import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, overload
 
 import torch
 from torch import Tensor
 
-from zbench.engine.adam.contract import AdamTask, Hyper, Slot, as_given, check_hyper, hyper_of
+from zbench.engine.adam.contract import (
+    AdamTask,
+    Hyper,
+    Slot,
+    as_given,
+    check_grad_scale,
+    check_hyper,
+    check_tasks,
+    hyper_of,
+)
 from zbench.engine.adam.cuda import cuda_adam
-from zbench.engine.adam.native import NativeAdam
+from zbench.engine.adam.native import Flat, NativeAdam, PlanCache, call_native
 
-_TASK = re.compile(r"^tasks\[(\d+)\]\.(?:slot\.)?")
+Entry = tuple[int, Tensor, dict[str, Any]]
+"""(index of the group, parameter, its optimizer state)"""
 
 
 class CpuAdam(torch.optim.Optimizer):
@@ -39,7 +49,7 @@ class CpuAdam(torch.optim.Optimizer):
         defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         defaults |= {"bias_correction": bias_correction, "amsgrad": amsgrad, "decoupled": decoupled}
         super().__init__(params, defaults)
-        self._adam = NativeAdam()
+        self._plans = PlanCache("cpu")
         for group in self.param_groups:
             _hyper(group)
 
@@ -54,20 +64,16 @@ class CpuAdam(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        places: list[tuple[int, Tensor]] = []
-        tasks: list[AdamTask] = []
-        for index, group in enumerate(self.param_groups):
-            hyper, amsgrad = _hyper(group), group["amsgrad"]
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    places.append((index, parameter))
-                    tasks.append(_task(parameter, self._state_of(parameter, amsgrad), hyper, amsgrad=amsgrad))
-        try:
-            self._adam.update(tasks, grad_scale=grad_scale)
-        except ValueError as error:
-            raise ValueError(_located(str(error), places)) from None
-        for _, parameter in places:
-            self.state[parameter]["step"] += 1
+        check_grad_scale(grad_scale)
+        hypers = [_hyper(group) for group in self.param_groups]
+        entries = [
+            (index, parameter, self._state_of(parameter, group["amsgrad"]))
+            for index, group in enumerate(self.param_groups)
+            for parameter in group["params"]
+            if parameter.grad is not None
+        ]
+        if entries:
+            self._update(entries, hypers, grad_scale)
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -81,6 +87,25 @@ class CpuAdam(torch.optim.Optimizer):
                     self.state[parameter][name] = int(value)
                 elif isinstance(value, Tensor):  # torch's own loading casts to the parameter's dtype
                     self.state[parameter][name] = value.detach().clone(memory_format=torch.contiguous_format)
+
+    def _update(self, entries: list[Entry], hypers: list[Hyper], grad_scale: float) -> None:
+        grads = [parameter.grad for _, parameter, _ in entries if parameter.grad is not None]
+        if any(grad.layout is not torch.strided for grad in grads):
+            raise ValueError("grad: expected dense gradients, got sparse ones")
+        amsgrads = [group["amsgrad"] for group in self.param_groups]
+        tasks = partial(_checked_tasks, entries, amsgrads, hypers)
+
+        def run() -> None:
+            state = [value for *_, state in entries for value in state.values() if type(value) is not int]
+            tensors = [*grads, *(parameter for _, parameter, _ in entries), *state]
+            layout = [(index, amsgrads[index]) for index, *_ in entries]
+            steps = ((state["step"] + 1, hypers[index]) for index, _, state in entries)
+            plan = self._plans.plan(Flat(tensors, grads, layout), tasks, steps)
+            plan.run(grad_scale=grad_scale, threads=torch.get_num_threads())
+
+        call_native(run, grads, tasks)
+        for *_, state in entries:
+            state["step"] += 1
 
     def _state_of(self, parameter: Tensor, amsgrad: bool) -> dict[str, Any]:
         state: dict[str, Any] = self.state[parameter]
@@ -172,10 +197,15 @@ def _flat(name: str, tensor: Tensor, param: Tensor) -> Tensor:
     return tensor.detach().view(-1)
 
 
-def _located(message: str, places: list[tuple[int, Tensor]]) -> str:
-    """Return what is wrong with a task, with the group and the shape of its parameter."""
-    task = _TASK.match(message)
-    if task is None:
-        return message
-    group, parameter = places[int(task[1])]
-    return f"group {group}, parameter {list(parameter.shape)}: {message[task.end() :]}"
+def _checked_tasks(entries: list[Entry], amsgrads: list[bool], hypers: list[Hyper]) -> list[AdamTask]:
+    """Return the tasks of the entries; ValueError where one cannot be updated."""
+    tasks = [
+        _task(parameter, state, hypers[index], amsgrad=amsgrads[index]) for index, parameter, state in entries
+    ]
+    for task, (index, parameter, _) in zip(tasks, entries, strict=True):
+        try:
+            check_tasks([task], "cpu")
+        except ValueError as error:
+            where = f"group {index}, parameter {list(parameter.shape)}"
+            raise ValueError(f"{where}: {as_given(str(error))}") from None
+    return tasks

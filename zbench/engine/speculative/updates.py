@@ -11,7 +11,7 @@ from torch import Tensor
 from zbench import _native
 from zbench.engine.adam import NORM_CHUNK, AdamTask, Slot
 from zbench.engine.adam.contract import check_hyper, check_tasks
-from zbench.engine.adam.native import PlanCache, call_native, flatten
+from zbench.engine.adam.native import PlanCache, call_native, flatten, steps_of
 from zbench.engine.optimizer.shard_optimizer import ShardOptimizer, UpdateRun
 from zbench.engine.parameters.base import Parameters
 from zbench.engine.partition import Bucket, Extent
@@ -146,7 +146,8 @@ class Updates:
         return update
 
     def _take_plan(self, update: Update) -> None:
-        update.plan = self._plans.plan(update.tasks, squares=update.squares)
+        tasks = update.tasks
+        update.plan = self._plans.plan(flatten(tasks), lambda: tasks, steps_of(tasks), update.squares)
 
     def _task(self, run: UpdateRun) -> AdamTask:
         slot, other = run.slot, self.rollback.other
