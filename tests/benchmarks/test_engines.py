@@ -10,7 +10,9 @@ import pytest
 
 from tools.benchmarks import engines
 from tools.benchmarks.engines import PLANS, Cell, Ratio, contenders, table
-from tools.benchmarks.turns import Figures
+from tools.benchmarks.turns import ROOT, Figures
+from zbench.spec.expand import expand
+from zbench.spec.load import load_sweep
 
 HERE = dict.fromkeys(("alone", "ddp", "zero_redundancy", "fsdp2", "zbench"), "python")
 GRID = PLANS["grid"]
@@ -92,3 +94,17 @@ def test_each_plan_measures_what_it_compares(
     for match in PLANS[what].matches:
         if "deepspeed" not in match.theirs[0]:
             assert f"| {match.ours} | {', '.join(match.theirs)} |" in text
+
+
+def test_a_sweep_of_healthy_engines_covers_every_engine() -> None:
+    sweep = load_sweep(ROOT / "tools" / "benchmarks" / "healthy.yaml")
+    trials = expand(sweep).trials
+    assert {trial.engine.engine for trial in trials} >= {"builtin", "ddp", "zero_redundancy", "fsdp2"}
+    assert {trial.run.steps for trial in trials} == {1, 3, 10, 50, 200}
+    assert sweep.search.method == "covering"
+
+
+def test_the_sweep_of_estimates_has_at_least_200_configurations() -> None:
+    expansion = expand(load_sweep(ROOT / "tools" / "benchmarks" / "llama-8b.yaml"))
+    assert len(expansion.trials) >= 200
+    assert not expansion.invalid

@@ -1,24 +1,19 @@
-"""What `zbench estimate` is worth: its peaks and times against measured runs, and what many of them cost.
+"""What `zbench estimate` is worth: its peaks and its times against measured runs.
 
     python -m tools.benchmarks.estimates memory --deepspeed PYTHON [--out FILE]
     python -m tools.benchmarks.estimates time [--out FILE]
-    python -m tools.benchmarks.estimates cost [--count 200] [--out FILE]
 
 `memory` trains a GPT in bfloat16 on two ranks and holds the simulated peak, DeepSpeed's estimator (called in
 an environment that has it) and accelerate's against the measured one. `time` measures this machine's rates,
 then holds the estimated range of the quickstart's configurations and of a GPT of 110 M parameters against
-measured steps; the machine must be quiet. `cost` is that of estimates of Llama-3-8B at 1,024 ranks.
+measured steps; the machine must be quiet. What many estimates cost: `tools/benchmarks/llama-8b.yaml`.
 """
 
 import argparse
 import json
-import os
-import random
-import resource
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,8 +31,8 @@ from zbench.spec.trial import TrialSpec
 from zbench.units import format_bytes
 
 RANKS = 2
-TIMES_SMALLER, INSIDE, COUNT, MOST_SECONDS = 10, 0.9, 200, 1200.0
-"""Bars: our error against the others', the share of steps in their range, and 200 estimates of 8 B."""
+TIMES_SMALLER, INSIDE = 10, 0.9
+"""Bars: our error against the others', and the share of steps in their range."""
 Finding = dict[str, Any]
 
 PEAKS: dict[str, Any] = {
@@ -63,19 +58,6 @@ GPT: dict[str, Any] = {
     "axes": {"zero_stage": [0, 1, 2, 3], "offload_optimizer": ["none", "cpu"], "micro_batch_size": [1, 4]},
     "exclude": [{"zero_stage": 0, "offload_optimizer": "cpu"}],
     "verify": {"mode": "off"},
-}
-LARGE: dict[str, Any] = {
-    "name": "estimates",
-    "workload": {"model": "hf:Llama-3-8B", "sequence_length": 2048, "micro_batch_size": 1},
-    "run": {"world_size": 1024},
-    "engine": {"dtype": "bfloat16"},
-    "axes": {
-        "zero_stage": [1, 2, 3],
-        "offload_optimizer": ["none", "cpu"],
-        "reduce_bucket_size": ["5e7", "1e8", "2e8", "5e8", "1e9"],
-        "micro_batch_size": [1, 2, 4, 8],
-        "activation_checkpointing": [False, True],
-    },
 }
 _ASK_DEEPSPEED = """
 import json, sys
@@ -218,35 +200,15 @@ def _name(axes: dict[str, Any]) -> str:
     return " ".join(f"{key}={value}" for key, value in axes.items())
 
 
-def cost(given: argparse.Namespace) -> tuple[str, Finding, bool]:
-    """Return what the estimates cost in words and as data, and whether that is within the bar's share."""
-    trials = random.Random(0).sample(expand(sweep_from_mapping(LARGE)).trials, given.count)
-    began = time.perf_counter()
-    with Simulator(Path.cwd()) as simulator:
-        count = sum(isinstance(each, Estimate) for each in simulator.each(trials))
-    wall = time.perf_counter() - began
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu, cores = used.ru_utime + used.ru_stime, len(os.sched_getaffinity(0))
-    text = (
-        f"{count} of {len(trials)} configurations of {LARGE['workload']['model']} at 1,024 ranks:"
-        f" {wall:.0f} s on {cores} cores, {cpu:.0f} s of CPU ({cpu / len(trials):.2f} s each),"
-        f" {used.ru_maxrss >> 10} MiB a process; 200 would take {wall / len(trials) * COUNT:.0f} s"
-        f" (bar {MOST_SECONDS:.0f} s)"
-    )
-    finding = {"configurations": count, "wall_s": wall, "cpu_s": cpu, "peak_kib": used.ru_maxrss}
-    return text, finding, count == len(trials) and wall <= MOST_SECONDS * count / COUNT
-
-
 def main() -> None:
     """Measure, print, and exit with 1 where the bar is missed."""
     parser = results.parser(__doc__)
-    parser.add_argument("what", choices=("memory", "time", "cost"))
+    parser.add_argument("what", choices=("memory", "time"))
     parser.add_argument("--deepspeed", type=Path, help="a Python that has DeepSpeed; `memory` needs it")
-    parser.add_argument("--count", type=int, default=COUNT, help="so many estimates of `cost`")
     given = parser.parse_args()
     if given.what == "memory" and given.deepspeed is None:
         parser.error("memory: give --deepspeed PYTHON")
-    text, findings, is_met = {"memory": memory, "time": times, "cost": cost}[given.what](given)
+    text, findings, is_met = {"memory": memory, "time": times}[given.what](given)
     print(text)
     results.write(given.out, text, {"findings": findings})
     sys.exit(0 if is_met else 1)

@@ -1,11 +1,11 @@
 """One version measured as if it were two, or six, while other work keeps every core busy: the false claims.
 
-    python -m tools.benchmarks.false_claims [--rankings N] [--pairs N] [--one-sided N] [--paired N] --out FILE
+    python -m tools.benchmarks.false_claims [--rankings N] [--pairs N] [--one-sided N] --out FILE
 
 Rankings: sweeps of one configuration under six names, 3 repeats in random order, ranked as `zbench sweep`
 ranks them. Pairs: two stored runs of 5 repeats, compared as `zbench compare` compares them; the load runs
-during both runs, or during one of them, which makes the other seem much faster. Paired: `zbench compare
---paired`. No ranking may name a best, and no comparison a change of more than 5 %.
+during both runs, or during one of them, which makes the other seem much faster. No ranking may name a best,
+and no comparison claim a change of more than 5 %. `zbench doctor --aa` makes the paired comparison.
 
 One warm server forks all trials, so a pair takes seconds. Each finding is written when it is made, and an
 interrupted measurement goes on after the last one.
@@ -14,14 +14,11 @@ interrupted measurement goes on after the last one.
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import count
 from typing import Any
 
 from tools.benchmarks import results
 from tools.benchmarks.trials import neighbour, smallest_trial, warm_runner
-from zbench.analysis.compare import PAIRED_THRESHOLDS, Comparison, Settings, compare_runs
-from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan
-from zbench.analysis.paired import Side
+from zbench.analysis.compare import Comparison, Settings, compare_runs
 from zbench.analysis.ranking import rank
 from zbench.analysis.trials import RunResults, Source
 from zbench.launch.trial import TrialRunner
@@ -31,14 +28,13 @@ from zbench.record.summary import summarize
 from zbench.spec.sweep import ObjectiveSpec
 
 EQUALS, CLAIM = 6, 0.05
-RANKED_REPEATS, STORED_REPEATS, PLAN = 3, 5, (8, 12)
+RANKED_REPEATS, STORED_REPEATS = 3, 5
 FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
 NAMES = {
     "ranking": f"sweep of {EQUALS} equal configurations, load throughout",
     "both": "two stored runs, load during both",
     "base only": "two stored runs, load during base only",
     "head only": "two stored runs, load during head only",
-    "paired": f"paired, {PLAN[0]} to {PLAN[1]} blocks, load throughout",
 }
 COLUMNS = (
     "one version against itself",
@@ -85,20 +81,6 @@ def stored(runner: TrialRunner, kind: str) -> dict[str, Any]:
     return comparison_finding(kind, compare_runs(*runs, Settings()))
 
 
-def paired(runner: TrialRunner, number: int) -> dict[str, Any]:
-    """Return what a measurement of one version side by side with itself says."""
-    repeat = count()
-
-    def take(_: Side) -> list[Record]:
-        return [runner.run(smallest_trial(), repeat=next(repeat))]
-
-    settings = Settings(thresholds=PAIRED_THRESHOLDS)
-    sides, plan = (Source("base"), Source("head")), Plan(*PLAN, seed=number)
-    with neighbour():
-        comparison = PairedMeasurement(*sides, plan, settings, OneByOne(take), lambda _: None).run()
-    return comparison_finding("paired", comparison)
-
-
 def comparison_finding(kind: str, comparison: Comparison) -> dict[str, Any]:
     """Return what one comparison claims, and what its estimate alone would have said."""
     (row,) = comparison.rows
@@ -131,17 +113,13 @@ def main() -> None:
     parser.add_argument("--rankings", type=int, default=100)
     parser.add_argument("--pairs", type=int, default=60, help="stored pairs with the load throughout")
     parser.add_argument("--one-sided", type=int, default=20, help="stored pairs for each side alone")
-    parser.add_argument("--paired", type=int, default=60, help="paired comparisons")
     given = parser.parse_args()
-    wanted = dict(
-        zip(NAMES, (given.rankings, given.pairs, *2 * [given.one_sided], given.paired), strict=True)
-    )
+    wanted = dict(zip(NAMES, (given.rankings, given.pairs, *2 * [given.one_sided]), strict=True))
     kept = results.Kept(given.out)
     with warm_runner() as runner:
         for kind, number in wanted.items():
             for done in range(sum(one["kind"] == kind for one in kept.findings), number):
-                take = {"ranking": ranked, "paired": paired}.get(kind)
-                kept.add(take(runner, done) if take else stored(runner, kind))
+                kept.add(ranked(runner, done) if kind == "ranking" else stored(runner, kind))
                 results.say(kept.findings[-1])
                 results.write(given.out, table(kept.findings), {"findings": kept.findings})
     print(table(kept.findings))

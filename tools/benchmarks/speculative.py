@@ -1,31 +1,23 @@
-"""The optimizer under backward: what speculation leaves exposed, and the whole step beside DeepSpeed.
+"""The optimizer under backward: what speculation leaves exposed.
 
-    python -m tools.benchmarks.speculative [--deepspeed-python PYTHON] [--steps N] [--out FILE]
+    python -m tools.benchmarks.speculative [--steps N] [--out FILE]
 
 On a CUDA device `make gpu` measures the schedules, in bfloat16 (`tools.benchmarks.gpu.superoffload`).
 
 Schedules: one process, one compute thread, one optimizer thread. Six engines train copies of one GPT, a step
 each in turn and in alternating order, so that a drift of the machine hits all alike. `exposed` is the time of
 `engine.step()`, which is all that is left of the optimizer after backward; contention shows in `backward`.
-
-Peers: a process each, in turns of two steps: ZeRO-3 with the optimizer offloaded. Once with all cores for
-every contender (SuperOffload's own setting), and once with one compute thread, beside which zbench has one
-optimizer thread.
 """
 
-import os
 import statistics
 import time
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from tools.benchmarks import results
-from tools.benchmarks.engines import Ratio
 from tools.benchmarks.training import LENGTH, random_tokens, seeded_gpt
-from tools.benchmarks.turns import Contender, interpreters, measure_in_turns
 from zbench.engine import Engine, build_engine
 from zbench.spec.engine import EngineSpec
 
@@ -36,20 +28,6 @@ WHOLE_STEP_BAR = 1.10  # always triggered, whole step
 VOCABULARY, WARMUP = 1024, 2
 PHASES = ("forward", "backward", "exposed", "whole")
 
-OURS, THEIRS = "zbench-3-offload-speculative", "deepspeed-3-offload"
-CORES = len(os.sched_getaffinity(0))
-PEERS = {  # name: mode, compute threads
-    "zbench": (OURS, CORES),
-    "zbench, after_backward": ("zbench-3-offload", CORES),
-    "DeepSpeed": (THEIRS, CORES),
-    "zbench, 1 compute thread": (OURS, 1),
-    "DeepSpeed, 1 thread": (THEIRS, 1),
-}
-PEER_BARS = (
-    ("zbench", "DeepSpeed", 0.85),
-    ("zbench", "zbench, after_backward", 1.00),
-    ("zbench, 1 compute thread", "DeepSpeed, 1 thread", 0.65),
-)
 Key = tuple[str, str]
 Times = dict[str, list[float]]
 
@@ -137,17 +115,7 @@ def ratio(median: dict[Key, dict[str, float]], clip: str, phase: str) -> float:
     return median[clip, "speculative"][phase] / median[clip, "after_backward"][phase]
 
 
-def measure_peers(deepspeed_python: str, rounds: int, size: tuple[int, int]) -> dict[str, list[float]]:
-    """Return the seconds of every step of processes that take turns. size: layers and width of the GPT."""
-    pythons = interpreters(deepspeed_python)
-    starts = {
-        name: partial(Contender, mode, pythons[mode.split("-")[0]], size=size, world=1, threads=threads)
-        for name, (mode, threads) in PEERS.items()
-    }
-    return {name: figures.seconds for name, figures in measure_in_turns(starts, rounds).items()}
-
-
-def table(times: dict[Key, Times], peers: dict[str, list[float]]) -> str:
+def table(times: dict[Key, Times]) -> str:
     """Return the ratios of medians that have a bar, and the medians behind them, as Markdown."""
     median = medians(times)
     ratios = [
@@ -158,41 +126,29 @@ def table(times: dict[Key, Times], peers: dict[str, list[float]]) -> str:
         bar_text = f"{WHOLE_STEP_BAR:.2f}" if clip == "always triggered" else ""
         ratios.append((f"whole step, clipping {clip}", f"{ratio(median, clip, 'whole'):.3f}", bar_text))
     phases = [(*key, *(f"{m[name] * 1e3:.2f}" for name in PHASES)) for key, m in median.items()]
-    tables = [
-        results.table(("speculative / after_backward", "ratio of medians", "bar"), ratios),
-        results.table(("clipping", "schedule", *PHASES[:-1], "whole step, ms"), phases),
-    ]
-    if peers:
-        steps = [(name, f"{statistics.median(seconds) * 1e3:.1f}") for name, seconds in peers.items()]
-        bars = [(f"{o} / {t}", Ratio.of(peers[o], peers[t]), f"{bar:.2f}") for o, t, bar in PEER_BARS]
-        tables += [
-            results.table((f"ZeRO-3, optimizer offloaded; {CORES} cores", "whole step, ms"), steps),
-            results.table(("ratio of whole steps (95 %)", "", "bar"), bars),
+    return "\n\n".join(
+        [
+            results.table(("speculative / after_backward", "ratio of medians", "bar"), ratios),
+            results.table(("clipping", "schedule", *PHASES[:-1], "whole step, ms"), phases),
         ]
-    return "\n\n".join(tables)
+    )
 
 
 def main() -> None:
     """Measure, print the table, and write it beside the samples."""
     parser = results.parser(__doc__)
-    parser.add_argument("--deepspeed-python", help="interpreter with zbench (pip install -e .) and DeepSpeed")
     parser.add_argument("--steps", type=int, default=40, help="measured steps of each engine")
-    parser.add_argument("--rounds", type=int, default=12, help="turns of two steps for each peer")
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--width", type=int, default=512)
     given = parser.parse_args()
     torch.set_num_threads(1)
     times = measure(given.steps, Setup(given.layers, given.width))
-    peers = {}
-    if given.deepspeed_python:
-        peers = measure_peers(given.deepspeed_python, given.rounds, (given.layers, given.width))
-    text = table(times, peers)
+    text = table(times)
     print(text)
     document = {
         "layers": given.layers,
         "width": given.width,
         "seconds": {f"{clip}/{schedule}": phases for (clip, schedule), phases in times.items()},
-        "peer_seconds": peers,
     }
     results.write(given.out, text, document)
 
