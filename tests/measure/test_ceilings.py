@@ -33,7 +33,7 @@ def test_a_gpus_peak_is_its_makers(
     assert ceilings.peak_flops(CUDA, "bfloat16") == ceilings.peak_flops(CUDA, "float16") == half
     assert ceilings.peak_flops(CUDA, "float32") == single
     share = ceilings.utilization(8.0, CUDA, "bfloat16")
-    assert share == (None if half is None else pytest.approx(2e12 / half))
+    assert share == (None if half is None else 8.0 * 1e12 / (half * 4))
     assert ceilings.utilization(None, CUDA, "bfloat16") is None
     assert ceilings.peak_flops(CPU, "float32") is None
 

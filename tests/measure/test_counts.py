@@ -78,7 +78,7 @@ def test_instructions_of_user_code_and_its_threads_are_asked_for(
 ) -> None:
     asked: list[bytes] = []
     library = SimpleNamespace(syscall=lambda call, attributes, *_: asked.append(bytes(attributes)) or -1)
-    monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: library)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _, use_errno: library if use_errno else None)
     monkeypatch.setattr(ctypes, "get_errno", lambda: number)
     assert instruction_counter() is None
     assert reason in (instruction_problem() or "")

@@ -20,7 +20,7 @@ def collectives(world_size: int) -> Mock:
 
 def test_each_kind_counts_what_this_rank_hands_in() -> None:
     meter = TrafficMeter(PhaseClock())
-    counting = meter.count(collectives(4))
+    counting = meter.count(collectives(2))
     counting.reduce_scatter(torch.zeros(400, dtype=torch.bfloat16), torch.zeros(100), TAG)
     counting.reduce_scatter(torch.zeros(40), torch.zeros(10), TAG)
     counting.all_gather(torch.zeros(800), TAG)
@@ -30,7 +30,7 @@ def test_each_kind_counts_what_this_rank_hands_in() -> None:
     counting.barrier()
     assert meter.take() == {
         "reduce_scatter": Traffic(2, 800 + 160),
-        "all_gather": Traffic(1, 800),
+        "all_gather": Traffic(1, 1600),
         "all_gather_small": Traffic(1, 24),
         "broadcast": Traffic(2, 28),
         "barrier": Traffic(1, 0),

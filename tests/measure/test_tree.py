@@ -1,6 +1,7 @@
 """Memory of a tree of processes, sampled from outside."""
 
 import subprocess
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,17 +17,37 @@ def process(pid: int, uss: int, rss: int, *children: Any) -> Any:
     return SimpleNamespace(pid=pid, memory_full_info=lambda: figures, children=lambda recursive: children)
 
 
-@pytest.mark.parametrize("device", [False, True])
-def test_each_figure_is_the_largest_of_any_sample(device: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    samples = iter([process(1, 100, 700, process(2, 300, 400)), process(1, 200, 500, process(2, 250, 500))])
-    driver = "1, 3\n2, 5\n9, 70\n2, [N/A]\n"
-    monkeypatch.setattr(TreeMemory, "_watch", lambda self: None)
-    monkeypatch.setattr(tree.psutil, "Process", lambda pid: next(samples))
-    monkeypatch.setattr(tree.shutil, "which", lambda name: name)
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=driver))
+@pytest.mark.parametrize(
+    ("device", "driver", "peaks"),
+    [
+        (False, "", (300, 0)),
+        (True, "1, 3\n2, 5\n9, 70\n2, [N/A]\n", (5 << 20, 300)),
+        (True, None, (0, 300)),
+    ],
+    ids=["host", "driver", "failing_driver"],
+)
+def test_each_figure_is_the_largest_of_any_sample(
+    device: bool, driver: str | None, peaks: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = [process(1, 100, 700, process(2, 300, 400)), process(1, 200, 500, process(2, 250, 500))]
+    left, taken = iter(samples), threading.Event()
+
+    def sample(pid: int) -> Any:
+        root = next(left, None)
+        if root is None:
+            taken.set()
+        return root or samples[0]
+
+    def run(words: Any, check: bool, **_: Any) -> Any:
+        if driver is None and check:
+            raise subprocess.CalledProcessError(9, words)
+        return SimpleNamespace(stdout=driver or "1, 1\n")
+
+    monkeypatch.setattr(tree, "_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(tree.psutil, "Process", sample)
+    monkeypatch.setattr(tree.shutil, "which", lambda name: name if name == "nvidia-smi" else None)
+    monkeypatch.setattr(subprocess, "run", run)
     memory = TreeMemory(1, device=device)
-    memory._sample()
-    memory._sample()
-    of_tree = {"process_tree": 450}
-    expected = (5 << 20, 300, 700, of_tree) if device else (300, 0, 700, of_tree)
-    assert memory.stop() == MemoryPeaks(*expected, exact=False)
+    assert memory._thread.daemon, "it holds up no process that ends"
+    assert taken.wait(60)
+    assert memory.stop() == MemoryPeaks(*peaks, 700, {"process_tree": 450}, exact=False)
