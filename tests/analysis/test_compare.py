@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from scipy.stats import fisher_exact
 
-from zbench.analysis.compare import FAIL_ON, Comparison, FailOn, Settings, compare_runs, require_two_runs
+from zbench.analysis.compare import Comparison, Settings, compare_runs, require_two_runs
 from zbench.analysis.exact import exact_details
 from zbench.analysis.rows import fails_more
+from zbench.analysis.settings import FAIL_ON, FailOn
 from zbench.analysis.trials import RunResults, Source
 from zbench.errors import ExitCode, IncomparableError, UsageError
 from zbench.record.record import Record

@@ -2,8 +2,14 @@
 
 import pytest
 
-from zbench.analysis.compare import PAIRED_THRESHOLDS, STORED_THRESHOLDS
-from zbench.analysis.settings import check_alpha, parse_fail_on, parse_percent, parse_thresholds
+from zbench.analysis.compare import PAIRED_THRESHOLDS
+from zbench.analysis.settings import (
+    STORED_THRESHOLDS,
+    check_alpha,
+    parse_fail_on,
+    parse_percent,
+    parse_thresholds,
+)
 from zbench.errors import UsageError
 
 

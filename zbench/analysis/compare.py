@@ -16,10 +16,7 @@ from zbench.analysis.rows import ROW_ORDER as ROW_ORDER  # part of this module's
 from zbench.analysis.rows import Match, is_incorrect, judged, match_trials
 from zbench.analysis.rows import Row as Row
 from zbench.analysis.rows import RowAnswer as RowAnswer
-from zbench.analysis.settings import FAIL_ON as FAIL_ON
 from zbench.analysis.settings import PAIRED_THRESHOLDS as PAIRED_THRESHOLDS
-from zbench.analysis.settings import STORED_THRESHOLDS as STORED_THRESHOLDS
-from zbench.analysis.settings import FailOn as FailOn
 from zbench.analysis.settings import Settings as Settings
 from zbench.analysis.trials import RunResults, Source, all_warnings, doubt, quiet, step_logs
 from zbench.errors import ExitCode, IncomparableError, UsageError
@@ -90,7 +87,8 @@ class Comparison:
             return ExitCode.CORRECTNESS
         if "missing" in fail_on and (self.missing or self.count("failed")):
             return ExitCode.TRIALS_FAILED
-        if "regression" in fail_on and any(_regressed(row) for row in self.rows):
+        slower = any(decision.answer == "regression" for _, decision in self.timed)
+        if "regression" in fail_on and (slower or any(row.exact_regressions for row in self.rows)):
             return ExitCode.REGRESSION
         if any({doubt, "inconclusive"} & fail_on and self.count(doubt) for doubt in _DOUBTS):
             return ExitCode.INCONCLUSIVE
@@ -150,7 +148,13 @@ def build(
     """Assemble a comparison from the step-time decisions by base's trial id."""
     matching = match_trials(base.trials, head.trials)
     if not matching.matches:
-        raise IncomparableError(_nothing_in_common(base, head))
+        first, second = (
+            f"{run.source.name} has {len(run.trials)} of sweep {run.source.sweep or '(unknown)'}"
+            for run in (base, head)
+        )
+        raise IncomparableError(
+            f"no configuration is in both: {first}, {second}; compare two runs of the same sweep file"
+        )
     rows = tuple(judged(match, decisions.get(match.base.trial_id), settings) for match in matching.matches)
     return Comparison(
         base.source, head.source, settings, rows, matching.missing, matching.added, unlike, paired
@@ -169,11 +173,6 @@ def _stored_evidence(match: Match, settings: Settings, noise: Mapping[str, RunNo
     if settings.run_noise is not None:
         known = RunNoise(math.log1p(settings.run_noise))
     return Unpaired(base, head, known)
-
-
-def _regressed(row: Row) -> bool:
-    slower = row.step_time is not None and row.step_time.answer == "regression"
-    return slower or bool(row.exact_regressions)
 
 
 def unlike_facts(base: Source, head: Source) -> tuple[str, ...]:
@@ -198,11 +197,3 @@ def _unlike_machines(base: RunResults, head: RunResults) -> tuple[str, ...]:
     if not all(ran) or ran[0] == ran[1]:
         return ()
     return ("ran on: " + ", ".join(" and ".join(sorted(names)) for names in ran),)
-
-
-def _nothing_in_common(base: RunResults, head: RunResults) -> str:
-    sides = [
-        f"{run.source.name} has {len(run.trials)} of sweep {run.source.sweep or '(unknown)'}"
-        for run in (base, head)
-    ]
-    return f"no configuration is in both: {', '.join(sides)}; compare two runs of the same sweep file"

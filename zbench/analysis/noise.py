@@ -48,7 +48,8 @@ def noise_report(comparison: Comparison) -> NoiseReport:
     measured = [values for values in data.blocks.values() if len(values) > 1]
     blocks = min((len(values) for values in measured), default=0)
     noise = max((statistics.stdev(values) for values in measured), default=math.nan)
-    margin = _rounded_up(passing_margin(noise, blocks, comparison.settings.alpha))
+    margin = passing_margin(noise, blocks, comparison.settings.alpha)
+    margin = margin if math.isnan(margin) else math.ceil(margin / _STEP) * _STEP
     return NoiseReport(
         blocks,
         len(measured),
@@ -92,10 +93,6 @@ def run_noise(trials: Sequence[tuple[ConfigSummary, ConfigSummary]]) -> float:
     common = [statistics.fmean(shifts[repeat]) for repeat in sorted(shifts)]
     runs = [statistics.fmean(common[i : i + _RUN]) for i in range(0, len(common) - _RUN + 1, _RUN)]
     return math.expm1(statistics.stdev(runs)) if len(runs) > 1 else math.nan
-
-
-def _rounded_up(fraction: float) -> float:
-    return fraction if math.isnan(fraction) else math.ceil(fraction / _STEP) * _STEP
 
 
 def noise_between_runs(base: RunResults, head: RunResults, output_dir: Path) -> dict[str, RunNoise]:

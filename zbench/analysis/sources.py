@@ -111,7 +111,7 @@ def _from_file(name: str, path: Path) -> RunResults:
             f"{path} is empty: expected {store.TRIALS}, a baseline, or what `zbench sweep --json` prints"
         )
     if path.suffix == ".jsonl":
-        return _results(Source(name, str(path)), store.load_records(path), str(path))
+        return RunResults.of(Source(name, str(path)), check_plausible(store.load_records(path), str(path)))
     try:
         document = json.loads(text)
     except ValueError as error:
@@ -120,7 +120,7 @@ def _from_file(name: str, path: Path) -> RunResults:
     if not isinstance(document.get("trials"), list):
         raise UsageError(f"{path}: expected a key `trials` with a list of records; is this a zbench result?")
     records = [lines.decode(value, f"{path}: trials[{i}]") for i, value in enumerate(document["trials"])]
-    return _results(_source_of_document(name, path, document), records, str(path))
+    return RunResults.of(_source_of_document(name, path, document), check_plausible(records, str(path)))
 
 
 def _source_of_document(name: str, path: Path, document: Mapping[str, Any]) -> Source:
@@ -173,12 +173,7 @@ def _pooled(name: str, path: Path, runs: list[RunResults]) -> RunResults:
 def _from_run(name: str, path: Path) -> RunResults:
     known, whole = machine_and_code(store.load_environment(path)), path.resolve()
     source = Source(name, str(path), (whole.name,), sweep=whole.parent.name, **known)
-    return _results(source, store.load_records(path), str(path / store.TRIALS))
-
-
-def _results(source: Source, records: list[Record], place: str) -> RunResults:
-    check_plausible(records, place)
-    return RunResults.of(source, records)
+    return RunResults.of(source, check_plausible(store.load_records(path), str(path / store.TRIALS)))
 
 
 def machine_and_code(environment: Mapping[str, Any]) -> dict[str, Any]:
@@ -209,8 +204,8 @@ def is_torn(path: Path) -> bool:
     return bool(torn.strip()) and not lines.is_record(torn)
 
 
-def check_plausible(records: Iterable[Record], place: str) -> None:
-    """Raise UsageError for a figure that no measurement gives: the file was damaged or edited by hand."""
+def check_plausible(records: list[Record], place: str) -> list[Record]:
+    """Return the records; UsageError for a figure that no measurement gives: damage, or an edit by hand."""
     for record in records:
         for what, value, possible in _figures(record):
             if not possible:
@@ -218,6 +213,7 @@ def check_plausible(records: Iterable[Record], place: str) -> None:
                     f"{place}: trial {record.trial_id} repeat {record.repeat}: {what} is {value}, which no "
                     "measurement gives; the file was damaged or edited; run the trial again"
                 )
+    return records
 
 
 def _figures(record: Record) -> Iterable[tuple[str, float, bool]]:

@@ -92,7 +92,8 @@ def _table(
     rows = []
     for summary, values, name in zip(summaries, points, short_ids(summaries), strict=True):
         axes = [Text(texts[key][value_text(value)]) for key, value in values.items()]
-        rows.append([Text(name, "dim"), *axes, *(_cell(figure(summary)) for figure in figures.values())])
+        cells = [Text.assemble(figure(summary)) for figure in figures.values()]
+        rows.append([Text(name, "dim"), *axes, *cells])
     marks = [Text(ranking.mark(summary.trial_id)) for summary in summaries]
     if any(mark.plain for mark in marks):
         columns, rows = (
@@ -110,10 +111,6 @@ def _table(
 def _says_anything(column: Column, summaries: Sequence[ConfigSummary]) -> bool:
     """Whether the column is worth its room: host memory only where some is used."""
     return column.name != "host mem" or any(any(s.values("peak_host_bytes")) for s in summaries)
-
-
-def _cell(value: Text | str) -> Text:
-    return value if isinstance(value, Text) else Text(value)
 
 
 def _verdict(summary: ConfigSummary) -> Text:

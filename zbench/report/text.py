@@ -8,7 +8,7 @@ import json
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -61,17 +61,10 @@ def value_text(value: Any) -> str:
             if value % unit == 0:
                 return f"{value // unit}{letter}"
     if isinstance(value, dict) and value:
-        return ",".join(f"{printable(key)}:{value_text(inner)}" for key, inner in _leaves(value))
+        from zbench.spec.keys import leaves
+
+        return ",".join(f"{printable(key)}:{value_text(inner)}" for key, inner in leaves(value))
     return printable(value) if isinstance(value, str) else json.dumps(value)
-
-
-def _leaves(value: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the innermost values of nested mappings, each with its keys joined: `*.bias.frozen`."""
-    for key, inner in value.items():
-        if isinstance(inner, dict) and inner:
-            yield from ((f"{key}.{name}", leaf) for name, leaf in _leaves(inner))
-        else:
-            yield key, inner
 
 
 def distinct_texts(values: Iterable[Any], width: int) -> dict[str, str]:

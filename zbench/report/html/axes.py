@@ -30,24 +30,14 @@ class Unit:
     name: str
 
 
-_BINARY = (
+BYTES = (
     Unit(2.0**40, "TiB"), Unit(2.0**30, "GiB"), Unit(2.0**20, "MiB"), Unit(2.0**10, "KiB"), Unit(1.0, "B")
 )  # fmt: skip
-_DECIMAL = (Unit(1.0, "s"), Unit(1e-3, "ms"), Unit(1e-6, "us"))
+SECONDS = (Unit(1.0, "s"), Unit(1e-3, "ms"), Unit(1e-6, "us"))
 
 
-def byte_unit(values: Sequence[float]) -> Unit:
-    """Return the unit in which the largest of these byte counts reads well."""
-    return _readable(values, _BINARY)
-
-
-def second_unit(values: Sequence[float]) -> Unit:
-    """Return the unit in which the largest of these durations reads well."""
-    return _readable(values, _DECIMAL)
-
-
-def _readable(values: Sequence[float], units: Sequence[Unit]) -> Unit:
-    """Return the first unit that the largest value is at least one of, else the last, the smallest."""
+def readable(values: Sequence[float], units: Sequence[Unit]) -> Unit:
+    """Return the first of BYTES or SECONDS that the largest value is at least one of, else the smallest."""
     most = max((value for value in values if math.isfinite(value)), default=0.0)
     return next((unit for unit in units if most >= unit.size), units[-1])
 

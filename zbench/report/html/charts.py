@@ -80,7 +80,7 @@ def throughput_against_memory(points: Sequence[Point], memory: str, limit: float
         )
 
     def paint(canvas: Canvas) -> None:
-        axes, unit = canvas.axes, scales.byte_unit([point.peak_bytes for point in points])
+        axes, unit = canvas.axes, scales.readable([point.peak_bytes for point in points], scales.BYTES)
         for point in sorted(points, key=lambda point: point in front):
             role = style.VERDICTS[point.verdict]
             (mark,) = axes.plot(
@@ -113,7 +113,7 @@ def throughput_against_memory(points: Sequence[Point], memory: str, limit: float
 
 def step_times(rows: Sequence[tuple[ChartRow, Sequence[float]]]) -> Picture:
     """Return the step times (seconds): steps as dots, the middle half as a band, the median as a line."""
-    unit = scales.second_unit([seconds for _, samples in rows for seconds in samples])
+    unit = scales.readable([seconds for _, samples in rows for seconds in samples], scales.SECONDS)
     medians = [statistics.median(samples) for _, samples in rows]
 
     def spread(canvas: Canvas, index: int) -> None:
@@ -137,7 +137,7 @@ def step_times(rows: Sequence[tuple[ChartRow, Sequence[float]]]) -> Picture:
 def memory(rows: Sequence[Stack], categories: Sequence[str], limit: float | None) -> Picture:
     """Return memory by category (bytes) at the peak: of the device above, of the host below, on one scale."""
     totals = [(sum(stack.parts.values()), sum((stack.second or {}).values())) for stack in rows]
-    unit = scales.byte_unit([total for pair in totals for total in pair])
+    unit = scales.readable([total for pair in totals for total in pair], scales.BYTES)
 
     def bars(canvas: Canvas, index: int) -> None:
         _bar(canvas, index + 0.55, rows[index].parts, categories, unit.size)
@@ -162,7 +162,7 @@ def memory(rows: Sequence[Stack], categories: Sequence[str], limit: float | None
 def phases(rows: Sequence[Stack], names: Sequence[str]) -> Picture:
     """Return the time of each phase of a step (seconds), stacked."""
     totals = [sum(stack.parts.values()) for stack in rows]
-    unit = scales.second_unit(totals)
+    unit = scales.readable(totals, scales.SECONDS)
     description = (
         f"{plural(len(rows), 'configuration')}, from {format_seconds(min(totals))} to "
         f"{format_seconds(max(totals))} per step."
