@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from zbench.errors import UsageError
-from zbench.worker.failure import kind_of, message_of
+from zbench.worker.job import kind_of, message_of
 
 
 @pytest.mark.parametrize(

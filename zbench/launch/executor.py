@@ -18,7 +18,7 @@ from zbench.record.store import LOGS, TRACES
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import RankJob, ReferenceJob
 
-MODULES = ("zbench.measure.shim", "zbench.worker.main")
+MODULES = ("zbench.measure.shim", "zbench.worker.rank")
 """What every trial server imports: the memory shim before torch, and all that every rank needs."""
 
 _TRANSFORMERS = (
@@ -38,8 +38,8 @@ class Targets:
     torch._dynamo is as slow as torch; torch imports it in a process that makes an optimizer or a checkpoint.
     """
 
-    rank: str = "zbench.worker.main:run_rank"
-    reference: str = "zbench.worker.main:run_reference"
+    rank: str = "zbench.worker.rank:run_rank"
+    reference: str = "zbench.worker.rank:run_reference"
     modules: tuple[str, ...] = (*MODULES, "torch._dynamo")
 
 

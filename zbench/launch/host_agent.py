@@ -78,8 +78,7 @@ def main() -> int:
 
 def run_rank(path: str) -> int:
     """Run this process's rank of the job at `path`, under torchrun; return its exit status."""
-    from zbench.launch.server import call
-    from zbench.worker.job import RankJob
+    from zbench.worker.job import RankJob, call
 
     order = json.loads(Path(path).read_text())
     place = {name.lower(): int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}

@@ -22,7 +22,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from multiprocessing import connection
 from typing import NoReturn
 
@@ -37,7 +37,7 @@ from zbench.launch.client import (
     StartGroup,
 )
 from zbench.launch.reaper import become_subreaper, die_with_parent, end_children, reap
-from zbench.worker.failure import report
+from zbench.worker.job import call
 
 _STACKS_SIGNAL = signal.SIGUSR1
 
@@ -151,24 +151,6 @@ def become_rank(start: RankStart, target: str, group: int, server: int) -> NoRet
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-
-
-def call(target: str, job: Callable[[], object], error: tuple[str, int | str]) -> int:
-    """Call `target` (`module:function`) with its job and return an exit status.
-
-    error: where a failure is reported, as (result path, rank).
-    """
-    try:
-        try:
-            module, name = target.split(":")
-            getattr(importlib.import_module(module), name)(job())
-        except Exception as escaped:
-            traceback.print_exc()
-            report(escaped, *error)
-            return 1
-    except SystemExit as request:
-        return request.code if isinstance(request.code, int) else int(request.code is not None)
-    return 0
 
 
 def _redirect(log: str) -> None:

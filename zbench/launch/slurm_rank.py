@@ -18,8 +18,7 @@ from typing import Any
 
 from zbench.errors import ZbenchError
 from zbench.launch.host_agent import free_port
-from zbench.launch.server import call
-from zbench.worker.job import RankJob, ReferenceJob
+from zbench.worker.job import RankJob, ReferenceJob, call
 
 _RESTARTS = "SLURM_RESTART_COUNT"
 _MEETING = "meeting-point"

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from zbench.errors import UsageError
 from zbench.spec.trial import TrialSpec
-from zbench.worker.job import RankJob, ReferenceJob, reference_key
+from zbench.worker.job import RankJob, ReferenceJob, call, reference_key
 
 _NEEDED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -32,11 +32,15 @@ def main(arguments: list[str]) -> None:
         print(f"zbench.worker: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     importlib.import_module("zbench.measure.shim")  # before torch, which only now comes in
-    from zbench.worker.main import run_rank, run_reference
-
+    code = 0
     if job.rank == 0 and job.reference_path and not Path(job.reference_path).exists():
-        run_reference(ReferenceJob(job.trial, job.run_dir, job.base_dir, job.reference_path))
-    run_rank(job)
+        reference = ReferenceJob(job.trial, job.run_dir, job.base_dir, job.reference_path)
+        code = call(
+            "zbench.worker.rank:run_reference", lambda: reference, (reference.error_stem, "reference")
+        )
+    code = code or call("zbench.worker.rank:run_rank", lambda: job, (job.result_path, job.rank))
+    if code:
+        raise SystemExit(code)
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

@@ -2,6 +2,10 @@
 
 import importlib
 import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -10,12 +14,22 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from zbench.engine.assembly.build import Instruments
+from zbench.engine.memory.kinds import DeviceMemory, Memories, PinnedHostMemory
+from zbench.engine.protocols import Tag
+from zbench.engine.transport.choose import choose_collectives
 from zbench.measure.ceilings import stream_bandwidth
-from zbench.measure.counts import instruction_problem
+from zbench.measure.clock import PhaseClock, synchronize
+from zbench.measure.counts import count_operators, instruction_problem
 from zbench.measure.memory import choose_meter
+from zbench.measure.traffic import TrafficMeter
 from zbench.spec.peers import PEERS, missing_package
+from zbench.spec.trial import TrialSpec
+from zbench.worker import process
 from zbench.worker.engines import GROUP, find_builder
 from zbench.worker.job import RankJob, write_json
+from zbench.worker.loop import Trainer
+from zbench.workloads import build_workload
 
 ENGINES = ("builtin", *PEERS)
 
@@ -91,3 +105,140 @@ def meet(job: RankJob) -> None:
 
 def _engine_names() -> list[str]:
     return [*ENGINES, *(point.name for point in entry_points(group=GROUP) if point.name not in ENGINES)]
+
+
+_ROWS, _WIDTH = 256, 768
+_STREAM = 1 << 24  # elements
+_LINK = 1 << 22  # elements
+_SECONDS, _FEWEST, _CALLS, _STEPS = 0.4, 5, 25, 30
+_TAG = Tag("calibration")
+
+
+def measure(job: RankJob) -> None:
+    """Measure on one rank; rank 0 writes the rates as the JSON of a MachineSpec."""
+    trial = TrialSpec.model_validate(job.trial)
+    device = process.start(job, trial)
+    rates = _rates(device) | _links(device)
+    rates["operator_latency"] = _operator_latency(trial, device, rates.get("link_latency") or 0.0)
+    if job.rank == 0:
+        write_json(Path(job.result_path), rates)
+    process.stop()
+
+
+def _rates(device: torch.device) -> dict[str, Any]:
+    flops = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        a, b = (torch.randn(n, 4 * _WIDTH, device=device).to(dtype) for n in (_ROWS, _WIDTH))
+        took = _seconds(lambda a=a, b=b: torch.mm(a, b.t()), device)  # type: ignore[misc]
+        flops[str(dtype).removeprefix("torch.")] = _mean(2.0 * _ROWS * _WIDTH * 4 * _WIDTH / took)
+    near = _stream(device)
+    if device.type == "cpu":
+        return {
+            "flops": flops, "memory_bandwidth": near, "host_link": near, "host_memory_bandwidth": near
+        }  # fmt: skip
+    host = PinnedHostMemory(device).empty(_STREAM, torch.float32)
+    there = torch.empty(_STREAM, device=device)
+    link = _mean(host.nbytes / _seconds(lambda: there.copy_(host, non_blocking=True), device))
+    rates = {"flops": flops, "memory_bandwidth": near, "host_link": link}
+    return rates | {"host_memory_bandwidth": _stream(torch.device("cpu"))}
+
+
+def _stream(device: torch.device) -> float:
+    """Return bytes a second of `a = b + s c`: two reads and a write."""
+    a, b, c = (torch.ones(_STREAM, device=device) for _ in range(3))
+    return _mean(3.0 * a.nbytes / _seconds(lambda: torch.add(b, c, alpha=2.0, out=a), device))
+
+
+def _links(device: torch.device) -> dict[str, float | None]:
+    """Return what the engine's own collectives reach; None for both in a world of one rank."""
+    memories = Memories.of(device)
+    collectives = choose_collectives(None, DeviceMemory(device), memories.host)
+    ranks = collectives.world_size
+    if ranks == 1:
+        return {"link_bandwidth": None, "link_latency": None}
+    try:
+        small = _exchange(collectives, 256 * ranks, device)
+        large = _exchange(collectives, _LINK // ranks * ranks, device)
+    finally:
+        collectives.close()
+    sent = 4.0 * _LINK * (ranks - 1) / ranks
+    return {"link_bandwidth": _mean(sent / max(large - small, 1e-9)), "link_latency": _mean(small)}
+
+
+def _exchange(collectives: Any, numel: int, device: torch.device) -> float:
+    """Return the seconds of one collective: a reduce-scatter and an all-gather, by two."""
+    send = torch.ones(numel, device=device)
+    part = torch.empty(numel // collectives.world_size, device=device)
+
+    def both() -> None:
+        collectives.reduce_scatter(send, part, _TAG).wait()
+        collectives.all_gather(send, _TAG).wait()
+
+    return _seconds(both, device, passes=_CALLS) / 2
+
+
+def train(job: RankJob) -> None:
+    """Train on one rank; rank 0 writes the median step's seconds."""
+    trial = TrialSpec.model_validate(job.trial)
+    device = process.start(job, trial)
+    with _training(trial, device) as (step, _):
+        step()
+        took = []
+        for _ in range(_STEPS):
+            dist.barrier()
+            began = time.perf_counter()
+            step()
+            synchronize(device)
+            took.append(time.perf_counter() - began)
+    seconds = _mean(statistics.median(took))
+    if job.rank == 0:
+        write_json(Path(job.result_path), {"step_s": seconds})
+    process.stop()
+
+
+def _operator_latency(trial: TrialSpec, device: torch.device, link_latency: float) -> float:
+    """Return the seconds of a tiny step's operator, its collectives taken off."""
+    with _training(trial, device) as (step, traffic):
+        took = _seconds(step, device, passes=_STEPS)
+        traffic.take()
+        operators = count_operators(step, device)["operators"]
+        calls = sum(kind.calls for kind in traffic.take().values())
+    return _mean(max(took - calls * link_latency, 1e-9) / operators)
+
+
+@contextmanager
+def _training(trial: TrialSpec, device: torch.device) -> Iterator[tuple[Callable[[], object], TrafficMeter]]:
+    """Build a model and its engine: a function that runs one step, and what counts its traffic."""
+    workload = build_workload(trial.workload, seed=0, world_size=trial.run.world_size, base_dir=Path.cwd())
+    traffic = TrafficMeter(clock := PhaseClock())
+    instruments = Instruments(wrap_collectives=traffic.count)
+    trainer = Trainer.build(trial, workload, Path.cwd(), instruments, device=device, clock=clock)
+    batches = trainer.batches(0)
+    yield lambda: trainer.step(batches), traffic
+    trainer.engine.close()
+
+
+def _seconds(work: Callable[[], object], device: torch.device, passes: int | None = None) -> float:
+    """Return the seconds of one call, all ranks calling at the same time: the first quartile of many, because
+    what disturbs a machine only ever adds time.
+
+    passes: how many, which collectives need to be the same on all ranks; None: as many as fit a while.
+    """
+    work()
+    dist.barrier()
+    seconds: list[float] = []
+    until = time.perf_counter() + _SECONDS
+    while len(seconds) < (passes or _FEWEST) or (passes is None and time.perf_counter() < until):
+        synchronize(device)
+        began = time.perf_counter()
+        work()
+        synchronize(device)
+        seconds.append(time.perf_counter() - began)
+    return statistics.quantiles(seconds, n=4)[0]
+
+
+def _mean(value: float) -> float:
+    """Return the mean over ranks."""
+    total = torch.tensor(value, dtype=torch.float64)
+    dist.all_reduce(total)
+    return float(total) / dist.get_world_size()

@@ -1,20 +1,25 @@
 """The job of a worker process, and how it reports a failure. No torch: the launcher imports this.
 
-The launcher starts one process a rank and calls `zbench.worker.main.run_rank(job)` in it, after one process
-has run `zbench.worker.main.run_reference(job)` if no trajectory of that key exists yet. A rank that fails
+The launcher starts one process a rank and calls `zbench.worker.rank.run_rank(job)` in it, after one process
+has run `zbench.worker.rank.run_reference(job)` if no trajectory of that key exists yet. A rank that fails
 writes an error file beside the result and exits with 1; `first_failure` reads those files and finds the
 cause.
 """
 
 import dataclasses
+import errno
 import hashlib
+import importlib
 import json
 import os
 import time
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from zbench.errors import UsageError
 from zbench.record.record import Failure
 from zbench.spec.accumulation import accumulation
 from zbench.spec.peers import begins_rounded
@@ -36,6 +41,24 @@ NO_ROOM_STATUS = 74
 ASK, OVER = b"?", b"."
 """What an interleaved trial says: it asks for the next turn; its timed steps are over."""
 
+Kind = Literal["usage", "storage", "oom", "crashed", "peer_lost"]
+"""Bad input; no room on a disk; out of memory; anything else; another rank is gone."""
+
+OUT_OF_MEMORY = (
+    "can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory",
+    "outofmemoryerror", "bad_alloc",
+)  # fmt: skip
+"""Words, in lower case, of a library that could not allocate memory."""
+
+_NO_THREAD = "can't start new thread"
+_NO_ROOM = ("No space left on device", "Disk quota exceeded")
+_PEER_LOST = (
+    "Connection closed by peer", "Connection reset by peer", "Connection refused", "Broken pipe",
+    "Timed out waiting", "Timeout waiting", "Wait timeout", "Read timeout", "Application timeout",
+    "Socket closed", "recvValue failed",
+)  # fmt: skip
+_LONGEST = 400
+_LONGEST_ADVICE = 2000
 _KINDS_BY_RANK_OF_CAUSE = ("usage", "storage", "oom", "crashed", "peer_lost")
 
 
@@ -136,7 +159,7 @@ def error_path(result_path: str, rank: int | str) -> Path:
 
 
 def write_error(result_path: str, rank: int | str, kind: str, message: str) -> None:
-    """Leave one rank's error for the launcher. `kind` is one of `zbench.worker.failure.Kind`."""
+    """Leave one rank's error for the launcher. `kind` is one of `Kind`."""
     write_json(
         error_path(result_path, rank), {"kind": kind, "message": message, "rank": rank, "time": time.time()}
     )
@@ -177,3 +200,74 @@ def write_json(path: Path, value: Any) -> None:
     draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     draft.write_text(json.dumps(value))
     draft.replace(path)
+
+
+def kind_of(error: BaseException) -> Kind:
+    """Return what kind of failure an exception is, by its type or by the words that libraries use."""
+    text = str(error)
+    if isinstance(error, UsageError):
+        return "usage"
+    if _is_out_of_memory(error, text):
+        return "oom"
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    if full or any(words in text for words in _NO_ROOM):
+        return "storage"
+    if any(words in text for words in _PEER_LOST):
+        return "peer_lost"
+    return "crashed"
+
+
+def message_of(error: BaseException) -> str:
+    """Return one line: the error's own words, with its type where they do not explain themselves.
+
+    A UsageError is told whole: it may show, over several lines, what was expected.
+    """
+    if isinstance(error, UsageError):
+        return _shortened(str(error).strip(), _LONGEST_ADVICE)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    name = type(error).__name__
+    return _shortened(f"{name}: {lines[0]}" if lines else name, _LONGEST)
+
+
+def _shortened(text: str, longest: int) -> str:
+    return text if len(text) <= longest else text[: longest - 1] + "…"
+
+
+def report(error: BaseException, stem: str, who: int | str) -> int:
+    """Leave an error file for the launcher, unless this rank has left one. `stem`, `who`: see `error_path`.
+
+    Returns the exit status: 1, or the one that says that not even that could be written.
+    """
+    try:
+        if not error_path(stem, who).exists():
+            write_error(stem, who, kind_of(error), message_of(error))
+    except OSError:
+        return NO_ROOM_STATUS
+    return 1
+
+
+def call(target: str, job: Callable[[], object], error: tuple[str, int | str]) -> int:
+    """Call `target` (`module:function`) with its job and return an exit status.
+
+    error: where a failure is reported, as (result path, rank).
+    """
+    try:
+        try:
+            module, name = target.split(":")
+            getattr(importlib.import_module(module), name)(job())
+        except SystemExit as request:
+            if not isinstance(request.code, str):
+                return request.code or 0
+            raise RuntimeError(f"the program ended itself: {request.code}") from request
+    except BaseException as escaped:
+        traceback.print_exc()
+        return report(escaped, *error)
+    return 0
+
+
+def _is_out_of_memory(error: BaseException, text: str) -> bool:
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    if not isinstance(error, RuntimeError | OSError):
+        return False
+    return _NO_THREAD in text or any(words in text.lower() for words in OUT_OF_MEMORY)

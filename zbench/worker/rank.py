@@ -1,37 +1,78 @@
-"""One rank of one trial, from its specification to its result."""
+"""The two entry points of a worker process: one rank of a trial, and the reference trajectory."""
 
 import dataclasses
-from collections.abc import Mapping
+import shlex
+import statistics
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from zbench.engine.assembly.build import Instruments
 from zbench.engine.protocols import StepInfo
 from zbench.measure.ceilings import utilization
+from zbench.measure.clock import PHASES
 from zbench.measure.counts import count_operators
 from zbench.measure.memory import choose_meter, largest
-from zbench.record.inputs import changed
-from zbench.record.record import Correctness
+from zbench.record.environment import machine_name
+from zbench.record.inputs import inputs
+from zbench.record.record import Timing
+from zbench.spec import shapes
 from zbench.spec.accumulation import accumulation
 from zbench.spec.trial import TrialSpec
+from zbench.spec.workload import WorkloadSpec
 from zbench.verify.digest import digest
-from zbench.verify.trajectory import Trajectory, load_reference
-from zbench.verify.verdict import Judgement, judge, worse
+from zbench.verify.plain_training import PlainRun, make_reference
+from zbench.verify.trajectory import save_reference
 from zbench.worker import process
-from zbench.worker.inputs import inputs_of
-from zbench.worker.job import RankJob
-from zbench.worker.loop import Fence, Meters, Trainer, run_steps
-from zbench.worker.observer import Observer
-from zbench.worker.progress import Progress
-from zbench.worker.timing import summarise
+from zbench.worker.job import RankJob, ReferenceJob, threads_per_rank, write_json
+from zbench.worker.loop import Fence, Meters, Samples, Trainer, run_steps
+from zbench.worker.observer import Observer, from_all
+from zbench.worker.process import Progress
+from zbench.worker.script import run_base, run_script
 from zbench.worker.trace import Subject, flops_of_a_rank, look_inside
 from zbench.workloads import Workload, build_workload
+from zbench.workloads.data import DatasetBatches
+from zbench.workloads.workload import Data
 
-T = TypeVar("T")
+
+def run_rank(job: RankJob) -> None:
+    """Run one rank of a trial to its end; rank 0 writes the result. `job.call` reports what it raises."""
+    trial = TrialSpec.model_validate(job.trial)
+    if trial.workload.command is None:
+        result = run_trial(job, trial)
+    else:
+        result = {"inputs": inputs_of(trial, Path(job.base_dir))} | run_script(job, trial)
+    if job.rank == 0:
+        ended = {"outcome": "ok", "error": None, "machine": machine_name()}
+        write_json(Path(job.result_path), ended | result)
+    process.stop()
+
+
+def run_reference(job: ReferenceJob) -> None:
+    """Compute and save the reference trajectory of a trial; failures as in `run_rank`."""
+    trial = TrialSpec.model_validate(job.trial)
+    if trial.workload.command is not None:
+        run_base(job, trial)
+        return
+    process.set_threads(threads_per_rank(trial))
+    workload = trial_workload(trial, job.base_dir)
+    read = inputs_of(trial, Path(job.base_dir), workload.data)
+    task = PlainRun(
+        workload,
+        trial.engine,
+        accumulation(trial.engine, trial.workload),
+        trial.run.warmup_steps + trial.run.steps,
+        process.device_of(trial.run.device),
+    )
+    full = trial.verify.mode == "full"
+    with Progress(job.progress_path) as progress:
+        reference = make_reference(
+            task, truth=full, on_step=lambda done, total: progress.step("reference", done, total)
+        )
+    save_reference(dataclasses.replace(reference, inputs=read), Path(job.reference_path))
 
 
 def trial_workload(trial: TrialSpec, base_dir: str) -> Workload:
@@ -49,7 +90,7 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     meter, warning = choose_meter(device)
     meters = Meters.on(device, meter)
     trainer = _trainer(job, trial, workload, meters, device)
-    inputs = inputs_of(trial, Path(job.base_dir), workload.data)
+    read = inputs_of(trial, Path(job.base_dir), workload.data)
     engine = trainer.engine
     observer = Observer(engine, bits=trial.verify.mode != "off" and job.reference_path is not None)
     warmup, timed, every = trial.run.warmup_steps, trial.run.steps, trial.run.evaluate_every
@@ -67,9 +108,9 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
 
         fence = Fence(device, job)
         samples = run_steps(trainer, meters, warmup=warmup, timed=timed, fence=fence, after_step=after_step)
-    memory = largest(_from_all(meters.memory.summary(engine.memory_by_category())))
+    memory = largest(from_all(meters.memory.summary(engine.memory_by_category())))
     with limit.lifted():
-        judgement = _judge(job, observer, inputs)
+        judgement = observer.verdict(job.reference_path, read)
         counts = meters.counts.smallest | _operators(trial, trainer, device)
         if job.rank != 0 and job.trace is None:
             engine.close()
@@ -88,7 +129,7 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
         "counts": counts,
         "correctness": dataclasses.asdict(judgement.correctness),
         "warnings": ([warning] if warning else []) + judgement.warnings,
-        "inputs": inputs,
+        "inputs": read,
     }
 
 
@@ -116,42 +157,43 @@ def _operators(trial: TrialSpec, trainer: Trainer, device: torch.device) -> dict
     return count_operators(lambda: trainer.step(trainer.batches(step)), device)
 
 
-def _judge(job: RankJob, observer: Observer, inputs: Mapping[str, str]) -> Judgement:
-    """Return the verdict; where ranks hold different parameters, the gravest over ranks."""
-    if not observer.bits or job.reference_path is None:
-        return Judgement(Correctness("unchecked"))
-    mine = observer.trajectory()
-    first = _first_disagreement(mine)
-    judgement = Judgement(Correctness("unchecked"))
-    if job.rank == 0 or first is not None:
-        judgement = _judged(mine, job.reference_path, inputs)
-    if first is None:
-        return judgement
-    judgement = worse(_from_all(judgement))
-    warning = f"ranks hold different parameters since step {first}; the verdict is the gravest over ranks"
-    return Judgement(judgement.correctness, [*judgement.warnings, warning])
+def summarise(samples: Samples, workload: Workload, micro_batches: int) -> Timing:
+    """Return rank 0's step times and what follows from their median.
+
+    Tokens, samples and operations are those of all ranks together; tokens are the mean over the timed steps.
+    Operations are the model's, without recomputation (`Workload.flops_per_micro_batch`), and unknown where
+    steps differ in tokens. Each phase is its median over the timed steps.
+    """
+    median = statistics.median(samples.step_seconds)
+    rate = workload.world_size * micro_batches / median
+    flops = workload.flops_per_micro_batch if len(set(samples.tokens)) == 1 else None
+    return Timing(
+        step_seconds=samples.step_seconds,
+        median_step_s=median,
+        tokens_per_s=statistics.fmean(samples.tokens) / median,
+        samples_per_s=workload.samples_per_micro_batch * rate,
+        tflops=None if flops is None else flops * rate / 1e12,
+        phases={name: statistics.median(phases[name] for phases in samples.phases) for name in PHASES},
+    )
 
 
-def _judged(mine: Trajectory, path: str, inputs: Mapping[str, str]) -> Judgement:
-    reference = load_reference(Path(path))
-    names = changed(reference.inputs, inputs)
-    if names:
-        said = f"{', '.join(names)} changed after the reference was computed; start a new run"
-        return Judgement(Correctness("unchecked"), [said])
-    return judge(mine, reference)
+def inputs_of(trial: TrialSpec, base_dir: Path, data: Data | None = None) -> dict[str, str]:
+    """Return name -> digest of every file, and the fingerprint of a dataset. See `record.inputs.inputs`.
+
+    Call it when the model has been made, and before a step: what is edited later was not read.
+    """
+    found = inputs(_named(trial.workload, base_dir), base_dir)
+    if isinstance(data, DatasetBatches):
+        found |= {str(trial.workload.data.dataset): data.fingerprint}
+    return found
 
 
-def _first_disagreement(mine: Trajectory) -> int | None:
-    """Return the first step (from 1) after which some rank's parameters differ from rank 0's, the same on
-    all."""
-    everyone = [torch.empty_like(mine.digests) for _ in range(dist.get_world_size())]
-    dist.all_gather(everyone, mine.digests)
-    differs = (torch.stack(everyone) != everyone[0]).any(dim=2).any(dim=0)
-    return int(differs.nonzero()[0]) + 1 if bool(differs.any()) else None
-
-
-def _from_all(mine: T) -> list[T]:
-    """Return every rank's value, in rank order."""
-    found: list[T | None] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, mine)
-    return [value for value in found if value is not None]
+def _named(spec: WorkloadSpec, base_dir: Path) -> Iterator[Path]:
+    if spec.data.text is not None:
+        yield base_dir / spec.data.text
+    if spec.model.startswith(shapes.PREFIX):
+        config = shapes.config_file(spec.model.removeprefix(shapes.PREFIX), base_dir)
+        yield from [] if config is None else [config]
+    for word in [] if spec.command is None else shlex.split(spec.command):
+        if (base_dir / word).is_file():
+            yield base_dir / word

@@ -30,14 +30,12 @@ from zbench.spec.trial import TrialSpec
 from zbench.verify.verdict import Judgement
 from zbench.verify.weights import Base, judge_weights, load_base, read_weights, same_bits, save_base
 from zbench.worker import perturbing
-from zbench.worker.inputs import inputs_of
-from zbench.worker.job import RankJob, ReferenceJob
-from zbench.worker.progress import Progress
+from zbench.worker.job import OUT_OF_MEMORY, RankJob, ReferenceJob
+from zbench.worker.process import Progress
 from zbench.worker.step_times import ConsoleTimes, Line, seconds_in
 
 _DRAIN_SECONDS = 2.0
 _LONGEST_LINE = 300
-_OUT_OF_MEMORY = ("out of memory", "OutOfMemoryError", "can't allocate memory", "Cannot allocate memory")
 _REPOSITORY = str(Path(__file__).parents[2])
 
 
@@ -66,7 +64,6 @@ def run_script(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
             )
             progress.step(phase, min(at, max(of, 1)), max(of, 1), seconds)
 
-        inputs = inputs_of(trial, Path(job.base_dir))
         done = run_once(trial, Path(job.base_dir), scratch, on_step)
     judgement = _judged(job, trial, done)
     shutil.rmtree(scratch, ignore_errors=True)
@@ -75,7 +72,6 @@ def run_script(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
         "memory": dataclasses.asdict(done.memory),
         "correctness": dataclasses.asdict(judgement.correctness),
         "warnings": judgement.warnings,
-        "inputs": inputs,
     }
 
 
@@ -233,12 +229,12 @@ class _Reader:
 
 
 def _failure(status: int, lines: list[str]) -> Exception:
-    told = [line for line in lines if line]
-    words = next((line for line in reversed(told) if any(word in line for word in _OUT_OF_MEMORY)), None)
-    if words is not None:
-        return MemoryError(words[:_LONGEST_LINE])
-    named = [line for line in told if "Error: " in line or line.endswith("Error")]
-    last = (named or told or ["it said nothing"])[-1]
+    said = [line for line in lines if line]
+    shortage = [line for line in said if any(words in line.lower() for words in OUT_OF_MEMORY)]
+    if shortage:
+        return MemoryError(shortage[-1][:_LONGEST_LINE])
+    named = [line for line in said if "Error: " in line or line.endswith("Error")]
+    last = (named or said or ["it said nothing"])[-1]
     return CommandFailedError(f"the command ended with status {status}: {last[:_LONGEST_LINE]}")
 
 
