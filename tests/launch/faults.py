@@ -47,7 +47,7 @@ def _signal(kind: str, number: signal.Signals, rng: random.Random) -> Fault:
     """Kill, stop or end a process of a sweep at a random moment."""
 
     def strike(command: Command, results: Path) -> bool:
-        if number == signal.SIGSTOP and kind in ("guard", "server"):
+        if number == signal.SIGSTOP and kind in ("reaper", "server"):
             # one that is stopped while it starts is waited for longer than a round may take
             until(lambda: bool(records(results)) or command.poll() is not None, "a repeat ends", LONGEST)
         time.sleep(rng.uniform(0.0, 2.5))

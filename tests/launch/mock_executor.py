@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 from zbench.launch.events import Watch
-from zbench.launch.executor import Attempt, ReferenceTask, RepeatTask, Task
+from zbench.launch.executor import Attempt, Executor, ReferenceTask, RepeatTask, Task
 from zbench.record.record import Failure
 
 from .fake_worker import result_of
 
 
-class MockExecutor:
+class MockExecutor(Executor):
     """Ends tasks as `workload.options` of their trials say (see `fake_worker`), and notes what it was asked.
 
     before_each: called before each task; what it raises interrupts the task.

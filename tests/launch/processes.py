@@ -41,18 +41,9 @@ def gone(pid: int) -> bool:
 
 def marked(mark: str) -> list[psutil.Process]:
     """Return the living processes that inherited `mark` in their environment: a sweep's, all of them."""
-    return _living(lambda process: process.environ().get(MARK) == mark)
-
-
-def inside(directory: Path) -> list[psutil.Process]:
-    """Return the living processes whose working directory is this one: what was started there, all of it."""
-    return _living(lambda process: process.cwd() == str(directory))
-
-
-def _living(wanted: Callable[[psutil.Process], bool]) -> list[psutil.Process]:
-    found = []
+    living = []
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            if wanted(process) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                living.append(process)
+    return living

@@ -18,12 +18,11 @@ import psutil
 
 from zbench.record.store import find_runs
 
-from . import isolation
 from .injected import STRUCK
 from .processes import MARK, marked, until
 
 DRIVER = Path(__file__).with_name("driver.py")
-PROCESSES = ("command", "guard", "server", "rank")
+PROCESSES = ("command", "reaper", "server", "rank")
 STOPPED_SECONDS = 0.5
 LONGEST = 600.0
 Command = subprocess.Popen[str]
@@ -69,7 +68,6 @@ class Round:
             "PYTHONPATH": path,
             STRUCK: str(self._injected),
         }
-        self._before = isolation.shared()
 
     @property
     def was_injected(self) -> bool:
@@ -101,10 +99,9 @@ class Round:
         return said(command.returncode, out, err)
 
     def left(self) -> list[str]:
-        """Wait for the end of every process of the round; return the files and sockets that outlive them."""
+        """Wait for the end of every process of the round; return the files that outlive them."""
         until(lambda: not marked(self.mark), "everything ends with the command", 120.0, pause=0.1)
-        files = [f"left behind: {path.name}" for path in self.scratch.iterdir() if path.name != "pytest"]
-        return [*files, *(f"left behind: {name}" for name in isolation.shared() - self._before)]
+        return [f"left behind: {path.name}" for path in self.scratch.iterdir() if path.name != "pytest"]
 
     def kill_all(self) -> None:
         """End what a failed round left."""

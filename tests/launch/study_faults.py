@@ -81,7 +81,7 @@ def _session(
 
 _WHO = {
     "worker": ("worker", "command"),
-    "worker's guard": ("worker", "guard"),
+    "worker's reaper": ("worker", "reaper"),
     "worker's server": ("worker", "server"),
     "worker's rank": ("worker", "rank"),
     "tune": ("tune", "command"),

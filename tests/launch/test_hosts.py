@@ -28,6 +28,7 @@ from zbench.spec.run import SSH, RunSpec
 from zbench.spec.trial import TrialSpec
 
 from .conftest import FAKES, make_trial
+from .processes import until
 
 HERE = "env PLACE={host}"
 """Reaches this machine under any name."""
@@ -130,29 +131,29 @@ def test_a_host_that_cannot_be_reached_is_named_with_its_last_words(executor: Lo
     assert "run.host_command" in attempt.error.message
 
 
+def link_to(command: str, folder: Path) -> HostLink:
+    return HostLink("a", command, folder / "errors", folder / "no job", 0)
+
+
 def test_an_agent_ends_when_the_connection_does(tmp_path: Path) -> None:
-    link = HostLink("a", HERE, tmp_path / "errors")
-    give_up = time.monotonic() + 60
-    while link.port is None and link.lost is None:
-        assert time.monotonic() < give_up
-        time.sleep(0.02)
-    assert link.lost is None
-    link.close()
+    job = tmp_path / "no job"
+    job.write_text('{"meet": "nowhere"}')
+    with HostLink("a", HERE, tmp_path / "errors", job, 1) as link:  # it waits for the first host
+        until(lambda: link._has_answered or link.problem() is not None, "the agent answers")
+        assert link.problem() is None
     assert link._process.returncode == 75
 
 
 def test_a_host_that_says_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hosts, "SILENCE_SECONDS", 0.4)
-    link = HostLink("a", "sh -c 'sleep 600'", tmp_path / "errors")
-    link._process.kill()
-    link._process.wait()
-    assert "by signal 9" in str(link.lost)
-    quiet = HostLink("a", "sh -c 'sleep 600'", tmp_path / "errors")
-    assert quiet.lost is None
-    time.sleep(0.5)
-    assert "nothing came from it" in str(quiet.lost)
-    quiet._process.kill()
-    quiet.close()
+    monkeypatch.setattr(hosts, "_GREETING_SECONDS", 0.4)
+    with link_to("sh -c 'sleep 600'", tmp_path) as link:
+        link._process.kill()
+        link._process.wait()
+        assert "by signal 9" in str(link.problem())
+    with link_to("sh -c 'exec sleep 600'", tmp_path) as quiet:
+        assert quiet.problem() is None
+        until(lambda: "nothing came from it" in str(quiet.problem()), "it counts as lost", 10)
+        quiet._process.kill()
 
 
 def test_commands_start_their_own_ranks(executor: LocalExecutor) -> None:

@@ -1,5 +1,7 @@
 """A sweep runs every repeat once, in the order it says, and takes up where it was left."""
 
+import math
+import random
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,7 +9,14 @@ import pytest
 
 from zbench.errors import UsageError
 from zbench.launch.events import SweepStarted, TrialFinished, TrialStarted
-from zbench.launch.sweep import OutOfTimeError, SweepPlan, SweepRun, shuffled
+from zbench.launch.sweep import (
+    OutOfTimeError,
+    SweepPlan,
+    SweepRun,
+    needs_another,
+    relative_half_width,
+    shuffled,
+)
 from zbench.record.store import RunDirectory, StorageError, load_records
 from zbench.spec.expand import Expansion
 from zbench.spec.trial import InvalidTrial
@@ -67,6 +76,7 @@ def test_every_repeat_runs_once_and_is_on_disk(sweep):
     assert sorted(keys(records)) == sorted((trial.trial_id, repeat) for trial in STAGES for repeat in (0, 1))
     assert load_records(sweep.directory.path) == records
     assert [repeat for _, repeat in sweep.started()] == [0] * 4 + [1] * 4
+    assert [event.left for event in sweep.told(TrialFinished)] == list(range(7, -1, -1))
 
 
 def test_order_is_shuffled_by_the_seed(sweep, tmp_path):
@@ -182,11 +192,6 @@ def test_references_are_cleared_away_when_all_is_done(sweep):
     assert not (sweep.directory.path / "references").exists()
 
 
-def test_left_counts_down_to_zero(sweep):
-    sweep.run(*STAGES)
-    assert [event.left for event in sweep.told(TrialFinished)] == list(range(7, -1, -1))
-
-
 def test_full_disk_while_a_reference_is_computed_stops_the_run_and_resume_verifies_every_row(sweep):
     with pytest.raises(StorageError, match=r"No space left on device.*--resume"):
         sweep.run(*(make_trial(stage=stage, reference="disk_full") for stage in (0, 1)))
@@ -202,13 +207,6 @@ def test_full_disk_in_a_trial_stops_the_run_and_records_nothing_of_it(sweep):
     assert sweep.executor.is_closed
 
 
-def test_every_repeat_of_all_comes_before_the_next(sweep):
-    sweep.run(*STAGES)
-    rounds = [repeat for _, repeat in sweep.started()]
-    assert rounds == sorted(rounds)
-    assert sorted(set(sweep.started())) == [(stage, repeat) for stage in range(4) for repeat in (0, 1)]
-
-
 def test_out_of_time_it_finishes_the_repeat_under_way_and_goes_on_later(sweep, monkeypatch):
     clock = iter(range(100))
     monkeypatch.setattr("zbench.launch.sweep.time", SimpleNamespace(monotonic=lambda: next(clock)))
@@ -222,3 +220,48 @@ def test_without_time_nothing_begins(sweep):
     with pytest.raises(OutOfTimeError):
         sweep.run(*STAGES, max_seconds=0)
     assert sweep.directory.records() == []
+
+
+def test_order_follows_from_seed_and_round():
+    items = list(range(50))
+    assert shuffled(items, seed=1, round_number=0) == shuffled(items, seed=1, round_number=0)
+    assert shuffled(items, seed=1, round_number=0) != shuffled(items, seed=1, round_number=1)
+    assert shuffled(items, seed=1, round_number=0) != shuffled(items, seed=2, round_number=0)
+    assert shuffled(items, seed=1, round_number=0) != items
+    assert items == list(range(50))
+
+
+def test_no_item_is_first_in_every_round():
+    firsts = {shuffled(range(4), seed=0, round_number=n)[0] for n in range(40)}
+    assert firsts == {0, 1, 2, 3}
+
+
+def test_half_width_is_that_of_the_t_interval():
+    """n = 4, logs with standard deviation s: half width exp(3.182 s / 2) - 1 (t of 3 degrees at 97.5 %)."""
+    logs = [-0.03, -0.01, 0.01, 0.03]
+    s = math.sqrt(sum(x * x for x in logs) / 3)
+    expected = math.expm1(3.182446 * s / 2)
+    assert math.isclose(relative_half_width([math.exp(x) for x in logs]), expected, rel_tol=1e-6)
+
+
+def test_unknown_spread_is_infinite():
+    assert relative_half_width([1.0]) == math.inf
+
+
+def test_interval_covers_the_truth_as_often_as_it_says():
+    rng = random.Random(0)
+    covered = 0
+    for _ in range(2000):
+        medians = [0.1 * math.exp(rng.gauss(0, 0.03)) for _ in range(5)]
+        center = math.exp(sum(map(math.log, medians)) / 5)
+        covered += abs(math.log(center / 0.1)) <= math.log1p(relative_half_width(medians))
+    assert 0.93 < covered / 2000 < 0.97
+
+
+def test_repeats_go_on_until_tight_enough_or_the_budget_ends():
+    tight, wide = [1.0, 1.001, 0.999, 1.0], [1.0, 1.2, 0.8, 1.1]
+    assert not needs_another(tight, precision=0.02, max_repeats=20)
+    assert needs_another(wide, precision=0.02, max_repeats=20)
+    assert not needs_another(wide, precision=0.02, max_repeats=4)
+    assert not needs_another(wide, precision=None, max_repeats=20)
+    assert needs_another([1.0, 1.0], precision=0.02, max_repeats=20)

@@ -122,7 +122,7 @@ def test_killed_server_takes_its_ranks_along_and_is_replaced(runner, trial, noti
     assert notices == ["the trial server was killed from outside; running it again"]
 
 
-@pytest.mark.parametrize("victim", ["server", "guard"])
+@pytest.mark.parametrize("victim", ["server", "reaper"])
 def test_process_in_a_session_of_its_own_does_not_outlive_a_killed_server(runner, trial, victim):
     server = psutil.Process(runner.executor.server_pid)
     target = server.pid if victim == "server" else server.ppid()
@@ -226,8 +226,8 @@ def test_one_shot_form_starts_and_ends_its_own_server(tmp_path, trial, monkeypat
 def test_interruption_ends_the_trial_and_its_processes(runner, trial):
     main = threading.main_thread().ident
     server = psutil.Process(runner.executor.server_pid)
-    guard = server.ppid()
-    others = [child for child in psutil.Process().children() if child.pid != guard]
+    reaper = server.ppid()
+    others = [child for child in psutil.Process().children() if child.pid != reaper]
 
     def interrupt() -> None:
         text_of(runner.run_dir / "rank1.pid")

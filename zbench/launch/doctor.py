@@ -26,6 +26,8 @@ _PATIENCE_SECONDS = 60.0
 _LITTLE_DISK = 1 << 30
 _BUSY_SHARE = 0.1
 
+Status = Literal["ok", "info", "warn", "fail"]
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -36,7 +38,7 @@ class Check:
     """
 
     name: str
-    status: Literal["ok", "info", "warn", "fail"]
+    status: Status
     text: str
 
     def to_json(self) -> dict[str, str]:
@@ -59,14 +61,12 @@ def examine(output_dir: Path, environments: Sequence[str] = ()) -> Iterator[Chec
 
 def _machine() -> Iterator[Check]:
     software = software_facts()
-    yield Check(
-        "versions", "ok", ", ".join(f"{name} {version}" for name, version in software.items() if version)
-    )
+    versions = ", ".join(f"{name} {version}" for name, version in software.items() if version)
+    yield Check("versions", "ok", versions)
     machine = machine_facts()
     cores = f"{machine['cores']} cores, {machine['threads']} threads"
-    yield Check(
-        "cpu", "ok", f"{machine['cpu']} ({machine['architecture']}), {cores}: {' '.join(machine['isa'])}"
-    )
+    cpu = f"{machine['cpu']} ({machine['architecture']}), {cores}: {' '.join(machine['isa'])}"
+    yield Check("cpu", "ok", cpu)
     memory = psutil.virtual_memory()
     yield Check("memory", "ok", f"{format_bytes(memory.available)} available of {format_bytes(memory.total)}")
 
@@ -74,55 +74,28 @@ def _machine() -> Iterator[Check]:
 def _threads() -> Iterator[Check]:
     cores = usable_cores()
     cpus = sum(len(core) for core in cores)
-    whole = cpus == os.cpu_count()
     text = f"{len(cores)} usable cores ({cpus} threads)"
-    yield Check(
-        "affinity",
-        "ok" if whole else "warn",
-        text if whole else f"{text} of {os.cpu_count()}: taskset or cgroup",
-    )
+    if cpus == os.cpu_count():
+        yield Check("affinity", "ok", text)
+    else:
+        yield Check("affinity", "warn", f"{text} of {os.cpu_count()}: taskset or cgroup")
     quota = _cpu_quota()
     if quota is not None and quota < cpus:
-        yield Check(
-            "cpu quota", "warn", f"the cgroup allows {quota:g} CPUs of {cpus}: steps will be throttled"
-        )
+        text = f"the cgroup allows {quota:g} CPUs of {cpus}: steps will be throttled"
+        yield Check("cpu quota", "warn", text)
     ignored = sorted(name for name in os.environ if name.startswith(THREAD_VARIABLES))
     if ignored:
-        yield Check(
-            "variables", "info", f"{', '.join(ignored)}: not passed on to trials; use run.threads_per_rank"
-        )
+        text = f"{', '.join(ignored)}: not passed on to trials; use run.threads_per_rank"
+        yield Check("variables", "info", text)
     load = os.getloadavg()[0]
     busy = load > max(1.0, _BUSY_SHARE * cpus)
-    yield Check(
-        "load",
-        "warn" if busy else "ok",
-        f"{load:.2f} in the last minute" + (": figures will be noisy" * busy),
-    )
-    governors = {
-        file.read_text().strip()
-        for file in Path("/sys/devices/system/cpu").glob("cpu*/cpufreq/scaling_governor")
-    }
-    if governors and governors != {"performance"}:
-        yield Check(
-            "governor", "warn", f"{', '.join(sorted(governors))}: clock rates vary; `performance` is steadier"
-        )
-
-
-def _surroundings(output_dir: Path) -> Iterator[Check]:
-    place = next(p for p in [output_dir.absolute(), *output_dir.absolute().parents] if p.exists())
-    free = shutil.disk_usage(place).free
-    writable = os.access(place, os.W_OK)
-    status: Literal["ok", "warn", "fail"] = (
-        "fail" if not writable else "warn" if free < _LITTLE_DISK else "ok"
-    )
-    yield Check(
-        "results",
-        status,
-        f"{output_dir}: {format_bytes(free)} free" + ("" if writable else ", not writable; use -o DIR"),
-    )
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    yield Check("open files", "ok" if files >= 1024 else "warn", f"{files} allowed (ulimit -n)")
-    yield _loopback()
+    text = f"{load:.2f} in the last minute" + (": figures will be noisy" * busy)
+    yield Check("load", "warn" if busy else "ok", text)
+    files = Path("/sys/devices/system/cpu").glob("cpu*/cpufreq/scaling_governor")
+    governors = {file.read_text().strip() for file in files}
+    if governors - {"performance"}:
+        text = f"{', '.join(sorted(governors))}: clock rates vary; `performance` is steadier"
+        yield Check("governor", "warn", text)
 
 
 def _cpu_quota() -> float | None:
@@ -134,29 +107,39 @@ def _cpu_quota() -> float | None:
         return None
 
 
-def _loopback() -> Check:
+def _surroundings(output_dir: Path) -> Iterator[Check]:
+    place = next(p for p in [output_dir.absolute(), *output_dir.absolute().parents] if p.exists())
+    free = shutil.disk_usage(place).free
+    text = f"{output_dir}: {format_bytes(free)} free"
+    if os.access(place, os.W_OK):
+        yield Check("results", "warn" if free < _LITTLE_DISK else "ok", text)
+    else:
+        yield Check("results", "fail", f"{text}, not writable; use -o DIR")
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield Check("open files", "ok" if files >= 1024 else "warn", f"{files} allowed (ulimit -n)")
     try:
-        with (
-            socket.create_server(("127.0.0.1", 0)) as server,
-            socket.create_connection(server.getsockname(), 2),
-        ):
-            return Check("loopback", "ok", "127.0.0.1 accepts connections")
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), 2).close()
+        yield Check("loopback", "ok", "127.0.0.1 accepts connections")
     except OSError as error:
-        return Check("loopback", "fail", f"127.0.0.1 refuses connections ({error}); ranks cannot meet")
+        yield Check("loopback", "fail", f"127.0.0.1 refuses connections ({error}); ranks cannot meet")
 
 
 def _environment(written: str) -> Iterator[Check]:
     """Yield what another Python environment has, and which engines run there, in the words of `plan`."""
-    found = environments.environment(written, Path.cwd())
-    if isinstance(found, str):
-        yield Check("engine_python", "info", found)
+    there = environments.environment(written, Path.cwd())
+    if isinstance(there, str):
+        yield Check("engine_python", "info", there)
         return
-    facts = ", ".join(f"{name} {value}" for name, value in found.facts().items())
+    facts = ", ".join(f"{name} {value}" for name, value in there.facts().items())
     yield Check("engine_python", "ok", f"{written}: {facts}")
     for name in ("builtin", *PEERS):
-        there = elsewhere(name, written, Path.cwd())
-        problem = there if isinstance(there, str) else None
-        yield Check(f"  engine {name}", "info" if problem else "ok", problem or "usable")
+        engine = elsewhere(name, written, Path.cwd())
+        yield _usable(f"  engine {name}", engine if isinstance(engine, str) else None)
+
+
+def _usable(name: str, problem: str | None) -> Check:
+    return Check(name, "info" if problem else "ok", problem or "usable")
 
 
 def _trials() -> Iterator[Check]:
@@ -173,38 +156,31 @@ def _trials() -> Iterator[Check]:
 
 
 def _facts_checks(facts: dict[str, Any]) -> Iterator[Check]:
-    torch, native = facts["torch"], facts["native"]
-    yield Check(
-        "torch", "ok", f"{torch['version']}, {torch['threads']} threads, {', '.join(torch['backends'])}"
-    )
-    rate = facts["bandwidth"]["bytes_per_s"]
-    yield Check(
-        "bandwidth",
-        "ok",
-        f"{rate / 1e9:.1f} GB/s measured ({facts['bandwidth']['threads']} threads, a = b + s c)",
-    )
+    torch, native, bandwidth = facts["torch"], facts["native"], facts["bandwidth"]
+    backends = ", ".join(torch["backends"])
+    yield Check("torch", "ok", f"{torch['version']}, {torch['threads']} threads, {backends}")
+    rate = f"{bandwidth['bytes_per_s'] / 1e9:.1f} GB/s"
+    yield Check("bandwidth", "ok", f"{rate} measured ({bandwidth['threads']} threads, a = b + s c)")
     if native["problem"]:
         yield Check("native kernels", "fail", f"{native['problem']}; reinstall zbench")
     else:
-        yield Check(
-            "native kernels", "ok", f"{native['isa']} in use; available: {', '.join(native['available'])}"
-        )
+        kernels = f"{native['isa']} in use; available: {', '.join(native['available'])}"
+        yield Check("native kernels", "ok", kernels)
     cuda = native["cuda_problem"]
-    fallback = f"{cuda}; a CUDA device uses torch's own fused AdamW"
-    yield Check("cuda kernels", "info" if cuda else "ok", fallback if cuda else "usable")
+    yield _usable("cuda kernels", cuda and f"{cuda}; a CUDA device uses torch's own fused AdamW")
     devices = ", ".join(f"{d['name']} ({format_bytes(d['memory_bytes'])})" for d in facts["cuda"])
     yield Check("cuda devices", "ok" if devices else "info", devices or "none; trials run on the CPU")
     shim = facts["memory_shim"]
-    yield Check(
-        "memory meter", "warn" if shim else "ok", shim or "exact: counts torch's allocations to the byte"
-    )
+    exact = "exact: counts torch's allocations to the byte"
+    yield Check("memory meter", "warn" if shim else "ok", shim or exact)
     uncounted = facts["instructions"]
     text = f"not counted: {uncounted}" if uncounted else "counted: instructions retired a step are compared"
     yield Check("instructions", "info" if uncounted else "ok", text)
     for name, problem in facts["engines"].items():
-        broken = problem is not None and name == "builtin"
-        status: Literal["ok", "info", "fail"] = "fail" if broken else "info" if problem else "ok"
-        yield Check(f"engine {name}", status, problem or "usable")
+        if problem and name == "builtin":
+            yield Check("engine builtin", "fail", problem)
+        else:
+            yield _usable(f"engine {name}", problem)
 
 
 def _meeting(launcher: Launcher) -> Check:

@@ -6,10 +6,11 @@ references, repeats, runs after a kill or a disturbance, and records.
 
 import json
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Self
 
 from zbench.launch.disturbance import Disturbance
 from zbench.launch.events import Watch
@@ -135,43 +136,45 @@ class Attempt:
         return self.disturbance.warnings() if self.disturbance and self.error is None else []
 
 
-class Executor(Protocol):
-    """Runs tasks one after another.
+class Executor(ABC):
+    """Runs tasks one after another, or, where `runs_ahead`, several at once. Tasks go by their names.
 
     `run` starts from a clean state each time: no file of an earlier run of the same task is read. When it
     returns or raises, no process of the task is left. A failure of the task is an Attempt, not an exception;
     UsageError means that this executor can never run such a trial.
     """
 
+    runs_ahead = False
+
     def wait_until_ready(self) -> tuple[str, ...]:
         """Return when tasks can start: the imports that failed, in words."""
+        return ()
 
+    @abstractmethod
     def run(self, task: Task, watch: Watch | None = None) -> Attempt:
-        """Run a task once. watch: sees each progress line; a reason that it returns ends the task, with
-        outcome `timeout` and error kind `pruned`."""
+        """Run a task once, or wait for the end of an expected one that has begun.
+
+        watch: sees each progress line; a reason that it returns ends the task, with outcome `timeout` and
+        error kind `pruned`.
+        """
 
     def close(self) -> None:
         """End everything that was started."""
 
-
-@runtime_checkable
-class Queue(Protocol):
-    """What an executor offers beside `Executor` if it can run several tasks at once. Tasks go by their names.
-
-    `run` of an expected task returns how the run of it that was begun has ended. `close` ends the others.
-    """
-
     def expect(self, tasks: Sequence[Task]) -> None:
-        """Begin tasks that `run` will be called for, in any order."""
+        """Begin tasks that `run` will be called for, in any order, where several can run at once."""
 
     def first(self, names: Sequence[str]) -> str:
         """Wait until one of these tasks has ended and return its name; one that was not begun goes first."""
+        return names[0]
 
     def has_begun(self, name: str) -> bool:
         """Whether a task was expected, and `run` has not been called for it."""
+        return False
 
     def withdraw(self, names: Sequence[str]) -> list[str]:
         """Give up what was expected and has not begun; return the names of what is under way."""
+        return []
 
 
 @dataclass(frozen=True, slots=True)

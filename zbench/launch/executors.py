@@ -74,8 +74,4 @@ def max_ranks() -> tuple[int, str]:
     soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if soft != resource.RLIM_INFINITY:
         limits.append((max(0, soft - _SPARE_PROCESSES), f"{soft} processes (ulimit -u)"))
-    pid_max = Path("/proc/sys/kernel/pid_max")
-    if pid_max.exists():
-        most = int(pid_max.read_text())
-        limits.append((max(0, most - len(psutil.pids()) - _SPARE_PROCESSES), f"{most} process ids"))
     return min(limits)

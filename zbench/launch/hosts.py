@@ -13,21 +13,19 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from zbench.errors import UsageError
 from zbench.launch.events import ProgressTail, Watch
 from zbench.launch.executor import Attempt, JobFactory, RepeatTask, TaskFiles, collected, patience
-from zbench.launch.host_agent import BEAT_SECONDS, SILENCE_SECONDS
+from zbench.launch.host_agent import BEAT_SECONDS, ENDED, SILENCE_SECONDS
 from zbench.launch.outcome import outcome_of
 from zbench.record.record import Failure
 from zbench.units import format_seconds
 from zbench.worker.job import RankJob, first_failure
 
-_AGENT = ("-P", "-u", "-m", "zbench.launch.host_agent")
 _GREETING_SECONDS = 60.0
 _IMPORT_SECONDS = 60.0
 """Added to a trial's deadline: torchrun imports torch anew for each trial."""
@@ -38,19 +36,21 @@ _KEPT = ("PYTHONPATH", "OMP_NUM_THREADS", "ZBENCH_TEST_FAULT")
 _WORDS_OF_AN_ERROR = 300
 
 
-class HostLink:
-    """The agent of one host, from its start to its end. `errors`: the file that takes its standard error."""
+class HostLink(AbstractContextManager["HostLink"]):
+    """The agent of one host, from its start to its end. code: torchrun's exit status, once it has ended.
 
-    def __init__(self, name: str, template: str, errors: Path) -> None:
-        """template: `run.host_command`."""
+    errors: the file that takes its standard error.
+    """
+
+    def __init__(self, name: str, template: str, errors: Path, job: Path, number: int) -> None:
+        """template: `run.host_command`. job, number: the agent's arguments."""
         self.name = name
-        self.port: int | None = None
         self.code: int | None = None
         self._errors = errors
-        self._heard = time.monotonic()
+        self._heard, self._has_answered = time.monotonic(), False
         with errors.open("ab") as file:
             self._process = subprocess.Popen(
-                command_on(name, template),
+                command_on(name, template, str(job), str(number)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=file,
@@ -59,27 +59,31 @@ class HostLink:
             )
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def send(self, order: dict[str, Any] | None = None) -> None:
-        """Send an order, or a sign of life. What a lost host does not take shows in `lost`."""
+    def beat(self) -> None:
+        """Send a sign of life. What a lost host does not take shows in `problem`."""
         assert self._process.stdin is not None
         with suppress(OSError, ValueError):
-            self._process.stdin.write((json.dumps(order) if order is not None else "") + "\n")
+            self._process.stdin.write("\n")
             self._process.stdin.flush()
 
-    @property
-    def lost(self) -> str | None:
-        """Return why the host counts as lost, None while it is there or has ended well or badly."""
+    def problem(self) -> str | None:
+        """Return why the host counts as lost, None while it is there or torchrun has ended well or badly."""
         if self.code is not None:
             return None
-        status = self._process.poll()
+        status, silent = self._process.poll(), time.monotonic() - self._heard
         if status is not None:
-            how = f"by signal {-status}" if status < 0 else f"with status {status}"
             words = " ".join(self._errors.read_text(errors="replace").split())[-_WORDS_OF_AN_ERROR:]
-            return f"the connection to it ended {how}" + (f": {words}" if words else "")
-        silent = time.monotonic() - self._heard
-        return f"nothing came from it for {silent:.0f} s" if silent > SILENCE_SECONDS else None
+            how = f"by signal {-status}" if status < 0 else f"with status {status}"
+            reason = f"the connection to it ended {how}" + (f": {words}" if words else "")
+        elif silent > (SILENCE_SECONDS if self._has_answered else _GREETING_SECONDS):
+            reason = f"nothing came from it for {silent:.0f} s"
+        else:
+            return None
+        if self._has_answered:
+            return f"host {self.name} was lost in mid-trial: {reason}"
+        return f"host {self.name} cannot be used: {reason}; see run.hosts and run.host_command"
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the connection, and return when it has ended; the agent then kills what it started."""
         assert self._process.stdin is not None
         with suppress(OSError):
@@ -95,20 +99,18 @@ class HostLink:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._heard = time.monotonic()
-            with suppress(ValueError):
-                message = json.loads(line)
-                if isinstance(message, dict):
-                    self.port = message.get("port", self.port)
-                    self.code = message.get("code", self.code)
+            self._has_answered |= not line.strip()
+            if line.startswith(ENDED):
+                self.code = int(line.removeprefix(ENDED))
 
 
-def command_on(host: str, template: str) -> list[str]:
+def command_on(host: str, template: str, *arguments: str) -> list[str]:
     """Return the command line that starts an agent on a host.
 
     template: `run.host_command`. `{command}` is replaced by the command as one text for a shell, as ssh wants
     it; where it is missing the words of the command follow.
     """
-    agent = [sys.executable, *_AGENT]
+    agent = [sys.executable, "-P", "-u", "-m", "zbench.launch.host_agent", *arguments]
     words = [word.replace("{host}", host) for word in shlex.split(template)]
     if "{command}" in template:
         return [word.replace("{command}", shlex.join(agent)) for word in words]
@@ -131,61 +133,33 @@ def run_on_hosts(jobs: JobFactory, task: RepeatTask, watch: Watch | None) -> Att
             " leave run.hosts out"
         )
     log = jobs.log_name(task)
-    directory = jobs.run_dir / log
-    files = TaskFiles.fresh(directory, directory)
+    files = TaskFiles.fresh(jobs.run_dir / log, jobs.run_dir / log)
     # a thread count is resolved on its own host
     job = replace(jobs, values=lambda trial: trial.model_dump(mode="json")).job(task, files, watched=True)
     assert isinstance(job, RankJob)
-    order = {"target": jobs.target(task), "modules": jobs.targets.modules, "job": asdict(job)}
-    (directory / "job.json").write_text(json.dumps(order))
+    environment = {key: os.environ[key] for key in _KEPT if key in os.environ}
+    order = {
+        "target": jobs.target(task),
+        "modules": jobs.targets.modules,
+        "job": asdict(job),
+        "hosts": len(run.hosts),
+        "meet": split_name(run.hosts[0])[1],
+        "directory": str(Path.cwd()),
+        "environment": {"OMP_NUM_THREADS": "1", **environment},  # torchrun's own default, without its note
+    }
+    file = files.work / "job.json"
+    file.write_text(json.dumps(order))
     with ExitStack() as stack:
-        links: list[HostLink] = []
-        for number, entry in enumerate(run.hosts):
-            link = HostLink(split_name(entry)[0], run.host_command, directory / f"host{number}.err")
-            stack.callback(link.close)
-            links.append(link)
-        failure = _greeted(links, log)
-        if failure is None:
-            _order(run.world_size, split_name(run.hosts[0])[1], links, directory)
-            failure = _watched(task, links, files, watch, log)
+        links = [
+            stack.enter_context(
+                HostLink(split_name(entry)[0], run.host_command, files.logs / f"host{n}.err", file, n)
+            )
+            for n, entry in enumerate(run.hosts)
+        ]
+        failure = _watched(task, links, files, watch, log)
     if failure is not None:
         return Attempt(outcome_of(failure), failure)
     return collected(task, files, Attempt("ok"), f"{log}/host0.log")
-
-
-def _order(world_size: int, address: str, links: Sequence[HostLink], directory: Path) -> None:
-    """Tell every agent what to run. address: of the first host, where all meet."""
-    environment = {key: os.environ[key] for key in _KEPT if key in os.environ}
-    environment.setdefault("OMP_NUM_THREADS", "1")  # torchrun's own default, without its note
-    for number, link in enumerate(links):
-        torchrun = ["--nnodes", str(len(links)), "--nproc-per-node", str(world_size // len(links))]
-        torchrun += ["--max-restarts", "0", "--rdzv-backend", "c10d", "--rdzv-id", directory.name]
-        torchrun += ["--rdzv-endpoint", f"{address}:{links[0].port}"]
-        torchrun += ["--rdzv-conf", f"is_host={int(number == 0)}"]
-        order: dict[str, Any] = {
-            "torchrun": torchrun,
-            "worker": ["-m", "zbench.launch.host_agent", str(directory / "job.json")],
-            "meet": address,
-            "log": str(directory / f"host{number}.log"),
-            "directory": str(Path.cwd()),
-            "environment": environment,
-        }
-        link.send(order)
-
-
-def _greeted(links: Sequence[HostLink], log: str) -> Failure | None:
-    """Wait until every agent has answered; return what is wrong with one that does not."""
-    deadline = time.monotonic() + _GREETING_SECONDS
-    while any(link.port is None for link in links):
-        for number, link in enumerate(links):
-            reason = link.lost
-            if link.port is None and time.monotonic() > deadline:
-                reason = f"it did not answer within {_GREETING_SECONDS:.0f} s"
-            if reason is not None:
-                message = f"host {link.name} cannot be used: {reason}; see run.hosts and run.host_command"
-                return Failure("crashed", message, f"{log}/host{number}.err")
-        time.sleep(_POLL_SECONDS)
-    return None
 
 
 def _watched(
@@ -194,16 +168,16 @@ def _watched(
     """Wait until all hosts have ended; return why the trial failed, None where it did not."""
     tail = ProgressTail(files.progress)
     deadline = give_up = time.monotonic() + patience(task) + _IMPORT_SECONDS
-    beaten = 0.0
+    last_beat = 0.0
     while not all(link.code == 0 for link in links):
         now = time.monotonic()
-        if now - beaten > BEAT_SECONDS / 2:
-            beaten = now
+        if now - last_beat > BEAT_SECONDS / 2:
+            last_beat = now
             for link in links:
-                link.send()
+                link.beat()
         if watch is not None and (reason := tail.feed(watch)):
             return Failure("pruned", reason, f"{log}/host0.log")
-        if any(link.lost or link.code for link in links):
+        if any(link.problem() or link.code for link in links):
             give_up = min(give_up, now + _PEER_GRACE_SECONDS)  # the others may know more of the cause
         if now > give_up:
             return _cause(task, links, files, log, timed_out=give_up == deadline)
@@ -218,12 +192,11 @@ def _cause(
 ) -> Failure:
     """Return why a trial failed: a host that was lost, what a rank said, or the deadline."""
     for number, link in enumerate(links):
-        if (reason := link.lost) is not None:
-            message = f"host {link.name} was lost in mid-trial: {reason}"
-            return Failure("crashed", message, f"{log}/host{number}.log")
+        if (problem := link.problem()) is not None:
+            return Failure("crashed", problem, f"{log}/host{number}.log")
     failure = first_failure(str(files.result), task.trial.run.world_size)
     if failure is not None:
-        return Failure(failure.kind, failure.message, f"{log}/host0.log")
+        return replace(failure, log=f"{log}/host0.log")
     if timed_out:
         limit = format_seconds(task.trial.run.timeout)
         return Failure("timeout", f"not finished after {limit} (run.timeout)", f"{log}/host0.log")

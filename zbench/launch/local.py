@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from zbench.launch.events import ProgressTail, Watch
 from zbench.launch.executor import (
     MODULES,
     Attempt,
+    Executor,
     JobFactory,
     RepeatTask,
     Targets,
@@ -38,22 +39,6 @@ from zbench.worker.job import RankJob, ReferenceJob, threads_per_rank
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Processes to start: the function that all of them call, how each starts, where results and logs go.
-
-    result_path: error files of the processes are beside it.
-    """
-
-    target: str
-    starts: list[RankStart]
-    result_path: Path
-    logs: Path
-    deadline: float
-    stop_when: StopWhen | None = None
-    memory_limit: int | None = None
-
-
 class Launcher(AbstractContextManager["Launcher"]):
     """Keeps one trial server alive, and a scratch directory for its groups. A context manager."""
 
@@ -63,17 +48,25 @@ class Launcher(AbstractContextManager["Launcher"]):
         self._modules, self._python = modules, python
         self._server = WarmServer(modules, self.scratch, python)
 
-    def run(self, group: Group, *, log_name: str) -> Attempt:
-        """Run the group to its end. log_name: the log directory as the record names it.
+    def run(
+        self,
+        target: str,
+        starts: Sequence[RankStart],
+        files: TaskFiles,
+        *,
+        log_name: str,
+        deadline: float,
+        stop_when: StopWhen | None = None,
+        memory_limit: int | None = None,
+    ) -> Attempt:
+        """Run processes that all call `target` to their end. log_name: the log directory, for the record.
 
-        If the server is killed meanwhile, another is started and the group counts as killed.
+        If the server is killed meanwhile, another is started and the processes count as killed.
         """
         self.wait_until_ready()
         kills, before, own = kernel_oom_kills(), disturbance.snapshot(), time.process_time()
         try:
-            end = self._server.run_group(
-                group.target, group.starts, deadline=group.deadline, stop_when=group.stop_when
-            )
+            end = self._server.run_group(target, starts, deadline=deadline, stop_when=stop_when)
         except ServerLostError:
             self._replace_server()
             message = "the trial server was killed from outside"
@@ -81,14 +74,14 @@ class Launcher(AbstractContextManager["Launcher"]):
         after, own = disturbance.snapshot(), time.process_time() - own
         outcome, error = classify(
             end,
-            result_path=str(group.result_path),
-            deadline=group.deadline,
+            result_path=str(files.result),
+            deadline=deadline,
             kernel_oom_kills=kernel_oom_kills() - kills,
             log=log_name,
-            memory_limit=group.memory_limit,
+            memory_limit=memory_limit,
         )
         if error is None:
-            _drop_silent_logs(group.logs)
+            _drop_silent_logs(files.logs)
         what = disturbance.between(before, after, own_cpu_seconds=end.cpu_seconds + own)
         return Attempt(outcome, error, disturbance=what)
 
@@ -105,7 +98,7 @@ class Launcher(AbstractContextManager["Launcher"]):
             trial, 0, world_size, f"file://{scratch}/meeting", "", base_dir, result_path=str(files.result)
         )
         starts = process_starts(job, files.logs, usable_cores())
-        attempt = self.run(Group(target, starts, files.result, files.logs, patience), log_name="logs")
+        attempt = self.run(target, starts, files, log_name="logs", deadline=patience)
         if attempt.error is not None:
             raise ZbenchError(attempt.error.message)
         return json.loads(files.result.read_text())
@@ -138,7 +131,7 @@ class Launcher(AbstractContextManager["Launcher"]):
         self._server = WarmServer(self._modules, self.scratch, self._python)
 
 
-class LocalExecutor:
+class LocalExecutor(Executor):
     """Runs tasks in process groups of this machine. See `executor.Executor`.
 
     The server starts to import at once, in the background. Ranks that run under another interpreter
@@ -170,16 +163,15 @@ class LocalExecutor:
         try:
             meeting, gate = f"file://{scratch}/rendezvous", interleave.socket_path()
             job = self._jobs.job(task, files, watched=watch is not None, init_method=meeting, interleave=gate)
-            group = Group(
-                target=self._jobs.target(task),
-                starts=process_starts(job, files.logs, self._cores),
-                result_path=files.result,
-                logs=files.logs,
+            attempt = launcher.run(
+                self._jobs.target(task),
+                process_starts(job, files.logs, self._cores),
+                files,
+                log_name=log_name,
                 deadline=patience(task, interleaved=gate is not None),
                 stop_when=_stopper(files.progress, watch),
                 memory_limit=task.trial.run.memory_limit,
             )
-            attempt = launcher.run(group, log_name=log_name)
             if gate is not None and attempt.disturbance is not None:
                 attempt = replace(attempt, disturbance=attempt.disturbance.without_others())
             attempt = replace(attempt, environment=environment_facts(task.trial, self._jobs.base_dir))

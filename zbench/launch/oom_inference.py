@@ -4,98 +4,67 @@ Pure bookkeeping over configurations. A point is larger where every size is at l
 and all else is the same. Sizes are only those whose growth can never free memory.
 """
 
+import copy
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from zbench.record.record import Failure, Record
-from zbench.spec.keys import Path, value_at
 from zbench.spec.trial import NOT_IDENTITY, TrialSpec
 
 KIND = "implied"
-GROWING: tuple[Path, ...] = (
-    ("workload", "micro_batch_size"),
-    ("workload", "sequence_length"),
-    ("engine", "reduce_bucket_size"),
-    ("engine", "allgather_bucket_size"),
-    ("engine", "prefetch_bucket_size"),
-    ("engine", "param_persistence_threshold"),
-)
-_OPTIONS: Path = ("workload", "options")
-_GROWING_OPTIONS = frozenset({"layers", "width", "hidden", "vocabulary"})
+_GROWING = {
+    ("workload",): ("micro_batch_size", "sequence_length"),
+    ("engine",): (
+        "reduce_bucket_size", "allgather_bucket_size", "prefetch_bucket_size", "param_persistence_threshold",
+    ),
+    ("workload", "options"): ("layers", "width", "hidden", "vocabulary"),
+}  # fmt: skip
+"""Section of a configuration -> its keys that are sizes."""
 
-
-@dataclass(frozen=True, slots=True)
-class _Size:
-    """A configuration as sizes that grow memory, and the rest, which must be equal to compare them."""
-
-    sizes: Mapping[str, float]
-    rest: str
-
-    def exceeds(self, other: "_Size") -> list[str]:
-        """Return the keys in which this is larger, none of them being smaller; empty if it is not larger."""
-        if self.rest != other.rest or self.sizes.keys() != other.sizes.keys():
-            return []
-        if any(self.sizes[key] < other.sizes[key] for key in self.sizes):
-            return []
-        return [key for key in self.sizes if self.sizes[key] > other.sizes[key]]
+_Sized = tuple[dict[str, float], str]
+"""The sizes of a configuration, and the rest, which must be equal to compare them."""
 
 
 class ImpliedOom:
     """Remembers which configurations ran out of memory, and says which others therefore must."""
 
     def __init__(self) -> None:
-        self._failed: list[tuple[_Size, str]] = []
+        self._failed: list[tuple[_Sized, str]] = []
 
     def observe(self, record: Record) -> None:
         """Learn from a record; only an out-of-memory that was seen, not implied, teaches anything."""
-        seen = record.error is None or record.error.kind != KIND
-        if record.outcome == "oom" and seen:
+        if record.outcome == "oom" and (record.error is None or record.error.kind != KIND):
             self._failed.append((_sized(record.config), record.trial_id))
-
-    def reason(self, trial: TrialSpec) -> str | None:
-        """Return why a trial must run out of memory too, or None where nothing is known."""
-        mine = _sized(trial.config())
-        for other, trial_id in self._failed:
-            keys = mine.exceeds(other)
-            if keys:
-                what = " and ".join(
-                    f"{key} {_plain(mine.sizes[key])} is larger than {_plain(other.sizes[key])}"
-                    for key in keys
-                )
-                return f"oom (implied): {what}, where trial {trial_id} ran out of memory"
-        return None
 
     def failure(self, trial: TrialSpec) -> Failure | None:
         """Return what to record instead of running a trial, or None where it should run."""
-        reason = self.reason(trial)
-        return None if reason is None else Failure(KIND, reason)
+        sizes, rest = _sized(trial.config())
+        for (known, other), trial_id in self._failed:
+            if rest != other or sizes.keys() != known.keys():
+                continue
+            larger = [key for key in sizes if sizes[key] > known[key]]
+            if larger and all(sizes[key] >= known[key] for key in sizes):
+                what = " and ".join(
+                    f"{key} {_plain(sizes[key])} is larger than {_plain(known[key])}" for key in larger
+                )
+                return Failure(KIND, f"oom (implied): {what}, where trial {trial_id} ran out of memory")
+        return None
 
 
-def _sized(config: Mapping[str, Any]) -> _Size:
-    rest = json.loads(json.dumps(config))
-    run = rest.get("run")
-    rest["run"] = {k: v for k, v in run.items() if k not in NOT_IDENTITY} if isinstance(run, dict) else run
+def _sized(config: Mapping[str, Any]) -> _Sized:
+    rest = copy.deepcopy(dict(config))
+    if isinstance(run := rest.get("run"), dict):
+        rest["run"] = {key: value for key, value in run.items() if key not in NOT_IDENTITY}
     sizes: dict[str, float] = {}
-    for path in GROWING:
-        value = value_at(config, path)
-        if isinstance(value, int | float):
-            sizes[path[-1]] = value
-            _holder(rest, path).pop(path[-1], None)
-    options = value_at(config, _OPTIONS)
-    for key, value in options.items() if isinstance(options, Mapping) else ():
-        if isinstance(value, int | float) and not isinstance(value, bool) and key in _GROWING_OPTIONS:
-            sizes[key] = value
-            _holder(rest, (*_OPTIONS, key)).pop(key, None)
-    return _Size(sizes, json.dumps(rest, sort_keys=True))
-
-
-def _holder(config: dict[str, Any], path: Path) -> dict[str, Any]:
-    block = config
-    for part in path[:-1]:
-        block = block[part]
-    return block
+    for path, keys in _GROWING.items():
+        section: Any = rest
+        for part in path:
+            section = section.get(part) if isinstance(section, dict) else None
+        for key in keys if isinstance(section, dict) else ():
+            if isinstance(section.get(key), int | float) and not isinstance(section[key], bool):
+                sizes[key] = section.pop(key)
+    return sizes, json.dumps(rest, sort_keys=True)
 
 
 def _plain(value: float) -> str:

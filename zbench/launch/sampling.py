@@ -3,9 +3,8 @@
 import json
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from zbench.record import lines
 from zbench.record.record import Record
 from zbench.units import format_bytes
 
-_MOST_SAID = 500
+_LONGEST_MESSAGE = 500
 _END_SECONDS = 0.25
 """How long an interrupted sweep may take to end by itself: Ctrl-C reaches it, too."""
 
@@ -28,24 +27,32 @@ _SHARE_OF_MEMORY = 0.8
 _GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 
 
-class _Sweep:
-    """One `zbench sweep` of a version: started, awaited, closed."""
+class _Sweep(AbstractContextManager["_Sweep"]):
+    """One `zbench sweep` of a version. A context manager: afterwards nothing of it is left.
 
-    def __init__(self, version: Version, command: Sequence[str], place: str, turns: Path | None) -> None:
-        """place: its working directory. turns: the socket where its trials ask for turns, if they do."""
-        self._version, self._command, self._place, self._turns = version, command, place, turns
-        self._output, self._errors = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115
+    gate: the socket where its trials ask for turns, if they do.
+    """
+
+    def __init__(self, version: Version, file: Path, settings: Sequence[str], gate: Path | None) -> None:
+        self._version, self._gate = version, gate
+        self._scratch = tempfile.TemporaryDirectory(prefix="zbench-sample-")
+        self._place = Path(self._scratch.name)
+        words = [word for setting in settings for word in ("--set", setting)]
+        # -P: a zbench directory in the working directory must not shadow the version's own
+        self._command = [str(version.python), "-P", "-m", "zbench.cli.main", "sweep", str(file)]
+        self._command += ["--json", "--quiet", "--output-dir", self._scratch.name, *words]
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it; TrialsFailedError where its interpreter is gone."""
         environment = {key: value for key, value in clean_environment().items() if key != VARIABLE}
-        if self._turns is not None:
-            environment[VARIABLE] = str(self._turns)
+        if self._gate is not None:
+            environment[VARIABLE] = str(self._gate)
         try:
-            self._process = subprocess.Popen(
-                self._command, stdout=self._output, stderr=self._errors, cwd=self._place, env=environment
-            )
+            with (self._place / "out").open("wb") as out, (self._place / "err").open("wb") as err:
+                self._process = subprocess.Popen(
+                    self._command, stdout=out, stderr=err, cwd=self._place, env=environment
+                )
         except OSError as error:  # it was there when the measurement began
             raise TrialsFailedError(
                 f"{self._version.name} cannot be run any more: {self._version.python}: {error.strerror}; "
@@ -56,44 +63,42 @@ class _Sweep:
         """Say whether it was started and has ended."""
         return self._process is not None and self._process.poll() is not None
 
-    def done(self) -> "_Done":
-        """Wait until it has ended; return its exit status and what it printed."""
+    def was_killed(self) -> bool:
+        """Wait until it has ended; say whether something outside killed it."""
         assert self._process is not None, "it was started"
-        status = self._process.wait()
-        self._output.seek(0)
-        self._errors.seek(0)
-        return _Done(status, self._output.read(), self._errors.read())
+        return self._process.wait() < 0
 
-    def close(self) -> None:
+    def records(self) -> list[Record]:
+        """Return the records that it printed; UsageError or TrialsFailedError where there are none."""
+        assert self._process is not None, "it was started"
+        status, name = self._process.wait(), self._version.name
+        document: Any = None
+        with suppress(ValueError):
+            document = json.loads((self._place / "out").read_bytes())
+        if not isinstance(document, dict):
+            document = {}
+        if document.get("trials"):
+            return [lines.decode(record, f"{name}: a record of its sweep") for record in document["trials"]]
+        last_words = (self._place / "err").read_text(errors="replace").strip()[-_LONGEST_MESSAGE:]
+        reason = (document.get("error") or {}).get("message") or last_words or "it said nothing"
+        text = f"{name} cannot run the sweep (exit {status}): {reason}"
+        raise UsageError(text) if status == ExitCode.USAGE else TrialsFailedError(text)
+
+    def __exit__(self, *_: object) -> None:
         """End it if it still runs: something interrupted this process."""
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_SECONDS)
             self._process.kill()
             self._process.wait()
-        self._output.close()
-        self._errors.close()
-
-
-@dataclass(frozen=True, slots=True)
-class _Done:
-    """How a sweep ended and what it printed."""
-
-    status: int
-    stdout: bytes
-    stderr: bytes
-
-    @property
-    def was_killed(self) -> bool:
-        return self.status < 0
+        self._scratch.cleanup()
 
 
 class Sampler:
     """Takes samples: each is a `zbench sweep FILE --json` of its own, with new processes for every trial.
 
-    Each revision runs its own checkout: its sweep file, and the model and data beside it.
-
-    Only the public command line is used, so any two versions that have it can be compared.
+    Each revision runs its own checkout: its sweep file, and the model and data beside it. Only the public
+    command line is used, so any two versions that have it can be compared.
     """
 
     def __init__(
@@ -101,8 +106,8 @@ class Sampler:
     ) -> None:
         """tell: told whether the samples of a pair are taken in turns, and else why not."""
         self._checkouts, self._settings = Checkouts(file), (*settings, "run.repeats=1")
-        self._tell, self._told = tell, ""
-        self._seen: dict[Version, list[Record]] = {}
+        self._tell, self._last_notice = tell, ""
+        self._last_samples: dict[Version, list[Record]] = {}
         self._without_turns: set[str] = set()
 
     def take(self, version: Version) -> list[Record]:
@@ -110,100 +115,79 @@ class Sampler:
 
         A sample that was killed from outside is taken once more: hours of others should not be lost with it.
         """
-        done = self._sweep(version)
-        if done.was_killed:
-            done = self._sweep(version)
-        self._seen[version] = _records(version, done)
-        return self._seen[version]
+        for is_last in (False, True):
+            with self._sweep(version) as sweep:
+                sweep.start()
+                if is_last or not sweep.was_killed():
+                    self._last_samples[version] = sweep.records()
+                    break
+        return self._last_samples[version]
 
     def take_in_turns(self, first: Version, second: Version) -> tuple[list[Record], list[Record]] | None:
-        """Return one repeat of every trial of both, whose timed steps alternated (`turns.interleave`).
+        """Return one repeat of every trial of both, whose timed steps alternated (`interleave`).
 
         None where they cannot: both versions must have been sampled before, and have run on the CPU in a part
         of the memory that leaves room for both; and both must know turns. `first` begins.
         """
-        why_not = self._why_not(first, second)
+        pair, why_not = None, self._why_not(first, second)
         if why_not is None:
-            versions = (first, second)
-            done, used = self._sweeps_in_turns(versions)
-            if any(one.was_killed for one in done):
+            pair = self._interleaved(first, second)
+            if pair is None:
                 return None
-            left, right = (_records(*one) for one in zip(versions, done, strict=True))
-            ended = zip(versions, (left, right), used, strict=True)
-            self._without_turns = {v.name for v, sample, turns in ended if not turns and _finished(sample)}
             why_not = self._why_not(first, second)
-        if why_not is None:
-            self._say("the two samples of a pair are taken in turns, step by step")
-            return left, right
-        self._say(f"the two samples of a pair are taken one after the other: {why_not}")
-        return None
+        order = "in turns, step by step" if why_not is None else f"one after the other: {why_not}"
+        notice = f"the two samples of a pair are taken {order}"
+        if notice != self._last_notice:
+            self._tell(notice)
+            self._last_notice = notice
+        return pair if why_not is None else None
 
     def _why_not(self, *versions: Version) -> str | None:
         """Return why these versions cannot take turns, None where they can."""
         if self._without_turns:
             return f"no trial of {' and '.join(sorted(self._without_turns))} takes turns"
-        if not all(self._seen.get(version) for version in versions):
+        if not all(self._last_samples.get(version) for version in versions):
             return "what they need is not known yet"
-        records = [self._seen[version] for version in versions]
-        if not all(_on_cpu(record) for sample in records for record in sample):
+        samples = [self._last_samples[version] for version in versions]
+        if not all(_on_cpu(record) for sample in samples for record in sample):
             return "they need a GPU"
-        needed, there = sum(map(_bytes_held, records)), psutil.virtual_memory().available
-        if needed > _SHARE_OF_MEMORY * there:
-            return f"both need {format_bytes(needed)}, and {format_bytes(there)} are available"
+        needed, available = sum(map(_bytes_held, samples)), psutil.virtual_memory().available
+        if needed > _SHARE_OF_MEMORY * available:
+            return f"both need {format_bytes(needed)}, and {format_bytes(available)} are available"
         return None
 
-    def _say(self, text: str) -> None:
-        """Tell what has changed."""
-        if text != self._told:
-            self._tell(text)
-            self._told = text
+    def _sweep(self, version: Version, gate: Path | None = None) -> _Sweep:
+        return _Sweep(version, self._checkouts.sweep_file(version), self._settings, gate)
 
-    def _sweep(self, version: Version) -> _Done:
-        with self._sweeping(version) as sweep:
-            sweep.start()
-            return sweep.done()
+    def _interleaved(self, *versions: Version) -> tuple[list[Record], list[Record]] | None:
+        """Return the records of two sweeps that took turns, None where one was killed from outside.
 
-    def _sweeps_in_turns(self, versions: Sequence[Version]) -> tuple[list[_Done], list[bool]]:
-        """Return what came of a sweep of each, and whether any trial of it took turns."""
+        Notes the versions of which trials ended well, and none took turns.
+        """
         with ExitStack() as stack:
             place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zbench-turns-")))
-            sockets = [place / name for name in ("first", "second")]
-            sweeps = [
-                stack.enter_context(self._sweeping(version, socket))
-                for version, socket in zip(versions, sockets, strict=True)
-            ]
-            gates = [
-                stack.enter_context(InterleavedSweep(socket, sweep.start, sweep.has_ended))
-                for socket, sweep in zip(sockets, sweeps, strict=True)
-            ]
+            sweeps, gates = [], []
+            for number, version in enumerate(versions):
+                gate = place / str(number)
+                sweep = stack.enter_context(self._sweep(version, gate))
+                sweeps.append(sweep)
+                gates.append(stack.enter_context(InterleavedSweep(gate, sweep.start, sweep.has_ended)))
             interleave(gates)
-            return [sweep.done() for sweep in sweeps], [gate.was_used for gate in gates]
-
-    @contextmanager
-    def _sweeping(self, version: Version, turns: Path | None = None) -> Iterator[_Sweep]:
-        """Provide a sweep to be started; afterwards nothing of it is left."""
-        file = self._checkouts.sweep_file(version)
-        with tempfile.TemporaryDirectory(prefix="zbench-sample-") as scratch:
-            words = [word for setting in self._settings for word in ("--set", setting)]
-            # -P: a zbench directory in the working directory must not shadow the version's own
-            command = [str(version.python), "-P", "-m", "zbench.cli.main", "sweep", str(file)]
-            command += ["--json", "--quiet", "--output-dir", scratch, *words]
-            sweep = _Sweep(version, command, scratch, turns)
-            try:
-                yield sweep
-            finally:
-                sweep.close()
+            if any(sweep.was_killed() for sweep in sweeps):
+                return None
+            first, second = (sweep.records() for sweep in sweeps)
+        self._without_turns = {
+            version.name
+            for version, sample, gate in zip(versions, (first, second), gates, strict=True)
+            if not gate.was_used and any(record.outcome == "ok" for record in sample)
+        }
+        return first, second
 
 
 def _on_cpu(record: Record) -> bool:
     """Say whether a trial's ranks used the CPU alone."""
     device = _run_key(record, "device", "auto")
     return device == "cpu" or (device == "auto" and not any(file.exists() for file in _GPU_DRIVERS))
-
-
-def _finished(sample: Sequence[Record]) -> bool:
-    """Say whether any trial ran to its end."""
-    return any(record.outcome == "ok" for record in sample)
 
 
 def _run_key(record: Record, key: str, default: Any) -> Any:
@@ -215,33 +199,3 @@ def _bytes_held(sample: Sequence[Record]) -> int:
     """Return the most bytes that the ranks of a trial held at once."""
     trials = [(record.memory, _run_key(record, "world_size", 1)) for record in sample]
     return max(((memory.peak_rss_bytes or 0) * ranks for memory, ranks in trials if memory), default=0)
-
-
-def _records(version: Version, done: _Done) -> list[Record]:
-    """Return the records that a sweep printed; UsageError or TrialsFailedError where there are none."""
-    document = _document(done.stdout)
-    if document is None or not document.get("trials"):
-        raise _complaint(version, done, document)
-    place = f"{version.name}: a record of its sweep"
-    return [lines.decode(record, place) for record in document["trials"]]
-
-
-def _document(stdout: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(stdout)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _complaint(
-    version: Version, done: _Done, document: dict[str, Any] | None
-) -> UsageError | TrialsFailedError:
-    error = (document or {}).get("error") or {}
-    said = (
-        error.get("message")
-        or done.stderr.decode(errors="replace").strip()[-_MOST_SAID:]
-        or "it said nothing"
-    )
-    text = f"{version.name} cannot run the sweep (exit {done.status}): {said}"
-    return UsageError(text) if done.status == ExitCode.USAGE else TrialsFailedError(text)

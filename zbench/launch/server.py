@@ -18,7 +18,6 @@ import os
 import pickle
 import shutil
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -46,29 +45,22 @@ class Server:
     """One end of the connection and at most one living group. reaper: a pipe that closes with the reaper."""
 
     def __init__(self, launcher: "connection.Connection[object, object]", reaper: int, scratch: str) -> None:
-        self._launcher, self._reaper = launcher, reaper
-        self._scratch = scratch
-        self._ranks: dict[int, int] = {}
+        self._launcher, self._reaper, self._scratch = launcher, reaper, scratch
+        self._ranks: dict[int, tuple[int, int]] = {}  # pidfd -> (pid, rank)
         self._group: int | None = None
         self._cpu_seconds = 0.0
-        self._woken, self._wake = socket.socketpair()
-        self._woken.setblocking(False)
-        self._wake.setblocking(False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
 
     def serve(self, ready: Ready) -> None:
         """Report that all is imported, and obey until launcher or reaper is gone; then leave nothing."""
         try:
             self._launcher.send(ready)
             while True:
-                waiting = connection.wait([self._launcher, self._woken, self._reaper])
+                waiting = connection.wait([self._launcher, self._reaper, *self._ranks])
                 if self._reaper in waiting:  # the launcher will replace this server
                     self._end_all()
                     return
-                if self._woken in waiting:
-                    self._drain_wakeups()
-                    self._reap()
+                for ended in self._ranks.keys() & set(waiting):
+                    self._reap(ended)
                 if self._launcher in waiting:
                     self._obey(self._launcher.recv())
         except (EOFError, BrokenPipeError, ConnectionResetError):
@@ -80,7 +72,7 @@ class Server:
             case StartGroup():
                 self._start(message)
             case DumpStacks():
-                for pid in self._ranks:
+                for pid, _ in self._ranks.values():
                     os.kill(pid, _STACKS_SIGNAL)
             case EndGroup():
                 self._kill()
@@ -88,31 +80,30 @@ class Server:
     def _start(self, request: StartGroup) -> None:
         assert not self._ranks, "one group at a time"
         server, self._group, self._cpu_seconds = os.getpid(), None, 0.0
+        pids = []
         for rank, start in enumerate(request.ranks):
             pid = os.fork()
             if pid == 0:
                 self._launcher.close()
-                self._woken.close()
                 become_rank(start, request.target, self._group or os.getpid(), server)
             self._group = self._group or pid
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.setpgid(pid, self._group)  # the child does so, too, whichever comes first
-            self._ranks[pid] = rank
-        self._launcher.send(Started(tuple(self._ranks)))
+            self._ranks[os.pidfd_open(pid)] = (pid, rank)
+            pids.append(pid)
+        self._launcher.send(Started(tuple(pids)))
 
-    def _reap(self) -> None:
-        while self._ranks:
-            pid, status, usage = os.wait4(-1, os.WNOHANG)
-            if pid == 0:
-                return
-            self._cpu_seconds += usage.ru_utime + usage.ru_stime
-            rank = self._ranks.pop(pid, None)
-            if rank is not None:
-                self._launcher.send(Exited(rank, os.waitstatus_to_exitcode(status)))
-            if not self._ranks:
-                self._end_all()
-                self._group = None
-                self._launcher.send(GroupGone(self._cpu_seconds))
+    def _reap(self, pidfd: int) -> None:
+        """Report the end of a rank and, after the last one, of the group."""
+        pid, rank = self._ranks.pop(pidfd)
+        os.close(pidfd)
+        _, status, usage = os.wait4(pid, 0)
+        self._cpu_seconds += usage.ru_utime + usage.ru_stime
+        self._launcher.send(Exited(rank, os.waitstatus_to_exitcode(status)))
+        if not self._ranks:
+            self._end_all()
+            self._group = None
+            self._launcher.send(GroupGone(self._cpu_seconds))
 
     def _kill(self) -> None:
         if self._group is not None:
@@ -124,11 +115,6 @@ class Server:
         self._kill()
         self._cpu_seconds += end_children()
 
-    def _drain_wakeups(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self._woken.recv(4096):
-                pass
-
 
 def become_rank(start: RankStart, target: str, group: int, server: int) -> NoReturn:
     """Run `target` in this forked process and exit: 0 if it returned, 1 if it raised."""
@@ -137,9 +123,7 @@ def become_rank(start: RankStart, target: str, group: int, server: int) -> NoRet
         die_with_parent(server)
         os.setpgid(0, group)
         _redirect(start.log)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
-        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         faulthandler.enable()
         faulthandler.register(_STACKS_SIGNAL, all_threads=True)
         if start.cpus is not None:

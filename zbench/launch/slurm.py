@@ -6,7 +6,7 @@ share. Tasks that are expected are submitted together, as a job array, so that t
 
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +18,7 @@ from zbench.launch import executor
 from zbench.launch.events import ProgressTail, Watch
 from zbench.launch.executor import (
     Attempt,
+    Executor,
     JobFactory,
     ReferenceTask,
     RepeatTask,
@@ -57,8 +58,10 @@ class _Begun:
     seconds: float = 0.0
 
 
-class SlurmExecutor:
-    """Runs tasks as jobs. See `executor.Executor` and `executor.Queue`."""
+class SlurmExecutor(Executor):
+    """Runs tasks as jobs: several at once."""
+
+    runs_ahead = True
 
     def __init__(
         self, run_dir: Path, base_dir: Path, options: SlurmOptions, *, targets: Targets | None = None
@@ -71,15 +74,14 @@ class SlurmExecutor:
         self._cluster = Cluster(options, f"zbench-{run_dir.absolute().name}", folder)
         self._ahead: dict[str, _Begun] = {}
 
-    def wait_until_ready(self) -> tuple[str, ...]:
-        """Nothing is imported here: each job imports on its own node."""
-        return ()
-
     def expect(self, tasks: Sequence[Task]) -> None:
         """Submit tasks; those that need the same resources as one array."""
-        new = [task for task in tasks if task.name not in self._ahead]
-        for settings, group in _grouped((self._settings(task), task) for task in new):
-            for begun in self._begin(group, settings):
+        groups: dict[str, list[Task]] = {}
+        for task in tasks:
+            if task.name not in self._ahead:
+                groups.setdefault(repr(self._settings(task)), []).append(task)
+        for group in groups.values():
+            for begun in self._begin(group):
                 self._ahead[begun.task.name] = begun
 
     def first(self, names: Sequence[str]) -> str:
@@ -101,7 +103,7 @@ class SlurmExecutor:
         """Cancel what has not begun; return the names of what is under way."""
         known = [self._ahead[name] for name in names if name in self._ahead]
         self._cluster.cancel([begun.job for begun in known], only_waiting=True)
-        states = {begun.task.name: self._cluster.states.of(begun.job) for begun in known}
+        states = {begun.task.name: self._cluster.state(begun.job) for begun in known}
         kept = [name for name, state in states.items() if not is_waiting(state) and state != "CANCELLED"]
         for name in states.keys() - set(kept):
             del self._ahead[name]
@@ -111,7 +113,7 @@ class SlurmExecutor:
         """Run a task as a job; UsageError where the ranks cannot be divided evenly among the nodes."""
         begun = self._ahead.pop(task.name, None)
         if begun is None:
-            (begun,) = self._begin([task], self._settings(task))
+            (begun,) = self._begin([task])
         try:
             reason = self._wait(begun, watch)
         except BaseException:
@@ -145,21 +147,22 @@ class SlurmExecutor:
         minutes = max(1, round(patience(task) / 60 + _START_MINUTES))
         return {"timeout_min": minutes, "slurm_srun_args": ["--kill-on-bad-exit=1"], **shape}
 
-    def _begin(self, tasks: Sequence[Task], settings: dict[str, Any]) -> list[_Begun]:
+    def _begin(self, tasks: Sequence[Task]) -> list[_Begun]:
         """Submit tasks that need the same resources."""
-        found: list[TaskFiles] = []
+        settings = self._settings(tasks[0])
+        files: list[TaskFiles] = []
         calls: list[Call] = []
         for task in tasks:
             directory = self._jobs.run_dir / self._jobs.log_name(task)
-            found.append(TaskFiles.fresh(directory, directory))
-            job = self._jobs.job(task, found[-1], watched=True)
+            files.append(TaskFiles.fresh(directory, directory))
+            job = self._jobs.job(task, files[-1], watched=True)
             calls.append((run_job, (self._jobs.target(task), self._jobs.targets.modules, job)))
         submitted = self._cluster.submit(calls, settings)
-        return [_Begun(*parts) for parts in zip(tasks, submitted, found, strict=True)]
+        return [_Begun(*parts) for parts in zip(tasks, submitted, files, strict=True)]
 
     def _has_ended(self, begun: _Begun) -> bool:
         """Whether a job has ended for good; keeps how long it has been seen to run."""
-        state = self._cluster.states.of(begun.job)
+        state = self._cluster.state(begun.job)
         if is_waiting(state):
             begun.since, begun.seconds = None, 0.0
         else:
@@ -189,7 +192,7 @@ class SlurmExecutor:
 
     def _concluded(self, begun: _Begun, log: str) -> Attempt:
         """Return how a job ended: as its last start says or, where it says nothing, as SLURM does."""
-        state = self._cluster.states.of(begun.job)
+        state = self._cluster.state(begun.job)
         number = f"the job {begun.job.job_id}"
         if state in _LOST:
             return Attempt("crashed", Failure("killed", f"{number} was ended by SLURM: {state}", log))
@@ -206,18 +209,6 @@ class SlurmExecutor:
             return attempt
         outcome = _OUTCOMES.get(state, "crashed")
         return replace(attempt, outcome=outcome, error=Failure(outcome, f"{number} ended as {state}", log))
-
-
-def _grouped(pairs: Iterable[tuple[dict[str, Any], Task]]) -> list[tuple[dict[str, Any], list[Task]]]:
-    """Return tasks by the settings of their jobs."""
-    groups: list[tuple[dict[str, Any], list[Task]]] = []
-    for settings, task in pairs:
-        group = next((tasks for known, tasks in groups if known == settings), None)
-        if group is None:
-            groups.append((settings, [task]))
-        else:
-            group.append(task)
-    return groups
 
 
 def _await_files(task: Task, files: TaskFiles) -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from zbench.errors import UsageError
 from zbench.spec.run import RunSpec
@@ -84,70 +84,12 @@ class SlurmOptions:
         return {"nodes": nodes, "tasks_per_node": each}
 
 
-class States(Protocol):
-    """Knows the states of submitted jobs."""
-
-    def of(self, job: Any) -> str:
-        """Return a job's state in SLURM's words."""
-
-    def ask_again(self) -> None:
-        """Have the next call of `of` return what is true then."""
-
-
-class QueueStates:
-    """The states that `squeue` reports: one call for all jobs, at most every two seconds.
-
-    While SLURM does not answer (its controller restarts) the last known states stay.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[str, str] = {}
-        self._first_asked: dict[str, float] = {}
-        self._next = 0.0
-
-    def of(self, job: Any) -> str:
-        """Return a job's state; `GONE` for one that was there and is no longer, or never came."""
-        since = self._first_asked.setdefault(job.job_id, time.monotonic())
-        self._refresh()
-        state = self._known.get(job.job_id)
-        if state is None:
-            return "PENDING" if time.monotonic() < since + _UNSEEN_SECONDS else GONE
-        return state
-
-    def ask_again(self) -> None:
-        """Call `squeue` at the next question."""
-        self._next = 0.0
-
-    def _refresh(self) -> None:
-        if time.monotonic() < self._next:
-            return
-        user = getpass.getuser()
-        said = _said("squeue", "--noheader", "--array", "--states=all", f"--user={user}", "--format=%i|%T")
-        self._next = time.monotonic() + _ASK_SECONDS
-        if said is None:
-            return
-        now = dict(line.strip().split("|", 1) for line in said.splitlines() if "|" in line)
-        for job_id in self._known.keys() - now.keys():
-            if is_open(self._known[job_id]):
-                now[job_id] = _accounted(job_id)
-            else:
-                now[job_id] = self._known[job_id]
-        self._known = now
-
-
-class LocalStates:
-    """The states of submitit's own processes on this machine."""
-
-    def of(self, job: Any) -> str:
-        """Return a job's state."""
-        return str(job.state) if job.done() else "RUNNING"
-
-    def ask_again(self) -> None:
-        """Nothing is kept."""
-
-
 class Cluster:
-    """Submits calls as jobs. name: that of every job; folder: where submitit keeps its files."""
+    """Submits calls as jobs, and knows their states: one call of `squeue` for all, at most every two seconds.
+
+    While SLURM does not answer (its controller restarts) the last known states stay. name: that of every job;
+    folder: where submitit keeps its files.
+    """
 
     def __init__(self, options: SlurmOptions, name: str, folder: Path) -> None:
         """Cancel the jobs that an earlier process of the same name left behind.
@@ -157,14 +99,16 @@ class Cluster:
         self._options, self._name, self._folder = options, name, folder
         self._submitit = require_slurm(options)
         self.is_slurm = options.cluster == "slurm"
-        self.states: States = QueueStates() if self.is_slurm else LocalStates()
+        self._states: dict[str, str] = {}
+        self._first_asked: dict[str, float] = {}
+        self._next_question = 0.0
         if self.is_slurm and folder.exists():
-            _said("scancel", f"--name={name}", f"--user={getpass.getuser()}")
+            _output("scancel", f"--name={name}", f"--user={getpass.getuser()}")
 
     def submit(self, calls: Sequence[Call], settings: dict[str, Any]) -> list[Any]:
         """Submit calls that need the same resources, as one job array; UsageError where SLURM refuses."""
         executor = self._submitit.AutoExecutor(folder=str(self._folder), cluster=self._options.cluster)
-        update(executor, {**settings, "name": self._name, **self._options.parameters})
+        _update(executor, {**settings, "name": self._name, **self._options.parameters})
         jobs: list[Any] = []
         try:
             for first in range(0, len(calls), LARGEST_ARRAY):
@@ -185,8 +129,32 @@ class Cluster:
             return
         which = ["--state=PENDING"] if only_waiting else []
         for first in range(0, len(jobs), LARGEST_ARRAY):
-            _said("scancel", *which, *(job.job_id for job in jobs[first : first + LARGEST_ARRAY]))
-        self.states.ask_again()
+            _output("scancel", *which, *(job.job_id for job in jobs[first : first + LARGEST_ARRAY]))
+        self._next_question = 0.0
+
+    def state(self, job: Any) -> str:
+        """Return a job's state in SLURM's words; `GONE` for one that is no longer there, or never came."""
+        if not self.is_slurm:
+            return str(job.state) if job.done() else "RUNNING"
+        since = self._first_asked.setdefault(job.job_id, time.monotonic())
+        if time.monotonic() >= self._next_question:
+            self._ask()
+        state = self._states.get(job.job_id)
+        if state is None:
+            return "PENDING" if time.monotonic() < since + _UNSEEN_SECONDS else GONE
+        return state
+
+    def _ask(self) -> None:
+        user = f"--user={getpass.getuser()}"
+        answer = _output("squeue", "--noheader", "--array", "--states=all", user, "--format=%i|%T")
+        self._next_question = time.monotonic() + _ASK_SECONDS
+        if answer is None:
+            return
+        states = dict(line.strip().split("|", 1) for line in answer.splitlines() if "|" in line)
+        for job_id in self._states.keys() - states.keys():
+            known = self._states[job_id]
+            states[job_id] = _accounted(job_id) if is_open(known) else known
+        self._states = states
 
 
 def is_open(state: str) -> bool:
@@ -211,11 +179,11 @@ def require_slurm(options: SlurmOptions) -> Any:
     if options.cluster == "slurm" and shutil.which("sbatch") is None:
         raise UsageError("no sbatch on this machine; run this on a login node of the cluster")
     trial = module.AutoExecutor(folder=tempfile.gettempdir(), cluster=options.cluster)
-    update(trial, dict(options.parameters))
+    _update(trial, dict(options.parameters))
     return module
 
 
-def update(executor: Any, settings: dict[str, Any]) -> None:
+def _update(executor: Any, settings: dict[str, Any]) -> None:
     """Set parameters of a submitit executor; UsageError for those that it does not know."""
     try:
         executor.update_parameters(**settings)
@@ -234,12 +202,12 @@ def _has_number(job: Any) -> bool:
 
 def _accounted(job_id: str) -> str:
     """Return the last state of a job that the queue has forgotten, where SLURM keeps accounts."""
-    said = _said("sacct", "--noheader", "--allocations", "--parsable2", f"--jobs={job_id}", "--format=State")
-    words = (said or "").split()
+    which = ("--allocations", "--parsable2", f"--jobs={job_id}", "--format=State")
+    words = (_output("sacct", "--noheader", *which) or "").split()
     return words[0].rstrip("+") if words else GONE
 
 
-def _said(*words: str) -> str | None:
+def _output(*words: str) -> str | None:
     """Return what one of SLURM's commands prints, None where it fails."""
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)

@@ -17,14 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from zbench.errors import ZbenchError
-from zbench.launch.host_agent import free_port
+from zbench.launch.host_agent import meeting_point
 from zbench.worker.job import RankJob, ReferenceJob, call
 
 _RESTARTS = "SLURM_RESTART_COUNT"
-_MEETING = "meeting-point"
-_MEETING_SECONDS = 300.0
 _PEER_GRACE_SECONDS = 2.0
-_POLL_SECONDS = 0.1
 
 
 def run_job(target: str, modules: Sequence[str], job: RankJob | ReferenceJob) -> None:
@@ -60,35 +57,18 @@ def _ready(
     progress = str(home / "progress.jsonl") if job.progress_path else None
     if isinstance(job, ReferenceJob):
         return replace(job, errors=str(home / "result.json"), progress_path=progress)
+    host = None
+    if place.global_rank == 0:
+        host = "127.0.0.1" if place.num_nodes == 1 else _address(place.hostnames[0])
     return replace(
         job,
         result_path=str(home / "result.json"),
         progress_path=progress,
         rank=place.global_rank,
         world_size=place.num_tasks,
-        init_method=_meeting_point(home, place),
+        init_method=f"tcp://{meeting_point(home / 'meeting-point', host, lambda: None)}",
         local_rank=place.local_rank,
         local_world_size=max(1, place.num_tasks // max(1, place.num_nodes)),
-    )
-
-
-def _meeting_point(home: Path, place: Any) -> str:
-    """Return the URL at which the ranks meet: rank 0 takes a free port and tells the others by a file."""
-    file = home / _MEETING
-    if place.global_rank == 0:
-        host = "127.0.0.1" if place.num_nodes == 1 else _address(place.hostnames[0])
-        draft = file.with_suffix(".tmp")
-        draft.write_text(f"tcp://{host}:{free_port('127.0.0.1' if place.num_nodes == 1 else '')}")
-        draft.replace(file)
-    deadline = time.monotonic() + _MEETING_SECONDS
-    while time.monotonic() < deadline:
-        os.listdir(home)  # a network file system looks again
-        if file.exists():
-            return file.read_text()
-        time.sleep(_POLL_SECONDS)
-    raise ZbenchError(
-        f"rank 0 has not written {file} within {_MEETING_SECONDS:.0f} s; is the results directory on a file"
-        " system that all nodes share?"
     )
 
 

@@ -13,7 +13,6 @@ from zbench.launch.events import Watch
 from zbench.launch.executor import (
     Attempt,
     Executor,
-    Queue,
     ReferenceTask,
     RepeatTask,
     Targets,
@@ -57,7 +56,6 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         on_notice: OnNotice = lambda _: None,
     ) -> None:
         self.executor, self.run_dir = executor, run_dir.absolute()
-        self._queue = executor if isinstance(executor, Queue) else None
         self._tell = on_notice
         self._references: dict[str, Path | Failure] = {}
         self._reruns_left = _LASTING_LOAD if rerun_disturbed and interleave.socket_path() is None else 0
@@ -94,44 +92,37 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
     @property
     def runs_ahead(self) -> bool:
         """Whether several repeats can run at once."""
-        return self._queue is not None
+        return self.executor.runs_ahead
 
     def expect_references(self, trials: Sequence[TrialSpec]) -> None:
         """Begin to compute the references that these trials need and that are missing, each once."""
-        if self._queue is not None:
-            missing = {reference_key(t): self._reference_task(t) for t in trials if not self.has_reference(t)}
-            self._queue.expect([task for task in missing.values() if not task.path.exists()])
+        missing = {reference_key(t): self._reference_task(t) for t in trials if not self.has_reference(t)}
+        self.executor.expect([task for task in missing.values() if not task.path.exists()])
 
     def expect(self, repeats: Sequence[Repeat], *, trace: bool = False) -> None:
         """Begin repeats that `run` will be called for; those whose reference found bad input do not run."""
-        if self._queue is None:
-            return
-        references = [self.reference(trial) for trial, _ in repeats]
-        self._queue.expect(
-            [
-                RepeatTask(trial, repeat, found if isinstance(found, Path) else None, trace)
-                for (trial, repeat), found in zip(repeats, references, strict=True)
-                if not (isinstance(found, Failure) and found.kind == "usage")
-            ]
-        )
+        tasks = []
+        for trial, repeat in repeats:
+            reference = self.reference(trial)
+            if not isinstance(reference, Failure):
+                tasks.append(RepeatTask(trial, repeat, reference, trace))
+            elif reference.kind != "usage":
+                tasks.append(RepeatTask(trial, repeat, None, trace))
+        self.executor.expect(tasks)
 
     def first(self, repeats: Sequence[Repeat]) -> Repeat:
         """Return the repeat to run next: one that has ended already, where several run at once."""
-        if self._queue is None:
-            return repeats[0]
         named = _named(repeats)
-        return named[self._queue.first(list(named))]
+        return named[self.executor.first(list(named))]
 
     def has_begun(self, trial: TrialSpec, repeat: int) -> bool:
         """Whether a repeat was expected and has been begun."""
-        return self._queue is not None and self._queue.has_begun(repeat_name(trial.trial_id, repeat))
+        return self.executor.has_begun(repeat_name(trial.trial_id, repeat))
 
     def withdraw(self, repeats: Sequence[Repeat]) -> list[Repeat]:
         """Give up the repeats that were expected and have not begun; return those that are under way."""
-        if self._queue is None:
-            return []
         named = _named(repeats)
-        return [named[name] for name in self._queue.withdraw(list(named))]
+        return [named[name] for name in self.executor.withdraw(list(named))]
 
     def reference(self, trial: TrialSpec, watch: Watch | None = None) -> Path | Failure | None:
         """Return the trial's trajectory, computed if missing, or why it failed; None if nothing is verified.
