@@ -36,7 +36,7 @@ class KillableSweep(Round):
         return self.start("sweep", self.file, *again, "-o", self.results)
 
     def finish(self) -> tuple[list[tuple[Any, ...]], str]:
-        """Run to the end undisturbed; return what a report shows, apart from run id and order, and the best."""
+        """Run to the end undisturbed; return what a report shows, without run id and order, and the best."""
         out, err = self.begin().communicate(timeout=60)
         document = json.loads(out)
         assert document["exit_code"] == 0, err

@@ -7,9 +7,7 @@ goes on unnoticed on a node that was cut off, is read as the result of another.
 
 import importlib
 import os
-import shutil
 import socket
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -74,7 +72,7 @@ def _ready(
 
 def _address(node: str) -> str:
     """Return a name or address of a node that other nodes can connect to; ZbenchError where there is none."""
-    candidates = [node, _node_address(node), os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")]
+    candidates = [node, os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "")]  # submitit launches from this node
     for candidate in filter(None, candidates):
         try:
             socket.getaddrinfo(candidate, None)
@@ -83,16 +81,5 @@ def _address(node: str) -> str:
         return candidate
     raise ZbenchError(
         f"the name of the job's first node, {node}, does not resolve, and SLURM knows no address of it;"
-        " enter it in DNS or /etc/hosts, or set NodeAddr in slurm.conf"
+        " enter it in DNS or /etc/hosts"
     )
-
-
-def _node_address(node: str) -> str:
-    """Return the address that SLURM itself uses for a node, empty where it cannot be asked."""
-    scontrol = shutil.which("scontrol")
-    if scontrol is None:
-        return ""
-    words = [scontrol, "--oneliner", "show", "node", node]
-    said = subprocess.run(words, capture_output=True, text=True, check=False).stdout
-    fields = dict(word.split("=", 1) for word in said.split() if "=" in word)
-    return fields.get("NodeAddr", "")

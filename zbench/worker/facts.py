@@ -4,8 +4,7 @@ import importlib
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -177,45 +176,19 @@ def _exchange(collectives: Any, numel: int, device: torch.device) -> float:
     return _seconds(both, device, passes=_CALLS) / 2
 
 
-def train(job: RankJob) -> None:
-    """Train on one rank; rank 0 writes the median step's seconds."""
-    trial = TrialSpec.model_validate(job.trial)
-    device = process.start(job, trial)
-    with _training(trial, device) as (step, _):
-        step()
-        took = []
-        for _ in range(_STEPS):
-            dist.barrier()
-            began = time.perf_counter()
-            step()
-            synchronize(device)
-            took.append(time.perf_counter() - began)
-    seconds = _mean(statistics.median(took))
-    if job.rank == 0:
-        write_json(Path(job.result_path), {"step_s": seconds})
-    process.stop()
-
-
 def _operator_latency(trial: TrialSpec, device: torch.device, link_latency: float) -> float:
     """Return the seconds of a tiny step's operator, its collectives taken off."""
-    with _training(trial, device) as (step, traffic):
-        took = _seconds(step, device, passes=_STEPS)
-        traffic.take()
-        operators = count_operators(step, device)["operators"]
-        calls = sum(kind.calls for kind in traffic.take().values())
-    return _mean(max(took - calls * link_latency, 1e-9) / operators)
-
-
-@contextmanager
-def _training(trial: TrialSpec, device: torch.device) -> Iterator[tuple[Callable[[], object], TrafficMeter]]:
-    """Build a model and its engine: a function that runs one step, and what counts its traffic."""
     workload = build_workload(trial.workload, seed=0, world_size=trial.run.world_size, base_dir=Path.cwd())
     traffic = TrafficMeter(clock := PhaseClock())
     instruments = Instruments(wrap_collectives=traffic.count)
     trainer = Trainer.build(trial, workload, Path.cwd(), instruments, device=device, clock=clock)
     batches = trainer.batches(0)
-    yield lambda: trainer.step(batches), traffic
+    took = _seconds(lambda: trainer.step(batches), device, passes=_STEPS)
+    traffic.take()
+    operators = count_operators(lambda: trainer.step(batches), device)["operators"]
+    calls = sum(kind.calls for kind in traffic.take().values())
     trainer.engine.close()
+    return _mean(max(took - calls * link_latency, 1e-9) / operators)
 
 
 def _seconds(work: Callable[[], object], device: torch.device, passes: int | None = None) -> float:
