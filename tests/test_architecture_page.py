@@ -1,4 +1,4 @@
-"""ARCHITECTURE.md is true: its example runs, and the functions on its two ways exist."""
+"""ARCHITECTURE.md is true: its example runs, and the functions on its ways exist."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,12 @@ from zbench.engine.assembly.stages import STAGES
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "ARCHITECTURE.md").read_text()
-WAYS = ["A gradient's way from hook to Adam", "`zero_stage`'s way from the sweep file to the table"]
+WAYS = [
+    "A gradient's way from hook to Adam",
+    "`zero_stage`'s way from the sweep file to the table",
+    "A trial's way from the sweep to a rank",
+    "A record's way back to the printed table",
+]
 
 
 def steps(way: str) -> str:

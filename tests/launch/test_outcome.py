@@ -4,13 +4,13 @@ import signal
 
 import pytest
 
-from zbench.launch.client import Exited, GroupEnd
+from zbench.launch.client import GroupEnd
 from zbench.launch.outcome import classify, kernel_oom_kills
 from zbench.worker.job import write_error
 
 
 def ended(*codes: int, timed_out: bool = False) -> GroupEnd:
-    return GroupEnd(exits={rank: Exited(rank, code) for rank, code in enumerate(codes)}, timed_out=timed_out)
+    return GroupEnd(len(codes), dict(enumerate(codes)), timed_out)
 
 
 def judge(end: GroupEnd, tmp_path, oom_kills: int = 0, memory_limit: int | None = None):

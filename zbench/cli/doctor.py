@@ -22,6 +22,7 @@ from zbench.estimate.result import Estimate
 from zbench.estimate.roofline import attaining
 from zbench.launch.doctor import Check, examine
 from zbench.launch.local import run_once
+from zbench.launch.trial import run_trial
 from zbench.spec.document import dump_yaml
 from zbench.spec.machine import MachineSpec
 from zbench.spec.trial import TrialSpec
@@ -132,8 +133,7 @@ def _noise_text(noise: NoiseReport) -> str:
     )
 
 
-_MEASURE = "zbench.worker.calibrate:measure"
-_TRAIN = "zbench.worker.calibrate:train"
+_MEASURE = "zbench.worker.facts:measure"
 _PATIENCE_SECONDS = 180.0
 _TINY: dict[str, Any] = {
     "model": "gpt",
@@ -154,19 +154,22 @@ def calibrate(world_size: int) -> MachineSpec:
     rates = run_once(_MEASURE, _calibration_trial(_TINY, world_size), here, patience=_PATIENCE_SECONDS)
     machine = MachineSpec.model_validate({key: value for key, value in rates.items() if value is not None})
     probe = _calibration_trial(_PROBE, world_size)
-    measured = run_once(_TRAIN, probe, here, patience=_PATIENCE_SECONDS)["step_s"]
+    with tempfile.TemporaryDirectory(prefix="zbench-") as scratch:
+        record = run_trial(probe, run_dir=Path(scratch), base_dir=here)
+    if record.timing is None:
+        raise ZbenchError(f"no step could be measured: {record.error.message if record.error else ''}")
     with Simulator(here, jobs=1) as simulator:
         estimate = simulator.of(probe)
     if not isinstance(estimate, Estimate):
         raise ZbenchError(f"the step that was measured cannot be simulated: {estimate.reason}")
-    return attaining(machine, estimate, probe, measured)
+    return attaining(machine, estimate, probe, record.timing.median_step_s)
 
 
 def _calibration_trial(workload: dict[str, Any], world_size: int) -> TrialSpec:
 
-    return TrialSpec.model_validate(
-        {"workload": workload, "run": {"world_size": world_size}, "engine": {"zero_stage": 2}}
-    )
+    run = {"world_size": world_size, "warmup_steps": 1, "steps": 30}
+    values = {"workload": workload, "run": run, "engine": {"zero_stage": 2}, "verify": {"mode": "off"}}
+    return TrialSpec.model_validate(values)
 
 
 def _report_rates(world_size: int) -> ExitCode:

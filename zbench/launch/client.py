@@ -106,13 +106,13 @@ class GroupGone:
 
 @dataclass(slots=True)
 class GroupEnd:
-    """How a group ended. `exits`: ranks that ended by themselves; `ended`: those that were killed.
+    """How a group ended. exits: rank -> exit status (-n for signal n) of those that ended by themselves.
 
     suspended: a rank that was stopped by a signal when the deadline came. stopped: why `stop_when` ended it.
     """
 
-    exits: dict[int, Exited] = field(default_factory=dict)
-    ended: dict[int, Exited] = field(default_factory=dict)
+    ranks: int
+    exits: dict[int, int] = field(default_factory=dict)
     timed_out: bool = False
     suspended: int | None = None
     stopped: str | None = None
@@ -185,7 +185,7 @@ class WarmServer(AbstractContextManager["WarmServer"]):
         interrupts this call ends the server and so the group. ServerLostError if the server died.
         """
         self.wait_until_ready()
-        end, give_up = GroupEnd(), time.monotonic() + deadline
+        end, give_up = GroupEnd(len(ranks)), time.monotonic() + deadline
         try:
             pids = self._start_group(target, ranks)
             self._watch(end, give_up, stop_when)
@@ -233,7 +233,7 @@ class WarmServer(AbstractContextManager["WarmServer"]):
                 return
             event = self._next_event(end, min(remaining, _POLL_SECONDS) if stop_when else remaining)
             if isinstance(event, Exited):
-                end.exits[event.rank] = event
+                end.exits[event.rank] = event.code
                 if event.code != 0:
                     give_up = min(give_up, time.monotonic() + PEER_GRACE_SECONDS)
             elif event is None and stop_when is not None and (reason := stop_when()):
@@ -246,11 +246,8 @@ class WarmServer(AbstractContextManager["WarmServer"]):
             return
         self._send(EndGroup())
         while self._group is not None:
-            event = self._next_event(end, _END_SECONDS)
-            if event is None:
+            if self._next_event(end, _END_SECONDS) is None:
                 self._lost()
-            if isinstance(event, Exited):
-                end.ended[event.rank] = event
 
     def _next_event(self, end: GroupEnd, timeout: float) -> Exited | GroupGone | None:
         """Return what happened to the group next, or None after `timeout` seconds."""

@@ -39,12 +39,8 @@ class InterleavedSweep(AbstractContextManager["InterleavedSweep"]):
         self._said = b""
         self.was_used = False
         self._listener = socket.socket(socket.AF_UNIX)
-        try:
-            self._listener.bind(str(path))
-            self._listener.listen()
-        except BaseException:
-            self._listener.close()
-            raise
+        self._listener.bind(str(path))
+        self._listener.listen()
 
     @property
     def asks(self) -> bool:
@@ -67,24 +63,20 @@ class InterleavedSweep(AbstractContextManager["InterleavedSweep"]):
         A trial that ended otherwise has no more; then its sweep goes on to the first step of its next trial.
         """
         self._answer()
-        if asks := self.asks:
-            return asks
-        if not self.is_over:
+        asks = self.asks
+        if not asks and not self.is_over:
             self._await_trial()
-        return False
+        return asks
 
     def release(self) -> None:
         """Let a trial that is over end, and return when the sweep's next one waits here, or it has ended."""
         self._answer()
         self._await_trial()
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Hold nobody any longer."""
         self._leave()
         self._listener.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _await_trial(self) -> None:
         """Return when a trial waits for its first turn, or the sweep has ended."""

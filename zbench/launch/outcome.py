@@ -32,29 +32,27 @@ def classify(
     """
     if end.stopped is not None:
         return "timeout", Failure("pruned", end.stopped, f"{log}/rank0.log")
-    killed = next((e for e in end.exits.values() if e.code < 0), None)
+    killed = next(((rank, -code) for rank, code in end.exits.items() if code < 0), None)
     if killed is not None:
-        if memory_limit is not None and -killed.code in _SIGNALS_OF_FAILED_ALLOCATIONS:
-            return _over_limit(killed.rank, -killed.code, memory_limit, log)
-        return _killed(killed.rank, -killed.code, kernel_oom_kills, log)
-    failure = first_failure(result_path, len(end.exits) + len(end.ended))
+        return _killed(*killed, kernel_oom_kills, memory_limit, log)
+    failure = first_failure(result_path, end.ranks)
     if failure is not None:
-        return outcome_of(failure), _with_log(failure, log)
+        return outcome_of(failure), replace(failure, log=f"{log}/{failure.log}")
     if end.suspended is not None:
         message = f"rank {end.suspended} was stopped from outside and held up the others until run.timeout"
         return "crashed", Failure("killed", message, f"{log}/rank{end.suspended}.log")
     if end.timed_out:
-        message = (
-            f"not finished after {format_seconds(deadline)} (run.timeout); the ranks' stacks are in the logs"
-        )
+        limit = f"not finished after {format_seconds(deadline)} (run.timeout)"
+        message = f"{limit}; the ranks' stacks are in the logs"
         return "timeout", Failure("timeout", message, f"{log}/rank0.log")
-    failed = next((e for e in end.exits.values() if e.code != 0), None)
-    if failed is not None:
-        kind, message = "crashed", f"rank {failed.rank} exited with status {failed.code} and no message"
-        if failed.code == NO_ROOM_STATUS:
-            kind, message = "storage", f"rank {failed.rank} could not write why it failed (TMPDIR is full?)"
-        return "crashed", Failure(kind, message, f"{log}/rank{failed.rank}.log")
-    return "ok", None
+    failed = next(((rank, code) for rank, code in end.exits.items() if code != 0), None)
+    if failed is None:
+        return "ok", None
+    rank, code = failed
+    kind, message = "crashed", f"rank {rank} exited with status {code} and no message"
+    if code == NO_ROOM_STATUS:
+        kind, message = "storage", f"rank {rank} could not write why it failed (TMPDIR is full?)"
+    return "crashed", Failure(kind, message, f"{log}/rank{rank}.log")
 
 
 def outcome_of(failure: Failure) -> Outcome:
@@ -71,26 +69,21 @@ def kernel_oom_kills() -> int:
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
-def _killed(rank: int, number: int, kernel_oom_kills: int, log: str) -> tuple[Outcome, Failure]:
+def _killed(
+    rank: int, number: int, kernel_oom_kills: int, memory_limit: int | None, log: str
+) -> tuple[Outcome, Failure]:
+    """Return what a rank's end by a signal means.
+
+    Under a memory limit, a library that cannot allocate memory, or a thread's stack, aborts silently.
+    """
     where = f"{log}/rank{rank}.log"
+    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    if memory_limit is not None and number in _SIGNALS_OF_FAILED_ALLOCATIONS:
+        message = f"rank {rank} ended by {name} under run.memory_limit of {format_bytes(memory_limit)}"
+        return "oom", Failure("oom", message, where)
     if number == signal.SIGKILL and kernel_oom_kills > 0:
         message = f"rank {rank} was killed by the kernel: the machine ran out of memory"
         return "oom", Failure("oom", message, where)
-    name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
     if number in _SIGNALS_FROM_OUTSIDE:
         return "crashed", Failure("killed", f"rank {rank} was killed from outside by {name}", where)
     return "crashed", Failure("crashed", f"rank {rank} was killed by {name}", where)
-
-
-def _over_limit(rank: int, number: int, memory_limit: int, log: str) -> tuple[Outcome, Failure]:
-    """Return out-of-memory: a library that cannot allocate memory, or a thread's stack, aborts silently."""
-    name = signal.Signals(number).name
-    message = f"rank {rank} ended by {name} under run.memory_limit of {format_bytes(memory_limit)}"
-    return "oom", Failure("oom", message, f"{log}/rank{rank}.log")
-
-
-def _with_log(failure: Failure, log: str) -> Failure:
-    """Name the log of the rank that the message speaks of."""
-    words = failure.message.split(":", 1)[0].split()
-    rank = words[1] if len(words) == 2 and words[0] == "rank" and words[1].isdigit() else "0"
-    return replace(failure, log=f"{log}/rank{rank}.log")

@@ -231,7 +231,6 @@ class Checkouts:
     def __init__(self, file: Path) -> None:
         self._file = file.resolve()
         self._scratch = tempfile.TemporaryDirectory(prefix="zbench-checkout-")
-        self._files: dict[Version, Path] = {}
 
     def sweep_file(self, version: Version) -> Path:
         """Return the sweep file that a version runs.
@@ -240,11 +239,6 @@ class Checkouts:
         data beside the file. A revision that lacks the file gets the given one in the same place. Outside
         the repository, or for a bare interpreter, the given file is run as it is.
         """
-        if version not in self._files:
-            self._files[version] = self._written_out(version)
-        return self._files[version]
-
-    def _written_out(self, version: Version) -> Path:
         inside = version.repository is not None and self._file.is_relative_to(version.repository)
         if version.commit is None or version.repository is None or not inside:
             return self._file

@@ -3,10 +3,10 @@
 import math
 import random
 import shutil
+import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 from zbench.errors import ExitCode, UsageError, ZbenchError
@@ -25,7 +25,7 @@ from zbench.launch.trial import REFERENCES, Repeat, TrialRunner
 from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory, storage_errors
 from zbench.spec.expand import Expansion
-from zbench.spec.trial import InvalidTrial, TrialSpec
+from zbench.spec.trial import TrialSpec
 
 T = TypeVar("T")
 
@@ -68,12 +68,10 @@ class SweepRun:
         make_executor: Callable[[], Executor],
         *,
         on_event: OnEvent = lambda _: None,
-        rerun_disturbed: bool = True,
     ) -> None:
         """make_executor: called if anything is left to run."""
         self._plan, self._directory = plan, directory
-        self._make_executor, self._rerun_disturbed = make_executor, rerun_disturbed
-        self._tell = on_event
+        self._make_executor, self._tell = make_executor, on_event
         self._trials = {trial.trial_id: trial for trial in plan.expansion.trials}
         self._by_trial: dict[str, list[Record]] = {}
         self._implied = ImpliedOom()
@@ -84,7 +82,11 @@ class SweepRun:
 
     def run(self) -> None:
         """Run what is missing; every repeat that ends is in the run directory before the next begins."""
-        self._record_invalid()
+        for point in self._plan.expansion.invalid:
+            if point.trial_id not in self._by_trial:
+                failure = Failure("invalid", point.reason)
+                identity = (self._directory.run_id, point.trial_id, 0, point.axes, point.config)
+                self._keep(Record(*identity, "invalid", failure))
         trials = self._plan.expansion.trials
         finished = [record for record in self._directory.records() if record.outcome != "invalid"]
         axes = tuple(dict.fromkeys(key for trial in trials for key in trial.axes))
@@ -98,7 +100,6 @@ class SweepRun:
         with TrialRunner(
             self._make_executor(),
             self._directory.path,
-            rerun_disturbed=self._rerun_disturbed,
             on_notice=lambda text: self._tell(Notice(text)),
         ) as runner:
             for problem in runner.wait_until_ready():
@@ -111,10 +112,10 @@ class SweepRun:
         if runner.runs_ahead and time.monotonic() < deadline:
             self._begin_all(runner, todo)
         while todo and time.monotonic() < deadline:
-            self._run_one(runner, *_taken(runner.first(todo), todo))
+            self._run_one(runner, todo)
         under_way = runner.withdraw(todo) if todo else []
         while under_way:
-            self._run_one(runner, *_taken(runner.first(under_way), under_way))
+            self._run_one(runner, under_way)
         if todo:
             raise OutOfTimeError(f"time is up with {self._left()} of the repeats left")
 
@@ -163,14 +164,20 @@ class SweepRun:
             max(0, self._wants(trial_id) - len(self._by_trial.get(trial_id, []))) for trial_id in self._trials
         )
 
-    def _run_one(self, runner: TrialRunner, trial: TrialSpec, repeat: int) -> None:
-        failure = self._implied_failure(trial, repeat)
-        began = time.monotonic()
-        if failure is not None and not runner.has_begun(trial, repeat):
-            record = _not_run(self._directory.run_id, trial, failure)
+    def _run_one(self, runner: TrialRunner, todo: list[Repeat]) -> None:
+        """Run one of these repeats, and take it out."""
+        trial, repeat = one = runner.first(todo)
+        todo.remove(one)
+        has_begun = runner.has_begun(trial, repeat)
+        failure = None if has_begun else self._implied_failure(trial, repeat)
+        if failure is not None:
+            began = time.monotonic()
+            record = Record(
+                self._directory.run_id, trial.trial_id, 0, trial.axes, trial.config(), "oom", failure
+            )
         else:
             self._prepare(runner, trial)
-            began = self._last_end if runner.has_begun(trial, repeat) else time.monotonic()
+            began = self._last_end if has_begun else time.monotonic()
             self._tell(TrialStarted(trial, repeat))
             trace = self._plan.trace and repeat == 0
             record = runner.run(
@@ -185,21 +192,15 @@ class SweepRun:
         return self._implied.failure(trial) if self._plan.imply_oom and repeat == 0 else None
 
     def _prepare(self, runner: TrialRunner, trial: TrialSpec) -> None:
-        """Have the reference of a trial; UsageError for bad input."""
-        if not runner.has_reference(trial):
-            self._tell(ReferenceStarted(trial))
-            self._require_input(runner.reference(trial, lambda line: self._tell(StepDone(trial, line))))
-
-    def _require_input(self, reference: Path | Failure | None) -> None:
-        """Raise UsageError for bad input that only a worker could see, where no trial could do better."""
-        bad = isinstance(reference, Failure) and reference.kind == "usage"
-        if bad and not self._directory.has_run() and self._one_workload():
-            assert isinstance(reference, Failure)
-            raise UsageError(reference.message)
-
-    def _one_workload(self) -> bool:
-        first, *others = self._plan.expansion.trials
-        return all(trial.workload == first.workload for trial in others)
+        """Have the reference of a trial; UsageError for bad input, where no trial could do better."""
+        if runner.has_reference(trial):
+            return
+        self._tell(ReferenceStarted(trial))
+        reference = runner.reference(trial, lambda line: self._tell(StepDone(trial, line)))
+        if isinstance(reference, Failure) and reference.kind == "usage" and not self._directory.has_run():
+            first, *others = self._plan.expansion.trials
+            if all(other.workload == first.workload for other in others):
+                raise UsageError(reference.message)
 
     def _keep(self, record: Record) -> None:
         self._directory.append(record)
@@ -208,26 +209,6 @@ class SweepRun:
     def _remember(self, record: Record) -> None:
         self._by_trial.setdefault(record.trial_id, []).append(record)
         self._implied.observe(record)
-
-    def _record_invalid(self) -> None:
-        for point in self._plan.expansion.invalid:
-            if point.trial_id not in self._by_trial:
-                self._keep(_invalid(self._directory.run_id, point))
-
-
-def _invalid(run_id: str, point: InvalidTrial) -> Record:
-    error = Failure("invalid", point.reason)
-    return Record(run_id, point.trial_id, 0, point.axes, point.config, "invalid", error)
-
-
-def _not_run(run_id: str, trial: TrialSpec, failure: Failure) -> Record:
-    return Record(run_id, trial.trial_id, 0, trial.axes, trial.config(), "oom", failure)
-
-
-def _taken(one: Repeat, todo: list[Repeat]) -> Repeat:
-    """Take a repeat out of those that are to run."""
-    todo.remove(one)
-    return one
 
 
 def shuffled(items: Sequence[T], *, seed: int, round_number: int) -> list[T]:
@@ -248,10 +229,8 @@ def relative_half_width(medians: Sequence[float]) -> float:
     count = len(medians)
     if count < 2:
         return math.inf
-    logs = [math.log(value) for value in medians]
-    mean = math.fsum(logs) / count
-    variance = math.fsum((value - mean) ** 2 for value in logs) / (count - 1)
-    return math.expm1(float(-stdtrit(count - 1, _TAIL)) * math.sqrt(variance / count))
+    error = statistics.stdev(map(math.log, medians)) / math.sqrt(count)
+    return math.expm1(float(-stdtrit(count - 1, _TAIL)) * error)
 
 
 def needs_another(medians: Sequence[float], *, precision: float | None, max_repeats: int) -> bool:

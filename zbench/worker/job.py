@@ -170,8 +170,8 @@ def first_failure(result_path: str, world_size: int) -> Failure | None:
     earliest crash.
 
     A rank that only lost its peer is named when nothing better is known. `kind` is `oom`, `crashed`, `usage`
-    for bad input that only the worker could see, or `storage` for a full disk. None where no rank left an
-    error.
+    for bad input that only the worker could see, or `storage` for a full disk. `log` is a file's name. None
+    where no rank left an error.
     """
     found = [_read_error(error_path(result_path, rank)) for rank in ["reference", *range(world_size)]]
     errors = [error for error in found if error is not None]
@@ -179,8 +179,9 @@ def first_failure(result_path: str, world_size: int) -> Failure | None:
         return None
     cause = min(errors, key=lambda error: (_KINDS_BY_RANK_OF_CAUSE.index(error["kind"]), error["time"]))
     kind = "crashed" if cause["kind"] == "peer_lost" else cause["kind"]
-    where = "" if cause["rank"] == "reference" else f"rank {cause['rank']}: "
-    return Failure(kind=kind, message=where + cause["message"])
+    if cause["rank"] == "reference":
+        return Failure(kind, cause["message"], "rank0.log")
+    return Failure(kind, f"rank {cause['rank']}: {cause['message']}", f"rank{cause['rank']}.log")
 
 
 def _read_error(path: Path) -> dict[str, Any] | None:
