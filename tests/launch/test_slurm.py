@@ -46,6 +46,8 @@ def test_a_job_that_dies_without_a_word_crashed(runner: TrialRunner) -> None:
     assert record.outcome == "crashed"
     assert record.error is not None
     assert "ended as" in record.error.message
+    assert record.error.log is not None
+    assert list((runner.run_dir / record.error.log).glob("*.out")), "the job's output is kept"
 
 
 def test_ranks_must_fill_the_nodes_evenly(tmp_path: Path) -> None:
