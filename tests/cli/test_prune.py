@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zbench.launch.cache import find_leftovers
+from zbench.launch.cache import cached_folders
 from zbench.record.record import Failure
 from zbench.record.store import RunDirectory, find_runs, load_records
 
@@ -69,7 +69,7 @@ def test_only_what_is_old_goes(zbench, ran):
     old = time.time() - 3 * 86400
     for path in (ran / "references", ran / "references" / "file"):
         os.utime(path, (old, old))
-    assert [one.path for one in find_leftovers(Path("results"), older_than_s=2 * 86400)] == [
+    assert [one.path for one in cached_folders(Path("results"), older_than_s=2 * 86400)] == [
         ran / "references"
     ]
 

@@ -152,7 +152,7 @@ def test_a_host_that_says_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.Mo
         assert "by signal 9" in str(link.problem())
     with link_to("sh -c 'exec sleep 600'", tmp_path) as quiet:
         assert quiet.problem() is None
-        until(lambda: "nothing came from it" in str(quiet.problem()), "it counts as lost", 10)
+        until(lambda: "it did not answer within" in str(quiet.problem()), "it counts as lost", 10)
         quiet._process.kill()
 
 

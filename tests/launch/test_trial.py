@@ -14,6 +14,11 @@ from .conftest import FAKES
 from .processes import gone, text_of, until
 
 
+def server_pid(runner: TrialRunner) -> int:
+    """Return the process id of the server that is alive now."""
+    return runner.executor.launchers[None].wait_until_ready().pid
+
+
 def test_trial_that_ends_well_is_recorded_with_its_figures(runner, trial):
     record = runner.run(trial(), repeat=3)
     assert (record.run_id, record.trial_id, record.repeat) == ("run-1", trial().trial_id, 3)
@@ -97,7 +102,7 @@ def test_killed_rank_is_run_again_once(runner, trial, notices):
 
 def test_killed_server_takes_its_ranks_along_and_is_replaced(runner, trial, notices):
     runner.wait_until_ready()
-    server = runner.executor.server_pid
+    server = server_pid(runner)
     pids = []
 
     def kill_server() -> None:
@@ -109,14 +114,14 @@ def test_killed_server_takes_its_ranks_along_and_is_replaced(runner, trial, noti
     record = runner.run(trial(do="wait_once", rank=1))
     killer.join()
     assert record.outcome == "ok"
-    assert runner.executor.server_pid != server
+    assert server_pid(runner) != server
     until(lambda: gone(pids[0]), "the rank ends with its server")
     assert notices == ["the trial server was killed from outside; running it again"]
 
 
 @pytest.mark.parametrize("victim", ["server", "reaper"])
 def test_process_in_a_session_of_its_own_does_not_outlive_a_killed_server(runner, trial, victim):
-    server = psutil.Process(runner.executor.server_pid)
+    server = psutil.Process(server_pid(runner))
     target = server.pid if victim == "server" else server.ppid()
 
     def kill() -> None:
@@ -137,9 +142,9 @@ def test_stopped_server_is_replaced_and_the_repeat_watched_anew(runner, trial, n
 
     def watch(line):
         if not stopped:
-            stopped.append(runner.executor.server_pid)
+            stopped.append(server_pid(runner))
             os.kill(stopped[0], signal.SIGSTOP)
-        return "seen again" if runner.executor.server_pid not in stopped else None
+        return "seen again" if server_pid(runner) not in stopped else None
 
     record = runner.run(trial(do="step_on", world_size=1, timeout=1.5), watch=watch)
     assert record.error.message == "seen again"
@@ -198,7 +203,7 @@ def test_one_shot_form_starts_and_ends_its_own_server(tmp_path, trial, monkeypat
 
 def test_interruption_ends_the_trial_and_its_processes(runner, trial):
     main = threading.main_thread().ident
-    server = psutil.Process(runner.executor.server_pid)
+    server = psutil.Process(server_pid(runner))
     reaper = server.ppid()
     others = [child for child in psutil.Process().children() if child.pid != reaper]
 

@@ -7,7 +7,7 @@ import typer
 from zbench.cli import console
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags, seconds
 from zbench.errors import UsageError
-from zbench.launch.cache import Leftover, find_leftovers
+from zbench.launch.cache import CachedFolder, cached_folders
 from zbench.report.text import plural
 from zbench.units import format_bytes
 
@@ -30,7 +30,7 @@ def command(
     that ended well, environments that paired comparisons built (they are built anew). Stays: records, sweep
     files, studies, baselines, tags, and the logs of what failed. A run that is being written is left alone.
     """
-    found = find_leftovers(output_dir, older_than_s=seconds(older_than, "--older-than"))
+    found = cached_folders(output_dir, older_than_s=seconds(older_than, "--older-than"))
     gone = found if dry_run else [one for one in found if _removed(one)]
     if console.state.json:
         rows = [{"kind": one.kind, "path": str(one.path), "bytes": one.size} for one in gone]
@@ -48,7 +48,7 @@ def command(
     )
 
 
-def _removed(one: Leftover) -> bool:
+def _removed(one: CachedFolder) -> bool:
     """Remove a folder; one that cannot be removed now is said and left."""
     try:
         one.remove()

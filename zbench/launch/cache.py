@@ -19,7 +19,7 @@ from zbench.record.store import LOGS, TRACES, DirectoryLock, find_runs, load_rec
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
+class CachedFolder:
     """A folder that can be made again. kind: why it is there. owner: the run directory, if it is in one."""
 
     kind: str
@@ -40,13 +40,13 @@ class Leftover:
                 lock.release()
 
 
-def find_leftovers(output_dir: Path, *, older_than_s: float = 0.0) -> list[Leftover]:
+def cached_folders(output_dir: Path, *, older_than_s: float = 0.0) -> list[CachedFolder]:
     """Return what runs left below `output_dir`, and environments of revisions, unchanged for that long."""
     newest = time.time() - older_than_s
     return [one for one in _all(output_dir) if one.changed <= newest]
 
 
-def _all(output_dir: Path) -> Iterator[Leftover]:
+def _all(output_dir: Path) -> Iterator[CachedFolder]:
     for run in find_runs(output_dir):
         yield from _folder("references of a run that was cut short", run / REFERENCES, run)
         yield from _folder("traces (`zbench run --trace` makes new ones)", run / TRACES, run)
@@ -67,12 +67,12 @@ def _logs_of_good_repeats(run: Path) -> Iterator[Path]:
                 yield run / LOGS / name
 
 
-def _folder(kind: str, path: Path, owner: Path | None) -> Iterator[Leftover]:
+def _folder(kind: str, path: Path, owner: Path | None) -> Iterator[CachedFolder]:
     """Yield the folder with its size and its newest change, nothing where it is not one."""
     if path.is_dir() and not path.is_symlink():
         with contextlib.suppress(FileNotFoundError):  # somebody removes it now
             size, changed = _measured(path)
-            yield Leftover(kind, path, size, changed, owner)
+            yield CachedFolder(kind, path, size, changed, owner)
 
 
 def _measured(path: Path) -> tuple[int, float]:

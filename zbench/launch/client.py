@@ -148,11 +148,6 @@ class WarmServer(AbstractContextManager["WarmServer"]):
         self._group: int | None = None
         self.ready: Ready | None = None
 
-    @property
-    def pid(self) -> int:
-        """The server's process id."""
-        return self.wait_until_ready().pid
-
     def wait_until_ready(self) -> Ready:
         """Return when everything is imported; ZbenchError with the server's last words if it cannot start.
 

@@ -3,7 +3,6 @@
 import os
 import resource
 import shutil
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -117,12 +116,6 @@ def _surroundings(output_dir: Path) -> Iterator[Check]:
         yield Check("results", "fail", f"{text}, not writable; use -o DIR")
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield Check("open files", "ok" if files >= 1024 else "warn", f"{files} allowed (ulimit -n)")
-    try:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            socket.create_connection(server.getsockname(), 2).close()
-        yield Check("loopback", "ok", "127.0.0.1 accepts connections")
-    except OSError as error:
-        yield Check("loopback", "fail", f"127.0.0.1 refuses connections ({error}); ranks cannot meet")
 
 
 def _environment(written: str) -> Iterator[Check]:

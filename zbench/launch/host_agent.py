@@ -1,9 +1,8 @@
 """One host's part in a trial over several hosts: `python -m zbench.launch.host_agent JOB.json NUMBER`.
 
-It runs torchrun as the file says, and says its exit status. Meanwhile both sides send an empty line every
-second. Where nothing comes for some seconds, or standard input ends, the other side is gone: the agent then
-kills everything that it started. It imports little, so that it answers at once. Under torchrun,
-`python -m zbench.launch.host_agent JOB.json` is a rank.
+It prints an empty line, runs torchrun as the file says, and prints its exit status. Where standard input
+ends, the other side is gone: the agent then kills everything that it started. It imports little, so that it
+answers at once. Under torchrun, `python -m zbench.launch.host_agent JOB.json` is a rank.
 """
 
 import importlib
@@ -15,17 +14,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
 from zbench.errors import ZbenchError
 from zbench.launch.reaper import become_subreaper, end_children
-
-BEAT_SECONDS = 1.0
-SILENCE_SECONDS = 20.0
-"""After so long without a sign the other side counts as gone."""
 
 ENDED = "torchrun ended: "
 LOST_STATUS = 75
@@ -34,42 +28,19 @@ _MEETING_SECONDS = 300.0
 _POLL_SECONDS = 0.1
 
 
-class _OtherSide:
-    """Whether the side that started this agent is still there."""
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-        self._ended = False
-
-    def listen(self) -> None:
-        """Read lines to the end of standard input."""
-        for _ in sys.stdin:
-            self._last = time.monotonic()
-        self._ended = True
-
-    def beat(self) -> None:
-        """Say that this side is there; SystemExit where the other one is not."""
-        print(flush=True)
-        if self._ended or time.monotonic() - self._last > SILENCE_SECONDS:
-            raise SystemExit(LOST_STATUS)
-
-
 def main(job: Path, number: int) -> int:
     """Run torchrun on this host, the one of this number; return its exit status."""
     become_subreaper()
     for signalled in (signal.SIGHUP, signal.SIGTERM):
         signal.signal(signalled, lambda *_: sys.exit(LOST_STATUS))
+    threading.Thread(target=_end_with_input, daemon=True).start()
     running: subprocess.Popen[bytes] | None = None
-    other = _OtherSide()
-    threading.Thread(target=other.listen, daemon=True).start()
     try:
-        other.beat()
-        running = _start(job, number, other)
-        while running.poll() is None:
-            other.beat()
-            time.sleep(BEAT_SECONDS / 2)
-        print(f"{ENDED}{running.returncode}", flush=True)
-        return running.returncode
+        print(flush=True)
+        running = _start(job, number)
+        code = running.wait()
+        print(f"{ENDED}{code}", flush=True)
+        return code
     except (BrokenPipeError, SystemExit):
         return LOST_STATUS
     finally:
@@ -77,6 +48,12 @@ def main(job: Path, number: int) -> int:
             running.kill()
             running.returncode = LOST_STATUS  # reaped below, with all that it leaves
         end_children()
+
+
+def _end_with_input() -> None:
+    """End this process when standard input ends: the other side is gone."""
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def run_rank(path: str) -> int:
@@ -98,10 +75,10 @@ def run_rank(path: str) -> int:
     return code
 
 
-def meeting_point(file: Path, host: str | None, wait: Callable[[], object]) -> str:
+def meeting_point(file: Path, host: str | None) -> str:
     """Return `host:port` where all meet: who gives a host takes a free port there, and tells by `file`.
 
-    wait: called while it is not known. ZbenchError where nobody says so.
+    ZbenchError where nobody says so.
     """
     if host is not None:
         draft = file.with_suffix(".tmp")
@@ -112,7 +89,6 @@ def meeting_point(file: Path, host: str | None, wait: Callable[[], object]) -> s
         os.listdir(file.parent)  # a network file system looks again
         if file.exists():
             return file.read_text()
-        wait()
         time.sleep(_POLL_SECONDS)
     raise ZbenchError(
         f"rank 0 has not written {file} within {_MEETING_SECONDS:.0f} s; is the results directory on a file"
@@ -139,9 +115,9 @@ def way_to(host: str) -> tuple[str, str | None]:
     return address, None
 
 
-def _start(job: Path, number: int, other: _OtherSide) -> subprocess.Popen[bytes]:
+def _start(job: Path, number: int) -> subprocess.Popen[bytes]:
     order = json.loads(job.read_text())
-    place = meeting_point(job.with_name("meeting-point"), None if number else order["meet"], other.beat)
+    place = meeting_point(job.with_name("meeting-point"), None if number else order["meet"])
     address, interface = way_to(order["meet"])
     environment = {**os.environ, **order["environment"]}
     if interface is not None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from zbench.errors import UsageError
 from zbench.launch.events import ProgressTail, Watch
 from zbench.launch.executor import Attempt, JobFactory, RepeatTask, TaskFiles, collected, patience
-from zbench.launch.host_agent import BEAT_SECONDS, ENDED, SILENCE_SECONDS
+from zbench.launch.host_agent import ENDED
 from zbench.launch.outcome import outcome_of
 from zbench.record.record import Failure
 from zbench.units import format_seconds
@@ -47,7 +47,7 @@ class HostLink(AbstractContextManager["HostLink"]):
         self.name = name
         self.code: int | None = None
         self._errors = errors
-        self._heard, self._has_answered = time.monotonic(), False
+        self._began, self._has_answered = time.monotonic(), False
         with errors.open("ab") as file:
             self._process = subprocess.Popen(
                 command_on(name, template, str(job), str(number)),
@@ -59,24 +59,17 @@ class HostLink(AbstractContextManager["HostLink"]):
             )
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def beat(self) -> None:
-        """Send a sign of life. What a lost host does not take shows in `problem`."""
-        assert self._process.stdin is not None
-        with suppress(OSError, ValueError):
-            self._process.stdin.write("\n")
-            self._process.stdin.flush()
-
     def problem(self) -> str | None:
         """Return why the host counts as lost, None while it is there or torchrun has ended well or badly."""
         if self.code is not None:
             return None
-        status, silent = self._process.poll(), time.monotonic() - self._heard
+        status = self._process.poll()
         if status is not None:
             words = " ".join(self._errors.read_text(errors="replace").split())[-_WORDS_OF_AN_ERROR:]
             how = f"by signal {-status}" if status < 0 else f"with status {status}"
             reason = f"the connection to it ended {how}" + (f": {words}" if words else "")
-        elif silent > (SILENCE_SECONDS if self._has_answered else _GREETING_SECONDS):
-            reason = f"nothing came from it for {silent:.0f} s"
+        elif not self._has_answered and time.monotonic() - self._began > _GREETING_SECONDS:
+            reason = f"it did not answer within {_GREETING_SECONDS:.0f} s"
         else:
             return None
         if self._has_answered:
@@ -98,7 +91,6 @@ class HostLink(AbstractContextManager["HostLink"]):
         """Take over what the agent says; other output, such as a login banner, is skipped."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._heard = time.monotonic()
             self._has_answered |= not line.strip()
             if line.startswith(ENDED):
                 self.code = int(line.removeprefix(ENDED))
@@ -168,13 +160,8 @@ def _watched(
     """Wait until all hosts have ended; return why the trial failed, None where it did not."""
     tail = ProgressTail(files.progress)
     deadline = give_up = time.monotonic() + patience(task) + _IMPORT_SECONDS
-    last_beat = 0.0
     while not all(link.code == 0 for link in links):
         now = time.monotonic()
-        if now - last_beat > BEAT_SECONDS / 2:
-            last_beat = now
-            for link in links:
-                link.beat()
         if watch is not None and (reason := tail.feed(watch)):
             return Failure("pruned", reason, f"{log}/host0.log")
         if any(link.problem() or link.code for link in links):

@@ -113,11 +113,6 @@ class Launcher(AbstractContextManager["Launcher"]):
         except ServerLostError:
             raise ZbenchError("the trial server was killed twice while it started") from None
 
-    @property
-    def server_pid(self) -> int:
-        """The process id of the server that is alive now."""
-        return self._server.pid
-
     def close(self) -> None:
         """End the server and remove the scratch directory."""
         self._server.close()
@@ -142,12 +137,12 @@ class LocalExecutor(Executor):
     def __init__(self, run_dir: Path, base_dir: Path, *, targets: Targets | None = None) -> None:
         chosen = targets or executor.DEFAULT_TARGETS
         self._jobs = JobFactory(run_dir.absolute(), base_dir.absolute(), chosen, resolved)
-        self._launchers: dict[Path | None, Launcher] = {None: Launcher(chosen.modules)}
+        self.launchers: dict[Path | None, Launcher] = {None: Launcher(chosen.modules)}
         self._cores = usable_cores()
 
     def wait_until_ready(self) -> tuple[str, ...]:
         """Return when the server has imported everything: the imports that failed, in words."""
-        return self._launchers[None].wait_until_ready().problems
+        return self.launchers[None].wait_until_ready().problems
 
     def run(self, task: Task, watch: Watch | None = None) -> Attempt:
         """Run a task once; see `executor.Executor`."""
@@ -179,28 +174,23 @@ class LocalExecutor(Executor):
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
 
-    @property
-    def server_pid(self) -> int:
-        """The process id of the trial server."""
-        return self._launchers[None].server_pid
-
     def close(self) -> None:
         """End the servers; nothing that was started is left."""
-        for launcher in self._launchers.values():
+        for launcher in self.launchers.values():
             launcher.close()
 
     def _launcher(self, task: Task) -> Launcher:
         """Return the launcher of a task's interpreter; ZbenchError where no server starts under it."""
         python = interpreter_of(task.trial, self._jobs.base_dir) if isinstance(task, RepeatTask) else None
-        if python not in self._launchers:
+        if python not in self.launchers:
             launcher = Launcher(self._jobs.targets.modules, python)
             try:
                 launcher.wait_until_ready()
             except BaseException:
                 launcher.close()
                 raise
-            self._launchers[python] = launcher
-        return self._launchers[python]
+            self.launchers[python] = launcher
+        return self.launchers[python]
 
 
 def run_once(target: str, trial: TrialSpec, base_dir: Path, *, patience: float) -> Any:

@@ -21,8 +21,6 @@ from zbench.spec.run import RunSpec
 from zbench.units import parse_count
 
 _KNOWN = ("nodes", "cluster", "timeout_min", "cpus_per_task", "gpus_per_node", "mem_gb")
-_NUMBERS = (*_KNOWN[2:], "array_parallelism", "signal_delay_s", "cpus_per_gpu", "gpus_per_task")
-_YES, _NO = ("yes", "true", "1"), ("no", "false", "0")
 
 Call = tuple[Callable[..., None], tuple[Any, ...]]
 """A function of a module and its arguments: what every process of a job calls."""
@@ -65,7 +63,7 @@ class SlurmOptions:
                 )
             found[key.strip().removeprefix("slurm_")] = value.strip()
         nodes, cluster = _whole(found.pop("nodes", "1"), "nodes"), str(found.pop("cluster", "slurm"))
-        known = {key: _whole(text, key) if key in _NUMBERS else _switch(text) for key, text in found.items()}
+        known = {key: _value(text) for key, text in found.items()}
         if known["exclusive"] is False:
             del known["exclusive"]
         return cls(nodes, cluster, {_name(key): value for key, value in known.items()})
@@ -151,9 +149,8 @@ class Cluster:
         if answer is None:
             return
         states = dict(line.strip().split("|", 1) for line in answer.splitlines() if "|" in line)
-        for job_id in self._states.keys() - states.keys():
-            known = self._states[job_id]
-            states[job_id] = _accounted(job_id) if is_open(known) else known
+        for job_id, state in self._states.items():
+            states.setdefault(job_id, GONE if is_open(state) else state)
         self._states = states
 
 
@@ -200,13 +197,6 @@ def _has_number(job: Any) -> bool:
         return False
 
 
-def _accounted(job_id: str) -> str:
-    """Return the last state of a job that the queue has forgotten, where SLURM keeps accounts."""
-    which = ("--allocations", "--parsable2", f"--jobs={job_id}", "--format=State")
-    words = (_output("sacct", "--noheader", *which) or "").split()
-    return words[0].rstrip("+") if words else GONE
-
-
 def _output(*words: str) -> str | None:
     """Return what one of SLURM's commands prints, None where it fails."""
     try:
@@ -221,10 +211,10 @@ def _name(key: str) -> str:
     return key if key in _KNOWN else f"slurm_{key}"
 
 
-def _switch(text: str) -> str | bool:
-    if text.lower() in _YES:
-        return True
-    return False if text.lower() in _NO else text
+def _value(text: str) -> str | bool | int:
+    if text.isdecimal():
+        return int(text)
+    return {"yes": True, "true": True, "no": False, "false": False}.get(text.lower(), text)
 
 
 def _whole(text: str, name: str) -> int:

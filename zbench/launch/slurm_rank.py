@@ -64,7 +64,7 @@ def _ready(
         progress_path=progress,
         rank=place.global_rank,
         world_size=place.num_tasks,
-        init_method=f"tcp://{meeting_point(home / 'meeting-point', host, lambda: None)}",
+        init_method=f"tcp://{meeting_point(home / 'meeting-point', host)}",
         local_rank=place.local_rank,
         local_world_size=max(1, place.num_tasks // max(1, place.num_nodes)),
     )
