@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -31,8 +32,7 @@ _POLL_SECONDS = 0.1
 def main(job: Path, number: int) -> int:
     """Run torchrun on this host, the one of this number; return its exit status."""
     become_subreaper()
-    for signalled in (signal.SIGHUP, signal.SIGTERM):
-        signal.signal(signalled, lambda *_: sys.exit(LOST_STATUS))
+    _on_signals(lambda *_: sys.exit(LOST_STATUS))
     threading.Thread(target=_end_with_input, daemon=True).start()
     running: subprocess.Popen[bytes] | None = None
     try:
@@ -44,10 +44,16 @@ def main(job: Path, number: int) -> int:
     except (BrokenPipeError, SystemExit):
         return LOST_STATUS
     finally:
+        _on_signals(signal.SIG_IGN)
         if running is not None and running.returncode is None:
             running.kill()
             running.returncode = LOST_STATUS  # reaped below, with all that it leaves
         end_children()
+
+
+def _on_signals(handler: Any) -> None:
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        signal.signal(number, handler)
 
 
 def _end_with_input() -> None:
