@@ -26,7 +26,7 @@ class SharedServer(WarmServer):
     keep: Callable[["SharedServer"], None]
 
     def close(self) -> None:
-        if self.ready is not None and self._group is None and self._process.poll() is None:
+        if self.ready is not None and self.is_idle and self._process.poll() is None:
             self.keep(self)
         else:
             self.end()

@@ -147,6 +147,7 @@ class WarmServer(AbstractContextManager["WarmServer"]):
         self._connection: connection.Connection[object, object] = connection.Connection(ours.detach())
         self._group: int | None = None
         self.ready: Ready | None = None
+        self.is_idle = True
 
     def wait_until_ready(self) -> Ready:
         """Return when everything is imported; ZbenchError with the server's last words if it cannot start.
@@ -180,6 +181,7 @@ class WarmServer(AbstractContextManager["WarmServer"]):
         interrupts this call ends the server and so the group. ServerLostError if the server died.
         """
         self.wait_until_ready()
+        self.is_idle = False
         end, give_up = GroupEnd(len(ranks)), time.monotonic() + deadline
         try:
             pids = self._start_group(target, ranks)
@@ -191,6 +193,7 @@ class WarmServer(AbstractContextManager["WarmServer"]):
         except BaseException:
             self.close()  # an interrupted conversation cannot be taken up again
             raise
+        self.is_idle = True
         return end
 
     def close(self) -> None:
