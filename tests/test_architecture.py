@@ -36,7 +36,7 @@ MAY_IMPORT = {  # package -> the packages below it
     "cli": {"spec", "record", "launch", "analysis", "tune", "report", "worker", "estimate"},
 }
 ASSEMBLY = "engine/assembly/"  # the top of the engine's own layers
-WORKER_IN_LAUNCH = {"zbench.worker.job", "zbench.worker.failure"}  # plain data, no torch
+WORKER_IN_LAUNCH = {"zbench.worker.job"}  # plain data, no torch
 TORCH_FREE = {"spec", "record", "analysis", "report"}
 TORCH_FREE_ON_IMPORT = {"cli", "launch", "tune"}
 
