@@ -133,8 +133,6 @@ def _noise_text(noise: NoiseReport) -> str:
     )
 
 
-_MEASURE = "zbench.worker.facts:measure"
-_PATIENCE_SECONDS = 180.0
 _TINY: dict[str, Any] = {
     "model": "gpt",
     "options": {"layers": 4, "width": 32, "heads": 2},
@@ -151,22 +149,20 @@ def calibrate(world_size: int) -> MachineSpec:
     `attained` is the share of the rates that a step of a small GPT reaches.
     """
     here = Path.cwd()
-    rates = run_once(_MEASURE, _calibration_trial(_TINY, world_size), here, patience=_PATIENCE_SECONDS)
+    tiny = _calibration_trial(_TINY, world_size)
+    rates = run_once("zbench.worker.facts:measure", tiny, here, patience=180.0)
     machine = MachineSpec.model_validate({key: value for key, value in rates.items() if value is not None})
     probe = _calibration_trial(_PROBE, world_size)
     with tempfile.TemporaryDirectory(prefix="zbench-") as scratch:
         record = run_trial(probe, run_dir=Path(scratch), base_dir=here)
-    if record.timing is None:
-        raise ZbenchError(f"no step could be measured: {record.error.message if record.error else ''}")
     with Simulator(here, jobs=1) as simulator:
         estimate = simulator.of(probe)
-    if not isinstance(estimate, Estimate):
-        raise ZbenchError(f"the step that was measured cannot be simulated: {estimate.reason}")
+    if record.timing is None or not isinstance(estimate, Estimate):
+        raise ZbenchError(f"a step cannot be both measured and simulated: {record.error or estimate}")
     return attaining(machine, estimate, probe, record.timing.median_step_s)
 
 
 def _calibration_trial(workload: dict[str, Any], world_size: int) -> TrialSpec:
-
     run = {"world_size": world_size, "warmup_steps": 1, "steps": 30}
     values = {"workload": workload, "run": run, "engine": {"zero_stage": 2}, "verify": {"mode": "off"}}
     return TrialSpec.model_validate(values)
