@@ -202,11 +202,11 @@ def code_lines(path: Path) -> int:
 BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7917,
     "spec": 3300,
-    "launch": 3009,
+    "launch": 2760,
     "cli": 2700,
     "report": 2245,
     "analysis": 1925,
-    "worker": 1529,
+    "worker": 1483,
     "tune": 1277,
     "estimate": 1042,
     "verify": 800,
