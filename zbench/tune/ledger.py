@@ -88,12 +88,13 @@ class Ledger:
         key = self._storage.create_new_trial(self._study._study_id, template)
         trial = Trial(self._study, key)
         self._beat(trial)
-        holder = next(t for t in self._in(*_LIVE) if t.user_attrs.get("trial_id") == trial_id)
-        if holder._trial_id == key:
+        holders = [t for t in self._in(*_LIVE) if t.user_attrs.get("trial_id") == trial_id]
+        if holders and holders[0]._trial_id == key:
             return trial
         self.drop(trial, "another trial has this point")
-        if holder.user_attrs["worker"] == self._worker and not holder.state.is_finished():
-            return Trial(self._study, holder._trial_id)  # begun before an outage
+        for holder in holders[:1]:
+            if holder.user_attrs["worker"] == self._worker and holder.state == TrialState.RUNNING:
+                return Trial(self._study, holder._trial_id)  # begun before an outage
         return None
 
     def finish(self, trial: Trial, record: Record) -> bool:

@@ -149,9 +149,8 @@ class Space:
         if need is None:
             return True
         parent = self._by_path.get(need.on)
-        if parent is not None and parent.key in point:
-            return point[parent.key] in need.values
-        return value_at(self._base, need.on) in need.values
+        own = value_at(self._base, need.on)
+        return (own if parent is None else point.get(parent.key, own)) in need.values
 
     def _parents_first(self, axes: list[Axis]) -> Iterator[Axis]:
         """Yield each axis after those it depends on; some more than once."""
@@ -233,6 +232,6 @@ def _nearest(axis: Axis, wanted: Any) -> Any:
         number = wanted if isinstance(wanted, int | float) else axis.range.low
         return min(max(number, axis.range.low), axis.range.high)
     values = axis.values or ()
-    if wanted in values or not is_scaled(axis) or not isinstance(wanted, int | float):
-        return wanted if wanted in values else values[0]
-    return min(values, key=lambda value: abs(value - wanted))
+    if wanted not in values and is_scaled(axis) and isinstance(wanted, int | float):
+        return min(values, key=lambda value: abs(value - wanted))
+    return wanted if wanted in values else values[0]
