@@ -92,6 +92,7 @@ def test_on_cuda_host_memory_is_not_part_of_the_devices_peak() -> None:
     memory = steps.summary({"parameters": 300, "host_moments": 5000})
     assert (memory.peak_device_bytes, memory.peak_host_bytes) == (1000, 5000)
     assert memory.by_category["activations"] == 700
+    assert steps.summary({"parameters": 1300}).by_category["activations"] == 0
 
 
 def test_what_happens_aside_is_waited_for() -> None:
