@@ -6,7 +6,7 @@ left for the last look, so that looking costs little power. A sweep that repeats
 looks after every round, each time at one level (Pocock). Boundaries come from the recursion of Armitage,
 McPherson and Rowe (1969; Jennison and Turnbull, "Group Sequential Methods", 2000, chapter 19). They hold for
 a normal mean; for Student's t each is applied as a nominal level (the significance-level approach, same book,
-section 3.8), and `zbench.bench.error_rates` simulates what that makes of the error.
+section 3.8), and `tools/benchmarks/error_rates.py` simulates what that makes of the error.
 """
 
 import math
