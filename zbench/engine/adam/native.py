@@ -36,16 +36,12 @@ _DTYPE, _DEVICE = attrgetter("dtype"), attrgetter("device")
 _T = TypeVar("_T")
 
 
-def _nothing() -> None:
-    """Where there is no memory, nothing happens."""
-
-
 _calls: dict[int, tuple[Callable[[], object], Callable[[], object]]] = {}
 _numbers = itertools.count()
 
 
 def call_native(
-    call: Callable[[], object], tensors: Sequence[Tensor], otherwise: Callable[[], object] = _nothing
+    call: Callable[[], object], tensors: Sequence[Tensor], otherwise: Callable[[], object] = lambda: None
 ) -> None:
     """Make `call`, which takes the addresses of `tensors`; `otherwise` where they have no memory."""
     if not tensors:

@@ -1,7 +1,8 @@
 """Builds the speculative schedule of an optimizer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Literal
 
@@ -65,12 +66,12 @@ def speculate(
         if settings.rollback == "journal"
         else DoubleBuffer(targets, [t.parameter for t in param_infos])
     )
-    late = {g.index for of_bucket in subgroups for g in of_bucket} - {g.index for g in ahead}
     updates = Updates(optimizer, parameters, rollback, squares)
     device = param_infos[0].parameter.device if param_infos else torch.device("cpu")
     threads = threads_for(settings.threads, device, alone=settings.alone)
-    names = _SubgroupNames(subgroups, param_infos)
-    worker = UpdateWorker(threads.count, threads.processors, names.describe)
+    by_index = {g.index: g for of_bucket in subgroups for g in of_bucket}
+    late = by_index.keys() - {g.index for g in ahead}
+    worker = UpdateWorker(threads.count, threads.processors, partial(_describe, by_index, param_infos))
     return Speculative(updates, worker, parameters, backend, subgroups, late, assumptions)
 
 
@@ -98,15 +99,8 @@ def _first(subgroups: Sequence[Subgroup], share: float) -> list[Subgroup]:
     return [g for g, total in zip(subgroups, reached, strict=True) if total <= share * sum(sizes)]
 
 
-class _SubgroupNames:
-    """The names of subgroups in messages."""
-
-    def __init__(self, subgroups: Sequence[Sequence[Subgroup]], param_infos: Sequence[ParamInfo]) -> None:
-        self._subgroups = {g.index: g for of_bucket in subgroups for g in of_bucket}
-        self._names = [t.name for t in param_infos]
-
-    def describe(self, index: int) -> str:
-        """Return a subgroup's number and its first and last parameter."""
-        segments = self._subgroups[index].segments
-        first, last = (self._names[segments[k].parameter] for k in (0, -1))
-        return f"subgroup {index} ({first} to {last})"
+def _describe(subgroups: Mapping[int, Subgroup], param_infos: Sequence[ParamInfo], index: int) -> str:
+    """Return a subgroup's number and its first and last parameter, for messages."""
+    segments = subgroups[index].segments
+    first, last = (param_infos[segments[k].parameter].name for k in (0, -1))
+    return f"subgroup {index} ({first} to {last})"

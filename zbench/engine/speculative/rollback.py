@@ -74,7 +74,9 @@ class DoubleBuffer:
     """
 
     def __init__(self, held: Sequence[RollbackTarget], parameters: Sequence[nn.Parameter]) -> None:
-        self._doubled = [(h, _like(h.holder.memory, h.holder.buffers)) for h in held]
+        self._doubled = [
+            (h, [h.holder.memory.zeros(b.numel(), b.dtype) for b in h.holder.buffers]) for h in held
+        ]
         self._parameters = parameters
         self._views: dict[int, list[tuple[nn.Parameter, Tensor]]] = {}
         self._twins: dict[int, Tensor] = {}
@@ -112,10 +114,6 @@ class DoubleBuffer:
                 if (twin := self._twins.get(storage_of(memory_of(p)))) is not None
             ]
         return self._views[self.parity]
-
-
-def _like(memory: Memory, buffers: Sequence[Tensor]) -> list[Tensor]:
-    return [memory.zeros(b.numel(), b.dtype) for b in buffers]
 
 
 def _same_view(view: Tensor, of: Tensor) -> Tensor:

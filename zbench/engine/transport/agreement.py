@@ -109,21 +109,11 @@ class Agreement:
         self.check_going_on()
         if self._posted:
             self._tell_error("")
-        number = self.next_number(channel)
-        call = Call(channel, number, (tag.code * 31 + size) & 0xFFFFFFFF, tag.what)
+        self._count[channel] += 1
+        call = Call(channel, self._count[channel], (tag.code * 31 + size) & 0xFFFFFFFF, tag.what)
         self._hash[channel] = (self._hash[channel] * 1000003 + call.code) & _MASK
         self._latest[channel].append(call)
         return call
-
-    def next_number(self, channel: str) -> int:
-        """Count a call of `channel`, and return its number."""
-        self._count[channel] += 1
-        return self._count[channel]
-
-    @property
-    def calls(self) -> int:
-        """How many calls were counted, over all channels."""
-        return sum(self._count.values())
 
     def check_going_on(self) -> None:
         """Raise the error of an earlier call that failed; no later call can succeed."""
