@@ -108,10 +108,10 @@ class Layout:
 
     def dtype_group_extent(self, dtype_group: int) -> Extent:
         """Return the run of the flat layout that holds all gather groups of one dtype group."""
-        found = [
+        extents = [
             e for e, r in zip(self.group_extents, self.groups, strict=True) if r.dtype_group == dtype_group
         ]
-        return Extent(found[0].start, found[-1].stop - found[0].start)
+        return Extent(extents[0].start, extents[-1].stop - extents[0].start)
 
     def portions(self, parameter: int) -> Iterator[Portion]:
         """Yield where each run of this parameter's gradient goes, in the parameter's own order."""
@@ -148,11 +148,11 @@ class Layout:
     @cached_property
     def _buckets_of(self) -> dict[int, list[Bucket]]:
         """The buckets, by index, in which each parameter has elements."""
-        found: dict[int, list[Bucket]] = defaultdict(list)
+        buckets_of: dict[int, list[Bucket]] = defaultdict(list)
         for bucket in self.buckets:
             for i in self.parameters_in(bucket):
-                found[i].append(bucket)
-        return found
+                buckets_of[i].append(bucket)
+        return buckets_of
 
     def runs(self, span: Extent, blocks: Sequence[Extent]) -> Iterator[tuple[Extent, int, int, int, int]]:
         """Yield what lies in `blocks` of a parameter, in its order: the block, the shard whose part it is,

@@ -50,12 +50,12 @@ def make_optimizer(
 
 def make_masters(memory_layout: MemoryLayout, parameters: Parameters) -> list[MasterWeights]:
     """Return the master weights of each dtype group of `parameters`."""
-    shard, found = parameters.shard, list[MasterWeights]()
+    shard, masters = parameters.shard, list[MasterWeights]()
     for dtype_group, dtype in enumerate(parameters.dtypes):
         part = memory_layout.within(shard.local(shard.layout.dtype_group_extent(dtype_group)))
         kinds = [(extents, _masters_in(memory, extents, parameters, dtype)) for memory, extents in part.parts]
-        found.append(kinds[0][1] if len(kinds) == 1 else PartitionedMasters(kinds))
-    return found
+        masters.append(kinds[0][1] if len(kinds) == 1 else PartitionedMasters(kinds))
+    return masters
 
 
 def _masters_in(

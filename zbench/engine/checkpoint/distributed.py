@@ -55,9 +55,9 @@ def _part(entry: StateEntry, mesh: DeviceMesh | None) -> Any:
         return whole.reshape(-1)
     from torch.distributed.tensor import DTensor, Shard  # imported late: it takes a second
 
-    mine = whole.reshape(-1).split(-(-whole.numel() // mesh.size()))  # type: ignore[no-untyped-call]
+    parts = whole.reshape(-1).split(-(-whole.numel() // mesh.size()))  # type: ignore[no-untyped-call]
     rank = mesh.get_local_rank()
-    local = mine[rank].clone() if rank < len(mine) else whole.new_empty(0)
+    local = parts[rank].clone() if rank < len(parts) else whole.new_empty(0)
     return DTensor.from_local(local, mesh, [Shard(0)], shape=torch.Size([whole.numel()]), stride=(1,))
 
 

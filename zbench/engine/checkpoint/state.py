@@ -197,7 +197,7 @@ class EngineState:
 
     def _check(self, state: Mapping[str, Tensor]) -> dict[str, str]:
         """Return the key that holds each parameter's values; UsageError if the state does not fit."""
-        found: dict[str, str] = {}
+        key_of: dict[str, str] = {}
         for members, kinds in ((self.param_infos, _TRAINED), (self.frozen.members, _FROZEN)):
             for t in members:
                 key = next((f"{kind}.{t.name}" for kind in kinds if f"{kind}.{t.name}" in state), None)
@@ -207,10 +207,10 @@ class EngineState:
                         " another model's?"
                     )
                 check_others(state, {}, {key: t.parameter})
-                found[t.name] = key
+                key_of[t.name] = key
         for key in state:
             kind, _, name = key.partition(".")
-            if kind in _TRAINED and name not in found:
+            if kind in _TRAINED and name not in key_of:
                 raise UsageError(f"the state to load holds {key!r}, which this model does not have")
         for key in ("engine.steps", "engine.loss_scale"):
             if key not in state:
@@ -220,7 +220,7 @@ class EngineState:
         moments = {f"{kind}.{t.name}": t.parameter for t in self.param_infos for kind in MOMENTS}
         buffers = {f"buffer.{name}": buffer for name, buffer in self.model.named_buffers()}
         check_others(state, self._numbers(), {**moments, **buffers})
-        return found
+        return key_of
 
     def _master(self, s: Segment) -> Tensor:
         return self.optimizer.masters[s.dtype_group].of(s)
@@ -272,27 +272,27 @@ class Consolidator:
         """Return the elements [numel] of some parameters in CPU memory; `part` returns this rank's of a
         segment.
         """
-        found: list[Tensor] = []
-        while len(found) < len(indices):
+        values: list[Tensor] = []
+        while len(values) < len(indices):
             batch, elements = list[int](), 0
-            for i in indices[len(found) :]:
+            for i in indices[len(values) :]:
                 elements += self.shard.layout.spans[i].length
                 if batch and elements > _AT_ONCE:
                     break
                 batch.append(i)
-            found += self._gathered(batch, part, dtype)
-        return found
+            values += self._gathered(batch, part, dtype)
+        return values
 
     def _gathered(
         self, batch: Sequence[int], part: Callable[[Segment], Tensor], dtype: torch.dtype
     ) -> list[Tensor]:
         spans = self.shard.layout.spans
-        mine = [
+        parts = [
             part(s)[: min(s.length, spans[i].stop - s.flat)].to("cpu", dtype)
             for i in batch
             for s in self._segments[i]
         ]
-        own = torch.cat([torch.empty(0, dtype=dtype), *mine])
+        own = torch.cat([torch.empty(0, dtype=dtype), *parts])
         if self.shard.keeps_all:
             return [values.clone() for values in own.split([spans[i].length for i in batch])]  # type: ignore[no-untyped-call]
         layout = self.shard.layout
@@ -307,8 +307,8 @@ class Consolidator:
         sent = own.new_zeros(max(taken))
         sent[: own.numel()] = own
         gathered = self.collectives.gather_shards(sent, _WHOLE)
-        found, taken = {i: own.new_empty(spans[i].length) for i in batch}, [0] * len(taken)
+        whole, taken = {i: own.new_empty(spans[i].length) for i in batch}, [0] * len(taken)
         for i, shard, at, length in pieces:
-            found[i][at : at + length] = gathered[shard, taken[shard] : taken[shard] + length]
+            whole[i][at : at + length] = gathered[shard, taken[shard] : taken[shard] + length]
             taken[shard] += length
-        return [found[i] for i in batch]
+        return [whole[i] for i in batch]

@@ -127,9 +127,9 @@ def chunk_square_sums(backend: AdamBackend, gradients: Sequence[Tensor], out: Se
         for g, o in zip(gradients, out, strict=True)
     ]
     backend.chunk_square_sums(gradients, there)
-    for mine, sums in zip(out, there, strict=True):
-        if sums is not mine:
-            mine.copy_(sums)
+    for target, sums in zip(out, there, strict=True):
+        if sums is not target:
+            target.copy_(sums)
 
 
 def canonical_order(layout: Layout) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":

@@ -120,8 +120,8 @@ class _InitSharder:
         flat, comm = parameter.detach().reshape(-1), self._collectives
         size = -(-flat.numel() // comm.world_size)
         part = flat.new_zeros(size)
-        mine = flat[comm.rank * size : (comm.rank + 1) * size]
-        part[: mine.numel()] = mine
+        values = flat[comm.rank * size : (comm.rank + 1) * size]
+        part[: values.numel()] = values
         setattr(parameter, _PART, part)
         nowhere = flat.new_full((), torch.nan).expand(parameter.shape)
         set_refusal(parameter, _REFUSAL)

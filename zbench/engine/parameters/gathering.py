@@ -201,8 +201,8 @@ class Packer:
 
 
 def _top_hooks() -> Hooks | None:
-    found: Hooks | None = torch._C._autograd._top_saved_tensors_default_hooks(False)
-    return found
+    hooks: Hooks | None = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    return hooks
 
 
 def _keeps_nothing(hooks: Hooks | None) -> bool:
@@ -255,13 +255,13 @@ class GatherOrder:
 
     def ahead(self, elements: int) -> list[ShardedGroup]:
         """Return the groups that are expected next, up to `elements` elements in total."""
-        found: list[ShardedGroup] = []
+        groups: list[ShardedGroup] = []
         for group in self.order[self.position :]:
-            elements -= 0 if group in found else group.numel
+            elements -= 0 if group in groups else group.numel
             if elements < 0:
                 break
-            found.append(group)
-        return found
+            groups.append(group)
+        return groups
 
 
 def _check(tensor: Tensor, version: int) -> None:

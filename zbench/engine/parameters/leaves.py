@@ -26,7 +26,7 @@ Absent = Callable[[Collection[int]], None]
 
 def find_leaves(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
     """Return the modules with these names, or of classes with these names; UsageError for a name of none."""
-    found: list[nn.Module] = []
+    leaves: list[nn.Module] = []
     for name in names:
         meant = [m for path, m in model.named_modules() if name in (path, type(m).__name__)]
         if not meant:
@@ -35,8 +35,8 @@ def find_leaves(model: nn.Module, names: Sequence[str]) -> list[nn.Module]:
                 f"leaf_modules: expected the name of a module or of its class, got {name!r}; the model has"
                 f" modules of {classes}"
             )
-        found += meant
-    return found
+        leaves += meant
+    return leaves
 
 
 class LeafModules:

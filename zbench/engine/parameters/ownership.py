@@ -23,10 +23,10 @@ def check_unused(named: Mapping[str, nn.Parameter]) -> None:
 def check_no_gradients(named: Iterable[tuple[str, nn.Parameter]]) -> None:
     """Raise UsageError for a gradient that no engine.backward has computed: it would be added to its own."""
     with torch._C.DisableTorchFunctionSubclass():  # released parameters answer slowly otherwise
-        found = next((name for name, parameter in named if gradient_of(parameter) is not None), None)
-    if found is not None:
+        holder = next((name for name, parameter in named if gradient_of(parameter) is not None), None)
+    if holder is not None:
         raise UsageError(
-            f"expected no gradient in {found!r} before the engine's own, found one; call model.zero_grad()"
+            f"expected no gradient in {holder!r} before the engine's own, found one; call model.zero_grad()"
             " (the engine keeps its gradients elsewhere: p.grad stays None)"
         )
 

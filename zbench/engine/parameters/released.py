@@ -44,8 +44,8 @@ _STRIDED = frozenset({Tensor.stride, Tensor.is_contiguous, Tensor.storage_offset
 
 
 def _of(owner: object, names: str, kind: str | None = None) -> set[Callable[..., Any]]:
-    found = [getattr(owner, name) for name in names.split() if hasattr(owner, name)]
-    return {getattr(each, kind) if kind else each for each in found}
+    members = [getattr(owner, name) for name in names.split() if hasattr(owner, name)]
+    return {getattr(each, kind) if kind else each for each in members}
 
 
 _DESCRIBE = frozenset(
@@ -116,14 +116,14 @@ class Whole(Trained):
 
     @data.setter
     def data(self, values: Tensor) -> None:
-        mine: Tensor = _BASE.data.__get__(self)
-        if values.shape != mine.shape or values.dtype != mine.dtype or values.device != mine.device:
+        present: Tensor = _BASE.data.__get__(self)
+        if values.shape != present.shape or values.dtype != present.dtype or values.device != present.device:
             raise UsageError(
-                f"p.data = values: expected {mine.dtype} of shape {list(mine.shape)} on {mine.device}, as"
-                f" the engine keeps it, got {values.dtype} of shape {list(values.shape)} on {values.device};"
-                " convert or move the model before build_engine"
+                f"p.data = values: expected {present.dtype} of shape {list(present.shape)} on"
+                f" {present.device}, as the engine keeps it, got {values.dtype} of shape {list(values.shape)} on"
+                f" {values.device}; convert or move the model before build_engine"
             )
-        mine.copy_(values)
+        present.copy_(values)
         setattr(self, _READ, True)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:

@@ -71,13 +71,13 @@ class ReplicatedParameters(Parameters):
         """Whether `p.data = values` gave an unwatched parameter other memory; its values are taken over."""
         if self._watched or place(t.parameter) == place(self._view(t)):
             return False
-        given, mine = t.parameter.data, self._view(t)
-        if given.shape != mine.shape:
+        given, view = t.parameter.data, self._view(t)
+        if given.shape != view.shape:
             raise UsageError(
-                f"p.data = values: expected shape {list(mine.shape)} for {t.name!r}, got {list(given.shape)}"
+                f"p.data = values: expected shape {list(view.shape)} for {t.name!r}, got {list(given.shape)}"
             )
-        mine.copy_(given)
-        t.parameter.data = mine
+        view.copy_(given)
+        t.parameter.data = view
         return True
 
     def leave(self) -> None:

@@ -196,8 +196,8 @@ class ShardedParameters(Parameters):
         for block in group.blocks:
             part, local = self.shard.part(block), self.shard.local(block)
             at = part.start - group.extent.start
-            mine = full.narrow(0, at, part.length)
-            copy = self.memory.copy_out(self._stored(group.dtype_group, local.start, local.length), mine)
+            own_part = full.narrow(0, at, part.length)
+            copy = self.memory.copy_out(self._stored(group.dtype_group, local.start, local.length), own_part)
             self._leaving.append(copy)
             copy.wait()
             begin = block.start - group.extent.start
