@@ -120,8 +120,8 @@ class Whole(Trained):
         if values.shape != present.shape or values.dtype != present.dtype or values.device != present.device:
             raise UsageError(
                 f"p.data = values: expected {present.dtype} of shape {list(present.shape)} on"
-                f" {present.device}, as the engine keeps it, got {values.dtype} of shape {list(values.shape)} on"
-                f" {values.device}; convert or move the model before build_engine"
+                f" {present.device}, as the engine keeps it, got {values.dtype} of shape"
+                f" {list(values.shape)} on {values.device}; convert or move the model before build_engine"
             )
         present.copy_(values)
         setattr(self, _READ, True)
