@@ -222,7 +222,7 @@ def test_a_package_keeps_its_budget(package: str) -> None:
     assert lines <= BUDGETS[package], f"{package} has {lines} code lines"
 
 
-@pytest.mark.parametrize(("folder", "budget"), [("zbench", 27_700), ("tests", 31_800)])
+@pytest.mark.parametrize(("folder", "budget"), [("zbench", 27_000), ("tests", 31_000)])
 def test_all_packages_together_keep_their_budget(folder: str, budget: int) -> None:
     lines = sum(code_lines(path) for path in (PACKAGE.parent / folder).rglob("*.py"))
     assert lines <= budget, f"{folder} has {lines} code lines"
@@ -236,7 +236,7 @@ STRATEGIES = {  # of these, one file each
     "report/trackers": "trackers",
     "engine/transport": "ways to send",
 }
-SMALL = 13  # files of fewer lines that are neither, at most
+SMALL = 3  # files of fewer lines that are neither, at most
 
 
 def test_a_file_is_a_subject_of_40_lines_or_more() -> None:
