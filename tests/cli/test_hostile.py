@@ -94,11 +94,3 @@ def test_json_holds_the_texts_as_they_are(capsys: pytest.CaptureFixture[str], ou
     trials = json.loads(said)["trials"]
     assert trials[0]["trial_id"] == HOSTILE
     assert not RAW.findall(said)
-
-
-def test_a_line_nested_too_deeply_is_a_damaged_line(capsys: pytest.CaptureFixture[str], out: Path) -> None:
-    trials = out / "example" / HEAD_ID / "trials.jsonl"
-    trials.write_text("[" * 100_000 + "\n" + trials.read_text())
-    code, _, err = run(capsys, "show", str(trials.parent))
-    assert code == 2
-    assert "trials.jsonl:1: damaged line" in err

@@ -103,6 +103,7 @@ class Failing:
     [
         (UsageError("expected a, got b"), 2, "error: expected a, got b"),
         (KeyboardInterrupt(), 130, "interrupted"),
+        (OSError(errno.ENAMETOOLONG, "", "x" * 300), 2, f"no file can have so long a name: {'x' * 300}"),
         (
             ZeroDivisionError("division"),
             70,
