@@ -1,18 +1,28 @@
 """The command line, called in this process, with fake workers if a test asks for them."""
 
+import json
 import math
 import os
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from analysis.synthetic import trial
 
 from tests.launch.conftest import FAKES
 from tests.shared_processes import SharedProcesses
 from zbench.cli.main import main
 from zbench.launch import disturbance, executor
+from zbench.record import lines
 
 FAKES_AT = Path(__file__).parents[1] / "launch"
+
+
+STAND_IN = """#!{python} -IS
+import random
+print({document!r}.replace("0.125", str(0.125 * {factor} * random.uniform(0.99, 1.01))))
+"""
 
 
 class Output(NamedTuple):
@@ -37,3 +47,12 @@ def use_fake_workers(patch: pytest.MonkeyPatch, processes: SharedProcesses) -> N
     patch.setattr(disturbance, "OTHER_LOAD", math.inf)  # other tests': no repeat is run again for it
     patch.setattr(disturbance, "STOLEN", math.inf)
     patch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(FAKES_AT), os.environ.get("PYTHONPATH")])))
+
+
+def stand_in(path: Path, factor: float = 1.0, verdict: str = "identical", peak: int = 10**6) -> Path:
+    """Write an executable that answers every command with one record, `factor` times as slow."""
+    document = {"schema_version": 1, "trials": [lines.jsonable(item) for item in trial([0.125], peak=peak)]}
+    text = json.dumps(document).replace('"identical"', f'"{verdict}"')
+    path.write_text(STAND_IN.format(python=sys.executable, document=text, factor=factor))
+    path.chmod(0o755)
+    return path

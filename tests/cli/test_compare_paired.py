@@ -1,20 +1,11 @@
 """`zbench compare --paired` through the command line, with stand-ins for the two interpreters."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
-from analysis.synthetic import trial
 
-from tests.cli.calling import run
-from zbench.record import lines
-
-STAND_IN = """#!{python} -IS
-import json, random, sys
-text = {document!r}
-print(text.replace("0.125", str(0.125 * {factor} * random.uniform(0.99, 1.01))))
-"""
+from tests.cli.calling import stand_in
 
 
 @pytest.fixture
@@ -24,63 +15,30 @@ def sweep(tmp_path: Path) -> Path:
     return path
 
 
-def version(directory: Path, name: str, factor: float, verdict: str = "identical", peak: int = 10**6) -> Path:
-    """Write an executable that answers every command with one record, `factor` times as slow."""
-    document = {"schema_version": 1, "trials": [lines.jsonable(item) for item in trial([0.125], peak=peak)]}
-    text = json.dumps(document).replace('"identical"', f'"{verdict}"')
-    path = directory / name
-    path.write_text(STAND_IN.format(python=sys.executable, document=text, factor=factor))
-    path.chmod(0o755)
-    return path
-
-
+@pytest.mark.parametrize("blocks", [7, 0])
 @pytest.mark.parametrize(
-    ("factor", "verdict", "code", "answer"),
-    [(1.0, "identical", 0, "pass"), (1.2, "identical", 1, "regression"), (0.5, "wrong", 4, "incorrect")],
+    ("head", "code", "answer"),
+    [
+        ({}, 0, "pass"),
+        ({"factor": 1.2}, 1, "regression"),
+        ({"peak": 2 * 10**6}, 1, "regression"),
+        ({"factor": 0.5, "verdict": "wrong"}, 4, "incorrect"),
+    ],
 )
-def test_two_interpreters(
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    sweep: Path,
-    factor: float,
-    verdict: str,
-    code: int,
-    answer: str,
-) -> None:
-    base, head = version(tmp_path, "base", 1.0), version(tmp_path, "head", factor, verdict)
-    plan = ("--blocks", "7", "--threshold", "step_time=5%", "--json")
-    found, text, said = run(capsys, "compare", base, head, "--paired", "--sweep", sweep, *plan)
+def test_two_interpreters(zbench, tmp_path, sweep, blocks, head, code, answer):
+    """Without timing, exact figures and verdicts decide."""
+    if blocks == 0 and answer == "regression" and "factor" in head:
+        code, answer = 0, "pass"
+    versions = stand_in(tmp_path / "base"), stand_in(tmp_path / "head", **head)
+    plan = ("--blocks", blocks, "--threshold", "step_time=5%", "--json")
+    found, text, said = zbench("compare", *versions, "--paired", "--sweep", sweep, *plan)
     document = json.loads(text)
     assert found == document["exit_code"] == code
     assert document["mode"] == "paired"
     assert [row["answer"] for row in document["trials"]] == [answer]
-    assert [len(values) for values in document["paired"]["block_log_ratios"].values()] == [7]
-    assert "block 7 of 7" in said
-
-
-@pytest.mark.parametrize(
-    ("verdict", "peak", "code", "answer"),
-    [
-        ("identical", 10**6, 0, "pass"),
-        ("identical", 2 * 10**6, 1, "regression"),
-        ("wrong", 10**6, 4, "incorrect"),
-    ],
-)
-def test_without_timing_exact_figures_and_verdicts_decide(
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    sweep: Path,
-    verdict: str,
-    peak: int,
-    code: int,
-    answer: str,
-) -> None:
-    base, head = version(tmp_path, "base", 1.0), version(tmp_path, "head", 1.2, verdict, peak)
-    plan = ("--paired", "--sweep", sweep, "--blocks", "0", "--json")
-    found, text, _ = run(capsys, "compare", base, head, *plan)
-    document = json.loads(text)
-    assert found == document["exit_code"] == code
-    assert [row["answer"] for row in document["trials"]] == [answer]
+    if blocks:
+        assert [len(values) for values in document["paired"]["block_log_ratios"].values()] == [blocks]
+        assert "block 7 of 7" in said
 
 
 @pytest.mark.parametrize(
@@ -97,11 +55,9 @@ def test_without_timing_exact_figures_and_verdicts_decide(
         (["--sweep", "{sweep}", "--set", "engine.zero_stge=1"], "zero_stge"),
     ],
 )
-def test_bad_plans_are_refused_before_anything_runs(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, sweep: Path, arguments: list[str], says: str
-) -> None:
+def test_bad_plans_are_refused_before_anything_runs(zbench, tmp_path, sweep, arguments, says):
     words = [word.format(sweep=sweep) for word in arguments]
-    code, text, said = run(capsys, "compare", tmp_path / "a", tmp_path / "b", "--paired", *words)
+    code, text, said = zbench("compare", tmp_path / "a", tmp_path / "b", "--paired", *words)
     assert (code, text) == (2, "")
     assert says in said
     assert "Traceback" not in said

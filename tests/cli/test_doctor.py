@@ -1,10 +1,15 @@
-"""The doctor starts real processes, names every engine, and fails only where trials cannot run."""
+"""The doctor starts real processes, names every engine, and measures noise and rates."""
 
 import json
+import sys
+from typing import Any
 
 import pytest
 
+from tests.cli.calling import stand_in
+from zbench.cli import doctor as cli_doctor
 from zbench.launch import doctor
+from zbench.spec.load import sweep_from_mapping
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +52,61 @@ def test_report_is_one_line_a_check(zbench, monkeypatch):
     lines = [line.split() for line in said.out.splitlines()]
     assert lines[-1] == ["ok", "two", "ranks", "met"]
     assert any(word.startswith("OMP_NUM_THREADS") for line in lines for word in line)
+
+
+@pytest.fixture
+def stood_in(tmp_path, monkeypatch):
+    """This interpreter is a stand-in."""
+    monkeypatch.setattr(sys, "executable", str(stand_in(tmp_path / "python")))
+
+
+@pytest.mark.usefixtures("stood_in")
+def test_aa_reports_noise_margin_and_effect(zbench):
+    code, text, _ = zbench("doctor", "--aa", "--blocks", "9")
+    assert code == 0
+    for words in ("1 configurations, 9 blocks, 0 false alarms", "--threshold step_time=", "--run-noise"):
+        assert words in text
+    code, text, _ = zbench("doctor", "--aa", "--blocks", "9", "--json")
+    document = json.loads(text)
+    assert code == document["exit_code"] == 0
+    assert 0.001 < document["aa"]["noise"] < 0.02
+    assert document["aa"]["margin"] < document["aa"]["detectable"]
+
+
+def test_aa_with_too_few_blocks_is_refused(zbench):
+    code, text, said = zbench("doctor", "--aa", "--blocks", "5")
+    assert (code, text) == (2, "")
+    assert "cannot reach alpha" in said
+
+
+def check_machine(machine: dict[str, Any]) -> None:
+    """A sweep file takes it, and no rate is missing that one rank has."""
+    assert sweep_from_mapping({"name": "calibrated", "machine": machine}).machine is not None
+    assert {"flops", "memory_bandwidth", "operator_latency"} <= machine.keys()
+    assert 0 < machine.get("attained", 1.0) <= 1
+
+
+def test_calibrate_prints_what_a_sweep_file_takes(zbench, monkeypatch):
+    rates = {"flops": {"float32": 6e10, "bfloat16": 9e10}, "operator_latency": 4e-6, "link_latency": None}
+    rates |= dict.fromkeys(("memory_bandwidth", "host_link", "host_memory_bandwidth"), 2e10)
+    rates["link_bandwidth"] = None
+
+    def measured(target: str, *_: object, **__: object) -> dict[str, Any]:
+        return rates if target.endswith(":measure") else {"step_s": 0.05}
+
+    monkeypatch.setattr(cli_doctor, "run_once", measured)
+    said = zbench("doctor", "--calibrate", "--world-size", "1", "--json")
+    document = json.loads(said.out)
+    assert said.code == document["exit_code"] == 0
+    assert document["machine"]["flops"] == rates["flops"]
+    check_machine(document["machine"])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("ranks", ["1", "2"])
+def test_calibrate_measures_this_machine(zbench, ranks):
+    said = zbench("doctor", "--calibrate", "--world-size", ranks, "--json")
+    assert said.code == 0, said.err
+    machine = json.loads(said.out)["machine"]
+    check_machine(machine)
+    assert ("link_bandwidth" in machine) == (ranks == "2")

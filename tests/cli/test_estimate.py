@@ -2,12 +2,8 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
-
-from tests.cli.calling import run
-from tests.shared_processes import SharedProcesses
 
 SMALL = [
     "--set",
@@ -19,16 +15,14 @@ SMALL = [
 ]
 
 
-def test_says_what_fits_at_a_world_size_and_what_is_left(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_says_what_fits_at_a_world_size_and_what_is_left(zbench, tmp_path):
     file = tmp_path / "sweep.yaml"
     file.write_text(
         "workload: {options: {layers: 1, width: 32, heads: 2}, sequence_length: 16}\n"
         "axes: {zero_stage: [0, 3], compile: ['off', aot_eager]}\n"
     )
     arguments = ["--world-size", "1024", "--device-memory", "100Ki", "--jobs", "1", "--json"]
-    code, out, err = run(capsys, "estimate", str(file), *arguments)
+    code, out, err = zbench("estimate", str(file), *arguments)
     assert code == 0, err
     document = json.loads(out)
     rows = {row["axes"]["zero_stage"]: row for row in document["trials"] if row["axes"]["compile"] == "off"}
@@ -42,17 +36,9 @@ def test_says_what_fits_at_a_world_size_and_what_is_left(
     assert rows[3]["estimate"]["traffic"]["reduce_scatter"]["calls"] > 0
 
 
-@pytest.fixture
-def _simulator(monkeypatch: pytest.MonkeyPatch, shared_processes: SharedProcesses) -> None:
-    shared_processes.lend_by(monkeypatch)
-
-
-@pytest.mark.usefixtures("_simulator")
-def test_finds_the_largest_micro_batch_and_the_smallest_world(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    code, out, err = run(
-        capsys, "estimate", *SMALL, "--set", "zero_stage=1", "--device-memory", "1Mi", "--limits", "--json"
+def test_finds_the_largest_micro_batch_and_the_smallest_world(zbench, tmp_path):
+    code, out, err = zbench(
+        "estimate", *SMALL, "--set", "zero_stage=1", "--device-memory", "1Mi", "--limits", "--json"
     )
     assert code == 0, err
     (row,) = json.loads(out)["trials"]
@@ -60,7 +46,7 @@ def test_finds_the_largest_micro_batch_and_the_smallest_world(
     largest = row["largest_micro_batch"]
     beside = tmp_path / "beside.yaml"
     beside.write_text(f"axes: {{micro_batch_size: [{largest}, {largest + 1}]}}\n")
-    _, out, _ = run(capsys, "estimate", str(beside), *SMALL, "--set", "zero_stage=1", "--json")
+    _, out, _ = zbench("estimate", str(beside), *SMALL, "--set", "zero_stage=1", "--json")
     peaks = [trial["estimate"]["peak_device_bytes"] for trial in json.loads(out)["trials"]]
     assert peaks[0] <= 1 << 20 < peaks[1]
 
@@ -78,20 +64,15 @@ def test_finds_the_largest_micro_batch_and_the_smallest_world(
         (["--machine", "H101"], "h100"),
     ],
 )
-def test_a_mistake_is_named_with_its_remedy(
-    capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
-) -> None:
-    code, _, err = run(capsys, "estimate", *arguments)
+def test_a_mistake_is_named_with_its_remedy(zbench, arguments, told):
+    code, _, err = zbench("estimate", *arguments)
     assert code == 2
     assert told in err
 
 
-@pytest.mark.usefixtures("_simulator")
-def test_draws_the_step_as_simulated_and_as_measured_on_one_sheet(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_draws_the_step_as_simulated_and_as_measured_on_one_sheet(zbench, tmp_path):
     file = tmp_path / "step.svg"
-    code, out, err = run(capsys, "estimate", *SMALL, "--plot", str(file), "--measured")
+    code, out, err = zbench("estimate", *SMALL, "--plot", str(file), "--measured")
     assert code == 0, err
     assert "Peak in" in out
     assert file.read_text().count('id="axes_') == 2
@@ -128,14 +109,11 @@ class Doubles(Small):
 """
 
 
-@pytest.mark.usefixtures("_simulator")
-def test_models_that_cannot_be_simulated_are_named_with_operator_and_remedy(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_models_that_cannot_be_simulated_are_named_with_operator_and_remedy(zbench, tmp_path):
     (tmp_path / "unfit.py").write_text(UNFIT)
     file = tmp_path / "sweep.yaml"
     file.write_text("axes: {model: ['unfit:Picks', 'unfit:Doubles'], zero_stage: [1]}\n")
-    code, out, err = run(capsys, "estimate", str(file), "--jobs", "1", "--json")
+    code, out, err = zbench("estimate", str(file), "--jobs", "1", "--json")
     assert code == 2, err
     document = json.loads(out)
     assert document["exit_code"] == 2
@@ -146,17 +124,14 @@ def test_models_that_cannot_be_simulated_are_named_with_operator_and_remedy(
     assert "register_fake" in doubles
 
 
-@pytest.mark.usefixtures("_simulator")
-def test_the_time_of_a_step_is_a_range_by_the_rates_of_a_machine(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_time_of_a_step_is_a_range_by_the_rates_of_a_machine(zbench, tmp_path):
     (tmp_path / "rates.yaml").write_text("machine: {flops: 1e9, memory_bandwidth: 1e9}\n")
     file = tmp_path / "sweep.yaml"
     file.write_text(
         "workload: {options: {layers: 1, width: 32, heads: 2}, sequence_length: 16}\n"
         "axes: {world_size: [1, 2]}\nengine: {zero_stage: 1}\nmachine: rates.yaml\n"
     )
-    code, out, err = run(capsys, "estimate", str(file), "--jobs", "1", "--json")
+    code, out, err = zbench("estimate", str(file), "--jobs", "1", "--json")
     assert code == 0, err
     document = json.loads(out)
     alone, two = (row["time"] for row in document["trials"])

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from analysis.synthetic import trial, write_run
 
-from tests.cli.calling import run
-
 RUNS, CHANGE = 14, 8
 
 
@@ -17,50 +15,42 @@ RUNS, CHANGE = 14, 8
 def out(tmp_path: Path) -> Path:
     for i in range(RUNS):
         step = (0.1 if i < CHANGE else 0.12) * (1 + 0.002 * (i % 3))
-        directory = tmp_path / "example" / f"202601{i + 1:02}-000000-aaaa"
+        directory = tmp_path / "results" / "example" / f"202601{i + 1:02}-000000-aaaa"
         write_run(directory, trial([step, step]), git={"commit": f"{i:040x}", "dirty": i == CHANGE})
-    return tmp_path
+    return tmp_path / "results"
 
 
-def test_a_table_with_sparklines_and_the_commit_blamed(
-    capsys: pytest.CaptureFixture[str], out: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    code, text, _ = run(capsys, "history", "-o", out, "--plots", out / "plots")
+def test_a_table_with_sparklines_and_the_commit_blamed(zbench, out):
+    code, text, _ = zbench("history", "--plots", out / "plots")
     assert code == 0
     assert "▁" in text
     assert "█" in text
     assert f"zero_stage=1: +20.0 % since 202601{CHANGE + 1:02}-000000-aaaa (000000000..000000000+)" in text
     assert ET.parse(out / "plots" / "history.svg").getroot().tag.endswith("svg")
-
-
-def test_json(capsys: pytest.CaptureFixture[str], out: Path) -> None:
-    document = json.loads(run(capsys, "history", out, "--json")[1])
-    (series,) = document["series"]
+    (series,) = json.loads(zbench("history", out, "--json")[1])["series"]
     assert len(series["visits"]) == RUNS
     (change,) = series["changes"]
     assert change["after_commit"] == f"{CHANGE - 1:040x}"
     assert change["commit"] == f"{CHANGE:040x}+changes"
 
 
-def test_a_branch_of_results(
-    capsys: pytest.CaptureFixture[str], out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_branch_of_results(zbench, out, monkeypatch):
     monkeypatch.chdir(out)
     for words in (["init", "-q", "-b", "data"], ["add", "example"], ["commit", "-q", "-m", "x"]):
         identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
         subprocess.run(["git", *identity, *words], check=True)
-    code, text, _ = run(capsys, "history", "example", "--branch", "data", "--json")
+    code, text, _ = zbench("history", "example", "--branch", "data", "--json")
     assert code == 0
     assert len(json.loads(text)["series"][0]["visits"]) == RUNS
-    code, _, said = run(capsys, "history", "example", "--branch", "no-such-branch")
+    code, _, said = zbench("history", "example", "--branch", "no-such-branch")
     assert code == 2
     assert "--branch no-such-branch" in said
 
 
-def test_a_damaged_run_is_named_and_left_out(capsys: pytest.CaptureFixture[str], out: Path) -> None:
+def test_a_damaged_run_is_named_and_left_out(zbench, out):
     damaged = out / "example" / "20260101-000000-aaaa" / "trials.jsonl"
     damaged.write_text("not json\n" + damaged.read_text())
-    code, text, said = run(capsys, "history", out, "--json")
+    code, text, said = zbench("history", out, "--json")
     assert code == 0
     assert "left out" in said
     assert len(json.loads(text)["series"][0]["visits"]) == RUNS - 1
@@ -78,9 +68,8 @@ def test_a_damaged_run_is_named_and_left_out(capsys: pytest.CaptureFixture[str],
         (["{out}", "--branch", "--output=x"], "--branch: expected a git revision"),
     ],
 )
-def test_bad_input(capsys: pytest.CaptureFixture[str], out: Path, arguments: list[str], says: str) -> None:
+def test_bad_input(zbench, out, arguments, says):
     (out / "empty").mkdir()
-    code, text, said = run(capsys, "history", *(word.format(out=out) for word in arguments))
+    code, text, said = zbench("history", *(word.format(out=out) for word in arguments))
     assert (code, text) == (2, "")
     assert says in said
-    assert "Traceback" not in said

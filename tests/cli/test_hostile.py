@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from analysis.synthetic import BASE_ID, HEAD_ID, record, write_run
 
-from tests.cli.calling import run
 from zbench.record.record import Correctness, Failure, Record
 
 HOSTILE = "[/red]*.[bw]*\x1b]0;owned\x07\x1b[2J\u202e\x9b31m:skull:\r"
@@ -36,13 +35,13 @@ def hostile() -> list[Record]:
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    machine = {"cpu": HOSTILE, "cores": 2}
+    machine, out = {"cpu": HOSTILE, "cores": 2}, tmp_path / "results"
     for name in (BASE_ID, HEAD_ID):
-        path = write_run(tmp_path / "example" / name, hostile(), machine=machine, started=HOSTILE)
+        path = write_run(out / "example" / name, hostile(), machine=machine, started=HOSTILE)
     (path / "search.json").write_text(json.dumps({"importance": {HOSTILE: 1.0}}))
-    broken = write_run(tmp_path / "broken" / "0", hostile())
+    broken = write_run(out / "broken" / "0", hostile())
     (broken / "spec.yaml").write_text(f'schema_version: 1\nname: "{"x" * 9}"\n"[/red]\\e[2J": 1\n')
-    return tmp_path
+    return out
 
 
 @pytest.mark.parametrize(
@@ -67,29 +66,26 @@ def out(tmp_path: Path) -> Path:
         ("{name}", 2),
     ],
 )
-def test_no_command_lets_a_control_character_or_markup_through(
-    capsys: pytest.CaptureFixture[str], out: Path, words: str, expected: int
-) -> None:
+def test_no_command_lets_a_control_character_or_markup_through(zbench, out, words, expected):
     paths = {"base": out / "example" / BASE_ID, "head": out / "example" / HEAD_ID, "name": HOSTILE}
-    arguments = [word.format(**paths) for word in words.split()]
-    code, said, err = run(capsys, *arguments, *([] if arguments[0] in ("plan", HOSTILE) else ["-o", out]))
+    code, said, err = zbench(*(word.format(**paths) for word in words.split()))
     assert code == expected, err
     assert not RAW.findall(said + err)
     assert "internal error" not in err
 
 
-def test_a_best_with_a_hostile_name_hides_no_run(capsys: pytest.CaptureFixture[str], out: Path) -> None:
+def test_a_best_with_a_hostile_name_hides_no_run(zbench, out):
     leads = replace(hostile()[0], correctness=Correctness("identical", 1.0))
     write_run(out / "leads" / "20260103-000000-cccc", [leads])
-    code, said, err = run(capsys, "list", "-o", out)
+    code, said, err = zbench("list")
     assert code == 0, err
     assert all(name in said for name in (BASE_ID, HEAD_ID, "20260103-000000-cccc"))
     assert "[/red]*.[bw]*" in said
     assert not RAW.findall(said + err)
 
 
-def test_json_holds_the_texts_as_they_are(capsys: pytest.CaptureFixture[str], out: Path) -> None:
-    code, said, _ = run(capsys, "show", "last", "--json", "-o", out)
+def test_json_holds_the_texts_as_they_are(zbench, out):
+    code, said, _ = zbench("show", "last", "--json")
     assert code == 0
     trials = json.loads(said)["trials"]
     assert trials[0]["trial_id"] == HOSTILE

@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import run
-from tests.shared_processes import SharedProcesses
-
 SWEEP = """
 axes: {zero_stage: [0, 1], offload_optimizer: [none, cpu]}
 """
@@ -20,10 +17,8 @@ def sweep(tmp_path: Path) -> Path:
     return path
 
 
-def test_plan_lists_trials_and_those_that_cannot_exist(
-    sweep: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, out, err = run(capsys, "plan", sweep)
+def test_plan_lists_trials_and_those_that_cannot_exist(sweep, zbench):
+    code, out, err = zbench("plan", sweep)
     lines = out.splitlines()
     assert code == 0
     assert err == ""
@@ -32,8 +27,8 @@ def test_plan_lists_trials_and_those_that_cannot_exist(
     assert lines[4] == "sweep: 3 trials of 5 repeats, 1 invalid"
 
 
-def test_plan_as_json_has_every_configuration(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "plan", sweep, "--json", "--set", "zero_stage=1", "--set", "lr=0.5")
+def test_plan_as_json_has_every_configuration(sweep, zbench):
+    code, out, _ = zbench("plan", sweep, "--json", "--set", "zero_stage=1", "--set", "lr=0.5")
     document = json.loads(out)
     assert code == document["exit_code"] == 0
     assert document["counts"] == {"trials": 2, "invalid": 0, "excluded": 0, "duplicates": 0}
@@ -41,75 +36,69 @@ def test_plan_as_json_has_every_configuration(sweep: Path, capsys: pytest.Captur
 
 
 def test_plan_with_memory_says_what_a_rank_needs_as_estimate_does(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    shared_processes: SharedProcesses,
-) -> None:
+    tmp_path, zbench, monkeypatch, shared_processes
+):
     path = tmp_path / "sweep.yaml"
     path.write_text(
         "workload: {options: {layers: 1, width: 32, heads: 2}, sequence_length: 16}\n"
         "run: {world_size: 2}\n"
         "axes: {zero_stage: [1], compile: ['off', inductor]}\n"
     )
-    shared_processes.lend_by(monkeypatch)
-    code, out, err = run(capsys, "plan", path, "--memory", "--json")
+    code, out, err = zbench("plan", path, "--memory", "--json")
     assert code == 0, err
     eager, compiled = json.loads(out)["trials"]
-    _, out, _ = run(capsys, "estimate", path, "--json", "--jobs", "1")
+    _, out, _ = zbench("estimate", path, "--json", "--jobs", "1")
     known = json.loads(out)["trials"][0]["estimate"]
     assert eager["simulated"] == {key: known[key] for key in ("peak_device_bytes", "peak_host_bytes")}
     assert "engine.compile" in compiled["not_simulated"]
 
 
-def test_plan_of_a_search_prints_the_space(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_of_a_search_prints_the_space(sweep, zbench):
     sweep.write_text("search: {method: tpe}\naxes:\n  lr: {low: 0.1, high: 1, log: true}\n")
-    code, out, _ = run(capsys, "plan", sweep)
+    code, out, _ = zbench("plan", sweep)
     assert code == 0
     assert out.splitlines()[0] == "sweep: tpe draws 40 points from"
-    assert json.loads(run(capsys, "plan", sweep, "--json")[1])["axes"]["lr"]["range"]["log"] is True
+    assert json.loads(zbench("plan", sweep, "--json")[1])["axes"]["lr"]["range"]["log"] is True
 
 
-def test_a_mistake_is_one_message_and_status_2(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_one_message_and_status_2(sweep, zbench):
     sweep.write_text("axes:\n  zero_stag: [1]\n")
-    code, out, err = run(capsys, "plan", sweep)
+    code, out, err = zbench("plan", sweep)
     assert (code, out) == (2, "")
     assert f"{sweep}:2: axes.zero_stag: unknown key" in err
     assert "Traceback" not in err
     assert list(sweep.parent.iterdir()) == [sweep]
 
 
-def test_a_mistake_with_json_is_one_document(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "plan", sweep, "--json", "--set", "steps=x")
+def test_a_mistake_with_json_is_one_document(sweep, zbench):
+    code, out, _ = zbench("plan", sweep, "--json", "--set", "steps=x")
     document = json.loads(out)
     assert code == document["exit_code"] == 2
     assert document["error"]["message"].startswith("--set steps=x: run.steps: expected a whole number")
 
 
-def test_schema_prints_a_schema(capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "schema")
+def test_schema_prints_a_schema(zbench):
+    code, out, _ = zbench("schema")
     assert code == 0
     assert json.loads(out)["properties"]["engine"]
 
 
-def test_an_exported_configuration_imports_again(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_exported_configuration_imports_again(sweep, zbench):
     sweep.write_text("engine: {zero_stage: 3, offload_param: cpu, reduce_at: boundary}\n")
     exported, imported = sweep.with_name("ds.json"), sweep.with_name("again.yaml")
-    code, out, err = run(capsys, "export", sweep, "--to", "deepspeed", "--output", exported)
+    code, out, err = zbench("export", sweep, "--to", "deepspeed", "--output", exported)
     assert (code, out) == (0, "")
     assert "engine.reduce_at has no counterpart" in err
-    assert run(capsys, "init", imported, "--from", exported)[0] == 0
-    again = run(capsys, "export", imported, "--set", "axes={}", "--set", "engine.zero_stage=3")[1]
+    assert zbench("init", imported, "--from", exported)[0] == 0
+    again = zbench("export", imported, "--set", "axes={}", "--set", "engine.zero_stage=3")[1]
     assert json.loads(again) == json.loads(exported.read_text())
-    assert run(capsys, "init", imported, "--from", exported)[0] == 2  # never overwrites
+    assert zbench("init", imported, "--from", exported)[0] == 2  # never overwrites
 
 
-def test_export_of_several_trials_asks_which(sweep: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "export", sweep)
+def test_export_of_several_trials_asks_which(sweep, zbench):
+    code, _, err = zbench("export", sweep)
     assert code == 2
     assert "3 trials match; choose one with --trial ID" in err
     trial = err.splitlines()[-1].split()[0]
-    assert (
-        json.loads(run(capsys, "export", sweep, "--trial", trial[:8])[1])["zero_optimization"]["stage"] == 1
-    )
-    assert "no trial 'zzz'" in run(capsys, "export", sweep, "--trial", "zzz")[2]
+    assert json.loads(zbench("export", sweep, "--trial", trial[:8])[1])["zero_optimization"]["stage"] == 1
+    assert "no trial 'zzz'" in zbench("export", sweep, "--trial", "zzz")[2]

@@ -7,20 +7,19 @@ from pathlib import Path
 import pytest
 from analysis.synthetic import BASE_ID, HEAD_ID, record, trial, write_run
 
-from tests.cli.calling import run
-
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    write_run(tmp_path / "example" / BASE_ID, trial([0.1, 0.11, 0.12]))
-    path = write_run(tmp_path / "example" / HEAD_ID, trial([0.1, 0.11, 0.12], verdict="equivalent"))
+    out = tmp_path / "results"
+    write_run(out / "example" / BASE_ID, trial([0.1, 0.11, 0.12]))
+    path = write_run(out / "example" / HEAD_ID, trial([0.1, 0.11, 0.12], verdict="equivalent"))
     (path / "search.json").write_text(json.dumps({"importance": {"zero_stage": 1.0}}))
-    return tmp_path
+    return out
 
 
-def test_page_and_pictures(capsys: pytest.CaptureFixture[str], out: Path) -> None:
+def test_page_and_pictures(zbench, out):
     places = ("--html", out / "new" / "page.html", "--plots", out / "plots")
-    code, text, _ = run(capsys, "report", "last", "-o", out, *places, "--baseline", BASE_ID)
+    code, text, _ = zbench("report", "last", *places, "--baseline", BASE_ID)
     assert code == 0
     written = [Path(line) for line in text.split()]
     assert written[0] == out / "new" / "page.html"
@@ -30,31 +29,28 @@ def test_page_and_pictures(capsys: pytest.CaptureFixture[str], out: Path) -> Non
     assert "What mattered in the search" in written[0].read_text()
 
 
-def test_markdown_on_stdout_and_json(capsys: pytest.CaptureFixture[str], out: Path) -> None:
-    code, text, _ = run(capsys, "report", BASE_ID, "-o", out)
+def test_markdown_on_stdout_and_json(zbench, out):
+    code, text, _ = zbench("report", BASE_ID)
     assert code == 0
     assert "| **zero\\_stage=1** | " in text
-    code, text, _ = run(capsys, "report", BASE_ID, "-o", out, "--html", out / "x.html", "--json")
+    code, text, _ = zbench("report", BASE_ID, "--html", out / "x.html", "--json")
     assert json.loads(text) == {"schema_version": 1, "written": [str(out / "x.html")], "exit_code": 0}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "says"),
+    ("arguments", "says"),
     [
-        (["gone"], 2, "no run 'gone'"),
-        (["{base}", "--html", "{out}/example/{base}/trials.jsonl/x.html"], 2, "cannot write into"),
-        (["{base}", "--baseline", "gone"], 2, "no run 'gone'"),
-        (["{out}/failed/f", "--plots", "{out}/p"], 2, "nothing to draw"),
-        (["{out}/damaged/d", "--html", "{out}/x.html"], 2, "search.json"),
+        (["gone"], "no run 'gone'"),
+        (["{base}", "--html", "{out}/example/{base}/trials.jsonl/x.html"], "cannot write into"),
+        (["{base}", "--baseline", "gone"], "no run 'gone'"),
+        (["{out}/failed/f", "--plots", "{out}/p"], "nothing to draw"),
+        (["{out}/damaged/d", "--html", "{out}/x.html"], "search.json"),
     ],
 )
-def test_bad_input(
-    capsys: pytest.CaptureFixture[str], out: Path, arguments: list[str], code: int, says: str
-) -> None:
+def test_bad_input(zbench, out, arguments, says):
     write_run(out / "failed" / "f", [record(outcome="crashed")])
     (write_run(out / "damaged" / "d", trial([0.1])) / "search.json").write_text('{"importance"')
     words = [word.format(base=BASE_ID, out=out) for word in arguments]
-    found, text, said = run(capsys, "report", *words, "-o", out)
-    assert (found, text) == (code, "")
+    code, text, said = zbench("report", *words)
+    assert (code, text) == (2, "")
     assert says in said
-    assert "Traceback" not in said

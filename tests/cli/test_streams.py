@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from analysis.synthetic import HEAD_ID, trial, write_run
 
-from tests.cli.calling import run
 from zbench.cli.streams import OutputError, Stream
 
 NAME = "größe\U0001f642"
@@ -46,10 +45,10 @@ SIZES = ["abc", "", "²", "-1", "0", "1e3", "9" * 400]
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_an_absurd_terminal_size_is_ignored(results, size, monkeypatch, capsys):
+def test_an_absurd_terminal_size_is_ignored(zbench, results, size, monkeypatch):
     for name in ("COLUMNS", "LINES", "TERMINAL_WIDTH"):
         monkeypatch.setenv(name, size)
-    code, out, err = run(capsys, "list", "-o", results / "results")
+    code, out, err = zbench("list")
     assert (code, err) == (0, "")
     assert HEAD_ID in out
 

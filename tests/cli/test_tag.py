@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 from analysis.synthetic import BASE_ID, HEAD_ID, trial, write_run
 
-from tests.cli.calling import run
 from zbench.analysis.sources import branch_baseline
 from zbench.record.store import resolve_run
 
@@ -14,35 +13,36 @@ EVEN = [0.1, 0.101, 0.099, 0.1, 0.1005, 0.0995]
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
+    out = tmp_path / "results"
     for run_id in (BASE_ID, HEAD_ID):
-        write_run(tmp_path / "example" / run_id, trial(EVEN))
-    write_run(tmp_path / "other" / "20260105-000000-cccc", trial(EVEN))
-    return tmp_path
+        write_run(out / "example" / run_id, trial(EVEN))
+    write_run(out / "other" / "20260105-000000-cccc", trial(EVEN))
+    return out
 
 
-def test_last_and_a_sweep_count_backwards(out: Path) -> None:
+def test_last_and_a_sweep_count_backwards(out):
     names = {"last": "20260105-000000-cccc", "last~1": HEAD_ID, "last~2": BASE_ID, "example~1": BASE_ID}
     assert {name: resolve_run(name, out).name for name in names} == names
 
 
 @pytest.mark.parametrize("name", ["last~3", "last~", "last~x", "example~2", "~1"])
-def test_what_is_not_there_is_a_mistake(capsys: pytest.CaptureFixture[str], out: Path, name: str) -> None:
-    assert run(capsys, "compare", name, "last", "-o", out)[0] == 2
+def test_what_is_not_there_is_a_mistake(zbench, out, name):
+    assert zbench("compare", name, "last")[0] == 2
 
 
-def test_a_tag_names_a_run_everywhere(capsys: pytest.CaptureFixture[str], out: Path) -> None:
-    assert run(capsys, "tag", "last~2", "before", "-o", out)[0] == 0
+def test_a_tag_names_a_run_everywhere(zbench, out):
+    assert zbench("tag", "last~2", "before")[0] == 0
     assert resolve_run("before", out).name == BASE_ID
-    code, text, _ = run(capsys, "tag", "-o", out)
+    code, text, _ = zbench("tag")
     assert (code, text) == (0, f"before  example/{BASE_ID}\n")
-    assert run(capsys, "compare", "before", HEAD_ID, "-o", out, "--run-noise", "1%")[0] == 0
-    assert run(capsys, "compare", "before", BASE_ID, "-o", out)[0] == 2, "one run under two names"
-    assert run(capsys, "tag", "last", "a/b", "-o", out)[0] == 2
-    assert run(capsys, "tag", "last", "-o", out)[0] == 2
+    assert zbench("compare", "before", HEAD_ID, "--run-noise", "1%")[0] == 0
+    assert zbench("compare", "before", BASE_ID)[0] == 2, "one run under two names"
+    assert zbench("tag", "last", "a/b")[0] == 2
+    assert zbench("tag", "last")[0] == 2
 
 
-def test_each_branch_has_its_baseline(capsys: pytest.CaptureFixture[str], out: Path) -> None:
-    assert run(capsys, "compare", BASE_ID, "--save-baseline", "@feature/x", "-o", out)[0] == 0
-    assert run(capsys, "compare", "@feature/x", HEAD_ID, "-o", out, "--run-noise", "1%")[0] == 0
-    assert run(capsys, "compare", "@main", HEAD_ID, "-o", out)[0] == 2
+def test_each_branch_has_its_baseline(zbench, out):
+    assert zbench("compare", BASE_ID, "--save-baseline", "@feature/x")[0] == 0
+    assert zbench("compare", "@feature/x", HEAD_ID, "--run-noise", "1%")[0] == 0
+    assert zbench("compare", "@main", HEAD_ID)[0] == 2
     assert branch_baseline("feature/x") != branch_baseline("feature-x")
