@@ -4,7 +4,6 @@ import math
 
 import pytest
 
-from zbench.analysis.compare import Settings
 from zbench.analysis.decision import Levels, Paired, RunNoise, Unpaired, claim_p, noise_of_runs
 from zbench.analysis.statistics import pooled_spread
 
@@ -42,11 +41,6 @@ def test_the_noise_of_ten_runs_or_more_has_a_degree_less_for_each_level(
     assert (found and found.degrees) == degrees
 
 
-def test_a_history_counts_where_it_varies_as_much_as_the_processes_do() -> None:
-    still = Unpaired((0.0, 0.0), (0.1, 0.1), RunNoise(0.0, 11)).estimate()
-    assert (still.standard_error, still.degrees) == (0.0, 11)
-
-
 def test_a_history_stands_in_for_the_spread_that_one_process_cannot_show() -> None:
     found = Unpaired((0.0,), (0.1,), RunNoise(0.05, 11)).estimate()
     assert (found.degrees, found.n_base, found.n_head) == (11, 1, 1)
@@ -58,7 +52,3 @@ def test_stored_runs_are_not_paired(noise: RunNoise | None) -> None:
     assert not Unpaired((0.0, 0.1), (0.1, 0.2), noise).estimate().paired
     assert not Unpaired((0.0,), (0.1,), noise).estimate().paired
     assert Paired((0.0,)).estimate().paired
-
-
-def test_a_metric_without_a_threshold_has_no_margin() -> None:
-    assert Settings(thresholds={"step_time": 0.02}).margin("flops") == 0.0

@@ -8,11 +8,10 @@ import pytest
 
 from zbench.analysis.bisect import LikeGoodOrBad
 from zbench.analysis.decision import Answer, Decision, Levels, Paired, RunNoise, Unpaired, claim_p
-from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan
-from zbench.analysis.trials import Source
+from zbench.analysis.measurement import Plan
 
 from .machine import Machine
-from .test_measurement import SETTINGS, measured
+from .test_measurement import measured
 
 ALPHA = 0.01
 PLAN = Plan(8, 24)
@@ -85,10 +84,7 @@ def test_a_measurement_asks_of_the_slower_configuration_alone(factor: float, sai
     (slower,) = (row for row in bad.rows if row.answer == "regression")
     name = slower.base.trial_id
     question = LikeGoodOrBad({name: bad.paired.blocks[name]})
-    sources = Source("v1"), Source("v2")
-    found = PairedMeasurement(
-        *sources, Plan(), SETTINGS, OneByOne(Machine(factor)), lambda _: None, question
-    ).run()
+    found = measured(Machine(factor), question=question)
     answers = {row.base.trial_id: row.step_time.answer for row in found.rows if row.step_time is not None}
     assert answers == {name: said}
     assert found.paired is not None

@@ -1,15 +1,13 @@
 """Blocks of a paired measurement cancel drift, and their control vetoes what moved."""
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
-from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan, SampleSource
+from zbench.analysis.measurement import OneByOne, Plan, SampleSource
 from zbench.analysis.paired import (
     BASE_FIRST,
-    HEAD_FIRST,
     Control,
     Side,
     block_difference,
@@ -19,28 +17,16 @@ from zbench.analysis.paired import (
     replicates_in_turns,
 )
 from zbench.analysis.statistics import paired_estimate
-from zbench.analysis.trials import Source
 from zbench.record.record import Record
 
 from .machine import Machine
-from .test_measurement import SETTINGS, InTurns
-
-
-def only_first(machine: Machine) -> Callable[[Side], list[Record]]:
-    return lambda side: machine(side)[:1]
-
-
-def told(take: Callable[[Side], Sequence[Record]], plan: Plan) -> list[str]:
-    """Return what a measurement says meanwhile."""
-    said: list[str] = []
-    PairedMeasurement(Source("v1"), Source("v2"), plan, SETTINGS, OneByOne(take), said.append).run()
-    return said
+from .test_measurement import SETTINGS, InTurns, measured
 
 
 @pytest.mark.parametrize("in_turns", [False, True])
 def test_the_interval_is_that_of_the_blocks_and_of_what_lies_within_them(in_turns: bool) -> None:
     samples: SampleSource = InTurns(Machine(), noise=0.0) if in_turns else OneByOne(Machine())
-    found = PairedMeasurement(Source("v1"), Source("v2"), Plan(8, 8), SETTINGS, samples, lambda _: None).run()
+    found = measured(samples, Plan(8, 8))
     row, orders = found.rows[0], block_orders(8, 0)
     seconds = {
         record.repeat: record.timing.median_step_s
@@ -60,18 +46,6 @@ def test_the_interval_is_that_of_the_blocks_and_of_what_lies_within_them(in_turn
     assert (row.step_time.low, row.step_time.high) == pytest.approx(expected)
 
 
-def test_what_is_looked_at_last_is_not_promised_twice() -> None:
-    assert "block 1 of 8" in told(Machine(), Plan(8, 8))
-    assert "block 1 of 8 to 12" in told(Machine(), Plan(8, 12))
-
-
-def test_of_one_configuration_a_look_tells_the_change_and_of_several_how_many_are_decided() -> None:
-    (alone,) = (text for text in told(only_first(Machine()), Plan(8, 8)) if text.startswith("after"))
-    assert alone.startswith("after 8 blocks: ")
-    assert alone.endswith(", pass")
-    assert "after 8 blocks: 3 of 3 decided" in told(Machine(), Plan(8, 8))
-
-
 def test_a_repeat_that_was_not_timed_is_in_no_block() -> None:
     machine = Machine()
 
@@ -79,8 +53,8 @@ def test_a_repeat_that_was_not_timed_is_in_no_block() -> None:
         first, *others = machine(side)
         return [replace(first, timing=None), *others]
 
-    source, plan = Source("here"), Plan(8, 8)
-    found = PairedMeasurement(source, source, plan, SETTINGS, OneByOne(take), lambda _: None).run()
+    found = measured(take, Plan(8, 8), said := [])
+    assert "block 1 of 8" in said
     assert [row.step_time is None for row in found.rows] == [True, False, False]
     assert [len(row.base.ok) for row in found.rows] == [20] * 3
 
@@ -89,10 +63,6 @@ def test_replicates_in_turns_ignore_how_much_slower_head_is() -> None:
     seconds = [0.1, 0.12, 0.11, 0.13]
     slower = [factor * value for factor, value in zip((1, 2, 2, 1), seconds, strict=True)]
     assert replicates_in_turns(BASE_FIRST, slower) == pytest.approx(replicates_in_turns(BASE_FIRST, seconds))
-
-
-def test_replicates_of_head_first_are_of_base_in_the_middle() -> None:
-    assert block_replicates(HEAD_FIRST, [1.0, 1.0, math.e, math.e**3]) == pytest.approx((1.0, 3.0))
 
 
 @pytest.mark.parametrize("change", [1.0, -1.0])

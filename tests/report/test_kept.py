@@ -115,14 +115,6 @@ def test_long_findings_are_one_line_each_for_whoever_searches_them() -> None:
     assert lines[0].strip() == f"stopped {document['stopped']}".strip()
 
 
-def test_two_runs_lie_at_both_ends_of_their_row() -> None:
-    visits = tuple(Visit(f"run{n}", None, None, value) for n, value in enumerate((0.1, 0.2)))
-    (first, *_) = results(trial([0.1, 0.2])).trials
-    marks = drawn(timeline([Series(first, {}, visits, ())], "median_step_s"), narrow=False)
-    (line,) = [mark for mark in marks.splitlines() if mark.startswith("line") and "marker=None" in mark][:1]
-    assert line.startswith("line [[0.0, 0.77], [1.0, 0.27]]")
-
-
 def test_a_history_with_a_change_of_level() -> None:
     values = [0.1, 0.102, 0.099, 0.13, 0.131, 0.129]
     visits = tuple(

@@ -109,11 +109,6 @@ def test_a_narrow_terminal_names_the_axes_once_where_there_are_any():
     assert "axes:" not in one_configuration(width=80)
 
 
-def test_a_narrow_terminal_keeps_bar_count_time_and_failures_on_one_line() -> None:
-    lines = told(LiveView, width=40, terminal=True).splitlines()
-    assert any("2/3" in line and "0:03 left" in line and "1 failed" in line for line in lines)
-
-
 def test_view_suits_the_stream():
     terminal, pipe, out = Screen(force_terminal=True), Screen(file=io.StringIO()), io.StringIO()
     assert isinstance(view(terminal, FASTEST, quiet=False), LiveView)

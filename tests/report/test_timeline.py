@@ -18,9 +18,6 @@ SAMPLES = [
 
 def test_time_is_in_milliseconds_and_memory_in_mebibytes_with_gaps_filled() -> None:
     assert stacked(SAMPLES, "device") == ([0.0, 250.0], {"parameters": [1.0, 1.0], "activations": [0.0, 1.5]})
-
-
-def test_a_kind_without_memory_has_no_stack() -> None:
     assert stacked(SAMPLES, "host") == ([0.0, 250.0], {})
 
 

@@ -14,8 +14,8 @@ from analysis.synthetic import record, results, trial
 from zbench.analysis.compare import Comparison, Settings, compare_runs
 from zbench.record.record import Record
 from zbench.report import exports
-from zbench.report.exports import bmf, document, gha, junit, markdown, table, texts
 from zbench.report.exports import csv as csv_format
+from zbench.report.exports import document, junit, markdown, table, texts
 from zbench.report.screen import Screen
 
 EVEN = [0.1, 0.101, 0.099, 0.1, 0.1005, 0.0995]
@@ -47,47 +47,10 @@ def hostile() -> Comparison:
     return compare_runs(results([base], HOSTILE), results([failed], HOSTILE), Settings())
 
 
-def test_json_has_everything() -> None:
-    found = document.document(comparison())
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert [row["answer"] for row in found["trials"]] == [
-        "pass",
-        "regression",
-        "incorrect",
-        "failed",
-        "inconclusive",
-    ]
-    assert [trial["axes"] for trial in found["missing"]] == [{"zero_stage": 5}]
-    assert [trial["axes"] for trial in found["added"]] == [{"zero_stage": 6}]
-    assert found["exit_code"] == 4
-    slower = found["trials"][1]["step_time"]
-    assert slower["change"] == pytest.approx(0.3)
-    assert slower["low"] < slower["change"] < slower["high"]
-    peak = found["trials"][0]["exact"][0]
-    assert (peak["metric"], peak["answer"], peak["change"]) == (
-        "peak_device_bytes",
-        "lower",
-        pytest.approx(-0.1),
-    )
-
-
 def test_json_of_a_single_process_has_no_infinite_bounds() -> None:
     found = document.document(compare_runs(results(trial([0.1])), results(trial([0.1])), Settings()))
     assert found["trials"][0]["step_time"]["low"] is None
     assert "2 are needed" not in json.dumps(found, allow_nan=False)
-
-
-def test_table_shows_the_worst_first_with_reasons() -> None:
-    text = io.StringIO()
-    table.print_comparison(comparison(), Screen(file=text, width=200))
-    lines = text.getvalue().splitlines()
-    answers = [line.split()[1] for line in lines[2:7]]
-    assert answers == ["incorrect", "failed", "regression", "inconclusive", "pass"]
-    said = "\n".join(lines[7:])
-    assert "zero_stage=2: head is wrong" in said
-    assert "zero_stage=3: head ended in crashed: killed by signal 9" in said
-    assert "missing in head: zero_stage=5" in said
-    assert "5 configurations: 1 incorrect, 1 failed, 1 regression, 1 inconclusive, 1 pass" in said
 
 
 def test_a_long_table_hides_only_rows_that_pass() -> None:
@@ -119,15 +82,6 @@ def test_markdown_lists_200_configurations_at_most(count: int, told: list[str]) 
     assert [line for line in lines if "further" in line] == told
 
 
-def test_markdown_is_a_marked_table() -> None:
-    lines = markdown.render(comparison()).splitlines()
-    assert lines[0] == markdown.MARKER == "<!-- zbench-compare -->"
-    rows = [line for line in lines if line.startswith("| zero")]
-    assert len(rows) == 5
-    assert {row.count(" | ") for row in rows} == {len(texts.HEADINGS) - 1}
-    assert "❌ incorrect" in rows[0]
-
-
 def test_markdown_shows_hostile_text_as_text() -> None:
     text = markdown.render(hostile())
     assert "<script" not in text
@@ -136,16 +90,6 @@ def test_markdown_shows_hostile_text_as_text() -> None:
     assert "\x1b" not in text
     row = next(line for line in text.splitlines() if "failed" in line and line.startswith("|"))
     assert row.replace("\\|", "").count("|") == len(texts.HEADINGS) + 1
-
-
-def test_csv_reads_back_and_holds_no_formula() -> None:
-    rows = list(csv.DictReader(io.StringIO(csv_format.render(comparison()))))
-    assert [row["answer"] for row in rows] == ["pass", "regression", "incorrect", "failed", "inconclusive"]
-    assert float(rows[1]["step_time_change"]) == pytest.approx(0.3)
-    assert json.loads(rows[1]["axes"]) == {"zero_stage": 1}
-    assert int(rows[0]["head_peak_device_bytes"]) == 900_000
-    cells = next(iter(csv.reader(io.StringIO(csv_format.render(hostile()).split("\n", 1)[1]))))
-    assert not any(cell.startswith(("=", "@", "+")) for cell in cells)
 
 
 @pytest.mark.parametrize(
@@ -176,44 +120,14 @@ def test_equal_points_are_equal_texts_in_csv_whatever_the_order_of_their_axes() 
 )
 def test_junit_counts_agree(fail_on: set[str], failures: int, skipped: int) -> None:
     suite = ET.fromstring(junit.render(comparison(fail_on=frozenset(fail_on))))
-    assert suite.attrib["tests"] == str(len(suite.findall("testcase"))) == "6"
-    assert suite.attrib["failures"] == str(len(suite.findall("testcase/failure"))) == str(failures)
-    assert suite.attrib["errors"] == str(len(suite.findall("testcase/error"))) == "2"
-    assert suite.attrib["skipped"] == str(len(suite.findall("testcase/skipped"))) == str(skipped)
+    for kind, count in (("failure", failures), ("error", 2), ("skipped", skipped)):
+        told = suite.attrib["skipped" if kind == "skipped" else f"{kind}s"]
+        assert told == str(len(suite.findall(f"testcase/{kind}"))) == str(count)
 
 
 def test_junit_survives_hostile_text() -> None:
     suite = ET.fromstring(junit.render(hostile()))
     assert "<script>alert(1)</script>" in suite.findall("testcase")[0].attrib["name"]
-
-
-def test_bencher_metric_format() -> None:
-    found = json.loads(bmf.render(comparison()))
-    assert set(found) == {f"zero_stage={stage}" for stage in (0, 1, 2, 4, 6)}
-    for measures in found.values():
-        assert set(measures) == {
-            "latency",
-            "throughput",
-            "peak_device_bytes",
-            "peak_host_bytes",
-            "traffic_bytes",
-        }
-        for measure in measures.values():
-            assert measure["lower_value"] <= measure["value"] <= measure["upper_value"]
-    assert found["zero_stage=1"]["latency"]["value"] == pytest.approx(0.13e9)
-
-
-def test_github_action_benchmark_has_two_arrays() -> None:
-    files = gha.render_files(comparison())
-    assert set(files) == {"smaller-is-better.json", "bigger-is-better.json"}
-    for text in files.values():
-        for entry in json.loads(text):
-            assert isinstance(entry["value"], int | float)
-            assert entry["name"]
-            assert entry["unit"]
-    bigger = json.loads(files["bigger-is-better.json"])
-    assert {entry["unit"] for entry in bigger} == {"tokens/s"}
-    assert len(bigger) == 5
 
 
 def test_every_format_is_written(tmp_path: Any) -> None:
@@ -226,11 +140,3 @@ def test_every_format_is_written(tmp_path: Any) -> None:
     paths[0].write_text("older")
     assert exports.write(exports.files(comparison(), "markdown"), tmp_path / "new" / "place") == paths[:1]
     assert paths[0].read_text().startswith(markdown.MARKER)
-
-
-@pytest.mark.parametrize(
-    ("fraction", "text"),
-    [(0.0491, "+4.9 %"), (-0.5, "-50.0 %"), (0.0001, "+0.01 %"), (0.0, "+0.0 %"), (11.0, "x12.0")],
-)
-def test_percent(fraction: float, text: str) -> None:
-    assert texts.percent(fraction) == text

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from PIL import Image  # matplotlib needs it, too
 
-from zbench.report.html import content
 from zbench.report.html.page import render
 
 from .samples import full, hostile
@@ -131,10 +130,3 @@ def test_hostile_text_runs_nothing(tmp_path: Path) -> None:
     assert unescape(title[1]).startswith("</text>")
     assert "<script" not in dom
     assert "<img" not in dom
-
-
-def test_pictures_are_drawn_by_themselves(tmp_path: Path) -> None:
-    path = tmp_path / "scatter.svg"
-    path.write_text(content.pictures(full())["throughput-memory"].file(), encoding="utf-8")
-    shot = screenshot(tmp_path, path, 860, dark=False)
-    assert len(set(shot)) > 20

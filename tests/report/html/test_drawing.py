@@ -48,14 +48,6 @@ def test_a_page_has_a_drawing_of_960_and_one_of_380_pixels() -> None:
     assert not any(sheet.figure.texts or sheet.figure.legends for sheet in paint.sheets)
 
 
-def test_a_chart_has_a_margin_of_14_pixels_at_both_sides() -> None:
-    paint = Painted()
-    picture(paint).inline()
-    assert paint.area() == pytest.approx([14, 0, 380 - 28, 100])
-    picture(paint).file()
-    assert paint.area() == pytest.approx([14, 0, 960 - 28, 100])
-
-
 @pytest.mark.parametrize(("legend", "height"), [((), 140), (LEGEND, 166)])
 def test_a_file_has_room_for_the_title_and_the_legend_above_the_chart(legend: Legend, height: int) -> None:
     paint = Painted()
@@ -67,18 +59,6 @@ def test_a_file_has_room_for_the_title_and_the_legend_above_the_chart(legend: Le
     assert title.get_text() == "An example"
     assert (title.get_size(), title.get_weight()) == (14, "bold")
     assert title.get_transform().transform(title.get_position()) == pytest.approx((14, height - 24))
-
-
-def test_the_legend_of_a_file_is_below_the_title_without_a_frame_eight_names_a_row() -> None:
-    paint = Painted()
-    picture(paint, LEGEND).file()
-    (legend,) = paint.sheets[0].figure.legends
-    boxes = {text.get_text(): text.get_window_extent() for text in legend.get_texts()}
-    assert list(boxes) == list(NAMES)
-    (row,) = {round(boxes[name].y0) for name in NAMES if name != "two"}
-    assert round(boxes["two"].y0) < row, "the ninth name begins a second row"
-    assert not legend.get_frame_on()
-    assert legend.get_bbox_to_anchor().p0 == pytest.approx((14, 166 - 32))
 
 
 def test_a_hover_text_is_the_first_thing_in_its_mark() -> None:

@@ -50,16 +50,13 @@ def test_a_limit_beyond_three_times_the_chart_is_told_in_the_corner_above_it() -
     assert (said.get_position(), said.get_ha()) == ((1, 1.03), "right")
 
 
-@pytest.mark.parametrize(("limit", "side"), [(4, "left"), (5, "left"), (6, "right"), (20, "right")])
-def test_a_limits_text_lies_on_the_side_with_more_room(limit: float, side: str) -> None:
-    (said,) = with_limit(limit).texts
-    assert said.get_ha() == side
-
-
+@pytest.mark.parametrize(("limit", "side"), [(4, "left"), (5, "left"), (6, "right")])
 @pytest.mark.parametrize(("downward", "height"), [(True, 1.0), (False, 1.03)])
-def test_a_limits_text_is_above_the_chart(downward: bool, height: float) -> None:
-    (said,) = with_limit(4, downward=downward).texts
-    assert said.get_position() == (4, height)
+def test_a_limits_text_lies_above_the_chart_on_the_side_with_more_room(
+    limit: float, side: str, downward: bool, height: float
+) -> None:
+    (said,) = with_limit(limit, downward=downward).texts
+    assert (said.get_ha(), said.get_position()) == (side, (limit, height))
 
 
 @pytest.mark.parametrize(("narrow", "right", "step"), [(False, 13.5, 2.5), (True, 9.0, 5.0)])
@@ -91,26 +88,15 @@ def test_the_limit_of_a_metric_is_the_largest_value_that_its_own_constraints_all
     assert found.limit("peak_rss_bytes") is None
 
 
-def test_what_has_no_memory_figure_is_no_point_of_the_chart() -> None:
-    (other,) = trial([0.2], axes={"zero_stage": 2})
-    found = report(record(), replace(other, memory=None))
-    assert [point.label for point in content.points(found)] == ["zero_stage=1"]
-
-
 def test_where_the_device_has_no_memory_the_chart_shows_the_hosts() -> None:
     picture = content.pictures(report(replace(record(), memory=MemoryPeaks(None, 3000, 4000))))
     assert "peak host memory, less is better" in drawn(picture["throughput-memory"], narrow=False)
 
 
-def test_the_chart_of_throughput_has_200_points_at_most() -> None:
+def test_a_chart_has_40_rows_or_200_points_at_most() -> None:
     found = report(record())
     pictures = content.pictures(replace(found, summaries=[*found.summaries] * 201))
     assert pictures["throughput-memory"].description.startswith("200 configurations.")
-
-
-def test_a_chart_with_a_row_per_configuration_has_40_rows_at_most() -> None:
-    found = report(record())
-    pictures = content.pictures(replace(found, summaries=[*found.summaries] * 41))
     for name in ("step-times", "memory", "phases"):
         assert pictures[name].description.startswith("40 configurations"), name
 

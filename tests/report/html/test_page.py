@@ -1,6 +1,5 @@
 """The page stands alone, can be read without seeing it, and shows text from files as text."""
 
-import re
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
@@ -100,7 +99,9 @@ def test_every_picture_has_a_name_a_description_and_its_figures(page: Outline) -
 
 
 def test_a_page_of_many_configurations_stays_small() -> None:
-    assert len(render(full(120)).encode()) < 1_000_000
+    page = render(full(120))
+    assert len(page.encode()) < 1_000_000
+    assert "The first 40 of 120 configurations are drawn." in page
 
 
 def test_tables_have_captions_and_headers(page: Outline) -> None:
@@ -108,17 +109,6 @@ def test_tables_have_captions_and_headers(page: Outline) -> None:
     assert tables == len(page.all("caption")) >= 5
     assert all(header.get("scope") == "col" for header in page.all("th"))
     assert all(region.get("tabindex") == "0" for region in page.all("div") if region.get("class") == "scroll")
-
-
-def test_facts_and_rows_are_there(page: Outline) -> None:
-    text = " ".join(text for _, text in page.texts)
-    for words in ("zero_stage=0", "c0ffee", "Example CPU", "oom: zero_stage=99", "drifted", "What mattered"):
-        assert words in text
-    assert re.search(r"★ .*zero_stage=1", text), (
-        "the fastest correct configuration within the limit is marked"
-    )
-    assert "9.54 MiB > limit" in text
-    assert "not the best: zero_stage=0" in text
 
 
 def test_nothing_measured_still_makes_a_page() -> None:
