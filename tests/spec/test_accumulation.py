@@ -9,7 +9,6 @@ from zbench.spec.accumulation import Accumulation, accumulation
 from zbench.spec.engine import EngineSpec
 from zbench.spec.expand import expand
 from zbench.spec.load import sweep_from_mapping
-from zbench.spec.trial import InvalidTrial, TrialSpec
 from zbench.spec.workload import WorkloadSpec
 
 
@@ -33,53 +32,31 @@ def test_one_backward_has_one_order(reduce_at: str) -> None:
     assert found(zero_stage=3, reduce_at=reduce_at) == Accumulation(1, 1, each_backward=False)
 
 
-def test_counted_micro_batches_are_averaged_by_the_engine() -> None:
-    counted = found(gradient_accumulation_steps=4)
-    assert (counted.backwards, counted.averaged_over, counted.loss_divisor) == (4, 4, 1)
-
-
 @pytest.mark.parametrize("mode", ["multi_backward", "unmanaged"])
 def test_the_caller_averages_where_the_engine_does_not_count(mode: str) -> None:
     told = found(accumulation_mode=mode, backwards_per_step=4)
     assert (told.backwards, told.averaged_over, told.loss_divisor) == (4, 1, 4)
-
-
-def trials(**changes: Any) -> list[TrialSpec]:
-    return expanded(**changes).trials
+    (trial,) = expanded({"micro_batch_size": 4}, engine={"accumulation_mode": mode}).trials
+    assert (trial.engine.gradient_accumulation_steps, trial.workload.backwards_per_step) == (1, 2)
 
 
 def expanded(workload: dict[str, Any], **changes: Any) -> Any:
-    data = {
-        "name": "x",
-        "workload": {"global_batch_size": 16, **workload},
-        "run": {"world_size": 2},
-    } | changes
-    return expand(sweep_from_mapping(data, environ={}))
+    data = {"workload": {"global_batch_size": 16, **workload}, "run": {"world_size": 2}}
+    return expand(sweep_from_mapping(data | changes, environ={}))
 
 
-def test_accumulation_follows_the_micro_batch() -> None:
-    found = trials(workload={}, axes={"micro_batch_size": [1, 2, 4, 8]})
-    assert [t.engine.gradient_accumulation_steps for t in found] == [8, 4, 2, 1]
-
-
-@pytest.mark.parametrize("mode", ["multi_backward", "unmanaged"])
-def test_where_the_engine_does_not_count_the_caller_does(mode: str) -> None:
-    (found,) = trials(workload={"micro_batch_size": 4}, engine={"accumulation_mode": mode})
-    assert (found.engine.gradient_accumulation_steps, found.workload.backwards_per_step) == (1, 2)
-
-
-def test_what_does_not_fit_is_invalid_and_the_rest_runs() -> None:
-    found = expanded(workload={}, axes={"micro_batch_size": [3, 4]})
-    assert [t.workload.micro_batch_size for t in found.trials] == [4]
+def test_accumulation_follows_the_micro_batch_and_what_does_not_fit_is_invalid() -> None:
+    found = expanded({}, axes={"micro_batch_size": [1, 2, 3, 4, 8]})
+    assert [trial.engine.gradient_accumulation_steps for trial in found.trials] == [8, 4, 2, 1]
     (bad,) = found.invalid
-    assert isinstance(bad, InvalidTrial)
     assert "16 is no multiple of micro_batch_size x world_size (3 x 2 = 6)" in bad.reason
+    counted = accumulation(found.trials[1].engine, found.trials[1].workload)
+    assert (counted.backwards, counted.averaged_over, counted.loss_divisor) == (4, 4, 1)
 
 
 def test_another_number_of_steps_is_refused() -> None:
-    axes = {"gradient_accumulation_steps": [1, 2, 4]}
-    found = expanded(workload={"micro_batch_size": 2}, axes=axes)
-    assert {t.engine.gradient_accumulation_steps for t in found.trials} == {4}
+    found = expanded({"micro_batch_size": 2}, axes={"gradient_accumulation_steps": [1, 2, 4]})
+    assert {trial.engine.gradient_accumulation_steps for trial in found.trials} == {4}
     (bad,) = found.invalid
     assert "takes gradient_accumulation_steps: 4, got 2; leave" in bad.reason
 
@@ -95,4 +72,4 @@ def test_another_number_of_steps_is_refused() -> None:
 )
 def test_data_has_one_source(data: dict[str, Any], found: str) -> None:
     with pytest.raises(SpecError, match=f"got {found}; keep one"):
-        trials(workload={"data": data})
+        expanded({"data": data})

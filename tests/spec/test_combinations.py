@@ -39,6 +39,7 @@ CANNOT_EXIST: list[tuple[dict[str, Any], str]] = [
     ({"workload": {"backwards_per_step": 2}}, "multi_backward or unmanaged"),
     ({"run": {"world_size": 4}, "shard_group_size": 3, "zero_stage": 1}, "set a divisor of run.world_size"),
     ({"shard_group_size": 1}, "set zero_stage: 1, 2 or 3"),
+    ({"engine": "ddp", "workload": {"command": "train"}}, "brings its own engine; leave engine out"),
 ]  # fmt: skip
 CAN_EXIST: list[dict[str, Any]] = [
     {},
@@ -51,7 +52,7 @@ CAN_EXIST: list[dict[str, Any]] = [
     {"zero_stage": 3, "reduce_at": "boundary", "gradient_accumulation_steps": 4},
     {"accumulation_mode": "unmanaged", "workload": {"backwards_per_step": 4}},
     {"dtype": "float16", "communication_dtype": "float16"},
-    {"engine": "mine:build"},
+    {"workload": {"model": "hf:absent.json"}},  # looked for beside a sweep file only
     {"run": {"world_size": 4096}},
     {"run": {"world_size": 4}, "shard_group_size": 2, "zero_stage": 3},
 ]
@@ -80,34 +81,14 @@ def test_a_transformers_model_that_cannot_be_built_is_invalid_and_the_rest_runs(
     assert "nothing is downloaded: fetch the model's config.json" in reasons[3]
 
 
-def of_a_command(place: Path | None = None, **engine: Any) -> tuple[str, str] | None:
-    return conflict(EngineSpec.model_validate(engine), RunSpec(), WorkloadSpec(command="train"), place)
-
-
-def test_a_command_brings_its_own_engine() -> None:
-    assert of_a_command() is None
-    assert of_a_command(engine="ddp") == (
-        "engine.engine",
-        "a command brings its own engine; leave engine out",
-    )
+COMMAND = WorkloadSpec(command="train")
 
 
 def test_the_interpreter_of_a_command_must_be_there(tmp_path: Path) -> None:
-    assert of_a_command(tmp_path) is None
-    assert of_a_command(tmp_path, engine_python=sys.executable) is None
-    assert of_a_command(tmp_path, engine_python="gone") == (
-        "engine.engine_python",
-        "gone: no such interpreter; name an environment",
-    )
-    assert of_a_command(None, engine_python="gone") is None, "nothing is looked at without a place"
-
-
-def test_a_models_configuration_is_looked_for_beside_the_sweep_file_only(tmp_path: Path) -> None:
-    parts = EngineSpec(), RunSpec(), WorkloadSpec(model="hf:absent.json")
-    assert conflict(*parts) is None
-    found = conflict(*parts, tmp_path)
-    assert found is not None
-    assert found[0] == "workload.model"
+    found = [conflict(EngineSpec(engine_python=python), RunSpec(), COMMAND, place)
+             for python, place in ((None, tmp_path), (sys.executable, tmp_path), ("gone", tmp_path), ("gone", None))]  # fmt: skip
+    missing = ("engine.engine_python", "gone: no such interpreter; name an environment")
+    assert found == [None, None, missing, None], "nothing is looked at without a place"
 
 
 @pytest.mark.parametrize("parts", CAN_EXIST)

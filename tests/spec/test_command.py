@@ -7,14 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.making import make_trial
-from zbench.spec.command import (
-    StepTimesSpec,
-    mistakes,
-    names_of,
-    rendered,
-    values_of,
-    words,
-)
+from zbench.spec.command import StepTimesSpec, mistakes, names_of, rendered, values_of, words
 from zbench.spec.workload import WorkloadSpec
 
 CONSOLE = StepTimesSpec(console="deepspeed")

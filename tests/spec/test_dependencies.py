@@ -35,13 +35,12 @@ def test_a_key_acts_at_the_stages_that_shard_what_it_is_about(key: str, stages: 
     assert {engine.zero_stage for engine in engines if acts(engine, ("engine", key))} == stages
 
 
-def test_other_keys_always_act() -> None:
-    assert dependency_of(("engine", "gradient_clipping")) is None
-
-
-def test_defaults_are_never_refused() -> None:
+def test_defaults_are_never_refused_and_several_keys_without_effect_are_all_found() -> None:
     for stage in (0, 1, 2, 3):
         assert list(refusals(EngineSpec.model_validate({"zero_stage": stage}))) == []
+    assert dependency_of(("engine", "gradient_clipping")) is None
+    spec = EngineSpec.model_validate({"offload_optimizer": "cpu", "offload_param": "cpu"})
+    assert [key for key, _ in refusals(spec)] == ["engine.offload_param", "engine.offload_optimizer"]
 
 
 @pytest.mark.parametrize("dependency", REFUSED, ids=lambda d: d.key[-1])
@@ -49,10 +48,3 @@ def test_a_refusal_names_its_key_and_both_ways_out(dependency: Dependency) -> No
     assert dependency.refusal is not None
     assert f"{dependency.on[-1]}:" in dependency.refusal
     assert f"{dependency.key[-1]}:" in dependency.refusal
-
-
-def test_several_keys_without_effect_are_all_found() -> None:
-    spec = EngineSpec.model_validate({"offload_optimizer": "cpu", "offload_param": "cpu"})
-    assert [key for key, _ in refusals(spec)] == ["engine.offload_param", "engine.offload_optimizer"]
-    sharded = spec.model_copy(update={"zero_stage": 3})
-    assert list(refusals(sharded)) == []
