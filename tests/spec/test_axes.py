@@ -29,7 +29,7 @@ def refused(key: str, axis: Any, **earlier: Any) -> str:
         ("lr", {"low": 0, "high": 2, "step": 0.5}, ValueRange(0.0, 2.0, step=0.5)),
         ("micro_batch_size", {"low": 1, "high": 8, "step": 1}, ValueRange(1, 8, step=1, integer=True)),
         ("reduce_bucket_size", {"low": "1e4", "high": "10M"}, ValueRange(10**4, 10**7, integer=True)),
-        ("options.dropout", {"low": 0.5, "high": 1}, ValueRange(0.5, 1, log=False)),
+        ("options.dropout", {"low": 0, "high": 0.5}, ValueRange(0, 0.5, integer=False)),
     ],
 )
 def test_a_range_is_read_as_it_is_written(key: str, axis: dict[str, Any], expected: ValueRange) -> None:

@@ -85,8 +85,8 @@ COMMAND = WorkloadSpec(command="train")
 
 
 def test_the_interpreter_of_a_command_must_be_there(tmp_path: Path) -> None:
-    found = [conflict(EngineSpec(engine_python=python), RunSpec(), COMMAND, place)
-             for python, place in ((None, tmp_path), (sys.executable, tmp_path), ("gone", tmp_path), ("gone", None))]  # fmt: skip
+    asked = (None, tmp_path), (sys.executable, tmp_path), ("gone", tmp_path), ("gone", None)
+    found = [conflict(EngineSpec(engine_python=python), RunSpec(), COMMAND, place) for python, place in asked]
     missing = ("engine.engine_python", "gone: no such interpreter; name an environment")
     assert found == [None, None, missing, None], "nothing is looked at without a place"
 

@@ -38,6 +38,8 @@ def test_a_trial_runs_under_the_path_and_is_shown_by_the_name(loaded: Loaded) ->
     trials = expand(loaded(MAPPING)).trials
     assert [trial.engine.engine_python for trial in trials] == ["envs/old", "/somewhere/new"]
     assert [trial.axes["engine_python"] for trial in trials] == ["old", "new"]
+    path = expand(loaded(MAPPING.replace("[old, new]", "[old, ./other]"))).trials[1]
+    assert path.engine.engine_python == "./other", "a path needs no name"
 
 
 def test_a_name_that_the_mapping_lacks_is_refused_with_those_that_exist(refusal: Refusal) -> None:
@@ -53,7 +55,8 @@ def test_a_name_that_the_mapping_lacks_is_refused_with_those_that_exist(refusal:
 def test_where_no_environment_has_a_name_any_text_is_a_path(loaded: Loaded) -> None:
     found = expand(loaded(AXIS.replace("[old, new]", "[old, gone]")))
     assert [trial.engine.engine_python for trial in found.trials] == ["old"]
-    assert [point.reason for point in found.invalid] == ["gone: no such interpreter"]
+    named = expand(loaded(MAPPING.replace("/somewhere/new", "gone")))
+    assert [one.invalid[0].reason for one in (found, named)] == ["gone: no such interpreter"] * 2
 
 
 def test_a_name_in_an_included_point_is_checked_too(refusal: Refusal) -> None:
@@ -67,17 +70,6 @@ def test_names_are_not_checked_in_a_file_that_is_only_looked_at(tmp_path: Path) 
     sweep = load_sweep(tmp_path / "sweep.yaml", (), {}, inputs=False)
     assert sweep.axes == {"engine_python": ["old", "nwe"]}
     assert sweep.place is None
-
-
-def test_a_path_needs_no_name(loaded: Loaded) -> None:
-    sweep = loaded(MAPPING.replace("[old, new]", "[old, ./other]"))
-    assert [trial.engine.engine_python for trial in expand(sweep).trials] == ["envs/old", "./other"]
-
-
-def test_an_environment_that_is_named_and_not_there_makes_its_trial_invalid(loaded: Loaded) -> None:
-    found = expand(loaded(MAPPING.replace("/somewhere/new", "gone")))
-    assert [point.reason for point in found.invalid] == ["gone: no such interpreter"]
-    assert len(found.trials) == 1
 
 
 def test_a_directory_names_the_environments_in_it(loaded: Loaded, refusal: Refusal, tmp_path: Path) -> None:

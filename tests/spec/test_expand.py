@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from zbench.errors import SpecError
-from zbench.spec.engine import EngineSpec, ParamGroupSpec
+from zbench.spec.engine import EngineSpec
 from zbench.spec.expand import MAX_POINTS, Points, checked_axes, expand, without_nulls
 from zbench.spec.problems import ProblemsError
 from zbench.spec.run import VerifySpec
@@ -72,22 +72,18 @@ def test_one_point_alone_is_the_same_trial_as_in_the_product(
 
 @given(st.integers(1, 10**6))
 def test_spellings_of_a_size_are_one_trial(millions: int) -> None:
-    spelled = [
-        f"{millions}e6",
-        f"{millions}M",
-        f"{millions}_000_000",
-        millions * 10**6,
-        float(millions * 10**6),
-    ]
+    size = millions * 10**6
+    spelled = [f"{millions}e6", f"{millions}M", f"{millions}_000_000", size, float(size)]
     trials = [expand(SweepSpec(axes={"reduce_bucket_size": [text]})).trials[0] for text in spelled]
     assert len({trial.trial_id for trial in trials}) == 1
-    assert {trial.axes["reduce_bucket_size"] for trial in trials} == {millions * 10**6}
+    assert {trial.axes["reduce_bucket_size"] for trial in trials} == {size}
 
 
 @pytest.mark.parametrize(
     ("key", "value", "read"),
     [
         ("zero_stage", 2, lambda trial: trial.engine.zero_stage),
+        ("engine", "mine:build", lambda trial: trial.engine.engine),
         ("engine.zero_stage", 2, lambda trial: trial.engine.zero_stage),
         ("optimizer.lr", 0.5, lambda trial: trial.engine.optimizer.lr),
         ("betas", [0.5, 0.75], lambda trial: list(trial.engine.optimizer.betas)),
@@ -100,11 +96,6 @@ def test_spellings_of_a_size_are_one_trial(millions: int) -> None:
 )
 def test_an_axis_may_name_any_key(key: str, value: Any, read: Any) -> None:
     assert read(expand(SweepSpec(axes={key: [value]})).trials[0]) == value
-
-
-def test_an_ambiguous_name_must_be_written_in_full() -> None:
-    sweep = SweepSpec(axes={"options": [{"layers": 1}]}, include=[{"engine": "builtin"}])
-    assert len(expand(sweep).trials) == 2
     with pytest.raises(SpecError, match="unknown key 'workload'"):
         expand(SweepSpec(axes={"workload": [{}]}))
 
@@ -133,14 +124,8 @@ def test_included_points_stand_on_the_base_configuration_and_are_never_excluded(
 
 
 def test_a_conditional_axis_varies_only_where_it_applies() -> None:
-    sweep = SweepSpec.model_validate(
-        {
-            "axes": {
-                "zero_stage": [1, 3],
-                "offload_param": {"values": ["none", "cpu"], "when": {"zero_stage": 3}},
-            }
-        }
-    )
+    offload = {"values": ["none", "cpu"], "when": {"zero_stage": 3}}
+    sweep = SweepSpec.model_validate({"axes": {"zero_stage": [1, 3], "offload_param": offload}})
     assert [trial.axes for trial in expand(sweep).trials] == [
         {"zero_stage": 1},
         {"zero_stage": 3, "offload_param": "none"},
@@ -158,51 +143,28 @@ def test_a_range_has_no_product_and_any_point_of_it_is_a_trial() -> None:
     assert trial.engine.reduce_bucket_size == 12345
 
 
-def test_a_product_beyond_the_limit_is_refused_before_it_is_built() -> None:
-    many = [i / 10_000 for i in range(1, 1001)]
-    with pytest.raises(SpecError, match="1,000,000,000 points"):
-        expand(SweepSpec(axes={"lr": many, "eps": many, "weight_decay": many}))
-
-
 def test_a_product_of_just_the_limit_is_allowed() -> None:
-    def sweep(rates: int) -> SweepSpec:
-        return SweepSpec(
-            axes={"lr": [i / 1e6 for i in range(1, rates + 1)], "eps": [i / 1e6 for i in range(1, 101)]}
-        )
-
-    assert len(checked_axes(sweep(MAX_POINTS // 100))) == 2
+    eps = [i / 1e6 for i in range(1, 101)]
+    rates = [i / 1e6 for i in range(1, MAX_POINTS // 100 + 2)]
+    assert len(checked_axes(SweepSpec(axes={"lr": rates[:-1], "eps": eps}))) == 2
     with pytest.raises(ProblemsError, match="points, more than"):
-        checked_axes(sweep(MAX_POINTS // 100 + 1))
-
-
-def test_what_shapes_no_result_shapes_no_identity() -> None:
-    slow, fast = (
-        expand(SweepSpec.model_validate({"run": {"timeout": timeout, "repeats": repeats}})).trials[0]
-        for timeout, repeats in (("1h", 9), ("1s", 1))
-    )
-    assert slow.trial_id == fast.trial_id
-    assert trial_of(workload=WorkloadSpec(sequence_length=64)).trial_id != trial_of().trial_id
-    assert (
-        trial_of(engine=EngineSpec(param_groups={"*.bias": ParamGroupSpec(lr=1.0)})).trial_id
-        != trial_of().trial_id
-    )
-
-
-def trial_of(**sections: Any) -> TrialSpec:
-    return expand(SweepSpec(**sections)).trials[0]
+        checked_axes(SweepSpec(axes={"lr": rates, "eps": eps}))
 
 
 @pytest.mark.parametrize(
-    "axis",
+    ("other", "same"),
     [
-        {},
-        {"low": 1},
-        {"high": 2},
-        {"low": 1, "values": [1]},
-        {"high": 2, "values": [1]},
-        {"low": 1, "high": 2, "values": [1]},
+        ({"run": {"timeout": "1h", "repeats": 9}}, True),
+        ({"workload": {"sequence_length": 64}}, False),
+        ({"engine": {"param_groups": {"*.bias": {"lr": 1.0}}}}, False),
     ],
 )
+def test_what_shapes_no_result_shapes_no_identity(other: dict[str, Any], same: bool) -> None:
+    found = [expand(SweepSpec.model_validate(sections)).trials[0].trial_id for sections in ({}, other)]
+    assert (found[0] == found[1]) is same
+
+
+@pytest.mark.parametrize("axis", [{}, {"low": 1}, {"high": 2, "values": [1]}, {"low": 1, "values": [1]}])
 def test_an_axis_is_a_list_or_a_whole_range(axis: dict[str, object]) -> None:
     assert AxisSpec.model_validate({"values": [1]}).values == [1]
     assert AxisSpec.model_validate({"low": 1, "high": 2}).low == 1
@@ -233,10 +195,8 @@ def test_a_block_that_is_invalid_is_a_point_with_the_first_reason() -> None:
 def test_a_block_and_a_key_in_it_may_both_vary_and_the_later_axis_is_set_last() -> None:
     axes = {"engine.optimizer": [{"name": "adam"}, {"lr": 0.5}], "lr": [0.1]}
     trials = expand(SweepSpec(axes=axes)).trials
-    assert [(t.engine.optimizer.name, t.engine.optimizer.lr) for t in trials] == [
-        ("adam", 0.1),
-        ("adamw", 0.1),
-    ]
+    optimizers = [trial.engine.optimizer for trial in trials]
+    assert [(one.name, one.lr) for one in optimizers] == [("adam", 0.1), ("adamw", 0.1)]
     (group,) = expand(SweepSpec(axes={"param_groups.bias": [{"lr": 0.1}]})).trials
     assert group.axes == {"param_groups.bias": {"lr": 0.1, "frozen": False}}
     assert without_nulls({"a": {"b": None, "c": 1}, "d": None}) == {"a": {"c": 1}}
@@ -252,16 +212,10 @@ COMMAND: dict[str, Any] = {
 def test_a_command_is_held_against_the_base_with_the_same_training() -> None:
     axes = {"zero_stage": [0, 2], "lr": [1e-3, 0.5]}
     sweep = SweepSpec.model_validate({"workload": COMMAND, "axes": axes})
-    assert [trial.verify.against for trial in expand(sweep).trials] == [
-        {},
-        {},
-        {"zero_stage": 0},
-        {"zero_stage": 0},
-    ]
+    base = {"zero_stage": 0}
+    assert [trial.verify.against for trial in expand(sweep).trials] == [{}, {}, base, base]
     unjudged = sweep.model_copy(update={"verify": VerifySpec(mode="off")})
     assert {trial.verify.against for trial in expand(unjudged).trials} == {None}
-    impossible = sweep.model_copy(update={"engine": EngineSpec(offload_param="cpu")})
-    assert (
-        "the run that it is held against cannot exist"
-        in expand(impossible.model_copy(update={"axes": {"zero_stage": [3]}})).invalid[0].reason
-    )
+    offloaded = {"engine": EngineSpec(offload_param="cpu"), "axes": {"zero_stage": [3]}}
+    (impossible,) = expand(sweep.model_copy(update=offloaded)).invalid
+    assert "the run that it is held against cannot exist" in impossible.reason

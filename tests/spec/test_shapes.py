@@ -8,22 +8,7 @@ from typing import Any
 import pytest
 
 from zbench.errors import UsageError
-from zbench.spec.shapes import (
-    GPT_PRESETS,
-    MLP_PRESETS,
-    SHAPES,
-    bundled,
-    gpt_shape,
-    mistake,
-    mlp_shape,
-)
-
-
-def test_every_preset_can_be_built_and_is_larger_than_the_one_before() -> None:
-    shapes = [gpt_shape(name, {}) for name in GPT_PRESETS]
-    sizes = [shape.layers * shape.width**2 for shape in shapes]
-    assert sizes == sorted(set(sizes))
-    assert {shape.width // shape.heads for shape in shapes} == {32, 64}
+from zbench.spec.shapes import GPT_PRESETS, MLP_PRESETS, SHAPES, bundled, gpt_shape, mistake, mlp_shape
 
 
 def test_a_preset_stays_what_records_call_by_its_name() -> None:
@@ -34,10 +19,8 @@ def test_a_preset_stays_what_records_call_by_its_name() -> None:
     }  # fmt: skip
     assert {(shape.vocabulary, shape.tied_head) for shape in gpt.values()} == {(256, False)}
     mlp = {name: mlp_shape(name, {}) for name in MLP_PRESETS}
-    assert {name: (shape.layers, shape.hidden, shape.vocabulary) for name, shape in mlp.items()} == {
-        "nano": (3, 256, 256),
-        "small": (3, 2048, 256),
-    }
+    sizes = {name: (shape.layers, shape.hidden, shape.vocabulary) for name, shape in mlp.items()}
+    assert sizes == {"nano": (3, 256, 256), "small": (3, 2048, 256)}
     assert (gpt_shape(None, {}), mlp_shape(None, {})) == (gpt["nano"], mlp["nano"])
 
 

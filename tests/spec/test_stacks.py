@@ -21,11 +21,9 @@ def test_accelerates_own_deepspeed_keys_are_read_and_those_left_to_it_are_not() 
     }  # fmt: skip
     found = from_accelerate({"deepspeed_config": theirs, "distributed_type": "DEEPSPEED"}, Path())
     assert found.document["engine"] == {
-        "zero_stage": 2,
-        "offload_optimizer": "cpu",
-        "gradient_accumulation_steps": 4,
-        "gradient_clipping": 0.5,
-    }
+        "zero_stage": 2, "offload_optimizer": "cpu",
+        "gradient_accumulation_steps": 4, "gradient_clipping": 0.5,
+    }  # fmt: skip
     assert found.notes == [
         "deepspeed_config.offload_param_device: 'auto' has no counterpart; left out",
         "deepspeed_config.hpz: 8 has no counterpart; left out",
@@ -41,6 +39,8 @@ def test_a_deepspeed_file_that_is_named_says_the_dtype_itself(tmp_path: Path) ->
     assert (found["zero_stage"], found["dtype"]) == (1, "bfloat16")
 
 
+WHOLE = {"zero_stage": 3, "offload_param": "cpu", "offload_optimizer": "cpu"}
+RESHARDED = {"reshard_after_forward": False}
 STRATEGIES: list[tuple[str | int, int]] = [
     ("FULL_SHARD", 3), ("SHARD_GRAD_OP", 2), (2, 2), ("NO_SHARD", 0), (3, 0), (1, 3), (4, 3),
     ("HYBRID_SHARD_ZERO2", 2),
@@ -54,11 +54,7 @@ STRATEGIES: list[tuple[str | int, int]] = [
         ({"fsdp_reshard_after_forward": True}, {"zero_stage": 3}),
         ({"fsdp_reshard_after_forward": False}, {"zero_stage": 2}),
         *(({"fsdp_sharding_strategy": name}, {"zero_stage": stage}) for name, stage in STRATEGIES),
-        (
-            {"fsdp_offload_params": True},
-            {"zero_stage": 3, "offload_param": "cpu", "offload_optimizer": "cpu"},
-        ),
-        ({"fsdp_offload_params": True, "fsdp_sharding_strategy": 2}, {"zero_stage": 2}),
+        ({"fsdp_offload_params": True}, WHOLE),
     ],
 )
 def test_fsdps_strategy_is_a_stage(fsdp: dict[str, Any], engine: dict[str, Any]) -> None:
@@ -67,22 +63,19 @@ def test_fsdps_strategy_is_a_stage(fsdp: dict[str, Any], engine: dict[str, Any])
 
 
 @pytest.mark.parametrize(
-    ("fsdp", "notes"),
+    ("strategy", "other", "notes"),
     [
-        (
-            {"fsdp_offload_params": True, "fsdp_sharding_strategy": 2},
-            ["only zero_stage 3 offloads parameters"],
-        ),
-        (
-            {"fsdp_sharding_strategy": "HYBRID_SHARD"},
-            ["hybrid_shard is read as zero_stage: 3", "shard_group_size"],
-        ),
-        ({"fsdp_sharding_strategy": "5"}, ["5 is read as zero_stage: 2"]),
-        ({"fsdp_sharding_strategy": "new"}, ["new is read as zero_stage: 3"]),
-        ({"fsdp_new": 7, "fsdp_version": 2, "fsdp_off": False}, ["fsdp_config.new: 7 has no counterpart"]),
+        (2, {"fsdp_offload_params": True}, ["only zero_stage 3 offloads parameters"]),
+        ("HYBRID_SHARD", {}, ["hybrid_shard is read as zero_stage: 3", "shard_group_size"]),
+        ("5", {}, ["5 is read as zero_stage: 2"]),
+        ("new", {}, ["new is read as zero_stage: 3"]),
+        (1, {"fsdp_new": 7, "fsdp_version": 2, "fsdp_off": False}, ["fsdp_config.new: 7 has no counterpart"]),
     ],
 )
-def test_what_fsdp_has_and_zero_stages_do_not_is_told(fsdp: dict[str, Any], notes: list[str]) -> None:
+def test_what_fsdp_has_and_zero_stages_do_not_is_told(
+    strategy: str | int, other: dict[str, Any], notes: list[str]
+) -> None:
+    fsdp = {"fsdp_sharding_strategy": strategy} | other
     found = from_accelerate({"distributed_type": "FSDP", "fsdp_config": fsdp}, Path()).notes
     assert len(found) == 1
     assert all(text in found[0] for text in notes)
@@ -96,16 +89,9 @@ def test_what_fsdp_has_and_zero_stages_do_not_is_told(fsdp: dict[str, Any], note
         ({"fsdp": False}, {}),
         ({"fsdp": ["shard_grad_op"]}, {"zero_stage": 2}),
         ({"fsdp": "no_shard"}, {"zero_stage": 0}),
-        (
-            {"fsdp": "full_shard", "fsdp_config": {"version": 2, "reshard_after_forward": False}},
-            {"zero_stage": 2},
-        ),
-        (
-            {"fsdp": "full_shard offload"},
-            {"zero_stage": 3, "offload_param": "cpu", "offload_optimizer": "cpu"},
-        ),
-        ({"fsdp": "", "fsdp_config": {"reshard_after_forward": False}}, {}),
-        ({}, {}),
+        ({"fsdp": "full_shard", "fsdp_config": RESHARDED | {"version": 2}}, {"zero_stage": 2}),
+        ({"fsdp": "full_shard offload"}, WHOLE),
+        ({"fsdp": "", "fsdp_config": RESHARDED}, {}),
     ],
 )
 def test_the_trainers_fsdp_is_a_stage(arguments: dict[str, Any], engine: dict[str, Any]) -> None:
@@ -154,11 +140,9 @@ def test_arguments_that_are_given_are_taken_over() -> None:
     assert found.document["run"] == {"device": "cpu", "seed": 7}
     assert found.document["workload"] == {"micro_batch_size": 2, "activation_checkpointing": True}
     assert found.document["engine"] == {
-        "gradient_accumulation_steps": 3,
-        "gradient_clipping": 0.25,
-        "dtype": "bfloat16",
+        "gradient_accumulation_steps": 3, "gradient_clipping": 0.25, "dtype": "bfloat16",
         "optimizer": {"name": "adamw", "lr": 1e-3, "weight_decay": 0.1, "eps": 1e-6, "betas": [0.8, 0.95]},
-    }
+    }  # fmt: skip
     assert from_training_args({"fp16": True}, Path()).document["engine"]["dtype"] == "float16"
 
 
