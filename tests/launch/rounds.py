@@ -21,6 +21,7 @@ from zbench.record.store import find_runs
 from .injected import STRUCK
 from .processes import MARK, marked, until
 
+SHARED_MEMORY = Path("/dev/shm")
 DRIVER = Path(__file__).with_name("driver.py")
 PROCESSES = ("command", "reaper", "server", "rank")
 STOPPED_SECONDS = 0.5
@@ -62,6 +63,7 @@ class Round:
         self.file.write_text(json.dumps(sweep))
         path = os.pathsep.join([str(DRIVER.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
         self._injected = home / "injected"
+        self._shared_before = set(SHARED_MEMORY.iterdir())
         self.environment = {
             MARK: self.mark,
             "TMPDIR": str(self.scratch),
@@ -99,14 +101,29 @@ class Round:
         return said(command.returncode, out, err)
 
     def left(self) -> list[str]:
-        """Wait for the end of every process of the round; return the files that outlive them."""
+        """Wait for the end of every process of the round; return what outlives them: files, shared memory
+        that no process uses, and sockets in the round's directory."""
         until(lambda: not marked(self.mark), "everything ends with the command", 120.0, pause=0.1)
-        return [f"left behind: {path.name}" for path in self.scratch.iterdir() if path.name != "pytest"]
+        files = [path for path in self.scratch.iterdir() if path.name != "pytest"]
+        shared = [path for path in set(SHARED_MEMORY.iterdir()) - self._shared_before if is_abandoned(path)]
+        table = Path("/proc/net/unix").read_text().splitlines()
+        sockets = [line.split()[-1] for line in table if str(self.home) in line]
+        return [f"left behind: {one}" for one in (*files, *shared, *sockets)]
 
     def kill_all(self) -> None:
         """End what a failed round left."""
         for process in marked(self.mark):
             process.kill()
+
+
+def is_abandoned(path: Path) -> bool:
+    """Whether a file of this user is there that no living process has open or mapped."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            used = [*process.memory_maps(), *process.open_files()]
+            if any(file.path == str(path) for file in used):
+                return False
+    return path.exists() and path.stat().st_uid == os.getuid()
 
 
 def records(results: Path) -> list[Row]:

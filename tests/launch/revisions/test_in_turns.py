@@ -63,7 +63,6 @@ def test_two_real_samples_alternate_and_never_overlap(tmp_path: Path, ranks: int
     for (record,) in both:
         assert record.timing is not None
         assert len(record.timing.step_seconds) == 12
-        assert max(record.timing.step_seconds) < 0.06 * 12, "no step's time holds a wait for the other"
         assert record.counts == alone.counts
         assert not any("loaded" in warning for warning in record.warnings)
     steps = sorted(map(json.loads, (tmp_path / "steps").read_text().splitlines()), key=lambda step: step[1])
