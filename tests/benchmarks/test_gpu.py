@@ -1,6 +1,5 @@
 """`make gpu`: every part is tried on the CPU in its smallest form, so that a first real run meets no slip."""
 
-import json
 import sys
 from contextlib import closing
 from dataclasses import replace
@@ -9,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from ruamel.yaml import YAML
 
 from tools.benchmarks.gpu import __main__ as program
-from tools.benchmarks.gpu.decoder import PEAK_ROWS, decoder_sweep, deepspeed_sweep, peaks_differ
+from tools.benchmarks.gpu.decoder import FOLDER, PEAK_ROWS, peaks_differ
 from tools.benchmarks.gpu.outcome import Bar, PartOutcome, Place, folder_name, page, summary
 from tools.benchmarks.gpu.parts import PARTS, ROOT, SWEEPS, smallest_form
 from tools.benchmarks.turns import Contender
@@ -136,21 +136,17 @@ def test_the_page_says_which_bars_are_missed() -> None:
     assert folder_name("NVIDIA H100 80GB") == "nvidia-h100-80gb"
 
 
-def test_the_decoders_configurations_all_exist(tmp_path: Path) -> None:
-    document = decoder_sweep(Place("cuda", False, tmp_path))
-    file = tmp_path / "decoder.json"
-    file.write_text(json.dumps(document))
-    found = expand(load_sweep(file))
+def test_the_decoders_configurations_exist_and_deepspeeds_differ_in_the_engine_alone() -> None:
+    found = expand(load_sweep(FOLDER / "decoder.yaml"))
     assert not found.invalid
     assert len(found.trials) >= 25
-
-
-def test_deepspeeds_rows_differ_from_ours_in_the_engine_alone(tmp_path: Path) -> None:
-    place = Place("cuda", False, tmp_path)
-    ours, theirs = decoder_sweep(place), deepspeed_sweep(place)
-    rows = [{key: value for key, value in row.items() if key != "engine"} for row in theirs["include"]]
+    ours, theirs = (
+        YAML(typ="safe").load(FOLDER / f"{name}.yaml") for name in ("decoder", "decoder-deepspeed")
+    )
+    rows = theirs.pop("include")
+    assert {row.pop("engine") for row in rows} == {"deepspeed"}
     assert all(row in ours["include"] for row in rows)
-    assert {**ours, "name": "", "include": []} == {**theirs, "name": "", "include": []}
+    assert {**theirs, "name": "decoder", "include": ours["include"]} == ours
 
 
 @pytest.mark.parametrize("name", SWEEPS)

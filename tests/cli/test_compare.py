@@ -95,6 +95,13 @@ def test_unlike_machines_exit_5_or_are_marked(zbench, out):
     assert "UNLIKE MACHINES" in text
 
 
+def test_a_torn_file_is_compared_with_a_warning(zbench, out):
+    path = out / "example" / HEAD_ID / "trials.jsonl"
+    path.write_bytes(path.read_bytes()[:-40])
+    code, _, said = zbench("compare", BASE_ID, HEAD_ID, *QUIET)
+    assert (code, "ends in the middle of a record" in said) == (1, True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

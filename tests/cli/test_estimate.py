@@ -2,29 +2,33 @@
 
 import json
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-SMALL = [
-    "--set",
-    "workload.options={layers: 1, width: 32, heads: 2}",
-    "--set",
-    "sequence_length=16",
-    "--jobs",
-    "1",
-]
+SMALL = "workload: {options: {layers: 1, width: 32, heads: 2}, sequence_length: 16}\n"
 
 
-def test_says_what_fits_at_a_world_size_and_what_is_left(zbench, tmp_path):
-    file = tmp_path / "sweep.yaml"
-    file.write_text(
-        "workload: {options: {layers: 1, width: 32, heads: 2}, sequence_length: 16}\n"
-        "axes: {zero_stage: [0, 3], compile: ['off', aot_eager]}\n"
-    )
-    arguments = ["--world-size", "1024", "--device-memory", "100Ki", "--jobs", "1", "--json"]
-    code, out, err = zbench("estimate", str(file), *arguments)
-    assert code == 0, err
-    document = json.loads(out)
+@pytest.fixture
+def estimate(zbench):
+    """Return a function that estimates the small model with more in its sweep file."""
+
+    def estimate(more, *flags):
+        Path("sweep.yaml").write_text(SMALL + more)
+        return zbench("estimate", "sweep.yaml", "--jobs", "1", *flags)
+
+    return estimate
+
+
+def estimated(said) -> dict[str, Any]:
+    assert said.code == 0, said.err
+    return json.loads(said.out)
+
+
+def test_says_what_fits_at_a_world_size_and_what_is_left(estimate):
+    flags = ("--world-size", "1024", "--device-memory", "100Ki", "--json")
+    document = estimated(estimate("axes: {zero_stage: [0, 3], compile: ['off', aot_eager]}\n", *flags))
     rows = {row["axes"]["zero_stage"]: row for row in document["trials"] if row["axes"]["compile"] == "off"}
     assert [row["world_size"] for row in rows.values()] == [1024, 1024]
     for row in rows.values():
@@ -36,18 +40,15 @@ def test_says_what_fits_at_a_world_size_and_what_is_left(zbench, tmp_path):
     assert rows[3]["estimate"]["traffic"]["reduce_scatter"]["calls"] > 0
 
 
-def test_finds_the_largest_micro_batch_and_the_smallest_world(zbench, tmp_path):
-    code, out, err = zbench(
-        "estimate", *SMALL, "--set", "zero_stage=1", "--device-memory", "1Mi", "--limits", "--json"
-    )
-    assert code == 0, err
-    (row,) = json.loads(out)["trials"]
+def test_finds_the_largest_micro_batch_and_the_smallest_world(estimate):
+    engine = "engine: {zero_stage: 1}\n"
+    (row,) = estimated(estimate(engine, "--device-memory", "1Mi", "--limits", "--json"))["trials"]
     assert row["smallest_world_size"] == 1
     largest = row["largest_micro_batch"]
-    beside = tmp_path / "beside.yaml"
-    beside.write_text(f"axes: {{micro_batch_size: [{largest}, {largest + 1}]}}\n")
-    _, out, _ = zbench("estimate", str(beside), *SMALL, "--set", "zero_stage=1", "--json")
-    peaks = [trial["estimate"]["peak_device_bytes"] for trial in json.loads(out)["trials"]]
+    beside = estimated(
+        estimate(f"{engine}axes: {{micro_batch_size: [{largest}, {largest + 1}]}}\n", "--json")
+    )
+    peaks = [trial["estimate"]["peak_device_bytes"] for trial in beside["trials"]]
     assert peaks[0] <= 1 << 20 < peaks[1]
 
 
@@ -70,9 +71,9 @@ def test_a_mistake_is_named_with_its_remedy(zbench, arguments, told):
     assert told in err
 
 
-def test_draws_the_step_as_simulated_and_as_measured_on_one_sheet(zbench, tmp_path):
+def test_draws_the_step_as_simulated_and_as_measured_on_one_sheet(estimate, tmp_path):
     file = tmp_path / "step.svg"
-    code, out, err = zbench("estimate", *SMALL, "--plot", str(file), "--measured")
+    code, out, err = estimate("", "--plot", file, "--measured")
     assert code == 0, err
     assert "Peak in" in out
     assert file.read_text().count('id="axes_') == 2
@@ -124,16 +125,10 @@ def test_models_that_cannot_be_simulated_are_named_with_operator_and_remedy(zben
     assert "register_fake" in doubles
 
 
-def test_the_time_of_a_step_is_a_range_by_the_rates_of_a_machine(zbench, tmp_path):
+def test_the_time_of_a_step_is_a_range_by_the_rates_of_a_machine(estimate, tmp_path):
     (tmp_path / "rates.yaml").write_text("machine: {flops: 1e9, memory_bandwidth: 1e9}\n")
-    file = tmp_path / "sweep.yaml"
-    file.write_text(
-        "workload: {options: {layers: 1, width: 32, heads: 2}, sequence_length: 16}\n"
-        "axes: {world_size: [1, 2]}\nengine: {zero_stage: 1}\nmachine: rates.yaml\n"
-    )
-    code, out, err = zbench("estimate", str(file), "--jobs", "1", "--json")
-    assert code == 0, err
-    document = json.loads(out)
+    more = "axes: {world_size: [1, 2]}\nengine: {zero_stage: 1}\nmachine: rates.yaml\n"
+    document = estimated(estimate(more, "--json"))
     alone, two = (row["time"] for row in document["trials"])
     assert alone["high_s"] == pytest.approx(2 * alone["low_s"])
     assert alone["low_s"] < alone["compute_s"] < alone["high_s"]

@@ -31,15 +31,8 @@ def test_records_with_strange_contents_are_shown_and_resumed(zbench, sweep_file,
     run = finished(zbench, sweep_file)
     lines = [json.loads(line) for line in (run / "trials.jsonl").read_text().splitlines()]
     (run / "trials.jsonl").write_text("".join(json.dumps(line | change) + "\n" for line in lines))
-    for command in (
-        ("show",),
-        ("show", "--verbose"),
-        ("show", "--json"),
-        ("list",),
-        ("report", "last"),
-        ("sweep", "--resume", "last"),
-    ):
-        said = zbench(*command)
+    for command in ("show", "show --verbose", "show --json", "list", "report last", "sweep --resume last"):
+        said = zbench(*command.split())
         assert said.code in (0, 2, 6), said.err
         assert "internal error" not in said.err
 
@@ -52,20 +45,6 @@ def test_deeply_nested_line_is_damage(zbench, sweep_file, line):
     said = zbench("show")
     assert said.code == 2
     assert "trials.jsonl:1: damaged line" in said.err
-
-
-def test_resume_refuses_records_behind_a_symbolic_link(zbench, sweep_file, tmp_path):
-    run = finished(zbench, sweep_file)
-    file, target = run / "trials.jsonl", tmp_path / "elsewhere.jsonl"
-    target.write_text(file.read_text())
-    file.unlink()
-    file.symlink_to(target)
-    before = target.read_bytes()
-    said = zbench("sweep", "--resume", "last")
-    assert said.code == 2
-    assert "is a symbolic link" in said.err
-    assert target.read_bytes() == before
-    assert zbench("show").code == 0
 
 
 def test_last_is_the_latest_in_any_time_zone(monkeypatch, tmp_path):
@@ -82,25 +61,9 @@ def test_last_is_the_latest_in_any_time_zone(monkeypatch, tmp_path):
     time.tzset()
 
 
-@pytest.mark.parametrize(
-    "setting", ["run.seed=1e23", "run.seed=99999999999999999999", "threads_per_rank=100000"]
-)
-def test_numbers_that_no_machine_takes_are_refused_when_read(zbench, sweep_file, setting):
-    said = zbench("plan", sweep_file, "--set", setting)
-    assert said.code == 2
-    assert setting.split("=")[0].split(".")[-1] in said.err
-
-
 def test_exclude_that_matches_nothing_warns(zbench, sweep_file):
     sweep_file.write_text(sweep_file.read_text() + "exclude: [{zero_stage: 0}, {zero_stage: 3}]\n")
     said = zbench("plan", sweep_file)
     assert said.code == 0
     assert "exclude.1 matches no point" in said.err
     assert "exclude.0" not in said.err
-
-
-def test_worker_does_not_make_a_database(zbench):
-    said = zbench("worker", "--storage", "sqlite:///absent.db", "--study", "s")
-    assert said.code == 2
-    assert "there is no such file" in said.err
-    assert not Path("absent.db").exists()

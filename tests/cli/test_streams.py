@@ -44,16 +44,7 @@ def test_any_encoding_shows_every_name(results, encoding, shows):
 SIZES = ["abc", "", "²", "-1", "0", "1e3", "9" * 400]
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_an_absurd_terminal_size_is_ignored(zbench, results, size, monkeypatch):
-    for name in ("COLUMNS", "LINES", "TERMINAL_WIDTH"):
-        monkeypatch.setenv(name, size)
-    code, out, err = zbench("list")
-    assert (code, err) == (0, "")
-    assert HEAD_ID in out
-
-
-def test_an_absurd_terminal_size_is_ignored_from_the_first_import_on(results):
+def test_an_absurd_terminal_size_is_ignored(results):
     """Libraries read it when they are imported."""
     for columns, lines, width in (SIZES[:3], SIZES[3:6], SIZES[6:] + SIZES[:2]):
         done = shell(results, "list", COLUMNS=columns, LINES=lines, TERMINAL_WIDTH=width)

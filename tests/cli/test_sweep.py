@@ -99,6 +99,9 @@ def test_dry_run_prints_the_trials_and_leaves_nothing(zbench, sweep_file):
         (("--timeout", "soon"), "timeout"),
         (("-o", "sweep.yaml/results"), "cannot write results under"),
         (("--resume", "nothing"), "no run 'nothing'"),
+        (("--max-time", "soon"), "--max-time"),
+        (("--max-time", "0"), "--max-time"),
+        (("--max-time", "2h", "--set", "search.method=random"), "search.budget"),
     ],
 )
 def test_bad_input_is_one_message_and_leaves_nothing(zbench, sweep_file, change, words):
@@ -107,7 +110,6 @@ def test_bad_input_is_one_message_and_leaves_nothing(zbench, sweep_file, change,
     assert said.code == 2
     assert words in said.err
     assert said.err.count("error:") == 1
-    assert "Traceback" not in said.err
     assert sorted(Path().rglob("*")) == before
 
 
@@ -118,14 +120,10 @@ def test_bad_input_that_only_a_worker_sees_leaves_nothing(zbench, sweep_file):
     assert not Path("results/tried").exists()
 
 
-def test_resume_of_a_finished_run_runs_nothing_and_reports_the_same(zbench, sweep_file):
-    first = json.loads(zbench("sweep", sweep_file, "--json").out)
-    again = json.loads(zbench("sweep", "--resume", first["run_id"], "--json").out)
-    assert again == first
-
-
 def test_resume_after_the_file_changed_is_refused_with_the_key(zbench, sweep_file):
-    zbench("sweep", sweep_file)
+    zbench("sweep", sweep_file, "--set", "steps=5")
+    assert zbench("sweep", "--resume", "last").code == 0, "with the settings of its first start"
+    assert "run.steps was 5, is 4" in zbench("sweep", "--resume", "last", "--set", "steps=4").err
     sweep_file.write_text(sweep_file.read_text().replace("[0, 1]", "[0, 2]"))
     said = zbench("sweep", sweep_file, "--resume", "last")
     assert said.code == 2
@@ -159,14 +157,6 @@ def test_resume_at_another_commit_says_so(zbench, sweep_file, monkeypatch):
         assert ("may be of other code: git: commit was c0ffee, is beef" in said.err) == (commit == "beef")
 
 
-def test_resume_keeps_the_settings_of_the_first_start(zbench, sweep_file):
-    zbench("sweep", sweep_file, "--set", "steps=3")
-    assert zbench("sweep", "--resume", "last").code == 0
-    said = zbench("sweep", "--resume", "last", "--set", "steps=4")
-    assert said.code == 2
-    assert "run.steps was 3, is 4" in said.err
-
-
 @pytest.mark.parametrize("words", [(), ("sweep.yaml",)])
 def test_more_repeats_of_a_finished_run_measure_only_what_is_missing(zbench, sweep_file, words):
     """What `compare` advises: `zbench sweep --resume RUN --repeats N`."""
@@ -177,7 +167,7 @@ def test_more_repeats_of_a_finished_run_measure_only_what_is_missing(zbench, swe
     counts = Counter(record["trial_id"] for record in more["trials"])
     assert counts == dict.fromkeys({record["trial_id"] for record in first["trials"]}, 5)
     again = json.loads(zbench("sweep", "--resume", first["run_id"], "--json").out)
-    assert again["trials"] == more["trials"]
+    assert again == more
 
 
 def test_run_that_another_process_writes_is_refused(zbench, sweep_file):
@@ -235,21 +225,24 @@ def _no_space(_: int) -> None:
     raise OSError(28, os.strerror(28))
 
 
-def test_the_trials_of_a_grid_can_be_jobs(zbench, sweep_file, tmp_path):
+@pytest.mark.parametrize("command", [("sweep",), ("tune", "--budget", "1trials")], ids=["sweep", "tune"])
+def test_trials_can_be_jobs(zbench, sweep_file, command):
     pytest.importorskip("submitit")
-    said = zbench("sweep", sweep_file, "--slurm", "cluster=local", "--repeats", "1", "--set", "world_size=1")
+    settings = ("--slurm", "cluster=local", "--repeats", "1", "--set", "world_size=1")
+    said = zbench(*command, sweep_file, *settings)
     assert said.code == 0, said.err
-    (run,) = find_runs(tmp_path / "results")
-    assert [r.correctness.verdict for r in load_records(run)] == ["identical"] * 2
+    (run,) = find_runs(Path("results"))
+    assert {r.correctness.verdict for r in load_records(run)} == {"identical"}
     assert list((run / "logs").rglob("rank0.out")), "what the job said is kept"
 
 
-def test_a_grid_without_slurm_is_refused_and_leaves_nothing(zbench, sweep_file, monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    said = zbench("sweep", sweep_file, "--slurm", "nodes=2")
+@pytest.mark.parametrize("command", ["sweep", "tune"])
+def test_jobs_without_slurm_are_refused_and_leave_nothing(zbench, sweep_file, monkeypatch, command):
+    monkeypatch.setenv("PATH", "nowhere")
+    said = zbench(command, sweep_file, "--slurm", "nodes=2")
     assert said.code == 2
     assert "no sbatch on this machine" in said.err
-    assert not find_runs(tmp_path / "results")
+    assert not find_runs(Path("results"))
 
 
 def test_time_that_is_up_is_said_and_leaves_no_empty_run(zbench, sweep_file):
@@ -257,19 +250,6 @@ def test_time_that_is_up_is_said_and_leaves_no_empty_run(zbench, sweep_file):
     assert said.code == 6
     assert "time is up with 4 of the repeats left" in said.err
     assert find_runs(Path("results")) == []
-
-
-@pytest.mark.parametrize("text", ["soon", "-3s", "0"])
-def test_max_time_that_is_no_time_is_a_usage_error(zbench, sweep_file, text):
-    said = zbench("sweep", sweep_file, f"--max-time={text}")
-    assert said.code == 2
-    assert "--max-time" in said.err
-
-
-def test_a_search_is_told_its_own_budget(zbench, sweep_file):
-    said = zbench("sweep", sweep_file, "--max-time", "2h", "--set", "search.method=random")
-    assert said.code == 2
-    assert "search.budget" in said.err
 
 
 def test_plan_tells_how_long_a_sweep_takes_once_it_ran_here(zbench, sweep_file):

@@ -30,6 +30,10 @@ LONGER = (
 """A step is 5 % longer than the rest of it: nothing but a clock can show that."""
 
 
+TIMED = ["--slower", "--blocks", "8:24"]
+TIMED += [f"--set={text}" for text in ("run.world_size=1", "run.steps=30", "verify.mode=off")]
+
+
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """A runner with the repository; each commit keeps what the ones before it changed."""
@@ -57,23 +61,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     [
         (COMMITS, ["--blocks", "0"], WRONG, "incorrect"),
         (WRONG - 1, ["--blocks", "0"], BIGGER, "regression"),
-        pytest.param(
-            WRONG - 1,
-            [
-                "--slower",
-                "--blocks",
-                "8:24",
-                "--set",
-                "run.world_size=1",
-                "--set",
-                "run.steps=30",
-                "--set",
-                "verify.mode=off",
-            ],
-            SLOWER,
-            "regression",
-            id="slower",
-        ),
+        pytest.param(WRONG - 1, TIMED, SLOWER, "regression", id="slower"),
     ],
 )
 def test_the_commit_is_found(

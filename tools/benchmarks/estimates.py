@@ -26,7 +26,7 @@ from zbench.estimate.result import Estimate
 from zbench.estimate.roofline import StepTime, step_time
 from zbench.record.record import Record
 from zbench.spec.expand import expand
-from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
+from zbench.spec.load import load_sweep, sweep_file
 from zbench.spec.trial import TrialSpec
 from zbench.units import format_bytes
 
@@ -35,30 +35,7 @@ TIMES_SMALLER, INSIDE = 10, 0.9
 """Bars: our error against the others', and the share of steps in their range."""
 Finding = dict[str, Any]
 
-PEAKS: dict[str, Any] = {
-    "name": "peaks",
-    "workload": {"model": "gpt", "preset": "mini", "sequence_length": 128, "data": {"synthetic": True}},
-    "run": {"world_size": RANKS, "device": "cpu", "warmup_steps": 1, "steps": 1, "timeout": "300s"},
-    "engine": {"dtype": "bfloat16"},
-    "axes": {"zero_stage": [0, 2, 3], "offload_optimizer": ["none", "cpu"], "micro_batch_size": [1, 4]},
-    "exclude": [{"zero_stage": 0, "offload_optimizer": "cpu"}],
-    "verify": {"mode": "off"},
-}
-GPT: dict[str, Any] = {
-    "name": "gpt-100m",
-    "workload": {
-        "model": "gpt",
-        "options": {"layers": 12, "width": 768, "heads": 12, "vocabulary": 16384},
-        "sequence_length": 128,
-        "micro_batch_size": 1,
-        "data": {"synthetic": True},
-    },
-    "run": {"world_size": RANKS, "warmup_steps": 1, "steps": 3, "timeout": "300s"},
-    "engine": {"gradient_clipping": 1.0},
-    "axes": {"zero_stage": [0, 1, 2, 3], "offload_optimizer": ["none", "cpu"], "micro_batch_size": [1, 4]},
-    "exclude": [{"zero_stage": 0, "offload_optimizer": "cpu"}],
-    "verify": {"mode": "off"},
-}
+PEAKS, TIMES = (Path(__file__).with_name(f"estimate-{what}.yaml") for what in ("peaks", "times"))
 _ASK_DEEPSPEED = """
 import json, sys
 from deepspeed.runtime.zero.stage_1_and_2 import estimate_zero2_model_states_mem_needs as two
@@ -93,7 +70,7 @@ def sizes() -> tuple[int, int, int]:
 
     from zbench.workloads import build_workload
 
-    spec = expand(sweep_from_mapping(PEAKS)).trials[0]
+    spec = expand(load_sweep(PEAKS)).trials[0]
     workload = build_workload(spec.workload, seed=0, world_size=RANKS, base_dir=Path.cwd())
     with torch.device("meta"):
         model = workload.factory()
@@ -117,7 +94,7 @@ def by_deepspeed(python: Path, trials: list[TrialSpec], total: int, largest: int
 
 def memory(given: argparse.Namespace) -> tuple[str, list[Finding], bool]:
     """Return the peaks by each estimator as a table and as data, and whether the bar is met."""
-    trials = expand(sweep_from_mapping(PEAKS)).trials
+    trials = expand(load_sweep(PEAKS)).trials
     total, largest, accelerate = sizes()
     deepspeed = by_deepspeed(given.deepspeed, trials, total, largest)
     findings = []
@@ -179,7 +156,7 @@ def times(given: argparse.Namespace) -> tuple[str, list[Finding], bool]:
 def timed_trials() -> dict[str, list[TrialSpec]]:
     """Return the configurations of each part, without verification."""
     sets = ["verify.mode=off", "data.synthetic=true", "data.text=null"]
-    parts = {"quickstart": load_sweep(sweep_file(Path("quickstart")), sets), "gpt": sweep_from_mapping(GPT)}
+    parts = {"quickstart": load_sweep(sweep_file(Path("quickstart")), sets), "gpt": load_sweep(TIMES)}
     return {part: expand(sweep).trials for part, sweep in parts.items()}
 
 

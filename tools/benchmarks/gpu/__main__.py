@@ -45,7 +45,9 @@ def main() -> int:
     place = Place(given.device, given.tiny, out.resolve(), given.deepspeed_python)
     place.out.mkdir(parents=True, exist_ok=True)
     if given.part:
-        return _run_here(next(part for part in PARTS if part.name == given.part), place)
+        (part,) = (part for part in PARTS if part.name == given.part)
+        part.run(place).save(_file(part, place))
+        return 0
     names = given.only.split(",") if given.only else [part.name for part in PARTS]
     outcomes = _run_all([part for part in PARTS if part.name in names], place, given.minutes, given.since)
     text = page(name, {part.name: outcomes.get(part.name) or _known(part, place) for part in PARTS})
@@ -105,11 +107,6 @@ def run_apart(part: Part, place: Place, seconds: float) -> PartOutcome:
     outcome = replace(outcome, seconds=round(time.monotonic() - begin, 1))
     outcome.save(_file(part, place))
     return outcome
-
-
-def _run_here(part: Part, place: Place) -> int:
-    part.run(place).save(_file(part, place))
-    return 0
 
 
 def _known(part: Part, place: Place) -> PartOutcome:
