@@ -3,9 +3,6 @@
 Less is better. A pair of rows is compared over the rounds that both have: the mean of the differences is held
 against Dunnett's one-sided critical difference of the whole table, or against the spread of the pair's own
 differences where that is larger, so that no quiet field lends its precision to two noisy rows.
-
-No more pairs are looked at than the question needs, and those in blocks: a row that is beaten by one of the
-apparently best leaves the competition, so a table of n rows takes about n comparisons, not n squared.
 """
 
 import math
@@ -99,106 +96,65 @@ def two_way_fit(table: Floats) -> Fit:
 
 
 class Comparisons:
-    """The rows of a table, each compared with those that may be better.
+    """The rows of a table, each compared with each other one.
 
-    leaders: the rows that no other beats for sure, the apparently best first. compared: how many pairs were
-    looked at so far.
+    leaders: the rows that no other beats for sure, the apparently best first.
     """
 
     def __init__(self, cells: Sequence[Sequence[float]], alpha: float) -> None:
         """Take (rows, rounds), NaN for a missing cell; alpha: one-sided error of naming one of equals."""
         table = np.asarray(cells, dtype=np.float64)
-        self._rounds = table.shape[1]
         self._there = (~np.isnan(table)).astype(np.float64)
-        self._is_complete = bool(self._there.all())
         fit = two_way_fit(table)
         self._effects = np.nan_to_num(fit.effects)  # a row without a cell is compared with none
         self._left = np.nan_to_num(table - fit.rounds - fit.effects[:, None])
-        self._order: Indices = np.argsort(fit.effects, kind="stable")
         self._pooled = _pooled_critical(fit, len(table), alpha)
-        counts = np.arange(2, self._rounds + 1)  # one round has no spread of its own: the pooled one decides
+        # one round has no spread of its own: the pooled one decides
+        counts = np.arange(2, table.shape[1] + 1)
         per_root = np.sqrt(counts * (counts - 1))  # from a sum of squares to a standard error
         self._student: Floats = np.concatenate([[0.0, 0.0], -stdtrit(counts - 1, alpha) / per_root])
-        self.compared = 0
-        self.leaders = self._undefeated()
+        order: Indices = np.argsort(fit.effects, kind="stable")
+        beaten = [(mean > critical).any(axis=1) for _, mean, critical in self._pairs(order, order)]
+        unbeaten = order[~np.concatenate(beaten)]
+        self.leaders = unbeaten if len(unbeaten) else order[:1]  # missing cells can make a circle of rows
 
     def worse_by(self) -> dict[int, float]:
         """Return for each row that does not lead by how much (a logarithm) it is worse than any leader."""
-        leads = np.zeros(len(self._effects), dtype=bool)
-        leads[self.leaders] = True
-        rest = np.flatnonzero(~leads)
-        found: dict[int, float] = {}
-        for rows in self._blocks(rest, len(self.leaders)):
-            mean, critical = self._pairs(rows, self.leaders)
-            gaps = (mean - critical).min(axis=1)
-            found |= zip(rows.tolist(), np.maximum(gaps, 0.0).tolist(), strict=True)
-        return found
+        rest = np.setdiff1d(np.arange(len(self._effects)), self.leaders)
+        gaps: dict[int, float] = {}
+        for rows, mean, critical in self._pairs(rest, self.leaders):
+            least = (mean - critical).min(axis=1)
+            gaps |= zip(rows.tolist(), np.maximum(least, 0.0).tolist(), strict=True)
+        return gaps
 
     def equal_within(self) -> float | None:
-        """Return the fraction within which all leaders are equal for sure; None for one, or if unknown.
-
-        No pair's bound exceeds `high[row] - low[other]`, so the search ends where that is too low.
-        """
-        reach = self._largest_critical() / 2
-        high, low = self._effects + reach, self._effects - reach
-        rows = self.leaders[np.argsort(-high[self.leaders], kind="stable")]
-        others = self.leaders[np.argsort(low[self.leaders], kind="stable")]
+        """Return the fraction within which all leaders are equal for sure; None for one, or if unknown."""
         widest = -math.inf
-        for block in self._blocks(rows, len(others)):
-            near = others[: int(np.searchsorted(low[others], high[block[0]] - widest))]
-            if not near.size:
-                break
-            mean, critical = self._pairs(block, near)
-            bounds = np.where(block[:, None] == near[None, :], -np.inf, mean + critical)
+        for rows, mean, critical in self._pairs(self.leaders, self.leaders):
+            bounds = np.where(rows[:, None] == self.leaders, -np.inf, mean + critical)
             widest = max(widest, float(bounds.max()))
         return math.expm1(widest) if math.isfinite(widest) else None
 
-    def _undefeated(self) -> Indices:
-        """Compare all rows with the best few, then those left with the next few, while one can be beaten."""
-        is_left = np.ones(len(self._effects), dtype=bool)
-        least = self._pooled * math.sqrt(2 / self._rounds) if self._is_complete else -math.inf
-        start, count = 0, 4
-        while start < len(self._order):
-            others = self._order[start : start + count]
-            open_ = np.flatnonzero(is_left & (self._effects - self._effects[others[0]] > least))
-            if len(open_) == 0:
-                break
-            for rows in self._blocks(open_, len(others)):
-                mean, critical = self._pairs(rows, others)
-                is_left[rows] = ~(mean > critical).any(axis=1)
-            start, count = start + count, 2 * count
-        found = self._order[is_left[self._order]]
-        return found if len(found) else self._order[:1]  # missing cells can make a circle of rows
-
-    def _blocks(self, rows: Indices, others: int) -> Iterator[Indices]:
-        """Yield as many of `rows` at a time as may be compared with so many others at once."""
-        height = max(1, _BLOCK // others)
-        return (rows[start : start + height] for start in range(0, len(rows), height))
-
-    def _pairs(self, rows: Indices, others: Indices) -> tuple[Floats, Floats]:
-        """Return the mean difference of each row to each other, and from which on it is no accident.
+    def _pairs(self, rows: Indices, others: Indices) -> Iterator[tuple[Indices, Floats, Floats]]:
+        """Yield some rows at a time, their mean differences to each other, and from which on each counts.
 
         Sums over the rounds that both have are products of matrices, where missing cells are zeros.
         The effects are taken out before, so what is squared and subtracted is as small as the noise.
         """
-        self.compared += len(rows) * len(others)
-        a, b, there, here = self._left[rows], self._left[others], self._there[rows], self._there[others]
-        rounds = there @ here.T
-        number = np.maximum(rounds, 1)
-        mean = (a @ here.T - there @ b.T) / number
-        squares = np.square(a) @ here.T + there @ np.square(b).T - 2 * (a @ b.T) - np.square(mean) * number
-        own = np.sqrt(np.maximum(squares, 0.0)) * self._student[rounds.astype(np.intp)]
-        critical = np.maximum(self._pooled * np.sqrt(2 / number), own)
-        critical[rounds == 0] = np.inf
-        mean += self._effects[rows, None] - self._effects[None, others]
-        return mean, critical
-
-    def _largest_critical(self) -> Floats:
-        """Return for each row a bound: no critical difference exceeds the mean of both rows' bounds."""
-        if not self._is_complete:
-            return np.full(len(self._effects), np.inf)
-        own = 2 * np.sqrt(np.square(self._left).sum(axis=1)) * self._student[self._rounds]
-        return np.asarray(np.maximum(self._pooled * math.sqrt(2 / self._rounds), own), dtype=np.float64)
+        b, here = self._left[others], self._there[others]
+        height = max(1, _BLOCK // len(others))
+        for block in (rows[start : start + height] for start in range(0, len(rows), height)):
+            a, there = self._left[block], self._there[block]
+            rounds = there @ here.T
+            number = np.maximum(rounds, 1)
+            mean = (a @ here.T - there @ b.T) / number
+            products = np.square(a) @ here.T + there @ np.square(b).T - 2 * (a @ b.T)
+            squares = np.maximum(products - np.square(mean) * number, 0.0)
+            own = np.sqrt(squares) * self._student[rounds.astype(np.intp)]
+            critical = np.maximum(self._pooled * np.sqrt(2 / number), own)
+            critical[rounds == 0] = np.inf
+            mean += self._effects[block, None] - self._effects[None, others]
+            yield block, mean, critical
 
 
 def _pooled_critical(fit: Fit, count: int, alpha: float) -> float:
