@@ -1,6 +1,8 @@
 """A seeded machine that takes samples in place of a real one."""
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,16 @@ from zbench.record.record import Record
 from .synthetic import record
 
 STAGES = (0, 1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class OneByOne:
+    """Samples that are taken one after another, by a function."""
+
+    take: Callable[[Side], Sequence[Record]]
+
+    def take_in_turns(self, first: Side, second: Side) -> None:
+        """Say that it cannot be done."""
 
 
 class Machine:

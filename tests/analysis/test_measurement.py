@@ -10,7 +10,7 @@ import pytest
 from zbench.analysis.bisect import LikeGoodOrBad
 from zbench.analysis.compare import PAIRED_THRESHOLDS, Comparison, Settings
 from zbench.analysis.exact import COUNTS, PEAKS, TRAFFIC
-from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan, SampleSource, check_plan
+from zbench.analysis.measurement import PairedMeasurement, Plan, SampleSource, check_plan
 from zbench.analysis.paired import (
     BASE_FIRST,
     HEAD_FIRST,
@@ -26,7 +26,7 @@ from zbench.analysis.trials import Source
 from zbench.errors import ExitCode, IncomparableError, UsageError
 from zbench.record.record import Record, Traffic
 
-from .machine import Machine
+from .machine import Machine, OneByOne
 from .synthetic import record
 
 SETTINGS = Settings(thresholds=PAIRED_THRESHOLDS)

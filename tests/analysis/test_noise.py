@@ -10,7 +10,7 @@ import pytest
 from analysis.synthetic import MACHINE, trial, write_run
 from zbench.analysis.compare import PAIRED_THRESHOLDS, Comparison, PairedData, Settings
 from zbench.analysis.decision import LEAST_HISTORY, RunNoise
-from zbench.analysis.measurement import OneByOne, PairedMeasurement, Plan
+from zbench.analysis.measurement import PairedMeasurement, Plan
 from zbench.analysis.noise import (
     detectable_effect,
     noise_between_runs,
@@ -25,7 +25,7 @@ from zbench.analysis.statistics import paired_estimate
 from zbench.analysis.trials import RunResults, Source
 from zbench.record.summary import summarize
 
-from .machine import Machine
+from .machine import Machine, OneByOne
 from .synthetic import record, results
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from zbench.analysis.measurement import OneByOne, Plan, SampleSource
+from zbench.analysis.measurement import Plan, SampleSource
 from zbench.analysis.paired import (
     BASE_FIRST,
     Control,
@@ -19,7 +19,7 @@ from zbench.analysis.paired import (
 from zbench.analysis.statistics import paired_estimate
 from zbench.record.record import Record
 
-from .machine import Machine
+from .machine import Machine, OneByOne
 from .test_measurement import SETTINGS, InTurns, measured
 
 

@@ -28,9 +28,6 @@ from zbench.errors import IncomparableError, UsageError
 from zbench.record.record import Record
 from zbench.record.summary import summarize
 
-Take = Callable[[Side], Sequence[Record]]
-"""Runs the whole sweep once on one side, in processes of its own, and returns its records."""
-
 
 class SampleSource(Protocol):
     """Where samples come from."""
@@ -40,20 +37,6 @@ class SampleSource(Protocol):
 
     def take_in_turns(self, first: Side, second: Side) -> tuple[Sequence[Record], Sequence[Record]] | None:
         """Take a sample of both sides whose timed steps alternate; None where that cannot be done."""
-
-
-@dataclass(frozen=True, slots=True)
-class OneByOne:
-    """Samples that are taken one after another, by a function."""
-
-    function: Take
-
-    def take(self, side: Side) -> Sequence[Record]:
-        """Run the whole sweep once on one side."""
-        return self.function(side)
-
-    def take_in_turns(self, first: Side, second: Side) -> None:
-        """Say that it cannot be done."""
 
 
 Sample = Mapping[str, float]

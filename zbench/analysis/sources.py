@@ -124,15 +124,12 @@ def _from_file(name: str, path: Path) -> RunResults:
 
 
 def _source_of_document(name: str, path: Path, document: Mapping[str, Any]) -> Source:
-    environment = document.get("environment")
-    if isinstance(environment, Mapping):
-        known = machine_and_code(environment)
-    else:  # a baseline keeps a source's own keys
-        facts = document.get("facts")
-        known = {key: document.get(key) for key in ("fingerprint", "commit", "started")}
-        known["facts"] = dict(facts) if isinstance(facts, Mapping) else {}
+    """Return where the records of a baseline, or of what `--json` printed, came from."""
+    facts = document.get("facts")
+    known = {key: document.get(key) for key in ("fingerprint", "commit", "started", "sweep")}
     runs = document.get("run_ids") or ([document["run_id"]] if document.get("run_id") else [])
-    return Source(name, str(path), tuple(map(str, runs)), sweep=document.get("sweep"), **known)
+    known_facts = dict(facts) if isinstance(facts, Mapping) else {}
+    return Source(name, str(path), tuple(map(str, runs)), facts=known_facts, **known)
 
 
 def _from_directory(name: str, path: Path) -> RunResults:
@@ -171,12 +168,12 @@ def _pooled(name: str, path: Path, runs: list[RunResults]) -> RunResults:
 
 
 def _from_run(name: str, path: Path) -> RunResults:
-    known, whole = machine_and_code(store.load_environment(path)), path.resolve()
+    known, whole = _machine_and_code(store.load_environment(path)), path.resolve()
     source = Source(name, str(path), (whole.name,), sweep=whole.parent.name, **known)
     return RunResults.of(source, check_plausible(store.load_records(path), str(path / store.TRIALS)))
 
 
-def machine_and_code(environment: Mapping[str, Any]) -> dict[str, Any]:
+def _machine_and_code(environment: Mapping[str, Any]) -> dict[str, Any]:
     """Return what an environment document says of machine and commit, as arguments of Source.
 
     Besides the machine's own facts, timings depend on the kernel and on torch; nothing changes at a reboot.

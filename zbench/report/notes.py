@@ -62,19 +62,16 @@ def warning_lines(summaries: Iterable[ConfigSummary]) -> list[str]:
 
     A kind is the words up to a colon; what follows is shown where it is the same for all.
     """
-    kinds: dict[str, list[set[str]]] = {}
+    kinds: dict[str, tuple[set[str], set[str]]] = {}
     for summary in summaries:
-        of_this: dict[str, set[str]] = {}
         for warning in summary.warnings:
-            of_this.setdefault(warning.split(":")[0], set()).add(warning)
-        for kind, texts in of_this.items():
-            kinds.setdefault(kind, []).append(texts)
-    found = []
-    for kind, of_each in kinds.items():
-        texts = set.union(*of_each)
-        text = texts.pop() if len(texts) == 1 else kind
-        found.append(f"{printable(text)} ({plural(len(of_each), 'configuration')})")
-    return found
+            texts, trials = kinds.setdefault(warning.split(":")[0], (set(), set()))
+            texts.add(warning)
+            trials.add(summary.trial_id)
+    return [
+        f"{printable(texts.pop() if len(texts) == 1 else kind)} ({plural(len(trials), 'configuration')})"
+        for kind, (texts, trials) in kinds.items()
+    ]
 
 
 def _best_lines(summaries: Sequence[ConfigSummary], objective: ObjectiveSpec, ranking: Ranking) -> list[Text]:

@@ -82,7 +82,7 @@ class Picture:
 
         top = (_TITLE + (_LEGEND if self.legend else 0)) if file else 0
         height = self.height + top
-        settings: Any = _SETTINGS | {"svg.hashsalt": prefix}
+        settings: Any = _SETTINGS | {"svg.hashsalt": prefix}  # of which the ids are made
         with rc_context(settings), _quietly():
             size = (width / _POINTS_PER_INCH, height / _POINTS_PER_INCH)
             figure = Figure(size, dpi=_POINTS_PER_INCH, facecolor=style.LIGHT["card"] if file else "none")
@@ -123,7 +123,7 @@ class Picture:
             for child in list(parent):
                 if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
                     parent.remove(child)
-        _rename(root, hovers, prefix)
+        _mark(root, hovers)
         names = (("title", self.title), ("desc", self.description))
         for place, (tag, text) in enumerate(names):
             element = ET.Element(f"{{{_SVG}}}{tag}", {"id": f"{prefix}-{tag}"})
@@ -141,8 +141,8 @@ class Picture:
             root.attrib.pop("height")
 
 
-def _rename(root: ET.Element, hovers: dict[str, str], prefix: str) -> None:
-    """Insert hover texts, drop ids that nothing refers to, and give the others the picture's prefix."""
+def _mark(root: ET.Element, hovers: dict[str, str]) -> None:
+    """Insert hover texts, and drop ids that nothing refers to: the others are of this picture alone."""
     link = f"{{{_LINK}}}href"
     refers = [element.attrib.get(link, "") for element in root.iter()]
     refers += [element.attrib.get("clip-path", "") for element in root.iter()]
@@ -154,10 +154,7 @@ def _rename(root: ET.Element, hovers: dict[str, str], prefix: str) -> None:
             title.text = _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", hovers[own])
             element.insert(0, title)
         elif own in used:
-            element.attrib["id"] = f"{prefix}-{own}"
-        for key in (link, "clip-path"):
-            if key in element.attrib:
-                element.attrib[key] = element.attrib[key].replace("#", f"#{prefix}-")
+            element.attrib["id"] = own
 
 
 class _quietly(warnings.catch_warnings):  # noqa: N801 - used as a statement
