@@ -1,6 +1,7 @@
 """Settings of the whole suite."""
 
 import gc
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,12 @@ from tests.shared_processes import SharedProcesses
 
 settings.register_profile("suite", deadline=None)  # a busy machine is no fault of the code
 settings.load_profile("suite")
+
+
+def pytest_configure() -> None:
+    """Take Ctrl-C and a hang-up as usual, also where a shell began the suite in the background."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_finish() -> None:
