@@ -91,7 +91,6 @@ def test_the_findings_of_a_search(best: str | None) -> None:
         "nearest_miss": {"axes": {"zero_stage": 3}, "obstacles": ["too large", "too slow"]},
         "importance": {"zero_stage": 0.75, "reduce_bucket_size": 0.25},
         "hopeless": [{"point": {"zero_stage": n}, "reason": f"needs {n} GiB"} for n in range(7)],
-        "elsewhere": ["results/other"],
     }
     text = shown(lambda screen: print_search(screen, document, RUN))
     for separated in (True, False):
@@ -109,7 +108,6 @@ def test_long_findings_are_one_line_each_for_whoever_searches_them() -> None:
     document = {
         "stopped": "as asked " * 12, "indistinguishable": [], "separated": True, "best": None, "lead": None,
         "importance": {}, "hopeless": [], "pareto": [], "nearest_miss": None,
-        "elsewhere": [],
     }  # fmt: skip
     lines = shown(lambda screen: print_search(screen, document, RUN), width=40).splitlines()
     assert lines[0].strip() == f"stopped {document['stopped']}".strip()

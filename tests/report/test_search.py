@@ -9,7 +9,6 @@ from .test_kept import RUN, shown
 DOCUMENT = {
     "stopped": "as asked", "best": "id1", "runner_up": "id2", "lead": 0.125, "separated": True,
     "indistinguishable": ["id1"], "pareto": [], "nearest_miss": None, "importance": {}, "hopeless": [],
-    "elsewhere": [],
 }  # fmt: skip
 
 

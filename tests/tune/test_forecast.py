@@ -1,18 +1,17 @@
-"""What the simulation says beside what was measured and leaves out; what is tried first; what is pruned."""
+"""What the simulation says beside what was measured and leaves out; what is pruned."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from tests.making import make_trial
-from zbench.estimate.result import Estimate, NotSimulated, StepWork
+from zbench.estimate.result import NotSimulated
 from zbench.launch.events import Watch
 from zbench.record.lines import decode_line, encode
 from zbench.record.record import MemoryPeaks, Record
 from zbench.spec.metrics import Goal
 from zbench.spec.trial import TrialSpec
-from zbench.tune.forecast import MOST_ORDERED, fastest_first, pruner, too_large, with_simulated, work_per_step
+from zbench.tune.forecast import pruner, too_large, with_simulated, work_per_step
 from zbench.tune.space import Space
 
 from .fakes import estimated, small_sweep
@@ -52,85 +51,15 @@ def test_beside_a_gpu_a_trial_must_be_a_tenth_above_the_limit_to_be_left_out(
 
 
 def test_a_trial_that_is_left_out_is_told_with_what_it_needs() -> None:
-    told = "needs 1001 B by the simulation, the limit is 1000 B"
-    assert too_large(lambda _: estimated(1001), make_trial(device="cpu"), 1000) == told
+    reason = "needs 1001 B by the simulation, the limit is 1000 B"
+    assert too_large(lambda _: estimated(1001), make_trial(device="cpu"), 1000) == reason
+    assert too_large(lambda _: NotSimulated("compiled"), TRIAL, 1) is None, "it may fit"
 
 
-def test_what_is_not_simulated_may_fit() -> None:
-    assert too_large(lambda _: NotSimulated("compiled"), TRIAL, 1) is None
-
-
-def test_without_a_measurement_there_is_no_difference() -> None:
+def test_only_what_was_measured_and_simulated_is_compared() -> None:
     record = with_simulated(replace(MEASURED, outcome="oom", memory=None), lambda _: estimated(5), TRIAL)
     assert (record.simulated, record.warnings) == ({"peak_device_bytes": 5}, [])
-
-
-def test_what_is_not_simulated_leaves_the_record_alone() -> None:
     assert with_simulated(MEASURED, lambda _: NotSimulated("compiled"), TRIAL) == MEASURED
-
-
-RATES = {"flops": 1e12, "memory_bandwidth": 1e9, "host_memory_bandwidth": 1e9, "host_link": 1e9}
-
-
-def simulated(trial: TrialSpec) -> Estimate | NotSimulated:
-    """Higher stages stream less; stage 1 with offload cannot be simulated."""
-    stage = trial.engine.zero_stage
-    if stage == 1 and trial.engine.offload_optimizer == "cpu":
-        return NotSimulated("made to fail")
-    return estimated(0, work=StepWork(streamed_bytes=10**9 * (4 - stage)))
-
-
-def test_the_fastest_come_first_and_the_unknown_last() -> None:
-    space = Space(small_sweep(machine=RATES))
-    points = space.points() or []
-    ordered = fastest_first(points, space, simulated)
-    stages = [point["zero_stage"] for point in ordered]
-    assert stages == [2] * 6 + [1] * 3 + [0] * 3 + [1] * 3
-    assert sorted(map(str, ordered)) == sorted(map(str, points))
-
-
-def test_the_unknown_come_last_however_slow_the_others_are() -> None:
-    """The slowest takes four seconds a step, so its rate is a quarter."""
-    space = Space(small_sweep(machine=RATES, objective={"minimize": "median_step_s"}))
-    ordered = fastest_first(space.points() or [], space, simulated)
-    assert [point["zero_stage"] for point in ordered] == [2] * 6 + [1] * 3 + [0] * 3 + [1] * 3
-
-
-def test_work_counts_as_well_as_time() -> None:
-    """Four times the work in two and a half times the time is faster."""
-
-    def ask(trial: TrialSpec) -> Estimate:
-        streamed = 10**9 * (1 + trial.workload.micro_batch_size)
-        return estimated(0, work=StepWork(streamed_bytes=streamed))
-
-    space = Space(small_sweep(machine=RATES, axes={"micro_batch_size": [1, 4, 2]}))
-    ordered = fastest_first(space.points() or [], space, ask)
-    assert [point["micro_batch_size"] for point in ordered] == [4, 2, 1]
-
-
-def test_without_rates_or_where_time_is_no_goal_nothing_is_simulated() -> None:
-    def never(trial: TrialSpec) -> Any:
-        raise AssertionError
-
-    plain = Space(small_sweep())
-    assert fastest_first(plain.points() or [], plain, never) == plain.points()
-    memory = Space(small_sweep(machine=RATES, objective={"minimize": "peak_device_bytes"}))
-    assert fastest_first(memory.points() or [], memory, never) == memory.points()
-
-
-def test_of_many_points_only_the_first_are_simulated() -> None:
-    asked: list[str] = []
-
-    def ask(trial: TrialSpec) -> Estimate | NotSimulated:
-        asked.append(trial.trial_id)
-        return simulated(trial)
-
-    axes = {"zero_stage": [0, 1], "reduce_bucket_size": [1000 * n for n in range(1, 31)]}
-    space = Space(small_sweep(machine=RATES, axes=axes))
-    points = space.points() or []
-    ordered = fastest_first(points, space, ask)
-    assert len(asked) == MOST_ORDERED == 40 < len(points)
-    assert ordered[MOST_ORDERED:] == points[MOST_ORDERED:]
 
 
 RATE = (Goal("tokens_per_s", "maximize"),)
@@ -155,38 +84,29 @@ def line(step: int, seconds: float, phase: str = "timed") -> dict[str, object]:
     return {"phase": phase, "step": step, "steps": 8, "seconds": seconds}
 
 
-def test_a_slow_trial_ends_after_a_quarter_of_its_steps() -> None:
+def test_a_slow_trial_ends_after_a_quarter_of_its_steps_and_two() -> None:
     watch = watch_of()
     assert watch(line(1, 9.0)) is None, "one step proves nothing"
     assert watch(line(2, 3.0)) == "pruned after 2 of 8 steps: 3.0 times slower than the best so far"
-
-
-def test_of_sixteen_steps_the_fourth_is_the_first_that_can_end_a_trial() -> None:
     watch = watch_of()
     ended = [watch({**line(step, 9.0), "steps": 16}) is not None for step in (1, 2, 3, 4)]
     assert ended == [False, False, False, True]
 
 
-@pytest.mark.parametrize(("seconds", "ended"), [(1.99, False), (2.0, True)])
-def test_a_trial_ends_that_is_just_so_many_times_slower(seconds: float, ended: bool) -> None:
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [line(2, 1.99)],
+        [line(1, 1.9), *(line(step, 50.0) for step in range(2, 9))],
+        [line(step, 50.0, "warmup") for step in range(1, 9)],
+        [{**line(2, 50.0), "steps": 2}],
+    ],
+    ids=["just fast enough", "one fast step", "warm-up", "the last step"],
+)
+def test_a_trial_goes_on_that_is_not_surely_slow(lines: list[dict[str, object]]) -> None:
     watch = watch_of()
-    assert (watch(line(2, seconds)) is not None) == ended
-
-
-def test_one_fast_step_saves_a_trial() -> None:
-    watch = watch_of()
-    assert watch(line(1, 1.9)) is None
-    assert all(watch(line(step, 50.0)) is None for step in range(2, 9))
-
-
-def test_warm_up_does_not_count() -> None:
-    watch = watch_of()
-    assert all(watch(line(step, 50.0, "warmup")) is None for step in range(1, 9))
-
-
-def test_the_last_step_ends_nothing() -> None:
-    watch = watch_of()
-    assert watch({**line(2, 50.0), "steps": 2}) is None
+    assert [watch(one) for one in lines] == [None] * len(lines)
+    assert watch_of()(line(2, 2.0)) is not None, "just so many times slower"
 
 
 def test_work_is_in_one_unit_for_all_trials() -> None:

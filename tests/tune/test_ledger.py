@@ -1,7 +1,9 @@
 """The shared facts of a study: taken once, finished once, freed when a worker is lost, one sweep's only."""
 
+import os
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,15 +18,17 @@ from optuna.trial import Trial, TrialState
 from tests.launch.processes import until
 from zbench.errors import UsageError
 from zbench.record.record import Failure, Record
+from zbench.record.store import TRIALS, RunDirectory, load_records
 from zbench.record.summary import summarize
-from zbench.spec.sweep import SweepSpec
+from zbench.spec.sweep import SweepSpec, sweep_document
 from zbench.spec.trial import TrialSpec
-from zbench.tune.ledger import Ledger, load_sweep, open_study, record_of
+from zbench.tune.ledger import Ledger, adopt, gather, load_sweep, open_study, record_invalid, record_of
 from zbench.tune.objective import score
 from zbench.tune.space import Space
 from zbench.tune.storage import Heartbeat, Outages, relational_storage
 
 from .fakes import FakeRunner, small_sweep
+from .test_space import ranged
 
 SWEEP = small_sweep()
 SPACE = Space(SWEEP)
@@ -274,16 +278,86 @@ def test_a_study_that_something_else_made_is_refused(shared: str, known: Any, me
         load_sweep(storage_of(shared), "s")
 
 
-def test_each_kind_of_host_leaves_its_environment_once(url: str) -> None:
-    book = ledger(url)
-    book.join({"fingerprint": "kind", "machine": {"cores": 2}})
-    book.join({"fingerprint": "kind", "machine": {"cores": 99}})
-    assert book.host_facts() == {"kind": {"fingerprint": "kind", "machine": {"cores": 2}}}
-
-
 def test_points_of_include_are_kept_though_no_axis_has_them(url: str) -> None:
     sweep = small_sweep(include=[{"zero_stage": 1, "overlap_comm": False}])
     space, book = Space(sweep), ledger(url, sweep=sweep)
     (point,) = space.included
     assert book.begin(point, "123") is not None
     assert [trial.user_attrs["point"] for trial in book.trials()] == [point]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[RunDirectory]:
+    made = RunDirectory.create(
+        tmp_path, SWEEP.name, spec=sweep_document(SWEEP), environment={"fingerprint": "kind"}
+    )
+    with made:
+        yield made
+
+
+def study(tmp_path: Path, kind: str = "kind") -> Ledger:
+    return ledger(f"journal:///{tmp_path}/study", machine=kind)
+
+
+def finish(book: Ledger, index: int) -> str:
+    """Enter the result of a point; return its trial id."""
+    lease = begun(book, index)
+    assert book.finish(lease, result(index))
+    return str(lease.user_attrs["trial_id"])
+
+
+def test_new_records_of_this_kind_of_machine_are_gathered_once(
+    tmp_path: Path, directory: RunDirectory
+) -> None:
+    book = study(tmp_path)
+    expected = [finish(book, 0), finish(book, 1)]
+    finish(study(tmp_path, "unlike"), 2)
+    gathered = gather(book.of_this_kind(book.trials()), directory)
+    assert [record.trial_id for record in gathered] == expected
+    assert {record.run_id for record in gathered} == {directory.run_id}
+    assert directory.records() == gathered
+    assert gather(book.of_this_kind(book.trials()), directory) == []
+
+
+def test_the_first_repeats_in_a_directory_make_a_lost_study_again(
+    tmp_path: Path, directory: RunDirectory
+) -> None:
+    here = {"run_id": directory.run_id}
+    directory.append(result(0, **here))
+    directory.append(result(1, **here, outcome="oom", timing=None, memory=None, error=Failure("oom", "x")))
+    directory.append(result(2, **here, repeat=1))
+    directory.append(result(3, **here, outcome="invalid", timing=None, memory=None))
+    directory.append(result(4, **here, trial_id="abcdefabcdef"))
+    book = study(tmp_path)
+    adopt(book, directory, SPACE)
+    assert [trial.user_attrs["point"] for trial in book.trials()] == [POINTS[0], POINTS[1]]
+    assert all(trial.state.is_finished() for trial in book.trials())
+
+
+def test_points_that_cannot_exist_are_recorded_once_with_the_reason(directory: RunDirectory) -> None:
+    for _ in range(2):
+        record_invalid(SPACE, directory)
+        records = directory.records()
+        assert load_records(directory.path) == records
+        assert len((directory.path / TRIALS).read_text().splitlines()) == len(records)
+        assert [record.axes["reduce_bucket_size"] for record in records] == [10_000, 100_000, 1_000_000]
+        for record in records:
+            assert (record.outcome, record.repeat, record.run_id) == ("invalid", 0, directory.run_id)
+            assert record.axes["zero_stage"] == 0
+            assert record.error is not None
+            assert "offload_optimizer" in record.error.message
+
+
+def test_of_points_that_cannot_exist_a_thousand_are_recorded(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda file: None)
+    sizes = list(range(10_000, 11_001))
+    axes = {"zero_stage": [0], "offload_optimizer": ["none", "cpu"], "reduce_bucket_size": sizes}
+    record_invalid(Space(small_sweep(axes=axes)), directory)
+    assert len(directory.records()) == 1000 < len(sizes)
+
+
+def test_of_a_space_that_cannot_be_listed_no_invalid_points_are_recorded(directory: RunDirectory) -> None:
+    record_invalid(Space(ranged()), directory)
+    assert directory.records() == []

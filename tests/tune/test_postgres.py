@@ -17,7 +17,7 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from zbench.launch.events import Watch
+from zbench.launch.events import Notice, Watch
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory, find_runs, load_records
 from zbench.spec.sweep import SweepSpec, sweep_document
@@ -106,27 +106,26 @@ def test_workers_that_meet_an_empty_database_at_once_all_enter() -> None:
             storage.engine.dispose()
 
 
-def test_the_one_who_asks_gets_everybodys_results_by_kind_of_machine(url: str, tmp_path: Path) -> None:
+def test_unlike_machines_share_a_study_and_are_ranked_apart(url: str, tmp_path: Path) -> None:
     other = start(url, tmp_path, "other", fingerprint="unlike", seconds=0.1)
     wait_for(lambda: any(pid == other.pid for _, pid, _ in log_of(tmp_path)))
-    sweep = sweep_of_all(search={"method": "grid"})
+    sweep, ear = sweep_of_all(search={"method": "grid"}), Ear()
     environment = {"fingerprint": "alike", "schema_version": 1}
     directory = RunDirectory.create(
         tmp_path / "r", "small", spec=sweep_document(sweep), environment=environment
     )
     task = SearchTask(sweep, tmp_path, environment, url, tmp_path.name, heartbeat=Heartbeat(1, 3))
     with directory:
-        found = Session(task, directory, FakeRunner(seconds=0.05), Ear()).run()
+        found = Session(task, directory, FakeRunner(seconds=0.05), ear).run()
     assert other.wait(timeout=30) == 0
-    (elsewhere,) = found.elsewhere
-    assert elsewhere.name == f"{directory.run_id}@unlike"
-    here = {r.trial_id for r in load_records(directory.path)}
-    there = {r.trial_id for r in load_records(elsewhere)}
+    runs = (directory.path, find_runs(tmp_path / "other")[0])
+    here, there = ({r.trial_id for r in load_records(run) if r.outcome != "invalid"} for run in runs)
     assert here
     assert there
     assert not here & there
     assert found.final.best is not None
-    assert found.final.best.trial_id in here, "unlike machines are not ranked together"
+    assert found.final.best.trial_id in here
+    assert "other kinds of machines" in ear.of(Notice)[-1].text
 
 
 def test_no_message_and_no_file_holds_the_password(url: str, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from zbench.tune.ledger import trial_at
 from zbench.tune.objective import directions_of, score
 from zbench.tune.samplers import (
     Model,
-    Order,
     Propose,
     initial_design,
     make_proposer,
@@ -36,9 +35,9 @@ MANY = {
 }
 
 
-def proposer(sweep: SweepSpec, method: str, seed: int = 0, order: Order = list) -> tuple[Space, Propose]:
+def proposer(sweep: SweepSpec, method: str, seed: int = 0) -> tuple[Space, Propose]:
     space, search = Space(sweep), SearchSpec(method=method, seed=seed, trials=40)  # type: ignore[arg-type]
-    return space, make_proposer(space, search, directions_of(sweep.objective), order)
+    return space, make_proposer(space, search, directions_of(sweep.objective))
 
 
 def play(space: Space, propose: Propose, count: int, objectives: int = 1) -> list[str]:
@@ -170,21 +169,6 @@ def test_generations_of_nsga2_follow_one_another(monkeypatch: pytest.MonkeyPatch
     space, propose = proposer(small_sweep(axes=MANY), "nsga2")
     play(space, propose, 30)
     assert set(asked) == {population(40)}, "parents are a whole generation"
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_an_order_of_the_first_points_leaves_none_out(method: str) -> None:
-    lengths: list[int] = []
-
-    def reverse(points: list[Point]) -> list[Point]:
-        lengths.append(len(points))
-        return points[::-1]
-
-    space, plain = proposer(small_sweep(), method, seed=3)
-    _, turned = proposer(small_sweep(), method, seed=3, order=reverse)
-    assert plain([], set()) != turned([], set())
-    assert lengths[0] > 1
-    assert sorted(play(space, turned, 40)) == sorted(play(space, plain, 40))
 
 
 def needed(method: str, seed: int) -> int:

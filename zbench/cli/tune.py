@@ -87,7 +87,7 @@ def command(
         typer.Option(metavar="NAME", help="Name of the study in --storage (default: the sweep's)."),
     ] = None,
     warm_start: Annotated[
-        list[Path], typer.Option("--warm-start", metavar="DIR", help="Earlier results to learn from.")
+        list[str], typer.Option("--warm-start", hidden=True, help="What `include` in the sweep file does.")
     ] = [],  # noqa: B006 - Typer reads the default, nobody changes it
     run_implied_oom: RunImpliedOom = False,
     slurm: Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
@@ -109,9 +109,12 @@ def command(
         raise UsageError("expected a sweep file (or --resume RUN); try `zbench tune quickstart`")
     wanted = run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
     wanted += [f"search.seed={seed}"] * (seed is not None)
-    asked = _search_settings(
-        objective=objective, budget=budget, memory=memory, warm_start=warm_start, run_implied=run_implied_oom
-    )
+    if warm_start:
+        raise UsageError(
+            "there is no --warm-start any more; list the configurations to try first under `include:` in the"
+            " sweep file, or continue a search with --resume RUN"
+        )
+    asked = _search_settings(objective=objective, budget=budget, memory=memory, run_implied=run_implied_oom)
     request = _request(file, resume, output_dir, [*wanted, *asked], method)
     if dry_run:
         print_plan(request.sweep, output_dir)
@@ -125,7 +128,6 @@ def _search_settings(
     objective: Sequence[str],
     budget: str | None,
     memory: str | None,
-    warm_start: Sequence[Path],
     run_implied: bool,
 ) -> list[str]:
     """Return the flags of a search as `--set` texts; UsageError where one makes no sense."""
@@ -149,8 +151,6 @@ def _search_settings(
         found += [f"search.budget={seconds}"] if seconds is not None else []
     if memory is not None:
         found.append(f'objective.subject_to.peak_device_bytes="<= {memory_size("--memory", memory)}"')
-    if warm_start:
-        found.append(f"search.warm_start={json.dumps([str(path.absolute()) for path in warm_start])}")
     return [*found, *(["search.imply_oom=false"] if run_implied else [])]
 
 

@@ -42,8 +42,6 @@ def _lines(document: Mapping[str, Any], by_id: Mapping[str, ConfigSummary]) -> I
         shares = [f"{key} {share:.0%}" for key, share in document["importance"].items()]
         yield "what mattered", ", ".join(shares)
     yield from _untried(document)
-    for path in document["elsewhere"]:
-        yield "other machines", f"their results are in {path}; unlike machines are not ranked together"
 
 
 def _verdict(document: Mapping[str, Any], by_id: Mapping[str, ConfigSummary]) -> Iterator[Line]:

@@ -78,7 +78,6 @@ class SearchSpec(SpecModel):
     imply_oom: bool = Field(
         True, description="Skip points that need at least as much as one that ran out of memory."
     )
-    warm_start: list[str] = Field([], description="Directories of earlier results that teach the search.")
 
     @property
     def is_listed(self) -> bool:

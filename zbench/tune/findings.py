@@ -11,7 +11,6 @@ import statistics
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -57,7 +56,6 @@ class SearchOutcome:
     front: list[str] = field(default_factory=list)
     importance: dict[str, float] = field(default_factory=dict)
     predicted_oom: dict[str, str] = field(default_factory=dict)
-    elsewhere: list[Path] = field(default_factory=list)
 
 
 def settle(
@@ -168,7 +166,6 @@ def search_document(
         "pareto": outcome.front,
         "importance": outcome.importance,
         "hopeless": [{"point": json.loads(key), "reason": why} for key, why in outcome.predicted_oom.items()],
-        "elsewhere": [str(path) for path in outcome.elsewhere],
         "nearest_miss": None if best else nearest_miss(summaries, objective),
     }
 

@@ -6,19 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from zbench.estimate.result import Estimate, SimulationOutcome
-from zbench.estimate.roofline import step_time
 from zbench.launch.events import Watch
 from zbench.record.record import Record
 from zbench.spec.accumulation import accumulation
-from zbench.spec.machine import described
 from zbench.spec.metrics import Goal
 from zbench.spec.trial import TrialSpec
-from zbench.tune.space import Point, Space
 from zbench.units import format_bytes
 
 Ask = Callable[[TrialSpec], SimulationOutcome]
-MOST_ORDERED = 40
-"""So many points are simulated for their order; those behind keep their places."""
 
 PRUNE_FACTOR = 2.0
 _AGREES = 0.01
@@ -52,27 +47,6 @@ def with_simulated(record: Record, ask: Ask, trial: TrialSpec) -> Record:
     peak, word = format_bytes(estimate.peak_device_bytes), "more" if apart > 0 else "less"
     warning = f"the simulation says {peak} of device memory, {abs(apart):.1%} {word} than was measured"
     return replace(both, warnings=[*record.warnings, warning])
-
-
-def fastest_first(points: list[Point], space: Space, ask: Ask) -> list[Point]:
-    """Return the same points, the first MOST_ORDERED by work per second; where that is not known, last.
-
-    They keep their order in a sweep without `machine:`, and where time is not the first goal.
-    """
-    machine = described(space.sweep.machine, space.sweep.place)
-    if machine is None:
-        return points
-
-    def rate(point: Point) -> float:
-        """Return work per second by the middle of the estimated time; 0 where there is none."""
-        trial = space.trial(point)
-        assert isinstance(trial, TrialSpec), "only points that can run are put in an order"
-        work = work_per_step(trial, space.sweep.objective.goals[0])
-        estimate = ask(trial) if work is not None else None
-        time = step_time(estimate, trial, machine) if isinstance(estimate, Estimate) else ""
-        return 0.0 if work is None or isinstance(time, str) else work / (time.low_s * time.high_s) ** 0.5
-
-    return sorted(points[:MOST_ORDERED], key=rate, reverse=True) + points[MOST_ORDERED:]
 
 
 def work_per_step(trial: TrialSpec, goal: Goal) -> float | None:

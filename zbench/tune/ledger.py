@@ -17,7 +17,8 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import optuna
@@ -28,10 +29,13 @@ from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 from zbench.errors import UsageError
 from zbench.launch.oom_inference import KIND as IMPLIED
 from zbench.record import lines
-from zbench.record.record import Record
+from zbench.record.record import Failure, Record
+from zbench.record.store import RunDirectory
 from zbench.record.summary import summarize
+from zbench.spec.expand import expand
 from zbench.spec.load import sweep_from_mapping
 from zbench.spec.sweep import SweepSpec, sweep_document
+from zbench.spec.trial import TrialSpec
 from zbench.tune.objective import Score, directions_of, score
 from zbench.tune.space import Point, Space
 from zbench.tune.storage import Outages
@@ -40,7 +44,7 @@ _SCHEMA_VERSION = 1
 _NOT_IDENTITY = ("search", "machine")
 _LIVE = (TrialState.RUNNING, TrialState.COMPLETE, TrialState.PRUNED)
 _SIGNS_MISSED = 3
-_HOST = "host:"
+_MOST_INVALID = 1000
 
 
 class Ledger:
@@ -168,16 +172,6 @@ class Ledger:
         if self._pace is not None:
             self._storage.record_heartbeat(trial._trial_id)
 
-    def host_facts(self) -> dict[str, Any]:
-        """Return the environment of every kind of host that ever joined, by fingerprint."""
-        attributes = self._study.user_attrs.items()
-        return {key.removeprefix(_HOST): value for key, value in attributes if key.startswith(_HOST)}
-
-    def join(self, environment: Mapping[str, Any]) -> None:
-        """Leave this host's environment in the study, once a kind of host."""
-        if self.kind not in self.host_facts():
-            self._study.set_user_attr(f"{_HOST}{self.kind}", dict(environment))
-
     def _score(self, record: Record) -> Score:
         (summary,) = summarize([record])
         return score(summary, self._space.sweep.objective)
@@ -211,6 +205,40 @@ def costs(trial: FrozenTrial) -> bool:
 def record_of(trial: FrozenTrial) -> Record:
     """Return what an ended trial left."""
     return lines.decode(trial.user_attrs["record"], "study")
+
+
+def gather(trials: Iterable[FrozenTrial], directory: RunDirectory) -> list[Record]:
+    """Append what these trials left and the directory lacks; return what was new."""
+    new = []
+    for trial in trials:
+        if "record" in trial.user_attrs and not directory.holds(trial.user_attrs["trial_id"], 0):
+            new.append(replace(record_of(trial), run_id=directory.run_id))
+            directory.append(new[-1])
+    return new
+
+
+def adopt(ledger: Ledger, directory: RunDirectory, space: Space) -> None:
+    """Enter the records of a run directory into a study that has none yet."""
+    for record in directory.records():
+        if record.repeat > 0 or record.outcome == "invalid":
+            continue
+        for point in [space.point_of(record.config), *space.included]:
+            trial = space.trial(point)
+            if isinstance(trial, TrialSpec) and trial.trial_id == record.trial_id:
+                ledger.enter(point, record)
+                break
+
+
+def record_invalid(space: Space, directory: RunDirectory) -> None:
+    """Record the points of a listed space that cannot exist, with the reason, as plain sweeps do."""
+    if not space.is_listable:
+        return
+    for point in expand(space.sweep).invalid[:_MOST_INVALID]:
+        if not directory.holds(point.trial_id, 0):
+            error = Failure("invalid", point.reason)
+            directory.append(
+                Record(directory.run_id, point.trial_id, 0, point.axes, point.config, "invalid", error)
+            )
 
 
 def open_study(storage: BaseStorage, name: str, sweep: SweepSpec) -> optuna.Study:

@@ -26,9 +26,6 @@ _GENERATION = "NSGAIISampler:generation"
 """Where Optuna keeps to which generation a trial belongs."""
 _TPE = partial(TPESampler, n_startup_trials=0, multivariate=True, group=True, constant_liar=True)
 
-Order = Callable[[list[Point]], list[Point]]
-
-
 Propose = Callable[[History, Collection[str]], Point | None]
 """Returns a point that can run and whose key is not taken; None where none is left.
 
@@ -95,25 +92,19 @@ class Model:
         return study
 
 
-def make_proposer(
-    space: Space, search: SearchSpec, directions: tuple[Direction, ...], order: Order = list
-) -> Propose:
-    """Return what proposes the points of a search.
-
-    order: of the points that are tried before anything was seen; it leaves none out.
-    """
+def make_proposer(space: Space, search: SearchSpec, directions: tuple[Direction, ...]) -> Propose:
+    """Return what proposes the points of a search."""
     seed, points = search.seed, space.points()
     if search.method in ("tpe", "nsga2"):
         size = population(search.trials) if search.method == "nsga2" else 1
-        design = order(initial_design(space, startup_points(space), seed))
+        design = initial_design(space, startup_points(space), seed)
         make_sampler = partial(NSGAIISampler, population_size=size) if size > 1 else _TPE
         return Model(space, directions, seed, design, lambda seed: make_sampler(seed=seed), size).propose
     if points is None:
         return lambda history, taken: space.random_point(_draw_seed(seed, len(taken)), taken)
     if search.method == "random":
         points = random.Random(seed).sample(points, len(points))
-    ordered = order(points[: search.trials]) + points[search.trials :]
-    return lambda history, taken: _first_untaken(ordered, taken)
+    return lambda history, taken: _first_untaken(points, taken)
 
 
 def startup_points(space: Space) -> int:

@@ -33,19 +33,17 @@ from zbench.record.summary import summarize
 from zbench.spec.run import RunSpec
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
-from zbench.tune.collect import adopt, gather, gather_elsewhere, priors_from, record_invalid
 from zbench.tune.findings import Final, SearchOutcome, front, importance, settle
 from zbench.tune.forecast import (
     PRUNE_FACTOR,
     Ask,
-    fastest_first,
     pruner,
     too_large,
     with_simulated,
     work_per_step,
 )
-from zbench.tune.ledger import Ledger, costs, open_study, record_of
-from zbench.tune.objective import best_first, directions_of, is_feasible
+from zbench.tune.ledger import Ledger, adopt, costs, gather, open_study, record_invalid, record_of
+from zbench.tune.objective import directions_of, is_feasible
 from zbench.tune.samplers import make_proposer
 from zbench.tune.space import Point, Space, point_key
 from zbench.tune.stop import stopper_of
@@ -61,8 +59,11 @@ from zbench.tune.storage import (
 
 _POLL_SECONDS = 0.5
 _PREDICTED_OOM_IN_A_ROW = 200
-_PRIORS_FIRST = 3
 _SLACK_SECONDS = 60.0
+_UNLIKE = (
+    "of the study's trials ran on other kinds of machines: they are not ranked here, and their workers' run"
+    " directories hold them"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,24 +111,26 @@ class Session:
         """Search, collect, measure the leaders again, and say what was found."""
         sweep, directory, ledger = self._sweep, self._directory, self._ledger
         with reaching(self._task.storage or ""), Simulator(self._task.base_dir, jobs=1) as simulator:
-            ledger.join(self._task.environment)
             if self._task.storage is None:
                 adopt(ledger, directory, self._space)
             gather(ledger.of_this_kind(ledger.trials()), directory)
             self._plan(simulator.of)
             stopped = self._search()
-            trials = ledger.of_this_kind(ledger.trials())
+            everywhere = ledger.trials()
+            trials = ledger.of_this_kind(everywhere)
             gather(trials, directory)
             record_invalid(self._space, directory)
             if self._task.is_worker:
                 return SearchOutcome(Final(None), stopped, ledger.name)
-            elsewhere = gather_elsewhere(ledger, directory, sweep)
+        unlike = len(everywhere) - len(trials)
+        if unlike:
+            self._tell(Notice(f"{unlike} {_UNLIKE}"))
         repeats, seed = sweep.run.repeats, self._spec.seed
         final = settle(directory.records, sweep.objective, self._measure_again, repeats=repeats, seed=seed)
         shutil.rmtree(directory.path / "references", ignore_errors=True)
         best = front(directory.records(), sweep.objective)
         shares = importance(trials, self._directions[0])
-        return SearchOutcome(final, stopped, ledger.name, best, shares, self._predicted_oom, elsewhere)
+        return SearchOutcome(final, stopped, ledger.name, best, shares, self._predicted_oom)
 
     def _open(self) -> Ledger:
         """Open the study; UsageError where it is another sweep's."""
@@ -145,17 +148,9 @@ class Session:
         return Ledger(study, self._space, kind, outages, pace=pace, longest=longest)
 
     def _plan(self, ask: Ask) -> None:
-        """Read what earlier results teach, decide which points come first, and tell that it begins."""
-        paths = [self._task.base_dir / path for path in self._spec.warm_start]
-        self._priors, remarks = priors_from(paths, self._space, self._ledger.kind)
-        for remark in remarks:
-            self._tell(Notice(remark))
-        earlier = best_first(self._priors, self._directions)[:_PRIORS_FIRST]
-        self._first: list[Point] = [*self._space.included, *(prior.user_attrs["point"] for prior in earlier)]
+        """Make what proposes the points, and tell that the search begins."""
         self._ask = ask
-        self._next_point = make_proposer(
-            self._space, self._spec, self._directions, lambda p: fastest_first(p, self._space, ask)
-        )
+        self._next_point = make_proposer(self._space, self._spec, self._directions)
         finished = [record for record in self._directory.records() if record.outcome != "invalid"]
         left = max(0, (self._stopper.trials or 0) - len(summarize(finished)))
         keys = tuple(axis.key for axis in self._space.axes)
@@ -170,7 +165,7 @@ class Session:
             own = self._ledger.of_this_kind(trials)
             self._learn(own)
             stopped = self._stopper.spent(sum(map(costs, trials))) or self._stopper.flattened(own)
-            point = None if stopped else self._propose(trials, [*self._priors, *own])
+            point = None if stopped else self._propose(trials, own)
             if point is not None:
                 self._try(point)
             elif not any(trial.state == TrialState.RUNNING for trial in trials):
@@ -194,7 +189,7 @@ class Session:
     def _propose(self, trials: Sequence[FrozenTrial], history: Sequence[FrozenTrial]) -> Point | None:
         """Return the next point, None where there is none; a grid tries what cannot fit, too."""
         taken = {point_key(trial.user_attrs["point"]) for trial in trials} | self._refused
-        for point in self._first:
+        for point in self._space.included:
             if point_key(point) not in taken:
                 return point
         for _ in range(_PREDICTED_OOM_IN_A_ROW):
