@@ -203,7 +203,7 @@ BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7330,
     "spec": 3300,
     "launch": 2760,
-    "cli": 2700,
+    "cli": 2691,
     "report": 2237,
     "analysis": 1878,
     "worker": 1483,

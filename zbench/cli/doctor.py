@@ -20,7 +20,7 @@ from zbench.errors import ExitCode, ZbenchError
 from zbench.estimate.client import Simulator
 from zbench.estimate.result import Estimate
 from zbench.estimate.roofline import attaining
-from zbench.launch.doctor import Check, examine
+from zbench.launch.doctor import examine
 from zbench.launch.local import run_once
 from zbench.launch.trial import run_trial
 from zbench.spec.document import dump_yaml
@@ -75,18 +75,13 @@ def command(
     for check in examine(output_dir, engine_python or ()):
         checks.append(check)
         if not console.state.json:
-            _print(check)
+            mark, style = _MARKS[check.status]
+            line = Text.assemble((f"{mark:4}", style), f"  {check.name:{_NAME_WIDTH}}  {check.text}")
+            console.rich_console().print(line, soft_wrap=True)
     code = ExitCode.TRIALS_FAILED if any(check.status == "fail" for check in checks) else ExitCode.PASS
     if console.state.json:
         console.document({"checks": [check.to_json() for check in checks]}, code)
     raise typer.Exit(code)
-
-
-def _print(check: Check) -> None:
-
-    mark, style = _MARKS[check.status]
-    line = Text.assemble((f"{mark:4}", style), f"  {check.name:{_NAME_WIDTH}}  {check.text}")
-    console.rich_console().print(line, soft_wrap=True)
 
 
 _NOISE_SWEEP = {

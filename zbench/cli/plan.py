@@ -66,7 +66,9 @@ def print_plan(sweep: SweepSpec, output_dir: Path, simulated_in: Path | None = N
     else:
         _print_trials(sweep, expansion, needs)
     if duration is not None and expansion is not None and not console.state.json:
-        console.result(_duration_text(duration, len(expansion.trials)))
+        known = f"{duration.known} of {len(expansion.trials)} configurations were measured here before"
+        clock = clock_text(duration.seconds)
+        console.result(f"about {clock} one after another, without references ({known})")
 
 
 def _needs(expansion: Expansion | None, base_dir: Path | None) -> dict[str, SimulationOutcome]:
@@ -90,12 +92,8 @@ def _memory_text(needed: SimulationOutcome) -> str:
 def _memory_document(needed: SimulationOutcome) -> dict[str, Any]:
     if not isinstance(needed, Estimate):
         return {"not_simulated": needed.reason}
-    return {
-        "simulated": {
-            "peak_device_bytes": needed.peak_device_bytes,
-            "peak_host_bytes": needed.peak_host_bytes,
-        }
-    }
+    peaks = {"peak_device_bytes": needed.peak_device_bytes, "peak_host_bytes": needed.peak_host_bytes}
+    return {"simulated": peaks}
 
 
 def _duration(sweep: SweepSpec, expansion: Expansion, output_dir: Path) -> Prediction | None:
@@ -109,11 +107,6 @@ def _duration(sweep: SweepSpec, expansion: Expansion, output_dir: Path) -> Predi
             if load_environment(path).get("fingerprint") == machine:
                 earlier += load_records(path)
     return predict(expansion.trials, earlier)
-
-
-def _duration_text(duration: Prediction, trials: int) -> str:
-    known = f"{duration.known} of {trials} configurations were measured here before"
-    return f"about {clock_text(duration.seconds)} one after another, without references ({known})"
 
 
 def _document(
@@ -170,17 +163,13 @@ def _print_trials(sweep: SweepSpec, expansion: Expansion, needs: dict[str, Simul
         console.result(f"{trial.trial_id}  {_point(trial.axes)}{memory}")
     for bad in expansion.invalid:
         console.result(f"{bad.trial_id}  {_point(bad.axes)}  invalid: {bad.reason}")
-    console.result(_summary(sweep, expansion))
-
-
-def _summary(sweep: SweepSpec, expansion: Expansion) -> str:
     counts = _counts(expansion)
     trials = counts.pop("trials")
     parts = [f"{plural(trials, 'trial')} of {plural(sweep.run.repeats, 'repeat')}"]
     parts += [f"{count} {name}" for name, count in counts.items() if count]
     if not sweep.search.is_listed:
         parts.append(f"{sweep.search.method} tries {min(sweep.search.trials, trials)} of them")
-    return f"{sweep.name}: {', '.join(parts)}"
+    console.result(f"{sweep.name}: {', '.join(parts)}")
 
 
 def _point(axes: dict[str, Any]) -> str:
