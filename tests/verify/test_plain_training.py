@@ -1,7 +1,6 @@
 """The reference is plain PyTorch: held against a loop written out by hand, bit for bit."""
 
 import math
-import threading
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from zbench.errors import UsageError
 from zbench.verify import plain_training
 from zbench.verify.digest import digest
 from zbench.verify.plain_training import ROUNDING, PlainRun, make_reference, require_same
-from zbench.verify.trajectory import Reference
 from zbench.workloads import Workload
 
 SIXTEENS = {**MLP, "options": {"hidden": 64, "vocabulary": 256}}  # multiples of 16: torch needs no padding
@@ -74,14 +72,6 @@ def test_only_several_micro_batches_round_gradients_to_the_accumulation_dtype(mi
         for dtype in ("float32", "bfloat16")
     )
     assert torch.equal(full.plain.digests, short.plain.digests) == (micros == 1)
-
-
-def test_the_order_of_summation_shows_in_the_bits() -> None:
-    boundary, each = (
-        reference(task(MLP, gradient_accumulation_steps=3, reduce_at=at), truth=False).plain
-        for at in ("boundary", "each_backward")
-    )
-    assert not torch.equal(boundary.digests, each.digests)
 
 
 def test_the_norm_is_that_of_averaged_gradients_and_clipping_limits_it() -> None:
@@ -150,13 +140,6 @@ def test_a_module_is_cast_where_it_is_float32_and_for_the_truth_where_it_is_floa
     assert [getattr(exact, name).dtype for name in names] == [*[torch.float64] * 4, torch.int64]
 
 
-def test_bfloat16_keeps_float32_masters() -> None:
-    made = reference(task(GPT, dtype="bfloat16"), truth=False).plain
-    weights = made.parameters["blocks.0.qkv.weight"]
-    assert weights.dtype == torch.float32
-    assert not torch.equal(weights, weights.bfloat16().float())
-
-
 def test_float16_skips_overflowing_steps_and_the_truth_skips_the_same() -> None:
     made = reference(task(MLP, dtype="float16", initial_loss_scale=2.0**24, steps=14))
     skipped = len(made.plain.skipped)
@@ -167,87 +150,6 @@ def test_float16_skips_overflowing_steps_and_the_truth_skips_the_same() -> None:
     exact = next(iter(made.truth.values()))
     mine = next(iter(made.plain.parameters.values()))
     assert float((exact - mine).abs().max()) < 0.01
-
-
-def test_frozen_parameters_are_left_out() -> None:
-    made = reference(task(GPT, param_groups={"*norm*": {"frozen": True}}), truth=True)
-    assert made.plain.names
-    assert not any("norm" in name for name in (*made.plain.names, *made.truth))
-
-
-class Small(nn.Module):
-    def __init__(self, probability: float) -> None:
-        super().__init__()
-        self.probability = probability
-        self.embed = nn.Embedding(256, 16)
-        self.unused = nn.Parameter(torch.ones(5))
-        self.head = nn.Linear(16, 256)
-
-    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        hidden = nn.functional.dropout(self.embed(tokens), self.probability)
-        return nn.functional.cross_entropy(self.head(hidden).flatten(0, 1), targets.flatten())
-
-
-def test_dropout_is_the_same_in_every_run() -> None:
-    of = training(lambda: Small(0.5))
-    one, other = (reference(of, truth=False).plain for _ in range(2))
-    assert torch.equal(one.digests, other.digests)
-    model, batch = of.workload.make_model(), of.workload.batch(0, 0, 0)
-    assert len({of.workload.loss(model, batch).item() for _ in range(4)}) > 1
-
-
-def test_a_parameter_without_gradient_stays_where_it_was() -> None:
-    made = reference(training(lambda: Small(0.0)))
-    assert torch.equal(made.plain.parameters["unused"], torch.ones(5))
-    assert bool((made.travelled[list(made.plain.names).index("unused")] == 0).all())
-
-
-class Tied(nn.Module):
-    """Uses one weight under two names, and a mean that each forward moves."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.head = nn.Embedding(256, 8), nn.Linear(8, 256, bias=False)
-        self.head.weight = self.embed.weight
-        self.register_buffer("mean", torch.zeros(8))
-
-    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        x = self.embed(tokens)
-        with torch.no_grad():
-            self.mean.lerp_(x.mean((0, 1)).to(self.mean.dtype), 0.1)
-        return nn.functional.cross_entropy(self.head(x - self.mean).flatten(0, 1), targets.flatten())
-
-
-class Locked(Tied):
-    """The same, with what copy.deepcopy refuses."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.lock = threading.Lock()
-
-
-class Shared(Tied):
-    """The same, with one mean for all ranks."""
-
-    def __deepcopy__(self, memo: object) -> "Shared":
-        return self
-
-
-def trained(model: type[nn.Module], world_size: int) -> Reference:
-    return reference(training(model, steps=3, world_size=world_size))
-
-
-def same(one: Reference, other: Reference) -> bool:
-    return all(torch.equal(v, other.plain.parameters[name]) for name, v in one.plain.parameters.items())
-
-
-def test_a_model_that_cannot_be_copied_trains_as_one_that_can() -> None:
-    assert same(trained(Locked, 3), trained(Tied, 3))
-
-
-def test_each_rank_has_a_mean_of_its_own() -> None:
-    assert same(trained(Shared, 1), trained(Tied, 1))
-    assert not same(trained(Shared, 2), trained(Tied, 2))
 
 
 class Changed(nn.Module):
@@ -283,36 +185,28 @@ class NotANumber(Changed):
         return loss * math.nan
 
 
-class Writing(Changed):
+class Dropping(Changed):
     def change(self, loss: Tensor) -> Tensor:
-        with torch.no_grad():
-            self.scale += 1
-        return loss
+        return nn.functional.dropout(loss.expand(64)).mean()
 
 
-def test_a_step_that_repeats_is_a_reference() -> None:
-    assert len(reference(training(Changed, steps=2)).plain.losses) == 2
+def test_what_torch_draws_is_the_same_in_every_run() -> None:
+    of = training(Dropping, steps=2)
+    one, other = (reference(of, truth=False).plain for _ in range(2))
+    assert torch.equal(one.digests, other.digests)
+    model, batch = of.workload.make_model(), of.workload.batch(0, 0, 0)
+    assert len({of.workload.loss(model, batch).item() for _ in range(4)}) > 1
 
 
-def test_noise_of_any_size_is_refused_on_a_cpu() -> None:
-    with pytest.raises(
-        UsageError, match=r"seed differ \(loss \d\.\d+ and \d\.\d+\), so nothing can be verified"
-    ):
-        reference(training(Noisy))
-
-
-def test_noise_in_the_gradient_alone_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"seed differ \(gradient norm \d\.\d+ and \d\.\d+\)"):
-        reference(training(LateNoise))
+@pytest.mark.parametrize(("model", "what"), [(Noisy, "loss"), (LateNoise, "gradient norm")])
+def test_noise_of_any_size_is_refused_on_a_cpu(model: type[nn.Module], what: str) -> None:
+    differ = rf"seed differ \({what} \d\.\d+ and \d\.\d+\), so nothing can be verified"
+    with pytest.raises(UsageError, match=differ):
+        reference(training(model))
 
 
 def test_what_is_never_a_number_repeats() -> None:
     assert reference(training(NotANumber)).plain.losses.isnan().all()
-
-
-def test_weights_that_forward_writes_are_named() -> None:
-    with pytest.raises(UsageError, match=r"its forward writes scale \(1 in all\).*register_buffer"):
-        reference(training(Writing))
 
 
 @pytest.mark.parametrize(("dtype", "allowed"), [("float32", 1e-5), ("bfloat16", 2e-2), ("float16", 2e-3)])

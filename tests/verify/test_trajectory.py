@@ -4,7 +4,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,23 +47,13 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     save_reference(saved, tmp_path / "ref")
     loaded = load_reference(tmp_path / "ref")
     assert [path.name for path in tmp_path.iterdir()] == ["ref"]
-    assert (loaded.plain.names, loaded.plain.skipped, loaded.inputs) == (
-        ("a/b", "scalar"),
-        (0, 2),
-        {"their_model.py": "abc"},
-    )
-    for mine, theirs in (
-        (saved.plain.parameters, loaded.plain.parameters),
-        (saved.plain.moments, loaded.plain.moments),
-        (saved.truth, loaded.truth),
-        (saved.true_moments, loaded.true_moments),
-    ):
-        assert mine.keys() == theirs.keys()
-        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
-    assert torch.equal(loaded.plain.digests, saved.plain.digests)
-    assert torch.equal(loaded.plain.losses, saved.plain.losses)
-    assert torch.equal(loaded.travelled, saved.travelled)
-    assert str(loaded.plain.grad_norms.tolist()) == "[1.0, inf, nan]"
+    for found in (saved, loaded):
+        assert (found.plain.names, found.inputs) == (("a/b", "scalar"), {"their_model.py": "abc"})
+    torch.testing.assert_close(numbers(loaded), numbers(saved), rtol=0, atol=0, equal_nan=True)
+
+
+def numbers(reference: Reference) -> dict[str, Any]:
+    return asdict(replace(reference, inputs={}, plain=replace(reference.plain, names=())))
 
 
 def test_another_format_is_refused_with_the_remedy(tmp_path: Path) -> None:
@@ -97,18 +87,6 @@ OTHERS, SINGLE = "not those of its parameters", "not in float32"
         ({"moments": {"a/b": torch.zeros(3, 2, dtype=torch.int32)}}, SINGLE),
         ({"moments": {"a/b": torch.zeros(3, 2, dtype=torch.float64)}}, SINGLE),
         ({"parameters": {"a/b": torch.zeros(3, 2), "scalar": torch.tensor(1).double()}}, SINGLE),
-    ],
-)
-def test_a_plain_run_whose_parts_do_not_belong_together_is_refused(
-    changes: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    saved = example()
-    refuse(replace(saved, plain=replace(saved.plain, **changes)), message, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
         ({"travelled": torch.rand(3)}, STEPS),
         ({"travelled": torch.zeros(2, dtype=torch.int64)}, STEPS),
         ({"truth": {"a/b": torch.rand(3, 2)}}, "its truth is not whole"),
@@ -117,14 +95,13 @@ def test_a_plain_run_whose_parts_do_not_belong_together_is_refused(
         ({"true_moments": {"scalar": torch.rand(())}}, "its true moments are not whole"),
     ],
 )
-def test_a_truth_that_does_not_belong_to_the_plain_run_is_refused(
+def test_a_reference_whose_parts_do_not_belong_together_is_refused(
     changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    refuse(replace(example(), **changes), message, tmp_path)
-
-
-def refuse(saved: Reference, message: str, tmp_path: Path) -> None:
-    save_reference(saved, tmp_path / "ref")
+    saved = example()
+    if {field.name for field in fields(Trajectory)} >= changes.keys():
+        changes = {"plain": replace(saved.plain, **changes)}
+    save_reference(replace(saved, **changes), tmp_path / "ref")
     with pytest.raises(ValueError, match=message):
         load_reference(tmp_path / "ref")
 

@@ -69,12 +69,6 @@ def test_a_torch_file_wrapped_or_not(wrapper: str | None, tmp_path: Path) -> Non
     assert same(read_weights(tmp_path / "model.pt"))
 
 
-def test_classes_in_a_checkpoint_are_not_run(tmp_path: Path) -> None:
-    torch.save({"module": weights(), "settings": Settings()}, tmp_path / "model.pt")
-    assert same(read_weights(tmp_path / "model.pt"))
-    assert not Settings.ran
-
-
 class Harmful:
     def __reduce__(self) -> Any:
         return (Path.touch, (Path("harmed"),))
@@ -114,27 +108,18 @@ def test_a_folder_of_deepspeeds_is_put_together_from_its_parts(
         part = f"{prefix}zero_pp_rank_{rank}_mp_rank_00_optim_states.pt"
         torch.save({"optimizer_state_dict": state}, step / part)
     assert same(read_weights(tmp_path))
+    assert not Settings.ran
 
 
-@pytest.mark.parametrize("partitioned", [False, True])
-def test_what_deepspeed_keeps_no_master_weights_of_is_taken_from_the_module(
-    partitioned: bool, tmp_path: Path
-) -> None:
-    """Without ZeRO all is in the module; with it, what is not trained."""
+@pytest.mark.parametrize("kind", ["without_zero", "partly_trained", "stripped_of_its_optimizer_states"])
+def test_weights_without_master_weights_are_taken_from_deepspeeds_module(kind: str, tmp_path: Path) -> None:
     mine = weights()
-    shapes = [{"a.weight": mine["a.weight"].shape}] if partitioned else None
+    shapes = None if kind == "without_zero" else [{"a.weight": mine["a.weight"].shape}]
     torch.save({"module": mine, "param_shapes": shapes}, tmp_path / "mp_rank_00_model_states.pt")
-    if partitioned:
+    if kind == "partly_trained":
         state = {"single_partition_of_fp32_groups": [mine["a.weight"].flatten()]}
         part = tmp_path / "zero_pp_rank_0_mp_rank_00_optim_states.pt"
         torch.save({"optimizer_state_dict": state}, part)
-    assert same(read_weights(tmp_path))
-
-
-def test_without_its_optimizer_states_deepspeeds_module_is_read(tmp_path: Path) -> None:
-    """They are large, and a checkpoint that is only to be used is often stripped of them."""
-    shapes = [{name: value.shape for name, value in weights().items()}]
-    torch.save({"module": weights(), "param_shapes": shapes}, tmp_path / "mp_rank_00_model_states.pt")
     assert same(read_weights(tmp_path))
 
 
