@@ -1,26 +1,29 @@
 """Failures end in one line that names the cause, and in the right outcome."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.worker.conftest import RunTrial, trial
+from zbench.errors import UsageError
+from zbench.record.record import Failure
+from zbench.worker.job import error_path, first_failure, kind_of, message_of, write_error
 
-FAILING = "tests.worker.failing_engines:"
-GREEDY: dict[str, Any] = {"model": FAILING + "greedy", "sequence_length": 8}
+ENGINES, MODELS = "tests.worker.engines:", "tests.worker.models:"
+GREEDY: dict[str, Any] = {"model": MODELS + "Greedy", "sequence_length": 8}
 
 
 def test_the_rank_that_failed_is_named_not_the_one_that_lost_its_peer(run_trial: RunTrial) -> None:
-    record = run_trial(trial({"engine": FAILING + "raises_on_rank_1"}, verify="off"))
+    record = run_trial(trial({"engine": ENGINES + "RaisesOnRank1"}, verify="off"))
     assert record.outcome == "crashed"
-    assert record.error is not None
     assert record.error.message == "rank 1: ArithmeticError: the second step"
 
 
 def test_a_memory_limit_ends_a_trial_as_out_of_memory(run_trial: RunTrial) -> None:
     record = run_trial(trial(workload=GREEDY, run={"memory_limit": "512Mi", "world_size": 1}, verify="off"))
     assert record.outcome == "oom"
-    assert record.error is not None
     assert "can't allocate memory" in record.error.message
 
 
@@ -30,18 +33,67 @@ def test_a_memory_limit_that_suffices_changes_nothing(run_trial: RunTrial) -> No
 
 
 @pytest.mark.parametrize(
-    ("engine", "workload", "said"),
+    ("engine", "model", "message"),
     [
         ("no_such_module:build", None, "engine.engine: cannot load"),
-        (FAILING + "constant", None, "is a int, not callable"),
+        (ENGINES + "constant", None, "is a int, not callable"),
+        (ENGINES + "returns_nothing", None, "returned NoneType, which has no backward, step"),
+        (ENGINES + "lacks_methods", None, ", which has no backward, step"),
         ("unheard_of", None, "engine.engine: cannot use 'unheard_of' here"),
-        ("builtin", {"model": FAILING + "number", "sequence_length": 8}, "returned a int"),
+        ("builtin", MODELS + "number", "returned a int"),
+        ("builtin", MODELS + "Frozen", "no trainable parameter"),
     ],
 )
-def test_names_that_lead_nowhere_are_the_users_mistake(
-    run_trial: RunTrial, engine: str, workload: dict[str, Any] | None, said: str
+def test_what_is_no_engine_and_no_model_to_train_is_the_users_mistake(
+    run_trial: RunTrial, engine: str, model: str | None, message: str
 ) -> None:
+    workload = {"model": model, "sequence_length": 8} if model else None
     record = run_trial(trial({"engine": engine}, workload=workload, verify="off"))
-    assert record.error is not None
     assert record.error.kind == "usage"
-    assert said in record.error.message
+    assert message in record.error.message
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (UsageError("engine.engine: cannot"), "usage", "engine.engine: cannot"),
+        (UsageError("no loss; write:\n    loss = 1\n"), "usage", "no loss; write:\n    loss = 1"),
+        (MemoryError(), "oom", "MemoryError"),
+        (torch.OutOfMemoryError("CUDA out of memory"), "oom", "OutOfMemoryError: CUDA out of memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "oom", None),
+        (RuntimeError("can't start new thread"), "oom", None),
+        (OSError(12, "Cannot allocate memory"), "oom", None),
+        (RuntimeError("[gloo] Connection closed by peer [127.0.0.1]:4"), "peer_lost", None),
+        (RuntimeError("size mismatch\nof two"), "crashed", "RuntimeError: size mismatch"),
+        (RuntimeError("\n\n  late  "), "crashed", "RuntimeError: late"),
+        (RuntimeError("x" * 5000), "crashed", f"RuntimeError: {'x' * 385}…"),
+        (KeyboardInterrupt(), "crashed", None),
+    ],
+)
+def test_an_error_has_a_kind_and_a_message_of_one_line_but_for_advice(
+    error: BaseException, kind: str, message: str | None
+) -> None:
+    assert kind_of(error) == kind
+    assert message in (message_of(error), None)
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        ([(0, "peer_lost"), (1, "crashed")], Failure("crashed", "rank 1: of rank 1", "rank1.log")),
+        ([(0, "crashed"), (2, "oom")], Failure("oom", "rank 2: of rank 2", "rank2.log")),
+        ([(1, "crashed"), (0, "crashed")], Failure("crashed", "rank 1: of rank 1", "rank1.log")),
+        ([(1, "peer_lost")], Failure("crashed", "rank 1: of rank 1", "rank1.log")),
+        ([(0, "oom"), (1, "usage")], Failure("usage", "rank 1: of rank 1", "rank1.log")),
+        ([("reference", "crashed")], Failure("crashed", "of rank reference", "rank0.log")),
+        ([], None),
+    ],
+)
+def test_the_cause_is_found_among_the_errors(
+    tmp_path: Path, errors: list[tuple[int | str, str]], expected: Failure | None
+) -> None:
+    result = str(tmp_path / "result.json")
+    error_path(result, 2).write_text('{"kind": "cra')  # cut off: passed over
+    for rank, kind in errors:
+        write_error(result, rank, kind, f"of rank {rank}")
+    assert first_failure(result, 3) == expected

@@ -1,17 +1,14 @@
-"""Reference keys, thread counts and the cause among several ranks' errors."""
+"""What follows from a trial before it starts: its reference's key, threads, and how its ranks meet."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.engine_keys import NEEDED, OTHER
 from tests.worker.conftest import MLP, trial
-from zbench.record.record import Failure
-from zbench.spec.accumulation import Accumulation, accumulation
-from zbench.spec.engine import EngineSpec
-from zbench.spec.workload import WorkloadSpec
-from zbench.worker.job import error_path, first_failure, reference_key, threads_per_rank, write_error
+from zbench.worker.job import reference_key, threads_per_rank
+from zbench.worker.process import backend_for
 
 SHAPES_NO_BIT = {
     "zero_stage", "offload_optimizer", "offload_param", "offload_schedule", "offload_ratio",
@@ -33,13 +30,21 @@ def test_trials_share_a_reference_where_a_key_shapes_no_bit_and_only_there(key: 
     assert (made(needed | {key: OTHER[key]}) == made(needed)) == (key in SHAPES_NO_BIT)
 
 
-def test_another_engine_and_a_loss_scale_that_is_not_used_share_a_reference() -> None:
-    for engine in ({"engine": "ddp"}, {"initial_loss_scale": 2.0}):
-        assert reference_key(trial(engine)) == reference_key(trial())
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"engine": {"engine": "ddp"}},
+        {"engine": {"engine": "deepspeed"}},
+        {"engine": {"initial_loss_scale": 2.0}},
+        {"run": {"evaluate_every": 1}},
+    ],
+)
+def test_what_shapes_no_bit_shares_a_reference(keys: dict[str, Any]) -> None:
+    assert trial(**keys).trial_id != trial().trial_id
+    assert reference_key(trial(**keys)) == reference_key(trial())
 
 
 def test_an_engine_that_rounds_the_model_first_has_a_reference_of_its_own() -> None:
-    assert reference_key(trial({"engine": "deepspeed"})) == reference_key(trial())
     halved = {"dtype": "bfloat16"}
     assert reference_key(trial({"engine": "deepspeed", **halved})) != reference_key(trial(halved))
 
@@ -67,23 +72,6 @@ def test_the_order_of_summation_has_its_own_reference() -> None:
     assert reference_key(trial({**several, "zero_stage": 2, "reduce_at": "boundary"})) in keys
 
 
-@pytest.mark.parametrize(
-    ("engine", "backwards", "expected"),
-    [
-        ({"gradient_accumulation_steps": 3}, 1, Accumulation(3, 3, False)),
-        ({"gradient_accumulation_steps": 3, "zero_stage": 2}, 1, Accumulation(3, 3, True)),
-        ({"accumulation_mode": "unmanaged", "zero_stage": 3}, 4, Accumulation(4, 1, True)),
-        ({"accumulation_mode": "multi_backward", "zero_stage": 3}, 1, Accumulation(1, 1, False)),
-    ],
-)
-def test_accumulation_comes_down_to_three_facts(
-    engine: dict[str, Any], backwards: int, expected: Accumulation
-) -> None:
-    found = accumulation(EngineSpec.model_validate(engine), WorkloadSpec(backwards_per_step=backwards))
-    assert found == expected
-    assert found.loss_divisor * found.averaged_over == found.backwards
-
-
 def test_threads_are_the_trials_or_an_equal_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
     assert threads_per_rank(trial(run={"threads_per_rank": 5})) == 5
@@ -94,28 +82,16 @@ def test_threads_are_the_trials_or_an_equal_share(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("errors", "expected"),
+    ("device", "local_ranks", "devices", "backend"),
     [
-        ([(0, "peer_lost"), (1, "crashed")], Failure("crashed", "rank 1: of rank 1", "rank1.log")),
-        ([(0, "crashed"), (2, "oom")], Failure("oom", "rank 2: of rank 2", "rank2.log")),
-        ([(1, "crashed"), (0, "crashed")], Failure("crashed", "rank 1: of rank 1", "rank1.log")),
-        ([(1, "peer_lost")], Failure("crashed", "rank 1: of rank 1", "rank1.log")),
-        ([(0, "oom"), (1, "usage")], Failure("usage", "rank 1: of rank 1", "rank1.log")),
-        ([("reference", "crashed")], Failure("crashed", "of rank reference", "rank0.log")),
-        ([], None),
+        ("cpu", 2, 0, "gloo"),
+        ("cpu", 2, 8, "gloo"),
+        ("cuda", 1, 1, "cpu:gloo,cuda:nccl"),
+        ("cuda", 8, 8, "cpu:gloo,cuda:nccl"),
+        ("cuda", 2, 1, "gloo"),
     ],
 )
-def test_the_cause_is_found_among_the_errors(
-    tmp_path: Path, errors: list[tuple[int | str, str]], expected: Failure | None
+def test_ranks_that_share_a_device_do_without_nccl(
+    device: str, local_ranks: int, devices: int, backend: str
 ) -> None:
-    result = str(tmp_path / "result.json")
-    for rank, kind in errors:
-        write_error(result, rank, kind, f"of rank {rank}")
-    assert first_failure(result, 3) == expected
-
-
-def test_an_error_file_that_is_cut_off_is_passed_over(tmp_path: Path) -> None:
-    result = str(tmp_path / "result.json")
-    error_path(result, 0).write_text('{"kind": "cra')
-    write_error(result, 1, "crashed", "whole")
-    assert first_failure(result, 2) == Failure("crashed", "rank 1: whole", "rank1.log")
+    assert backend_for(torch.device(device), local_ranks, devices) == backend

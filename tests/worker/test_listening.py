@@ -8,13 +8,13 @@ from datetime import timedelta
 from torch._C._distributed_c10d import TCPStore
 
 from tests.worker.conftest import trial
-from tests.worker.listening import listening
+from tests.worker.engines import listening
 from zbench.launch.trial import TrialRunner
 from zbench.worker.process import loopback_store
 
 
 def test_ranks_of_a_trial_listen_at_the_loopback_interface_alone(runner: TrialRunner) -> None:
-    wanted = trial({"engine": "tests.worker.listening:build", "zero_stage": 3})
+    wanted = trial({"engine": "tests.worker.engines:says_where_it_listens", "zero_stage": 3})
     record = runner.run(wanted)
     assert record.error is None
     (logs,) = runner.run_dir.glob(f"logs/{record.trial_id}-r0")

@@ -6,17 +6,15 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
+from tests.launch.processes import gone, until
 from tests.shared_processes import SharedProcesses
 from zbench.errors import SpecError
 from zbench.launch.trial import TrialRunner, local_runner
-from zbench.record.record import Record
 from zbench.spec.command import StepTimesSpec
 from zbench.spec.expand import Expansion, expand
 from zbench.spec.load import load_sweep
@@ -78,10 +76,8 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared_processes: Sh
 def test_a_script_is_timed_judged_and_recorded_as_any_trial(tmp_path: Path, runner: TrialRunner) -> None:
     healthy, faulty = (runner.run(trial) for trial in sweep(tmp_path).trials)
     assert healthy.outcome == "ok", healthy.error
-    assert healthy.timing is not None
     assert healthy.timing.step_seconds == [0.02, 0.03, 0.04], "the first step is warm-up"
     assert healthy.timing.samples_per_s == pytest.approx(2 / 0.03)
-    assert healthy.memory is not None
     assert not healthy.memory.exact
     assert healthy.correctness.verdict == "equivalent"
     assert faulty.correctness.verdict == "wrong"
@@ -89,33 +85,45 @@ def test_a_script_is_timed_judged_and_recorded_as_any_trial(tmp_path: Path, runn
     assert healthy.config["verify"]["against"] == {"zero_stage": 1}, "the file's own engine is the base"
 
 
-def test_a_killed_build_keeps_no_command_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_build_keeps_no_command_waiting_and_one_that_goes_on_keeps_its_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch waits for a lock forever, whoever left it."""
     (trial, _) = sweep(tmp_path).trials
-    abandoned = tmp_path / "extensions" / "cpu_adam" / "lock"
-    abandoned.parent.mkdir(parents=True)
-    abandoned.touch()
+    abandoned, held = (tmp_path / "extensions" / "py_cpu" / name / "lock" for name in ("killed", "building"))
+    for lock in (abandoned, held):
+        lock.parent.mkdir(parents=True)
+        lock.touch()
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
-    run_once(trial, tmp_path, tmp_path / "scratch", lambda *_: None)
+    with held.open():
+        run_once(trial, tmp_path, tmp_path / "scratch", lambda *_: None)
+    assert held.exists()
     assert not abandoned.exists()
 
 
-def failed(place: Path, runner: TrialRunner, do: str) -> Record:
+@pytest.mark.parametrize(
+    ("do", "outcome", "message"),
+    [
+        ("fail", "crashed", "the command ended with status 1: RuntimeError: no such layer"),
+        ("oom", "oom", "CUDA out of memory"),
+        ("hang", "timeout", ""),
+    ],
+)
+def test_failures_are_named_and_nothing_is_left_running(
+    do: str, outcome: str, message: str, tmp_path: Path, runner: TrialRunner
+) -> None:
     quick = {"run": {"timeout": "4s" if do == "hang" else "60s"}, "verify": {"mode": "off"}}
-    return runner.run(sweep(place, do=do, **quick).trials[0])
+    record = runner.run(sweep(tmp_path, do=do, **quick).trials[0])
+    assert record.outcome == outcome
+    assert message in record.error.message
+    assert len(children_of(tmp_path)) == (do == "hang")
+    assert all(map(gone, children_of(tmp_path))), "even in a session of its own"
 
 
-def test_failures_are_told_and_nothing_is_left_running(tmp_path: Path, runner: TrialRunner) -> None:
-    record = failed(tmp_path, runner, "fail")
-    assert record.outcome == "crashed"
-    assert record.error is not None
-    assert "the command ended with status 1: RuntimeError: no such layer" in record.error.message
-    assert failed(tmp_path, runner, "oom").outcome == "oom"
-    record = failed(tmp_path, runner, "hang")
-    assert record.outcome == "timeout"
-    assert record.error is not None
-    log = (tmp_path / "run" / str(record.error.log)).read_text()
-    child = int(log.split("child ")[1].split()[0])
-    assert not psutil.pid_exists(child), "not even a process in a session of its own"
+def children_of(place: Path) -> list[int]:
+    """Return the processes that scripts started, as the logs under `place` tell."""
+    texts = [log.read_text(errors="replace") for log in place.rglob("*.log")]
+    return [int(child) for text in texts for child in re.findall(r"child (\d+)", text)]
 
 
 @pytest.mark.parametrize(
@@ -128,10 +136,7 @@ def test_failures_are_told_and_nothing_is_left_running(tmp_path: Path, runner: T
         ({"step_times": {"jsonl": "x", "regex": "y"}}, "expected one of jsonl, regex and console"),
         ({"model": "mlp"}, "a command brings its own model and data; leave model out"),
         ({"command": None}, "step_times belongs to workload.command"),
-        (
-            {"command": "python train.py"},
-            "the command does not use {zero_stage}, so this axis changes nothing",
-        ),
+        ({"command": "python train.py"}, "does not use {zero_stage}, so this axis changes nothing"),
     ],
 )
 def test_mistakes_are_found_before_anything_runs(
@@ -147,32 +152,29 @@ def test_the_run_to_be_held_against_can_be_named(tmp_path: Path) -> None:
     assert named.held_against().engine.zero_stage == 0
     with pytest.raises(SpecError, match=r"verify.against: zero_stag: Extra inputs"):
         sweep(tmp_path, verify={"against": {"zero_stag": 0}})
+    (tmp_path / "other.json").write_text(json.dumps({"verify": {"against": {"zero_stage": 0}}}))
     with pytest.raises(SpecError, match="against belongs to"):
-        load_sweep_of({"verify": {"against": {"zero_stage": 0}}}, tmp_path)
+        expand(load_sweep(tmp_path / "other.json", environ={}))
 
 
-def load_sweep_of(document: dict[str, Any], place: Path) -> Expansion:
-    (place / "other.json").write_text(json.dumps(document))
-    return expand(load_sweep(place / "other.json", environ={}))
+DEEPSPEED = "epoch=0/micro_step=4/global_step=2, RunningAvgSamplesPerSec=30.1, CurrSamplesPerSec=32.0, Mem"
 
 
-def lines(*texts: str, spec: StepTimesSpec, samples: int = 8) -> list[float]:
-    console = ConsoleTimes(spec, samples, began=0.0)
-    for number, text in enumerate(texts, 1):
+@pytest.mark.parametrize(
+    ("spec", "lines", "seconds"),
+    [
+        ({"console": "deepspeed"}, ["loading", DEEPSPEED], [0.25]),
+        ({"console": "transformers"}, ["{'loss': 2.3, 'epoch': 0.1}", "x", "{'loss': 2.2}"], [1.0, 2.0]),
+        ({"console": "transformers"}, ["{'train_runtime': 3.0, 'train_steps_per_second': 4.0}"], [0.25]),
+        ({"regex": r"it \d+: (?P<seconds>[\d.]+)"}, ["it 3: 12.5 s"], [12.5]),
+        ({"regex": r"^step \d+"}, ["step 1", "noise", "step 2"], [1.0, 2.0]),
+    ],
+)
+def test_consoles_are_read(spec: dict[str, Any], lines: list[str], seconds: list[float]) -> None:
+    console = ConsoleTimes(StepTimesSpec(**spec), samples=8, began=0.0)
+    for number, text in enumerate(lines, 1):
         console.feed(Line(text, float(number)))
-    return console.all()
-
-
-def test_consoles_are_read() -> None:
-    deepspeed = (
-        "epoch=0/micro_step=4/global_step=2, RunningAvgSamplesPerSec=30.1, CurrSamplesPerSec=32.0, MemAlloc"
-    )
-    assert lines("loading", deepspeed, spec=StepTimesSpec(console="deepspeed")) == [0.25]
-    trainer = StepTimesSpec(console="transformers")
-    assert lines("{'loss': 2.3, 'epoch': 0.1}", "x", "{'loss': 2.2}", spec=trainer) == [1.0, 2.0]
-    assert lines("{'train_runtime': 3.0, 'train_steps_per_second': 4.0}", spec=trainer) == [0.25]
-    assert lines("it 3: 12.5 s", spec=StepTimesSpec(regex=r"it \d+: (?P<seconds>[\d.]+)")) == [12.5]
-    assert lines("step 1", "noise", "step 2", spec=StepTimesSpec(regex=r"^step \d+")) == [1.0, 2.0]
+    assert console.all() == seconds
 
 
 @pytest.mark.soak
@@ -191,22 +193,11 @@ def test_ctrl_c_ends_the_command_and_all_that_it_started(tmp_path: Path) -> None
     words = [sys.executable, "-m", "zbench.cli.main", "sweep", "sweep.yaml", "--timeout", "500s"]
     started = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        child = first_match(tmp_path, r"child (\d+)", started)
+        until(lambda: bool(children_of(tmp_path)) or started.poll() is not None, "the script runs")
         started.send_signal(signal.SIGINT)
         _, said = started.communicate(timeout=60)
     finally:
         started.kill()
     assert started.returncode == 130, said
-    assert not psutil.pid_exists(int(child)), "not even a process in a session of its own"
-
-
-def first_match(place: Path, pattern: str, process: subprocess.Popen[str]) -> str:
-    """Wait until a log of the only run matches, and return its first group."""
-    for _ in range(600):
-        for log in place.glob("results/*/*/logs/**/*"):
-            found = re.search(pattern, log.read_text(errors="replace")) if log.is_file() else None
-            if found:
-                return found[1]
-        assert process.poll() is None, process.communicate()[1]
-        time.sleep(0.1)
-    raise AssertionError(f"no log matches {pattern} within a minute")
+    (child,) = children_of(tmp_path)
+    assert gone(child), "even in a session of its own"

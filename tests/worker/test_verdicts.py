@@ -5,17 +5,16 @@ from typing import Any
 
 import pytest
 
-from tests.worker.broken_engines import FIRST_WRONG_STEP, SCALED_PARAMETER
 from tests.worker.conftest import RunTrial, trial
+from tests.worker.engines import FIRST_WRONG_STEP, SCALED_PARAMETER
 
-GPT: dict[str, Any] = {
-    "model": "gpt",
-    "options": {"layers": 6, "width": 64, "heads": 4},
-    "sequence_length": 32,
-}
-BROKEN = "tests.worker.broken_engines:"
-HONEST = "tests.worker.honest_engines:other_order"
-LAST_LAYERS = {"layers.2.bias", "layers.2.weight"}
+DEEP = {"layers": 6, "width": 64, "heads": 4}
+GPT: dict[str, Any] = {"model": "gpt", "options": DEEP, "sequence_length": 32}
+SPECULATIVE, SMALL_BUCKETS = {"offload_schedule": "speculative"}, {"reduce_bucket_size": 3000}
+BROKEN = "tests.worker.engines:"
+HONEST = "tests.worker.engines:OtherOrder"
+LAST_LAYERS = {"layers.2.bias", "layers.2.weight"}  # the first subgroup in backward order
+ALL = {f"layers.{layer}.{kind}" for layer in range(3) for kind in ("bias", "weight")}
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -35,20 +34,10 @@ def test_every_stage_and_world_size_is_identical(run_trial: RunTrial, stage: int
         {"zero_stage": 1, "offload_optimizer": "cpu", "dtype": "bfloat16"},
         {"zero_stage": 2, "dtype": "float16", "initial_loss_scale": 2.0**22},
         {"zero_stage": 3, "offload_optimizer": "cpu", "offload_param": "cpu", "gradient_clipping": 0.5},
-        {
-            "zero_stage": 2,
-            "offload_optimizer": "cpu",
-            "offload_schedule": "speculative",
-            "gradient_clipping": 0.5,
-        },
+        {"zero_stage": 2, "offload_optimizer": "cpu", "gradient_clipping": 0.5} | SPECULATIVE,
         {"zero_stage": 1, "param_groups": {"*.bias": {"frozen": True}, "layers.1.*": {"weight_decay": 0.0}}},
         {"zero_stage": 2, "optimizer": {"name": "adam", "amsgrad": True, "bias_correction": False}},
-        {
-            "zero_stage": 2,
-            "reduce_bucket_size": 3000,
-            "grad_accum_dtype": "bfloat16",
-            "gradient_accumulation_steps": 2,
-        },
+        {"zero_stage": 2, "grad_accum_dtype": "bfloat16", "gradient_accumulation_steps": 2} | SMALL_BUCKETS,
     ],
 )
 def test_what_shapes_the_reference_is_mirrored_by_it(run_trial: RunTrial, engine: dict[str, Any]) -> None:
@@ -73,35 +62,28 @@ def test_an_honest_engine_that_rounds_otherwise_is_equivalent(
     assert found.first_differing_step == 1
 
 
-@pytest.mark.parametrize("stage", [1, 2])
-def test_a_dropped_micro_batch_is_wrong_from_its_step_on(run_trial: RunTrial, stage: int) -> None:
-    engine = {"engine": BROKEN + "drops_micro_batch", "zero_stage": stage, "gradient_accumulation_steps": 2}
-    found = run_trial(trial(engine)).correctness
-    assert (found.verdict, found.first_differing_step) == ("wrong", FIRST_WRONG_STEP)
+@pytest.mark.parametrize(
+    ("fault", "engine", "step", "worst"),
+    [
+        ("DropsMicroBatch", {"zero_stage": 1, "gradient_accumulation_steps": 2}, FIRST_WRONG_STEP, ALL),
+        ("DropsMicroBatch", {"zero_stage": 2, "gradient_accumulation_steps": 2}, FIRST_WRONG_STEP, ALL),
+        ("ScalesGradient", {"zero_stage": 1}, FIRST_WRONG_STEP, {SCALED_PARAMETER}),
+        ("updates_shard_twice", {"zero_stage": 2, "sub_group_size": 1024}, FIRST_WRONG_STEP, LAST_LAYERS),
+        ("forgets_weight_decay", {"zero_stage": 1}, 1, ALL),
+    ],
+)
+def test_a_fault_is_wrong_from_its_step_on_and_its_parameter_named(
+    run_trial: RunTrial, fault: str, engine: dict[str, Any], step: int, worst: set[str]
+) -> None:
+    found = run_trial(trial(engine | {"engine": BROKEN + fault})).correctness
+    assert (found.verdict, found.first_differing_step) == ("wrong", step)
+    assert found.worst_parameter in worst
     assert found.error_ratio is not None
-    assert found.error_ratio > 10_000
-
-
-def test_a_scaled_gradient_is_wrong_and_its_parameter_named(run_trial: RunTrial) -> None:
-    found = run_trial(trial({"engine": BROKEN + "scales_gradient", "zero_stage": 1})).correctness
-    assert (found.verdict, found.worst_parameter) == ("wrong", SCALED_PARAMETER)
-    assert found.first_differing_step == FIRST_WRONG_STEP
-
-
-def test_a_shard_updated_twice_is_wrong_and_named(run_trial: RunTrial) -> None:
-    engine = {"engine": BROKEN + "updates_shard_twice", "zero_stage": 2, "sub_group_size": 1024}
-    found = run_trial(trial(engine)).correctness
-    assert (found.verdict, found.first_differing_step) == ("wrong", FIRST_WRONG_STEP)
-    assert found.worst_parameter in LAST_LAYERS  # the first subgroup in backward order
-
-
-def test_a_forgotten_weight_decay_is_wrong_from_the_first_step(run_trial: RunTrial) -> None:
-    found = run_trial(trial({"engine": BROKEN + "forgets_weight_decay", "zero_stage": 1})).correctness
-    assert (found.verdict, found.first_differing_step) == ("wrong", 1)
+    assert found.error_ratio > (10_000 if fault == "DropsMicroBatch" else 100)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("fault", ["drops_micro_batch", "updates_shard_twice"])
+@pytest.mark.parametrize("fault", ["DropsMicroBatch", "updates_shard_twice"])
 def test_faults_are_seen_at_depth_in_both_dtypes(run_trial: RunTrial, fault: str, dtype: str) -> None:
     engine = {"engine": BROKEN + fault, "zero_stage": 1, "gradient_accumulation_steps": 2, "dtype": dtype}
     found = run_trial(trial(engine, workload=GPT, run={"steps": 1})).correctness
@@ -110,12 +92,12 @@ def test_faults_are_seen_at_depth_in_both_dtypes(run_trial: RunTrial, fault: str
 
 
 def test_ranks_that_disagree_are_judged_by_the_gravest(run_trial: RunTrial) -> None:
-    record = run_trial(trial({"engine": BROKEN + "strays_on_one_rank"}))
+    record = run_trial(trial({"engine": BROKEN + "StraysOnOneRank"}))
     assert record.correctness.verdict in ("drifted", "wrong")
     assert any(f"ranks hold different parameters since step {FIRST_WRONG_STEP}" in w for w in record.warnings)
 
 
 def test_without_the_truth_a_dropped_micro_batch_is_drifted(run_trial: RunTrial) -> None:
-    engine = {"engine": BROKEN + "drops_micro_batch", "gradient_accumulation_steps": 2}
+    engine = {"engine": BROKEN + "DropsMicroBatch", "gradient_accumulation_steps": 2}
     found = run_trial(trial(engine, verify="reference")).correctness
     assert (found.verdict, found.error_ratio) == ("drifted", None)

@@ -1,0 +1,189 @@
+"""Engines that are wrong, that fail, or that round otherwise: `engine: tests.worker.engines:OtherOrder`."""
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from zbench.engine import build_engine
+from zbench.engine.adam import AdamBackend, AdamTask
+from zbench.engine.assembly.build import Instruments
+from zbench.engine.protocols import StepInfo, TrainingEngine
+from zbench.spec.engine import EngineSpec
+
+SCALED_PARAMETER = "layers.1.weight"
+FIRST_WRONG_STEP = 2
+LATE_SECONDS = 0.05
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class _Forwarding:
+    """The built-in engine, of which subclasses change something from the second step on."""
+
+    def __init__(
+        self, model: nn.Module, spec: EngineSpec, group: object = None, *, instruments: Instruments
+    ) -> None:
+        self._spec = spec
+        self._inner = build_engine(model, spec, None, instruments=instruments)
+        self._steps = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    @property
+    def wrong(self) -> bool:
+        return self._steps + 1 >= FIRST_WRONG_STEP
+
+    def step(self) -> StepInfo:
+        self._steps += 1
+        return self._inner.step()
+
+
+class DropsMicroBatch(_Forwarding):
+    """The last micro-batch adds nothing."""
+
+    _backwards = 0
+
+    def backward(self, loss: Tensor, last: bool | None = None) -> None:
+        self._backwards += 1
+        dropped = self.wrong and self._backwards % self._spec.gradient_accumulation_steps == 0
+        self._inner.backward(loss * 0.0 if dropped else loss, last)
+
+
+class ScalesGradient(_Forwarding):
+    """One parameter's gradient is a thousandth too large."""
+
+    def __init__(self, model: nn.Module, *rest: Any, **more: Any) -> None:
+        super().__init__(model, *rest, **more)
+        scaled = model.get_parameter(SCALED_PARAMETER)
+        scaled.register_hook(lambda gradient: gradient * 1.001 if self.wrong else gradient)
+
+
+class RaisesOnRank1(_Forwarding):
+    """Rank 0 only sees its peer go."""
+
+    def step(self) -> StepInfo:
+        if self.wrong and dist.get_rank() == 1:
+            raise ArithmeticError("the second step\nwent wrong")
+        return super().step()
+
+
+class StraysOnOneRank(_Forwarding):
+    """Rank 1 reports other parameters than the rest."""
+
+    def full_parameters(self) -> dict[str, Tensor]:
+        strays = self._steps >= FIRST_WRONG_STEP and dist.get_rank() == 1
+        factor = 1.001 if strays else 1.0
+        return {name: value * factor for name, value in self._inner.full_parameters().items()}
+
+
+class _UpdatesTwice:
+    """Applies the first task of rank 0 twice, from the second step on."""
+
+    def __init__(self, inner: AdamBackend) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def update(self, tasks: Sequence[AdamTask], **options: Any) -> None:
+        self._inner.update(tasks, **options)
+        if tasks and tasks[0].step >= FIRST_WRONG_STEP and dist.get_rank() == 0:
+            self._inner.update(tasks[:1], **options)
+
+
+def updates_shard_twice(
+    model: nn.Module, spec: EngineSpec, group: object = None, *, instruments: Instruments
+) -> TrainingEngine:
+    broken = Instruments(
+        instruments.wrap_collectives, lambda inner: _UpdatesTwice(instruments.wrap_adam(inner))
+    )
+    return build_engine(model, spec, None, instruments=broken)
+
+
+def forgets_weight_decay(model: nn.Module, spec: EngineSpec, *rest: Any, **more: Any) -> TrainingEngine:
+    optimizer = spec.optimizer.model_copy(update={"weight_decay": 0.0})
+    return build_engine(model, spec.model_copy(update={"optimizer": optimizer}), *rest, **more)
+
+
+def listening() -> list[str]:
+    """Return the addresses at which this process accepts connections over the network."""
+    connections = psutil.Process().net_connections(kind="inet")
+    return sorted(one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN)
+
+
+def says_where_it_listens(model: nn.Module, spec: EngineSpec, *rest: Any, **more: Any) -> TrainingEngine:
+    """Say in the rank's log at which addresses the process listens."""
+    engine = build_engine(model, spec.model_copy(update={"engine": "builtin"}), *rest, **more)
+    print(f"listens at {','.join(listening())}.", flush=True)
+    return engine
+
+
+constant = 3
+
+
+def returns_nothing(*_: object, **more: object) -> None:
+    """Forgets to return the engine."""
+
+
+def lacks_methods(model: nn.Module, *_: object, **more: object) -> nn.Module:
+    """Returns something that is no engine."""
+    return model
+
+
+class OtherOrder:
+    """Is right, but rounds in its own order: DDP's averaging and torch's unfused Adam, in plain torch.
+
+    Has no `first_moments`, as peers have none.
+    """
+
+    def __init__(self, model: nn.Module, spec: EngineSpec, *_: object, **more: object) -> None:
+        self._model, self._spec = model, spec
+        self._masters = {n: p.detach().clone() for n, p in model.named_parameters()}
+        model.to(_DTYPES[spec.dtype])
+        o = spec.optimizer
+        self._adam = torch.optim.AdamW(
+            list(self._masters.values()), o.lr, o.betas, o.eps, weight_decay=o.weight_decay, foreach=True
+        )
+
+    def backward(self, loss: Tensor, last: bool | None = None) -> None:
+        (loss / self._spec.gradient_accumulation_steps).backward()
+
+    def step(self) -> StepInfo:
+        for name, parameter in self._model.named_parameters():
+            assert parameter.grad is not None
+            average = parameter.grad.float() / dist.get_world_size()
+            dist.all_reduce(average)
+            self._masters[name].grad = average
+            parameter.grad = None
+        norm = None
+        if self._spec.gradient_clipping:
+            norm = float(nn.utils.clip_grad_norm_(self._masters.values(), self._spec.gradient_clipping))
+        self._adam.step()
+        with torch.no_grad():
+            for name, parameter in self._model.named_parameters():
+                parameter.copy_(self._masters[name])
+        return StepInfo(norm)
+
+    def full_parameters(self) -> dict[str, Tensor]:
+        return {name: master.clone() for name, master in self._masters.items()}
+
+    def memory_by_category(self) -> dict[str, int]:
+        return {"parameters": sum(p.nbytes for p in self._model.parameters())}
+
+    def close(self) -> None:
+        return
+
+
+class LastRankLate(OtherOrder):
+    """Has nothing left to tell the others when its last rank sleeps."""
+
+    def step(self) -> StepInfo:
+        info = super().step()
+        if dist.get_rank() == dist.get_world_size() - 1:
+            time.sleep(LATE_SECONDS)
+        return info

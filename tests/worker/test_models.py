@@ -1,0 +1,43 @@
+"""Models and data of users: what can be repeated is verified, and what cannot says why."""
+
+from typing import Any
+
+import pytest
+
+from tests.worker.conftest import RunTrial, trial
+
+HERE = "tests.worker.models:"
+BUILTIN: dict[str, Any] = {"zero_stage": 2, "gradient_accumulation_steps": 2}
+DDP = BUILTIN | {"engine": "ddp", "zero_stage": 0}
+STATEFUL, CHANCY = ("Spectral", "OldSpectral", "Running", "Counting"), ("WithBatches", "Chancy")
+CASES = [(model, BUILTIN) for model in STATEFUL + CHANCY] + [(model, DDP) for model in STATEFUL]
+
+
+@pytest.mark.parametrize(("model", "engine"), CASES)
+def test_each_rank_keeps_state_of_its_own_and_draws_what_its_reference_draws(
+    run_trial: RunTrial, model: str, engine: dict[str, Any]
+) -> None:
+    workload: dict[str, Any] = {"model": HERE + model, "micro_batch_size": 4}
+    if model == "Chancy":
+        workload["data"] = {"dataset": HERE + "Augmented"}
+    record = run_trial(trial(engine, workload=workload))
+    assert record.error is None
+    assert record.correctness.verdict == "identical"
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "reason"),
+    [
+        ("Teacher", "float32", "its forward writes slow.weight (1 in all)"),
+        ("Clipped", "float32", "its forward writes head.weight (1 in all)"),
+        ("Unseeded", "float32", "two runs of the first step from the same seed differ (loss "),
+        ("Unseeded", "bfloat16", "two runs of the first step from the same seed differ (loss "),
+    ],
+)
+def test_what_cannot_be_repeated_is_not_verified_and_the_reason_is_given(
+    run_trial: RunTrial, model: str, dtype: str, reason: str
+) -> None:
+    record = run_trial(trial({"dtype": dtype}, workload={"model": HERE + model, "micro_batch_size": 4}))
+    assert record.correctness.verdict == "unchecked"
+    assert record.error.kind == "usage"
+    assert reason in record.error.message
