@@ -194,10 +194,10 @@ def test_ctrl_c_ends_the_command_and_all_that_it_started(tmp_path: Path) -> None
     started = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
         until(lambda: bool(children_of(tmp_path)) or started.poll() is not None, "the script runs")
+        (child,) = children_of(tmp_path)
         started.send_signal(signal.SIGINT)
         _, said = started.communicate(timeout=60)
     finally:
         started.kill()
     assert started.returncode == 130, said
-    (child,) = children_of(tmp_path)
     assert gone(child), "even in a session of its own"
