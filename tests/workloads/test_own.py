@@ -60,6 +60,40 @@ class Stream(IterableDataset):
 class Words(Dicts):
     def __getitem__(self, k): return {"x": "word"}
 
+class Predicts(nn.Module):
+    def __init__(self, width=8):
+        super().__init__()
+        self.embed = nn.Embedding(256, width)
+        self.head = nn.Linear(width, 256)
+    def forward(self, tokens, targets):
+        return nn.functional.cross_entropy(self.head(self.embed(tokens)).flatten(0, 1), targets.flatten())
+
+class Regression(Plain):
+    def make_batch(self, generator, micro_batch_size, sequence_length):
+        return (torch.randn(micro_batch_size, 3, generator=generator),)
+    def forward(self, x):
+        return self.line(x).square().mean()
+
+class CountsItself(Regression):
+    def count_flops(self, batch_size, length): return 6.0 * batch_size * length
+
+class ListBatch(Regression):
+    def make_batch(self, generator, micro_batch_size, sequence_length): return [torch.zeros(1, 3)]
+
+def pretrained(): return Regression().eval()
+
+def frozen_part():
+    model = Regression()
+    model.kept = nn.BatchNorm1d(1).eval()
+    return model
+
+def lazy():
+    model = Regression()
+    model.line = nn.LazyLinear(1)
+    return model
+
+def number(): return 3
+
 def output_loss(output, target): return (output - target).square().mean()
 
 def empty():
@@ -127,15 +161,60 @@ def test_other_contents_have_another_fingerprint(base_dir: Path) -> None:
         ("mine:Plain", "mine:Words", {}, "expected samples that collate to"),
         ("mine:Plain", "mine:empty", {}, "returned an empty TensorDataset"),
         ("mine:Plain", "mine:pairs", {"loss": "mine:X"}, "not callable"),
+        ("no_such_module:Model", None, {}, "cannot load 'no_such_module:Model'"),
+        ("mine:Missing", None, {}, "cannot load 'mine:Missing'"),
+        ("mine:X", None, {}, "is a Tensor, not callable"),
+        ("mine:number", None, {}, "returned a int"),
+        (
+            "mine:lazy",
+            None,
+            {},
+            r"without a shape \(line\.weight\): call the model once on a batch",
+        ),
+        ("mine:", None, {}, "names nothing"),
+        ("mine:ListBatch", None, {}, "to return a tuple of tensors, got list"),
+        ("mine:Predicts", None, {"options": {"depth": 3}}, "unexpected keyword argument 'depth'"),
+        ("mine:Predicts", None, {"preset": "nano"}, "workload.preset applies to the built-in models"),
+        (
+            "mine:Predicts",
+            None,
+            {"activation_checkpointing": True},
+            "checkpointing applies to the built-in models",
+        ),
         ("gpt", "mine:pairs", {}, "data.dataset is for a model of your own"),
         ("gpt", None, {"loss": "mine:loss"}, "loss is for a model of your own"),
     ],
 )
 def test_what_does_not_fit_is_refused(
-    base_dir: Path, model: str, dataset: str | None, keys: dict[str, str], said: str
+    base_dir: Path, model: str, dataset: str | None, keys: dict[str, object], said: str
 ) -> None:
     with pytest.raises(UsageError, match=said):
         load(base_dir, model, dataset, **keys)
+
+
+def test_a_model_trains_on_tokens_and_may_count_its_own_operations(base_dir: Path) -> None:
+    made = load(base_dir, "mine:Predicts", options={"width": 16}, sequence_length=5)
+    model = made.make_model()
+    assert model.get_parameter("embed.weight").shape == (256, 16)
+    assert made.loss(model, made.batch(0, 0, 0)).ndim == 0
+    assert made.flops_per_micro_batch == 3 * 2 * 4 * 5 * 16 * 256
+    assert load(base_dir, "mine:CountsItself", sequence_length=5).flops_per_micro_batch == 6.0 * 4 * 5
+
+
+def test_a_model_in_eval_mode_is_trained_and_a_part_that_is_kept_in_it_stays(base_dir: Path) -> None:
+    assert all(module.training for module in load(base_dir, "mine:pretrained").make_model().modules())
+    frozen = load(base_dir, "mine:frozen_part").make_model()
+    modes = {name: module.training for name, module in frozen.named_modules()}
+    assert modes == {"": True, "line": True, "kept": False}
+
+
+def test_a_model_may_make_its_own_batches_and_floats_take_its_dtype(base_dir: Path) -> None:
+    made = load(base_dir, "mine:Regression")
+    (batch,) = made.batch(2, 0, 0)
+    assert batch.shape == (4, 3)
+    assert torch.equal(batch, made.batch(2, 0, 0)[0])
+    assert not torch.equal(batch, made.batch(3, 0, 0)[0])
+    assert made.loss(made.make_model().to(torch.bfloat16), (batch,)).dtype == torch.bfloat16
 
 
 def test_the_contract_is_shown_where_it_is_not_met(base_dir: Path) -> None:
