@@ -149,9 +149,9 @@ class _Kept:
 class PlanCache:
     """Checked native plans on one type of device, one for each subgroup, which its first master weights name.
 
-    Where a subgroup's tensors are where they were, but for its gradients, only addresses are compared: with
-    2,000 tasks, checking and building anew costs as much as the update. No tensor is kept alive. Each thread
-    has its own plans.
+    Where a subgroup's tensors are where they were, but for its gradients, only what is seen of them is
+    compared: with 2,000 tasks, checking and building anew costs as much as the update. No tensor is kept
+    alive. Each thread has its own plans.
     """
 
     def __init__(self, device_type: str) -> None:
@@ -167,6 +167,7 @@ class PlanCache:
     ) -> "_native.Plan":
         """Return the plan of tasks on the tensors of `flat`, with the step and hyperparameters of each.
 
+        flat: its layout is anything else that the tasks depend on, comparable by ==.
         tasks: called where there is no such plan; ValueError as AdamBackend.update. squares: where each
         task's chunk sums go, if anywhere: to the beginning.
         """
@@ -177,28 +178,27 @@ class PlanCache:
             others,
             list(map(Tensor.size, tensors)),
             list(map(_DTYPE, tensors)),
-            list(map(_DEVICE, tensors)),
+            list(map(_DEVICE, grads)),  # memory at an address that is compared stays on its device
             list(map(Tensor.is_contiguous, tensors)),
             layout,
             list(map(Tensor.data_ptr, squares)),
         ]
         subgroup = get_ident(), others[0] if others else 0
-        kept = self._kept.get(subgroup)
-        if kept is not None and kept.description == description and _set_steps(kept.plan, steps):
-            if kept.grads != grad_addresses:
-                kept.plan.set_grads(grad_addresses)
-                _check_overlap(kept.plan)
-                kept.grads = grad_addresses
-            return kept.plan
-        checked = tasks()
-        check_tasks(checked, self._device_type)
-        plan = build_plan(checked)
-        for index, sums in enumerate(squares):
-            plan.set_squares(index, sums.data_ptr())
-        self._kept[subgroup] = _Kept(plan, description, grad_addresses)
+        kept = self._kept.pop(subgroup, None)  # a plan that is refused is not kept
+        if kept is None or kept.description != description or not _set_steps(kept.plan, steps):
+            checked = tasks()
+            check_tasks(checked, self._device_type)
+            kept = _Kept(build_plan(checked), description, grad_addresses)
+            for index, sums in enumerate(squares):
+                kept.plan.set_squares(index, sums.data_ptr())
+        elif kept.grads != grad_addresses:
+            kept.plan.set_grads(grad_addresses)
+            _check_overlap(kept.plan)
+            kept.grads = grad_addresses
+        self._kept[subgroup] = kept
         if len(self._kept) > _MOST_PLANS:  # of tensors that are new each time
             del self._kept[next(iter(self._kept))]
-        return plan
+        return kept.plan
 
 
 class NativeAdam:
@@ -277,7 +277,7 @@ def _equal_runs(values: Iterable[_T]) -> Iterator[tuple[int, int, _T]]:
     """Yield (begin, end, value) for each run of equal consecutive values."""
     begin = 0
     for value, run in itertools.groupby(values):
-        end = begin + sum(1 for _ in run)
+        end = begin + len(list(run))
         yield begin, end, value
         begin = end
 

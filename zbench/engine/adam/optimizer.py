@@ -79,6 +79,7 @@ class CpuAdam(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state of this class or of torch.optim.Adam(W); moments and masters keep their own dtype."""
         super().load_state_dict(state_dict)
+        self._plans = PlanCache("cpu")  # new state may lie where the old one lay
         saved = [key for group in state_dict["param_groups"] for key in group["params"]]
         parameters = [parameter for group in self.param_groups for parameter in group["params"]]
         for key, parameter in zip(saved, parameters, strict=True):
@@ -96,11 +97,11 @@ class CpuAdam(torch.optim.Optimizer):
         tasks = partial(_checked_tasks, entries, amsgrads, hypers)
 
         def run() -> None:
-            state = [value for *_, state in entries for value in state.values() if type(value) is not int]
-            tensors = [*grads, *(parameter for _, parameter, _ in entries), *state]
-            layout = [(index, amsgrads[index]) for index, *_ in entries]
+            fixed = [parameter for _, parameter, _ in entries]
+            fixed += [value for *_, state in entries for value in state.values() if type(value) is not int]
+            layout = [amsgrads, [index for index, *_ in entries], list(map(Tensor.data_ptr, fixed))]
             steps = ((state["step"] + 1, hypers[index]) for index, _, state in entries)
-            plan = self._plans.plan(Flat(tensors, grads, layout), tasks, steps)
+            plan = self._plans.plan(Flat(grads, grads, layout), tasks, steps)
             plan.run(grad_scale=grad_scale, threads=torch.get_num_threads())
 
         call_native(run, grads, tasks)
