@@ -103,8 +103,7 @@ class Unpaired:
         welch, error = self._welch(0.0, 0.0), math.sqrt(2) * noise.spread
         if welch.standard_error > error and math.isfinite(welch.standard_error):
             return welch
-        counts = welch.n_base, welch.n_head
-        return RatioEstimate(welch.log_ratio, error, noise.degrees, *counts, paired=False, floor=error)
+        return replace(welch, standard_error=error, degrees=noise.degrees, floor=error)
 
     def exact_p(self, margin: float) -> float:
         """Return the p-value of the rank test."""
@@ -121,13 +120,7 @@ class Unpaired:
         return Unpaired(self.head, self.base, self.run_noise)
 
     def _welch(self, spread: float, allowance: float) -> RatioEstimate:
-        found = statistics.unpaired_estimate(self.base, self.head, spread)
-        if not allowance:
-            return found
-        return RatioEstimate(
-            found.log_ratio, found.standard_error, found.degrees, found.n_base, found.n_head,
-            paired=False, floor=found.floor, allowance=allowance,
-        )  # fmt: skip
+        return replace(statistics.unpaired_estimate(self.base, self.head, spread), allowance=allowance)
 
 
 def noise_of_runs(levels: Sequence[Sequence[float]]) -> RunNoise | None:

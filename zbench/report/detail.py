@@ -48,7 +48,8 @@ def _lines(summary: ConfigSummary, run_dir: Path | None) -> Iterator[tuple[str, 
     if summary.ok:
         yield from _timing(summary)
         yield from _memory(summary.ok)
-        yield from _traffic(summary.ok[-1])
+        for name, traffic in summary.ok[-1].traffic.items():
+            yield name, f"{plural(traffic.calls, 'call')}, {format_bytes(traffic.bytes)} per step"
         yield from _correctness(summary)
         yield from trace_lines(run_dir, summary.trial_id) if run_dir is not None else ()
     for warning in summary.warnings:
@@ -90,11 +91,6 @@ def _memory(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
         yield "  simulated", f"{peak} ({simulated.simulated_apart:+.1%} against measured)"
     for category, size in peaks[-1].by_category.items():
         yield f"  {category}", format_bytes(size)
-
-
-def _traffic(record: Record) -> Iterator[tuple[str, str]]:
-    for name, traffic in record.traffic.items():
-        yield name, f"{plural(traffic.calls, 'call')}, {format_bytes(traffic.bytes)} per step"
 
 
 def _correctness(summary: ConfigSummary) -> Iterator[tuple[str, Text | str]]:
