@@ -7,7 +7,7 @@ and `group.N` (float64: lr, beta1, beta2, eps, weight decay).
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,11 +20,12 @@ from zbench.engine.parameters.access import Frozen
 from zbench.engine.parameters.base import Parameters, ParamInfo, write_segments
 from zbench.engine.policies import LossScaling
 from zbench.engine.protocols import Collectives, Tag
-from zbench.engine.shard_layout import Segment, ShardLayout
+from zbench.engine.shard_layout import Segment
 from zbench.errors import UsageError
 
 _TRAINED = ("param", "frozen")  # where a trained parameter's values are looked for
 _FROZEN = ("frozen", "param")
+_WHOLE = Tag("the state of a parameter")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,29 +81,27 @@ class EngineState:
         self.model, self.param_infos, self.optimizer = model, parameters.param_infos, optimizer
         self.parameters, self.collectives, self.scaling = parameters, collectives, scaling
         self.shard = optimizer.shard
-        self._consolidator = Consolidator(self.shard, collectives)
+        self._segments: defaultdict[int, list[Segment]] = defaultdict(list)
+        for s in self.shard.segments:
+            if s.flat < self.shard.layout.spans[s.parameter].stop:  # not padding alone
+                self._segments[s.parameter].append(s)
 
     def full_values(self) -> dict[str, Tensor]:
         """Return name -> float32 values of every parameter, whole, on every rank."""
-        frozen = {t.name: self.frozen.read(t).float() for t in self.frozen.members}
-        return {**self._whole(self._master, torch.float32), **frozen}
+        trained = {t.name: self._whole(t, self._master, torch.float32) for t in self.param_infos}
+        return trained | {t.name: self.frozen.read(t).float() for t in self.frozen.members}
 
     def full_moments(self, kind: str) -> dict[str, Tensor]:
         """Return name -> one kind of moment, whole, on every rank; empty where there is none."""
-        local = self.optimizer.moments.get(kind)
-        return {} if local is None else self._whole(_in(local), self.optimizer.moments.dtype)
+        kinds = [(part, dtype) for name, part, dtype in self._sharded() if name == kind]
+        return {t.name: self._whole(t, *of_kind) for of_kind in kinds for t in self.param_infos}
 
     def entries(self) -> Iterator[StateEntry]:
         """Yield the whole state; every rank reads the same entries in the same order, one at a time."""
-        for t in self.param_infos:
-            yield StateEntry(f"param.{t.name}", torch.float32, t.parameter.shape, partial(self.master, t))
-        for kind in MOMENTS:
-            if self.optimizer.moments.get(kind) is not None:
-                for t in self.param_infos:
-                    read = partial(self.moment, t, kind)
-                    yield StateEntry(
-                        f"{kind}.{t.name}", self.optimizer.moments.dtype, t.parameter.shape, read
-                    )
+        for kind, part, dtype in self._sharded():
+            for t in self.param_infos:
+                read = partial(self._whole, t, part, dtype)
+                yield StateEntry(f"{kind}.{t.name}", dtype, t.parameter.shape, read)
         for key, value in self._numbers().items():
             yield StateEntry(key, value.dtype, value.shape, value.detach().clone)
         for t in self.frozen.members:
@@ -116,16 +115,12 @@ class EngineState:
         """Return the whole state in CPU memory, the same on every rank."""
         return {entry.key: entry.read().cpu() for entry in self.entries()}
 
-    def master(self, t: ParamInfo) -> Tensor:
-        """Return one parameter's whole master weights, float32, on every rank."""
-        return self._consolidator.whole([t.index], self._master, torch.float32)[0].view(t.parameter.shape)
-
-    def moment(self, t: ParamInfo, kind: str) -> Tensor:
-        """Return one kind of moment of one parameter, whole, on every rank."""
-        buffer = self.optimizer.moments.get(kind)
-        assert buffer is not None
-        whole = self._consolidator.whole([t.index], _in(buffer), self.optimizer.moments.dtype)
-        return whole[0].view(t.parameter.shape)
+    def _sharded(self) -> Iterator[tuple[str, Callable[[Segment], Tensor], torch.dtype]]:
+        """Yield the kinds of what is sharded, each with this rank's part of a segment, and its dtype."""
+        yield "param", self._master, torch.float32
+        for kind in MOMENTS:
+            if (buffer := self.optimizer.moments.get(kind)) is not None:
+                yield kind, _in(buffer), self.optimizer.moments.dtype
 
     def local(self) -> LocalState:
         """Return this rank's part of the state; state that every rank holds whole is in rank 0's part."""
@@ -134,16 +129,12 @@ class EngineState:
             span, name = self.shard.layout.spans[s.parameter], self.param_infos[s.parameter].name
             start = s.flat - span.start
             length = min(s.length, span.length - start)
-            pieces[f"param.{name}@{start}"] = self._master(s)[:length].cpu().clone()
-            for kind in MOMENTS:
-                if (moment := self.optimizer.moments.get(kind)) is not None:
-                    pieces[f"{kind}.{name}@{start}"] = moment.run(s.local, length).cpu().clone()
+            for kind, part, _ in self._sharded():
+                pieces[f"{kind}.{name}@{start}"] = part(s)[:length].cpu().clone()
         shapes = {t.name: list(t.parameter.shape) for t in self.param_infos}
-        return LocalState(pieces, self._small(), shapes)
-
-    def _small(self) -> dict[str, Tensor]:
         kinds = ("param.", *(f"{kind}." for kind in MOMENTS))
-        return {e.key: e.read().cpu() for e in self.entries() if not e.key.startswith(kinds)}
+        small = {e.key: e.read().cpu() for e in self.entries() if not e.key.startswith(kinds)}
+        return LocalState(pieces, small, shapes)
 
     def _numbers(self) -> dict[str, Tensor]:
         o = self.optimizer
@@ -225,10 +216,31 @@ class EngineState:
     def _master(self, s: Segment) -> Tensor:
         return self.optimizer.masters[s.dtype_group].of(s)
 
-    def _whole(self, part: Callable[[Segment], Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-        """Return name -> whole tensor, from every rank's parts of the segments."""
-        values = self._consolidator.whole([t.index for t in self.param_infos], part, dtype)
-        return {t.name: v.view(t.parameter.shape) for t, v in zip(self.param_infos, values, strict=True)}
+    def _whole(self, t: ParamInfo, part: Callable[[Segment], Tensor], dtype: torch.dtype) -> Tensor:
+        """Return one parameter's whole tensor in CPU memory, from every rank's parts of its segments.
+
+        Every rank asks for the same parameters in the same order.
+        """
+        layout, shape = self.shard.layout, t.parameter.shape
+        span = layout.spans[t.index]
+        parts = [
+            part(s)[: min(s.length, span.stop - s.flat)].to("cpu", dtype) for s in self._segments[t.index]
+        ]
+        own = torch.cat([torch.empty(0, dtype=dtype), *parts])
+        if self.shard.keeps_all:
+            return own.view(shape)
+        pieces = [(shard, at, length) for _, shard, _, at, length in layout.runs(span, layout.blocks)]
+        taken = [0] * layout.shards
+        for shard, _, length in pieces:
+            taken[shard] += length
+        sent = own.new_zeros(max(taken))
+        sent[: own.numel()] = own
+        gathered = self.collectives.gather_shards(sent, _WHOLE)
+        whole, taken = own.new_empty(span.length), [0] * layout.shards
+        for shard, at, length in pieces:
+            whole[at : at + length] = gathered[shard, taken[shard] : taken[shard] + length]
+            taken[shard] += length
+        return whole.view(shape)
 
 
 def _of_kind(state: Mapping[str, Tensor], kind: str, param_info: ParamInfo) -> Tensor | None:
@@ -249,66 +261,3 @@ def check_others(
             raise UsageError(f"expected {key!r} of shape {list(wanted.shape)}, got {list(saved.shape)}")
         if key in numbers and not (saved.isfinite() & (saved >= 0)).all():
             raise UsageError(f"expected {key!r} to be finite and not negative; is the state damaged?")
-
-
-_WHOLE = Tag("the state of some parameters")
-_AT_ONCE = 1 << 22  # elements of several parameters that pass through the device together
-
-
-class Consolidator:
-    """Gathers what `ShardLayout`s share out. Every rank asks for the same parameters in the same order."""
-
-    def __init__(self, shard: ShardLayout, collectives: Collectives) -> None:
-        self.shard, self.collectives = shard, collectives
-        layout = shard.layout
-        self._segments: defaultdict[int, list[Segment]] = defaultdict(list)
-        for s in shard.segments:
-            if s.flat < layout.spans[s.parameter].stop:  # not padding alone
-                self._segments[s.parameter].append(s)
-
-    def whole(
-        self, indices: Sequence[int], part: Callable[[Segment], Tensor], dtype: torch.dtype
-    ) -> list[Tensor]:
-        """Return the elements [numel] of some parameters in CPU memory; `part` returns this rank's of a
-        segment.
-        """
-        values: list[Tensor] = []
-        while len(values) < len(indices):
-            batch, elements = list[int](), 0
-            for i in indices[len(values) :]:
-                elements += self.shard.layout.spans[i].length
-                if batch and elements > _AT_ONCE:
-                    break
-                batch.append(i)
-            values += self._gathered(batch, part, dtype)
-        return values
-
-    def _gathered(
-        self, batch: Sequence[int], part: Callable[[Segment], Tensor], dtype: torch.dtype
-    ) -> list[Tensor]:
-        spans = self.shard.layout.spans
-        parts = [
-            part(s)[: min(s.length, spans[i].stop - s.flat)].to("cpu", dtype)
-            for i in batch
-            for s in self._segments[i]
-        ]
-        own = torch.cat([torch.empty(0, dtype=dtype), *parts])
-        if self.shard.keeps_all:
-            return [values.clone() for values in own.split([spans[i].length for i in batch])]  # type: ignore[no-untyped-call]
-        layout = self.shard.layout
-        pieces = [
-            (i, shard, at, length)
-            for i in batch
-            for _, shard, _, at, length in layout.runs(spans[i], layout.blocks)
-        ]
-        taken = [0] * layout.shards
-        for _, shard, _, length in pieces:
-            taken[shard] += length
-        sent = own.new_zeros(max(taken))
-        sent[: own.numel()] = own
-        gathered = self.collectives.gather_shards(sent, _WHOLE)
-        whole, taken = {i: own.new_empty(spans[i].length) for i in batch}, [0] * len(taken)
-        for i, shard, at, length in pieces:
-            whole[i][at : at + length] = gathered[shard, taken[shard] : taken[shard] + length]
-            taken[shard] += length
-        return [whole[i] for i in batch]
