@@ -12,9 +12,10 @@ from torch import nn
 from tests.engine.holding import peak_of
 from tests.engine.safety.faults import Faults
 from tests.engine.safety.plainly import SMALL, build
-from zbench.engine import build_engine, load, save
+from tests.engine.steps.agreeing import heard
+from zbench.engine import Engine, build_engine, load, save
 from zbench.engine.checkpoint import save_weights
-from zbench.errors import RanksDisagreeError, UsageError
+from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
 
 WIDTH, LAYERS = 96, 8
@@ -31,8 +32,7 @@ def write(group: dist.ProcessGroup, row: dict[str, Any]) -> dict[str, torch.Tens
     with engine.gathered(engine.model[0], write=True), torch.no_grad():
         engine.model[0].weight.fill_(0.5 + rank)
     values = engine.full_parameters()
-    engine.backward(engine.model(torch.ones(2, WIDTH)).square().mean())
-    engine.step()
+    train(engine)
     engine.close()
     return values
 
@@ -41,39 +41,41 @@ def fail(group: dist.ProcessGroup, row: dict[str, Any]) -> tuple[str, bool]:
     """Return what a rank hears when rank 1 raises in a context for writing, and whether nothing changed."""
     rank, engine = dist.get_rank(group), build(net(), row, group)
     before = engine.full_parameters()
-    heard = ""
-    try:
+
+    def write_and_fail() -> None:
         with engine.gathered(engine.model, write=True), torch.no_grad():
             engine.model[3].weight.zero_()
             if rank == 1:
                 raise KeyError("rank 1")
-    except (KeyError, UsageError) as error:
-        heard = f"{type(error).__name__}: {error}"
+
+    message = heard(write_and_fail)
     same = all(torch.equal(v, before[n]) for n, v in engine.full_parameters().items())
+    train(engine)
+    engine.close()
+    return message, same
+
+
+def train(engine: Engine) -> None:
+    """Take a step."""
     engine.backward(engine.model(torch.ones(2, WIDTH)).square().mean())
     engine.step()
-    engine.close()
-    return heard, same
 
 
 def write_others(group: dist.ProcessGroup, row: dict[str, Any]) -> tuple[str, bool]:
     """Return what a rank hears when ranks write other layers, and whether all is as it was."""
     rank, engine = dist.get_rank(group), build(net(), row, group)
     before = engine.full_parameters()
-    heard = ""
-    try:
-        with engine.gathered([engine.model[i].weight for i in order_of(rank)], write=True), torch.no_grad():
+    order = [0, 1] if rank == 0 else [1, 0]
+
+    def write_mine() -> None:
+        with engine.gathered([engine.model[i].weight for i in order], write=True), torch.no_grad():
             engine.model[rank].weight.zero_()
-    except RanksDisagreeError as error:
-        heard = str(error)
+
+    message = heard(write_mine)
     stores_whole = row["zero_stage"] < 3  # a gather that disagrees ends the engine
     same = not stores_whole or all(torch.equal(v, before[n]) for n, v in engine.full_parameters().items())
     engine.close()
-    return heard, same
-
-
-def order_of(rank: int) -> list[int]:
-    return [0, 1] if rank == 0 else [1, 0]
+    return message, same
 
 
 class Layers(nn.Module):
@@ -93,13 +95,12 @@ def build_others(group: dist.ProcessGroup, row: dict[str, Any], what: str) -> tu
     model = Layers(["one", "two"] if rank == 0 or what != "order" else ["two", "one"])
     if what == "buffer" and rank == 1:
         model.register_buffer("of_two", torch.zeros(2, 2))
+    if what == "trained" and rank == 1:
+        for parameter in model.parameters():
+            parameter.requires_grad_(not parameter.requires_grad)
     before = {n: v.clone() for n, v in model.state_dict().items()}
-    heard = ""
-    try:
-        build(model, row, group)
-    except RanksDisagreeError as error:
-        heard = str(error)
-    return heard, all(torch.equal(v, before[n]) for n, v in model.state_dict().items())
+    message = heard(lambda: build(model, row, group))
+    return message, all(torch.equal(v, before[n]) for n, v in model.state_dict().items())
 
 
 def save_and_load(
@@ -113,8 +114,7 @@ def save_and_load(
     row = row | {"reduce_bucket_size": WIDTH * WIDTH, "allgather_bucket_size": WIDTH * WIDTH}
     engine = build(net(), row, group)
     for _ in range(2):
-        engine.backward(engine.model(torch.ones(2, WIDTH)).square().mean())
-        engine.step()
+        train(engine)
     state = engine.state_dict()
     size = sum(v.nbytes for v in state.values())
     path = Path(folder) / "checkpoint"
@@ -145,18 +145,6 @@ def lacks_memory(group: dist.ProcessGroup, row: dict[str, Any]) -> list[str]:
             texts.append(f"{type(error).__name__}: {error}")
         assert all(torch.equal(p, before[n]) for n, p in model.named_parameters())
     faults.at = None
-    engine.backward(engine.model(torch.ones(2, WIDTH)).square().mean())
-    engine.step()
+    train(engine)
     engine.close()
     return texts
-
-
-def train_others(group: dist.ProcessGroup, row: dict[str, Any]) -> str:
-    """Each rank trains a layer of its own; return what is heard."""
-    model = net().requires_grad_(False)
-    model[1 + dist.get_rank(group)].requires_grad_(True)
-    try:
-        build(model, row, group)
-    except RanksDisagreeError as error:
-        return f"RanksDisagreeError: {error}"
-    return ""

@@ -13,10 +13,6 @@ Loss = Callable[[nn.Module, tuple[Tensor, ...]], Tensor]
 LAYERS = ("first", "second", "sometimes", "last", "norm")
 
 
-class AccidentError(Exception):
-    """What user code raises."""
-
-
 class Net(nn.Module):
     """LAYERS, of which a weight is tied and one is used at times. `dtype`: what it computes in."""
 
@@ -67,9 +63,4 @@ def by_method(net: Any, data: tuple[Tensor, ...]) -> Tensor:
     return net.energy(data[0]) + 0.01 * net.first.weight.square().sum()
 
 
-LOSSES: tuple[Loss, ...] = (
-    usual,
-    without_one,
-    penalized,
-    by_method,
-)
+LOSSES: tuple[Loss, ...] = (usual, without_one, penalized, by_method)

@@ -38,7 +38,6 @@ class Pair:
         self.forget_untrained()
         self.number = 0
         self.saved: list[tuple[dict[str, Tensor], PlainTrainer]] = []
-        self.old: Tensor | None = None
 
     def build(self, group: dist.ProcessGroup | None, trained: Collection[str]) -> Engine:
         """Return another engine of the same row, on a new model, that trains parameters with these names."""

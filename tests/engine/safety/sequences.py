@@ -13,8 +13,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
+from tests.engine.disturbances import AccidentError
 from tests.engine.plain import padded
-from tests.engine.safety.sequence_nets import LAYERS, LOSSES, AccidentError, adapter, batch, usual
+from tests.engine.safety.sequence_nets import LAYERS, LOSSES, adapter, batch, usual
 from tests.engine.safety.sequence_pair import Pair, alone
 from zbench.errors import UsageError
 
@@ -77,7 +78,8 @@ class Both(Pair):
         mine, expected = (net.get_parameter(name) for net in self.nets)
         with self.engine.gathered(mine, write=True), torch.no_grad():
             mine.mul_(0.75 if self.rank == 0 else 3.0)
-        self._edit_plain(expected, 0.75)
+            expected.mul_(0.75)
+        self.sync_plain()
 
     def edit(self) -> None:
         """Change a weight between steps, as an attribute of its module."""
@@ -208,11 +210,6 @@ class Both(Pair):
             handle.remove()
         assert in_backward, "the forward did not fail"
         assert not any(p.requires_grad for p in net.parameters()), "the backward did not fail"
-
-    def _edit_plain(self, p: nn.Parameter, factor: float) -> None:
-        with torch.no_grad():
-            p.mul_(factor)
-        self.sync_plain()
 
 
 RULES: dict[str, int] = {

@@ -1,6 +1,6 @@
 """Ways to use a model that are not one forward, one backward: the bits of plain PyTorch, or refused."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -24,8 +24,6 @@ from tests.engine.safety.plainly import (
 )
 from zbench.engine import Engine
 from zbench.errors import UsageError
-
-each_stage = pytest.mark.parametrize("row", STAGES, ids=row_id)
 
 
 class Net(nn.Module):
@@ -92,68 +90,60 @@ LOSSES = (by_forward, by_another_method, with_a_weight_read_before, with_a_weigh
 LOSSES += (with_a_weight_and_an_evaluation, by_a_functional_use)
 
 
-def pair(row: dict[str, Any], **keys: Any) -> tuple[Engine, Plain]:
-    return build(Net(), row, **keys), Plain(Net())
+@pytest.fixture(params=STAGES, ids=row_id)
+def row(request: pytest.FixtureRequest) -> Any:
+    return request.param
 
 
-@each_stage
-@pytest.mark.parametrize("loss", LOSSES, ids=lambda f: f.__name__)
-def test_a_loss_is_differentiated_however_it_is_computed(row: dict[str, Any], loss: Loss) -> None:
-    engine, plain = pair(row)
-    same_steps(engine, plain, 0, 1, 2, loss=loss)
+@pytest.fixture
+def engine(row: dict[str, Any], request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Return an engine of the row, with more keys where a test gives them as its parameter."""
+    engine = build(Net(), row, **getattr(request, "param", {}))
+    yield engine
     engine.close()
 
 
-@each_stage
-def test_the_sum_over_all_parameters_is_differentiated_inside_gathered(row: dict[str, Any]) -> None:
-    engine, plain = pair(row)
+@pytest.fixture
+def plain() -> Plain:
+    return Plain(Net())
 
-    def loss(net: nn.Module, x: Tensor) -> Tensor:
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda f: f.__name__)
+def test_a_loss_is_differentiated_however_it_is_computed(engine: Engine, plain: Plain, loss: Loss) -> None:
+    same_steps(engine, plain, 0, 1, 2, loss=loss)
+
+
+def test_the_sum_over_all_parameters_is_differentiated_inside_gathered(
+    row: dict[str, Any], engine: Engine, plain: Plain
+) -> None:
+
+    def with_all(net: nn.Module, x: Tensor) -> Tensor:
         return net(x).square().mean() + sum(p.square().sum() for p in net.parameters())
 
-    for number in range(3):
-        if row["zero_stage"] == 3:
+    def loss(net: nn.Module, x: Tensor) -> Tensor:
+        if row["zero_stage"] == 3 and net is engine.model:
             with pytest.raises(UsageError, match=r"'again.weight'|'first.weight'.*engine.gathered"):
-                loss(engine.model, batch(number))
+                with_all(net, x)
         with engine.gathered(engine.model):
-            total = loss(engine.model, batch(number))
-        engine.backward(total)
-        loss(plain.model, batch(number)).backward()
-        engine.step()
-        plain.step()
-    assert_same(engine.full_parameters(), plain.values())
-    engine.close()
+            return with_all(net, x)
+
+    same_steps(engine, plain, 0, 1, 2, loss=loss)
 
 
-@each_stage
-def test_a_loss_of_before_the_update_cannot_be_differentiated_after_it(row: dict[str, Any]) -> None:
-    engine, plain = pair(row)
-    old = by_forward(engine.model, batch(7))  # type: ignore[arg-type]
+@pytest.mark.parametrize("loss", [by_forward, by_a_functional_use], ids=lambda f: f.__name__)
+def test_a_loss_of_before_the_update_cannot_be_differentiated_after_it(
+    engine: Engine, plain: Plain, loss: Loss
+) -> None:
+    old = loss(engine.model, batch(7))
     step(engine, plain, 0)
     before = engine.full_parameters()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         engine.backward(old)
     assert_same(engine.full_parameters(), before)
     same_steps(engine, plain, 0, 1, 2)
-    engine.close()
 
 
-@each_stage
-def test_a_loss_of_before_the_update_with_a_weight_read_outside_cannot_be_used_either(
-    row: dict[str, Any],
-) -> None:
-    engine, plain = pair(row)
-    old = by_a_functional_use(engine.model, batch(7))  # type: ignore[arg-type]
-    step(engine, plain, 0)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        engine.backward(old)
-    engine.close()
-
-
-@each_stage
-def test_an_activation_changed_in_place_is_an_error_as_in_torch(row: dict[str, Any]) -> None:
-    engine, _ = pair(row)
-
+def test_an_activation_changed_in_place_is_an_error_as_in_torch(engine: Engine) -> None:
     class Bad(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             y = torch.tanh(x)
@@ -164,33 +154,26 @@ def test_an_activation_changed_in_place_is_an_error_as_in_torch(row: dict[str, A
     loss = by_forward(engine.model, batch(0))  # type: ignore[arg-type]
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         engine.backward(loss)
-    engine.close()
 
 
-@each_stage
-def test_outer_hooks_on_saved_tensors_are_honoured(row: dict[str, Any]) -> None:
-    engine, plain = pair(row)
+def test_outer_hooks_on_saved_tensors_are_honoured(engine: Engine, plain: Plain) -> None:
     packed: list[torch.Size] = []
 
     def pack(tensor: Tensor) -> Tensor:
         packed.append(tensor.shape)
         return tensor
 
-    for number in range(2):
+    def loss(net: nn.Module, x: Tensor) -> Tensor:
+        if net is plain.model:
+            return by_forward(net, x)
         with save_on_cpu(), torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-            loss = by_forward(engine.model, batch(number))  # type: ignore[arg-type]
-        engine.backward(loss)
-        by_forward(plain.model, batch(number)).backward()  # type: ignore[arg-type]
-        engine.step()
-        plain.step()
+            return by_forward(net, x)
+
+    same_steps(engine, plain, 0, 1, loss=loss)
     assert torch.Size([5, 40]) in packed
-    assert_same(engine.full_parameters(), plain.values())
-    engine.close()
 
 
-@each_stage
-def test_an_interrupt_in_forward_leaves_nothing_behind(row: dict[str, Any]) -> None:
-    engine, plain = pair(row)
+def test_an_interrupt_in_forward_leaves_nothing_behind(engine: Engine, plain: Plain) -> None:
     step(engine, plain, 0)
 
     class Interrupts(nn.Module):
@@ -203,25 +186,21 @@ def test_an_interrupt_in_forward_leaves_nothing_behind(row: dict[str, Any]) -> N
     assert torch._C._autograd._top_saved_tensors_default_hooks(False) is None
     engine.model.again.inner = whole  # type: ignore[union-attr]
     same_steps(engine, plain, 0, 1, 2)
-    engine.close()
 
 
-@each_stage
-def test_an_evaluation_in_inference_mode_leaves_weights_that_can_be_trained(row: dict[str, Any]) -> None:
+def test_an_evaluation_in_inference_mode_leaves_weights_that_can_be_trained(
+    engine: Engine, plain: Plain
+) -> None:
     """Found by the random sequences: what inference_mode had gathered ahead was kept for the next forward."""
-    engine, plain = pair(row)
     for _ in range(2):
         step(engine, plain, 0)
         with torch.inference_mode():
             engine.model(batch(0))
             engine.model.first(batch(0))  # type: ignore[operator]
     assert_same(engine.full_parameters(), plain.values())
-    engine.close()
 
 
-@each_stage
-def test_a_module_added_after_build_is_refused_by_name(row: dict[str, Any]) -> None:
-    engine, plain = pair(row)
+def test_a_module_added_after_build_is_refused_by_name(engine: Engine, plain: Plain) -> None:
     step(engine, plain, 0)
     engine.model.added = nn.Linear(3, 3)
     for call in (engine.state_dict, engine.full_parameters):
@@ -233,12 +212,9 @@ def test_a_module_added_after_build_is_refused_by_name(row: dict[str, Any]) -> N
     with pytest.raises(UsageError, match=r"add_param_group.*save a checkpoint, build another engine"):
         engine.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
     same_steps(engine, plain, 0, 1, 2)
-    engine.close()
 
 
-@each_stage
-def test_a_model_is_copied_whole_or_refuses(row: dict[str, Any]) -> None:
-    engine, plain = pair(row)
+def test_a_model_is_copied_whole_or_refuses(row: dict[str, Any], engine: Engine, plain: Plain) -> None:
     step(engine, plain, 0)
     if row["zero_stage"] == 3:
         with pytest.raises(UsageError, match=r"engine\.gathered"):
@@ -265,12 +241,12 @@ GRADIENTS: dict[str, Callable[[nn.Module], object]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "row", [*STAGES, {"zero_stage": 1, "compile": "aot_eager"}], ids=lambda row: row_id(row)
-)
+@pytest.mark.parametrize("row", [*STAGES, {"zero_stage": 1, "compile": "aot_eager"}], ids=row_id)
+@pytest.mark.parametrize("engine", [{"accumulation_mode": "multi_backward"}], ids=["several"], indirect=True)
 @pytest.mark.parametrize("use", GRADIENTS)
-def test_gradients_that_the_engine_holds_are_not_mistaken_for_none(row: dict[str, Any], use: str) -> None:
-    engine, plain = pair(row, accumulation_mode="multi_backward")
+def test_gradients_that_the_engine_holds_are_not_mistaken_for_none(
+    row: dict[str, Any], engine: Engine, plain: Plain, use: str
+) -> None:
     for number in range(2):
         GRADIENTS[use](engine.model)
         for micro in (3 * number, 3 * number + 1):
@@ -287,8 +263,8 @@ def test_gradients_that_the_engine_holds_are_not_mistaken_for_none(row: dict[str
     GRADIENTS[use](nn.Linear(1, 1) if row["zero_stage"] == 3 else engine.model)
 
 
-def test_a_model_is_compiled_while_a_step_is_under_way() -> None:
-    engine, plain = pair({"zero_stage": 1}, accumulation_mode="unmanaged")
+@pytest.mark.parametrize("row", [{"zero_stage": 1, "accumulation_mode": "unmanaged"}], ids=row_id)
+def test_a_model_is_compiled_while_a_step_is_under_way(engine: Engine, plain: Plain) -> None:
     compiled = torch.compile(engine.model, backend="eager")
     for use, number in ((engine.model, 0), (compiled, 1)):
         engine.backward(by_forward(use, batch(number)))  # type: ignore[arg-type]
@@ -296,4 +272,3 @@ def test_a_model_is_compiled_while_a_step_is_under_way() -> None:
     engine.step()
     plain.step()
     assert_same(engine.full_parameters(), plain.values())
-    engine.close()

@@ -2,7 +2,7 @@
 
 import io
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from tests.engine.safety.plainly import STAGES, Plain, assert_same, batch, build, row_id, step
+from tests.engine.safety.plainly import STAGES, Plain, assert_same, batch, build, row_id, same_steps, step
 from zbench.engine import Engine, build_engine
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
@@ -18,8 +18,10 @@ from zbench.spec.engine import EngineSpec
 SPECULATIVE = {"zero_stage": 1, "offload_optimizer": "cpu", "offload_schedule": "speculative"}
 FAST = {"zero_stage": 3, "offload_optimizer": "cpu", "offload_schedule": "speculative"}
 ROWS = [*STAGES, SPECULATIVE, FAST]
-each_row = pytest.mark.parametrize("row", ROWS, ids=row_id)
-both_sizes = pytest.mark.parametrize("threshold", [0, 10_000], ids=["sharded", "resident"])
+both_sizes = pytest.mark.parametrize(
+    "engine", [{}, {"param_persistence_threshold": 10_000}], ids=["sharded", "resident"], indirect=True
+)
+stage_3 = pytest.mark.parametrize("row", [{"zero_stage": 3}], ids=row_id)
 
 
 class Net(nn.Module):
@@ -32,11 +34,25 @@ class Net(nn.Module):
         return self.last(torch.tanh(self.norm(self.first(x))))
 
 
-def pair(row: dict[str, Any], **keys: Any) -> tuple[Engine, Plain]:
-    engine, plain = build(Net(), row, **keys), Plain(Net())
-    for number in range(2):
-        step(engine, plain, number)
-    return engine, plain
+@pytest.fixture(params=ROWS, ids=row_id)
+def row(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+@pytest.fixture
+def engine(row: dict[str, Any], request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """Return an engine of the row, with more keys where a test gives them as its parameter."""
+    engine = build(Net(), row, **getattr(request, "param", {}))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture
+def plain(engine: Engine) -> Plain:
+    """Return the engine's twin; both have taken two steps."""
+    plain = Plain(Net())
+    same_steps(engine, plain, 0, 1)
+    return plain
 
 
 @torch.no_grad()
@@ -69,35 +85,26 @@ def by_initializing(net: nn.Module) -> None:
 EDITS = (in_place, by_data, by_new_data, by_loading, by_loading_a_part, by_initializing)
 
 
-@each_row
 @both_sizes
 @pytest.mark.parametrize("edit", EDITS, ids=lambda f: f.__name__)
 def test_an_edit_between_steps_counts(
-    row: dict[str, Any], threshold: int, edit: Callable[[nn.Module], None]
+    engine: Engine, plain: Plain, edit: Callable[[nn.Module], None]
 ) -> None:
-    engine, plain = pair(row, param_persistence_threshold=threshold)
     for net in (engine.model, plain.model):
         edit(net)
     assert_same(engine.full_parameters(), plain.values())
     for number in range(2):
-        step(engine, plain, number)
-        assert_same(engine.full_parameters(), plain.values())
-    engine.close()
+        same_steps(engine, plain, number)
 
 
-@each_row
-def test_an_edit_before_the_forward_of_a_step_is_seen_by_it(row: dict[str, Any]) -> None:
-    engine, plain = pair(row)
+def test_an_edit_before_the_forward_of_a_step_is_seen_by_it(engine: Engine, plain: Plain) -> None:
     for net in (engine.model, plain.model):
         in_place(net)
-    step(engine, plain, 5)
-    assert_same(engine.full_parameters(), plain.values())
-    engine.close()
+    same_steps(engine, plain, 5)
 
 
-@pytest.mark.parametrize("row", [{**r, "dtype": "bfloat16"} for r in ROWS], ids=row_id)
-def test_an_edit_in_bfloat16_changes_the_masters_of_what_it_changed_only(row: dict[str, Any]) -> None:
-    engine = build(Net(), row)
+@pytest.mark.parametrize("engine", [{"dtype": "bfloat16"}], indirect=True)
+def test_an_edit_in_bfloat16_changes_the_masters_of_what_it_changed_only(engine: Engine) -> None:
     for number in range(2):
         engine.backward(engine.model(batch(number).bfloat16()).float().square().mean())
         engine.step()
@@ -107,40 +114,29 @@ def test_an_edit_in_bfloat16_changes_the_masters_of_what_it_changed_only(row: di
     after = engine.full_parameters()
     assert torch.equal(after["first.weight"][0], torch.full((13,), 0.5))
     assert torch.equal(after["first.weight"][1:], before["first.weight"][1:])
-    engine.close()
 
 
-@each_row
-def test_the_models_own_state_dict_is_whole(row: dict[str, Any]) -> None:
-    engine, plain = pair(row)
+def test_the_models_own_state_dict_is_whole(engine: Engine, plain: Plain) -> None:
     state, expected = engine.model.state_dict(), plain.values()
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)
     assert_same(state, expected)
     assert_same(torch.load(file), expected)
-    step(engine, plain, 4)
-    assert_same(engine.full_parameters(), plain.values())
-    engine.close()
+    same_steps(engine, plain, 4)
 
 
-@each_row
-def test_assigned_parameters_are_refused(row: dict[str, Any]) -> None:
-    engine, plain = pair(row)
+def test_assigned_parameters_are_refused(engine: Engine, plain: Plain) -> None:
     state = {n: torch.zeros_like(v) for n, v in plain.values().items()}
     with pytest.raises(UsageError, match="assign=True"):
         engine.model.load_state_dict(state, assign=True)
     assert_same(engine.full_parameters(), plain.values())
-    step(engine, plain, 4)
-    assert_same(engine.full_parameters(), plain.values())
-    engine.close()
+    same_steps(engine, plain, 4)
 
 
 READS: dict[str, Callable[[nn.Parameter], object]] = {
     "sum": lambda p: p.sum(),
-    "linear": lambda p: torch.nn.functional.linear(torch.ones(1, 13), p),
     "data": lambda p: p.data,
-    "detach": lambda p: p.detach(),
     "numpy": lambda p: p.numpy(),
     "tolist": lambda p: p.tolist(),
     "item": lambda p: p[0, 0].item(),
@@ -161,17 +157,16 @@ READS: dict[str, Callable[[nn.Parameter], object]] = {
 }
 
 
+@stage_3
 @pytest.mark.parametrize("read", READS.values(), ids=READS.keys())
-def test_a_released_weight_refuses(read: Callable[[nn.Parameter], object]) -> None:
-    engine = build(Net(), {"zero_stage": 3})
+def test_a_released_weight_refuses(engine: Engine, read: Callable[[nn.Parameter], object]) -> None:
     parameter = next(iter(engine.model.parameters()))
     with pytest.raises(UsageError, match=r"'first.weight' are not on this rank now.*engine\.gathered"):
         read(parameter)
-    engine.close()
 
 
-def test_a_released_weight_can_be_described() -> None:
-    engine = build(Net(), {"zero_stage": 3})
+@stage_3
+def test_a_released_weight_can_be_described(engine: Engine) -> None:
     p = next(iter(engine.model.parameters()))
     assert isinstance(p, nn.Parameter)
     assert (p.shape, p.dtype, p.device.type, p.numel(), p.ndim) == ((24, 13), torch.float32, "cpu", 312, 2)
@@ -189,22 +184,16 @@ def test_a_released_weight_can_be_described() -> None:
     assert sum(q.numel() for q in engine.model.parameters()) == 312 + 24 + 48 + 168 + 7
     engine.model.train().eval().requires_grad_(True)
     torch.optim.SGD(engine.model.parameters(), lr=1.0)
-    engine.close()
 
 
-def test_a_functional_call_uses_the_values_that_it_is_given() -> None:
-    engine, plain = pair({"zero_stage": 3})
+def test_a_functional_call_uses_the_values_that_it_is_given(engine: Engine, plain: Plain) -> None:
     given = {n: v * 2 for n, v in plain.values().items()}
     expected = torch.func.functional_call(plain.model, given, (batch(1),))
     assert torch.equal(torch.func.functional_call(engine.model, given, (batch(1),)), expected)
-    step(engine, plain, 3)
-    assert_same(engine.full_parameters(), plain.values())
-    engine.close()
+    same_steps(engine, plain, 3)
 
 
-@each_row
-def test_gathered_reads_and_writes_and_can_be_nested(row: dict[str, Any]) -> None:
-    engine, plain = pair(row)
+def test_gathered_reads_and_writes_and_can_be_nested(engine: Engine, plain: Plain) -> None:
     net, twin = engine.model, plain.model
     with engine.gathered(net):
         assert_same({n: p.detach().clone() for n, p in net.named_parameters()}, plain.values())
@@ -216,29 +205,20 @@ def test_gathered_reads_and_writes_and_can_be_nested(row: dict[str, Any]) -> Non
         net.last.bias.data.fill_(2.0)
         twin.last.bias.data.fill_(2.0)
     assert_same(engine.full_parameters(), plain.values())
-    for number in range(2):
-        step(engine, plain, number)
-    assert_same(engine.full_parameters(), plain.values())
-    engine.close()
+    same_steps(engine, plain, 0, 1)
 
 
-@each_row
 @both_sizes
-def test_an_exception_inside_gathered_writes_nothing(row: dict[str, Any], threshold: int) -> None:
-    engine, plain = pair(row, param_persistence_threshold=threshold)
+def test_an_exception_inside_gathered_writes_nothing(engine: Engine, plain: Plain) -> None:
     with pytest.raises(KeyError), engine.gathered(engine.model, write=True), torch.no_grad():  # noqa: PT012
         engine.model.first.weight.zero_()
         engine.model.last.bias.data.fill_(4.0)
         raise KeyError
     assert_same(engine.full_parameters(), plain.values())
-    step(engine, plain, 3)
-    assert_same(engine.full_parameters(), plain.values())
-    engine.close()
+    same_steps(engine, plain, 3)
 
 
-@each_row
-def test_gathered_refuses_what_it_cannot_do(row: dict[str, Any]) -> None:
-    engine, plain = pair(row)
+def test_gathered_refuses_what_it_cannot_do(engine: Engine, plain: Plain) -> None:
     for foreign in (nn.Linear(2, 2), nn.Parameter(torch.ones(2)), [torch.ones(2)]):
         with pytest.raises(UsageError, match="expected a module of the engine's model"):
             engine.gathered(foreign)  # type: ignore[arg-type]
@@ -251,22 +231,18 @@ def test_gathered_refuses_what_it_cannot_do(row: dict[str, Any]) -> None:
     plain.model(batch(3)).square().mean().backward()
     plain.step()
     assert_same(engine.full_parameters(), plain.values())
-    engine.close()
 
 
-@each_row
-def test_a_step_inside_gathered_shows_the_new_values(row: dict[str, Any]) -> None:
-    engine, plain = pair(row)
+def test_a_step_inside_gathered_shows_the_new_values(engine: Engine, plain: Plain) -> None:
     with engine.gathered(engine.model):
         step(engine, plain, 3)
         assert_same({n: p.detach().clone() for n, p in engine.model.named_parameters()}, plain.values())
     assert_same(engine.full_parameters(), plain.values())
-    engine.close()
 
 
-@each_row
-def test_a_closed_engine_leaves_ordinary_parameters_or_says_what_is_missing(row: dict[str, Any]) -> None:
-    engine, plain = pair(row)
+def test_a_closed_engine_leaves_ordinary_parameters_or_says_what_is_missing(
+    row: dict[str, Any], engine: Engine, plain: Plain
+) -> None:
     values = engine.full_parameters()
     engine.close()
     p = next(iter(engine.model.parameters()))

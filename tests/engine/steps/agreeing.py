@@ -17,7 +17,6 @@ from zbench.engine.transport import agreement, choose
 from zbench.engine.transport.process_group import ProcessGroupCollectives
 from zbench.spec.engine import EngineSpec
 
-Values = dict[str, Tensor]
 WIDTH = 32
 
 

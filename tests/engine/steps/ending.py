@@ -4,14 +4,20 @@ import gc
 import os
 import signal
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from tests.engine.steps.agreeing import heard
-from tests.engine.steps.training import as_undisturbed, batch, engine_of, model
+from tests.engine.steps.training import as_undisturbed, batch, engine_of, model, take_step
+
+
+def give_back(net: nn.Module, values: dict[str, torch.Tensor]) -> None:
+    """Give a model the values that an engine took with it."""
+    for name, parameter in net.named_parameters():
+        parameter.data = values[name].clone()
 
 
 def closing(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[list[str], bool]:
@@ -22,17 +28,14 @@ def closing(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[list[str], 
     values = first.full_parameters()
     said = [heard(lambda: engine_of(group, net, spec))]
     first.close()
-    for name, parameter in net.named_parameters():
-        parameter.data = values[name].clone()
+    give_back(net, values)
     second = engine_of(group, net, spec)
     first.close()
     loss = net(batch(0)).square().mean()
     said += [heard(lambda: first.backward(loss)), heard(first.step), heard(first.zero_grad)]
     second.backward(loss)
     second.step()
-    trained_on = second.full_parameters()
-    second.close()
-    return said, as_undisturbed(trained_on, group, spec, 1)
+    return said, as_undisturbed(second, group, spec, 1)
 
 
 def dropped(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[bool, bool]:
@@ -44,14 +47,10 @@ def dropped(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[bool, bool]
     del engine
     gc.collect()
     gone = core() is None
-    for name, parameter in net.named_parameters():
-        parameter.data = values[name].clone()
+    give_back(net, values)
     second = engine_of(group, net, spec)
-    second.backward(net(batch(0)).square().mean())
-    second.step()
-    trained_on = second.full_parameters()
-    second.close()
-    return gone, as_undisturbed(trained_on, group, spec, 1)
+    take_step(second, 0)
+    return gone, as_undisturbed(second, group, spec, 1)
 
 
 def interrupted(group: dist.ProcessGroup, spec: dict[str, Any], where: str) -> tuple[str, bool]:
@@ -59,29 +58,27 @@ def interrupted(group: dist.ProcessGroup, spec: dict[str, Any], where: str) -> t
     (after a backward) or after (after a step), as an undisturbed run has it."""
     net = model()
     engine = engine_of(group, net, spec)
-    engine.backward(net(batch(0)).square().mean())
-    engine.step()
-    kill = _once(lambda: os.kill(os.getpid(), signal.SIGINT))
-    out = net(batch(1))
+    take_step(engine, 0)
+    out, parameters = net(batch(1)), engine.checked_state().parameters
+    gather = parameters.settle
+
+    def kill_and_gather() -> None:
+        parameters.settle = gather  # type: ignore[method-assign]
+        os.kill(os.getpid(), signal.SIGINT)
+        gather()
+
     try:
         if where == "backward":
-            out.register_hook(lambda grad: kill())
-            engine.backward(out.square().mean())
-        else:
-            engine.backward(out.square().mean())
-            parameters = engine.checked_state().parameters
-            gather = parameters.settle
-            parameters.settle = lambda: (kill(), gather())  # type: ignore[func-returns-value, method-assign]
-            engine.step()
+            out.register_hook(lambda grad: os.kill(os.getpid(), signal.SIGINT))
+        engine.backward(out.square().mean())
+        parameters.settle = kill_and_gather  # type: ignore[method-assign]
+        engine.step()
         said = "nothing"
     except KeyboardInterrupt:
         said = "KeyboardInterrupt"
     if where == "backward":
-        engine.backward(net(batch(1)).square().mean())
-        engine.step()
-    values = engine.full_parameters()
-    engine.close()
-    return said, as_undisturbed(values, group, spec, 2)
+        take_step(engine, 1)
+    return said, as_undisturbed(engine, group, spec, 2)
 
 
 def broken_off(group: dist.ProcessGroup, spec: dict[str, Any]) -> list[str]:
@@ -97,14 +94,3 @@ def broken_off(group: dist.ProcessGroup, spec: dict[str, Any]) -> list[str]:
     said = [heard(engine.step), heard(engine.step), heard(lambda: engine.backward(torch.ones(())))]
     engine.close()
     return said
-
-
-def _once(act: Callable[[], object]) -> Callable[[], None]:
-    done: list[bool] = []
-
-    def call() -> None:
-        if not done:
-            done.append(True)
-            act()
-
-    return call

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 
 from tests.engine.steps.agreeing import heard
-from tests.engine.steps.training import as_undisturbed, batch, engine_of, model, same
+from tests.engine.steps.training import as_undisturbed, batch, engine_of, model, same, take_step
 
 
 def invalid_group(group: dist.ProcessGroup, spec: dict[str, Any], on: int) -> tuple[str, bool, bool]:
@@ -25,9 +25,7 @@ def invalid_group(group: dist.ProcessGroup, spec: dict[str, Any], on: int) -> tu
     unchanged = same(engine, before)
     engine.param_groups[1]["lr"] = 1e-3
     engine.step()
-    values = engine.full_parameters()
-    engine.close()
-    return said, unchanged, as_undisturbed(values, group, spec | groups, 1)
+    return said, unchanged, as_undisturbed(engine, group, spec | groups, 1)
 
 
 def other_lr(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[str, bool]:
@@ -54,11 +52,8 @@ def left_over(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[str, str,
     parameter.grad = torch.ones_like(parameter)
     second = heard(lambda: engine.backward(net(batch(0)).square().mean()))
     net.zero_grad()
-    engine.backward(net(batch(0)).square().mean())
-    engine.step()
-    values = engine.full_parameters()
-    engine.close()
-    return first, second, as_undisturbed(values, group, spec, 1)
+    take_step(engine, 0)
+    return first, second, as_undisturbed(engine, group, spec, 1)
 
 
 def groups_edited(group: dist.ProcessGroup, spec: dict[str, Any]) -> list[str]:

@@ -7,8 +7,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tests.engine.steps.agreeing import heard
-from tests.engine.steps.training import as_undisturbed, batch, engine_of, model
-from zbench.engine import Engine
+from tests.engine.steps.training import as_undisturbed, batch, engine_of, model, take_step
 
 
 def discarded(group: dist.ProcessGroup, spec: dict[str, Any], through: str) -> bool:
@@ -19,14 +18,10 @@ def discarded(group: dist.ProcessGroup, spec: dict[str, Any], through: str) -> b
     zero()
     engine.backward(100 * net(batch(7)).square().mean())
     zero()
-    engine.backward(net(batch(0)).square().mean())
-    engine.step()
+    take_step(engine, 0)
     zero()
-    engine.backward(net(batch(1)).square().mean())
-    engine.step()
-    values = engine.full_parameters()
-    engine.close()
-    return as_undisturbed(values, group, spec, 2)
+    take_step(engine, 1)
+    return as_undisturbed(engine, group, spec, 2)
 
 
 def retained(group: dist.ProcessGroup, spec: dict[str, Any]) -> bool:
@@ -62,34 +57,25 @@ def norms(group: dist.ProcessGroup, spec: dict[str, Any]) -> list[float | None]:
 
 def hooked(group: dist.ProcessGroup, spec: dict[str, Any], backwards: int) -> tuple[str, bool]:
     """The user's hooks on parameters see and change gradients; whether as in plain PyTorch."""
-    seen: list[list[Tensor]] = []
-    results: list[list[Tensor]] = []
-    said = ""
-    for plain in (True, False):
-        net, mine = model(), []
-        trainer = None if plain else engine_of(group, net, spec)
-        net[0].weight.register_hook(lambda grad: grad * 2)
-        net[2].weight.register_post_accumulate_grad_hook(lambda p, mine=mine: mine.append(p.grad.clone()))
+    net, plain = model(), model()
+    seen: tuple[list[Tensor], list[Tensor]] = ([], [])
+    for each, gradients in zip((net, plain), seen, strict=True):
+        each[0].weight.register_hook(lambda grad: grad * 2)
+        each[2].weight.register_post_accumulate_grad_hook(
+            lambda p, gradients=gradients: gradients.append(p.grad.clone())
+        )
+    engine = engine_of(group, net, spec)
 
-        def steps(net: nn.Module = net, trainer: Engine | None = trainer) -> None:
-            for _ in range(backwards):
-                loss = net(batch(0)).square().mean()
-                loss.backward() if trainer is None else trainer.backward(loss)
-            if trainer is not None:
-                trainer.step()
+    def step() -> None:
+        for _ in range(backwards):
+            engine.backward(net(batch(0)).square().mean())
+        engine.step()
 
-        if trainer is None:
-            steps()
-            fused = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=0.01, fused=True)
-            fused.step()
-            results.append([p.detach() for p in net.parameters()])
-        else:
-            said = heard(steps)
-            results.append(list(trainer.full_parameters().values()))
-            trainer.close()
-        seen.append(mine)
-    if said != "nothing":
-        return said, False
-    alike = all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
-    near = all(torch.allclose(a, b, atol=1e-6) for a, b in zip(*results, strict=True))
+    said = heard(step)
+    plain(batch(0)).square().mean().backward()
+    torch.optim.AdamW(plain.parameters(), lr=1e-3, weight_decay=0.01, fused=True).step()
+    values = engine.full_parameters()
+    engine.close()
+    alike = len(seen[0]) == 1 and torch.equal(seen[0][0], seen[1][0])
+    near = all(torch.allclose(values[n], p, atol=1e-6) for n, p in plain.named_parameters())
     return said, alike and near

@@ -29,24 +29,25 @@ def engine_of(group: dist.ProcessGroup, net: nn.Module, spec: dict[str, Any]) ->
     return build_engine(net, EngineSpec.model_validate(SMALL | spec), group)
 
 
+def take_step(engine: Engine, step: int) -> None:
+    """Take a step of one backward."""
+    engine.backward(engine.model(batch(step)).square().mean())
+    engine.step()
+
+
 def same(engine: Engine, before: Values) -> bool:
     """Whether the engine's whole parameters are `before`."""
     now = engine.full_parameters()
     return all(torch.equal(now[name], value) for name, value in before.items())
 
 
-def as_undisturbed(values: Values, group: dist.ProcessGroup, spec: dict[str, Any], steps: int) -> bool:
-    """Whether these parameters have the bits of a run of so many steps that nothing disturbs."""
-    return all(torch.equal(values[n], v) for n, v in undisturbed(group, spec, steps).items())
-
-
-def undisturbed(group: dist.ProcessGroup, spec: dict[str, Any], steps: int) -> Values:
-    """Return the parameters after steps that nothing disturbs."""
-    net = model()
-    engine = engine_of(group, net, spec)
-    for step in range(steps):
-        engine.backward(net(batch(step)).square().mean())
-        engine.step()
+def as_undisturbed(engine: Engine, group: dist.ProcessGroup, spec: dict[str, Any], steps: int) -> bool:
+    """Close an engine; whether its parameters have the bits of a run of so many steps, undisturbed."""
     values = engine.full_parameters()
     engine.close()
-    return values
+    other = engine_of(group, model(), spec)
+    for step in range(steps):
+        take_step(other, step)
+    alike = same(other, values)
+    other.close()
+    return alike
