@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tests.engine import disturbances, models
 from tests.engine.holding import live
+from tests.engine.lattice import reference_options
 from tests.engine.plain import Options, PlainTrainer
 from zbench.engine import build_engine
 from zbench.engine.protocols import StepInfo
@@ -97,19 +98,12 @@ class DrawnRun:
 class Judge:
     """A plain trainer on rank 0, which tells the others what must have come out."""
 
-    def __init__(self, run: DrawnRun) -> None:
-        self.run, spec = run, run.spec
-        plan = Options(
-            max_norm=spec.gradient_clipping,
-            divisor=spec.gradient_accumulation_steps,
-            each_backward={"auto": spec.zero_stage >= 2}.get(spec.reduce_at, spec.reduce_at != "boundary"),
-            dtype=spec.dtype,
-            loss_scale_window=spec.loss_scale_window,
-        )
-        self.trainer = None
+    def __init__(self, run: DrawnRun, spec: dict[str, Any]) -> None:
+        self.run, self.trainer = run, None
         if run.rank == 0:
-            model = models.make(run.name)
-            self.trainer = PlainTrainer(model, world_size=run.world, optimizer={"lr": 1e-3}, plan=plan)
+            known = reference_options(spec)
+            plan = Options(**known.pop("plan"))
+            self.trainer = PlainTrainer(models.make(run.name), world_size=run.world, plan=plan, **known)
 
     def step(self, rate: float, frozen: bool, micros: Micros, info: StepInfo) -> None:
         """Take the same step, and compare what it was."""
@@ -148,24 +142,17 @@ def endure(
     gc.collect()
     gc.freeze()
     run = DrawnRun(group, model, spec)
-    judge = Judge(run)
+    judge = Judge(run, spec)
     held = []
     for step in range(rounds * steps):
         if step % steps == 0:
             run.draw = random.Random(seed)
         judge.step(*run.step(step))
         if (step + 1) % steps in (0, steps // 2):
-            _compare(run.engine.full_parameters(), judge.expected(), step)
+            expected = judge.expected()
+            for name, value in run.engine.full_parameters().items():
+                assert torch.equal(value, expected[name]), f"{name} differs after step {step}"
         if (step + 1) % steps == 0:
-            held.append(_held())
+            held.append(Kept(live(), *(len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task"))))
     run.engine.close()
     return held
-
-
-def _compare(values: dict[str, Tensor], expected: dict[str, Tensor], step: int) -> None:
-    for name, value in values.items():
-        assert torch.equal(value, expected[name]), f"{name} differs after step {step}"
-
-
-def _held() -> Kept:
-    return Kept(live(), *(len(os.listdir(f"/proc/self/{kind}")) for kind in ("fd", "task")))

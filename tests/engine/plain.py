@@ -67,10 +67,6 @@ class PlainTrainer:
         plan: Options | None = None,
     ) -> None:
         groups = groups or {}
-        for name, p in model.named_parameters():
-            pattern = next((k for k in groups if fnmatchcase(name, k)), None)
-            if pattern is not None and groups[pattern].get("frozen"):
-                p.requires_grad_(False)
         self.plan = plan = plan or Options()
         self.model, self.world_size, self.kept = model, world_size, DTYPES[plan.grad_accum_dtype]
         self.sent = DTYPES[plan.communication_dtype] if plan.communication_dtype else None
@@ -84,15 +80,11 @@ class PlainTrainer:
         options = dict(optimizer)
         kind = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam}[options.pop("name", "adamw")]
         options.setdefault("weight_decay", 0.01)
-        rest: list[nn.Parameter] = []
-        grouped: dict[str, list[nn.Parameter]] = {k: [] for k in groups}
+        grouped: dict[str | None, list[nn.Parameter]] = {None: [], **{k: [] for k in groups}}
         for n, master in self.masters.items():
-            pattern = next((k for k in groups if fnmatchcase(n, k)), None)
-            (rest if pattern is None else grouped[pattern]).append(master)
-        self.torch_groups: list[dict[str, Any]] = [{"params": rest}]
-        for k, changes in groups.items():
-            own = {key: value for key, value in changes.items() if key != "frozen"}
-            self.torch_groups.append({**own, "params": grouped[k]})
+            grouped[next((k for k in groups if fnmatchcase(n, k)), None)].append(master)
+        self.torch_groups: list[dict[str, Any]] = [{"params": grouped[None]}]
+        self.torch_groups += [{**changes, "params": grouped[k]} for k, changes in groups.items()]
         self.optimizer = kind([g for g in self.torch_groups if g["params"]], fused=True, **options)
         self.norms: list[float | None] = []
         self.skipped: list[bool] = []
@@ -161,15 +153,10 @@ class PlainTrainer:
             return total
         of_rank: list[Tensor | None] = []
         for rank in range(self.world_size):
-            mine = [of_micro[rank][name] for of_micro in grads if name in of_micro[rank]]
-            if not several:
-                of_rank.append(mine[0] if mine else None)
-                continue
             total = None
-            for value in mine:
-                total = (
-                    value.to(self.kept) if total is None else (total.float() + value.float()).to(self.kept)
-                )
+            for value in (of_micro[rank][name] for of_micro in grads if name in of_micro[rank]):
+                total = value if total is None else total.float() + value.float()
+                total = total.to(self.kept) if several else total
             of_rank.append(total)
         return over_ranks(of_rank)
 

@@ -1,6 +1,6 @@
 """Each accumulation mode knows a step's boundary, and refuses calls out of turn without losing anything."""
 
-from abc import ABC, abstractmethod
+from typing import Any
 
 import pytest
 
@@ -13,88 +13,35 @@ from zbench.engine.policies import (
 )
 from zbench.errors import UsageError
 
+MARKS: dict[str, tuple[Any, list[bool | None], list[bool | None]]] = {
+    "micro_steps": (lambda: MicroSteps(3), [None] * 3, [False, False, True]),
+    "multi_backward": (MultiBackward, [None, False, True], [False, False, True]),
+    "unmanaged": (Unmanaged, [None] * 3, [None] * 3),
+}
+"""Of each mode: a policy, the marks of a step's three backwards, and what is known of them."""
+
 
 def backward(mode: AccumulationPolicy, last: bool | None = None) -> AccumulationBoundary:
     """Run one backward through a mode."""
-    this = mode.next(last)
+    boundary = mode.next(last)
     mode.done()
-    return this
+    return boundary
 
 
-class AccumulationSuite(ABC):
-    """What every policy promises; inherited by the test of each implementation."""
-
-    @abstractmethod
-    def make(self) -> AccumulationPolicy: ...
-
-    @abstractmethod
-    def whole_step(self, mode: AccumulationPolicy) -> list[AccumulationBoundary]:
-        """Run the backwards of one step, three of them."""
-
-    def test_only_the_first_backward_of_each_step_is_the_first(self) -> None:
-        mode = self.make()
-        for _ in range(2):
-            assert [b.first for b in self.whole_step(mode)] == [True, False, False]
-            mode.check_step()
-            mode.reset()
-
-    def test_no_backward_but_the_final_one_is_called_the_last(self) -> None:
-        boundaries = self.whole_step(self.make())
-        assert not any(b.last for b in boundaries[:-1])
-        assert boundaries[-1].last in (True, None)
-
-    def test_a_step_needs_a_backward(self) -> None:
-        mode = self.make()
-        with pytest.raises(UsageError, match=r"engine\.backward"):
-            mode.check_step()
-        self.whole_step(mode)
-        mode.check_step()
-        mode.reset()
-        with pytest.raises(UsageError, match=r"engine\.backward"):
-            mode.check_step()
-
-    def test_a_backward_that_failed_does_not_count(self) -> None:
-        mode = self.make()
-        before = mode.next(None)
-        assert mode.next(None) == before
-        assert mode.count == 0
-
-    def test_sums_are_divided_by_at_least_one(self) -> None:
-        assert self.make().divisor >= 1
-
-
-class TestMicroSteps(AccumulationSuite):
-    def make(self) -> AccumulationPolicy:
-        return MicroSteps(3)
-
-    def whole_step(self, mode: AccumulationPolicy) -> list[AccumulationBoundary]:
-        return [backward(mode) for _ in range(3)]
-
-
-class TestMultiBackward(AccumulationSuite):
-    def make(self) -> AccumulationPolicy:
-        return MultiBackward()
-
-    def whole_step(self, mode: AccumulationPolicy) -> list[AccumulationBoundary]:
-        return [backward(mode, last) for last in (None, False, True)]
-
-
-class TestUnmanaged(AccumulationSuite):
-    def make(self) -> AccumulationPolicy:
-        return Unmanaged()
-
-    def whole_step(self, mode: AccumulationPolicy) -> list[AccumulationBoundary]:
-        return [backward(mode) for _ in range(3)]
-
-
-def test_micro_steps_count_by_themselves() -> None:
-    mode = MicroSteps(3)
+@pytest.mark.parametrize(("make", "marks", "ends"), MARKS.values(), ids=MARKS.keys())
+def test_each_mode_knows_the_first_backward_of_each_step_and_its_end_as_far_as_it_can(
+    make: Any, marks: list[bool | None], ends: list[bool | None]
+) -> None:
+    mode: AccumulationPolicy = make()
+    assert mode.divisor >= 1
+    assert mode.next(marks[0]) == mode.next(marks[0]), "a backward that failed does not count"
+    assert mode.count == 0
     for _ in range(2):
-        assert [backward(mode) for _ in range(3)] == [
-            AccumulationBoundary(True, False),
-            AccumulationBoundary(False, False),
-            AccumulationBoundary(False, True),
-        ]
+        with pytest.raises(UsageError, match=r"engine\.backward"):
+            mode.check_step()
+        boundaries = [backward(mode, mark) for mark in marks]
+        assert [b.first for b in boundaries] == [True, False, False]
+        assert [b.last for b in boundaries] == ends
         mode.check_step()
         mode.reset()
 
@@ -110,8 +57,6 @@ def test_micro_steps_refuse_an_early_step_and_a_late_backward() -> None:
     with pytest.raises(UsageError, match=r"call engine\.step"):
         mode.next(None)
     mode.check_step()
-    with pytest.raises(UsageError, match="multi_backward"):
-        MicroSteps(2).next(True)
 
 
 def test_multi_backward_ends_where_the_caller_marks_it() -> None:
@@ -119,28 +64,16 @@ def test_multi_backward_ends_where_the_caller_marks_it() -> None:
     assert backward(mode) == AccumulationBoundary(True, False)
     with pytest.raises(UsageError, match="pass last=True"):
         mode.check_step()
+    mode.next(True)  # and no done(): it raised
     assert backward(mode, last=True) == AccumulationBoundary(False, True)
     with pytest.raises(UsageError, match=r"call engine\.step"):
         mode.next(True)
-    mode.check_step()
     mode.reset()
     assert backward(mode, last=True) == AccumulationBoundary(True, True)
 
 
-def test_a_backward_that_failed_does_not_count_as_the_last() -> None:
-    mode = MultiBackward()
-    mode.next(True)  # and no done(): it raised
-    assert mode.next(True) == AccumulationBoundary(True, True)
-
-
-def test_unmanaged_never_knows_before_the_step() -> None:
-    mode = Unmanaged()
-    with pytest.raises(UsageError, match="expected backward before step"):
-        mode.check_step()
-    assert [backward(mode) for _ in range(2)] == [
-        AccumulationBoundary(True, None),
-        AccumulationBoundary(False, None),
-    ]
-    mode.check_step()
+@pytest.mark.parametrize("mode", [MicroSteps(2), Unmanaged()], ids=["micro_steps", "unmanaged"])
+@pytest.mark.parametrize("last", [False, True])
+def test_only_multi_backward_takes_marks(mode: AccumulationPolicy, last: bool) -> None:
     with pytest.raises(UsageError, match="multi_backward"):
-        mode.next(False)
+        mode.next(last)

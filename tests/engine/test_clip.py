@@ -2,13 +2,12 @@
 
 import math
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from zbench.engine.gradients.norm import sum_in_order
-from zbench.engine.policies import Clip, clip_coefficient, gradient_scale
+from zbench.engine.policies import clip_coefficient
 
 DOUBLES = st.floats(0, 1e300)
 
@@ -39,13 +38,3 @@ def test_clipping_follows_torch() -> None:
 def test_non_finite_norms_go_the_way_of_torch() -> None:
     assert clip_coefficient(math.inf, 1.0) == 0.0
     assert math.isnan(clip_coefficient(math.nan, 1.0))
-
-
-def test_one_factor_averages_unscales_and_clips() -> None:
-    assert gradient_scale(world_size=4, accumulation=3, loss_scale=8.0, clip=0.5) == 0.5 / 96
-
-
-@pytest.mark.parametrize(("clip", "needs", "factor"), [(Clip(), False, 1.0), (Clip(2.0), True, 0.2)])
-def test_policies(clip: Clip, needs: bool, factor: float) -> None:
-    assert clip.needs_norm is needs
-    assert clip.coefficient(10.0) == pytest.approx(factor)

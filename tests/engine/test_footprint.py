@@ -19,15 +19,22 @@ def measure(ranks: RankPool, world_size: int, **spec: object) -> list[tuple[dict
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
-@pytest.mark.parametrize("stage", [0, 1, 2])
-def test_replicated_parameters_and_the_optimizers_share(ranks: RankPool, stage: int, world_size: int) -> None:
+@pytest.mark.parametrize(
+    ("stage", "offload"), [(0, "none"), (1, "none"), (2, "none"), (1, "cpu"), (2, "cpu")]
+)
+def test_replicated_parameters_and_the_optimizers_share_that_offload_moves_to_the_host(
+    ranks: RankPool, stage: int, offload: str, world_size: int
+) -> None:
     length = flat_length(world_size)
     share = length if stage == 0 else length // world_size
-    for memory, _ in measure(ranks, world_size, zero_stage=stage):
+    here, elsewhere = ("", "host_") if offload == "none" else ("host_", "")
+    for memory, _ in measure(ranks, world_size, zero_stage=stage, offload_optimizer=offload):
         assert memory["parameters"] == 4 * length
-        assert memory["gradients"] == 4 * share
-        assert memory["moments"] == 8 * share
-        assert "master" not in memory, "float32 parameters are their own master weights"
+        assert memory[f"{here}gradients"] == 4 * share
+        assert memory[f"{here}moments"] == 8 * share
+        assert not {f"{elsewhere}{kind}" for kind in ("moments", "master", "gradients")} & set(memory)
+        masters = 0 if offload == "none" else 4 * share
+        assert memory.get(f"{here}master", 0) == masters, "float32 parameters are their own master weights"
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
@@ -39,16 +46,6 @@ def test_stage_3_keeps_a_share_of_everything(ranks: RankPool, world_size: int) -
         share = sum(-(-group // alignment) * alignment for group in groups) // world_size
         assert memory["parameters"] == 4 * share
         assert memory["moments"] == 8 * share
-
-
-@pytest.mark.parametrize("stage", [1, 2])
-def test_offload_moves_the_optimizers_share_to_the_host(ranks: RankPool, stage: int) -> None:
-    share = flat_length(2) // 2
-    for memory, _ in measure(ranks, 2, zero_stage=stage, offload_optimizer="cpu"):
-        assert memory["host_moments"] == 8 * share
-        assert memory["host_master"] == 4 * share
-        assert memory["host_gradients"] == 4 * share
-        assert not {"moments", "master", "gradients"} & set(memory)
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
