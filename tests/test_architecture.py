@@ -200,7 +200,7 @@ def code_lines(path: Path) -> int:
 
 
 BUDGETS = {  # code lines of each package; small ones have one together
-    "engine": 7330,
+    "engine": 7281,
     "spec": 3300,
     "launch": 2760,
     "cli": 2691,
