@@ -6,14 +6,12 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import psutil
 import pytest
 from analysis.synthetic import trial
 
 from tools.benchmarks import false_claims
-from tools.benchmarks.results import Kept
 from tools.benchmarks.trials import neighbour
 from zbench.analysis.compare import Comparison, Settings, compare_runs
 from zbench.analysis.trials import RunResults, Source
@@ -25,13 +23,6 @@ def compared(factor: float) -> Comparison:
     source = Source("run", facts={"machine": "one"})
     runs = [RunResults.of(source, trial([by * step for step in STEPS])) for by in (1.0, factor)]
     return compare_runs(*runs, Settings(run_noise=0.01))
-
-
-def test_a_measurement_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    first = Kept(tmp_path / "folder" / "findings")
-    first.add({"kind": "a", "value": 1})
-    first.add({"kind": "b", "value": 2})
-    assert Kept(tmp_path / "folder" / "findings").findings == first.findings
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,10 @@ from tools.benchmarks.turns import Contender
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
 
-QUICK = [part for part in PARTS if part.name in ("build", "superoffload")]
-REST = [part for part in PARTS if part not in QUICK]  # among them `tests`, which collects all of tests/engine
+QUICK = ("build", "superoffload")
+SMALLEST = [
+    pytest.param(part, id=part.name, marks=[] if part.name in QUICK else [pytest.mark.soak]) for part in PARTS
+]
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *flags: str) -> int:
@@ -39,7 +41,7 @@ def test_without_a_device_one_line_says_what_to_do(
     assert "--device cpu --tiny" in told.err
 
 
-@pytest.mark.parametrize("part", QUICK, ids=lambda part: part.name)
+@pytest.mark.parametrize("part", SMALLEST)
 def test_a_part_in_its_smallest_form(part: program.Part, tmp_path: Path) -> None:
     outcome = part.run(Place("cpu", True, tmp_path))
     assert outcome.status == "passed", outcome
@@ -47,13 +49,6 @@ def test_a_part_in_its_smallest_form(part: program.Part, tmp_path: Path) -> None
     assert page("cpu", {part.name: outcome}) == page(
         "cpu", {part.name: PartOutcome.load(tmp_path / "saved.json")}
     )
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("part", REST, ids=lambda part: part.name)
-def test_another_part_in_its_smallest_form(part: program.Part, tmp_path: Path) -> None:
-    outcome = part.run(Place("cpu", True, tmp_path))
-    assert outcome.status == "passed", outcome
 
 
 def test_a_run_goes_on_where_it_was(
