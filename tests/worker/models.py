@@ -1,6 +1,7 @@
 """Models and data of users: that keep state, draw from Python and NumPy, fail, or differ in length."""
 
 import random
+import threading
 
 import numpy as np
 import torch
@@ -61,13 +62,18 @@ class Running(Stateful):
 
 
 class Counting(Stateful):
-    """Scales by a number that is no tensor."""
+    """Scales by a number that is no tensor, uses a weight under two names, and cannot be copied."""
 
     calls = 0
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.again, self.lock = nn.Linear(16, 16), threading.Lock()
+        self.again.weight = self.hidden.weight
+
     def changed(self, x: Tensor) -> Tensor:
         self.calls += 1
-        return x / self.calls
+        return self.again(x) / self.calls
 
 
 class Teacher(Stateful):
