@@ -202,11 +202,11 @@ def code_lines(path: Path) -> int:
 BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7281,
     "spec": 3300,
-    "launch": 2760,
+    "launch": 2741,
     "cli": 2691,
     "report": 2235,
     "analysis": 1871,
-    "worker": 1483,
+    "worker": 1475,
     "tune": 1175,
     "estimate": 1042,
     "verify": 800,

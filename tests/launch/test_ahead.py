@@ -62,11 +62,6 @@ def run(directory: RunDirectory, executor: Ahead, **plan: object) -> list[Record
     return directory.records()
 
 
-def test_it_is_a_queue_and_a_plain_executor_is_none() -> None:
-    assert Ahead.runs_ahead
-    assert not MockExecutor.runs_ahead
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_a_round_is_begun_as_a_whole_and_every_repeat_is_recorded_once(
     directory: RunDirectory, seed: int

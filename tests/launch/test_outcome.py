@@ -6,6 +6,7 @@ import pytest
 
 from zbench.launch.client import GroupEnd
 from zbench.launch.outcome import classify, kernel_oom_kills
+from zbench.record.record import Failure
 from zbench.worker.job import write_error
 
 
@@ -24,31 +25,26 @@ def judge(end: GroupEnd, tmp_path, oom_kills: int = 0, memory_limit: int | None 
     )
 
 
-def test_kill_by_the_kernel_is_out_of_memory(tmp_path):
-    outcome, error = judge(ended(0, -signal.SIGKILL), tmp_path, oom_kills=1)
-    assert outcome == "oom"
-    assert (error.kind, error.log) == ("oom", "logs/x/rank1.log")
-    assert "machine ran out of memory" in error.message
+FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+KILL, ABORT = signal.SIGKILL, signal.SIGABRT
+KERNEL = "rank 1 was killed by the kernel: the machine ran out of memory"
+LIMIT = "rank 1 ended by SIGABRT under run.memory_limit of 20 MiB"
 
 
-def test_kill_by_someone_is_not(tmp_path):
-    outcome, error = judge(ended(0, -signal.SIGKILL), tmp_path)
-    assert (outcome, error.kind) == ("crashed", "killed")
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_signals_that_programs_do_not_send_to_themselves_come_from_outside(tmp_path, number):
-    outcome, error = judge(ended(0, -number), tmp_path)
-    assert (outcome, error.kind) == ("crashed", "killed")
-    assert number.name in error.message
-
-
-def test_abort_under_a_memory_limit_is_out_of_memory(tmp_path):
-    end = ended(0, -signal.SIGABRT)
-    assert judge(end, tmp_path)[0] == "crashed"
-    outcome, error = judge(end, tmp_path, memory_limit=20 << 20)
-    assert outcome == "oom"
-    assert error.message == "rank 1 ended by SIGABRT under run.memory_limit of 20 MiB"
+@pytest.mark.parametrize(
+    ("number", "circumstances", "outcome", "kind", "message"),
+    [
+        (KILL, {"oom_kills": 1}, "oom", "oom", KERNEL),
+        *((n, {}, "crashed", "killed", f"rank 1 was killed from outside by {n.name}") for n in FROM_OUTSIDE),
+        (ABORT, {}, "crashed", "crashed", "rank 1 was killed by SIGABRT"),
+        (ABORT, {"memory_limit": 20 << 20}, "oom", "oom", LIMIT),
+    ],
+)
+def test_what_a_signal_means(tmp_path, number, circumstances, outcome, kind, message):
+    assert judge(ended(0, -number), tmp_path, **circumstances) == (
+        outcome,
+        Failure(kind, message, "logs/x/rank1.log"),
+    )
 
 
 def test_killed_rank_outweighs_what_its_peers_say(tmp_path):

@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -162,18 +161,6 @@ def test_a_search_runs_its_trials_as_jobs(command: Command) -> None:
     assert document["search"] is not None
 
 
-def test_a_job_that_is_requeued_starts_anew_and_counts_once(command: Command) -> None:
-    command.start("sweep", command.file(FAKE, repeats=1, stages=[0, 1]), "--slurm", "timeout_min=5")
-    victim = next(iter(command.until_running(2)))
-    command.cluster.ask("scontrol", "requeue", victim)
-    command.cluster.until(lambda: victim not in command.running(), "it was ended")
-    command.cluster.until(lambda: list(command.home.rglob(f"{victim}-1/meeting-point")), "it runs again", 90)
-    command.gate.touch()
-    command.end()
-    assert len(command.records()) == 2
-    assert outcomes(command.records()) == {("ok", "identical")}
-
-
 def test_a_job_that_is_preempted_goes_on_after_the_urgent_one(command: Command) -> None:
     command.start("sweep", command.file(FAKE, repeats=1, stages=[0, 1]), "--slurm", "partition=all")
     before = command.until_running(2)
@@ -224,14 +211,3 @@ def test_what_slurm_refuses_is_said_in_its_words(command: Command) -> None:
     document = command.end(code=2)
     assert "invalid partition specified: nowhere" in document["error"]["message"]
     assert find_runs(command.home / "results") == []
-
-
-def test_the_cluster_leaves_no_process_behind(tmp_path: Path) -> None:
-    reason = slurm_cluster.why_not(install=True)
-    if reason is not None:
-        pytest.skip(reason)
-    with slurm_cluster.running() as other:
-        home = str(other.home)
-    time.sleep(0.2)
-    seen = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    assert home not in seen

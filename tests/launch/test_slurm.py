@@ -29,18 +29,6 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TrialRun
     return TrialRunner(executor, run_dir)
 
 
-def test_a_job_of_two_tasks_becomes_a_record_with_its_verdict(runner: TrialRunner) -> None:
-    wanted = make_trial()
-    assert not runner.has_reference(wanted)
-    record = runner.run(wanted, repeat=1)
-    assert record.outcome == "ok"
-    assert record.correctness.verdict == "identical"
-    assert (record.trial_id, record.repeat, record.run_id) == (wanted.trial_id, 1, "run")
-    assert runner.has_reference(wanted)
-    assert runner.run(wanted).outcome == "ok"
-    assert (runner.run_dir / "reference.calls").read_text() == "x", "computed once"
-
-
 def test_a_job_that_dies_without_a_word_crashed(runner: TrialRunner) -> None:
     record = runner.run(make_trial(world_size=1, do="die"))
     assert record.outcome == "crashed"
@@ -48,12 +36,6 @@ def test_a_job_that_dies_without_a_word_crashed(runner: TrialRunner) -> None:
     assert "ended as" in record.error.message
     assert record.error.log is not None
     assert list((runner.run_dir / record.error.log).glob("*.out")), "the job's output is kept"
-
-
-def test_ranks_must_fill_the_nodes_evenly(tmp_path: Path) -> None:
-    executor = SlurmExecutor(tmp_path, tmp_path, SlurmOptions(nodes=3, cluster="local"), targets=FAKES)
-    with pytest.raises(UsageError, match="2 ranks cannot be shared out evenly among 3 nodes"):
-        executor.run(RepeatTask(make_trial()))
 
 
 @pytest.mark.parametrize(
@@ -69,16 +51,22 @@ def test_what_starts_its_own_processes_is_no_job(tmp_path: Path, section: str, k
     assert list(tmp_path.iterdir()) == []
 
 
-def test_options_are_submitits() -> None:
-    options = SlurmOptions.parse(["nodes=2", "partition=gpu", "gpus_per_node=8", "mem_gb=64"])
-    wanted = {"slurm_exclusive": True, "slurm_partition": "gpu", "gpus_per_node": 8, "mem_gb": 64}
-    assert options == SlurmOptions(2, "slurm", wanted)
-
-
-def test_nodes_are_shared_with_other_jobs_only_on_request() -> None:
-    assert SlurmOptions.parse([]) == SlurmOptions()
-    assert SlurmOptions.parse(["exclusive=no"]).parameters == {}
-    assert SlurmOptions.parse(["exclusive=user"]).parameters == {"slurm_exclusive": "user"}
+@pytest.mark.parametrize(
+    ("texts", "options"),
+    [
+        ([], SlurmOptions()),
+        (["exclusive=no"], SlurmOptions(parameters={})),
+        (["exclusive=user"], SlurmOptions(parameters={"slurm_exclusive": "user"})),
+        (
+            ["nodes=2", "partition=gpu", "mem_gb=64"],
+            SlurmOptions(2, "slurm", {"slurm_exclusive": True, "slurm_partition": "gpu", "mem_gb": 64}),
+        ),
+    ],
+)
+def test_options_are_submitits_and_nodes_are_shared_on_request(
+    texts: list[str], options: SlurmOptions
+) -> None:
+    assert SlurmOptions.parse(texts) == options
 
 
 def test_an_option_that_submitit_does_not_know_is_refused_at_once(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 import os
 import signal
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import psutil
 import pytest
@@ -17,6 +19,15 @@ from .processes import gone, text_of, until
 def server_pid(runner: TrialRunner) -> int:
     """Return the process id of the server that is alive now."""
     return runner.executor.launchers[None].wait_until_ready().pid
+
+
+@contextmanager
+def once_rank_1_waits(runner: TrialRunner, act: Callable[[int], object]) -> Iterator[None]:
+    """Call `act` with the process id of rank 1 while the block runs a trial."""
+    thread = threading.Thread(target=lambda: act(int(text_of(runner.run_dir / "rank1.pid"))))
+    thread.start()
+    yield
+    thread.join()
 
 
 def test_trial_that_ends_well_is_recorded_with_its_figures(runner, trial):
@@ -49,13 +60,6 @@ def test_failure_is_named_with_its_rank_and_log(runner, trial, options, outcome,
     assert record.correctness.verdict == "unchecked"
 
 
-def test_output_of_every_rank_is_kept(runner, trial):
-    record = runner.run(trial(do="crash", rank=1))
-    log = (runner.run_dir / record.error.log).read_text()
-    assert log.startswith("about to fail\n")
-    assert "RuntimeError: the model fell over" in log
-
-
 def test_hang_ends_at_the_deadline_with_the_stacks_in_the_logs(runner, trial):
     record = runner.run(trial(do="hang", rank=1, timeout=0.3))
     assert record.outcome == "timeout"
@@ -67,6 +71,9 @@ def test_peers_of_a_dead_rank_are_not_waited_for_until_the_deadline(runner, tria
     record = runner.run(trial(do="crash", rank=1, peers="wait", timeout=100))
     assert record.outcome == "crashed"
     assert record.error.message == "rank 1: RuntimeError: the model fell over"
+    log = (runner.run_dir / record.error.log).read_text()
+    assert log.startswith("about to fail\n")
+    assert "RuntimeError: the model fell over" in log
 
 
 def test_process_that_a_rank_leaves_behind_is_ended(runner, trial):
@@ -89,13 +96,8 @@ def _described(runner: TrialRunner, trial) -> list[str]:
 
 
 def test_killed_rank_is_run_again_once(runner, trial, notices):
-    spec = trial(do="wait_once", rank=1)
-    killer = threading.Thread(
-        target=lambda: os.kill(int(text_of(runner.run_dir / "rank1.pid")), signal.SIGKILL)
-    )
-    killer.start()
-    record = runner.run(spec)
-    killer.join()
+    with once_rank_1_waits(runner, lambda pid: os.kill(pid, signal.SIGKILL)):
+        record = runner.run(trial(do="wait_once", rank=1))
     assert record.outcome == "ok"
     assert notices == ["rank 1 was killed from outside by SIGKILL; running it again"]
 
@@ -105,14 +107,12 @@ def test_killed_server_takes_its_ranks_along_and_is_replaced(runner, trial, noti
     server = server_pid(runner)
     pids = []
 
-    def kill_server() -> None:
-        pids.append(int(text_of(runner.run_dir / "rank1.pid")))
+    def kill_server(pid: int) -> None:
+        pids.append(pid)
         os.kill(server, signal.SIGKILL)
 
-    killer = threading.Thread(target=kill_server)
-    killer.start()
-    record = runner.run(trial(do="wait_once", rank=1))
-    killer.join()
+    with once_rank_1_waits(runner, kill_server):
+        record = runner.run(trial(do="wait_once", rank=1))
     assert record.outcome == "ok"
     assert server_pid(runner) != server
     until(lambda: gone(pids[0]), "the rank ends with its server")
@@ -123,15 +123,8 @@ def test_killed_server_takes_its_ranks_along_and_is_replaced(runner, trial, noti
 def test_process_in_a_session_of_its_own_does_not_outlive_a_killed_server(runner, trial, victim):
     server = psutil.Process(server_pid(runner))
     target = server.pid if victim == "server" else server.ppid()
-
-    def kill() -> None:
-        text_of(runner.run_dir / "rank1.pid")
-        os.kill(target, signal.SIGKILL)
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    record = runner.run(trial(do="orphan_and_wait", rank=1))
-    killer.join()
+    with once_rank_1_waits(runner, lambda _: os.kill(target, signal.SIGKILL)):
+        record = runner.run(trial(do="orphan_and_wait", rank=1))
     assert record.outcome == "ok"
     orphan = int((runner.run_dir / "orphan.pid").read_text())
     until(lambda: gone(orphan), "the process that a rank started in its own session ends")
@@ -153,12 +146,8 @@ def test_stopped_server_is_replaced_and_the_repeat_watched_anew(runner, trial, n
 
 
 def test_stopped_rank_is_run_again(runner, trial, notices):
-    stopper = threading.Thread(
-        target=lambda: os.kill(int(text_of(runner.run_dir / "rank1.pid")), signal.SIGSTOP)
-    )
-    stopper.start()
-    record = runner.run(trial(do="wait_once", rank=1, timeout=3.0))
-    stopper.join()
+    with once_rank_1_waits(runner, lambda pid: os.kill(pid, signal.SIGSTOP)):
+        record = runner.run(trial(do="wait_once", rank=1, timeout=3.0))
     assert record.outcome == "ok"
     assert notices == [
         "rank 1 was stopped from outside and held up the others until run.timeout; running it again"
@@ -206,15 +195,8 @@ def test_interruption_ends_the_trial_and_its_processes(runner, trial):
     server = psutil.Process(server_pid(runner))
     reaper = server.ppid()
     others = [child for child in psutil.Process().children() if child.pid != reaper]
-
-    def interrupt() -> None:
-        text_of(runner.run_dir / "rank1.pid")
-        signal.pthread_kill(main, signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    with pytest.raises(KeyboardInterrupt):
+    interrupt = once_rank_1_waits(runner, lambda _: signal.pthread_kill(main, signal.SIGINT))
+    with interrupt, pytest.raises(KeyboardInterrupt):
         runner.run(trial(do="wait", rank=1))
-    thread.join()
     assert not psutil.pid_exists(int((runner.run_dir / "rank1.pid").read_text()))
     assert psutil.Process().children() == others

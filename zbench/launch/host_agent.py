@@ -1,8 +1,8 @@
 """One host's part in a trial over several hosts: `python -m zbench.launch.host_agent JOB.json NUMBER`.
 
-It prints an empty line, runs torchrun as the file says, and prints its exit status. Where standard input
-ends, the other side is gone: the agent then kills everything that it started. It imports little, so that it
-answers at once. Under torchrun, `python -m zbench.launch.host_agent JOB.json` is a rank.
+It runs torchrun as the file says, and prints its exit status. Where standard input ends, the other side is
+gone: the agent then kills everything that it started. Under torchrun,
+`python -m zbench.launch.host_agent JOB.json` is a rank.
 """
 
 import importlib
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import psutil
 
 from zbench.errors import ZbenchError
 from zbench.launch.reaper import become_subreaper, end_children
+from zbench.worker.job import RankJob, call
 
 ENDED = "torchrun ended: "
 LOST_STATUS = 75
@@ -36,7 +38,6 @@ def main(job: Path, number: int) -> int:
     threading.Thread(target=_end_with_input, daemon=True).start()
     running: subprocess.Popen[bytes] | None = None
     try:
-        print(flush=True)
         running = _start(job, number)
         code = running.wait()
         print(f"{ENDED}{code}", flush=True)
@@ -64,20 +65,30 @@ def _end_with_input() -> None:
 
 def run_rank(path: str) -> int:
     """Run this process's rank of the job at `path`, under torchrun; return its exit status."""
-    from zbench.worker.job import RankJob, call
-
     order = json.loads(Path(path).read_text())
     place = {name.lower(): int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     place["local_world_size"] = int(os.environ["LOCAL_WORLD_SIZE"])
+    job = RankJob(**{**order["job"], **place, "init_method": "env://"})
+    return call_rank(order["target"], order["modules"], lambda: job, (job.result_path, job.rank))
 
-    def job() -> RankJob:
-        for module in order["modules"]:  # in this order: the memory counter must be there before torch
+
+def call_rank(
+    target: str, modules: Sequence[str], job: Callable[[], object], error: tuple[str, int | str]
+) -> int:
+    """Import what a worker needs and call `target`, as `zbench.worker.job.call` does; return its exit status.
+
+    After a failure it waits a while: whatever started this rank then ends the others, which may know more of
+    the cause.
+    """
+
+    def ready() -> object:
+        for module in modules:  # in this order: the memory counter must be there before torch
             importlib.import_module(module)
-        return RankJob(**{**order["job"], **place, "init_method": "env://"})
+        return job()
 
-    code = call(order["target"], job, (str(order["job"]["result_path"]), place["rank"]))
+    code = call(target, ready, error)
     if code:
-        time.sleep(_PEER_GRACE_SECONDS)  # torchrun now ends the other ranks, which may know more of the cause
+        time.sleep(_PEER_GRACE_SECONDS)
     return code
 
 

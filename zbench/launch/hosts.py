@@ -26,7 +26,6 @@ from zbench.record.record import Failure
 from zbench.units import format_seconds
 from zbench.worker.job import RankJob, first_failure
 
-_GREETING_SECONDS = 60.0
 _IMPORT_SECONDS = 60.0
 """Added to a trial's deadline: torchrun imports torch anew for each trial."""
 
@@ -47,7 +46,6 @@ class HostLink(AbstractContextManager["HostLink"]):
         self.name = name
         self.code: int | None = None
         self._errors = errors
-        self._began, self._has_answered = time.monotonic(), False
         with errors.open("ab") as file:
             self._process = subprocess.Popen(
                 command_on(name, template, str(job), str(number)),
@@ -64,17 +62,12 @@ class HostLink(AbstractContextManager["HostLink"]):
         if self.code is not None:
             return None
         status = self._process.poll()
-        if status is not None:
-            words = " ".join(self._errors.read_text(errors="replace").split())[-_WORDS_OF_AN_ERROR:]
-            how = f"by signal {-status}" if status < 0 else f"with status {status}"
-            reason = f"the connection to it ended {how}" + (f": {words}" if words else "")
-        elif not self._has_answered and time.monotonic() - self._began > _GREETING_SECONDS:
-            reason = f"it did not answer within {_GREETING_SECONDS:.0f} s"
-        else:
+        if status is None:
             return None
-        if self._has_answered:
-            return f"host {self.name} was lost in mid-trial: {reason}"
-        return f"host {self.name} cannot be used: {reason}; see run.hosts and run.host_command"
+        words = " ".join(self._errors.read_text(errors="replace").split())[-_WORDS_OF_AN_ERROR:]
+        how = f"by signal {-status}" if status < 0 else f"with status {status}"
+        reason = f"the connection to it ended {how}" + (f": {words}" if words else "")
+        return f"host {self.name} was lost: {reason}; see run.hosts and run.host_command"
 
     def __exit__(self, *_: object) -> None:
         """End the connection, and return when it has ended; the agent then kills what it started."""
@@ -91,7 +84,6 @@ class HostLink(AbstractContextManager["HostLink"]):
         """Take over what the agent says; other output, such as a login banner, is skipped."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._has_answered |= not line.strip()
             if line.startswith(ENDED):
                 self.code = int(line.removeprefix(ENDED))
 

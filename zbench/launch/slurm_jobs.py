@@ -18,9 +18,8 @@ from typing import Any, Self
 
 from zbench.errors import UsageError
 from zbench.spec.run import RunSpec
-from zbench.units import parse_count
 
-_KNOWN = ("nodes", "cluster", "timeout_min", "cpus_per_task", "gpus_per_node", "mem_gb")
+_KNOWN = ("timeout_min", "cpus_per_task", "gpus_per_node", "mem_gb")
 
 Call = tuple[Callable[..., None], tuple[Any, ...]]
 """A function of a module and its arguments: what every process of a job calls."""
@@ -54,19 +53,19 @@ class SlurmOptions:
     @classmethod
     def parse(cls, texts: Sequence[str]) -> Self:
         """Read `nodes=2 partition=gpu account=x` as options; UsageError for what is none."""
-        found: dict[str, Any] = {"exclusive": "yes"}
+        options = {"exclusive": "yes"}
         for text in texts:
             key, sign, value = text.partition("=")
             if not sign or not key.strip() or not value.strip():
                 raise UsageError(
                     f"--slurm: expected KEY=VALUE such as nodes=2 or partition=gpu, got {text!r}"
                 )
-            found[key.strip().removeprefix("slurm_")] = value.strip()
-        nodes, cluster = _whole(found.pop("nodes", "1"), "nodes"), str(found.pop("cluster", "slurm"))
-        known = {key: _value(text) for key, text in found.items()}
-        if known["exclusive"] is False:
-            del known["exclusive"]
-        return cls(nodes, cluster, {_name(key): value for key, value in known.items()})
+            options[key.strip().removeprefix("slurm_")] = value.strip()
+        nodes, cluster = _nodes(options.pop("nodes", "1")), options.pop("cluster", "slurm")
+        known = {key if key in _KNOWN else f"slurm_{key}": _value(text) for key, text in options.items()}
+        if known["slurm_exclusive"] is False:
+            del known["slurm_exclusive"]
+        return cls(nodes, cluster, known)
 
     def nodes_for(self, run: RunSpec) -> dict[str, int]:
         """Return nodes and ranks per node of a trial; UsageError where they cannot be divided evenly.
@@ -111,10 +110,13 @@ class Cluster:
         try:
             for first in range(0, len(calls), LARGEST_ARRAY):
                 with executor.batch():
-                    for function, arguments in calls[first : first + LARGEST_ARRAY]:
-                        jobs.append(executor.submit(function, *arguments))
+                    array = [
+                        executor.submit(function, *arguments)
+                        for function, arguments in calls[first : first + LARGEST_ARRAY]
+                    ]
+                jobs += array
         except Exception as error:
-            self.cancel([job for job in jobs if _has_number(job)])
+            self.cancel(jobs)
             text = " ".join(str(error).split()) or type(error).__name__
             raise UsageError(f"SLURM refused the job: {text}; see the --slurm options") from None
         return jobs
@@ -189,14 +191,6 @@ def _update(executor: Any, settings: dict[str, Any]) -> None:
         raise UsageError(f"--slurm: {text}") from None
 
 
-def _has_number(job: Any) -> bool:
-    """Whether a job was submitted before the submission of the others failed."""
-    try:
-        return bool(job.job_id)
-    except Exception:
-        return False
-
-
 def _output(*words: str) -> str | None:
     """Return what one of SLURM's commands prints, None where it fails."""
     try:
@@ -206,22 +200,13 @@ def _output(*words: str) -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
-def _name(key: str) -> str:
-    """Return submitit's name of an option."""
-    return key if key in _KNOWN else f"slurm_{key}"
-
-
 def _value(text: str) -> str | bool | int:
     if text.isdecimal():
         return int(text)
     return {"yes": True, "true": True, "no": False, "false": False}.get(text.lower(), text)
 
 
-def _whole(text: str, name: str) -> int:
-    try:
-        number = parse_count(text)
-    except ValueError as error:
-        raise UsageError(f"--slurm {name}: {error}") from None
-    if number < 1:
-        raise UsageError(f"--slurm {name}: expected at least 1, got {text}")
-    return number
+def _nodes(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"--slurm nodes: expected a whole number of at least 1, got {text}")
+    return int(text)

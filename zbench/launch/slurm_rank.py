@@ -8,18 +8,16 @@ goes on unnoticed on a node that was cut off, is read as the result of another.
 import importlib
 import os
 import socket
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from zbench.errors import ZbenchError
-from zbench.launch.host_agent import meeting_point
-from zbench.worker.job import RankJob, ReferenceJob, call
+from zbench.launch.host_agent import call_rank, meeting_point
+from zbench.worker.job import RankJob, ReferenceJob
 
 _RESTARTS = "SLURM_RESTART_COUNT"
-_PEER_GRACE_SECONDS = 2.0
 
 
 def run_job(target: str, modules: Sequence[str], job: RankJob | ReferenceJob) -> None:
@@ -27,9 +25,8 @@ def run_job(target: str, modules: Sequence[str], job: RankJob | ReferenceJob) ->
     place = importlib.import_module("submitit").JobEnvironment()
     home = start_directory(Path(job.result_path if isinstance(job, RankJob) else job.error_stem), place)
     error = (str(home / "result.json"), place.global_rank if isinstance(job, RankJob) else "reference")
-    code = call(target, lambda: _ready(job, home, place, modules), error)
+    code = call_rank(target, modules, lambda: _placed(job, home, place), error)
     if code:
-        time.sleep(_PEER_GRACE_SECONDS)  # srun now ends the other ranks, which may know more of the cause
         raise SystemExit(code)
 
 
@@ -46,12 +43,8 @@ def last_start(work: Path, job_id: str) -> Path:
     return max(starts, key=lambda path: int(path.name.rpartition("-")[2]), default=work / f"{job_id}-0")
 
 
-def _ready(
-    job: RankJob | ReferenceJob, home: Path, place: Any, modules: Sequence[str]
-) -> RankJob | ReferenceJob:
-    """Import what the worker needs, and return the job of this process."""
-    for module in modules:  # in this order: the memory counter must be there before torch
-        importlib.import_module(module)
+def _placed(job: RankJob | ReferenceJob, home: Path, place: Any) -> RankJob | ReferenceJob:
+    """Return the job of this process: its place among the ranks, and where they meet."""
     progress = str(home / "progress.jsonl") if job.progress_path else None
     if isinstance(job, ReferenceJob):
         return replace(job, errors=str(home / "result.json"), progress_path=progress)

@@ -11,7 +11,7 @@ MAX_THREADS = 4096
 """More compute threads than any machine has cores; OpenMP crashes where it cannot start that many."""
 
 
-SSH = "ssh -T -o BatchMode=yes -o ServerAliveInterval=5 {host} {command}"
+SSH = "ssh -T -o BatchMode=yes -o ConnectTimeout=30 -o ServerAliveInterval=5 {host} {command}"
 """How a host is reached unless `run.host_command` says otherwise."""
 
 

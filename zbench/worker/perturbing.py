@@ -10,7 +10,6 @@ from pathlib import Path
 SOURCE = '''\
 """Written by zbench for one run of a training script; see zbench/worker/perturbing.py."""
 
-import importlib.abc
 import importlib.machinery
 import importlib.util
 import os
@@ -20,26 +19,19 @@ _TARGET = "torch.optim.optimizer"
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-class _Loader(importlib.abc.Loader):
-    def __init__(self, inner):
-        self._inner = inner
-
-    def create_module(self, spec):
-        return self._inner.create_module(spec)
-
-    def exec_module(self, module):
-        self._inner.exec_module(module)
-        _patch(module.Optimizer)
-
-
 class _Finder:
     def find_spec(self, name, path=None, target=None):
         if name != _TARGET:
             return None
         sys.meta_path.remove(self)
         found = importlib.util.find_spec(name)
-        if found is not None and found.loader is not None:
-            found.loader = _Loader(found.loader)
+        run = found.loader.exec_module
+
+        def run_and_patch(module):
+            run(module)
+            _patch(module.Optimizer)
+
+        found.loader.exec_module = run_and_patch
         return found
 
 
