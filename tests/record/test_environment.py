@@ -17,10 +17,19 @@ def test_fingerprint_is_that_of_the_machine():
     assert environment.fingerprint(machine) == environment.fingerprint(json.loads(json.dumps(machine)))
     assert environment.fingerprint(machine | {"cpu": "another"}) != environment.fingerprint(machine)
     assert environment.fingerprint(dict(reversed(machine.items()))) == environment.fingerprint(machine)
-
-
-def test_a_fingerprint_of_twelve_digits_stays_what_earlier_versions_stored():
     assert environment.fingerprint({"cpu": "Example", "cores": 2, "gpus": ["A", "B"]}) == "e398db2da1f5"
+
+
+def test_only_what_both_environments_say_is_compared():
+    before = {"machine": {"cpu": "A", "cores": 2}, "software": {"torch": "1"}, "git": None}
+    now = {
+        "machine": {"cpu": "B", "cores": 2, "gpus": []},
+        "software": {"torch": "2"},
+        "git": {"commit": "x"},
+    }
+    assert environment.differences(before, now, "machine", "git") == ["machine: cpu was A, is B"]
+    assert environment.differences(before, now, "software") == ["software: torch was 1, is 2"]
+    assert environment.differences({}, now, "machine", "software", "git") == []
 
 
 def test_collected_facts_are_json_and_name_versions():
@@ -75,18 +84,6 @@ def test_a_machine_has_a_name_of_processor_cores_and_gpus(monkeypatch):
     assert environment.machine_name() == "Example 9000, 48 cores"
     monkeypatch.setattr(environment, "gpu_models", lambda: ["H100", "A100", "H100"])
     assert environment.machine_name() == "Example 9000, 48 cores, 1 x A100, 2 x H100"
-
-
-def test_only_what_both_environments_say_is_compared():
-    before = {"machine": {"cpu": "A", "cores": 2}, "software": {"torch": "1"}, "git": None}
-    now = {
-        "machine": {"cpu": "B", "cores": 2, "gpus": []},
-        "software": {"torch": "2"},
-        "git": {"commit": "x"},
-    }
-    assert environment.differences(before, now, "machine", "git") == ["machine: cpu was A, is B"]
-    assert environment.differences(before, now, "software") == ["software: torch was 1, is 2"]
-    assert environment.differences({}, now, "machine", "software", "git") == []
 
 
 @pytest.mark.parametrize(("physical", "cores"), [(3, 3), (None, os.cpu_count())])
