@@ -60,6 +60,7 @@ def test_finds_the_largest_micro_batch_and_the_smallest_world(estimate):
         (["--world-size", "0"], "greater than or equal to 1"),
         (["--limits"], "--device-memory"),
         (["--measured"], "--plot"),
+        (["--plot", "step.html"], ".svg or .png"),
         (["--world-size", "-4"], "greater than or equal to 1"),
         (["--world-size", "3", "--set", "shard_group_size=2", "--set", "zero_stage=1"], "shard_group_size"),
         (["--machine", "H101"], "h100"),

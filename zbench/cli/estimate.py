@@ -61,7 +61,7 @@ def command(
     ] = None,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Draw memory over one step: a .svg, .png or .html file."),
+        typer.Option(metavar="FILE", help="Draw memory over one step: a .svg or .png file."),
     ] = None,
     measured: Annotated[
         bool, typer.Option("--measured", help="With --plot: run each configuration here and draw that, too.")
@@ -81,6 +81,8 @@ def command(
         raise UsageError("--limits: what is to fit into? Add --device-memory, such as --device-memory 80Gi")
     if measured and plot is None:
         raise UsageError("--measured draws beside the simulation: add --plot FILE, such as --plot step.svg")
+    if plot is not None:
+        check(plot)
     given = [] if world_size is None else [f"run.world_size={world_size}"]
     given += [] if machine is None else [f"machine={machine}"]
     sweep, base_dir = _sweep(file, deepspeed, [*overrides, *given])
@@ -88,8 +90,7 @@ def command(
     rows = _rows(sweep, expansion.trials, base_dir, memory, limits, jobs, plot is not None)
     if plot is not None:
         _draw(plot, rows, base_dir, measured=measured)
-    simulated = any(row.estimate is not None for row in rows)
-    code = ExitCode.PASS if simulated else ExitCode.USAGE
+    code = ExitCode.PASS if any(row.estimate is not None for row in rows) else ExitCode.USAGE
     if console.state.json:
         console.document(_document(sweep, rows, expansion.invalid, memory), code)
     else:
@@ -151,7 +152,6 @@ def _document(
 
 def _draw(path: Path, rows: Sequence[EstimateRow], base_dir: Path, *, measured: bool) -> None:
     """Write the picture: each configuration as simulated, followed by its measured step where asked for."""
-    check(path)
     drawn: list[tuple[str, Estimate]] = []
     for row in rows:
         if row.estimate is None:

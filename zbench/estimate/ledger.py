@@ -10,10 +10,10 @@ import weakref
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 from unittest.mock import patch
 
@@ -193,16 +193,8 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         reference, before = self._held[key]
         self._end(before)
-        after = Allocation(
-            storage.nbytes(),
-            before.category,
-            before.where,
-            self.phase,
-            self.moment + 1,
-            before.shape,
-            before.dtype,
-            before.host,
-        )
+        born = self.moment + 1
+        after = replace(before, nbytes=storage.nbytes(), phase=self.phase, born=born, died=_NEVER)
         self._held[key] = (reference, after)
         self._begin(after)
 
@@ -240,15 +232,12 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def allocation_site() -> tuple[str, str]:
     """Return (category, where) of the allocation that is being made; MODEL where the engine has no part."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         found = _category(frame.f_code)
         if found is not None:
             return found, f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        back = frame.f_back
-        if back is None:
-            break
-        frame = back
+        frame = frame.f_back
     return MODEL, ""
 
 

@@ -1,7 +1,5 @@
 """Memory over one step, as a stacked area by category. matplotlib draws it; no torch here."""
 
-import base64
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 from zbench.errors import UsageError
 from zbench.estimate.result import Estimate
 
-_FORMATS = (".svg", ".png", ".html")
+_FORMATS = (".svg", ".png")
 _ORDER = (
     "parameters", "master", "moments", "gradients", "buckets", "speculative", "activations", "temporaries"
 )  # fmt: skip
@@ -22,16 +20,7 @@ def draw(path: Path, estimates: Sequence[tuple[str, Estimate]]) -> None:
     check(path)
     figure = _figure(estimates)
     try:
-        if path.suffix == ".html":
-            image = io.BytesIO()
-            figure.savefig(image, format="svg")
-            data = base64.b64encode(image.getvalue()).decode()
-            path.write_text(
-                "<!doctype html><meta charset='utf-8'><title>zbench estimate</title>"
-                f"<img alt='Memory over one step by category' src='data:image/svg+xml;base64,{data}'>"
-            )
-        else:
-            figure.savefig(path, format=path.suffix[1:])
+        figure.savefig(path, format=path.suffix[1:])
     except OSError as error:
         raise UsageError(f"--plot {path}: cannot be written ({error.strerror}); name another place") from None
 
@@ -39,7 +28,7 @@ def draw(path: Path, estimates: Sequence[tuple[str, Estimate]]) -> None:
 def check(path: Path) -> None:
     """Raise UsageError for a file that cannot be the picture's."""
     if path.suffix not in _FORMATS:
-        raise UsageError(f"--plot {path}: expected a file that ends in {', '.join(_FORMATS)}")
+        raise UsageError(f"--plot {path}: expected a file that ends in {' or '.join(_FORMATS)}")
     if path.exists():
         raise UsageError(f"--plot {path}: it exists already; name another file or remove it")
 
