@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from zbench.errors import SpecError
-from zbench.spec.inputs import check_inputs
-from zbench.spec.load import load_sweep
+from zbench.spec.load import load_sweep, sweep_from_mapping
 from zbench.spec.sweep import SweepSpec
 
 Refusal = Callable[..., str]
@@ -104,5 +103,8 @@ def test_a_text_must_be_long_enough_for_the_upper_end_of_a_range(refusal: Refusa
 def test_a_file_that_is_only_looked_at_needs_no_inputs(tmp_path: Path) -> None:
     (tmp_path / "sweep.yaml").write_text("workload: {data: {text: none.txt}}\n")
     sweep = load_sweep(tmp_path / "sweep.yaml", (), {}, inputs=False)
+    assert sweep.workload.data.text == "none.txt"
+    data = {"workload": {"data": {"text": "none.txt"}}}
+    assert sweep_from_mapping(data, environ={}).workload == sweep.workload
     with pytest.raises(SpecError, match=r"workload\.data\.text: no such file"):
-        check_inputs(sweep, tmp_path)
+        sweep_from_mapping(data, environ={}, inputs=True)

@@ -54,7 +54,6 @@ from zbench.record.summary import summarize
 from zbench.report.detail import print_configuration
 from zbench.report.table import print_results
 from zbench.spec.expand import expand
-from zbench.spec.inputs import check_inputs
 from zbench.spec.keys import leaves
 from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
 from zbench.spec.sweep import SearchSpec, SweepSpec, sweep_document
@@ -118,8 +117,7 @@ def from_file(file: Path, output_dir: Path, settings: Sequence[str]) -> Request:
 def single(file: Path | None, output_dir: Path, settings: Sequence[str]) -> Request:
     """Return the request to run one configuration: a file's without its axes, or the default one."""
     if file is None:
-        sweep = sweep_from_mapping({"name": "run"}, settings)
-        check_inputs(sweep, Path.cwd())
+        sweep = sweep_from_mapping({"name": "run"}, settings, inputs=True)
         return Request(sweep, Path.cwd(), output_dir, settings=tuple(settings))
     whole = from_file(file, output_dir, settings)
     return replace(whole, sweep=_without_axes(whole.sweep), single=True)

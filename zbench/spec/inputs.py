@@ -3,27 +3,17 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from zbench.errors import SpecError, UsageError, nearest
+from zbench.errors import UsageError, nearest
 from zbench.spec import command, shapes
 from zbench.spec.axes import matching, resolve_axes
 from zbench.spec.expand import all_points
-from zbench.spec.problems import KeyPath, Problem, ProblemsError
+from zbench.spec.problems import KeyPath, Problem
 from zbench.spec.shapes import gpt_shape, mlp_shape
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
 from zbench.spec.workload import MODULE_CALLABLE, WorkloadSpec
 
 BUILT_IN_MODELS = {"gpt": gpt_shape, "mlp": mlp_shape}
-
-
-def check_inputs(sweep: SweepSpec, base_dir: Path) -> None:
-    """Raise SpecError where a text file, model, preset or option of any point is missing or unfit.
-
-    Relative paths begin at `base_dir`, the sweep file's directory.
-    """
-    problems = input_problems(sweep, base_dir)
-    if problems:
-        raise SpecError(str(ProblemsError(problems)))
 
 
 def input_problems(sweep: SweepSpec, base_dir: Path) -> list[Problem]:

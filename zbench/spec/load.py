@@ -73,9 +73,14 @@ def sweep_from_mapping(
     environ: Mapping[str, str] | None = None,
     *,
     source: str = "command line",
+    inputs: bool = False,
 ) -> SweepSpec:
-    """Return the sweep that plain data means, with the same checks and precedence as a file."""
-    return _parse(dict(data), Document(data, source), overrides, environ, None, Path.cwd())
+    """Return the sweep that plain data means, with the same checks and precedence as a file.
+
+    inputs: whether what it names must exist, as for a sweep that is to run; paths begin where you are.
+    """
+    here = Path.cwd()
+    return _parse(dict(data), Document(data, source), overrides, environ, here if inputs else None, here)
 
 
 def _default_name(path: Path) -> str:
