@@ -1,4 +1,4 @@
-"""One pool of ranks for all engine tests."""
+"""One pool of ranks for all engine tests; every instruction set."""
 
 from collections.abc import Iterator
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.engine.ranks import RankPool
+from zbench import _native
 
 
 @pytest.fixture(autouse=True)
@@ -23,3 +24,11 @@ def ranks() -> Iterator[RankPool]:
     pool = RankPool(4)
     yield pool
     pool.close()
+
+
+@pytest.fixture(params=_native.available_isas())
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run the test once on each instruction set; the best one is in use again afterwards."""
+    _native.force_isa(request.param)
+    yield request.param
+    _native.force_isa("")

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.engine.ranks import RankPool
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.partition import Extent, GatherGroup, plan_layout
 from zbench.engine.shard_layout import ShardedLayout
@@ -115,6 +116,17 @@ def test_this_machine_has_processors_in_nodes() -> None:
     machine = this_machine()
     assert machine.allowed
     assert set(machine.allowed) <= {p for node in machine.nodes for p in node}
+
+
+@pytest.mark.skipif(len(this_machine().allowed) < 2, reason="a thread is pinned where one can be spared")
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_threads_are_pinned_only_where_no_other_rank_pins_to_the_same_processor(
+    ranks: RankPool, world_size: int
+) -> None:
+    machine = this_machine()
+    has_its_own = world_size == 1 or len(machine.allowed) < machine.online
+    for pinned in ranks.run(world_size, "tests.engine.speculative.places:pinned_threads"):
+        assert pinned == [1] * has_its_own
 
 
 def test_a_journal_holds_the_covered_elements_and_a_commit_copies_them() -> None:

@@ -1,21 +1,10 @@
 """Sums on every instruction set, and of devices without a native kernel, have the same bits."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
-from zbench import _native
+from tests.engine.adam.cases import FLOATS
 from zbench.engine.transport.sums import accumulate, add_in_rank_order, sum_in_rank_order
-
-FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-
-
-@pytest.fixture(params=_native.available_isas())
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
-    _native.force_isa(request.param)
-    yield request.param
-    _native.force_isa("")
 
 
 @pytest.mark.usefixtures("isa")
