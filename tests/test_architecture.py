@@ -201,7 +201,7 @@ def code_lines(path: Path) -> int:
 
 BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7281,
-    "spec": 3300,
+    "spec": 3297,
     "launch": 2741,
     "cli": 2691,
     "report": 2235,
@@ -210,7 +210,7 @@ BUDGETS = {  # code lines of each package; small ones have one together
     "tune": 1175,
     "estimate": 1017,
     "verify": 800,
-    "workloads": 676,
+    "workloads": 671,
     "record": 648,
     "measure peers errors units": 800,
 }

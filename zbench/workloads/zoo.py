@@ -19,7 +19,6 @@ from torch.utils.checkpoint import checkpoint
 from zbench.errors import UsageError, nearest
 
 TABLE = Path(__file__).with_name("zoo.toml")
-_NOT_FAMILIES = ("tiny", "batches", "families")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,26 +42,18 @@ class Entry:
 @cache
 def table() -> dict[str, Entry]:
     """Return every architecture by its name, in the file's order."""
-    read = _document()
-    return {
-        name: _entry(name, family, line if isinstance(line, dict) else {"model": line})
-        for family, lines in read.items()
-        if family not in _NOT_FAMILIES
-        for name, line in lines.items()
-    }
-
-
-@cache
-def _document() -> dict[str, Any]:
-    return tomllib.loads(TABLE.read_text())
-
-
-def _entry(name: str, family: str, line: Mapping[str, Any]) -> Entry:
-    document = _document()
-    common = document["families"][family]
-    batch = document["batches"][line.get("batch", common["batch"])]
-    sizes = document["tiny"] | common.get("config", {})
-    return Entry(name, family, line["model"], batch, sizes, line.get("config", {}), line.get("note", ""))
+    document = tomllib.loads(TABLE.read_text())
+    tiny, batches, families = (document.pop(name) for name in ("tiny", "batches", "families"))
+    entries: dict[str, Entry] = {}
+    for family, lines in document.items():
+        common = families[family]
+        sizes = tiny | common.get("config", {})
+        for name, value in lines.items():
+            line = value if isinstance(value, dict) else {"model": value}
+            batch = batches[line.get("batch", common["batch"])]
+            config, note = line.get("config", {}), line.get("note", "")
+            entries[name] = Entry(name, family, line["model"], batch, sizes, config, note)
+    return entries
 
 
 def build(architecture: str, checkpointing: bool = False) -> nn.Module:
