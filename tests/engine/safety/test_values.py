@@ -136,7 +136,9 @@ def test_assigned_parameters_are_refused(engine: Engine, plain: Plain) -> None:
 
 READS: dict[str, Callable[[nn.Parameter], object]] = {
     "sum": lambda p: p.sum(),
+    "linear": lambda p: torch.nn.functional.linear(torch.ones(1, 13), p),
     "data": lambda p: p.data,
+    "detach": lambda p: p.detach(),
     "numpy": lambda p: p.numpy(),
     "tolist": lambda p: p.tolist(),
     "item": lambda p: p[0, 0].item(),
