@@ -154,7 +154,7 @@ def _run_judges(tests: dict[str, float], options: Sequence[str], *plugins: objec
 def _own(name: str, module: object) -> bool:
     """Say whether a module is the project's: a child has to import those itself."""
     file = getattr(module, "__file__", None)
-    is_ours = name.split(".")[0] in ("zbench", "tests", "conftest")
+    is_ours = name.split(".")[0] in ("zbench", "tests", "tools", "conftest")
     return is_ours or file is None or Path(file).is_relative_to(ROOT / "tests")
 
 
