@@ -1,7 +1,6 @@
 """What is told while a sweep runs, on a terminal and in a log."""
 
 import io
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -30,18 +29,18 @@ def tell(shown) -> None:
         show(TrialFinished(TRIAL, failed(2, "crashed", "it fell over"), 4.0, left=1))
 
 
-def plain_view(screen, objective):
-    return nullcontext(PlainView(screen, objective))
+def screen(*, width: int = 80, terminal: bool) -> Screen:
+    return Screen(file=io.StringIO(), width=width, force_terminal=terminal, no_color=True)
 
 
-def told(make, *, width: int, terminal: bool) -> str:
-    out = io.StringIO()
-    tell(make(Screen(file=out, width=width, force_terminal=terminal, no_color=True), FASTEST))
-    return without_styles(out.getvalue())
+def output(*, width: int, terminal: bool) -> str:
+    console = screen(width=width, terminal=terminal)
+    tell(view(console, FASTEST, quiet=False))
+    return without_styles(console.file.getvalue())
 
 
 def test_plain_lines_say_what_ended_and_how_long_is_left():
-    assert told(plain_view, width=80, terminal=False).splitlines() == [
+    assert output(width=80, terminal=False).splitlines() == [
         "2 configurations, 3 repeats to run, 1 record kept: results/run",
         "note: rank 1 was killed; running it again",
         "[1/3] ok      zero_stage=1 reduce_bucket_size=5M #1  1,000 tokens/s  20 MiB  identical  (0:04 left)",
@@ -49,19 +48,19 @@ def test_plain_lines_say_what_ended_and_how_long_is_left():
     ]
 
 
-@pytest.mark.parametrize(("make", "terminal"), [(LiveView, True), (plain_view, False)])
-def test_no_name_or_message_commands_the_terminal(make, terminal):
+@pytest.mark.parametrize("terminal", [True, False])
+def test_no_name_or_message_commands_the_terminal(terminal):
     trial = TRIAL.model_copy(update={"axes": {HOSTILE: HOSTILE}})
-    out = io.StringIO()
-    with make(Screen(file=out, width=200, force_terminal=terminal, no_color=True), FASTEST) as show:
+    console = screen(width=200, terminal=terminal)
+    with view(console, FASTEST, quiet=False) as show:
         show(SweepStarted(Path(HOSTILE), 2, 3, [record(0, 500.0, axes={HOSTILE: HOSTILE})], (HOSTILE,)))
         show(TrialStarted(trial, 0))
         show(StepDone(trial, {"phase": HOSTILE, "step": 1, "steps": 4}))
         show(Notice(HOSTILE))
         show(TrialFinished(trial, failed(2, "crashed", HOSTILE, axes={HOSTILE: HOSTILE}), 4.0, left=1))
-    said = out.getvalue()
-    assert "[/red]" in said
-    assert not [raw for raw in ("\x1b]", "\x07", "\x1b[2J", "\x9b", "\u202e", "\udc80") if raw in said]
+    text = console.file.getvalue()
+    assert "[/red]" in text
+    assert not [raw for raw in ("\x1b]", "\x07", "\x1b[2J", "\x9b", "\u202e", "\udc80") if raw in text]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +73,7 @@ def test_no_name_or_message_commands_the_terminal(make, terminal):
     ],
 )
 def test_terminal_shows_rows_and_a_bar_with_best_and_failures(width, row):
-    text = told(LiveView, width=width, terminal=True)
+    text = output(width=width, terminal=True)
     assert row in text
     for words in ("2/3", "0:03 left", "1 failed", "leads so far 1,000 tokens/s", "zero_stage=1 #1 timed 1/4"):
         assert words in text, words
@@ -83,13 +82,13 @@ def test_terminal_shows_rows_and_a_bar_with_best_and_failures(width, row):
 
 def one_configuration(*, width: int, axes: tuple[str, ...] = ()) -> str:
     """Return what a terminal gets of a sweep of one repeat, from start to end."""
-    out = io.StringIO()
-    with LiveView(Screen(file=out, width=width, force_terminal=True, no_color=True), FASTEST) as show:
+    console = screen(width=width, terminal=True)
+    with view(console, FASTEST, quiet=False) as show:
         show(SweepStarted(Path("run"), 1, 1, [], axes))
         show(TrialStarted(TRIAL, 0))
         show(StepDone(TRIAL, {"phase": "timed", "step": 4, "steps": 4}))
         show(TrialFinished(TRIAL, record(1, 1000.0), 2.0, left=0))
-    return out.getvalue()
+    return console.file.getvalue()
 
 
 def test_at_the_end_the_bar_is_full_with_count_and_best_cut_to_a_line_each():
@@ -110,11 +109,14 @@ def test_a_narrow_terminal_names_the_axes_once_where_there_are_any():
 
 
 def test_view_suits_the_stream():
-    terminal, pipe, out = Screen(force_terminal=True), Screen(file=io.StringIO()), io.StringIO()
-    assert isinstance(view(terminal, FASTEST, quiet=False), LiveView)
-    dumb = Screen(force_terminal=True, _environ={"TERM": "dumb"})
-    for screen in (pipe, dumb):
-        with view(screen, FASTEST, quiet=False) as show:
-            assert isinstance(show, PlainView)
-    tell(view(Screen(file=out), FASTEST, quiet=True))
-    assert out.getvalue() == ""
+    dumb = Screen(file=io.StringIO(), force_terminal=True, _environ={"TERM": "dumb"})
+    for console, kind in (
+        (screen(terminal=True), LiveView),
+        (screen(terminal=False), PlainView),
+        (dumb, PlainView),
+    ):
+        with view(console, FASTEST, quiet=False) as show:
+            assert type(show) is kind
+    console = screen(terminal=True)
+    tell(view(console, FASTEST, quiet=True))
+    assert console.file.getvalue() == ""

@@ -10,12 +10,11 @@ from rich.text import Text
 from zbench.record.record import Record
 from zbench.record.store import TRACES
 from zbench.record.summary import ConfigSummary
-from zbench.report.notes import failure_text, log_path
-from zbench.report.screen import Screen
+from zbench.report.screen import Screen, word
+from zbench.report.table import log_path
 from zbench.report.text import (
-    OUTCOME_STYLE,
-    VERDICT_STYLE,
     axes_text,
+    failure_text,
     outcome_text,
     plural,
     printable,
@@ -37,7 +36,7 @@ def print_configuration(screen: Screen, summary: ConfigSummary, run_dir: Path | 
 
 
 def _lines(summary: ConfigSummary, run_dir: Path | None) -> Iterator[tuple[str, Text | str]]:
-    yield "outcome", Text(outcome_text(summary), OUTCOME_STYLE[outcome_text(summary)])
+    yield "outcome", word(outcome_text(summary))
     environment = next((record.environment for record in summary.records if record.environment), {})
     if environment:
         yield "environment", printable(", ".join(f"{name} {value}" for name, value in environment.items()))
@@ -94,7 +93,7 @@ def _memory(records: Sequence[Record]) -> Iterator[tuple[str, str]]:
 
 
 def _correctness(summary: ConfigSummary) -> Iterator[tuple[str, Text | str]]:
-    yield "verdict", Text(summary.verdict, VERDICT_STYLE[summary.verdict])
+    yield "verdict", word(summary.verdict)
     what = summary.farthest
     figures = (
         ("error ratio", what.error_ratio),

@@ -14,6 +14,20 @@ from rich.text import Text
 
 from zbench.report.text import printable, printable_lines
 
+_STYLES = {
+    "identical": "green",
+    "equivalent": "green",
+    "drifted": "bold yellow",
+    "wrong": "bold red",
+    "unchecked": "dim",
+    "ok": "green",
+    "oom": "red",
+    "timeout": "red",
+    "pruned": "dim",
+    "crashed": "bold red",
+    "invalid": "dim",
+}
+
 
 class Screen(Console):
     """A Rich console without markup, emoji codes and highlighting that makes control characters visible.
@@ -45,6 +59,11 @@ class Screen(Console):
 def plain(text: str, style: str = "") -> Text:
     """Return foreign text as one line of a report."""
     return Text(printable(text), style)
+
+
+def word(verdict_or_outcome: str) -> Text:
+    """Return a verdict, or how a trial ended, in its colour."""
+    return Text(verdict_or_outcome, _STYLES[verdict_or_outcome])
 
 
 @dataclass(frozen=True, slots=True)

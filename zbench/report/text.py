@@ -18,27 +18,12 @@ if TYPE_CHECKING:  # nothing heavy is imported: the command line prints its help
     from zbench.record.record import Record
     from zbench.record.summary import ConfigSummary
 
-VERDICT_STYLE = {
-    "identical": "green",
-    "equivalent": "green",
-    "drifted": "bold yellow",
-    "wrong": "bold red",
-    "unchecked": "dim",
-}
-OUTCOME_STYLE = {
-    "ok": "green",
-    "oom": "red",
-    "timeout": "red",
-    "pruned": "dim",
-    "crashed": "bold red",
-    "invalid": "dim",
-}
 _ROUND = ((10**9, "G"), (10**6, "M"), (10**3, "k"))
 
 
-def outcome_text(one: "Record | ConfigSummary") -> str:
+def outcome_text(trial: "Record | ConfigSummary") -> str:
     """Return how a trial ended; a search that ended it, because it was slow, did not run out of time."""
-    return "pruned" if one.error is not None and one.error.kind == "pruned" else one.outcome
+    return "pruned" if trial.error is not None and trial.error.kind == "pruned" else trial.outcome
 
 
 def axes_text(axes: dict[str, Any]) -> str:
@@ -157,10 +142,15 @@ def short_label(trial: "ConfigSummary") -> str:
     return text if len(text) <= _LONGEST_SHORT else f"{text[: _LONGEST_SHORT - 1]}…"
 
 
-def failure_message(trial: "ConfigSummary") -> str:
+def failure_message(trial: "Record | ConfigSummary") -> str:
     """Return why a trial failed, in one line; empty where nothing is known."""
+    return printable(trial.error.message.strip().split("\n")[0]) if trial.error is not None else ""
+
+
+def failure_text(trial: "ConfigSummary") -> str:
+    """Return the whole message of a failed configuration, also where its record has none."""
     message = trial.error.message.strip() if trial.error is not None else ""
-    return printable(message.split("\n")[0])
+    return printable_lines(message) or "no message was recorded"
 
 
 def short_ids(trials: "Sequence[ConfigSummary]") -> list[str]:
