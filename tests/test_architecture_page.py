@@ -11,6 +11,7 @@ from zbench.engine.assembly.stages import STAGES
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "ARCHITECTURE.md").read_text()
 WAYS = [
+    "A comparison's way from two runs to the verdict line",
     "A gradient's way from hook to Adam",
     "`zero_stage`'s way from the sweep file to the table",
     "A trial's way from the sweep to a rank",
