@@ -120,7 +120,7 @@ def measure(group: Any, trial: dict[str, Any]) -> dict[str, Any]:
     assert SHIM is not None
     meter = allocator_meter(SHIM)
     peaks = Peaks(meter)
-    trainer = Trainer.build(
+    trainer = Trainer(
         spec,
         workload,
         Path.cwd(),

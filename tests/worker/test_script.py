@@ -18,9 +18,8 @@ from zbench.launch.trial import TrialRunner, local_runner
 from zbench.spec.command import StepTimesSpec
 from zbench.spec.expand import Expansion, expand
 from zbench.spec.load import load_sweep
-from zbench.worker import perturbing
-from zbench.worker.script import run_once
-from zbench.worker.step_times import ConsoleTimes, Line
+from zbench.worker.script import PERTURBING, run_once
+from zbench.worker.step_times import ConsoleTimes
 
 SCRIPT = """
 import argparse, json, os, subprocess, sys, time
@@ -173,17 +172,17 @@ DEEPSPEED = "epoch=0/micro_step=4/global_step=2, RunningAvgSamplesPerSec=30.1, C
 def test_consoles_are_read(spec: dict[str, Any], lines: list[str], seconds: list[float]) -> None:
     console = ConsoleTimes(StepTimesSpec(**spec), samples=8, began=0.0)
     for number, text in enumerate(lines, 1):
-        console.feed(Line(text, float(number)))
+        console.feed(text, float(number))
     assert console.all() == seconds
 
 
 @pytest.mark.soak
-def test_the_perturbed_run_moves_each_weight_by_one_unit(tmp_path: Path) -> None:
+def test_the_perturbed_run_moves_each_weight_by_one_unit() -> None:
     code = (
         "import torch; p = torch.nn.Parameter(torch.ones(4)); torch.optim.SGD([p], lr=0.1);"
         "torch.optim.Adam([p]); print(p.detach().view(torch.int32).sub(0x3f800000).tolist())"
     )
-    env = os.environ | {"PYTHONPATH": str(perturbing.write(tmp_path))}
+    env = os.environ | {"PYTHONPATH": PERTURBING}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[1, -1, 1, -1]"
 

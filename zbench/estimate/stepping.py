@@ -91,7 +91,7 @@ def watched_step(
         transport=around.transport,
     )
     cpu = torch.device("cpu")
-    trainer = Trainer.build(trial, workload, base_dir, instruments, device=cpu, clock=clock)
+    trainer = Trainer(trial, workload, base_dir, instruments, device=cpu, clock=clock)
     built = ledger.peak[False]
     ledger.phase = "batch"
     begin = ledger.moment

@@ -22,7 +22,10 @@ or CUDA module, as `spec` says. An engine that wraps the module offers the wrapp
 
 GROUP = "zbench.engines"
 _METHODS = ("backward", "step", "full_parameters", "memory_by_category", "close")
-_EXPECTED = "expected module:callable, where callable(model, spec, process_group=None, *, instruments=None)"
+_EXPECTED = (
+    "expected module:callable, where callable(model, spec, process_group=None, *, instruments=None)"
+    " returns a TrainingEngine"
+)
 
 
 def find_builder(name: str, base_dir: Path) -> EngineBuilder:
@@ -31,9 +34,7 @@ def find_builder(name: str, base_dir: Path) -> EngineBuilder:
     Raises UsageError for a name that leads nowhere.
     """
     if ":" in name:
-        return load_callable(
-            name, base_dir, key="engine.engine", expected=_EXPECTED + " returns a TrainingEngine"
-        )
+        return load_callable(name, base_dir, key="engine.engine", expected=_EXPECTED)
     if name == "builtin":
         return cast(EngineBuilder, importlib.import_module("zbench.engine").build_engine)
     for point in entry_points(group=GROUP):

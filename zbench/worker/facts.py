@@ -30,12 +30,11 @@ from zbench.worker.job import RankJob, write_json
 from zbench.worker.loop import Trainer
 from zbench.workloads import build_workload
 
-ENGINES = ("builtin", *PEERS)
-
 
 def report(job: RankJob) -> None:
     """Write versions, kernels, engines, devices and memory bandwidth of this machine as JSON."""
     cpu = torch.device("cpu")
+    engines = ["builtin", *PEERS, *(point.name for point in entry_points(group=GROUP))]
     facts = {
         "torch": {
             "version": torch.__version__,
@@ -45,7 +44,7 @@ def report(job: RankJob) -> None:
         "native": native_kernels(),
         "memory_shim": choose_meter(cpu)[1],
         "instructions": instruction_problem(),
-        "engines": {name: engine_problem(name) for name in _engine_names()},
+        "engines": {name: engine_problem(name) for name in engines},
         "cuda": cuda_devices(),
         "bandwidth": {"threads": torch.get_num_threads(), "bytes_per_s": stream_bandwidth(cpu)},
     }
@@ -81,8 +80,8 @@ def cuda_devices() -> list[dict[str, Any]]:
     """Return name and memory of every CUDA device torch can use."""
     if not torch.cuda.is_available():
         return []
-    found = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
-    return [{"name": device.name, "memory_bytes": device.total_memory} for device in found]
+    devices = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    return [{"name": device.name, "memory_bytes": device.total_memory} for device in devices]
 
 
 def meet(job: RankJob) -> None:
@@ -100,10 +99,6 @@ def meet(job: RankJob) -> None:
     if job.rank == 0:
         write_json(Path(job.result_path), {"sum": int(total)})
     dist.destroy_process_group()
-
-
-def _engine_names() -> list[str]:
-    return [*ENGINES, *(point.name for point in entry_points(group=GROUP) if point.name not in ENGINES)]
 
 
 _ROWS, _WIDTH = 256, 768
@@ -130,16 +125,14 @@ def _rates(device: torch.device) -> dict[str, Any]:
         a, b = (torch.randn(n, 4 * _WIDTH, device=device).to(dtype) for n in (_ROWS, _WIDTH))
         took = _seconds(lambda a=a, b=b: torch.mm(a, b.t()), device)  # type: ignore[misc]
         flops[str(dtype).removeprefix("torch.")] = _mean(2.0 * _ROWS * _WIDTH * 4 * _WIDTH / took)
-    near = _stream(device)
-    if device.type == "cpu":
-        return {
-            "flops": flops, "memory_bandwidth": near, "host_link": near, "host_memory_bandwidth": near
-        }  # fmt: skip
-    host = PinnedHostMemory(device).empty(_STREAM, torch.float32)
-    there = torch.empty(_STREAM, device=device)
-    link = _mean(host.nbytes / _seconds(lambda: there.copy_(host, non_blocking=True), device))
-    rates = {"flops": flops, "memory_bandwidth": near, "host_link": link}
-    return rates | {"host_memory_bandwidth": _stream(torch.device("cpu"))}
+    bandwidth = host_link = host_bandwidth = _stream(device)
+    if device.type == "cuda":
+        host = PinnedHostMemory(device).empty(_STREAM, torch.float32)
+        there = torch.empty(_STREAM, device=device)
+        host_link = _mean(host.nbytes / _seconds(lambda: there.copy_(host, non_blocking=True), device))
+        host_bandwidth = _stream(torch.device("cpu"))
+    rates = {"flops": flops, "memory_bandwidth": bandwidth, "host_link": host_link}
+    return rates | {"host_memory_bandwidth": host_bandwidth}
 
 
 def _stream(device: torch.device) -> float:
@@ -181,7 +174,7 @@ def _operator_latency(trial: TrialSpec, device: torch.device, link_latency: floa
     workload = build_workload(trial.workload, seed=0, world_size=trial.run.world_size, base_dir=Path.cwd())
     traffic = TrafficMeter(clock := PhaseClock())
     instruments = Instruments(wrap_collectives=traffic.count)
-    trainer = Trainer.build(trial, workload, Path.cwd(), instruments, device=device, clock=clock)
+    trainer = Trainer(trial, workload, Path.cwd(), instruments, device=device, clock=clock)
     batches = trainer.batches(0)
     took = _seconds(lambda: trainer.step(batches), device, passes=_STEPS)
     traffic.take()

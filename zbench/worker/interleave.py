@@ -1,5 +1,6 @@
 """An interleaved trial runs timed steps only in its own turns (see `zbench.launch.interleave`)."""
 
+import math
 import socket
 import time
 from collections.abc import Callable
@@ -13,8 +14,8 @@ TURN_SECONDS = 0.2
 class Interleave:
     """One rank's part in taking turns; does nothing in a trial that takes none.
 
-    Rank 0 talks to the referee. The other ranks wait for it, and it waits for them before it hands over, so
-    that no rank works outside the trial's turn.
+    Rank 0 talks to the referee, from its first timed step on. The other ranks wait for it, and it waits for
+    them before it hands over, so that no rank works outside the trial's turn.
     """
 
     def __init__(self, job: RankJob | None, meet: Callable[[], object]) -> None:
@@ -23,17 +24,15 @@ class Interleave:
         self._meet = meet if path is not None else None
         self._path = path if job is not None and job.rank == 0 else None
         self._referee: socket.socket | None = None
-        self._since: float | None = None
+        self._since = -math.inf
 
     def wait(self) -> None:
         """Return when the next timed step may run: at once where the turn is still the trial's own."""
         if self._meet is None:
             return
         self._meet()
-        if self._since is None:
-            self._connect()
-        if self._since is None or time.monotonic() - self._since >= TURN_SECONDS:
-            self._say(ASK)
+        if time.monotonic() - self._since >= TURN_SECONDS:
+            self._tell(ASK)
             self._since = time.monotonic()
         self._meet()
 
@@ -42,33 +41,26 @@ class Interleave:
         if self._meet is None:
             return
         self._meet()
-        self._say(OVER)
+        self._tell(OVER)
         self._close()
         self._meet()
 
-    def _connect(self) -> None:
-        """Connect rank 0. Without a referee the trial runs alone."""
+    def _tell(self, message: bytes) -> None:
+        """Tell the referee, and return when it lets this trial go on; without a referee it runs alone."""
         if self._path is None:
             return
-        self._referee = socket.socket(socket.AF_UNIX)
         try:
-            self._referee.connect(self._path)
+            if self._referee is None:
+                self._referee = socket.socket(socket.AF_UNIX)
+                self._referee.connect(self._path)
+            self._referee.sendall(message)
+            has_answered = bool(self._referee.recv(1))
         except OSError:
-            self._close()
-
-    def _say(self, what: bytes) -> None:
-        """Tell the referee, and return when it lets this trial go on, or is gone."""
-        if self._referee is None:
-            return
-        try:
-            self._referee.sendall(what)
-            answered = bool(self._referee.recv(1))
-        except OSError:
-            answered = False
-        if not answered:
+            has_answered = False
+        if not has_answered:
             self._close()
 
     def _close(self) -> None:
+        self._path = None
         if self._referee is not None:
             self._referee.close()
-            self._referee = None

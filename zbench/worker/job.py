@@ -146,9 +146,8 @@ def reference_key(trial: TrialSpec) -> str:
         else None,
         "accumulation": dataclasses.asdict(accumulation(engine, trial.workload)),
         "truth": trial.verify.mode == "full",
+        "begins_rounded": begins_rounded(engine),
     }
-    if begins_rounded(engine):
-        what["begins_rounded"] = True
     canonical = json.dumps(what, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
@@ -173,8 +172,8 @@ def first_failure(result_path: str, world_size: int) -> Failure | None:
     for bad input that only the worker could see, or `storage` for a full disk. `log` is a file's name. None
     where no rank left an error.
     """
-    found = [_read_error(error_path(result_path, rank)) for rank in ["reference", *range(world_size)]]
-    errors = [error for error in found if error is not None]
+    reports = [_read_error(error_path(result_path, rank)) for rank in ["reference", *range(world_size)]]
+    errors = [error for error in reports if error is not None]
     if not errors:
         return None
     cause = min(errors, key=lambda error: (_KINDS_BY_RANK_OF_CAUSE.index(error["kind"]), error["time"]))

@@ -5,6 +5,7 @@ import gc
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Self
 
@@ -13,13 +14,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from zbench.engine.assembly.build import Instruments
-from zbench.engine.protocols import StepInfo, TrainingEngine
+from zbench.engine.protocols import StepInfo
 from zbench.measure.clock import PhaseClock, synchronize
 from zbench.measure.counts import StepCounts
 from zbench.measure.memory import PeakMeter, StepMemory
 from zbench.measure.traffic import TrafficMeter
 from zbench.record.record import Traffic
-from zbench.spec.accumulation import Accumulation, accumulation
+from zbench.spec.accumulation import accumulation
 from zbench.spec.trial import TrialSpec
 from zbench.worker.engines import build
 from zbench.worker.interleave import Interleave
@@ -57,26 +58,10 @@ class Samples:
 
 
 class Trainer:
-    """Runs optimizer steps of one engine on one rank's micro-batches."""
+    """Runs optimizer steps of one rank of `trial`, whose model and engine it builds."""
 
     def __init__(
         self,
-        workload: Workload,
-        model: nn.Module,
-        engine: TrainingEngine,
-        accumulation: Accumulation,
-        *,
-        marks_last: bool,
-        device: torch.device,
-        clock: PhaseClock,
-    ) -> None:
-        self._workload, self.engine, self._accumulation = workload, engine, accumulation
-        self._model = getattr(engine, "module", model)  # an engine may wrap the model to be called
-        self._marks_last, self._device, self._clock = marks_last, device, clock
-
-    @classmethod
-    def build(
-        cls,
         trial: TrialSpec,
         workload: Workload,
         base_dir: Path,
@@ -85,14 +70,14 @@ class Trainer:
         device: torch.device,
         clock: PhaseClock,
         group: dist.ProcessGroup | None = None,
-    ) -> Self:
-        """Build the model and the engine of one rank of `trial`; return what trains them."""
+    ) -> None:
         spec = trial.engine
         model = workload.make_model().to(device)
-        engine = build(spec.engine, model, spec, base_dir, instruments, group)
-        marks_last = spec.accumulation_mode == "multi_backward"
-        how = accumulation(spec, trial.workload)
-        return cls(workload, model, engine, how, marks_last=marks_last, device=device, clock=clock)
+        self.engine = build(spec.engine, model, spec, base_dir, instruments, group)
+        self._model: nn.Module = getattr(self.engine, "module", model)  # an engine may wrap it
+        self._accumulation = accumulation(spec, trial.workload)
+        self._marks_last = spec.accumulation_mode == "multi_backward"
+        self._workload, self._device, self._clock = workload, device, clock
 
     @property
     def backwards(self) -> int:
@@ -102,10 +87,9 @@ class Trainer:
     def batches(self, step: int) -> list[tuple[int, Batch]]:
         """Return the seeds and micro-batches of one step, on the device."""
         rank, micros = dist.get_rank(), range(self.backwards)
-        found = [
-            (self._workload.micro_seed(step, m, rank), self._workload.batch(step, m, rank)) for m in micros
-        ]
-        return [(seed, tuple(x.to(self._device) for x in batch)) for seed, batch in found]
+        seeds = [self._workload.micro_seed(step, micro, rank) for micro in micros]
+        batches = [self._workload.batch(step, micro, rank) for micro in micros]
+        return [(s, tuple(x.to(self._device) for x in b)) for s, b in zip(seeds, batches, strict=True)]
 
     def tokens(self, batches: list[tuple[int, Batch]]) -> int:
         """Return how many tokens the micro-batches of one step have."""
@@ -179,7 +163,9 @@ def run_steps(
             samples.tokens.append(trainer.tokens(batches))
             phases, traffic = _take(meters)
             samples.phases.append(phases)
-            samples.traffic = {k: _larger(t, samples.traffic.get(k)) for k, t in traffic.items()}
+            for kind, of_step in traffic.items():
+                most = samples.traffic.get(kind, of_step)
+                samples.traffic[kind] = max(of_step, most, key=attrgetter("bytes"))
         del batches
         with meters.memory.aside():
             after_step(step, seconds, [float(loss) for loss in losses], info)
@@ -193,10 +179,6 @@ def run_steps(
 def _take(meters: Meters) -> tuple[dict[str, float], dict[str, Traffic]]:
     """Return and forget what clock and traffic hold: what happens between steps belongs to none."""
     return meters.clock.take(), meters.traffic.take()
-
-
-def _larger(one: Traffic, other: Traffic | None) -> Traffic:
-    return one if other is None or one.bytes >= other.bytes else other
 
 
 class Fence:

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import TCPStore
 
 from zbench.errors import UsageError
+from zbench.spec.run import RunSpec
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import RankJob, threads_per_rank
 
@@ -142,14 +143,21 @@ class Progress(AbstractContextManager["Progress"]):
         if self._file is not None:
             self._file.close()
 
+    def training_step(self, run: RunSpec, number: int, seconds: float) -> None:
+        """Note that step `number` of a trial, from 1, is done; a script may run more than it was told."""
+        if number <= run.warmup_steps:
+            self.step("warmup", number, run.warmup_steps, seconds)
+        else:
+            self.step("timed", min(number - run.warmup_steps, run.steps), run.steps, seconds)
+
     def step(self, phase: str, step: int, steps: int, seconds: float | None = None) -> None:
         """Note that `step` of `steps` (counted from 1) is done; `seconds`, or the time since the last
         line."""
         now = time.perf_counter()
-        took, self._since = now - self._since if seconds is None else seconds, now
+        seconds, self._since = now - self._since if seconds is None else seconds, now
         if self._file is None:
             return
-        line = {"phase": phase, "step": step, "steps": steps, "seconds": took}
+        line = {"phase": phase, "step": step, "steps": steps, "seconds": seconds}
         try:
             self._file.write(json.dumps(line) + "\n")
         except OSError:

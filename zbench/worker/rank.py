@@ -4,7 +4,6 @@ import dataclasses
 import shlex
 import statistics
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from zbench.record.inputs import inputs
 from zbench.record.record import Timing
 from zbench.spec import shapes
 from zbench.spec.accumulation import accumulation
+from zbench.spec.engine import EngineSpec
 from zbench.spec.trial import TrialSpec
 from zbench.spec.workload import WorkloadSpec
 from zbench.verify.digest import digest
@@ -32,7 +32,7 @@ from zbench.worker.loop import Fence, Meters, Samples, Trainer, run_steps
 from zbench.worker.observer import Observer, from_all
 from zbench.worker.process import Progress
 from zbench.worker.script import run_base, run_script
-from zbench.worker.trace import Subject, flops_of_a_rank, look_inside
+from zbench.worker.trace import Subject, look_inside
 from zbench.workloads import Workload, build_workload
 from zbench.workloads.data import DatasetBatches
 from zbench.workloads.workload import Data
@@ -89,11 +89,16 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     limit = process.MemoryLimit(trial.run.memory_limit)
     meter, warning = choose_meter(device)
     meters = Meters.on(device, meter)
-    trainer = _trainer(job, trial, workload, meters, device)
-    read = inputs_of(trial, Path(job.base_dir), workload.data)
+    instruments, base_dir = Instruments(wrap_collectives=meters.traffic.count), Path(job.base_dir)
+    trainer = Trainer(trial, workload, base_dir, instruments, device=device, clock=meters.clock)
+    read = inputs_of(trial, base_dir, workload.data)
     engine = trainer.engine
     observer = Observer(engine, bits=trial.verify.mode != "off" and job.reference_path is not None)
     warmup, timed, every = trial.run.warmup_steps, trial.run.steps, trial.run.evaluate_every
+
+    def one_more_step() -> object:
+        return trainer.step(trainer.batches(warmup + timed))
+
     with Progress(job.progress_path if job.rank == 0 else None) as progress:
 
         def after_step(step: int, seconds: float, losses: list[float], info: StepInfo) -> None:
@@ -101,29 +106,27 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
                 trainer.evaluate(step)
             with limit.lifted():
                 observer.after_step(losses, info)
-            if step < warmup:
-                progress.step("warmup", step + 1, warmup, seconds)
-            else:
-                progress.step("timed", step - warmup + 1, timed, seconds)
+            progress.training_step(trial.run, step + 1, seconds)
 
         fence = Fence(device, job)
         samples = run_steps(trainer, meters, warmup=warmup, timed=timed, fence=fence, after_step=after_step)
     memory = largest(from_all(meters.memory.summary(engine.memory_by_category())))
     with limit.lifted():
         judgement = observer.verdict(job.reference_path, read)
-        counts = meters.counts.smallest | _operators(trial, trainer, device)
-        if job.rank != 0 and job.trace is None:
+        counts = meters.counts.smallest
+        if _can_count_operators(trial.engine):
+            counts |= count_operators(one_more_step, device)
+        if job.rank != 0 and job.trace is None:  # to count a model's FLOPs takes up to a second
             engine.close()
             return {}
-        timing = summarise(samples, workload, accumulation(trial.engine, trial.workload).backwards)
+        timing = summarise(samples, workload, trainer.backwards)
         if job.trace is not None:
-            again = partial(_step_after, trainer, warmup + timed + 1)
-            subject = Subject(again, meters.clock, meter, engine, device)
-            look_inside(Path(job.trace), subject, limit=trial.run.memory_limit, flops=flops_of_a_rank(timing))
+            subject = Subject(one_more_step, meters.clock, meter, engine, device)
+            look_inside(Path(job.trace), subject, timing, limit=trial.run.memory_limit)
     engine.close()
+    mfu = utilization(timing.tflops, device, trial.engine.dtype)
     return {
-        "timing": dataclasses.asdict(timing)
-        | {"mfu": utilization(timing.tflops, device, trial.engine.dtype)},
+        "timing": dataclasses.asdict(timing) | {"mfu": mfu},
         "memory": dataclasses.asdict(memory),
         "traffic": {kind: dataclasses.asdict(traffic) for kind, traffic in samples.traffic.items()},
         "counts": counts,
@@ -133,28 +136,12 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     }
 
 
-def _step_after(trainer: Trainer, step: int) -> object:
-    """Run one more step after the measured ones."""
-    return trainer.step(trainer.batches(step))
+def _can_count_operators(spec: EngineSpec) -> bool:
+    """Whether a step is the same under the dispatch mode that counts its operators.
 
-
-def _trainer(
-    job: RankJob, trial: TrialSpec, workload: Workload, meters: Meters, device: torch.device
-) -> Trainer:
-    instruments = Instruments(wrap_collectives=meters.traffic.count)
-    place = Path(job.base_dir)
-    return Trainer.build(trial, workload, place, instruments, device=device, clock=meters.clock)
-
-
-def _operators(trial: TrialSpec, trainer: Trainer, device: torch.device) -> dict[str, int]:
-    """Return the operators and FLOPs of one more step; none where a dispatch mode would change the step.
-
-    Under a dispatch mode a compiled model runs eagerly, and FSDP2 and DeepSpeed replace tensors by their own.
+    A compiled model runs eagerly there, and FSDP2 and DeepSpeed replace tensors by their own.
     """
-    if trial.engine.compile != "off" or trial.engine.engine in ("fsdp2", "deepspeed"):
-        return {}
-    step = trial.run.warmup_steps + trial.run.steps
-    return count_operators(lambda: trainer.step(trainer.batches(step)), device)
+    return spec.compile == "off" and spec.engine not in ("fsdp2", "deepspeed")
 
 
 def summarise(samples: Samples, workload: Workload, micro_batches: int) -> Timing:
@@ -182,10 +169,10 @@ def inputs_of(trial: TrialSpec, base_dir: Path, data: Data | None = None) -> dic
 
     Call it when the model has been made, and before a step: what is edited later was not read.
     """
-    found = inputs(_named(trial.workload, base_dir), base_dir)
+    digests = inputs(_named(trial.workload, base_dir), base_dir)
     if isinstance(data, DatasetBatches):
-        found |= {str(trial.workload.data.dataset): data.fingerprint}
-    return found
+        digests |= {str(trial.workload.data.dataset): data.fingerprint}
+    return digests
 
 
 def _named(spec: WorkloadSpec, base_dir: Path) -> Iterator[Path]:

@@ -11,8 +11,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,53 +25,48 @@ from zbench.measure.tree import TreeMemory
 from zbench.peers.extensions import remove_abandoned_locks
 from zbench.record.record import Correctness, MemoryPeaks, Timing
 from zbench.spec.accumulation import accumulation
-from zbench.spec.command import names_of, rendered, values_of, words
+from zbench.spec.command import FILES, names_of, rendered, values_of, words
 from zbench.spec.deepspeed import to_deepspeed
 from zbench.spec.environments import executable, extensions_directory
 from zbench.spec.trial import TrialSpec
 from zbench.verify.verdict import Judgement
 from zbench.verify.weights import Base, judge_weights, load_base, read_weights, same_bits, save_base
-from zbench.worker import perturbing
 from zbench.worker.job import OUT_OF_MEMORY, RankJob, ReferenceJob
 from zbench.worker.process import Progress
-from zbench.worker.step_times import ConsoleTimes, Line, seconds_in
+from zbench.worker.step_times import ConsoleTimes, seconds_in
 
 _DRAIN_SECONDS = 2.0
 _LONGEST_LINE = 300
+_LAST_LINES = 40
 _REPOSITORY = str(Path(__file__).parents[2])
+PERTURBING = str(Path(__file__).with_name("perturbing"))
+"""A directory whose `sitecustomize` moves the first weights; see there."""
 
 
 class CommandFailedError(Exception):
     """The command ended with another status than 0."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ScriptRun:
-    """What one run of a command left: seconds of each step, memory, and where its output is."""
+    """What one run of a command left: seconds of each timed step, memory, and where its weights are."""
 
     seconds: list[float]
     memory: MemoryPeaks
-    values: dict[str, Any]
+    checkpoint: Path | None
 
 
 def run_script(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
     """Run a command trial; return the result in the record's fields."""
     scratch = Path(job.result_path).parent / "script"
-    warmup, timed = trial.run.warmup_steps, trial.run.steps
     with Progress(job.progress_path) as progress:
-
-        def on_step(number: int, seconds: float) -> None:
-            phase, at, of = (
-                ("warmup", number, warmup) if number <= warmup else ("timed", number - warmup, timed)
-            )
-            progress.step(phase, min(at, max(of, 1)), max(of, 1), seconds)
-
-        done = run_once(trial, Path(job.base_dir), scratch, on_step)
-    judgement = _judged(job, trial, done)
+        on_step = partial(progress.training_step, trial.run)
+        outcome = run_once(trial, Path(job.base_dir), scratch, on_step)
+    judgement = _judged(job, trial, outcome.checkpoint)
     shutil.rmtree(scratch, ignore_errors=True)
     return {
-        "timing": dataclasses.asdict(_timing(trial, done.seconds)),
-        "memory": dataclasses.asdict(done.memory),
+        "timing": dataclasses.asdict(_timing(trial, outcome.seconds)),
+        "memory": dataclasses.asdict(outcome.memory),
         "correctness": dataclasses.asdict(judgement.correctness),
         "warnings": judgement.warnings,
     }
@@ -85,9 +82,10 @@ def run_base(job: ReferenceJob, trial: TrialSpec) -> None:
 
         def weights(number: int, *, perturbed: bool = False) -> Mapping[str, Tensor]:
             shutil.rmtree(scratch, ignore_errors=True)
-            done = run_once(base, Path(job.base_dir), scratch, lambda *_: None, perturbed=perturbed)
+            outcome = run_once(base, Path(job.base_dir), scratch, lambda *_: None, perturbed=perturbed)
             progress.step("reference", number, 3)
-            return _weights(base, done)
+            assert outcome.checkpoint is not None, "what cannot be judged has no reference"
+            return read_weights(outcome.checkpoint)
 
         try:
             first, again = weights(1), weights(2)
@@ -115,24 +113,35 @@ def run_once(
     assert spec.command is not None
     assert spec.step_times is not None
     values = _prepared(trial, scratch)
-    environment = _environment(trial, base_dir, scratch if perturbed else None)
+    environment = _environment(trial, base_dir, perturbed=perturbed)
     remove_abandoned_locks(environment)
-    command = words(spec.command, values)
-    samples = trial.run.world_size * spec.micro_batch_size * accumulation(trial.engine, spec).backwards
-    began = time.perf_counter()
-    process = _start(command, base_dir, environment, trial.run.memory_limit)
+    console = ConsoleTimes(spec.step_times, _samples_of_a_step(trial), time.perf_counter())
+    process = _start(words(spec.command, values), base_dir, environment, trial.run.memory_limit)
     memory = TreeMemory(process.pid, device=trial.run.device != "cpu")
-    console = ConsoleTimes(spec.step_times, samples, began)
-    reader = _Reader(process, console, on_step)
+    last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+
+    def read_console() -> None:
+        """Copy the console to the log as it comes, and tell of each step that it shows."""
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            last_lines.append(line.strip())
+            seconds = console.feed(line, time.perf_counter())
+            if seconds is not None:
+                on_step(len(console.seconds), seconds)
+
+    reader = threading.Thread(target=read_console, daemon=True)
+    reader.start()
     status = process.wait()
-    reader.finish()
-    figures = memory.stop()
+    reader.join(_DRAIN_SECONDS)  # a process that the script left may hold the pipe open
+    peaks = memory.stop()
     if status != 0:
-        raise _failure(status, reader.last_lines)
+        raise _failure(status, list(last_lines))
     file = spec.step_times.jsonl
     path = None if file is None else base_dir / rendered(file, values)
     seconds = console.all() if path is None else list(seconds_in(path, spec.step_times.seconds))
-    return ScriptRun(_measured(trial, seconds), figures, values)
+    checkpoint = None if spec.checkpoint is None else Path(rendered(spec.checkpoint, values))
+    return ScriptRun(_timed(trial, seconds), peaks, checkpoint)
 
 
 def _prepared(trial: TrialSpec, scratch: Path) -> dict[str, Any]:
@@ -141,37 +150,30 @@ def _prepared(trial: TrialSpec, scratch: Path) -> dict[str, Any]:
     output.mkdir(parents=True)
     values = values_of(trial.config()) | {"output": output}
     asked = names_of(str(trial.workload.command))
-    for name, text in _files(trial, asked):
-        path = scratch / name
-        path.write_text(text)
-        values[Path(name).stem] = path
+    for name in asked & FILES.keys():
+        values[name] = scratch / f"{name}.{FILES[name]}"
+        values[name].write_text(_text_of(name, trial))
     if "port" in asked:
         with socket.create_server(("127.0.0.1", 0)) as server:
             values["port"] = server.getsockname()[1]
     return values
 
 
-def _files(trial: TrialSpec, asked: set[str]) -> list[tuple[str, str]]:
-    found = []
-    if "ds_config" in asked:
-        found.append(("ds_config.json", json.dumps(to_deepspeed(trial).document, indent=2)))
-    if asked.isdisjoint(("accelerate_config", "training_args")):
-        return found
+def _text_of(name: str, trial: TrialSpec) -> str:
+    """Return the text of one of the files that a command may ask for."""
+    if name == "ds_config":
+        return json.dumps(to_deepspeed(trial).document, indent=2)
     from zbench.spec.targets import accelerate, hf_trainer  # needs YAML, which a worker elsewhere may lack
 
-    if "accelerate_config" in asked:
-        found.append(("accelerate_config.yaml", accelerate(trial).text))
-    if "training_args" in asked:
-        found.append(("training_args.json", hf_trainer(trial).text))
-    return found
+    return (accelerate if name == "accelerate_config" else hf_trainer)(trial).text
 
 
-def _environment(trial: TrialSpec, base_dir: Path, perturbed: Path | None) -> dict[str, str]:
+def _environment(trial: TrialSpec, base_dir: Path, *, perturbed: bool) -> dict[str, str]:
     """Return the variables of the command: the caller's, with the interpreter's programs and the threads."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "OPENBLAS_", "PYTORCH_NVML"))}
     own = [entry for entry in env.pop("PYTHONPATH", "").split(os.pathsep) if entry not in ("", _REPOSITORY)]
-    if perturbed is not None:
-        own.insert(0, str(perturbing.write(perturbed / "perturbing")))
+    if perturbed:
+        own.insert(0, PERTURBING)
     if own:
         env["PYTHONPATH"] = os.pathsep.join(own)
     written = trial.engine.engine_python
@@ -203,42 +205,17 @@ def _start(
         ) from None
 
 
-class _Reader:
-    """Copies the console to the log as it comes, and tells of each step that it shows."""
-
-    def __init__(
-        self, process: subprocess.Popen[str], console: ConsoleTimes, on_step: Callable[[int, float], None]
-    ) -> None:
-        self._process, self._console, self._on_step = process, console, on_step
-        self.last_lines: list[str] = []
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def finish(self) -> None:
-        """Wait for the rest of the output; a process that the script left may hold the pipe open."""
-        self._thread.join(_DRAIN_SECONDS)
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for text in self._process.stdout:
-            print(text, end="", flush=True)
-            self.last_lines = [*self.last_lines[-40:], text.strip()]
-            seconds = self._console.feed(Line(text, time.perf_counter()))
-            if seconds is not None:
-                self._on_step(len(self._console.seconds), seconds)
-
-
 def _failure(status: int, lines: list[str]) -> Exception:
-    said = [line for line in lines if line]
-    shortage = [line for line in said if any(words in line.lower() for words in OUT_OF_MEMORY)]
+    lines = [line for line in lines if line]
+    shortage = [line for line in lines if any(words in line.lower() for words in OUT_OF_MEMORY)]
     if shortage:
         return MemoryError(shortage[-1][:_LONGEST_LINE])
-    named = [line for line in said if "Error: " in line or line.endswith("Error")]
-    last = (named or said or ["it said nothing"])[-1]
+    errors = [line for line in lines if "Error: " in line or line.endswith("Error")]
+    last = (errors or lines or ["it said nothing"])[-1]
     return CommandFailedError(f"the command ended with status {status}: {last[:_LONGEST_LINE]}")
 
 
-def _measured(trial: TrialSpec, seconds: list[float]) -> list[float]:
+def _timed(trial: TrialSpec, seconds: list[float]) -> list[float]:
     """Return the seconds of the timed steps; UsageError where the script told of none."""
     timed = seconds[trial.run.warmup_steps :]
     if not timed:
@@ -251,21 +228,20 @@ def _measured(trial: TrialSpec, seconds: list[float]) -> list[float]:
     return timed
 
 
+def _samples_of_a_step(trial: TrialSpec) -> int:
+    backwards = accumulation(trial.engine, trial.workload).backwards
+    return trial.run.world_size * trial.workload.micro_batch_size * backwards
+
+
 def _timing(trial: TrialSpec, seconds: list[float]) -> Timing:
-    median = statistics.median(seconds)
-    spec = trial.workload
-    samples = trial.run.world_size * spec.micro_batch_size * accumulation(trial.engine, spec).backwards
-    return Timing(seconds, median, samples * spec.sequence_length / median, samples / median)
+    median, samples = statistics.median(seconds), _samples_of_a_step(trial)
+    return Timing(seconds, median, samples * trial.workload.sequence_length / median, samples / median)
 
 
-def _weights(trial: TrialSpec, done: ScriptRun) -> dict[str, Tensor]:
-    return read_weights(Path(rendered(str(trial.workload.checkpoint), done.values)))
-
-
-def _judged(job: RankJob, trial: TrialSpec, done: ScriptRun) -> Judgement:
-    if trial.workload.checkpoint is None:
-        said = "not verified: the command saves nothing to judge; name it as workload.checkpoint"
-        return Judgement(Correctness("unchecked"), [said] if trial.verify.mode != "off" else [])
+def _judged(job: RankJob, trial: TrialSpec, checkpoint: Path | None) -> Judgement:
+    if checkpoint is None:
+        warning = "not verified: the command saves nothing to judge; name it as workload.checkpoint"
+        return Judgement(Correctness("unchecked"), [warning] if trial.verify.mode != "off" else [])
     if job.reference_path is None:
         return Judgement(Correctness("unchecked"))
-    return judge_weights(_weights(trial, done), load_base(Path(job.reference_path)))
+    return judge_weights(read_weights(checkpoint), load_base(Path(job.reference_path)))

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,6 @@ from zbench.spec.command import StepTimesSpec
 _DEEPSPEED = re.compile(r"global_step=(?P<step>\d+).*\bCurrSamplesPerSec=(?P<rate>[0-9.eE+-]+)")
 _TRAINER = re.compile(r"\{'loss': ")
 _TRAINER_RATE = re.compile(r"'train_steps_per_second': '?(?P<rate>[0-9.eE+-]+)")
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line of the console, and when it came, in seconds."""
-
-    text: str
-    when: float
 
 
 class ConsoleTimes:
@@ -37,21 +28,21 @@ class ConsoleTimes:
         self.seconds: list[float] = []
         self._average: float | None = None
 
-    def feed(self, line: Line) -> float | None:
-        """Return the seconds of the step that a line tells of, None where it tells of none."""
-        if self._is_trainer and (found := _TRAINER_RATE.search(line.text)):
-            self._average = _positive(found["rate"])
-        found = self._pattern.search(line.text) if self._pattern is not None else None
-        if found is None:
+    def feed(self, line: str, when: float) -> float | None:
+        """Return the seconds of the step that a line tells of, which came at `when`; None where of none."""
+        if self._is_trainer and (average := _TRAINER_RATE.search(line)):
+            self._average = _positive(average["rate"])
+        match = self._pattern.search(line) if self._pattern is not None else None
+        if match is None:
             return None
-        groups = found.groupdict()
+        groups = match.groupdict()
         if groups.get("rate") is not None:
             rate = _positive(groups["rate"])
             seconds = None if rate is None else self._samples / rate
         elif "seconds" in groups:
             seconds = _positive(groups["seconds"])
         else:  # the first line ends a step that began with the program: imports and all
-            seconds, self._last = line.when - self._last, line.when
+            seconds, self._last = when - self._last, when
         if seconds is not None:
             self.seconds.append(seconds)
         return seconds
@@ -74,9 +65,9 @@ def seconds_in(path: Path, key: str) -> Iterator[float]:
             value: Any = json.loads(line)
         except (ValueError, RecursionError):
             continue
-        found = _positive(value.get(key)) if isinstance(value, dict) else None
-        if found is not None:
-            yield found
+        seconds = _positive(value.get(key)) if isinstance(value, dict) else None
+        if seconds is not None:
+            yield seconds
 
 
 def _positive(value: object) -> float | None:

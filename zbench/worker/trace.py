@@ -3,7 +3,6 @@
 Two further steps are run after everything that was measured: none of it shows in the record's figures.
 """
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,58 +22,7 @@ from zbench.record.record import Timing
 from zbench.worker.job import write_json
 
 _PAUSE_SECONDS = 0.0002
-_SWITCH_SECONDS = 0.0002
 _HOST = "host_"
-
-
-class MemoryTimeline:
-    """Samples what is held, by category, from a thread of its own while a step runs.
-
-    meter: counts all tensors of the device. engine: says what it holds now; categories that begin with
-    `host_` are in host memory. The rest of what the meter counts is `activations`: activations, temporaries
-    and batches.
-    """
-
-    def __init__(self, meter: PeakMeter, engine: TrainingEngine, *, on_cuda: bool) -> None:
-        self._meter, self._engine, self._on_cuda = meter, engine, on_cuda
-        self.samples: list[dict[str, Any]] = []
-        self._began, self._end = time.perf_counter(), threading.Event()
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Sample while the block runs."""
-        before = sys.getswitchinterval()
-        sys.setswitchinterval(_SWITCH_SECONDS)
-        self._began = time.perf_counter()
-        thread = threading.Thread(target=self._watch, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._end.set()
-            thread.join()
-            sys.setswitchinterval(before)
-
-    def _watch(self) -> None:
-        self._sample()
-        while not self._end.wait(_PAUSE_SECONDS):
-            self._sample()
-        self._sample()
-
-    def _sample(self) -> None:
-        try:
-            held = dict(self._engine.memory_by_category())
-        except (
-            RuntimeError,
-            KeyError,
-        ):  # the step changed a table meanwhile
-            return
-        live = self._meter.live()
-        host = {name: size for name, size in held.items() if name.startswith(_HOST)}
-        device = {name: size for name, size in held.items() if name not in host}
-        rest = live - sum(device.values()) - (0 if self._on_cuda else sum(host.values()))
-        device[ACTIVATIONS] = max(0, rest)
-        self.samples.append({"seconds": time.perf_counter() - self._began, "device": device, "host": host})
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,26 +36,55 @@ class Subject:
     device: torch.device
 
 
-def flops_of_a_rank(timing: Timing) -> float | None:
-    """Return the FLOPs of one rank's step; None where they are not known."""
-    if timing.tflops is None:
-        return None
-    return timing.tflops * 1e12 * timing.median_step_s / dist.get_world_size()
+@contextmanager
+def memory_samples(subject: Subject) -> Iterator[list[dict[str, Any]]]:
+    """Sample what is held, by category, from a thread of its own while a block runs; yield the samples.
+
+    The engine says what it holds; categories that begin with `host_` are in host memory. The rest of what the
+    meter counts, which is all tensors of the device, is `activations`: activations, temporaries and batches.
+    """
+    samples: list[dict[str, Any]] = []
+    began, end = time.perf_counter(), threading.Event()
+
+    def sample() -> None:
+        try:
+            held = dict(subject.engine.memory_by_category())
+        except (RuntimeError, KeyError):  # the step changed a table meanwhile
+            return
+        live = subject.meter.live()
+        host = {name: size for name, size in held.items() if name.startswith(_HOST)}
+        device = {name: size for name, size in held.items() if name not in host}
+        rest = live - sum(device.values()) - (0 if subject.device.type == "cuda" else sum(host.values()))
+        device[ACTIVATIONS] = max(0, rest)
+        samples.append({"seconds": time.perf_counter() - began, "device": device, "host": host})
+
+    def watch() -> None:
+        while not end.wait(_PAUSE_SECONDS):
+            sample()
+
+    sample()
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        end.set()
+        thread.join()
+        sample()
 
 
-def look_inside(stem: Path, subject: Subject, *, limit: int | None, flops: float | None) -> None:
+def look_inside(stem: Path, subject: Subject, timing: Timing, *, limit: int | None) -> None:
     """Run further steps and, on rank 0, write `STEM.trace.json` and `STEM.memory.json`. Every rank calls it.
 
-    limit: bytes that the device may hold, drawn beside the timeline. flops: of one step on one rank.
+    timing: of the steps that were measured. limit: bytes that the device may hold, drawn beside the timeline.
     """
     device, clock = subject.device, subject.clock
     is_first = dist.get_rank() == 0
     stem.parent.mkdir(exist_ok=True)
     ceilings = (matrix_flops(device), stream_bandwidth(device))  # all ranks at once: they share the machine
     held = subject.engine.memory_by_category()
-    timeline = MemoryTimeline(subject.meter, subject.engine, on_cuda=device.type == "cuda")
     clock.take()
-    with timeline.running():
+    with memory_samples(subject) as samples:
         began = time.perf_counter()
         subject.step()
         synchronize(device)
@@ -117,13 +94,16 @@ def look_inside(stem: Path, subject: Subject, *, limit: int | None, flops: float
     if not is_first:
         return
     total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
+    flops = None  # of one step on one rank
+    if timing.tflops is not None:
+        flops = timing.tflops * 1e12 * timing.median_step_s / dist.get_world_size()
     document = {
         "schema_version": 1,
         "seconds": seconds,
         "phases": phases,
         "limit_bytes": limit or total,
         "bounds": bounds(phases, seconds, flops, update_bytes(held), *ceilings),
-        "samples": timeline.samples,
+        "samples": samples,
     }
     write_json(stem.with_suffix(".memory.json"), document)
 

@@ -1,44 +1,41 @@
 """Moves every weight by one unit in the last place before training, in a script that knows nothing of it.
 
-Python imports `sitecustomize` at its start where its directory is on PYTHONPATH. Ours changes nothing but
-`torch.optim.Optimizer.__init__`: the first optimizer that takes a parameter nudges it, up and down in turn,
-the same on every rank. How far the result moves is a distance that rounding alone explains.
+Python imports `sitecustomize` at its start where its directory is on PYTHONPATH: this one's is, for one run
+of a training script. It changes nothing but `torch.optim.Optimizer.__init__`: the first optimizer that takes
+a parameter nudges it, up and down in turn, the same on every rank. How far the result moves is a distance
+that rounding alone explains. The script's interpreter may be an older one, without zbench.
 """
-
-from pathlib import Path
-
-SOURCE = '''\
-"""Written by zbench for one run of a training script; see zbench/worker/perturbing.py."""
 
 import importlib.machinery
 import importlib.util
 import os
 import sys
+from typing import Any
 
 _TARGET = "torch.optim.optimizer"
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class _Finder:
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != _TARGET:
             return None
         sys.meta_path.remove(self)
-        found = importlib.util.find_spec(name)
-        run = found.loader.exec_module
+        spec: Any = importlib.util.find_spec(name)
+        run = spec.loader.exec_module
 
-        def run_and_patch(module):
+        def run_and_patch(module: Any) -> None:
             run(module)
             _patch(module.Optimizer)
 
-        found.loader.exec_module = run_and_patch
-        return found
+        spec.loader.exec_module = run_and_patch
+        return spec
 
 
-def _patch(optimizer):
+def _patch(optimizer: Any) -> None:
     original, seen = optimizer.__init__, set()
 
-    def nudging(self, params, defaults):
+    def nudging(self: Any, params: Any, defaults: Any) -> None:
         original(self, params, defaults)
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -49,7 +46,7 @@ def _patch(optimizer):
     optimizer.__init__ = nudging
 
 
-def _nudge(parameter):
+def _nudge(parameter: Any) -> None:
     import torch
 
     with torch.no_grad():
@@ -60,21 +57,13 @@ def _nudge(parameter):
             local.copy_(torch.nextafter(local, torch.where(up, infinite, -infinite)))
 
 
-def _run_next():
+def _run_next() -> None:
     """Run the sitecustomize that this one hides, if there is one."""
     places = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
-    found = importlib.machinery.PathFinder.find_spec("sitecustomize", places)
-    if found is not None and found.loader is not None:
-        found.loader.exec_module(importlib.util.module_from_spec(found))
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", places)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
 sys.meta_path.insert(0, _Finder())
 _run_next()
-'''
-
-
-def write(directory: Path) -> Path:
-    """Write the file and return its directory, for the front of PYTHONPATH."""
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "sitecustomize.py").write_text(SOURCE)
-    return directory
