@@ -204,7 +204,7 @@ BUDGETS = {  # code lines of each package; small ones have one together
     "spec": 3297,
     "launch": 2741,
     "cli": 2691,
-    "report": 2235,
+    "report": 2125,
     "analysis": 1871,
     "worker": 1384,
     "tune": 1175,

@@ -6,6 +6,7 @@ call it on all that they write. Renderers call it earlier, too, where a column's
 
 import json
 import math
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -172,6 +173,7 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
     return "".join(_BARS[round((len(_BARS) - 1) * (value - low) / (high - low))] for value in shown)
 
 
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories of control, format (such as bidirectional), surrogate and line separator characters."""
 
@@ -189,3 +191,8 @@ def printable_lines(text: str) -> str:
 def _visible(char: str) -> str:
     hidden = unicodedata.category(char) in _HIDDEN
     return char.encode("unicode_escape").decode("ascii") if hidden else char
+
+
+def xml_text(text: str) -> str:
+    """Return text without the characters that XML 1.0 cannot hold."""
+    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)

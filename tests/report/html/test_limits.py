@@ -114,8 +114,7 @@ def test_memory_of_a_category_is_the_largest_of_the_repeats_that_counted_it() ->
         replace(record(repeat=n), memory=MemoryPeaks(1000, 0, 1000, sizes))
         for n, sizes in enumerate([{"parameters": 1, "moments": 5}, {"parameters": 3}])
     ]
-    ((_, parts),) = content.memory_rows(report(*repeats).finished)
-    assert parts == {"parameters": 3, "moments": 5}
+    assert content.categories(report(*repeats).finished[0]) == {"parameters": 3, "moments": 5}
 
 
 def test_phases_are_drawn_where_any_was_measured() -> None:
@@ -126,7 +125,7 @@ def test_phases_are_drawn_where_any_was_measured() -> None:
 
 @pytest.mark.parametrize(("limit", "marked"), [("<= 1000000", False), ("<= 999999", True)])
 def test_a_peak_at_the_limit_is_within_it(limit: str, marked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(content, "pictures", lambda report: {})
+    monkeypatch.setattr(content, "sections", lambda report: [])
     page = render(report(record(peak=1_000_000), peak_device_bytes=limit))
     assert ("&gt; limit" in page) == marked
 
@@ -135,7 +134,7 @@ def test_a_peak_at_the_limit_is_within_it(limit: str, marked: bool, monkeypatch:
 def test_a_best_of_several_equals_is_called_one_of_them(
     count: int, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(content, "pictures", lambda report: {})
+    monkeypatch.setattr(content, "sections", lambda report: [])
     page = render(report(*(record(axes={"zero_stage": stage}) for stage in range(count))))
     assert (f"one of {count} that cannot be told apart" in page) == told
 

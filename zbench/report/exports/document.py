@@ -2,13 +2,18 @@
 
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from zbench.analysis.compare import Comparison, PairedData, Row
 from zbench.analysis.decision import Decision
-from zbench.analysis.exact import ExactChange
-from zbench.analysis.trials import Source
 from zbench.record.summary import ConfigSummary
+
+_SOURCE = ("name", "run_ids", "sweep", "fingerprint", "commit")
+_TRIAL = ("trial_id", "axes", "outcome", "verdict")
+_EXACT = ("metric", "base", "head", "change", "answer")
+_DECISION = ("answer", "change", "low", "high", "p_value", "n_base", "n_head", "paired", "needed", "reason",
+             "faster", "detectable")  # fmt: skip
 
 
 def render(comparison: Comparison) -> str:
@@ -22,8 +27,8 @@ def document(comparison: Comparison) -> dict[str, Any]:
     return {
         "schema_version": 1,
         "mode": "stored" if comparison.paired is None else "paired",
-        "base": _source(comparison.base),
-        "head": _source(comparison.head),
+        "base": _picked(comparison.base, _SOURCE),
+        "head": _picked(comparison.head, _SOURCE),
         "across": bool(comparison.unlike),
         "unlike": list(comparison.unlike),
         "alpha": settings.alpha,
@@ -31,8 +36,8 @@ def document(comparison: Comparison) -> dict[str, Any]:
         "thresholds": dict(settings.thresholds),
         "fail_on": sorted(settings.fail_on),
         "trials": [_row(row) for row in comparison.rows],
-        "missing": [_trial(trial) for trial in comparison.missing],
-        "added": [_trial(trial) for trial in comparison.added],
+        "missing": [_picked(trial, _TRIAL) for trial in comparison.missing],
+        "added": [_picked(trial, _TRIAL) for trial in comparison.added],
         "geometric_mean_change": comparison.geometric_mean,
         "worst": comparison.worst.base.trial_id if comparison.worst else None,
         "best": comparison.best.base.trial_id if comparison.best else None,
@@ -51,11 +56,6 @@ def _paired(data: PairedData) -> dict[str, Any]:
     }
 
 
-def _source(source: Source) -> dict[str, Any]:
-    keys = ("name", "run_ids", "sweep", "fingerprint", "commit")
-    return {key: getattr(source, key) for key in keys} | {"run_ids": list(source.run_ids)}
-
-
 def _row(row: Row) -> dict[str, Any]:
     return {
         "trial_id": row.base.trial_id,
@@ -64,35 +64,24 @@ def _row(row: Row) -> dict[str, Any]:
         "base": _figures(row.base),
         "head": _figures(row.head),
         "step_time": _decision(row.step_time) if row.step_time else None,
-        "exact": [_exact(change) for change in row.exact],
-        "exact_details": [_exact(change) for change in row.details],
+        "exact": [_picked(change, _EXACT) for change in row.exact],
+        "exact_details": [_picked(change, _EXACT) for change in row.details],
         "note": row.match.note,
     }
 
 
 def _figures(trial: ConfigSummary) -> dict[str, Any]:
-    return {
-        "outcome": trial.outcome,
-        "verdict": trial.verdict,
-        "processes": len(trial.ok),
-        "median_step_s": trial.number("median_step_s"),
-        "tokens_per_s": trial.number("tokens_per_s"),
-    }
+    numbers = {name: trial.number(name) for name in ("median_step_s", "tokens_per_s")}
+    return _picked(trial, ("outcome", "verdict")) | {"processes": len(trial.ok)} | numbers
 
 
 def _decision(decision: Decision) -> dict[str, Any]:
-    keys = ("answer", "change", "low", "high", "p_value", "n_base", "n_head", "paired", "needed", "reason",
-            "faster", "detectable")  # fmt: skip
     logs = {key: _fraction(getattr(decision, key)) for key in ("low", "high", "detectable")}
-    return {key: getattr(decision, key) for key in keys} | logs
+    return _picked(decision, _DECISION) | logs
 
 
-def _exact(change: ExactChange) -> dict[str, Any]:
-    return {key: getattr(change, key) for key in ("metric", "base", "head", "change", "answer")}
-
-
-def _trial(trial: ConfigSummary) -> dict[str, Any]:
-    return {key: getattr(trial, key) for key in ("trial_id", "axes", "outcome", "verdict")}
+def _picked(thing: object, keys: Sequence[str]) -> dict[str, Any]:
+    return {key: getattr(thing, key) for key in keys}
 
 
 def _fraction(log_ratio: float | None) -> float | None:

@@ -1,13 +1,11 @@
 """JUnit XML, one test case a configuration: what continuous integration shows as tests."""
 
-import re
 import xml.etree.ElementTree as ET
 
 from zbench.analysis.compare import Comparison, Row
 from zbench.report.exports import texts
-from zbench.report.text import label
+from zbench.report.text import label, xml_text
 
-_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _KINDS = {
     "incorrect": "failure",
     "regression": "failure",
@@ -25,7 +23,7 @@ def render(comparison: Comparison) -> str:
     An undecided row is a failure where `--fail-on` names `inconclusive`; a missing trial is an error.
     """
     suite = ET.Element(
-        "testsuite", name=_clean(f"zbench compare {comparison.base.name} {comparison.head.name}")
+        "testsuite", name=xml_text(f"zbench compare {comparison.base.name} {comparison.head.name}")
     )
     for row in comparison.rows:
         case = _case(suite, label(row.base), row.head.number("median_step_s"))
@@ -34,26 +32,22 @@ def render(comparison: Comparison) -> str:
         if kind == "skipped" and row.answer != "unmeasured" and doubts:
             kind = "failure"
         if kind is not None:
-            ET.SubElement(case, kind, message=_clean(_message(row)), type=row.answer)
+            ET.SubElement(case, kind, message=xml_text(_message(row)), type=row.answer)
     for trial in comparison.missing:
         ET.SubElement(_case(suite, label(trial), None), "error", message="missing in head", type="missing")
-    cases = len(comparison.rows) + len(comparison.missing)
-    totals = {f"{kind}s": len(suite.findall(f"testcase/{kind}")) for kind in ("failure", "error")}
-    totals["skipped"] = len(suite.findall("testcase/skipped"))
-    suite.attrib.update({"tests": str(cases)} | {key: str(count) for key, count in totals.items()})
+    counted = {"tests": "", "failures": "/failure", "errors": "/error", "skipped": "/skipped"}
+    for name, path in counted.items():
+        suite.set(name, str(len(suite.findall(f"testcase{path}"))))
     ET.indent(suite)
     return ET.tostring(suite, encoding="unicode", xml_declaration=True)
 
 
 def _case(suite: ET.Element, name: str, seconds: float | None) -> ET.Element:
-    return ET.SubElement(suite, "testcase", classname="zbench", name=_clean(name), time=f"{seconds or 0:.6f}")
+    return ET.SubElement(
+        suite, "testcase", classname="zbench", name=xml_text(name), time=f"{seconds or 0:.6f}"
+    )
 
 
 def _message(row: Row) -> str:
     change = f"step time {texts.interval(row.step_time)}" if row.step_time else ""
     return "; ".join(text for text in (change, *texts.reasons(row)) if text)
-
-
-def _clean(text: str) -> str:
-    """Return text without the characters that XML 1.0 cannot hold."""
-    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -82,14 +82,6 @@ def below(canvas: Canvas, unit: str, count: int) -> None:
     axes.set_position((box.x0, box.y0 + 28 / height, box.width, box.height - 34 / height))
 
 
-def plain(canvas: Canvas, count: int, most: float) -> None:
-    """Leave a chart of rows without ticks: its figures say all."""
-    axes = canvas.axes
-    axes.set_xlim(0, most)
-    axes.set_ylim(count, 0)
-    axes.axis("off")
-
-
 def limit_line(canvas: Canvas, limit: float | None, unit: Unit) -> None:
     """Draw the most memory allowed as a dashed line; where it is far away the corner says so."""
     if limit is None:

@@ -17,7 +17,10 @@ from zbench.report.text import label, plural, rate_text, short_label
 from zbench.units import format_bytes, format_seconds
 
 _MARKERS = {"identical": "o", "equivalent": "D", "drifted": "^", "wrong": "X", "unchecked": "s"}
-"""A shape for each verdict, so that it is told without colour too."""
+"""A shape for each verdict, so that no reader needs its colour."""
+
+HOST = "host_"
+"""Prefix of the memory categories of offloaded host memory."""
 
 _NUMBERED = 9
 _MOST_DOTS = 24
@@ -46,8 +49,8 @@ def front_of(points: Sequence[Point]) -> list[Point]:
     """Return the feasible configurations that none beats in throughput and memory, the smallest first."""
     able = {i: point for i, point in enumerate(points) if not point.obstacles}
     values = {i: (point.tokens_per_s, point.peak_bytes) for i, point in able.items()}
-    found = [able[i] for i in pareto_front(values, ("maximize", "minimize"))]
-    unique = {(point.peak_bytes, point.tokens_per_s): point for point in reversed(found)}
+    front = [able[i] for i in pareto_front(values, ("maximize", "minimize"))]
+    unique = {(point.peak_bytes, point.tokens_per_s): point for point in reversed(front)}
     return sorted(unique.values(), key=lambda point: (point.peak_bytes, point.tokens_per_s))
 
 
@@ -60,13 +63,13 @@ class ChartRow:
     hover: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stack:
-    """A row's parts by name, for one bar or two (device memory above host memory)."""
+Parts = tuple[ChartRow, Mapping[str, float]]
+"""A row and its parts by name: bytes by category, or seconds by phase."""
 
-    row: ChartRow
-    parts: Mapping[str, float]
-    second: Mapping[str, float] | None = None
+
+def part_names(rows: Sequence[Parts]) -> list[str]:
+    """Return all names of parts in order of first appearance."""
+    return list(dict.fromkeys(name for _, parts in rows for name in parts))
 
 
 def throughput_against_memory(points: Sequence[Point], memory: str, limit: float | None) -> Picture:
@@ -134,14 +137,23 @@ def step_times(rows: Sequence[tuple[ChartRow, Sequence[float]]]) -> Picture:
     return _chart_of_rows("step-times", "Step times", description, labelled, spread, unit.name)
 
 
-def memory(rows: Sequence[Stack], categories: Sequence[str], limit: float | None) -> Picture:
-    """Return memory by category (bytes) at the peak: of the device above, of the host below, on one scale."""
-    totals = [(sum(stack.parts.values()), sum((stack.second or {}).values())) for stack in rows]
+def memory(rows: Sequence[Parts], limit: float | None) -> Picture:
+    """Return memory by category (bytes) at the peak: of the device above, of the host below, on one scale.
+
+    The host's categories have the colours of the device's: the same thing, elsewhere.
+    """
+    names = sorted(part_names(rows), key=lambda name: name.startswith(HOST))
+    names = list(dict.fromkeys(name.removeprefix(HOST) for name in names))
+    stacks = [
+        [[parts.get(prefix + name, 0.0) for name in names] for prefix in ("", HOST)] for _, parts in rows
+    ]
+    totals = [(sum(device), sum(host)) for device, host in stacks]
     unit = scales.readable([total for pair in totals for total in pair], scales.BYTES)
 
     def bars(canvas: Canvas, index: int) -> None:
-        _bar(canvas, index + 0.55, rows[index].parts, categories, unit.size)
-        _bar(canvas, index + 0.83, rows[index].second or {}, categories, unit.size, alpha=0.55)
+        device, host = stacks[index]
+        _bar(canvas, index + 0.55, device, unit.size)
+        _bar(canvas, index + 0.83, host, unit.size, alpha=0.55)
 
     figures = [
         format_bytes(device) + (f" + {format_bytes(host)} host" if host else "") for device, host in totals
@@ -153,26 +165,29 @@ def memory(rows: Sequence[Stack], categories: Sequence[str], limit: float | None
     )
     return _chart_of_rows(
         "memory", "Device and host memory at the peak", description,
-        [(stack.row, figure) for stack, figure in zip(rows, figures, strict=True)],
-        bars, unit.name, height=_TALL_ROW, legend=_legend(categories),
+        [(row, figure) for (row, _), figure in zip(rows, figures, strict=True)],
+        bars, unit.name, height=_TALL_ROW, legend=_legend(names),
         finish=lambda canvas: scales.limit_line(canvas, limit, unit),
     )  # fmt: skip
 
 
-def phases(rows: Sequence[Stack], names: Sequence[str]) -> Picture:
+def phases(rows: Sequence[Parts]) -> Picture:
     """Return the time of each phase of a step (seconds), stacked."""
-    totals = [sum(stack.parts.values()) for stack in rows]
+    names = part_names(rows)
+    totals = [sum(parts.values()) for _, parts in rows]
     unit = scales.readable(totals, scales.SECONDS)
+
+    def bar(canvas: Canvas, index: int) -> None:
+        _, parts = rows[index]
+        _bar(canvas, index + scales.BAR_MIDDLE, [parts.get(name, 0.0) for name in names], unit.size)
+
     description = (
         f"{plural(len(rows), 'configuration')}, from {format_seconds(min(totals))} to "
         f"{format_seconds(max(totals))} per step."
     )
-    return _chart_of_rows(
-        "phases", "Phases of a step", description,
-        [(stack.row, format_seconds(total)) for stack, total in zip(rows, totals, strict=True)],
-        lambda canvas, i: _bar(canvas, i + scales.BAR_MIDDLE, rows[i].parts, names, unit.size),
-        unit.name, legend=_legend(names),
-    )  # fmt: skip
+    labelled = [(row, format_seconds(total)) for (row, _), total in zip(rows, totals, strict=True)]
+    legend = _legend(names)
+    return _chart_of_rows("phases", "Phases of a step", description, labelled, bar, unit.name, legend=legend)
 
 
 def changes(comparison: Comparison, rows: Sequence[tuple[Row, Decision]]) -> Picture:
@@ -214,7 +229,9 @@ def importance(shares: Mapping[str, float]) -> Picture:
         for index, (axis, share) in enumerate(ordered):
             canvas.axes.barh(index + scales.BAR_MIDDLE, share, height=0.3, color=style.LIGHT["s1"])
             canvas.hover(scales.hover_area(canvas.axes, index), f"{axis}: {share:.1%}")
-        scales.plain(canvas, len(ordered), max(1e-3, ordered[0][1]))
+        canvas.axes.set_xlim(0, max(1e-3, ordered[0][1]))
+        canvas.axes.set_ylim(len(ordered), 0)
+        canvas.axes.axis("off")
 
     description = f"{ordered[0][0]} matters most, with {ordered[0][1]:.0%}."
     return Picture("importance", "What mattered in the search", description, _ROW * len(ordered), paint)
@@ -245,23 +262,15 @@ def _chart_of_rows(
     return Picture(name, title, description, height * len(rows) + _AXIS, paint, legend)
 
 
-def _bar(
-    canvas: Canvas,
-    y: float,
-    parts: Mapping[str, float],
-    names: Sequence[str],
-    size: float,
-    alpha: float = 1.0,
-) -> None:
+def _bar(canvas: Canvas, y: float, parts: Sequence[float], size: float, alpha: float = 1.0) -> None:
     start = 0.0
-    for index, name in enumerate(names):
-        value = parts.get(name, 0.0) / size
-        if value > 0:
+    for index, part in enumerate(parts):
+        if part > 0:
             canvas.axes.barh(
-                y, value, left=start, height=0.24, color=style.LIGHT[style.series(index)], alpha=alpha,
+                y, part / size, left=start, height=0.24, color=style.LIGHT[style.series(index)], alpha=alpha,
                 edgecolor=style.LIGHT["card"], linewidth=1,
             )  # fmt: skip
-            start += value
+            start += part / size
 
 
 def _legend(names: Sequence[str]) -> Legend:

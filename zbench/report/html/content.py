@@ -1,18 +1,18 @@
 """What a report shows, taken from its records: the pictures and the figures behind them."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from zbench.analysis.compare import Comparison
 from zbench.analysis.ranking import Ranking, rank
 from zbench.analysis.trials import RunResults, Source
 from zbench.errors import UsageError
 from zbench.record.summary import ConfigSummary, obstacles
+from zbench.report.exports import texts
 from zbench.report.html import charts
-from zbench.report.html.charts import ChartRow, Point, Stack
+from zbench.report.html.charts import ChartRow, Parts, Point
 from zbench.report.html.drawing import Picture
 from zbench.report.table import ranked
 from zbench.report.text import (
@@ -31,8 +31,6 @@ MOST_ROWS = 40
 """Charts with a row per configuration draw this many; the table has all."""
 
 MOST_POINTS = 200
-HOST = "host_"
-"""Prefix of the memory categories of offloaded host memory."""
 
 _MEMORY_NAMES = {"peak_device_bytes": "peak device memory", "peak_host_bytes": "peak host memory",
                  "peak_rss_bytes": "peak resident set"}  # fmt: skip
@@ -59,6 +57,21 @@ class Report:
         return [summary for summary in self.summaries if summary.values("median_step_s")]
 
     @property
+    def drawn(self) -> list[ConfigSummary]:
+        """Return the configurations that have a row in the charts."""
+        return self.finished[:MOST_ROWS]
+
+    @property
+    def drawn_note(self) -> str:
+        """Return a sentence where some configurations are not drawn."""
+        drawn, total = len(self.drawn), len(self.finished)
+        return "" if drawn == total else f" The first {drawn} of {total} configurations are drawn."
+
+    def row(self, summary: ConfigSummary) -> ChartRow:
+        """Return the labels and the hover text of a configuration's row."""
+        return ChartRow(label(summary), short_label(summary), hover_text(summary, self.objective))
+
+    @property
     def memory_metric(self) -> str | None:
         """Return the peak by which configurations compare: of the device, else of the host or process."""
         return next((name for name in _MEMORY_NAMES if any(s.values(name) for s in self.finished)), None)
@@ -73,8 +86,42 @@ class Report:
         return min(bounds, default=None)
 
 
-Breakdown = tuple[ConfigSummary, Mapping[str, float]]
-"""A configuration and its parts by name: bytes by category, or seconds by phase."""
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """A table of texts.
+
+    badge: the column whose cells are a verdict or an answer. marks: what stands before each row, if anything.
+    """
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    badge: int | None = None
+    marks: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A picture with a note on what it leaves out, the figures behind it, and lines of text below."""
+
+    picture: Picture
+    note: str = ""
+    figures: TextTable | None = None
+    table: TextTable | None = None
+    listed: str = ""
+    lines: Sequence[str] = ()
+    ordered: bool = False
+
+
+def sections(report: Report) -> list[Section]:
+    """Return every picture that the records have something for, with its figures, in the page's order."""
+    builders = (_scatter, _changes, _step_times, _memory, _phases, _importance)
+    return [section for build in builders if (section := build(report)) is not None]
+
+
+def pictures(report: Report) -> dict[str, Picture]:
+    """Return the pictures of all sections by name."""
+    return {section.picture.name: section.picture for section in sections(report)}
 
 
 def points(report: Report) -> list[Point]:
@@ -91,60 +138,84 @@ def points(report: Report) -> list[Point]:
     return shown
 
 
-def pictures(report: Report) -> dict[str, Picture]:
-    """Return every picture that the records have something for, by name, in the page's order."""
-    drawn = report.finished[:MOST_ROWS]
-    found: list[Picture] = []
-    scattered = points(report)[:MOST_POINTS]
-    if scattered:
-        metric = report.memory_metric or "peak_device_bytes"
-        name, limit = _MEMORY_NAMES[metric], report.limit(metric)
-        found.append(charts.throughput_against_memory(scattered, name, limit))
-    if report.comparison is not None and (compared := report.comparison.timed):
-        found.append(charts.changes(report.comparison, compared[:MOST_ROWS]))
-    if drawn:
-        rows = [row_of(summary, report.objective) for summary in drawn]
-        found.append(charts.step_times([(r, steps(s)) for r, s in zip(rows, drawn, strict=True)]))
-    stacks = [
-        Stack(row_of(summary, report.objective), device_parts(parts), host_parts(parts))
-        for summary, parts in memory_rows(drawn)
+def _scatter(report: Report) -> Section | None:
+    shown, metric = points(report), report.memory_metric
+    if not shown or metric is None:
+        return None
+    limit = report.limit(metric)
+    picture = charts.throughput_against_memory(shown[:MOST_POINTS], _MEMORY_NAMES[metric], limit)
+    front = [
+        f"{point.label}: {rate_text(point.tokens_per_s)} tokens/s, {bytes_text(point.peak_bytes)}"
+        for point in charts.front_of(shown)
     ]
-    if stacks:
-        parts = part_names([*(s.parts for s in stacks), *(s.second or {} for s in stacks)])
-        found.append(charts.memory(stacks, parts, report.limit("peak_device_bytes")))
-    phases = [Stack(row_of(summary, report.objective), parts) for summary, parts in phase_rows(drawn)]
-    if phases:
-        found.append(charts.phases(phases, part_names(s.parts for s in phases)))
-    if report.importance:
-        found.append(charts.importance(report.importance))
-    return {picture.name: picture for picture in found}
+    listed = "No configuration is both faster and smaller than one on the dashed line:" if front else ""
+    return Section(picture, listed=listed, lines=front, ordered=True)
 
 
-def steps(summary: ConfigSummary) -> list[float]:
+def _changes(report: Report) -> Section | None:
+    comparison = report.comparison
+    if comparison is None or not comparison.timed:
+        return None
+    first, *rest = texts.summary(comparison)
+    rows = [texts.cells(row) for row in comparison.rows]
+    table = TextTable(first, texts.HEADINGS, rows, badge=1)
+    reasons = [reason for reason, _ in texts.grouped_reasons(comparison.rows)]
+    picture = charts.changes(comparison, comparison.timed[:MOST_ROWS])
+    return Section(picture, report.drawn_note, table=table, lines=[*reasons, *rest])
+
+
+def _step_times(report: Report) -> Section | None:
+    rows = [(report.row(summary), _steps(summary)) for summary in report.drawn]
+    return Section(charts.step_times(rows), report.drawn_note) if rows else None
+
+
+def _steps(summary: ConfigSummary) -> list[float]:
     """Return every timed step of every finished repeat, in seconds."""
     timings = [record.timing for record in summary.ok if record.timing is not None]
     return [seconds for timing in timings for seconds in timing.step_seconds or [timing.median_step_s]]
 
 
-def memory_rows(summaries: Iterable[ConfigSummary]) -> list[Breakdown]:
-    """Return bytes by category at the peak, the largest over repeats, of those that counted them."""
-    rows: list[Breakdown] = []
-    for summary in summaries:
-        parts = [record.memory.by_category for record in summary.ok if record.memory is not None]
-        merged = {name: max(part[name] for part in parts if name in part) for name in part_names(parts)}
-        if sum(merged.values()) > 0:
-            rows.append((summary, {name: float(size) for name, size in merged.items()}))
-    return rows
+def _memory(report: Report) -> Section | None:
+    rows = [(report.row(summary), categories(summary)) for summary in report.drawn]
+    rows = [(row, parts) for row, parts in rows if sum(parts.values()) > 0]
+    if not rows:
+        return None
+    picture = charts.memory(rows, report.limit("peak_device_bytes"))
+    return Section(
+        picture, report.drawn_note, _parts_table(rows, bytes_text, "Bytes by category (host_: offloaded)")
+    )
 
 
-def phase_rows(summaries: Iterable[ConfigSummary]) -> list[Breakdown]:
-    """Return seconds by phase of a step, the median over repeats."""
-    return [(summary, summary.phases) for summary in summaries if sum(summary.phases.values()) > 0]
+def categories(summary: ConfigSummary) -> dict[str, float]:
+    """Return bytes by category at the peak, the largest over the repeats that counted them."""
+    largest: dict[str, float] = {}
+    for record in summary.ok:
+        for name, size in (record.memory.by_category if record.memory is not None else {}).items():
+            largest[name] = max(float(size), largest.get(name, 0.0))
+    return largest
 
 
-def row_of(summary: ConfigSummary, objective: ObjectiveSpec) -> ChartRow:
-    """Return the labels and the hover text of a configuration's row."""
-    return ChartRow(label(summary), short_label(summary), hover_text(summary, objective))
+def _phases(report: Report) -> Section | None:
+    rows = [(report.row(s), s.phases) for s in report.drawn if sum(s.phases.values()) > 0]
+    if not rows:
+        return None
+    return Section(
+        charts.phases(rows), report.drawn_note, _parts_table(rows, seconds_text, "Phases of a step")
+    )
+
+
+def _parts_table(rows: Sequence[Parts], form: Callable[[float | None], str], caption: str) -> TextTable:
+    names = charts.part_names(rows)
+    lines = [[row.label, *(form(parts.get(name)) for name in names)] for row, parts in rows]
+    return TextTable(caption, ["configuration", *map(printable, names)], lines)
+
+
+def _importance(report: Report) -> Section | None:
+    if not report.importance:
+        return None
+    lines = [[printable(axis), f"{share:.1%}"] for axis, share in report.importance.items()]
+    table = TextTable("Share of the objective's variation", ["axis", "share"], lines)
+    return Section(charts.importance(report.importance), figures=table)
 
 
 def hover_text(summary: ConfigSummary, objective: ObjectiveSpec) -> str:
@@ -162,34 +233,15 @@ def hover_text(summary: ConfigSummary, objective: ObjectiveSpec) -> str:
     return "\n".join(lines)
 
 
-def part_names(parts: Iterable[Mapping[str, float]]) -> list[str]:
-    """Return all names of parts in order of first appearance."""
-    return list(dict.fromkeys(name for part in parts for name in part))
-
-
-def device_parts(parts: Mapping[str, float]) -> dict[str, float]:
-    """Return the categories of device memory."""
-    return {name: size for name, size in parts.items() if not name.startswith(HOST)}
-
-
-def host_parts(parts: Mapping[str, float]) -> dict[str, float]:
-    """Return the host's categories under the device's names, so that the same thing has the same colour."""
-    return {name.removeprefix(HOST): size for name, size in parts.items() if name.startswith(HOST)}
-
-
 def report_of(results: RunResults, comparison: Comparison | None = None) -> Report:
     """Return the report of results; a run directory's own objective ranks them, else tokens a second."""
     path = Path(results.source.path)
-    objective = _objective(path)
+    file = path / "spec.yaml"
+    objective = recorded_objective(file) if file.is_file() else SweepSpec().objective
     ordered = ranked(results.trials, objective)
     ranking = rank(ordered, objective)
     winner = next((summary for summary in ordered if summary.trial_id == ranking.recommended), None)
     return Report(results.source, ordered, objective, winner, comparison, importance_in(path), ranking)
-
-
-def _objective(path: Path) -> ObjectiveSpec:
-    file = path / "spec.yaml"
-    return recorded_objective(file) if file.is_file() else SweepSpec().objective
 
 
 def importance_in(path: Path) -> dict[str, float]:
@@ -198,9 +250,7 @@ def importance_in(path: Path) -> dict[str, float]:
     if not file.is_file():
         return {}
     try:
-        shares: Any = json.loads(file.read_text(encoding="utf-8")).get("importance")
-    except (OSError, ValueError, AttributeError) as error:
+        shares = json.loads(file.read_text(encoding="utf-8"))["importance"]
+        return {axis: float(share) for axis, share in shares.items()}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise UsageError(f"cannot read {file}: {error}; remove it to report without the search") from None
-    if not isinstance(shares, Mapping):
-        return {}
-    return {str(axis): float(share) for axis, share in shares.items() if isinstance(share, int | float)}

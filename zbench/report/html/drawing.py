@@ -5,7 +5,6 @@ is imported when the first picture is drawn.
 """
 
 import logging
-import re
 import warnings
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from zbench.report.html import style
-from zbench.report.text import printable
+from zbench.report.text import printable, xml_text
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -24,11 +23,10 @@ if TYPE_CHECKING:
 WIDE, NARROW = 960, 380
 """Widths of the two drawings, in pixels."""
 
-_SVG, _LINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
+_SVG = "http://www.w3.org/2000/svg"
 _FONT = 12
 _POINTS_PER_INCH = 72
 _TITLE, _LEGEND, _EDGE = 40, 26, 14
-_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _SETTINGS: dict[str, Any] = {
     "svg.fonttype": "none",  # text as <text>: it can be selected, searched and read aloud
     "text.parse_math": False,  # a `$` in a name is a dollar sign
@@ -82,8 +80,10 @@ class Picture:
 
         top = (_TITLE + (_LEGEND if self.legend else 0)) if file else 0
         height = self.height + top
-        settings: Any = _SETTINGS | {"svg.hashsalt": prefix}  # of which the ids are made
-        with rc_context(settings), _quietly():
+        settings: Any = _SETTINGS | {"svg.hashsalt": prefix}  # makes the ids
+        with rc_context(settings), warnings.catch_warnings(action="ignore"):
+            # characters that matplotlib's own font lacks: the viewer's font draws them
+            logging.getLogger("matplotlib").setLevel(logging.ERROR)
             size = (width / _POINTS_PER_INCH, height / _POINTS_PER_INCH)
             figure = Figure(size, dpi=_POINTS_PER_INCH, facecolor=style.LIGHT["card"] if file else "none")
             area = (_EDGE / width, 0.0, 1 - 2 * _EDGE / width, self.height / height)
@@ -94,10 +94,10 @@ class Picture:
                 self._head(figure, width, height)
             text = StringIO()
             figure.savefig(text, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
-        root = ET.fromstring(_NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text.getvalue()))
+        root = ET.fromstring(xml_text(text.getvalue()))
         self._finish(root, canvas.hovers, prefix, width, file=file)
         ET.register_namespace("", _SVG)
-        ET.register_namespace("xlink", _LINK)
+        ET.register_namespace("xlink", "http://www.w3.org/1999/xlink")
         return ET.tostring(root, encoding="unicode")
 
     def _head(self, figure: "Figure", width: int, height: float) -> None:
@@ -120,47 +120,25 @@ class Picture:
     ) -> None:
         """Name the picture for screen readers, add hover texts, make ids unique, and hand colours to CSS."""
         for parent in list(root.iter()):
-            for child in list(parent):
-                if child.tag in (f"{{{_SVG}}}metadata", f"{{{_SVG}}}style"):
-                    parent.remove(child)
-        _mark(root, hovers)
-        names = (("title", self.title), ("desc", self.description))
-        for place, (tag, text) in enumerate(names):
-            element = ET.Element(f"{{{_SVG}}}{tag}", {"id": f"{prefix}-{tag}"})
-            element.text = _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", printable(text))
-            root.insert(place, element)
+            for child in parent.findall(f"{{{_SVG}}}style"):
+                parent.remove(child)
+        for group in root.iter(f"{{{_SVG}}}g"):  # nothing refers to a group: its id need not stay
+            text = hovers.get(group.attrib.pop("id", ""))
+            if text is not None:
+                group.insert(0, _element("title", text))
+        for place, (tag, text) in enumerate((("title", self.title), ("desc", self.description))):
+            root.insert(place, _element(tag, printable(text), id=f"{prefix}-{tag}"))
         root.attrib |= {"role": "img", "aria-labelledby": f"{prefix}-title {prefix}-desc"}
         root.attrib["stroke-linejoin"] = "round"
         if file:
-            sheet = ET.Element(f"{{{_SVG}}}style")
-            sheet.text = style.drawing_sheet()
-            root.append(sheet)
+            root.append(_element("style", style.drawing_sheet()))
         else:
             root.attrib["class"] = "narrow" if width == NARROW else "wide"
             root.attrib.pop("width")
             root.attrib.pop("height")
 
 
-def _mark(root: ET.Element, hovers: dict[str, str]) -> None:
-    """Insert hover texts, and drop ids that nothing refers to: the others are of this picture alone."""
-    link = f"{{{_LINK}}}href"
-    refers = [element.attrib.get(link, "") for element in root.iter()]
-    refers += [element.attrib.get("clip-path", "") for element in root.iter()]
-    used = {text.strip("url()").removeprefix("#") for text in refers}
-    for element in root.iter():
-        own = element.attrib.pop("id", None)
-        if own in hovers:
-            title = ET.Element(f"{{{_SVG}}}title")
-            title.text = _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", hovers[own])
-            element.insert(0, title)
-        elif own in used:
-            element.attrib["id"] = own
-
-
-class _quietly(warnings.catch_warnings):  # noqa: N801 - used as a statement
-    """Silence what matplotlib says about characters that its own font lacks: the viewer's font draws them."""
-
-    def __enter__(self) -> None:
-        super().__enter__()
-        warnings.simplefilter("ignore")
-        logging.getLogger("matplotlib").setLevel(logging.ERROR)
+def _element(tag: str, text: str, **attributes: str) -> ET.Element:
+    element = ET.Element(f"{{{_SVG}}}{tag}", attributes)
+    element.text = xml_text(text)
+    return element

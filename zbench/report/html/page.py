@@ -1,19 +1,15 @@
 """The page: what `page.html.j2` shows of a report, as plain values. Jinja escapes every one of them."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zbench import __version__
 from zbench.analysis.ranking import recommended_why
 from zbench.record.record import VERDICT_ORDER
 from zbench.record.summary import ConfigSummary, obstacles
-from zbench.report.exports import texts
-from zbench.report.html import charts, content, style
-from zbench.report.html.content import Breakdown, Report
-from zbench.report.html.drawing import Picture
+from zbench.report.html import content, style
+from zbench.report.html.content import Report, TextTable
 from zbench.report.text import (
     CONFIGURATION_COLUMNS,
     bytes_text,
@@ -24,51 +20,24 @@ from zbench.report.text import (
     plural,
     printable,
     rate_text,
-    seconds_text,
     short_ids,
 )
-
-if TYPE_CHECKING:
-    from jinja2 import Template
 
 _FOLDER = Path(__file__).parent
 _ID_LENGTH = 8
 _PEAK, _VERDICT = (CONFIGURATION_COLUMNS.index(name) for name in ("peak device", "verdict"))
 
 
-@dataclass(frozen=True, slots=True)
-class TextTable:
-    """A table of texts.
-
-    badge: the column whose cells are a verdict or an answer. marks: what stands before each row, if anything.
-    """
-
-    caption: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    badge: int | None = None
-    marks: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A picture with its description, the figures behind it, and lines of text below."""
-
-    picture: Picture
-    note: str
-    figures: TextTable | None = None
-    table: TextTable | None = None
-    listed: str = ""
-    lines: Sequence[str] = ()
-    ordered: bool = False
-
-
 def render(report: Report) -> str:
     """Return the whole page as HTML; it needs no network and no script."""
-    return _template().render(
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    loader = FileSystemLoader(_FOLDER)
+    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined)
+    return environment.get_template("page.html.j2").render(
         title=printable(report.source.sweep or report.source.name),
         facts=_facts(report),
-        sections=list(_sections(report)),
+        sections=content.sections(report),
         table=_table(report),
         failures=_failures(report),
         version=__version__,
@@ -77,16 +46,6 @@ def render(report: Report) -> str:
         sheet=(_FOLDER / "page.css").read_text(encoding="utf-8"),
         roles=style.VERDICTS | style.ANSWERS,
     )
-
-
-@cache
-def _template() -> "Template":
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    loader = FileSystemLoader(_FOLDER)
-    return Environment(
-        loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined
-    ).get_template("page.html.j2")
 
 
 def _facts(report: Report) -> list[tuple[str, str, bool]]:
@@ -128,70 +87,10 @@ def _memory_of(summary: ConfigSummary) -> str:
 
 
 def _machine(facts: Mapping[str, Any]) -> str:
-    named = [facts.get("cpu"), *(facts.get("gpus") or [])]
     cores, torch = facts.get("cores"), facts.get("torch")
-    parts = [
-        *(str(name) for name in named if name),
-        f"{cores} cores" if cores else "",
-        f"torch {torch}" if torch else "",
-    ]
-    return ", ".join(part for part in parts if part)
-
-
-def _sections(report: Report) -> list[Section]:
-    pictures = content.pictures(report)
-    drawn = report.finished[: content.MOST_ROWS]
-    shown, total = len(drawn), len(report.finished)
-    some = "" if shown == total else f" The first {shown} of {total} configurations are drawn."
-    sections = []
-    for name, picture in pictures.items():
-        match name:
-            case "throughput-memory":
-                sections.append(_scatter(report, picture))
-            case "changes":
-                sections.append(_comparison(report, picture, some))
-            case "memory":
-                caption = "Bytes by category (host_: offloaded)"
-                table = _parts(content.memory_rows(drawn), bytes_text, caption)
-                sections.append(Section(picture, some, table))
-            case "phases":
-                table = _parts(content.phase_rows(drawn), seconds_text, "Phases of a step")
-                sections.append(Section(picture, some, table))
-            case "importance":
-                sections.append(Section(picture, "", _importance(report)))
-            case _:
-                sections.append(Section(picture, some))
-    return sections
-
-
-def _scatter(report: Report, picture: Picture) -> Section:
-    best = [
-        f"{point.label}: {rate_text(point.tokens_per_s)} tokens/s, {bytes_text(point.peak_bytes)}"
-        for point in charts.front_of(content.points(report))
-    ]
-    told = "No configuration is both faster and smaller than one on the dashed line:" if best else ""
-    return Section(picture, "", listed=told, lines=best, ordered=True)
-
-
-def _comparison(report: Report, picture: Picture, note: str) -> Section:
-    comparison = report.comparison
-    assert comparison is not None, "only a report with a comparison has this section"
-    first, *rest = texts.summary(comparison)
-    rows = [texts.cells(row) for row in comparison.rows]
-    table = TextTable(first, texts.HEADINGS, rows, badge=1)
-    reasons = [reason for reason, _ in texts.grouped_reasons(comparison.rows)]
-    return Section(picture, note, table=table, lines=[*reasons, *rest])
-
-
-def _parts(rows: Sequence[Breakdown], form: Callable[[float | None], str], caption: str) -> TextTable:
-    names = content.part_names(parts for _, parts in rows)
-    lines = [[label(summary), *(form(parts.get(name)) for name in names)] for summary, parts in rows]
-    return TextTable(caption, ["configuration", *map(printable, names)], lines)
-
-
-def _importance(report: Report) -> TextTable:
-    lines = [[printable(axis), f"{share:.1%}"] for axis, share in report.importance.items()]
-    return TextTable("Share of the objective's variation", ["axis", "share"], lines)
+    processors = [facts.get("cpu"), *(facts.get("gpus") or [])]
+    parts = [*processors, cores and f"{cores} cores", torch and f"torch {torch}"]
+    return ", ".join(str(part) for part in parts if part)
 
 
 def _table(report: Report) -> TextTable:
