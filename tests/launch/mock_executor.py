@@ -55,7 +55,7 @@ class MockExecutor(Executor):
             "fails": ("crashed", "RuntimeError: no reference today"),
             "bad_input": ("usage", "no such module"),
             "disk_full": ("storage", "OSError: [Errno 28] No space left on device"),
-            "no_file": ("crashed", "its process ended without a result"),
+            "no_file": ("crashed", "its processes ended without a result"),
         }
         if what in failures:
             return Attempt("crashed", Failure(*failures[what], log))
@@ -76,7 +76,7 @@ class MockExecutor(Executor):
             case "hang":
                 return Attempt("timeout", Failure("timeout", "not finished", log))
             case "no_result":
-                return Attempt("crashed", Failure("crashed", "the ranks ended without a result", log))
+                return Attempt("crashed", Failure("crashed", "its processes ended without a result", log))
             case "disk_full":
                 return Attempt("crashed", Failure("storage", "rank 0: No space left on device", log))
             case "step_on" if watch is not None:

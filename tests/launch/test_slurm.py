@@ -8,7 +8,7 @@ import pytest
 
 from zbench.errors import UsageError
 from zbench.launch import slurm
-from zbench.launch.executor import RepeatTask
+from zbench.launch.executor import RepeatTask, repeat_name
 from zbench.launch.slurm import SlurmExecutor
 from zbench.launch.slurm_jobs import SlurmOptions
 from zbench.launch.trial import TrialRunner
@@ -77,17 +77,16 @@ def test_an_option_that_submitit_does_not_know_is_refused_at_once(tmp_path: Path
 
 def test_what_is_expected_begins_at_once_and_is_run_as_it_ends(runner: TrialRunner) -> None:
     slow, quick = make_trial(world_size=1, sleep=600), make_trial(world_size=1)
-    todo = [(slow, 0), (quick, 0)]
-    assert runner.runs_ahead
+    executor, names = runner.executor, [repeat_name(trial.trial_id, 0) for trial in (slow, quick)]
+    assert executor.runs_ahead
     runner.expect_references([slow, quick])
-    runner.expect(todo)
-    assert runner.first(todo) == (quick, 0)
-    assert runner.has_begun(quick, 0)
+    runner.expect([(slow, 0), (quick, 0)])
+    assert executor.first(names) == names[1]
+    assert all(map(executor.has_begun, names))
     assert runner.run(quick).outcome == "ok"
-    assert not runner.has_begun(quick, 0)
-    assert runner.has_begun(slow, 0)
+    assert [executor.has_begun(name) for name in names] == [True, False]
     runner.close()
-    assert not runner.has_begun(slow, 0)
+    assert not executor.has_begun(names[0])
 
 
 @pytest.mark.parametrize("text", ["nodes", "nodes=", "=2", "nodes=0", "nodes=many"])

@@ -34,7 +34,6 @@ _INSTALLED = _ROOT.name in ("site-packages", "dist-packages")
 _OF_ANOTHER_PYTHON = ("PYTHONHOME", "VIRTUAL_ENV", "__PYVENV_LAUNCHER__")
 _START_SECONDS = 300.0
 _END_SECONDS = 10.0
-_STACKS_SECONDS = 0.3
 _POLL_SECONDS = 0.05
 
 StopWhen = Callable[[], str | None]
@@ -64,13 +63,10 @@ class StartGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class DumpStacks:
-    """Have every living rank write its Python stacks to its log."""
-
-
-@dataclass(frozen=True, slots=True)
 class EndGroup:
-    """Kill what is left of the group."""
+    """Kill what is left of the group. dump_stacks: every rank first writes its Python stacks to its log."""
+
+    dump_stacks: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +169,12 @@ class WarmServer(AbstractContextManager["WarmServer"]):
         return self.ready
 
     def run_group(
-        self, target: str, ranks: Sequence[RankStart], *, deadline: float, stop_when: StopWhen | None = None
+        self, target: str, ranks: Sequence[RankStart], *, deadline: float, stop_when: StopWhen = lambda: None
     ) -> GroupEnd:
         """Start the ranks and return when none of them is left, after `deadline` seconds at the latest.
 
-        stop_when: polled while the group runs, and once after it; a reason ends the group. Whatever
-        interrupts this call ends the server and so the group. ServerLostError if the server died.
+        stop_when: polled while the group runs, and once after it ended by itself; a reason ends the group.
+        Whatever interrupts this call ends the server and so the group. ServerLostError if the server died.
         """
         self.wait_until_ready()
         self.is_idle = False
@@ -188,7 +184,7 @@ class WarmServer(AbstractContextManager["WarmServer"]):
             self._watch(end, give_up, stop_when)
             end.suspended = _suspended(pids) if end.timed_out else None
             self._end_group(end)
-            if stop_when is not None:
+            if end.stopped is None:
                 stop_when()  # shows what came after the last poll; nothing is left to be ended
         except BaseException:
             self.close()  # an interrupted conversation cannot be taken up again
@@ -218,23 +214,20 @@ class WarmServer(AbstractContextManager["WarmServer"]):
         self._group = message.pids[0]
         return message.pids
 
-    def _watch(self, end: GroupEnd, deadline: float, stop_when: StopWhen | None) -> None:
+    def _watch(self, end: GroupEnd, deadline: float, stop_when: StopWhen) -> None:
         """Return when the group is gone, or has to be ended."""
         give_up = deadline
         while self._group is not None:
             remaining = give_up - time.monotonic()
             if remaining <= 0:
                 end.timed_out = give_up == deadline
-                if end.timed_out:
-                    self._send(DumpStacks())
-                    time.sleep(_STACKS_SECONDS)
                 return
-            event = self._next_event(end, min(remaining, _POLL_SECONDS) if stop_when else remaining)
+            event = self._next_event(end, min(remaining, _POLL_SECONDS))
             if isinstance(event, Exited):
                 end.exits[event.rank] = event.code
                 if event.code != 0:
                     give_up = min(give_up, time.monotonic() + PEER_GRACE_SECONDS)
-            elif event is None and stop_when is not None and (reason := stop_when()):
+            elif event is None and (reason := stop_when()):
                 end.stopped = reason
                 return
 
@@ -242,7 +235,7 @@ class WarmServer(AbstractContextManager["WarmServer"]):
         """Kill what is left of the group and return when it is gone."""
         if self._group is None:
             return
-        self._send(EndGroup())
+        self._send(EndGroup(dump_stacks=end.timed_out))
         while self._group is not None:
             if self._next_event(end, _END_SECONDS) is None:
                 self._lost()

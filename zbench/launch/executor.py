@@ -8,6 +8,7 @@ import json
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -278,18 +279,11 @@ def collected(task: Task, files: TaskFiles, attempt: Attempt, log: str) -> Attem
     """Return an attempt with its result; `crashed` where all processes ended well but left none."""
     if attempt.error is not None:
         return attempt
-    if isinstance(task, ReferenceTask):
-        if task.path.exists():
-            return attempt
-        return _without_result(attempt, "its process ended without a result", log)
-    try:
+    if isinstance(task, ReferenceTask) and task.path.exists():
+        return attempt
+    with suppress(OSError, ValueError, RecursionError):
         result = json.loads(files.result.read_text())
-    except (OSError, ValueError, RecursionError):
-        result = None
-    if not isinstance(result, dict):
-        return _without_result(attempt, "the ranks ended without a result", log)
-    return replace(attempt, result=result)
-
-
-def _without_result(attempt: Attempt, message: str, log: str) -> Attempt:
+        if isinstance(result, dict):
+            return replace(attempt, result=result)
+    message = "its processes ended without a result"
     return replace(attempt, outcome="crashed", error=Failure("crashed", message, log))

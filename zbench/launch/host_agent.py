@@ -1,7 +1,7 @@
 """One host's part in a trial over several hosts: `python -m zbench.launch.host_agent JOB.json NUMBER`.
 
-It runs torchrun as the file says, and prints its exit status. Where standard input ends, the other side is
-gone: the agent then kills everything that it started. Under torchrun,
+It runs torchrun as the file says; its exit status says how that ended. Where standard input ends, the other
+side is gone: the agent then kills everything that it started. Under torchrun,
 `python -m zbench.launch.host_agent JOB.json` is a rank.
 """
 
@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -24,37 +23,30 @@ from zbench.errors import ZbenchError
 from zbench.launch.reaper import become_subreaper, end_children
 from zbench.worker.job import RankJob, call
 
-ENDED = "torchrun ended: "
-LOST_STATUS = 75
+TORCHRUN_FAILED = 76
+"""Exit status of an agent whose torchrun failed; 0 where it did not, anything else where the host is lost."""
+
+_LOST_STATUS = 75
 _PEER_GRACE_SECONDS = 2.0
 _MEETING_SECONDS = 300.0
 _POLL_SECONDS = 0.1
 
 
 def main(job: Path, number: int) -> int:
-    """Run torchrun on this host, the one of this number; return its exit status."""
+    """Run torchrun on this host, the one of this number; return the agent's exit status."""
     become_subreaper()
-    _on_signals(lambda *_: sys.exit(LOST_STATUS))
+    for ending in (signal.SIGHUP, signal.SIGTERM):
+        signal.signal(ending, _end)
     threading.Thread(target=_end_with_input, daemon=True).start()
-    running: subprocess.Popen[bytes] | None = None
-    try:
-        running = _start(job, number)
-        code = running.wait()
-        print(f"{ENDED}{code}", flush=True)
-        return code
-    except (BrokenPipeError, SystemExit):
-        return LOST_STATUS
-    finally:
-        _on_signals(signal.SIG_IGN)
-        if running is not None and running.returncode is None:
-            running.kill()
-            running.returncode = LOST_STATUS  # reaped below, with all that it leaves
-        end_children()
+    code = _start(job, number).wait()
+    end_children()
+    return TORCHRUN_FAILED if code else 0
 
 
-def _on_signals(handler: Any) -> None:
-    for number in (signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, handler)
+def _end(*_: object) -> None:
+    """End this process and everything that it started."""
+    end_children()
+    os._exit(_LOST_STATUS)
 
 
 def _end_with_input() -> None:

@@ -10,7 +10,6 @@ import os
 import shlex
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
@@ -20,7 +19,7 @@ from pathlib import Path
 from zbench.errors import UsageError
 from zbench.launch.events import ProgressTail, Watch
 from zbench.launch.executor import Attempt, JobFactory, RepeatTask, TaskFiles, collected, patience
-from zbench.launch.host_agent import ENDED
+from zbench.launch.host_agent import TORCHRUN_FAILED
 from zbench.launch.outcome import outcome_of
 from zbench.record.record import Failure
 from zbench.units import format_seconds
@@ -36,33 +35,29 @@ _WORDS_OF_AN_ERROR = 300
 
 
 class HostLink(AbstractContextManager["HostLink"]):
-    """The agent of one host, from its start to its end. code: torchrun's exit status, once it has ended.
-
-    errors: the file that takes its standard error.
-    """
+    """The agent of one host, from its start to its end. errors: the file that takes its standard error."""
 
     def __init__(self, name: str, template: str, errors: Path, job: Path, number: int) -> None:
         """template: `run.host_command`. job, number: the agent's arguments."""
         self.name = name
-        self.code: int | None = None
         self._errors = errors
         with errors.open("ab") as file:
             self._process = subprocess.Popen(
                 command_on(name, template, str(job), str(number)),
                 stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
                 stderr=file,
-                text=True,
                 start_new_session=True,
             )
-        threading.Thread(target=self._listen, daemon=True).start()
+
+    def status(self) -> int | None:
+        """Return the agent's exit status, None while it runs."""
+        return self._process.poll()
 
     def problem(self) -> str | None:
         """Return why the host counts as lost, None while it is there or torchrun has ended well or badly."""
-        if self.code is not None:
-            return None
-        status = self._process.poll()
-        if status is None:
+        status = self.status()
+        if status in (None, 0, TORCHRUN_FAILED):
             return None
         words = " ".join(self._errors.read_text(errors="replace").split())[-_WORDS_OF_AN_ERROR:]
         how = f"by signal {-status}" if status < 0 else f"with status {status}"
@@ -79,13 +74,6 @@ class HostLink(AbstractContextManager["HostLink"]):
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-
-    def _listen(self) -> None:
-        """Take over what the agent says; other output, such as a login banner, is skipped."""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith(ENDED):
-                self.code = int(line.removeprefix(ENDED))
 
 
 def command_on(host: str, template: str, *arguments: str) -> list[str]:
@@ -152,11 +140,11 @@ def _watched(
     """Wait until all hosts have ended; return why the trial failed, None where it did not."""
     tail = ProgressTail(files.progress)
     deadline = give_up = time.monotonic() + patience(task) + _IMPORT_SECONDS
-    while not all(link.code == 0 for link in links):
+    while not all(link.status() == 0 for link in links):
         now = time.monotonic()
         if watch is not None and (reason := tail.feed(watch)):
             return Failure("pruned", reason, f"{log}/host0.log")
-        if any(link.problem() or link.code for link in links):
+        if any(link.status() for link in links):
             give_up = min(give_up, now + _PEER_GRACE_SECONDS)  # the others may know more of the cause
         if now > give_up:
             return _cause(task, links, files, log, timed_out=give_up == deadline)
@@ -179,6 +167,5 @@ def _cause(
     if timed_out:
         limit = format_seconds(task.trial.run.timeout)
         return Failure("timeout", f"not finished after {limit} (run.timeout)", f"{log}/host0.log")
-    number, link = next((number, link) for number, link in enumerate(links) if link.code)
-    message = f"host {link.name}: torchrun ended with status {link.code}"
-    return Failure("crashed", message, f"{log}/host{number}.log")
+    number, link = next((number, link) for number, link in enumerate(links) if link.status())
+    return Failure("crashed", f"host {link.name}: torchrun failed", f"{log}/host{number}.log")

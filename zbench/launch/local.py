@@ -6,7 +6,7 @@ import pickle
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +56,7 @@ class Launcher(AbstractContextManager["Launcher"]):
         *,
         log_name: str,
         deadline: float,
-        stop_when: StopWhen | None = None,
+        stop_when: StopWhen = lambda: None,
         memory_limit: int | None = None,
     ) -> Attempt:
         """Run processes that all call `target` to their end. log_name: the log directory, for the record.
@@ -155,6 +155,7 @@ class LocalExecutor(Executor):
             return Attempt("crashed", Failure("crashed", str(error)))
         scratch = Path(tempfile.mkdtemp(dir=launcher.scratch))
         files = TaskFiles.fresh(scratch, self._jobs.run_dir / log_name)
+        tail = ProgressTail(files.progress)
         try:
             meeting, gate = f"file://{scratch}/rendezvous", interleave.socket_path()
             job = self._jobs.job(task, files, watched=watch is not None, init_method=meeting, interleave=gate)
@@ -164,7 +165,7 @@ class LocalExecutor(Executor):
                 files,
                 log_name=log_name,
                 deadline=patience(task, interleaved=gate is not None),
-                stop_when=_stopper(files.progress, watch),
+                stop_when=lambda: tail.feed(watch) if watch is not None else None,
                 memory_limit=task.trial.run.memory_limit,
             )
             if gate is not None and attempt.disturbance is not None:
@@ -279,10 +280,3 @@ def _drop_silent_logs(logs: Path) -> None:
             file.unlink()
     with suppress(OSError):
         logs.rmdir()
-
-
-def _stopper(progress: Path, watch: Watch | None) -> Callable[[], str | None] | None:
-    if watch is None:
-        return None
-    tail = ProgressTail(progress)
-    return lambda: tail.feed(watch)

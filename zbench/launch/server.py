@@ -26,7 +26,6 @@ from multiprocessing import connection
 from typing import NoReturn
 
 from zbench.launch.client import (
-    DumpStacks,
     EndGroup,
     Exited,
     GroupGone,
@@ -39,6 +38,7 @@ from zbench.launch.reaper import become_subreaper, die_with_parent, end_children
 from zbench.worker.job import call
 
 _STACKS_SIGNAL = signal.SIGUSR1
+_STACKS_SECONDS = 0.3
 
 
 class Server:
@@ -71,10 +71,11 @@ class Server:
         match message:
             case StartGroup():
                 self._start(message)
-            case DumpStacks():
-                for pid, _ in self._ranks.values():
-                    os.kill(pid, _STACKS_SIGNAL)
             case EndGroup():
+                if message.dump_stacks:
+                    for pid, _ in self._ranks.values():
+                        os.kill(pid, _STACKS_SIGNAL)
+                    time.sleep(_STACKS_SECONDS)
                 self._kill()
 
     def _start(self, request: StartGroup) -> None:
@@ -138,13 +139,10 @@ def become_rank(start: RankStart, target: str, group: int, server: int) -> NoRet
 
 
 def _redirect(log: str) -> None:
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    empty = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(empty, 0)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
-    os.close(empty)
+    with open(os.devnull, "rb") as empty, open(log, "ab") as output:
+        os.dup2(empty.fileno(), 0)
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
 
 
 def load(modules: Sequence[str]) -> list[str]:

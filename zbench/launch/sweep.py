@@ -19,7 +19,7 @@ from zbench.launch.events import (
     TrialFinished,
     TrialStarted,
 )
-from zbench.launch.executor import Executor
+from zbench.launch.executor import Executor, repeat_name
 from zbench.launch.oom_inference import ImpliedOom
 from zbench.launch.trial import REFERENCES, Repeat, TrialRunner
 from zbench.record.record import Failure, Record
@@ -109,14 +109,16 @@ class SweepRun:
 
     def _run_round(self, runner: TrialRunner, todo: list[Repeat], deadline: float) -> None:
         """Run the repeats of a round: in their order or, where several run at once, as they end."""
-        if runner.runs_ahead and time.monotonic() < deadline:
+        executor = runner.executor
+        waiting = {repeat_name(trial.trial_id, repeat): (trial, repeat) for trial, repeat in todo}
+        if executor.runs_ahead and time.monotonic() < deadline:
             self._begin_all(runner, todo)
-        while todo and time.monotonic() < deadline:
-            self._run_one(runner, todo)
-        under_way = runner.withdraw(todo) if todo else []
+        while waiting and time.monotonic() < deadline:
+            self._run_one(runner, waiting)
+        under_way = {name: waiting.pop(name) for name in executor.withdraw(list(waiting))}
         while under_way:
             self._run_one(runner, under_way)
-        if todo:
+        if waiting:
             raise OutOfTimeError(f"time is up with {self._left()} of the repeats left")
 
     def _begin_all(self, runner: TrialRunner, todo: list[Repeat]) -> None:
@@ -164,11 +166,11 @@ class SweepRun:
             max(0, self._wants(trial_id) - len(self._by_trial.get(trial_id, []))) for trial_id in self._trials
         )
 
-    def _run_one(self, runner: TrialRunner, todo: list[Repeat]) -> None:
-        """Run one of these repeats, and take it out."""
-        trial, repeat = one = runner.first(todo)
-        todo.remove(one)
-        has_begun = runner.has_begun(trial, repeat)
+    def _run_one(self, runner: TrialRunner, todo: dict[str, Repeat]) -> None:
+        """Run one of these repeats, which go by their tasks' names, and take it out."""
+        name = runner.executor.first(list(todo))
+        trial, repeat = todo.pop(name)
+        has_begun = runner.executor.has_begun(name)
         failure = None if has_begun else self._implied_failure(trial, repeat)
         if failure is not None:
             began = time.monotonic()

@@ -1,7 +1,7 @@
 """One repeat of one trial: TrialSpec in, Record out, whatever the trial does and wherever it runs."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,6 @@ from zbench.launch.executor import (
     RepeatTask,
     Targets,
     Task,
-    repeat_name,
     targets_for,
 )
 from zbench.launch.local import LocalExecutor
@@ -70,11 +69,10 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         finds the trial's input bad, nothing runs (error kind `usage`). StorageError where the trial failed
         because a disk is full.
         """
-        reference = self.reference(trial)
-        if isinstance(reference, Failure) and reference.kind == "usage":
-            return self._record(trial, repeat, Attempt("crashed", reference))
+        task = self._task(trial, repeat, trace)
+        if isinstance(task, Failure):
+            return self._record(trial, repeat, Attempt("crashed", task))
         began = time.monotonic()
-        task = RepeatTask(trial, repeat, reference if isinstance(reference, Path) else None, trace)
         attempt = self._surviving(task, watch)
         if attempt.error is None and self._reruns_left > 0 and attempt.severity > 1:
             self._tell(f"{'; '.join(attempt.warnings)}; measuring it again")
@@ -84,57 +82,37 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
             raise StorageError(f"{attempt.error.message}; free some space and use --resume")
         record = self._record(trial, repeat, attempt)
         warnings = [*record.warnings, *attempt.warnings]
-        if isinstance(reference, Failure):
+        if isinstance(reference := self.reference(trial), Failure):
             warnings.append(f"not verified: the reference could not be computed: {reference.message}")
         elapsed = time.monotonic() - began if attempt.seconds is None else attempt.seconds
         return replace(record, warnings=warnings, elapsed_s=elapsed)
-
-    @property
-    def runs_ahead(self) -> bool:
-        """Whether several repeats can run at once."""
-        return self.executor.runs_ahead
 
     def expect_references(self, trials: Sequence[TrialSpec]) -> None:
         """Begin to compute the references that these trials need and that are missing, each once."""
         missing = {reference_key(t): self._reference_task(t) for t in trials if not self.has_reference(t)}
         self.executor.expect([task for task in missing.values() if not task.path.exists()])
 
-    def expect(self, repeats: Sequence[Repeat], *, trace: bool = False) -> None:
+    def expect(self, repeats: Iterable[Repeat], *, trace: bool = False) -> None:
         """Begin repeats that `run` will be called for; those whose reference found bad input do not run."""
-        tasks = []
-        for trial, repeat in repeats:
-            reference = self.reference(trial)
-            if not isinstance(reference, Failure):
-                tasks.append(RepeatTask(trial, repeat, reference, trace))
-            elif reference.kind != "usage":
-                tasks.append(RepeatTask(trial, repeat, None, trace))
-        self.executor.expect(tasks)
-
-    def first(self, repeats: Sequence[Repeat]) -> Repeat:
-        """Return the repeat to run next: one that has ended already, where several run at once."""
-        named = _named(repeats)
-        return named[self.executor.first(list(named))]
-
-    def has_begun(self, trial: TrialSpec, repeat: int) -> bool:
-        """Whether a repeat was expected and has been begun."""
-        return self.executor.has_begun(repeat_name(trial.trial_id, repeat))
-
-    def withdraw(self, repeats: Sequence[Repeat]) -> list[Repeat]:
-        """Give up the repeats that were expected and have not begun; return those that are under way."""
-        named = _named(repeats)
-        return [named[name] for name in self.executor.withdraw(list(named))]
+        tasks = [self._task(trial, repeat, trace) for trial, repeat in repeats]
+        self.executor.expect([task for task in tasks if isinstance(task, RepeatTask)])
 
     def reference(self, trial: TrialSpec, watch: Watch | None = None) -> Path | Failure | None:
         """Return the trial's trajectory, computed if missing, or why it failed; None if nothing is verified.
 
-        watch: sees the progress lines of the computation; what it returns is ignored. StorageError where
-        there was no room to save the trajectory: the sweep stops, and verifies when it is resumed.
+        watch: sees the progress lines of the computation. StorageError where there was no room to save the
+        trajectory: the sweep stops, and verifies when it is resumed.
         """
         if not is_verified(trial):
             return None
         key = reference_key(trial)
         if key not in self._references:
-            self._references[key] = self._computed(self._reference_task(trial), watch)
+            task = self._reference_task(trial)
+            attempt = None if task.path.exists() else self._surviving(task, watch)
+            error = attempt and attempt.error
+            if error and error.kind == "storage":
+                raise StorageError(f"no reference could be saved: {error.message}; use --resume")
+            self._references[key] = error or task.path
         return self._references[key]
 
     def has_reference(self, trial: TrialSpec) -> bool:
@@ -155,19 +133,12 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
     def _reference_task(self, trial: TrialSpec) -> ReferenceTask:
         return ReferenceTask(trial, self.run_dir / REFERENCES / f"{reference_key(trial)}.safetensors")
 
-    def _computed(self, task: ReferenceTask, watch: Watch | None) -> Path | Failure:
-        """Return the path of a reference, computed if it is not there, or why it failed."""
-        if task.path.exists():
-            return task.path
-
-        def shown(line: dict[str, Any]) -> None:
-            if watch is not None:
-                watch(line)
-
-        attempt = self._surviving(task, shown if watch else None)
-        if attempt.error is not None and attempt.error.kind == "storage":
-            raise StorageError(f"no reference could be saved: {attempt.error.message}; use --resume")
-        return attempt.error or task.path
+    def _task(self, trial: TrialSpec, repeat: int, trace: bool) -> RepeatTask | Failure:
+        """Return what to run for a repeat, or the bad input that its reference found."""
+        reference = self.reference(trial)
+        if isinstance(reference, Failure) and reference.kind == "usage":
+            return reference
+        return RepeatTask(trial, repeat, reference if isinstance(reference, Path) else None, trace)
 
     def _surviving(self, task: Task, watch: Watch | None) -> Attempt:
         """Run a task, once more if a process was killed from outside: that says nothing about the trial."""
@@ -196,11 +167,6 @@ def is_verified(trial: TrialSpec) -> bool:
     """Whether a trial is held against anything: a command that saves no checkpoint is not."""
     saves_nothing = trial.workload.command is not None and trial.workload.checkpoint is None
     return trial.verify.mode != "off" and not saves_nothing
-
-
-def _named(repeats: Sequence[Repeat]) -> dict[str, Repeat]:
-    """Return repeats by the names of their tasks."""
-    return {repeat_name(trial.trial_id, repeat): (trial, repeat) for trial, repeat in repeats}
 
 
 def local_runner(
