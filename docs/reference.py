@@ -8,7 +8,7 @@ from typer.main import get_command
 from zbench.cli.examples import EXAMPLES
 from zbench.cli.main import COMMANDS, app, load_command
 from zbench.errors import EXIT_CODES
-from zbench.spec.schema import sweep_schema
+from zbench.spec.sweep import sweep_schema
 
 _SECTIONS = ("workload", "run", "engine", "axes", "search", "objective", "verify")
 

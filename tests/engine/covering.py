@@ -5,7 +5,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zbench.spec import covering as arrays
+from zbench.spec import expand
 
 Point = dict[str, Any]
 
@@ -19,4 +19,4 @@ def covering(axes: Mapping[str, Sequence[Any]], strength: int, seed: int) -> lis
     draw = random.Random(seed)
     count = 20 * math.prod(sorted(len(values) for values in axes.values())[-strength:])
     points = [{name: draw.choice(values) for name, values in axes.items()} for _ in range(count)]
-    return [points[index] for index in arrays.covering(points, strength, seed)]
+    return [points[index] for index in expand.covering(points, strength, seed)]

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from zbench.errors import SpecError
-from zbench.spec.accumulation import Accumulation, accumulation
 from zbench.spec.engine import EngineSpec
 from zbench.spec.expand import expand
 from zbench.spec.load import sweep_from_mapping
+from zbench.spec.trial import Accumulation, accumulation
 from zbench.spec.workload import WorkloadSpec
 
 

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from zbench.spec.combinations import conflict
 from zbench.spec.engine import EngineSpec
-from zbench.spec.expand import expand
+from zbench.spec.expand import conflict, expand
 from zbench.spec.load import load_sweep
 from zbench.spec.peers import peer_conflicts
 from zbench.spec.run import RunSpec

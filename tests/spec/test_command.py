@@ -7,8 +7,15 @@ import pytest
 from pydantic import ValidationError
 
 from tests.making import make_trial
-from zbench.spec.command import StepTimesSpec, mistakes, names_of, rendered, values_of, words
-from zbench.spec.workload import WorkloadSpec
+from zbench.spec.workload import (
+    StepTimesSpec,
+    WorkloadSpec,
+    command_mistakes,
+    names_of,
+    rendered,
+    values_of,
+    words,
+)
 
 CONSOLE = StepTimesSpec(console="deepspeed")
 
@@ -54,7 +61,7 @@ def test_names_of_a_template() -> None:
 def test_mistakes_are_named(
     command: str, times: StepTimesSpec | None, checkpoint: str | None, told: list[str]
 ) -> None:
-    found = [message for _, message in mistakes(command, times, checkpoint)]
+    found = [message for _, message in command_mistakes(command, times, checkpoint)]
     assert len(found) == len(told)
     assert all(words in message for words, message in zip(told, found, strict=True))
 

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from zbench.spec.covering import covering
-from zbench.spec.expand import expand
+from zbench.spec.expand import covering, expand
 from zbench.spec.load import sweep_from_mapping
 
 AXES = {"a": [0, 1, 2, 3], "b": ["x", "y"], "c": [None, 1], "d": [False, True], "e": [1, 2, 3]}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zbench.spec.dependencies import DEPENDENCIES, Dependency, acts, dependency_of, refusals
+from zbench.spec.combinations import DEPENDENCIES, Dependency, acts, dependency_of, refusals
 from zbench.spec.engine import EngineSpec
 from zbench.spec.keys import canonical_value, known_paths
 

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from zbench.errors import SpecError
+from zbench.spec.axes import MAX_POINTS, resolve_axes
 from zbench.spec.engine import EngineSpec
-from zbench.spec.expand import MAX_POINTS, Points, checked_axes, expand, without_nulls
+from zbench.spec.expand import Points, expand, without_nulls
 from zbench.spec.problems import ProblemsError
 from zbench.spec.run import VerifySpec
 from zbench.spec.sweep import AxisSpec, SweepSpec
@@ -146,9 +147,9 @@ def test_a_range_has_no_product_and_any_point_of_it_is_a_trial() -> None:
 def test_a_product_of_just_the_limit_is_allowed() -> None:
     eps = [i / 1e6 for i in range(1, 101)]
     rates = [i / 1e6 for i in range(1, MAX_POINTS // 100 + 2)]
-    assert len(checked_axes(SweepSpec(axes={"lr": rates[:-1], "eps": eps}))) == 2
+    assert len(resolve_axes(SweepSpec(axes={"lr": rates[:-1], "eps": eps}))) == 2
     with pytest.raises(ProblemsError, match="points, more than"):
-        checked_axes(SweepSpec(axes={"lr": rates, "eps": eps}))
+        resolve_axes(SweepSpec(axes={"lr": rates, "eps": eps}))
 
 
 @pytest.mark.parametrize(

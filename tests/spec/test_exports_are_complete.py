@@ -8,10 +8,10 @@ import pytest
 from ruamel.yaml import YAML
 
 from tests.engine_keys import NEEDED, OTHER
-from zbench.spec.combinations import conflict
+from zbench.spec.combinations import acts
 from zbench.spec.deepspeed import Translated, from_deepspeed
-from zbench.spec.dependencies import acts
 from zbench.spec.engine import EngineSpec, OptimizerSpec
+from zbench.spec.expand import conflict
 from zbench.spec.starting import from_accelerate, from_training_args
 from zbench.spec.targets import TARGETS
 from zbench.spec.trial import TrialSpec

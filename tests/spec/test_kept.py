@@ -9,11 +9,11 @@ import pytest
 from tests.keeping import check
 from tests.making import make_trial
 from zbench.spec import targets
-from zbench.spec.command import values_of
 from zbench.spec.document import dump_yaml
 from zbench.spec.machine import CARDS
 from zbench.spec.starting import commented, starting_sweep
 from zbench.spec.trial import TrialSpec
+from zbench.spec.workload import values_of
 
 KEPT = Path(__file__).parent / "kept"
 AMSGRAD = {"amsgrad": True, "lr": 3e-4, "betas": [0.8, 0.99]}

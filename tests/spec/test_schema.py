@@ -8,7 +8,7 @@ from ruamel.yaml import YAML
 
 from zbench.spec.keys import known_paths, short_name
 from zbench.spec.load import load_sweep
-from zbench.spec.schema import sweep_schema
+from zbench.spec.sweep import sweep_schema
 
 DIRECTORY = Path(__file__).parents[2] / "sweeps"
 SWEEPS = sorted(DIRECTORY.glob("*.yaml"))

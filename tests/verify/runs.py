@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from zbench.spec.accumulation import accumulation
 from zbench.spec.engine import EngineSpec
+from zbench.spec.trial import accumulation
 from zbench.spec.workload import WorkloadSpec
 from zbench.verify.plain_training import PlainRun, make_reference
 from zbench.verify.trajectory import Reference

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.worker.conftest import RunTrial, trial
-from zbench.spec.combinations import conflict
 from zbench.spec.engine import EngineSpec
+from zbench.spec.expand import conflict
 from zbench.spec.run import RunSpec
 from zbench.spec.workload import WorkloadSpec
 

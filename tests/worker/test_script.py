@@ -15,9 +15,9 @@ from tests.launch.processes import gone, until
 from tests.shared_processes import SharedProcesses
 from zbench.errors import SpecError
 from zbench.launch.trial import TrialRunner, local_runner
-from zbench.spec.command import StepTimesSpec
 from zbench.spec.expand import Expansion, expand
 from zbench.spec.load import load_sweep
+from zbench.spec.workload import StepTimesSpec
 from zbench.worker.script import PERTURBING, run_once
 from zbench.worker.step_times import ConsoleTimes
 

@@ -3,7 +3,7 @@
 import json
 
 from zbench.cli import console
-from zbench.spec.schema import sweep_schema
+from zbench.spec.sweep import sweep_schema
 
 
 def command() -> None:

@@ -1,19 +1,21 @@
 """Axes as they are varied: keys resolved to paths, values in canonical form, conditions checked."""
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError
 
 from zbench.spec.base import SpecModel
-from zbench.spec.keys import Path, canonical_value, holder, resolve_key, short_name
-from zbench.spec.problems import KeyPath, Problem, ProblemsError, problems_of, shown
+from zbench.spec.keys import Key, canonical_value, holder, resolve_key, short_name
+from zbench.spec.problems import Attempts, KeyPath, Problem, ProblemsError, problems_of, shown
 from zbench.spec.sweep import AxisSpec, SweepSpec
 from zbench.spec.trial import NOT_IDENTITY
 
 Point = Mapping[str, Any]
+MAX_POINTS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Axis:
     """One varied key: canonical, distinct `values`, or a `range`; `when` maps earlier axes to values."""
 
     key: str
-    path: Path
+    path: Key
     values: tuple[Any, ...] | None
     range: ValueRange | None = None
     when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -45,62 +47,57 @@ class Axis:
 def resolve_axes(sweep: SweepSpec) -> list[Axis]:
     """Return the axes in the file's order, the last varying fastest; ProblemsError names every mistake."""
     axes: list[Axis] = []
-    problems: list[Problem] = []
+    attempts = Attempts()
     for name, written in sweep.axes.items():
-        try:
+        with attempts:
             axes.append(_resolve(name, written, axes, sweep.search.is_listed))
-        except ProblemsError as error:
-            problems += error.problems
-    if problems:
-        raise ProblemsError(problems)
+    attempts.check()
+    count = math.prod(len(axis.values) for axis in axes if axis.values is not None)
+    if count > MAX_POINTS and sweep.search.is_listed:
+        message = f"the product has {count:,} points, more than {MAX_POINTS:,}"
+        raise ProblemsError.at(("axes",), f"{message}; shorten an axis or set search.method")
     return axes
 
 
 def _resolve(name: str, written: list[Any] | AxisSpec, earlier: Sequence[Axis], is_listed: bool) -> Axis:
     place: KeyPath = ("axes", name)
-    path = _axis_path(name, earlier, place)
+    path = _path(name, place)
+    if any(axis.path == path for axis in earlier):
+        raise ProblemsError.at(place, f"this axis stands twice ({'.'.join(path)}); keep one of them")
+    if path[0] == "run" and path[-1] in NOT_IDENTITY:
+        raise ProblemsError.at(
+            place, f"{path[-1]} shapes no result and cannot be an axis; set it under `run:`"
+        )
     if isinstance(written, list):
         return Axis(short_name(path), path, _values(path, written, place))
     when = _conditions(written.when, earlier, place)
     if written.values is not None:
         return Axis(short_name(path), path, _values(path, written.values, (*place, "values")), None, when)
     if is_listed:
-        raise _problem(
+        raise ProblemsError.at(
             place, "a range has no grid; list the values, or set search.method to random, tpe or nsga2"
         )
     return Axis(short_name(path), path, None, _range(path, written, place), when)
 
 
-def _axis_path(name: str, earlier: Sequence[Axis], place: KeyPath) -> Path:
-    path = _path(name, place)
-    if any(axis.path == path for axis in earlier):
-        raise _problem(place, f"this axis stands twice ({'.'.join(path)}); keep one of them")
-    if path[0] == "run" and path[-1] in NOT_IDENTITY:
-        raise _problem(place, f"{path[-1]} shapes no result and cannot be an axis; set it under `run:`")
-    return path
-
-
-def _values(path: Path, written: Sequence[Any], place: KeyPath) -> tuple[Any, ...]:
+def _values(path: Key, written: Sequence[Any], place: KeyPath) -> tuple[Any, ...]:
     if not written:
-        raise _problem(place, "this axis is empty; give it a value or remove it")
-    problems: list[Problem] = []
-    seen: dict[str, Any] = {}
+        raise ProblemsError.at(place, "this axis is empty; give it a value or remove it")
+    attempts = Attempts()
+    distinct: dict[str, Any] = {}
     for index, value in enumerate(written):
-        try:
+        with attempts:
             canonical = checked_value(path, value, (*place, index))
-        except ProblemsError as error:
-            problems += error.problems
-            continue
-        identity = json.dumps(canonical, sort_keys=True, default=str)
-        if identity in seen:
-            problems.append(Problem((*place, index), f"{shown(value)} stands twice on this axis; remove one"))
-        seen[identity] = canonical
-    if problems:
-        raise ProblemsError(problems)
-    return tuple(seen.values())
+            identity = json.dumps(canonical, sort_keys=True, default=str)
+            if identity in distinct:
+                message = f"{shown(value)} stands twice on this axis; remove one"
+                raise ProblemsError.at((*place, index), message)
+            distinct[identity] = canonical
+    attempts.check()
+    return tuple(distinct.values())
 
 
-def checked_value(path: Path, value: Any, place: KeyPath) -> Any:
+def checked_value(path: Key, value: Any, place: KeyPath) -> Any:
     """Return the canonical form of a value that `path` may hold; ProblemsError at `place` otherwise."""
     try:
         return canonical_value(path, value)
@@ -118,89 +115,75 @@ def _conditions(
         path = _path(name, here)
         axis = next((axis for axis in earlier if axis.path == path), None)
         if axis is None:
-            raise _problem(here, "not an earlier axis; declare that axis above this one")
+            raise ProblemsError.at(here, "not an earlier axis; declare that axis above this one")
         values = wanted if isinstance(wanted, list) else [wanted]
         conditions[axis.key] = tuple(checked_value(path, value, here) for value in values)
         absent = [value for value in conditions[axis.key] if value not in (axis.values or [value])]
         if absent:
             known = list(axis.values or ())
-            raise _problem(here, f"{shown(absent[0])} is not a value of that axis; it has {known}")
+            raise ProblemsError.at(here, f"{shown(absent[0])} is not a value of that axis; it has {known}")
     return conditions
 
 
-def _range(path: Path, written: AxisSpec, place: KeyPath) -> ValueRange:
+def _range(path: Key, written: AxisSpec, place: KeyPath) -> ValueRange:
     low = checked_value(path, written.low, (*place, "low"))
     high = checked_value(path, written.high, (*place, "high"))
     if not isinstance(low, int | float) or not isinstance(high, int | float):
-        raise _problem(place, "this key holds no number, so it has no range; list its values")
+        raise ProblemsError.at(place, "this key holds no number, so it has no range; list its values")
     if low >= high:
-        raise _problem(place, f"expected low below high, got {low} and {high}; swap them or list the value")
+        message = f"expected low below high, got {low} and {high}; swap them or list the value"
+        raise ProblemsError.at(place, message)
     if written.log and low <= 0:
-        raise _problem((*place, "low"), f"a logarithmic range begins above 0, got {low}; raise it")
+        raise ProblemsError.at((*place, "low"), f"a logarithmic range begins above 0, got {low}; raise it")
     step = None if written.step is None else checked_value(path, written.step, (*place, "step"))
     if step is not None and step <= 0:
-        raise _problem((*place, "step"), f"expected more than 0, got {step}; raise it")
+        raise ProblemsError.at((*place, "step"), f"expected more than 0, got {step}; raise it")
     return ValueRange(low, high, written.log, step, isinstance(low, int) and isinstance(high, int))
 
 
-def matching(sweep: SweepSpec) -> list[dict[Path, tuple[Any, ...]]]:
+def matching(sweep: SweepSpec) -> list[dict[Key, tuple[Any, ...]]]:
     """Return each `exclude` entry as path -> values that match; ProblemsError names every mistake."""
-    problems: list[Problem] = []
-    entries: list[dict[Path, tuple[Any, ...]]] = []
-    for index, entry in enumerate(sweep.exclude):
-        if not entry:
-            problems.append(
-                Problem(("exclude", index), "an empty entry would exclude every point; remove it")
-            )
-        matches: dict[Path, tuple[Any, ...]] = {}
-        for name, wanted in entry.items():
-            try:
-                path, values = _match(name, wanted, ("exclude", index, name))
-                matches[path] = values
-            except ProblemsError as error:
-                problems += error.problems
-        entries.append(matches)
-    if problems:
-        raise ProblemsError(problems)
+    return _entries("exclude", sweep.exclude, _matching_values)
+
+
+def included(sweep: SweepSpec) -> list[dict[Key, Any]]:
+    """Return each `include` entry as path -> canonical value; ProblemsError names every mistake."""
+    return _entries("include", sweep.include, checked_value)
+
+
+def _entries(
+    section: str, written: Sequence[Mapping[str, Any]], read: Callable[[Key, Any, KeyPath], Any]
+) -> list[dict[Key, Any]]:
+    entries: list[dict[Key, Any]] = []
+    attempts = Attempts()
+    for index, entry in enumerate(written):
+        with attempts:
+            if section == "exclude" and not entry:
+                raise ProblemsError.at(
+                    (section, index), "an empty entry would exclude every point; remove it"
+                )
+        entries.append({})
+        for name, value in entry.items():
+            place = (section, index, name)
+            with attempts:
+                path = _path(name, place)
+                entries[-1][path] = read(path, value, place)
+    attempts.check()
     return entries
 
 
-def _match(name: str, wanted: Any, place: KeyPath) -> tuple[Path, tuple[Any, ...]]:
-    path = _path(name, place)
+def _matching_values(path: Key, wanted: Any, place: KeyPath) -> tuple[Any, ...]:
     if isinstance(wanted, list):
         try:
-            return path, (canonical_value(path, wanted),)  # a key that holds a list, such as betas
+            return (canonical_value(path, wanted),)  # a key that holds a list, such as betas
         except ValidationError:
-            return path, tuple(checked_value(path, value, (*place, i)) for i, value in enumerate(wanted))
-    return path, (checked_value(path, wanted, place),)
+            return tuple(checked_value(path, value, (*place, i)) for i, value in enumerate(wanted))
+    return (checked_value(path, wanted, place),)
 
 
-def included(sweep: SweepSpec) -> list[dict[Path, Any]]:
-    """Return each `include` entry as path -> canonical value; ProblemsError names every mistake."""
-    problems: list[Problem] = []
-    points: list[dict[Path, Any]] = []
-    for index, entry in enumerate(sweep.include):
-        point: dict[Path, Any] = {}
-        for name, value in entry.items():
-            place = ("include", index, name)
-            try:
-                path = _path(name, place)
-                point[path] = checked_value(path, value, place)
-            except ProblemsError as error:
-                problems += error.problems
-        points.append(point)
-    if problems:
-        raise ProblemsError(problems)
-    return points
-
-
-def _path(name: str, place: KeyPath) -> Path:
+def _path(name: str, place: KeyPath) -> Key:
     """Return the path that a key names; ProblemsError at `place` where it names none."""
     try:
         return resolve_key(name)
     except ValueError as error:
-        raise _problem(place, str(error)) from None
-
-
-def _problem(place: KeyPath, message: str) -> ProblemsError:
-    return ProblemsError([Problem(place, message)])
+        raise ProblemsError.at(place, str(error)) from None

@@ -1,18 +1,67 @@
-"""Combinations that cannot exist, each with its reason and remedy. The first broken rule is reported."""
+"""Engine keys that cannot be together, and those that act only beside others, each with reason and remedy."""
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain
-from pathlib import Path
+from functools import cache
+from operator import attrgetter
+from typing import Any
 
-from zbench.spec import shapes
-from zbench.spec.dependencies import refusals
 from zbench.spec.engine import EngineSpec
-from zbench.spec.environments import executable
-from zbench.spec.peers import peer_conflicts
-from zbench.spec.run import RunSpec
-from zbench.spec.workload import WorkloadSpec
+from zbench.spec.keys import Key
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """`key` acts only where `on` holds one of `values`; the search space reads it, too.
+
+    refusal: the reason and remedy where `key` differs from its default without acting; None where such a
+    value is accepted and has no effect.
+    """
+
+    key: Key
+    on: Key
+    values: frozenset[Any]
+    refusal: str | None = None
+
+
+def _engine(key: str, on: str, *values: Any, refusal: str | None = None) -> Dependency:
+    return Dependency(("engine", *key.split(".")), ("engine", *on.split(".")), frozenset(values), refusal)
+
+
+DEPENDENCIES = (
+    _engine("offload_param", "zero_stage", 3,
+            refusal="offload_param needs sharded parameters; set zero_stage: 3 or offload_param: none"),
+    _engine("offload_optimizer", "zero_stage", 1, 2, 3,
+            refusal="offload_optimizer needs a sharded optimizer state; set zero_stage: 1, 2 or 3,"
+            " or offload_optimizer: none"),
+    _engine("shard_group_size", "zero_stage", 1, 2, 3,
+            refusal="shard_group_size: groups ranks that share shards; stage 0 has none; set zero_stage: 1, 2"
+            " or 3, or leave shard_group_size out"),
+    _engine("leaf_modules", "zero_stage", 3,
+            refusal="leaf_modules: names what is gathered whole, and only stage 3 gathers; set zero_stage: 3"
+            " or leave leaf_modules out"),
+    _engine("offload_schedule", "offload_optimizer", "cpu",
+            refusal="the speculative schedule updates on the CPU; set offload_optimizer: cpu"
+            " or offload_schedule: after_backward"),
+    _engine("offload_ratio", "offload_optimizer", "cpu",
+            refusal="offload_ratio divides the state of an offloaded optimizer; set offload_optimizer: cpu"
+            " or offload_ratio: 1"),
+    _engine("rollback", "offload_schedule", "speculative",
+            refusal="a rollback journal serves speculation only; set offload_schedule: speculative"
+            " or rollback: double_buffer"),
+    _engine("compile", "zero_stage", 1,
+            refusal="compile puts stage 1's reductions into the backward graph; set zero_stage: 1"
+            " or compile: off"),
+    _engine("optimizer.moments_rounding", "optimizer.moments_dtype", "bfloat16",
+            refusal="float32 moments need no stochastic rounding; set moments_dtype: bfloat16"
+            " or moments_rounding: nearest"),
+    _engine("optimizer_threads", "offload_optimizer", "cpu"),
+    _engine("prefetch_bucket_size", "zero_stage", 3),
+    _engine("param_persistence_threshold", "zero_stage", 3),
+    _engine("allgather_bucket_size", "zero_stage", 1, 2, 3),
+    _engine("initial_loss_scale", "dtype", "float16"),
+    _engine("loss_scale_window", "dtype", "float16"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,14 +73,10 @@ class Rule:
     reason: str
 
 
-def _speculates(e: EngineSpec) -> bool:
-    return e.offload_schedule == "speculative"
-
-
 _RULES = (
     Rule("engine.ds_config", lambda e: e.ds_config is not None and e.engine != "deepspeed",
          "a ds_config is DeepSpeed's; set engine: deepspeed, or leave it out"),
-    Rule("engine.compile", lambda e: e.compile != "off" and _speculates(e),
+    Rule("engine.compile", lambda e: e.compile != "off" and e.offload_schedule == "speculative",
          "a compiled backward cannot be overlapped by speculation; set compile: off"
          " or offload_schedule: after_backward"),
     Rule("engine.compile", lambda e: e.compile != "off" and e.accumulation_mode == "unmanaged",
@@ -51,53 +96,39 @@ _RULES = (
 )  # fmt: skip
 
 
+_DEFAULTS = EngineSpec()
+
+
+@cache
+def dependency_of(key: Key) -> Dependency | None:
+    """Return what must hold for `key` to act, or None where it always acts."""
+    return next((one for one in DEPENDENCIES if one.key == key), None)
+
+
+def value_of(engine: EngineSpec, key: Key) -> Any:
+    """Return the value of a key such as ("engine", "optimizer", "lr")."""
+    return attrgetter(".".join(key[1:]))(engine)
+
+
+def acts(engine: EngineSpec, key: Key) -> bool:
+    """Tell whether `key` has an effect in this configuration, whatever its value."""
+    need = dependency_of(key)
+    return need is None or value_of(engine, need.on) in need.values
+
+
+def differs(engine: EngineSpec, key: Key) -> bool:
+    """Tell whether `key` has another value than its default."""
+    return bool(value_of(engine, key) != value_of(_DEFAULTS, key))
+
+
+def refusals(engine: EngineSpec) -> Iterator[tuple[str, str]]:
+    """Yield each key that was changed from its default although it cannot act, with reason and remedy."""
+    for need in DEPENDENCIES:
+        if need.refusal is not None and differs(engine, need.key) and not acts(engine, need.key):
+            yield ".".join(need.key), need.refusal
+
+
 def engine_conflicts(engine: EngineSpec) -> Iterator[tuple[str, str]]:
     """Yield what an engine's keys cannot be together: the key to change, and the reason with its remedy."""
     yield from refusals(engine)
     yield from ((rule.key, rule.reason) for rule in _RULES if rule.applies(engine))
-
-
-def conflict(
-    engine: EngineSpec,
-    run: RunSpec,
-    workload: WorkloadSpec,
-    place: Path | None = None,
-) -> tuple[str, str] | None:
-    """Return the key to change and the reason with its remedy, or None where the combination can exist.
-
-    place: where relative paths of the sweep begin; None leaves other Python environments unexamined.
-    """
-    if workload.command is not None:
-        return next(chain(refusals(engine), _command_conflicts(engine, place)), None)
-    of_engine = chain(engine_conflicts(engine), peer_conflicts(engine, place))
-    return next(chain(of_engine, _workload_conflicts(engine, run, workload, place)), None)
-
-
-def _workload_conflicts(
-    engine: EngineSpec, run: RunSpec, workload: WorkloadSpec, place: Path | None
-) -> Iterator[tuple[str, str]]:
-    if place is not None and workload.model.startswith(shapes.PREFIX):
-        problem = shapes.mistake(workload.model, place)
-        if problem:
-            yield "workload.model", problem
-    if workload.backwards_per_step > 1 and engine.accumulation_mode == "micro_steps":
-        yield (
-            "workload.backwards_per_step",
-            "several backwards a step need accumulation_mode: multi_backward or unmanaged;"
-            " with micro_steps set gradient_accumulation_steps instead",
-        )
-    if engine.shard_group_size is not None and run.world_size % engine.shard_group_size:
-        yield (
-            "engine.shard_group_size",
-            f"{run.world_size} ranks do not divide into groups of {engine.shard_group_size};"
-            " set a divisor of run.world_size, or leave shard_group_size out",
-        )
-
-
-def _command_conflicts(engine: EngineSpec, place: Path | None) -> Iterator[tuple[str, str]]:
-    if engine.engine != "builtin":
-        yield "engine.engine", "a command brings its own engine; leave engine out"
-    if engine.engine_python is not None and place is not None:
-        python = executable(engine.engine_python, place)
-        if not os.access(python, os.X_OK):
-            yield "engine.engine_python", f"{engine.engine_python}: no such interpreter; name an environment"

@@ -5,13 +5,13 @@ DeepSpeed's default where that differs from this project's: `_DEFAULTS`, `_OPTIM
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from zbench.errors import UsageError
-from zbench.spec.dependencies import left_out
-from zbench.spec.engine import EngineSpec
+from zbench.spec.combinations import acts, differs
+from zbench.spec.engine import EngineSpec, OptimizerSpec
 from zbench.spec.keys import assign, leaves, value_at
 from zbench.spec.problems import shown
 from zbench.spec.trial import TrialSpec
@@ -283,3 +283,20 @@ def _export_notes(trial: TrialSpec) -> Iterator[str]:
         yield "engine.compile: aot_eager has no counterpart in DeepSpeed; deepcompile uses inductor"
     if engine.dtype == "float16" and not math.log2(engine.initial_loss_scale).is_integer():
         yield "engine.initial_loss_scale: DeepSpeed takes powers of two; rounded"
+
+
+def left_out(
+    engine: EngineSpec, target: str, carried: Collection[str], why: Mapping[str, str] | None = None
+) -> Iterator[str]:
+    """Yield a note for each key that differs from its default and that an export does not carry.
+
+    carried: the keys, such as `zero_stage` and `optimizer.lr`, that it says or that have a note of their own.
+    why: key -> what to say of it other than that `target` has no counterpart.
+    """
+    keys = [key for key in EngineSpec.model_fields if key not in ("engine", "engine_python", "optimizer")]
+    for key in [*keys, *(f"optimizer.{key}" for key in OptimizerSpec.model_fields)]:
+        path = ("engine", *key.split("."))
+        if key not in carried and differs(engine, path) and acts(engine, path):
+            reason = (why or {}).get(key)
+            other = f"engine.{key} has no counterpart in {target}; left out"
+            yield f"engine.{key}: {reason}" if reason else other

@@ -8,18 +8,17 @@ override.
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
-from pathlib import Path as Directory
+from pathlib import Path
 from typing import Any
 
 from zbench.spec.deepspeed import PLAIN, from_deepspeed, put, to_deepspeed
 from zbench.spec.document import parsed, read_text
 from zbench.spec.engine import EngineSpec
-from zbench.spec.keys import Path, assign, leaves, value_at
+from zbench.spec.keys import Key, assign, leaves, value_at
 from zbench.spec.problems import key_text, shown, unwritable
 from zbench.spec.trial import TrialSpec
 
-KEY = "engine.ds_config"
-_Sets = Callable[[Path], bool]
+_Sets = Callable[[Key], bool]
 _OURS = PLAIN | {
     "bf16.enabled": "engine.dtype",
     "data_types.grad_accum_dtype": "engine.grad_accum_dtype",
@@ -46,9 +45,7 @@ _ALWAYS = ("gradient_clipping",)
 """Always written out: what DeepSpeed does without it depends on its version."""
 
 
-def with_ds_config(
-    config: dict[str, Any], varied: Collection[Path], place: Directory | None
-) -> dict[str, Any]:
+def with_ds_config(config: dict[str, Any], varied: Collection[Key], place: Path | None) -> dict[str, Any]:
     """Return a configuration whose `ds_config` is complete and its engine keys agree; unchanged without one.
 
     varied: the paths of the axes. place: where a relative path begins; None leaves a named file unread.
@@ -60,7 +57,7 @@ def with_ds_config(
     theirs = given
     if isinstance(given, str):
         assert place is not None
-        file = place / Directory(given).expanduser()
+        file = place / Path(given).expanduser()
         if not file.is_file():
             raise ValueError(f"ds_config: {file}: no such file; the path is relative to the sweep file")
         theirs = _read(file, read_text(file))
@@ -73,7 +70,7 @@ def with_ds_config(
         raise ValueError(refusal)
     own, defaults = config, {"engine": EngineSpec().model_dump(mode="json")}
 
-    def sets(path: Path) -> bool:
+    def sets(path: Key) -> bool:
         """Whether the sweep itself sets a key: by an axis, or by what differs from the engine's defaults."""
         differs = value_at(own, path) != value_at(defaults, path)
         return path in varied or (path[0] == "engine" and differs)
@@ -89,7 +86,7 @@ def with_ds_config(
 
 
 @lru_cache
-def _read(file: Directory, text: str) -> Any:
+def _read(file: Path, text: str) -> Any:
     """Return what a file of this text holds; a sweep's points share it, and a YAML takes milliseconds."""
     return parsed(text, file).data
 

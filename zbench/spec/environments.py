@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from zbench.errors import nearest
-from zbench.spec import environments
 from zbench.spec.axes import included, resolve_axes
 from zbench.spec.problems import KeyPath, Problem
 from zbench.spec.sweep import SweepSpec
@@ -139,7 +138,6 @@ def extensions_directory(python: Path, variables: Mapping[str, str]) -> Path:
     return Path(base) / "zbench" / "extensions" / name
 
 
-KEY = "engine.engine_python"
 _PATH = ("engine", "engine_python")
 
 
@@ -189,7 +187,7 @@ def _written(sweep: SweepSpec) -> Iterator[tuple[KeyPath, str]]:
 
 
 def _is_path(written: str, place: Path) -> bool:
-    return "/" in written or environments.executable(written, place).exists()
+    return "/" in written or executable(written, place).exists()
 
 
 def _of_directory(place: Path) -> dict[str, str]:

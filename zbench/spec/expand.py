@@ -1,30 +1,34 @@
 """From a sweep to its trials: the product of the axes, less `exclude`, plus `include`, each point once."""
 
-import math
+import copy
+import heapq
+import itertools
+import json
+import os
+import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
 from zbench.errors import SpecError
-from zbench.spec.accumulation import KEY as BATCH_KEY
-from zbench.spec.accumulation import with_accumulation
+from zbench.spec import shapes
 from zbench.spec.axes import Axis, Point, included, matching, resolve_axes
-from zbench.spec.combinations import conflict
-from zbench.spec.command import SHAPING
-from zbench.spec.covering import covering
-from zbench.spec.ds_config import KEY as DS_KEY
+from zbench.spec.combinations import engine_conflicts, refusals
 from zbench.spec.ds_config import with_ds_config
-from zbench.spec.environments import KEY as ENVIRONMENT_KEY
-from zbench.spec.environments import with_environment
-from zbench.spec.keys import Path, assign, short_name, value_at
-from zbench.spec.problems import Problem, ProblemsError
+from zbench.spec.engine import EngineSpec
+from zbench.spec.environments import executable, with_environment
+from zbench.spec.keys import Key, assign, short_name, value_at
+from zbench.spec.peers import peer_conflicts
+from zbench.spec.problems import ProblemsError
+from zbench.spec.run import RunSpec
 from zbench.spec.sweep import SweepSpec
-from zbench.spec.trial import InvalidTrial, TrialSpec, config_id
+from zbench.spec.trial import InvalidTrial, TrialSpec, config_id, with_accumulation
+from zbench.spec.workload import SHAPING, WorkloadSpec
 
-MAX_POINTS = 100_000
-_DS_PATH = tuple(DS_KEY.split("."))
+_DS_PATH = ("engine", "ds_config")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,28 +51,23 @@ def expand(sweep: SweepSpec) -> Expansion:
         raise SpecError(str(error)) from None
     if any(axis.range is not None for axis in points.axes):
         raise SpecError("a range has no list of points; a search draws them", key="axes")
-    trials: list[TrialSpec] = []
-    invalid: list[InvalidTrial] = []
-    seen: set[str] = set()
+    distinct: dict[str, TrialSpec | InvalidTrial] = {}
     used: set[int] = set()
-    excluded = duplicates = 0
+    excluded = count = 0
     for trial, excluding in _walk(points, extra):
         used |= excluding
         if trial is None:
             excluded += 1
-        elif trial.trial_id in seen:
-            duplicates += 1
-        elif isinstance(trial, TrialSpec):
-            trials.append(trial)
         else:
-            invalid.append(trial)
-        if trial is not None:
-            seen.add(trial.trial_id)
+            count += 1
+            distinct.setdefault(trial.trial_id, trial)
+    trials = [trial for trial in distinct.values() if isinstance(trial, TrialSpec)]
+    invalid = [trial for trial in distinct.values() if isinstance(trial, InvalidTrial)]
     unused = [index for index in range(len(sweep.exclude)) if index not in used]
     if sweep.search.method == "covering":
         chosen = covering([trial.axes for trial in trials], sweep.search.strength, sweep.search.seed)
         trials, invalid = [trials[index] for index in chosen], []
-    return Expansion(trials, invalid, duplicates, excluded, unused)
+    return Expansion(trials, invalid, count - len(distinct), excluded, unused)
 
 
 def all_points(sweep: SweepSpec) -> Iterator[TrialSpec | InvalidTrial]:
@@ -77,7 +76,7 @@ def all_points(sweep: SweepSpec) -> Iterator[TrialSpec | InvalidTrial]:
 
 
 def _walk(
-    points: "Points", extra: Sequence[Mapping[Path, Any]]
+    points: "Points", extra: Sequence[Mapping[Key, Any]]
 ) -> Iterator[tuple[TrialSpec | InvalidTrial | None, set[int]]]:
     """Yield every point in order, None for one that is excluded, and the `exclude` entries that match it."""
     if points.axes or not extra:
@@ -86,17 +85,6 @@ def _walk(
             yield None if excluding else points.trial(point), excluding
     for values in extra:
         yield points.included(values), set()
-
-
-def checked_axes(sweep: SweepSpec) -> list[Axis]:
-    """Return the axes of a sweep; ProblemsError where one is mistaken or their product is too large."""
-    axes = resolve_axes(sweep)
-    count = math.prod(len(axis.values) for axis in axes if axis.values is not None)
-    if count > MAX_POINTS and sweep.search.is_listed:
-        message = f"the product has {count:,} points, more than {MAX_POINTS:,}"
-        message += "; shorten an axis or set search.method"
-        raise ProblemsError([Problem(("axes",), message)])
-    return axes
 
 
 def _product(axes: Sequence[Axis], point: dict[str, Any]) -> Iterator[Point]:
@@ -117,7 +105,7 @@ class Points:
 
     def __init__(self, sweep: SweepSpec) -> None:
         self._sweep, self._base = sweep, base_config(sweep)
-        self.axes, self._excludes = checked_axes(sweep), matching(sweep)
+        self.axes, self._excludes = resolve_axes(sweep), matching(sweep)
         self._path_of = {axis.key: axis.path for axis in self.axes}
 
     def trial(self, point: Point) -> TrialSpec | InvalidTrial:
@@ -137,18 +125,18 @@ class Points:
             if all(value_at(config, path) in values for path, values in entry.items())
         }
 
-    def included(self, values: Mapping[Path, Any]) -> TrialSpec | InvalidTrial:
+    def included(self, values: Mapping[Key, Any]) -> TrialSpec | InvalidTrial:
         """Return the trial of an `include` entry, whose keys need not be axes; a table shows both."""
         config = configured(self._base, values)
         shown = {axis.key: value_at(config, axis.path) for axis in self.axes}
         shown |= {short_name(path): value for path, value in values.items()}
         return self._trial(config, {key: without_nulls(value) for key, value in shown.items()}, values)
 
-    def _values(self, point: Point) -> dict[Path, Any]:
+    def _values(self, point: Point) -> dict[Key, Any]:
         return {self._path_of[key]: value for key, value in point.items()}
 
     def _trial(
-        self, config: dict[str, Any], axes: dict[str, Any], values: Mapping[Path, Any]
+        self, config: dict[str, Any], axes: dict[str, Any], values: Mapping[Key, Any]
     ) -> TrialSpec | InvalidTrial:
         trial = self._resolved(config, axes, values)
         if isinstance(trial, InvalidTrial) or trial.workload.command is None:
@@ -156,20 +144,23 @@ class Points:
         return self._command_trial(trial, values)
 
     def _resolved(
-        self, config: dict[str, Any], axes: dict[str, Any], values: Mapping[Path, Any]
+        self, config: dict[str, Any], axes: dict[str, Any], values: Mapping[Key, Any]
     ) -> TrialSpec | InvalidTrial:
         """Return the trial of a configuration, after keys that follow from others were filled in."""
         sweep = self._sweep
         steps: tuple[tuple[str, Callable[[dict[str, Any]], dict[str, Any]]], ...] = (
-            (ENVIRONMENT_KEY, lambda config: with_environment(config, sweep.environments, sweep.place)),
-            (DS_KEY, lambda config: with_ds_config(config, values.keys(), sweep.place)),
-            (BATCH_KEY, with_accumulation),
+            (
+                "engine.engine_python",
+                lambda config: with_environment(config, sweep.environments, sweep.place),
+            ),
+            ("engine.ds_config", lambda config: with_ds_config(config, values.keys(), sweep.place)),
+            ("workload.global_batch_size", with_accumulation),
         )
         for key, fill in steps:
             try:
                 config = fill(config)
             except ValueError as error:
-                if key == DS_KEY and isinstance(error, SpecError) and _DS_PATH not in values:
+                if isinstance(error, SpecError) and _DS_PATH not in values:
                     raise  # a file that cannot be read is no point that cannot exist, unless others are tried
                 return InvalidTrial(axes, config, str(error), config_id(config), key)
         try:
@@ -185,7 +176,7 @@ class Points:
         key, reason = broken
         return InvalidTrial(axes, trial.config(), reason, trial.trial_id, key)
 
-    def _command_trial(self, trial: TrialSpec, values: Mapping[Path, Any]) -> TrialSpec | InvalidTrial:
+    def _command_trial(self, trial: TrialSpec, values: Mapping[Key, Any]) -> TrialSpec | InvalidTrial:
         """Return a command's trial with the engine keys of the run that it is held against.
 
         That run is the file's own configuration with the trial's values of whatever changes what is trained.
@@ -220,16 +211,10 @@ def base_config(sweep: SweepSpec) -> dict[str, Any]:
     return config
 
 
-def configured(base: dict[str, Any], values: Mapping[Path, Any]) -> dict[str, Any]:
-    """Return `base` with some keys set; blocks without one of these are shared with it."""
-    config = dict(base)
+def configured(base: dict[str, Any], values: Mapping[Key, Any]) -> dict[str, Any]:
+    """Return a copy of `base` with some keys set."""
+    config = copy.deepcopy(base)
     for path, value in values.items():
-        block = config
-        for part in path[:-1]:
-            if not isinstance(block.get(part), dict):
-                break
-            block[part] = dict(block[part])
-            block = block[part]
         assign(config, path, value)
     return config
 
@@ -239,3 +224,84 @@ def without_nulls(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+
+
+def conflict(
+    engine: EngineSpec,
+    run: RunSpec,
+    workload: WorkloadSpec,
+    place: Path | None = None,
+) -> tuple[str, str] | None:
+    """Return the key to change and the reason with its remedy, or None where the combination can exist.
+
+    place: where relative paths of the sweep begin; None leaves other Python environments unexamined.
+    """
+    if workload.command is not None:
+        return next(itertools.chain(refusals(engine), _command_conflicts(engine, place)), None)
+    of_engine = itertools.chain(engine_conflicts(engine), peer_conflicts(engine, place))
+    return next(itertools.chain(of_engine, _workload_conflicts(engine, run, workload, place)), None)
+
+
+def _workload_conflicts(
+    engine: EngineSpec, run: RunSpec, workload: WorkloadSpec, place: Path | None
+) -> Iterator[tuple[str, str]]:
+    if place is not None and workload.model.startswith(shapes.PREFIX):
+        problem = shapes.mistake(workload.model, place)
+        if problem:
+            yield "workload.model", problem
+    if workload.backwards_per_step > 1 and engine.accumulation_mode == "micro_steps":
+        yield (
+            "workload.backwards_per_step",
+            "several backwards a step need accumulation_mode: multi_backward or unmanaged;"
+            " with micro_steps set gradient_accumulation_steps instead",
+        )
+    if engine.shard_group_size is not None and run.world_size % engine.shard_group_size:
+        yield (
+            "engine.shard_group_size",
+            f"{run.world_size} ranks do not divide into groups of {engine.shard_group_size};"
+            " set a divisor of run.world_size, or leave shard_group_size out",
+        )
+
+
+def _command_conflicts(engine: EngineSpec, place: Path | None) -> Iterator[tuple[str, str]]:
+    if engine.engine != "builtin":
+        yield "engine.engine", "a command brings its own engine; leave engine out"
+    if engine.engine_python is not None and place is not None:
+        python = executable(engine.engine_python, place)
+        if not os.access(python, os.X_OK):
+            yield "engine.engine_python", f"{engine.engine_python}: no such interpreter; name an environment"
+
+
+def covering(points: Sequence[Mapping[str, Any]], strength: int, seed: int = 0) -> list[int]:
+    """Return the indices, in order, of few points in which every combination is that some point holds.
+
+    Most faults need two or three settings to meet (Kuhn, Wallace, Gallo: Software Fault Interactions and
+    Implications for Software Testing, IEEE TSE 30(6), 2004), so strength 2 or 3 finds them in a small share
+    of the product's points.
+
+    points: axis -> value; an axis that does not apply to a point is missing there, which counts as a value.
+    strength: how many axes' values make a combination. Greedy: each chosen point adds the most new
+    combinations (chance, by `seed`, decides between equals), so there are more points than need be.
+    """
+    axes = list(dict.fromkeys(axis for point in points for axis in point))
+    groups = list(itertools.combinations(range(len(axes)), min(strength, len(axes))))
+    numbers: dict[tuple[object, ...], int] = {}
+    held = []  # of each point, the numbers of the combinations that it holds
+    for point in points:
+        texts = [json.dumps(point[axis], sort_keys=True) if axis in point else None for axis in axes]
+        combinations = ((group, *(texts[axis] for axis in group)) for group in groups)
+        held.append([numbers.setdefault(combination, len(numbers)) for combination in combinations])
+    missing = set(numbers.values())
+    order = random.Random(seed).sample(range(len(points)), len(points))
+    heap = [(-len(groups), place, index) for place, index in enumerate(order)]
+    chosen: list[int] = []
+    while missing:
+        gain, place, index = heap[0]
+        now = -len(missing.intersection(held[index]))
+        if now != gain:  # another point has added some of its combinations meanwhile
+            heapq.heapreplace(heap, (now, place, index))
+            continue
+        heapq.heappop(heap)
+        chosen.append(index)
+        missing.difference_update(held[index])
+    return sorted(chosen)

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zbench.errors import UsageError, nearest
-from zbench.spec import command, shapes
+from zbench.spec import shapes
 from zbench.spec.axes import matching, resolve_axes
 from zbench.spec.expand import all_points
 from zbench.spec.problems import KeyPath, Problem
 from zbench.spec.shapes import gpt_shape, mlp_shape
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import TrialSpec
-from zbench.spec.workload import MODULE_CALLABLE, WorkloadSpec
+from zbench.spec.workload import FILES, MODULE_CALLABLE, WorkloadSpec, command_mistakes, names_of
 
 BUILT_IN_MODELS = {"gpt": gpt_shape, "mlp": mlp_shape}
 
@@ -35,10 +35,10 @@ def _of_the_whole(sweep: SweepSpec) -> Iterator[Problem]:
             yield Problem(("verify", "against"), "against belongs to workload.command; leave it out")
         return
     try:
-        used = command.names_of(template)
-    except ValueError:  # `command.mistakes` tells it
+        used = names_of(template)
+    except ValueError:  # `command_mistakes` tells it
         return
-    if used & command.FILES.keys():
+    if used & FILES.keys():
         return
     for name, axis in zip(sweep.axes, resolve_axes(sweep), strict=True):
         leaf = axis.path[-1]
@@ -82,7 +82,7 @@ def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str
     """Yield key and message of what is unfit in one workload."""
     name = workload.model
     if workload.command is not None:
-        yield from command.mistakes(workload.command, workload.step_times, workload.checkpoint)
+        yield from command_mistakes(workload.command, workload.step_times, workload.checkpoint)
         yield from _unread_by_commands(workload)
         return
     for key in ("step_times", "checkpoint"):

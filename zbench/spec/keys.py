@@ -13,10 +13,10 @@ from zbench.spec.engine import EngineSpec, ParamGroupSpec
 from zbench.spec.run import RunSpec
 from zbench.spec.workload import WorkloadSpec
 
-Path = tuple[str, ...]
+Key = tuple[str, ...]
 SECTIONS: dict[str, type[SpecModel]] = {"workload": WorkloadSpec, "run": RunSpec, "engine": EngineSpec}
-_OPTIONS: Path = ("workload", "options")
-_GROUPS: Path = ("engine", "param_groups")
+_OPTIONS: Key = ("workload", "options")
+_GROUPS: Key = ("engine", "param_groups")
 _VAGUE = ("name", "text", "synthetic")  # unambiguous alone, but no help in a table's heading
 
 
@@ -39,11 +39,11 @@ def nested_model(annotation: Any) -> type[BaseModel] | None:
 
 
 @cache
-def known_paths() -> tuple[Path, ...]:
+def known_paths() -> tuple[Key, ...]:
     """Return every key of workload, run and engine as a path, blocks such as `engine.optimizer` included."""
-    paths: list[Path] = []
+    paths: list[Key] = []
 
-    def walk(model: type[BaseModel], prefix: Path) -> None:
+    def walk(model: type[BaseModel], prefix: Key) -> None:
         for name, field in model.model_fields.items():
             paths.append((*prefix, name))
             inner = nested_model(field.annotation)
@@ -55,7 +55,7 @@ def known_paths() -> tuple[Path, ...]:
     return tuple(paths)
 
 
-def resolve_key(key: str) -> Path:
+def resolve_key(key: str) -> Key:
     """Return the path that a bare or dotted key names; ValueError where none or several match."""
     parts = tuple(key.split("."))
     if parts in known_paths():
@@ -75,7 +75,7 @@ def resolve_key(key: str) -> Path:
     raise ValueError(f"unknown key {key!r}{_nearest_key(key)}; axes name keys of workload, run or engine")
 
 
-def _free_path(free: Path, rest: Path) -> Path:
+def _free_path(free: Key, rest: Key) -> Key:
     """Return the path of a key inside a free-form mapping; a parameter pattern may itself hold dots."""
     if free == _GROUPS and len(rest) > 1 and rest[-1] in ParamGroupSpec.model_fields:
         return (*free, ".".join(rest[:-1]), rest[-1])
@@ -92,7 +92,7 @@ def _nearest_key(key: str) -> str:
 
 
 @cache
-def short_name(path: Path) -> str:
+def short_name(path: Key) -> str:
     """Return the shortest ending of a path that still names it alone, such as `zero_stage`."""
     for length in range(2 if path[-1] in _VAGUE else 1, len(path)):
         ending = ".".join(path[-length:])
@@ -105,7 +105,7 @@ def short_name(path: Path) -> str:
 
 
 @cache
-def holder(path: Path) -> type[BaseModel] | None:
+def holder(path: Key) -> type[BaseModel] | None:
     """Return a model with the one field that `path` names, or None for a free-form option."""
     model: type[BaseModel] = SECTIONS[path[0]]
     for part in path[1:-1]:
@@ -123,7 +123,7 @@ def holder(path: Path) -> type[BaseModel] | None:
     return create_model("Value", __base__=SpecModel, **{path[-1]: (field.annotation, field)})  # type: ignore[call-overload,no-any-return]
 
 
-def canonical_value(path: Path, value: Any) -> Any:
+def canonical_value(path: Key, value: Any) -> Any:
     """Return a value as plain JSON in its one canonical form (`5e6` is 5000000), or ValidationError."""
     model = holder(path)
     if model is None:
@@ -131,7 +131,7 @@ def canonical_value(path: Path, value: Any) -> Any:
     return model.model_validate({path[-1]: value}).model_dump(mode="json")[path[-1]]
 
 
-def value_at(config: Mapping[str, Any], path: Path) -> Any:
+def value_at(config: Mapping[str, Any], path: Key) -> Any:
     """Return what a configuration holds at a path, or None where it holds nothing."""
     value: Any = config
     for part in path:
@@ -139,7 +139,7 @@ def value_at(config: Mapping[str, Any], path: Path) -> Any:
     return value
 
 
-def assign(config: dict[str, Any], path: Path, value: Any) -> None:
+def assign(config: dict[str, Any], path: Key, value: Any) -> None:
     """Set one key in place, making blocks as needed; `text` and `synthetic` replace each other."""
     block = config
     for part in path[:-1]:

@@ -1,9 +1,16 @@
-"""Sweep file, `ZBENCH_*` and `--set` to a SweepSpec: command line > environment > file > defaults."""
+"""Sweep file, `ZBENCH_*` and `--set` to a SweepSpec: command line > environment > file > defaults.
+
+A variable is `ZBENCH_` and a key in capitals, with two underscores for each dot: `ZBENCH_WORLD_SIZE=4`,
+`ZBENCH_OPTIMIZER__LR=1e-4`, `ZBENCH_SEARCH__TRIALS=20`. Keys are those of `--set`: any dotted key of the
+file, or a bare name of workload, run or engine that is unambiguous. Setting a key that is an axis pins
+that axis.
+"""
 
 import copy
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,17 +18,29 @@ from typing import Any
 from pydantic import ValidationError
 
 import zbench
-from zbench.errors import SpecError
-from zbench.spec import overrides as settings
-from zbench.spec.axes import Axis, included, matching
+from zbench.errors import SpecError, closest, nearest
+from zbench.spec.axes import Axis, included, matching, resolve_axes
 from zbench.spec.document import Document, parse_scalar, read_document, read_text
 from zbench.spec.environments import unknown_names
-from zbench.spec.expand import all_points, checked_axes
+from zbench.spec.expand import all_points
 from zbench.spec.inputs import input_problems, place_of
+from zbench.spec.keys import SECTIONS, Key, assign, known_paths, nested_model, resolve_key
 from zbench.spec.machine import described
-from zbench.spec.problems import KeyPath, Problem, ProblemsError, key_text, problems_of, shown, unwritable
+from zbench.spec.problems import (
+    Attempts,
+    KeyPath,
+    Problem,
+    ProblemsError,
+    check,
+    key_text,
+    problems_of,
+    shown,
+    unwritable,
+)
 from zbench.spec.sweep import AxisSpec, ObjectiveSpec, SweepSpec
-from zbench.spec.trial import InvalidTrial
+from zbench.spec.trial import InvalidTrial, TrialSpec
+
+PREFIX = "ZBENCH_"
 
 
 def load_sweep(
@@ -45,8 +64,9 @@ def load_sweep(
     if not isinstance(document.data, dict):
         message = f"expected a mapping of keys such as `workload:` and `axes:`, got {shown(document.data)}"
         raise SpecError(f"{message}; `zbench init` writes one", file=document.file, line=document.line_of(()))
-    data = {"name": _default_name(path), **document.data}
-    return _parse(data, document, overrides, environ, path.parent if inputs else None, None)
+    name = re.sub(r"[^A-Za-z0-9_.-]+", "-", path.stem).strip("-.") or "sweep"
+    place = path.parent if inputs else None
+    return _parse({"name": name, **document.data}, document, overrides, environ, place, inputs)
 
 
 def recorded_objective(path: Path) -> ObjectiveSpec:
@@ -79,12 +99,7 @@ def sweep_from_mapping(
 
     inputs: whether what it names must exist, as for a sweep that is to run; paths begin where you are.
     """
-    here = Path.cwd()
-    return _parse(dict(data), Document(data, source), overrides, environ, here if inputs else None, here)
-
-
-def _default_name(path: Path) -> str:
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", path.stem).strip("-.") or "sweep"
+    return _parse(dict(data), Document(data, source), overrides, environ, Path.cwd(), inputs)
 
 
 def _parse(
@@ -92,42 +107,38 @@ def _parse(
     document: Document,
     overrides: Sequence[str],
     environ: Mapping[str, str] | None,
-    base_dir: Path | None,
     place: Path | None,
+    inputs: bool,
 ) -> SweepSpec:
-    """Return the checked sweep. base_dir: where what it names must exist; place: where its paths begin."""
-    variables = settings.from_environment(os.environ if environ is None else environ)
+    """Return the checked sweep. place: where its paths begin. inputs: whether what it names must exist."""
+    settings = _of_environment(os.environ if environ is None else environ) + _of_options(overrides)
     data = copy.deepcopy(data)
-    origins = settings.apply(data, [*variables, *settings.from_options(overrides)])
+    origins = _apply(data, settings)
     try:
-        if broken := list(unwritable(data)):
-            raise ProblemsError(broken)
+        check(unwritable(data))
         try:
             sweep = SweepSpec.model_validate(data)
         except ValidationError as error:
             raise ProblemsError(problems_of(error, data, SweepSpec)) from None
-        if (begins := base_dir or place) is not None:
-            sweep = sweep.placed(begins)
-        return _canonical(sweep, base_dir)
+        if place is not None:
+            sweep = sweep.placed(place)
+        return _canonical(sweep, place if inputs else None)
     except ProblemsError as error:
         raise _located(error.problems, document, origins) from None
 
 
 def _canonical(sweep: SweepSpec, base_dir: Path | None) -> SweepSpec:
     """Check everything that needs the whole sweep, and put axes under short keys with canonical values."""
-    problems: list[Problem] = []
-    for check in (checked_axes, matching, included):
-        try:
-            check(sweep)
-        except ProblemsError as error:
-            problems += error.problems
-    if not problems and sweep.place is not None:
-        problems += unknown_names(sweep, sweep.place)
-    if problems:
-        raise ProblemsError(problems)
-    if base_dir is not None and (unfit := input_problems(sweep, base_dir)):
-        raise ProblemsError(unfit)
-    axes = checked_axes(sweep)
+    attempts = Attempts()
+    for part in (resolve_axes, matching, included):
+        with attempts:
+            part(sweep)
+    attempts.check()
+    if sweep.place is not None:
+        check(unknown_names(sweep, sweep.place))
+    if base_dir is not None:
+        check(input_problems(sweep, base_dir))
+    axes = resolve_axes(sweep)
     _check_something_can_run(sweep, axes)
     canonical = {
         "axes": {axis.key: _written(axis) for axis in axes},
@@ -150,16 +161,15 @@ def _check_something_can_run(sweep: SweepSpec, axes: Sequence[Axis]) -> None:
     """Refuse a sweep of which no point can exist, or whose points are all excluded."""
     if any(axis.range is not None for axis in axes):
         return
-    first: InvalidTrial | None = None
-    count = 0
+    invalid: list[InvalidTrial] = []
     for trial in all_points(sweep):
-        if not isinstance(trial, InvalidTrial):
+        if isinstance(trial, TrialSpec):
             return
-        first, count = first or trial, count + 1
-    if first is None:
-        raise ProblemsError([Problem(("exclude",), "every point is excluded; remove an entry")])
-    every = f"none of the {count} points can exist; the first: " if count > 1 else ""
-    raise ProblemsError([Problem(place_of(sweep, first.key), every + first.reason)])
+        invalid.append(trial)
+    if not invalid:
+        raise ProblemsError.at(("exclude",), "every point is excluded; remove an entry")
+    every = f"none of the {len(invalid)} points can exist; the first: " if len(invalid) > 1 else ""
+    raise ProblemsError.at(place_of(sweep, invalid[0].key), every + invalid[0].reason)
 
 
 def _located(problems: Iterable[Problem], document: Document, origins: Mapping[KeyPath, str]) -> SpecError:
@@ -196,3 +206,130 @@ def sweep_file(path: Path) -> Path:
         return path
     shipped = place / f"{path.name}.yaml"
     return shipped if shipped.is_file() else path
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """One setting: where it came from (for messages), the path it sets, and the value."""
+
+    origin: str
+    path: Key
+    value: Any
+
+
+def _of_options(texts: Sequence[str]) -> list[Override]:
+    """Read `KEY=VALUE` settings; SpecError for a missing `=`, an unknown key or a value that is not YAML."""
+    settings = []
+    for text in texts:
+        origin = f"--set {text}"
+        key, sign, value = text.partition("=")
+        if not sign or not key.strip():
+            raise SpecError("expected KEY=VALUE, such as --set zero_stage=1", file=origin)
+        try:
+            path = _path(key.strip())
+        except ValueError as error:
+            raise SpecError(str(error), file=origin, key=key.strip()) from None
+        settings.append(_override(origin, path, value))
+    return settings
+
+
+def _of_environment(environ: Mapping[str, str]) -> list[Override]:
+    """Read the variables that name a key; one that nearly does is an error, any other is not ours."""
+    settings = []
+    for name in sorted(environ):
+        if not name.startswith(PREFIX):
+            continue
+        key = name.removeprefix(PREFIX).lower().replace("__", ".")
+        try:
+            path = _path(key)
+        except ValueError as error:
+            if "." in key or closest(key, {path[-1] for path in known_paths()}, cutoff=0.8):
+                raise SpecError(f"{error}; rename or unset this variable", file=name) from None
+            continue
+        settings.append(_override(name, path, environ[name]))
+    return settings
+
+
+def _path(key: str) -> Key:
+    """Return the path in a sweep file that a key names."""
+    parts = tuple(key.split("."))
+    if parts[0] in SECTIONS and len(parts) > 1:
+        return resolve_key(key)
+    if parts[0] in SweepSpec.model_fields:
+        return _top_path(parts)
+    try:
+        return resolve_key(key)
+    except ValueError as error:
+        hint = nearest(key, SweepSpec.model_fields) if "did you mean" not in str(error) else ""
+        raise ValueError(str(error).split(";")[0] + hint) from None
+
+
+def _top_path(parts: Key) -> Key:
+    """Return the path of a key outside workload, run and engine; an axis's name may itself hold dots."""
+    head = parts[0]
+    if len(parts) == 1:
+        return parts
+    if head == "axes":
+        return (head, ".".join(parts[1:]))
+    model = nested_model(SweepSpec.model_fields[head].annotation)
+    if model is None:
+        raise ValueError(f"{head} holds no further keys; write {head}=VALUE")
+    if parts[1] not in model.model_fields:
+        raise ValueError(f"unknown key {parts[1]!r}{nearest(parts[1], model.model_fields)} in {head}")
+    return parts
+
+
+def _override(origin: str, path: Key, text: str) -> Override:
+    """Return what a setting of YAML text means; `engine=ddp` sets the key `engine` of that section."""
+    value = parse_scalar(text, origin)
+    if path == ("engine",) and isinstance(value, str):
+        path = ("engine", "engine")
+    return Override(origin, path, value)
+
+
+def _apply(data: dict[str, Any], overrides: Sequence[Override]) -> dict[KeyPath, str]:
+    """Set each override in `data`, in place, later ones last; return path -> origin for messages."""
+    origins: dict[KeyPath, str] = {}
+    for override in overrides:
+        for path, value in _targets(data, override):
+            _check_blocks(data, path, override)
+            assign(data, path, value)
+            origins[path] = override.origin
+    return origins
+
+
+def _targets(data: dict[str, Any], override: Override) -> Iterator[tuple[Key, Any]]:
+    """Yield what an override sets: its own path, and the axis of the same key, which it pins."""
+    if override.path[0] == "axes" and len(override.path) == 2:
+        yield ("axes", _written_name(data, override.path[1]) or override.path[1]), override.value
+        return
+    yield override.path, override.value
+    if override.path[0] in SECTIONS:
+        name = _written_name(data, ".".join(override.path))
+        if name is not None:
+            yield ("axes", name), [override.value]
+
+
+def _written_name(data: Mapping[str, Any], key: str) -> str | None:
+    """Return how the file writes the axis that `key` names, if it has that axis."""
+    axes, wanted = data.get("axes"), _resolved(key)
+    if wanted is None or not isinstance(axes, Mapping):
+        return None
+    return next((str(name) for name in axes if _resolved(str(name)) == wanted), None)
+
+
+def _resolved(key: str) -> Key | None:
+    try:
+        return resolve_key(key)
+    except ValueError:
+        return None
+
+
+def _check_blocks(data: dict[str, Any], path: Key, override: Override) -> None:
+    """Refuse to set a key inside something that is no mapping."""
+    block: Any = data
+    for depth, part in enumerate(path[:-1]):
+        block = block.get(part, {})
+        if not isinstance(block, dict):
+            message = "is not a mapping in the file, so nothing can be set in it; correct the file"
+            raise SpecError(message, file=override.origin, key=key_text(path[: depth + 1]))

@@ -15,21 +15,15 @@ from zbench.spec.base import Rate, Seconds, Share, SpecModel
 from zbench.spec.document import read_document
 from zbench.spec.problems import Problem, ProblemsError, problems_of
 
-ATTAINED = 0.55
-"""The share of a data sheet's peak that is assumed; well-tuned training reaches 0.4 to 0.8 of it."""
+_KEY = ("machine",)
 
 
 def _card(
     half: float, single: float, memory: float, link: float, host: float, *, bfloat16: bool = True
 ) -> dict[str, Any]:
     flops = {"float16": half, "float32": single} | ({"bfloat16": half} if bfloat16 else {})
-    return {
-        "flops": flops,
-        "memory_bandwidth": memory,
-        "link_bandwidth": link,
-        "host_link": host,
-        "attained": ATTAINED,
-    }
+    rates = {"flops": flops, "memory_bandwidth": memory, "link_bandwidth": link, "host_link": host}
+    return rates | {"attained": 0.55}  # of a data sheet's peak; well-tuned training reaches 0.4 to 0.8 of it
 
 
 CARDS: dict[str, dict[str, Any]] = {
@@ -95,10 +89,11 @@ def described(written: "MachineSpec | str | None", place: Path | None) -> Machin
         return MachineSpec.model_validate(cards[written.lower()])
     file = (place or Path()) / Path(written).expanduser()
     if not file.is_file():
-        raise _problem(
+        raise ProblemsError.at(
+            _KEY,
             f"no card and no file is called {written!r}{nearest(written, cards)}; known cards:"
             f" {', '.join(CARDS)}. For another machine give its rates, or the file that"
-            " `zbench doctor --calibrate` wrote"
+            " `zbench doctor --calibrate` wrote",
         )
     return _of_file(file, written)
 
@@ -107,16 +102,12 @@ def _of_file(file: Path, written: str) -> MachineSpec:
     try:
         data: Any = read_document(file).data
     except SpecError as error:
-        raise _problem(f"{written}: {error.message}") from None
+        raise ProblemsError.at(_KEY, f"{written}: {error.message}") from None
     rates = data.get("machine", data) if isinstance(data, Mapping) else data
     try:
         return MachineSpec.model_validate(rates)
     except ValidationError as error:
         problems = problems_of(error, rates, MachineSpec)
         raise ProblemsError(
-            [Problem(("machine",), f"{written}: {'.'.join(map(str, p.path))}: {p.message}") for p in problems]
+            Problem(_KEY, f"{written}: {'.'.join(map(str, p.path))}: {p.message}") for p in problems
         ) from None
-
-
-def _problem(message: str) -> ProblemsError:
-    return ProblemsError([Problem(("machine",), message)])

@@ -62,28 +62,22 @@ class Metric:
         return record
 
 
-def _metric(
-    name: str, unit: Unit, better: Direction | None, section: str, description: str
-) -> tuple[str, Metric]:
-    return name, Metric(name, unit, better, (section, name), description)
-
-
-METRICS: dict[str, Metric] = dict(
-    (
-        _metric("tokens_per_s", "1/s", "maximize", "timing", "Tokens trained a second, all ranks."),
-        _metric("samples_per_s", "1/s", "maximize", "timing", "Sequences trained a second, all ranks."),
-        _metric("tflops", "TFLOP/s", "maximize", "timing", "Model floating-point operations a second."),
-        _metric("median_step_s", "s", "minimize", "timing", "Median time of one step."),
-        _metric("peak_device_bytes", "bytes", "minimize", "memory", "Peak device memory of one rank."),
-        _metric("peak_host_bytes", "bytes", "minimize", "memory", "Peak host memory of one rank."),
-        _metric("peak_rss_bytes", "bytes", "minimize", "memory", "Peak resident set of one rank."),
-        _metric(
-            "error_ratio", "ratio", "minimize", "correctness", "Distance from the truth by the reference's."
-        ),
-        _metric("max_abs_diff", "ratio", "minimize", "correctness", "Largest difference from the reference."),
-        _metric("verdict", "verdict", None, "correctness", "The verdict; identical is the highest."),
-    )
+_ROWS: tuple[tuple[str, Unit, Direction | None, str, str], ...] = (
+    ("tokens_per_s", "1/s", "maximize", "timing", "Tokens trained a second, all ranks."),
+    ("samples_per_s", "1/s", "maximize", "timing", "Sequences trained a second, all ranks."),
+    ("tflops", "TFLOP/s", "maximize", "timing", "Model floating-point operations a second."),
+    ("median_step_s", "s", "minimize", "timing", "Median time of one step."),
+    ("peak_device_bytes", "bytes", "minimize", "memory", "Peak device memory of one rank."),
+    ("peak_host_bytes", "bytes", "minimize", "memory", "Peak host memory of one rank."),
+    ("peak_rss_bytes", "bytes", "minimize", "memory", "Peak resident set of one rank."),
+    ("error_ratio", "ratio", "minimize", "correctness", "Distance from the truth by the reference's."),
+    ("max_abs_diff", "ratio", "minimize", "correctness", "Largest difference from the reference."),
+    ("verdict", "verdict", None, "correctness", "The verdict; identical is the highest."),
 )
+METRICS = {
+    name: Metric(name, unit, better, (section, name), description)
+    for name, unit, better, section, description in _ROWS
+}
 
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "==": operator.eq,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zbench.errors import nearest
 from zbench.spec import environments
-from zbench.spec.dependencies import differs
+from zbench.spec.combinations import differs
 from zbench.spec.engine import EngineSpec
 
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Self, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -28,6 +28,36 @@ class ProblemsError(ValueError):
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(str(SpecError(p.message, key=key_text(p.path))) for p in self.problems))
+
+    @classmethod
+    def at(cls, path: KeyPath, message: str) -> Self:
+        """Return the error of one mistake."""
+        return cls([Problem(path, message)])
+
+
+class Attempts:
+    """Collects the mistakes of several attempts, each in a `with` block, so that all are named at once."""
+
+    def __init__(self) -> None:
+        self._problems: list[Problem] = []
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if isinstance(error, ProblemsError):
+            self._problems += error.problems
+        return isinstance(error, ProblemsError)
+
+    def check(self) -> None:
+        """Raise what the attempts raised as one ProblemsError."""
+        check(self._problems)
+
+
+def check(problems: Iterable[Problem]) -> None:
+    """Raise ProblemsError where there is a problem."""
+    if listed := tuple(problems):
+        raise ProblemsError(listed)
 
 
 def key_text(path: Sequence[str | int]) -> str:

@@ -11,8 +11,7 @@ from typing import Any
 
 from ruamel.yaml.scalarstring import SingleQuotedScalarString  # YAML 1.1 reads a bare `no` as false
 
-from zbench.spec.deepspeed import CARRIED, script_notes, to_deepspeed
-from zbench.spec.dependencies import left_out
+from zbench.spec.deepspeed import CARRIED, left_out, script_notes, to_deepspeed
 from zbench.spec.document import dump_yaml
 from zbench.spec.trial import TrialSpec
 

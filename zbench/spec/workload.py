@@ -1,12 +1,134 @@
-"""WorkloadSpec: which model is trained on which data. Identical on every engine and stage."""
+"""WorkloadSpec: which model is trained on which data, identical on every engine and stage; or which command.
 
+`workload.command` is a training script of the user's, run as it is once per configuration. It is a template:
+`{name}` stands for a key of the trial (`{world_size}`, `{zero_stage}`, `{lr}`), for a place (`{output}`), or
+for a file that zbench writes (`{ds_config}`). `{{` and `}}` are braces.
+"""
+
+import json
 import re
-from typing import Any, Self
+import shlex
+import string
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from zbench.errors import nearest
 from zbench.spec.base import ElementCount, SpecModel
-from zbench.spec.command import StepTimesSpec
+from zbench.spec.engine import EngineSpec, OptimizerSpec
+
+FILES = {"ds_config": "json", "accelerate_config": "yaml", "training_args": "json"}
+"""Files that a command may ask for, and their endings; `worker/script.py` writes them."""
+_PLACES = ("output", "port", "steps", "warmup_steps", "world_size", "seed")
+_WORKLOAD = ("micro_batch_size", "sequence_length", "global_batch_size")
+SHAPING = {
+    "gradient_accumulation_steps", "accumulation_mode", "dtype", "grad_accum_dtype", "communication_dtype",
+    "initial_loss_scale", "loss_scale_window", "gradient_clipping", "optimizer", "param_groups",
+}  # fmt: skip
+"""Engine keys that change what is trained: a configuration is held against a base that has the same."""
+
+
+class StepTimesSpec(SpecModel):
+    """Where the seconds of each step are read: exactly one of `jsonl`, `regex` and `console`."""
+
+    jsonl: str | None = Field(
+        None, min_length=1, description="A file of JSON lines, one a step: `{output}/steps.jsonl`."
+    )
+    seconds: str = Field("seconds", min_length=1, description="Key of the seconds in a JSON line.")
+    regex: str | None = Field(
+        None, min_length=1, description="Matches a console line a step; may have a group `seconds`."
+    )
+    console: Literal["deepspeed", "transformers"] | None = Field(
+        None, description="The log of DeepSpeed (steps_per_print: 1) or the Trainer (logging_steps: 1)."
+    )
+
+    @field_validator("regex")
+    @classmethod
+    def _compiles(cls, written: str | None) -> str | None:
+        try:
+            re.compile(written or "")
+        except re.error as error:
+            raise ValueError(f"no regular expression: {error}; correct it") from None
+        return written
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        given = [name for name in ("jsonl", "regex", "console") if getattr(self, name) is not None]
+        if len(given) != 1:
+            sources = " and ".join(given) or "neither"
+            raise ValueError(f"expected one of jsonl, regex and console, got {sources}; name one of them")
+        return self
+
+
+def names_of(template: str) -> set[str]:
+    """Return the names that a template uses; ValueError where its braces do not match."""
+    try:
+        return {name for _, name, _, _ in string.Formatter().parse(template) if name is not None}
+    except ValueError as error:
+        raise ValueError(f"{error}; write {{{{ and }}}} for braces that are no name") from None
+
+
+def known_names() -> set[str]:
+    """Return every name that a template may use."""
+    engine = {name for name in EngineSpec.model_fields if name not in ("optimizer", "param_groups", "engine")}
+    return {*_PLACES, *_WORKLOAD, *FILES, *engine, *OptimizerSpec.model_fields} - {"name"}
+
+
+def command_mistakes(
+    command: str, times: StepTimesSpec | None, checkpoint: str | None
+) -> Iterator[tuple[str, str]]:
+    """Yield key and message of each mistake in the templates of a command workload."""
+    try:
+        if not shlex.split(command):
+            yield "workload.command", "the command is empty; write the line that starts your training"
+    except ValueError as error:
+        yield "workload.command", f"{error}; quote it as a shell would need it"
+    if times is None:
+        yield (
+            "workload.step_times",
+            "a command needs step_times; name a JSON-lines file, a regular expression or console: deepspeed",
+        )
+    for key, template in (
+        ("workload.command", command),
+        ("workload.step_times.jsonl", times.jsonl if times is not None else None),
+        ("workload.checkpoint", checkpoint),
+    ):
+        try:
+            unknown = sorted(names_of(template or "") - known_names())
+        except ValueError as error:
+            yield key, str(error)
+            continue
+        for name in unknown:
+            known = nearest(name, sorted(known_names()))
+            yield key, f"unknown name {{{name}}}{known}; use a key of workload, run or engine"
+
+
+def values_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return name -> value of what the templates of a trial may use, files and places aside."""
+    engine, run, workload = config["engine"], config["run"], config["workload"]
+    values = {**engine["optimizer"], **{k: v for k, v in engine.items() if not isinstance(v, dict)}}
+    values |= {name: workload.get(name) for name in _WORKLOAD}
+    values |= {name: run[name] for name in ("world_size", "seed", "warmup_steps")}
+    return values | {"steps": run["warmup_steps"] + run["steps"]}
+
+
+def rendered(template: str, values: Mapping[str, Any]) -> str:
+    """Return a template filled in: booleans as `true` and `false`, lists as JSON, nothing as empty text."""
+    return template.format_map({name: _text(value) for name, value in values.items()})
+
+
+def words(template: str, values: Mapping[str, Any]) -> list[str]:
+    """Return a command's words, split before they are filled in: a value stays one word."""
+    return [rendered(word, values) for word in shlex.split(template)]
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return str(value) if isinstance(value, str | Path) else json.dumps(value)
+
 
 MODULE_CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 

@@ -8,9 +8,8 @@ from typing import Any
 from zbench.estimate.result import Estimate, SimulationOutcome
 from zbench.launch.events import Watch
 from zbench.record.record import Record
-from zbench.spec.accumulation import accumulation
 from zbench.spec.metrics import Goal
-from zbench.spec.trial import TrialSpec
+from zbench.spec.trial import TrialSpec, accumulation
 from zbench.units import format_bytes
 
 Ask = Callable[[TrialSpec], SimulationOutcome]

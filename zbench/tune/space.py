@@ -20,7 +20,7 @@ from optuna.distributions import (
 from optuna.trial import Trial
 
 from zbench.spec.axes import Axis, ValueRange
-from zbench.spec.dependencies import dependency_of
+from zbench.spec.combinations import dependency_of
 from zbench.spec.expand import Points, base_config, expand
 from zbench.spec.keys import value_at
 from zbench.spec.sweep import SearchSpec, SweepSpec

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from zbench.errors import UsageError
-from zbench.spec.accumulation import Accumulation
 from zbench.spec.engine import EngineSpec
 from zbench.spec.peers import begins_rounded
+from zbench.spec.trial import Accumulation
 from zbench.verify.digest import digest
 from zbench.verify.plain_numerics import (
     Gradients,

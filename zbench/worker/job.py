@@ -21,9 +21,8 @@ from typing import Any, Literal
 
 from zbench.errors import UsageError
 from zbench.record.record import Failure
-from zbench.spec.accumulation import accumulation
 from zbench.spec.peers import begins_rounded
-from zbench.spec.trial import NOT_IDENTITY, TrialSpec
+from zbench.spec.trial import NOT_IDENTITY, TrialSpec, accumulation
 
 _SHAPES_NO_BIT = {
     "engine", "engine_python", "ds_config", "zero_stage", "shard_group_size", "leaf_modules", "overlap_comm",

@@ -20,8 +20,7 @@ from zbench.measure.counts import StepCounts
 from zbench.measure.memory import PeakMeter, StepMemory
 from zbench.measure.traffic import TrafficMeter
 from zbench.record.record import Traffic
-from zbench.spec.accumulation import accumulation
-from zbench.spec.trial import TrialSpec
+from zbench.spec.trial import TrialSpec, accumulation
 from zbench.worker.engines import build
 from zbench.worker.interleave import Interleave
 from zbench.worker.job import RankJob

@@ -19,9 +19,8 @@ from zbench.record.environment import machine_name
 from zbench.record.inputs import inputs
 from zbench.record.record import Timing
 from zbench.spec import shapes
-from zbench.spec.accumulation import accumulation
 from zbench.spec.engine import EngineSpec
-from zbench.spec.trial import TrialSpec
+from zbench.spec.trial import TrialSpec, accumulation
 from zbench.spec.workload import WorkloadSpec
 from zbench.verify.digest import digest
 from zbench.verify.plain_training import PlainRun, make_reference

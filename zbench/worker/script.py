@@ -24,11 +24,10 @@ from zbench.errors import UsageError
 from zbench.measure.tree import TreeMemory
 from zbench.peers.extensions import remove_abandoned_locks
 from zbench.record.record import Correctness, MemoryPeaks, Timing
-from zbench.spec.accumulation import accumulation
-from zbench.spec.command import FILES, names_of, rendered, values_of, words
 from zbench.spec.deepspeed import to_deepspeed
 from zbench.spec.environments import executable, extensions_directory
-from zbench.spec.trial import TrialSpec
+from zbench.spec.trial import TrialSpec, accumulation
+from zbench.spec.workload import FILES, names_of, rendered, values_of, words
 from zbench.verify.verdict import Judgement
 from zbench.verify.weights import Base, judge_weights, load_base, read_weights, same_bits, save_base
 from zbench.worker.job import OUT_OF_MEMORY, RankJob, ReferenceJob

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from zbench.spec.command import StepTimesSpec
+from zbench.spec.workload import StepTimesSpec
 
 _DEEPSPEED = re.compile(r"global_step=(?P<step>\d+).*\bCurrSamplesPerSec=(?P<rate>[0-9.eE+-]+)")
 _TRAINER = re.compile(r"\{'loss': ")
