@@ -27,7 +27,7 @@ EXIT_CODES: dict[int, str] = {
     ExitCode.USAGE: "bad input: a wrong flag, a missing or damaged file; or stdout cannot be written",
     ExitCode.INCONCLUSIVE: "inconclusive: the measurements do not decide",
     ExitCode.CORRECTNESS: "incorrect: a trial drifted or is wrong",
-    ExitCode.INCOMPARABLE: "incomparable results, or no baseline",
+    ExitCode.INCOMPARABLE: "incomparable results",
     ExitCode.TRIALS_FAILED: "trials failed or are missing",
     ExitCode.INTERNAL: "internal error: a defect of zbench",
     ExitCode.INTERRUPTED: "interrupted; continue with --resume",
@@ -83,7 +83,7 @@ class RanksDisagreeError(ZbenchError):
 
 
 class IncomparableError(ZbenchError):
-    """Two results cannot be compared: unlike machines, other sweeps, or no baseline."""
+    """Two results cannot be compared: unlike machines, or other sweeps."""
 
     exit_code = ExitCode.INCOMPARABLE
 

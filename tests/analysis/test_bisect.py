@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from zbench.analysis.bisect import SETTINGS, Fault, Finding, bisect, fault_of, judged
-from zbench.analysis.compare import PAIRED_THRESHOLDS, Comparison, PairedData, Settings, compare_runs
+from zbench.analysis.compare import Comparison, PairedData, compare_runs
 from zbench.analysis.paired import Control
+from zbench.analysis.settings import PAIRED_THRESHOLDS, Settings
 from zbench.record.record import Record
 
 from .synthetic import results, trial

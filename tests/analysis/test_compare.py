@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from zbench.analysis.compare import Comparison, Settings, compare_runs, require_two_runs
+from zbench.analysis.compare import Comparison, compare_runs, require_two_runs
 from zbench.analysis.exact import exact_details
-from zbench.analysis.settings import FAIL_ON, FailOn
+from zbench.analysis.settings import FAIL_ON, FailOn, Settings
 from zbench.analysis.trials import RunResults, Source
 from zbench.errors import ExitCode, IncomparableError, UsageError
 from zbench.record.record import Record
@@ -193,18 +193,17 @@ def test_summary_figures() -> None:
     assert (found.worst.base.axes, found.best.base.axes) == (AXES[1], AXES[2])
 
 
-def test_a_newer_zbench_with_one_more_key_still_matches_by_axes() -> None:
-    head = [
-        replace(
-            item, trial_id="other", config=item.config | {"engine": item.config["engine"] | {"new_key": 1}}
-        )
-        for item in trial(EVEN)
-    ]
-    found = compared(trial(EVEN), head)
-    assert found.rows[0].match.note == "only in head: engine.new_key"
-    changed = [replace(item, config={"engine": {"engine": "ddp"}}) for item in head]
+def test_a_run_without_verification_matches_one_with_it_and_another_engine_does_not() -> None:
+    def head(engine: str) -> list[Record]:
+        config = {"engine": {"engine": engine}, "verify": {"mode": "off"}, "run": {"steps": 3, "repeats": 9}}
+        return [replace(item, trial_id="other", config=config) for item in trial(EVEN)]
+
+    full = {"engine": {"engine": "builtin"}, "verify": {"mode": "full"}, "run": {"steps": 3, "repeats": 3}}
+    base = trial(EVEN, config=full)
+    found = compared(base, head("builtin"))
+    assert ([row.head.trial_id for row in found.rows], found.missing, found.added) == (["other"], (), ())
     with pytest.raises(IncomparableError, match="no configuration is in both"):
-        compared(trial(EVEN), changed)
+        compared(base, head("ddp"))
 
 
 def test_axes_match_in_whatever_order_they_were_written() -> None:

@@ -84,7 +84,7 @@ def test_a_measurement_asks_of_the_slower_configuration_alone(factor: float, sai
     (slower,) = (row for row in bad.rows if row.answer == "regression")
     name = slower.base.trial_id
     question = LikeGoodOrBad({name: bad.paired.blocks[name]})
-    found = measured(Machine(factor), question=question)
+    found = measured(Machine(factor), question=question.decide)
     answers = {row.base.trial_id: row.step_time.answer for row in found.rows if row.step_time is not None}
     assert answers == {name: said}
     assert found.paired is not None

@@ -7,10 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from zbench.analysis.bisect import LikeGoodOrBad
-from zbench.analysis.compare import PAIRED_THRESHOLDS, Comparison, Settings
+from zbench.analysis.compare import Comparison
 from zbench.analysis.exact import COUNTS, PEAKS, TRAFFIC
-from zbench.analysis.measurement import PairedMeasurement, Plan, SampleSource, check_plan
+from zbench.analysis.measurement import PairedMeasurement, Plan, Question, SampleSource, check_plan
 from zbench.analysis.paired import (
     BASE_FIRST,
     HEAD_FIRST,
@@ -22,6 +21,7 @@ from zbench.analysis.paired import (
     control,
     replicates_in_turns,
 )
+from zbench.analysis.settings import PAIRED_THRESHOLDS, Settings
 from zbench.analysis.trials import Source
 from zbench.errors import ExitCode, IncomparableError, UsageError
 from zbench.record.record import Record, Traffic
@@ -37,13 +37,13 @@ def measured(
     plan: Plan | None = None,
     said: list[str] | None = None,
     settings: Settings = SETTINGS,
-    question: LikeGoodOrBad | None = None,
+    question: Question | None = None,
 ) -> Comparison:
     """Measure v1 and v2 with these samples, or with a function that takes one after the other."""
     source = OneByOne(samples) if callable(samples) else samples
     tell = (said if said is not None else []).append
-    asked = () if question is None else (question,)
-    return PairedMeasurement(Source("v1"), Source("v2"), plan or Plan(), settings, source, tell, *asked).run()
+    base, head = Source("v1"), Source("v2")
+    return PairedMeasurement(base, head, plan or Plan(), settings, source, tell, question).run()
 
 
 def test_a_drifting_machine_raises_no_alarm() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from analysis.synthetic import MACHINE, trial, write_run
-from zbench.analysis.compare import PAIRED_THRESHOLDS, Comparison, PairedData, Settings
+from zbench.analysis.compare import Comparison, PairedData
 from zbench.analysis.decision import LEAST_HISTORY, RunNoise
 from zbench.analysis.measurement import PairedMeasurement, Plan
 from zbench.analysis.noise import (
@@ -20,6 +20,7 @@ from zbench.analysis.noise import (
     run_noise,
 )
 from zbench.analysis.paired import Control
+from zbench.analysis.settings import PAIRED_THRESHOLDS, Settings
 from zbench.analysis.sources import load_results
 from zbench.analysis.statistics import paired_estimate
 from zbench.analysis.trials import RunResults, Source

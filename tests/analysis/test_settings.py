@@ -2,8 +2,8 @@
 
 import pytest
 
-from zbench.analysis.compare import PAIRED_THRESHOLDS
 from zbench.analysis.settings import (
+    PAIRED_THRESHOLDS,
     STORED_THRESHOLDS,
     check_alpha,
     parse_fail_on,

@@ -13,7 +13,8 @@ from analysis.synthetic import trial
 
 from tools.benchmarks import false_claims
 from tools.benchmarks.trials import neighbour
-from zbench.analysis.compare import Comparison, Settings, compare_runs
+from zbench.analysis.compare import Comparison, compare_runs
+from zbench.analysis.settings import Settings
 from zbench.analysis.trials import RunResults, Source
 
 STEPS = [0.1, 0.101, 0.099, 0.1, 0.1005]

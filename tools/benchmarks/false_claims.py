@@ -18,8 +18,9 @@ from typing import Any
 
 from tools.benchmarks import results
 from tools.benchmarks.trials import neighbour, smallest_trial, warm_runner
-from zbench.analysis.compare import Comparison, Settings, compare_runs
+from zbench.analysis.compare import Comparison, compare_runs
 from zbench.analysis.ranking import rank
+from zbench.analysis.settings import Settings
 from zbench.analysis.trials import RunResults, Source
 from zbench.launch.trial import TrialRunner
 from zbench.record.environment import machine_facts

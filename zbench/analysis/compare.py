@@ -12,12 +12,8 @@ from dataclasses import dataclass
 from zbench.analysis import decision
 from zbench.analysis.decision import Decision, Levels, RunNoise, Unpaired
 from zbench.analysis.paired import Blocks, Control
-from zbench.analysis.rows import ROW_ORDER as ROW_ORDER  # part of this module's interface
-from zbench.analysis.rows import Match, is_incorrect, judged, match_trials
-from zbench.analysis.rows import Row as Row
-from zbench.analysis.rows import RowAnswer as RowAnswer
-from zbench.analysis.settings import PAIRED_THRESHOLDS as PAIRED_THRESHOLDS
-from zbench.analysis.settings import Settings as Settings
+from zbench.analysis.rows import Pair, Row, RowAnswer, is_incorrect, judged, match_trials
+from zbench.analysis.settings import Settings
 from zbench.analysis.trials import RunResults, Source, all_warnings, doubt, quiet, step_logs
 from zbench.errors import ExitCode, IncomparableError, UsageError
 from zbench.record.summary import ConfigSummary
@@ -107,23 +103,22 @@ def compare_runs(
     comes before it. IncomparableError where the machines are unlike (unless `settings.across`) or no
     configuration is in both.
     """
-    unlike = unlike_facts(base.source, head.source) or _unlike_machines(base, head)
+    unlike = unlike_machines(base, head)
     if unlike and not settings.across:
         raise IncomparableError(
             f"{base.source.name} and {head.source.name} were measured on unlike machines "
             f"({'; '.join(unlike)}); measure both on one machine, or insist with --across"
         )
-    matches = match_trials(base.trials, head.trials).matches
+    pairs = {pair[0].trial_id: pair for pair in match_trials(base.trials, head.trials).pairs}
     family = {}
-    for match in matches:
-        evidence = _stored_evidence(match, settings, noise or {})
+    for name, pair in pairs.items():
+        evidence = _stored_evidence(pair, settings, (noise or {}).get(name))
         if evidence is not None:
-            family[match.base.trial_id] = (evidence, settings.margin("step_time"))
+            family[name] = (evidence, settings.margin("step_time"))
     decisions = decision.decide(family, Levels.single(settings.alpha))
-    for match in matches:
-        name, reason = match.base.trial_id, doubt(match.base, match.head)
-        if reason and name in decisions:
-            decisions[name] = decision.doubted(decisions[name], reason)
+    for name, answer in decisions.items():
+        if reason := doubt(*pairs[name]):
+            decisions[name] = decision.doubted(answer, reason)
     return build(base, head, settings, decisions, unlike=unlike)
 
 
@@ -147,7 +142,7 @@ def build(
 ) -> Comparison:
     """Assemble a comparison from the step-time decisions by base's trial id."""
     matching = match_trials(base.trials, head.trials)
-    if not matching.matches:
+    if not matching.pairs:
         first, second = (
             f"{run.source.name} has {len(run.trials)} of sweep {run.source.sweep or '(unknown)'}"
             for run in (base, head)
@@ -155,45 +150,36 @@ def build(
         raise IncomparableError(
             f"no configuration is in both: {first}, {second}; compare two runs of the same sweep file"
         )
-    rows = tuple(judged(match, decisions.get(match.base.trial_id), settings) for match in matching.matches)
+    rows = tuple(judged(pair, decisions.get(pair[0].trial_id), settings) for pair in matching.pairs)
     return Comparison(
         base.source, head.source, settings, rows, matching.missing, matching.added, unlike, paired
     )
 
 
-def _stored_evidence(match: Match, settings: Settings, noise: Mapping[str, RunNoise]) -> Unpaired | None:
+def _stored_evidence(pair: Pair, settings: Settings, noise: RunNoise | None) -> Unpaired | None:
     """Return the step times of the undisturbed repeats (of all, where a side has too few)."""
-    doubtful = bool(doubt(match.base, match.head))
-    base, head = (
-        step_logs(trial) if doubtful else step_logs(trial, quiet(trial)) for trial in (match.base, match.head)
-    )
+    doubtful = bool(doubt(*pair))
+    base, head = (step_logs(trial) if doubtful else step_logs(trial, quiet(trial)) for trial in pair)
     if not base or not head:
         return None
-    known = noise.get(match.base.trial_id)
     if settings.run_noise is not None:
-        known = RunNoise(math.log1p(settings.run_noise))
-    return Unpaired(base, head, known)
+        noise = RunNoise(math.log1p(settings.run_noise))
+    return Unpaired(base, head, noise)
 
 
-def unlike_facts(base: Source, head: Source) -> tuple[str, ...]:
+def unlike_machines(base: RunResults, head: RunResults) -> tuple[str, ...]:
     """Return the stable facts in which two machines differ, as `key: a, b`; empty where they are alike.
 
-    Where nothing is known of a machine, that is a difference too: silence would be a guess.
+    Where nothing is known of a machine, that is a difference too: silence would be a guess. Where the facts
+    are alike, the kinds of machines on which the repeats ran count, where these are known.
     """
-    unknown = tuple(f"{source.name}: machine unknown" for source in (base, head) if not source.facts)
+    unknown = tuple(f"{run.source.name}: machine unknown" for run in (base, head) if not run.source.facts)
     if unknown:
         return unknown
-    keys = sorted(base.facts.keys() | head.facts.keys())
-    return tuple(
-        f"{key}: {base.facts.get(key)}, {head.facts.get(key)}"
-        for key in keys
-        if base.facts.get(key) != head.facts.get(key)
-    )
-
-
-def _unlike_machines(base: RunResults, head: RunResults) -> tuple[str, ...]:
-    """Return on which kinds of machines the repeats of each side ran, where these are known and differ."""
-    ran = (base.machines, head.machines)
-    if not all(ran) or ran[0] == ran[1]:
-        return ()
-    return ("ran on: " + ", ".join(" and ".join(sorted(names)) for names in ran),)
+    before, after = base.source.facts, head.source.facts
+    keys = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
+    unlike = tuple(f"{key}: {before.get(key)}, {after.get(key)}" for key in keys)
+    kinds = (base.machines, head.machines)
+    if unlike or not all(kinds) or kinds[0] == kinds[1]:
+        return unlike
+    return ("ran on: " + ", ".join(" and ".join(sorted(names)) for names in kinds),)

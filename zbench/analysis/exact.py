@@ -1,8 +1,8 @@
 """Figures that need no test: bytes, calls and counts do not depend on the machine; any change is real."""
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Literal
 
 from zbench.record.record import Record
@@ -45,10 +45,7 @@ def exact_changes(
     base: ConfigSummary, head: ConfigSummary, thresholds: Mapping[str, float]
 ) -> tuple[ExactChange, ...]:
     """Return the change of every exact metric; a threshold is a fraction, 0 where none is given."""
-    return tuple(
-        _change(metric, base, head, thresholds.get(metric, 0.0), partial(_value, metric=metric))
-        for metric in EXACT_METRICS
-    )
+    return tuple(_change(metric, base, head, thresholds.get(metric, 0.0)) for metric in EXACT_METRICS)
 
 
 def exact_details(
@@ -59,65 +56,42 @@ def exact_details(
     A category of persistent bytes that grew is a regression of its own, though the peak did not move. Of
     collectives the totals decide: one may well replace another.
     """
-    details = _details(base, head, thresholds)
-    changes = (_change(name, base, head, threshold, read) for name, read, threshold in details)
+    records = [*base.ok, *head.ok]
+    categories = dict.fromkeys(key for r in records if r.memory is not None for key in r.memory.by_category)
+    categories.pop(_REMAINDER, None)
+    kinds = dict.fromkeys(key for record in records for key in record.traffic)
+    names = [f"memory.{category}" for category in categories]
+    changes = [_change(name, base, head, thresholds.get("peak_device_bytes", 0.0)) for name in names]
+    names = [f"traffic.{kind}.{field}" for kind in kinds for field in ("bytes", "calls")]
+    changes += [_change(name, base, head, math.inf) for name in names]
     return tuple(change for change in changes if change.answer not in ("same", "absent"))
 
 
 def exact_values(trial: ConfigSummary, metric: str) -> list[int]:
     """Return an exact metric of each finished repeat that has it; traffic of one step, all collectives."""
-    return _values(trial, partial(_value, metric=metric))
-
-
-Reader = Callable[[Record], int | None]
+    return [value for record in trial.ok if (value := _value(record, metric)) is not None]
 
 
 def _value(record: Record, metric: str) -> int | None:
+    """Return one figure; 0 for a category or a collective that is not among those of the repeat."""
+    memory, total = record.memory, metric in TRAFFIC
     if metric in PEAKS:
-        value = None if record.memory is None else getattr(record.memory, metric)
-        return None if value is None else int(value)
-    if metric in TRAFFIC:
-        field = metric.removeprefix("traffic_")
-        timed = record.timing is not None
-        return sum(getattr(one, field) for one in record.traffic.values()) if timed else None
+        peak: int | None = None if memory is None else getattr(memory, metric)
+        return peak
+    if metric.startswith("memory."):
+        categories = {} if memory is None else memory.by_category
+        return categories.get(metric.removeprefix("memory."), 0) if categories else None
+    if total or metric.startswith("traffic."):
+        if record.timing is None:
+            return None
+        kind, _, field = metric.removeprefix("traffic_").removeprefix("traffic.").rpartition(".")
+        counted = [one for name, one in record.traffic.items() if total or name == kind]
+        return sum(one.bytes if field == "bytes" else one.calls for one in counted)
     return record.counts.get(metric)
 
 
-def _details(
-    base: ConfigSummary, head: ConfigSummary, thresholds: Mapping[str, float]
-) -> Iterator[tuple[str, Reader, float]]:
-    records = [*base.ok, *head.ok]
-    categories = dict.fromkeys(key for r in records if r.memory is not None for key in r.memory.by_category)
-    for category in categories:
-        if category != _REMAINDER:
-            threshold = thresholds.get("peak_device_bytes", 0.0)
-            yield f"memory.{category}", partial(_category, name=category), threshold
-    kinds = dict.fromkeys(key for r in records for key in r.traffic)
-    for kind in kinds:
-        for field in ("bytes", "calls"):
-            yield f"traffic.{kind}.{field}", partial(_collective, kind=kind, field=field), float("inf")
-
-
-def _category(record: Record, name: str) -> int | None:
-    if record.memory is None or not record.memory.by_category:
-        return None
-    return record.memory.by_category.get(name, 0)
-
-
-def _collective(record: Record, kind: str, field: str) -> int | None:
-    if record.timing is None:
-        return None
-    return getattr(record.traffic[kind], field) if kind in record.traffic else 0
-
-
-def _values(trial: ConfigSummary, read: Reader) -> list[int]:
-    return [value for record in trial.ok if (value := read(record)) is not None]
-
-
-def _change(
-    metric: str, base: ConfigSummary, head: ConfigSummary, threshold: float, read: Reader
-) -> ExactChange:
-    before, after = _values(base, read), _values(head, read)
+def _change(metric: str, base: ConfigSummary, head: ConfigSummary, threshold: float) -> ExactChange:
+    before, after = exact_values(base, metric), exact_values(head, metric)
     largest = max(before, default=None), max(after, default=None)
     if not before or not after:
         return ExactChange(metric, *largest, "absent")

@@ -4,11 +4,12 @@ import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import count
 from typing import Protocol
 
 from zbench.analysis import compare, decision
-from zbench.analysis.compare import Comparison, Settings
+from zbench.analysis.compare import Comparison
 from zbench.analysis.decision import Decision, Levels, Paired
 from zbench.analysis.group_sequential import nominal_levels
 from zbench.analysis.paired import (
@@ -22,6 +23,7 @@ from zbench.analysis.paired import (
     replicates_in_turns,
 )
 from zbench.analysis.rows import match_trials
+from zbench.analysis.settings import Settings
 from zbench.analysis.statistics import MAX_EXACT_PAIRS, minimal_pairs
 from zbench.analysis.trials import RunResults, Source
 from zbench.errors import IncomparableError, UsageError
@@ -43,28 +45,22 @@ Sample = Mapping[str, float]
 """Trial id (base's) -> median step in seconds, of the trials that finished."""
 
 
-class Question(Protocol):
-    """What a measurement is to decide, from all blocks taken so far."""
-
-    def decide(
-        self, differences: Blocks, replicates: Blocks, levels: Levels, before: Mapping[str, Decision]
-    ) -> dict[str, Decision]:
-        """Return the decisions by base's trial id; what was decided at the look before (`before`) stays."""
+Question = Callable[[Blocks, Blocks, Levels, Mapping[str, Decision]], dict[str, Decision]]
+"""What a measurement is to decide: takes the differences and replicates of all blocks so far, the levels of
+this look, and the decisions of the look before, of which what was decided stays. Returns the decisions by
+base's trial id.
+"""
 
 
-@dataclass(frozen=True, slots=True)
-class WithinMargin:
-    """The question of a comparison: is head slower than base by more than the margin, or not?"""
+def within_margin(
+    margin: float, differences: Blocks, replicates: Blocks, levels: Levels, before: Mapping[str, Decision]
+) -> dict[str, Decision]:
+    """Decide a comparison's question, all configurations as one family: is head slower by more than `margin`?
 
-    settings: Settings
-
-    def decide(
-        self, differences: Blocks, replicates: Blocks, levels: Levels, before: Mapping[str, Decision]
-    ) -> dict[str, Decision]:
-        """Decide every configuration as one family."""
-        margin = self.settings.margin("step_time")
-        family = {name: (Paired(values, replicates[name]), margin) for name, values in differences.items()}
-        return decision.decide(family, levels, before)
+    margin: a logarithm. See `Question` for the rest.
+    """
+    family = {name: (Paired(values, replicates[name]), margin) for name, values in differences.items()}
+    return decision.decide(family, levels, before)
 
 
 _LOOK_EVERY = 4
@@ -126,7 +122,7 @@ class PairedMeasurement:
     ) -> None:
         self._sources: dict[Side, Source] = {"base": base, "head": head}
         self._plan, self._settings, self._samples, self._tell = plan, settings, samples, tell
-        self._question = question or WithinMargin(settings)
+        self._question = question or partial(within_margin, settings.margin("step_time"))
         self._records: dict[Side, list[Record]] = {"base": [], "head": []}
         self._base_ids: dict[str, str] = {}
         self._differences: dict[str, tuple[float, ...]] = {}
@@ -151,8 +147,7 @@ class PairedMeasurement:
         """Take one sample of head, and learn which of its trials is which of base's."""
         self._sample("head")
         base, head = (summarize(self._records[side]) for side in ("base", "head"))
-        for match in match_trials(base, head).matches:
-            self._base_ids[match.head.trial_id] = match.base.trial_id
+        self._base_ids = {pair[1].trial_id: pair[0].trial_id for pair in match_trials(base, head).pairs}
         if not self._base_ids:
             names = " and ".join(self._sources[side].name for side in ("base", "head"))
             raise IncomparableError(f"{names} ran no configuration in common")
@@ -169,7 +164,7 @@ class PairedMeasurement:
             self._add_block(order)
             if number in levels:
                 seen = {name: blocks for name, blocks in self._differences.items() if blocks}
-                decisions = self._question.decide(seen, self._replicates, levels[number], decisions)
+                decisions = self._question(seen, self._replicates, levels[number], decisions)
                 self._tell(f"after {number} blocks: {_progress(decisions)}")
                 if all(one.is_decided for one in decisions.values()) and self._precise():
                     break

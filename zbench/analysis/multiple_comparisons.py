@@ -6,7 +6,7 @@ differences where that is larger, so that no quiet field lends its precision to 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -52,9 +52,6 @@ def one_sided_dunnett(others: int, degrees: int, alpha: float) -> float:
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.intp]
-
-_BLOCK = 65_536
-"""Pairs that are compared at once: half a megabyte an array, which stays in the processor's cache."""
 
 _EXACT = 1e-9
 """Exact figures, such as bytes, have no noise; logarithms of them that are closer than this are equal."""
@@ -103,58 +100,49 @@ class Comparisons:
 
     def __init__(self, cells: Sequence[Sequence[float]], alpha: float) -> None:
         """Take (rows, rounds), NaN for a missing cell; alpha: one-sided error of naming one of equals."""
-        table = np.asarray(cells, dtype=np.float64)
-        self._there = (~np.isnan(table)).astype(np.float64)
-        fit = two_way_fit(table)
-        self._effects = np.nan_to_num(fit.effects)  # a row without a cell is compared with none
-        self._left = np.nan_to_num(table - fit.rounds - fit.effects[:, None])
-        self._pooled = _pooled_critical(fit, len(table), alpha)
+        self._table = np.asarray(cells, dtype=np.float64)
+        fit = two_way_fit(self._table)
+        self._pooled = _pooled_critical(fit, len(self._table), alpha)
         # one round has no spread of its own: the pooled one decides
-        counts = np.arange(2, table.shape[1] + 1)
+        counts = np.arange(2, self._table.shape[1] + 1)
         per_root = np.sqrt(counts * (counts - 1))  # from a sum of squares to a standard error
         self._student: Floats = np.concatenate([[0.0, 0.0], -stdtrit(counts - 1, alpha) / per_root])
         order: Indices = np.argsort(fit.effects, kind="stable")
-        beaten = [(mean > critical).any(axis=1) for _, mean, critical in self._pairs(order, order)]
-        unbeaten = order[~np.concatenate(beaten)]
+        unbeaten = order[[not self._beaten(row, order) for row in order]]
         self.leaders = unbeaten if len(unbeaten) else order[:1]  # missing cells can make a circle of rows
 
     def worse_by(self) -> dict[int, float]:
         """Return for each row that does not lead by how much (a logarithm) it is worse than any leader."""
-        rest = np.setdiff1d(np.arange(len(self._effects)), self.leaders)
         gaps: dict[int, float] = {}
-        for rows, mean, critical in self._pairs(rest, self.leaders):
-            least = (mean - critical).min(axis=1)
-            gaps |= zip(rows.tolist(), np.maximum(least, 0.0).tolist(), strict=True)
+        for row in np.setdiff1d(np.arange(len(self._table)), self.leaders).tolist():
+            mean, critical = self._differences(row, self.leaders)
+            gaps[row] = max(0.0, float((mean - critical).min()))
         return gaps
 
     def equal_within(self) -> float | None:
         """Return the fraction within which all leaders are equal for sure; None for one, or if unknown."""
         widest = -math.inf
-        for rows, mean, critical in self._pairs(self.leaders, self.leaders):
-            bounds = np.where(rows[:, None] == self.leaders, -np.inf, mean + critical)
-            widest = max(widest, float(bounds.max()))
+        for row in self.leaders.tolist():
+            mean, critical = self._differences(row, self.leaders[self.leaders != row])
+            widest = max(widest, float((mean + critical).max(initial=-math.inf)))
         return math.expm1(widest) if math.isfinite(widest) else None
 
-    def _pairs(self, rows: Indices, others: Indices) -> Iterator[tuple[Indices, Floats, Floats]]:
-        """Yield some rows at a time, their mean differences to each other, and from which on each counts.
+    def _beaten(self, row: int, others: Indices) -> bool:
+        mean, critical = self._differences(row, others)
+        return bool((mean > critical).any())
 
-        Sums over the rounds that both have are products of matrices, where missing cells are zeros.
-        The effects are taken out before, so what is squared and subtracted is as small as the noise.
-        """
-        b, here = self._left[others], self._there[others]
-        height = max(1, _BLOCK // len(others))
-        for block in (rows[start : start + height] for start in range(0, len(rows), height)):
-            a, there = self._left[block], self._there[block]
-            rounds = there @ here.T
-            number = np.maximum(rounds, 1)
-            mean = (a @ here.T - there @ b.T) / number
-            products = np.square(a) @ here.T + there @ np.square(b).T - 2 * (a @ b.T)
-            squares = np.maximum(products - np.square(mean) * number, 0.0)
-            own = np.sqrt(squares) * self._student[rounds.astype(np.intp)]
-            critical = np.maximum(self._pooled * np.sqrt(2 / number), own)
-            critical[rounds == 0] = np.inf
-            mean += self._effects[block, None] - self._effects[None, others]
-            yield block, mean, critical
+    def _differences(self, row: int, others: Indices) -> tuple[Floats, Floats]:
+        """Return a row's mean difference to each of the others, and from which on each counts."""
+        differences = self._table[row] - self._table[others]  # NaN where one of both has no cell
+        there = ~np.isnan(differences)
+        rounds = there.sum(axis=1)
+        number = np.maximum(rounds, 1)
+        mean = np.where(there, differences, 0.0).sum(axis=1) / number
+        left = np.where(there, differences - mean[:, None], 0.0)
+        own = np.sqrt(np.square(left).sum(axis=1)) * self._student[rounds]
+        critical = np.maximum(self._pooled * np.sqrt(2 / number), own)
+        critical[rounds == 0] = np.inf
+        return mean, critical
 
 
 def _pooled_critical(fit: Fit, count: int, alpha: float) -> float:

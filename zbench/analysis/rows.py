@@ -4,9 +4,9 @@ Correctness comes first, then failures, then figures.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from zbench.analysis.decision import Decision
 from zbench.analysis.exact import ExactChange, exact_changes, exact_details
@@ -20,64 +20,38 @@ _NOT_COMPARED = frozenset({f"run.{key}" for key in NOT_IDENTITY} | {"verify.mode
 """Keys that change how often or how closely a trial is measured, not what it computes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
-    """One configuration in both runs; `note` says what is not quite alike."""
-
-    base: ConfigSummary
-    head: ConfigSummary
-    note: str = ""
+Pair = tuple[ConfigSummary, ConfigSummary]
+"""One configuration in base and in head."""
 
 
 @dataclass(frozen=True, slots=True)
 class Matching:
     """Configurations in both runs, and those in only one."""
 
-    matches: tuple[Match, ...]
+    pairs: tuple[Pair, ...]
     missing: tuple[ConfigSummary, ...]
     added: tuple[ConfigSummary, ...]
 
 
 def match_trials(base: Sequence[ConfigSummary], head: Sequence[ConfigSummary]) -> Matching:
-    """Match trials by id, and what is left by axes where every key that both sides know has the same value.
+    """Match configurations by trial ID, and what is left by what it computes.
 
-    A version of zbench that knows a key more gives every configuration another id; the second rule keeps such
-    versions comparable, and the match says which keys only one side has.
+    The trial ID also holds `verify.mode`, so a run without verification is compared by the second rule.
     """
     heads = {trial.trial_id: trial for trial in head}
-    pairs = {trial.trial_id: heads.pop(trial.trial_id, None) for trial in base}
-    by_axes = _unique_by_axes(list(heads.values()))
-    alone = _unique_by_axes([trial for trial in base if pairs[trial.trial_id] is None])
-    notes: dict[str, str] = {}
-    for axes, trial in alone.items():
-        other = by_axes.get(axes)
-        note = None if other is None else _difference_note(trial.config, other.config)
-        if other is not None and note is not None:
-            pairs[trial.trial_id] = heads.pop(other.trial_id)
-            notes[trial.trial_id] = note
-    matches = tuple(
-        Match(trial, other, notes.get(trial.trial_id, ""))
-        for trial in base
-        if (other := pairs[trial.trial_id]) is not None
-    )
-    missing = tuple(trial for trial in base if pairs[trial.trial_id] is None)
-    return Matching(matches, missing, tuple(heads.values()))
+    others = {trial.trial_id: heads.pop(trial.trial_id, None) for trial in base}
+    left = {_computation(trial): trial.trial_id for trial in heads.values()}
+    for trial in base:
+        if others[trial.trial_id] is None:
+            others[trial.trial_id] = heads.pop(left.get(_computation(trial), ""), None)
+    pairs = tuple((trial, other) for trial in base if (other := others[trial.trial_id]) is not None)
+    missing = tuple(trial for trial in base if others[trial.trial_id] is None)
+    return Matching(pairs, missing, tuple(heads.values()))
 
 
-def _unique_by_axes(trials: Sequence[ConfigSummary]) -> dict[str, ConfigSummary]:
-    keyed: dict[str, list[ConfigSummary]] = {}
-    for trial in trials:
-        keyed.setdefault(json.dumps(dict(trial.axes), sort_keys=True, default=str), []).append(trial)
-    return {key: group[0] for key, group in keyed.items() if len(group) == 1}
-
-
-def _difference_note(base: Mapping[str, Any], head: Mapping[str, Any]) -> str | None:
-    """Say which keys only one side has; None where a key of both has two values: no match."""
-    a, b = dict(leaves(base)), dict(leaves(head))
-    if any(a[key] != b[key] for key in a.keys() & b.keys() if key not in _NOT_COMPARED):
-        return None
-    sides = (("only in base", a.keys() - b.keys()), ("only in head", b.keys() - a.keys()))
-    return "; ".join(f"{side}: {', '.join(sorted(keys))}" for side, keys in sides if keys)
+def _computation(trial: ConfigSummary) -> str:
+    keys = {key: value for key, value in leaves(trial.config) if key not in _NOT_COMPARED}
+    return json.dumps([dict(trial.axes), keys], sort_keys=True, default=str)
 
 
 def fails_more(base: ConfigSummary, head: ConfigSummary, alpha: float) -> bool:
@@ -110,21 +84,12 @@ class Row:
     `exact` holds the same metrics for every row, `details` what changed behind them.
     """
 
-    match: Match
+    base: ConfigSummary
+    head: ConfigSummary
     step_time: Decision | None
     exact: tuple[ExactChange, ...]
     answer: RowAnswer
     details: tuple[ExactChange, ...] = ()
-
-    @property
-    def base(self) -> ConfigSummary:
-        """Return the trial in the base run."""
-        return self.match.base
-
-    @property
-    def head(self) -> ConfigSummary:
-        """Return the trial in the head run."""
-        return self.match.head
 
     @property
     def verdict_lowered(self) -> bool:
@@ -137,11 +102,10 @@ class Row:
         return tuple(one for one in (*self.exact, *self.details) if one.answer == "regression")
 
 
-def judged(match: Match, step_time: Decision | None, settings: Settings) -> Row:
+def judged(pair: Pair, step_time: Decision | None, settings: Settings) -> Row:
     """Return the row of one configuration, with its answer."""
-    sides: tuple[ConfigSummary, ConfigSummary, Mapping[str, float]]
-    sides = (match.base, match.head, settings.thresholds)
-    row = Row(match, step_time, exact_changes(*sides), "pass", exact_details(*sides))
+    exact, details = (find(*pair, settings.thresholds) for find in (exact_changes, exact_details))
+    row = Row(*pair, step_time, exact, "pass", details)
     return replace(row, answer=_answer(row, settings.alpha))
 
 

@@ -48,18 +48,15 @@ class Settings:
         return math.log1p(self.thresholds.get(metric, 0.0))
 
 
-_PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*")
+_PERCENT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*")
 _HIGHEST = 10.0
 
 
 def parse_percent(text: str, what: str) -> float:
     """Return `3%` as 0.03; UsageError without a unit, or outside 0 to 1000 %."""
     match = _PERCENT.fullmatch(text)
-    if match is None:
-        digits = text.strip().lstrip("+-")
-        remedy = (
-            f"; write {digits}%" if digits.replace(".", "", 1).isdigit() and text.strip()[0] != "-" else ""
-        )
+    if match is None or not match[2]:
+        remedy = f"; write {match[1]}%" if match else ""
         raise UsageError(f"{what}: expected a percentage with its unit, such as 3%, got {text!r}{remedy}")
     share = float(match[1]) / 100
     if share > _HIGHEST:

@@ -17,7 +17,6 @@ from zbench.record.record import Record
 
 BASELINES = "baselines"
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
-_KEPT_OF_A_LONG_NAME = 80
 _LONGEST_STEP_S = 1e6
 _ROUNDING = 1e-6
 _MOST_BYTES = 1 << 60
@@ -37,7 +36,7 @@ def load_results(name: str, output_dir: Path) -> RunResults:
     elif os.path.isdir(path):
         results = _from_directory(name, path)
     elif _PLAIN_NAME.fullmatch(name) and baseline_path(name, output_dir).is_file():
-        results = load_baseline(name, output_dir)
+        results = _from_file(name, baseline_path(name, output_dir))
     else:
         results = _from_run(name, _named_run(name, output_dir))
     if not results.trials:
@@ -45,17 +44,6 @@ def load_results(name: str, output_dir: Path) -> RunResults:
             f"{name} holds no trials: expected at least one record; run the sweep again, or name another"
         )
     return results
-
-
-def load_baseline(name: str, output_dir: Path) -> RunResults:
-    """Return a named baseline; IncomparableError (exit 5) if there is none."""
-    path = baseline_path(name, output_dir)
-    if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in path.parent.glob("*.json"))) or "none"
-        raise IncomparableError(
-            f"no baseline {name!r} in {path.parent} (there: {known}); keep one with --save-baseline {name}"
-        )
-    return _from_file(name, path)
 
 
 def baseline_path(name: str, output_dir: Path) -> Path:
@@ -66,15 +54,9 @@ def baseline_path(name: str, output_dir: Path) -> Path:
 
 
 def branch_baseline(branch: str) -> str:
-    """Return the name of a branch's baseline: every branch its own, however long and of whatever characters.
-
-    A long name is cut, and ends in a digest of the whole.
-    """
-    plain = "".join(c if (c.isalnum() and c.isascii()) or c in "_-" else f".{ord(c):x}." for c in branch)
-    name = f"branch-{plain}"
-    if _PLAIN_NAME.fullmatch(name):
-        return name
-    return f"{name[:_KEPT_OF_A_LONG_NAME]}..{hashlib.sha256(branch.encode()).hexdigest()[:16]}"
+    """Return the name of a branch's baseline: readable, and by its digest another one for every branch."""
+    digest = hashlib.sha256(branch.encode(errors="surrogateescape")).hexdigest()[:12]
+    return f"branch-{re.sub('[^A-Za-z0-9_-]', '-', branch)[:60]}-{digest}"
 
 
 def save_baseline(name: str, results: RunResults, output_dir: Path) -> Path:

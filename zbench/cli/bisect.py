@@ -158,7 +158,7 @@ class _Probes:
 
         try:
             if fault.needs_clock:
-                compared = self._compare(name, self.blocks, LikeGoodOrBad(fault.blocks))
+                compared = self._compare(name, self.blocks, LikeGoodOrBad(fault.blocks).decide)
             else:
                 compared = self._compare(name, _EXACT, None)
         except ZbenchError as error:

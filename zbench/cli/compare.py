@@ -11,10 +11,11 @@ import typer
 
 from zbench.analysis import settings as read
 from zbench.analysis import sources as stored
-from zbench.analysis.compare import Comparison, Settings, compare_runs, require_two_runs
+from zbench.analysis.compare import Comparison, compare_runs, require_two_runs
 from zbench.analysis.measurement import PairedMeasurement, Plan, Question, check_plan
 from zbench.analysis.noise import noise_between_runs
 from zbench.analysis.paired import Side
+from zbench.analysis.settings import Settings
 from zbench.analysis.trials import Source
 from zbench.cli import console
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, Seed, common_flags
@@ -119,7 +120,7 @@ def command(
     zbench compare HEAD~1 HEAD --paired --sweep sweeps/quickstart.yaml
 
     Exit status: 0 pass, 1 regression, 2 bad input, 3 inconclusive, 4 incorrect results in HEAD,
-    5 incomparable or no baseline, 6 trials missing or failed in HEAD.
+    5 incomparable, 6 trials missing or failed in HEAD.
     """
     settings = Settings(
         read.check_alpha(alpha),

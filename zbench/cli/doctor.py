@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from zbench.analysis.compare import PAIRED_THRESHOLDS, Settings
 from zbench.analysis.noise import NoiseReport, noise_report
+from zbench.analysis.settings import PAIRED_THRESHOLDS, Settings
 from zbench.cli import console
 from zbench.cli.compare import measure, parse_blocks
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Seed, common_flags

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from zbench.analysis.compare import Settings, compare_runs
+from zbench.analysis.compare import compare_runs
+from zbench.analysis.settings import Settings
 from zbench.analysis.sources import load_results
 from zbench.cli import console
 from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags, complete_runs

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from analysis.synthetic import record, results, trial
 
-from zbench.analysis.compare import Comparison, Settings, compare_runs
+from zbench.analysis.compare import Comparison, compare_runs
+from zbench.analysis.settings import Settings
 from zbench.record.record import Record
 from zbench.report import exports
 from zbench.report.exports import csv as csv_format

@@ -8,9 +8,10 @@ import pytest
 from analysis.synthetic import results, trial
 
 from tests.report.keeping import check
-from zbench.analysis.compare import Settings, compare_runs
+from zbench.analysis.compare import compare_runs
 from zbench.analysis.decision import Decision
 from zbench.analysis.exact import ExactAnswer, ExactChange
+from zbench.analysis.settings import Settings
 from zbench.report.exports import bmf, document, gha, junit, markdown, table, texts
 from zbench.report.exports import csv as csv_format
 from zbench.report.screen import Screen

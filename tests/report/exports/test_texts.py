@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 from analysis.synthetic import record, results, trial
 
-from zbench.analysis.compare import PairedData, Row, Settings, compare_runs
+from zbench.analysis.compare import PairedData, compare_runs
 from zbench.analysis.paired import Control
+from zbench.analysis.rows import Row
+from zbench.analysis.settings import Settings
 from zbench.record.record import MemoryPeaks, Record
 from zbench.report.exports import texts
 

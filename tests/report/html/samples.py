@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from analysis.synthetic import record, results, trial
 
-from zbench.analysis.compare import Settings, compare_runs
+from zbench.analysis.compare import compare_runs
 from zbench.analysis.ranking import rank
+from zbench.analysis.settings import Settings
 from zbench.record.record import Record
 from zbench.report.html.content import Report, report_of
 from zbench.spec.sweep import ObjectiveSpec

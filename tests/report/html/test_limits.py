@@ -11,8 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tests.report.keeping import drawn
-from zbench.analysis.compare import Settings, compare_runs
+from zbench.analysis.compare import compare_runs
 from zbench.analysis.history import Change, Series, Visit
+from zbench.analysis.settings import Settings
 from zbench.record.record import MemoryPeaks, Record
 from zbench.report.html import axes, charts, content
 from zbench.report.html.charts import Point, changes

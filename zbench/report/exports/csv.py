@@ -5,7 +5,8 @@ import io
 import json
 import math
 
-from zbench.analysis.compare import Comparison, Row
+from zbench.analysis.compare import Comparison
+from zbench.analysis.rows import Row
 from zbench.report.text import printable
 
 _COLUMNS = (

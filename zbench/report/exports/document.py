@@ -5,8 +5,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from zbench.analysis.compare import Comparison, PairedData, Row
+from zbench.analysis.compare import Comparison, PairedData
 from zbench.analysis.decision import Decision
+from zbench.analysis.rows import Row
 from zbench.record.summary import ConfigSummary
 
 _SOURCE = ("name", "run_ids", "sweep", "fingerprint", "commit")
@@ -66,7 +67,6 @@ def _row(row: Row) -> dict[str, Any]:
         "step_time": _decision(row.step_time) if row.step_time else None,
         "exact": [_picked(change, _EXACT) for change in row.exact],
         "exact_details": [_picked(change, _EXACT) for change in row.details],
-        "note": row.match.note,
     }
 
 

@@ -2,7 +2,8 @@
 
 import xml.etree.ElementTree as ET
 
-from zbench.analysis.compare import Comparison, Row
+from zbench.analysis.compare import Comparison
+from zbench.analysis.rows import Row
 from zbench.report.exports import texts
 from zbench.report.text import label, xml_text
 

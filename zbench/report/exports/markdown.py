@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from zbench.analysis.compare import ROW_ORDER, Comparison, Row
+from zbench.analysis.compare import Comparison
+from zbench.analysis.rows import ROW_ORDER, Row
 from zbench.report.exports import texts
 from zbench.report.text import CONFIGURATION_COLUMNS, configuration_cells, plural, printable, short_ids
 

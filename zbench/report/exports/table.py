@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from rich.console import Group
 from rich.text import Text
 
-from zbench.analysis.compare import ROW_ORDER, Comparison, Row
+from zbench.analysis.compare import Comparison
+from zbench.analysis.rows import ROW_ORDER, Row
 from zbench.report.exports import texts
 from zbench.report.screen import Column, Screen, plain, print_table
 from zbench.report.text import plural

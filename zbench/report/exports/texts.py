@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from math import expm1, isfinite
 
-from zbench.analysis.compare import ROW_ORDER, Comparison, Row, RowAnswer
+from zbench.analysis.compare import Comparison
 from zbench.analysis.decision import Decision
 from zbench.analysis.exact import ExactChange
+from zbench.analysis.rows import ROW_ORDER, Row, RowAnswer
 from zbench.report.text import (
     failure_message,
     label,
@@ -112,8 +113,6 @@ def reasons(row: Row) -> list[str]:
         for change in (*row.exact, *row.details)
         if change.answer == "regression" or (change.answer in ("higher", "lower") and _unseen(change, row))
     ]
-    if row.match.note:
-        lines.append(row.match.note)
     return lines
 
 

@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from zbench.analysis.compare import Comparison, Row
+from zbench.analysis.compare import Comparison
 from zbench.analysis.decision import Decision
 from zbench.analysis.ranking import pareto_front
+from zbench.analysis.rows import Row
 from zbench.report.exports import texts
 from zbench.report.html import axes as scales
 from zbench.report.html import style
