@@ -4,9 +4,8 @@ import errno
 import json
 import os
 import re
+import resource
 import socket
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,54 +87,33 @@ def test_a_run_keeps_no_repeat_of_an_edited_model(run, make_record):
     assert len(run.records()) == 2
 
 
-@pytest.mark.parametrize("kept", [1, 20, -2])
-def test_torn_tail_is_repaired_and_its_bytes_kept_aside(run, make_record, kept):
+@pytest.mark.parametrize("kept", [1, 20, -2, -1])
+def test_torn_tail_is_repaired_and_a_record_that_lacks_only_its_newline_is_not_lost(run, make_record, kept):
     run.append(make_record())
     torn = lines.encode(make_record(repeat=1))[:kept]
     run.close()
     with (run.path / "trials.jsonl").open("ab") as file:
         file.write(torn)
+    repeats = [0, 1] if kept == -1 else [0]
     with RunDirectory.open(run.path) as again:
-        assert [r.repeat for r in again.records()] == [0]
-        again.append(make_record(repeat=1))
-    assert [r.repeat for r in load_records(run.path)] == [0, 1]
-    assert (run.path / "trials.torn").read_bytes() == torn + b"\n"
-
-
-def test_record_that_lacks_only_its_newline_is_not_lost(run, make_record):
-    run.close()
-    with (run.path / "trials.jsonl").open("ab") as file:
-        file.write(lines.encode(make_record())[:-1])
-    with RunDirectory.open(run.path) as again:
-        again.append(make_record(repeat=1))
-    assert [r.repeat for r in load_records(run.path)] == [0, 1]
+        assert [r.repeat for r in again.records()] == repeats
+        again.append(make_record(repeat=2))
+    assert [r.repeat for r in load_records(run.path)] == [*repeats, 2]
+    if kept != -1:
+        assert (run.path / "trials.torn").read_bytes() == torn + b"\n"
 
 
 def test_full_disk_is_an_error_in_words_and_loses_nothing(run, make_record):
-    """A limit on file size stands for the full disk: a write is cut short, the next one fails."""
+    """A limit on file size stands for the full disk: the write is cut short."""
     run.append(make_record())
     size = (run.path / "trials.jsonl").stat().st_size
-    code = (
-        "import resource, signal, sys, pathlib\n"
-        "from zbench.record.store import RunDirectory, StorageError\n"
-        "from dataclasses import replace\n"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "with RunDirectory.open(pathlib.Path(sys.argv[1])) as run:\n"
-        "    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)\n"
-        "    try:\n"
-        "        run.append(replace(run.records()[0], repeat=1))\n"
-        "    except StorageError as error:\n"
-        "        print(error)\n"
-    )
-    run.close()
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(run.path), str(size + 30)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "cannot write" in done.stdout
-    assert "--resume" in done.stdout
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 30, limits[1]))
+    try:
+        with pytest.raises(StorageError, match=r"cannot write .*: No space left on device; .*--resume"):
+            run.append(make_record(repeat=1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (run.path / "trials.jsonl").stat().st_size == size
     assert [r.repeat for r in load_records(run.path)] == [0]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
@@ -20,7 +20,6 @@ from zbench.verify.trajectory import Reference, Trajectory, load_reference, save
 from zbench.verify.verdict import judge
 
 MANY = int(os.environ.get("ZBENCH_FUZZ", "5000"))
-QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
 def example() -> Reference:
@@ -106,32 +105,21 @@ def test_a_reference_whose_parts_do_not_belong_together_is_refused(
         load_reference(tmp_path / "ref")
 
 
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("reference") / "reference.safetensors"
-    save_reference(example(), path)
-    return path
-
-
-def refuses_or_judges(file: Path, data: st.DataObject) -> None:
+@pytest.mark.parametrize(
+    "examples", [100, pytest.param(MANY, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])]
+)
+def test_a_damaged_reference_judges_or_is_refused(examples: int, tmp_path: Path) -> None:
+    save_reference(example(), tmp_path / "reference.safetensors")
     plain = example().plain
     observed = replace(plain, digests=plain.digests ^ 1)  # other bits than the reference's
-    with tempfile.TemporaryDirectory() as scratch:
-        copy = Path(shutil.copy(file, scratch))
-        damage(copy, data)
-        with contextlib.suppress(UsageError):
-            judge(observed, load_reference(copy))
 
+    @settings(max_examples=examples, deadline=None, database=None)
+    @given(data=st.data())
+    def judges_or_is_refused(data: st.DataObject) -> None:
+        with tempfile.TemporaryDirectory() as scratch:
+            copy = Path(shutil.copy(tmp_path / "reference.safetensors", scratch))
+            damage(copy, data)
+            with contextlib.suppress(UsageError):
+                judge(observed, load_reference(copy))
 
-@settings(max_examples=100, deadline=None, suppress_health_check=QUIET)
-@given(data=st.data())
-def test_a_damaged_reference_judges_or_is_refused(file: Path, data: st.DataObject) -> None:
-    refuses_or_judges(file, data)
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(3600)
-@settings(max_examples=MANY, deadline=None, suppress_health_check=QUIET, database=None)
-@given(data=st.data())
-def test_many_damaged_references_judge_or_are_refused(file: Path, data: st.DataObject) -> None:
-    refuses_or_judges(file, data)
+    judges_or_is_refused()

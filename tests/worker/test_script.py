@@ -13,7 +13,6 @@ import pytest
 
 from tests.launch.processes import gone, until
 from tests.shared_processes import SharedProcesses
-from zbench.errors import SpecError
 from zbench.launch.trial import TrialRunner, local_runner
 from zbench.spec.expand import Expansion, expand
 from zbench.spec.load import load_sweep
@@ -123,37 +122,6 @@ def children_of(place: Path) -> list[int]:
     """Return the processes that scripts started, as the logs under `place` tell."""
     texts = [log.read_text(errors="replace") for log in place.rglob("*.log")]
     return [int(child) for text in texts for child in re.findall(r"child (\d+)", text)]
-
-
-@pytest.mark.parametrize(
-    ("workload", "message"),
-    [
-        ({"command": "python train.py {zero_stag}"}, "unknown name {zero_stag} (did you mean 'zero_stage'?)"),
-        ({"command": "python 'train.py"}, "No closing quotation"),
-        ({"step_times": None}, "a command needs step_times"),
-        ({"step_times": {"regex": "("}}, "no regular expression"),
-        ({"step_times": {"jsonl": "x", "regex": "y"}}, "expected one of jsonl, regex and console"),
-        ({"model": "mlp"}, "a command brings its own model and data; leave model out"),
-        ({"command": None}, "step_times belongs to workload.command"),
-        ({"command": "python train.py"}, "does not use {zero_stage}, so this axis changes nothing"),
-    ],
-)
-def test_mistakes_are_found_before_anything_runs(
-    workload: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(SpecError) as error:
-        sweep(tmp_path, workload=workload)
-    assert message in str(error.value)
-
-
-def test_the_run_to_be_held_against_can_be_named(tmp_path: Path) -> None:
-    named = sweep(tmp_path, verify={"against": {"zero_stage": 0}}).trials[0]
-    assert named.held_against().engine.zero_stage == 0
-    with pytest.raises(SpecError, match=r"verify.against: zero_stag: Extra inputs"):
-        sweep(tmp_path, verify={"against": {"zero_stag": 0}})
-    (tmp_path / "other.json").write_text(json.dumps({"verify": {"against": {"zero_stage": 0}}}))
-    with pytest.raises(SpecError, match="against belongs to"):
-        expand(load_sweep(tmp_path / "other.json", environ={}))
 
 
 DEEPSPEED = "epoch=0/micro_step=4/global_step=2, RunningAvgSamplesPerSec=30.1, CurrSamplesPerSec=32.0, Mem"
