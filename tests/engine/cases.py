@@ -1,5 +1,6 @@
 """What the ranks of a test run: one training run with an engine."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -8,48 +9,57 @@ from torch import nn
 
 from tests.engine import changes, disturbances, models
 from tests.engine.plain import Trajectory
-from zbench.engine import build_engine
+from zbench.engine import Engine, build_engine
+from zbench.engine.policies import MultiBackward
 from zbench.spec.engine import EngineSpec
 
 
 def engine_trajectory(
-    group: dist.ProcessGroup,
-    model_name: str,
-    spec: dict[str, Any],
+    group: dist.ProcessGroup, model_name: str, spec: dict[str, Any], **how: Any
+) -> Trajectory:
+    """Return this rank's trajectory of a run; for `how` see `train`."""
+    engine = build_engine(models.make(model_name), EngineSpec.model_validate(spec), group)
+    return train(engine, model_name, dist.get_rank(group), **how)
+
+
+def train(
+    engine: Engine,
+    name: str,
+    rank: int,
     *,
-    steps: int = 3,
-    backwards: int = 1,
+    steps: int,
+    backwards: int,
     change: str = "nothing",
     disturb: str = "",
+    late: bool = False,
+    resumed: Callable[[int, Engine], Engine] = lambda step, engine: engine,
 ) -> Trajectory:
-    """Return this rank's trajectory of a run; `backwards` a step unless the specification counts them.
+    """Train the model `name`, close its engine, and return its trajectory.
 
-    `change` happens before each step, to the model and the optimizer's groups; `disturb` names what goes
-    wrong, or is done beside training, and must leave no trace.
+    `change` happens before each step (`late`: behind its backwards), to the model and the optimizer's groups;
+    `disturb` names what goes wrong, or is done beside training, and must leave no trace. `resumed` returns
+    the engine that takes a step.
     """
-    model = models.make(model_name)
-    parsed = EngineSpec.model_validate(spec)
-    engine = build_engine(model, parsed, group)
-    rank = dist.get_rank(group)
-    backwards = parsed.gradient_accumulation_steps if parsed.accumulation_mode == "micro_steps" else backwards
-    marks = parsed.accumulation_mode == "multi_backward"
+    marks = isinstance(engine.policies.accumulation, MultiBackward)
     infos = []
     for step in range(steps):
-        changes.CHANGES[change](step, model, engine.param_groups)
+        engine = resumed(step, engine)
+        if not late:
+            changes.CHANGES[change](step, engine.model, engine.param_groups)
         for micro in range(backwards):
-            data = models.batch(model_name, step, micro, rank)
+            data = models.batch(name, step, micro, rank)
             last = (micro == backwards - 1) if marks else None
             if disturb and step:
                 disturbances.disturb(disturb, engine, data, first=micro == 0, last=last)
-            engine.backward(models.loss(model, data), last=last)
+            engine.backward(models.loss(engine.model, data), last=last)
+        if "evaluate" in disturb:
+            disturbances.evaluate(engine, models.batch(name, step, 0, rank), None)
+        if late:
+            changes.CHANGES[change](step, engine.model, engine.param_groups)
         infos.append(engine.step())
-    result = Trajectory(
-        engine.full_parameters(),
-        engine.first_moments(),
-        [i.grad_norm for i in infos],
-        [i.skipped for i in infos],
-    )
-    assert all(p.grad is None for p in model.parameters() if p.numel())
+    norms, skipped = [i.grad_norm for i in infos], [i.skipped for i in infos]
+    result = Trajectory(engine.full_parameters(), engine.first_moments(), norms, skipped)
+    assert all(p.grad is None for p in engine.model.parameters() if p.numel())
     engine.close()
     return result
 

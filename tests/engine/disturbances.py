@@ -131,6 +131,23 @@ def _hooked(model: nn.Module, data: models.Batch, act: Any) -> Iterator[None]:
         handle.remove()
 
 
+class _Notice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, call: Any) -> Tensor:
+        ctx.call = call
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        ctx.call()
+        return gradient, None
+
+
+def when_backward_passes(call: Any) -> Any:
+    """Return an identity whose backward calls `call` first."""
+    return lambda x: _Notice.apply(x, call)
+
+
 def _raise(*_: object) -> None:
     raise AccidentError
 

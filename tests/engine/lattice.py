@@ -129,11 +129,17 @@ def check(
         disturb=disturb,
     )
     for result in results:
-        for name, value in expected.parameters.items():
-            assert torch.equal(result.parameters[name], value), f"{name} at {spec}"
-        for name, value in expected.moments.items():
-            assert torch.equal(result.moments[name], value), f"exp_avg of {name} at {spec}"
-        measured = "gradient_clipping" in spec or spec.get("dtype") == "float16"
-        assert str(result.norms) == str(expected.norms if measured else [None] * steps), spec
-        assert result.skipped == expected.skipped, spec
+        compare(spec, result, expected, f"{spec}")
     return expected
+
+
+def compare(spec: dict[str, Any], result: Trajectory, expected: Trajectory, where: str) -> None:
+    """Every parameter, moment and norm has the same bits."""
+    for kind in ("parameters", "moments"):
+        values = getattr(result, kind)
+        for name, value in getattr(expected, kind).items():
+            assert torch.equal(values[name], value), f"{kind}: {name} at {where}"
+    measured = "gradient_clipping" in spec or spec.get("dtype") == "float16"
+    norms = expected.norms if measured else [None] * len(expected.norms)
+    assert str(result.norms) == str(norms), f"norms {result.norms} for {norms} at {where}"
+    assert result.skipped == expected.skipped, f"skipped {result.skipped} at {where}"

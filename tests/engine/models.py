@@ -76,7 +76,7 @@ class Odd(nn.Module):
         self.unused = nn.Linear(24, 24)
         self.sometimes = nn.Linear(24, 24)
         self.twice = nn.Parameter(torch.randn(24, 24) / 5)
-        self.empty = nn.Parameter(torch.zeros(0, 3))
+        self.empty = nn.Parameter(torch.zeros(0, 24))
         self.gain = nn.Parameter(torch.tensor(1.5))
         self.expanded = nn.Parameter(torch.randn(24) / 5)
         self.last = nn.Linear(24, 7)
@@ -87,7 +87,7 @@ class Odd(nn.Module):
 
     def forward(self, x: Tensor, use: bool = True) -> Tensor:
         h = self.frozen(torch.tanh(self.first(x) + self.tied(x)))
-        h = torch.tanh(h @ self.twice) @ self.twice.t() + self.empty.sum()
+        h = torch.tanh(h @ torch.cat([self.twice, self.empty])) @ self.twice.t()  # as MobileBERT's head
         if use:
             h = h + self.sometimes(h)
         return self.last(h * self.gain + self.expanded.expand(h.shape[0], 24))

@@ -21,28 +21,15 @@ Batch = Callable[[int, int], tuple[Any, ...]]
 """(rank, step) -> the model's arguments."""
 
 
-def _tokens(rank: int, step: int) -> tuple[Any, ...]:
-    return (models.tokens(rank + 10 * step),)
+def _tokens(length: int = 6, batch: int = 2, growth: int = 0) -> Batch:
+    """Return token numbers, `growth` more at each step, and one more on odd ranks then."""
+    return lambda rank, step: (
+        models.tokens(rank + 10 * step, length + growth * step + (rank % 2 if growth else 0), batch),
+    )
 
 
-def _growing(rank: int, step: int) -> tuple[Any, ...]:
-    return (models.tokens(rank + 10 * step, length=4 + 3 * step + rank % 2),)
-
-
-def _long(rank: int, step: int) -> tuple[Any, ...]:
-    return (models.tokens(rank + 10 * step, length=64, batch=8),)
-
-
-def _words(rank: int, step: int) -> tuple[Any, ...]:
-    return (models.tokens(rank + 10 * step, length=24),)
-
-
-def _vectors(rank: int, step: int) -> tuple[Any, ...]:
-    return (models.vectors(rank + 10 * step),)
-
-
-def _longer_vectors(rank: int, step: int) -> tuple[Any, ...]:
-    return (models.vectors(rank + 10 * step, length=4 + 3 * step),)
+def _vectors(growth: int = 0) -> Batch:
+    return lambda rank, step: (models.vectors(rank + 10 * step, 6 + growth * step),)
 
 
 def _crossed(rank: int, step: int) -> tuple[Any, ...]:
@@ -50,25 +37,25 @@ def _crossed(rank: int, step: int) -> tuple[Any, ...]:
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Batch]] = {
-    "one_graph": (models.Tied, _tokens),
-    "two_graphs_share_a_parameter": (lambda: models.Tied(broken=True), _tokens),
-    "one_graph_for_many_layers": (models.Layers, _tokens),
-    "no_reduction_first": (lambda: models.WithoutReduction(0), _vectors),
-    "no_reduction_in_the_middle": (lambda: models.WithoutReduction(1), _vectors),
-    "no_reduction_last": (lambda: models.WithoutReduction(2), _vectors),
-    "partly_trained": (models.PartlyTrained, _vectors),
-    "checkpointed": (models.Checkpointed, _vectors),
-    "checkpoints_not_captured": (lambda: models.Checkpointed(broken=True), _vectors),
-    "new_sequence_lengths": (lambda: models.Tied(broken=True), _growing),
+    "one_graph": (models.Tied, _tokens()),
+    "two_graphs_share_a_parameter": (lambda: models.Tied(broken=True), _tokens()),
+    "one_graph_for_many_layers": (models.Layers, _tokens()),
+    "no_reduction_first": (lambda: models.WithoutReduction(0), _vectors()),
+    "no_reduction_in_the_middle": (lambda: models.WithoutReduction(1), _vectors()),
+    "no_reduction_last": (lambda: models.WithoutReduction(2), _vectors()),
+    "partly_trained": (models.PartlyTrained, _vectors()),
+    "checkpointed": (models.Checkpointed, _vectors()),
+    "checkpoints_not_captured": (lambda: models.Checkpointed(broken=True), _vectors()),
+    "new_sequence_lengths": (lambda: models.Tied(broken=True), _tokens(growth=3)),
     "ready_in_another_order_on_each_rank": (models.Crossed, _crossed),
 }
 OTHERS: dict[str, tuple[Callable[[], nn.Module], Batch]] = {
-    "new_lengths_of_one_graph": (lambda: models.Wide(1, 16), _longer_vectors),
-    "wide": (models.Wide, _vectors),
-    "headed": (models.Headed, _words),
-    "mixture": (models.Mixture, _vectors),
-    "fragile": (models.Fragile, _vectors),
-    "deep": (lambda: models.Tied(depth=4), _long),
+    "new_lengths_of_one_graph": (lambda: models.Wide(1, 16), _vectors(growth=3)),
+    "wide": (models.Wide, _vectors()),
+    "headed": (models.Headed, _tokens(24)),
+    "mixture": (models.Mixture, _vectors()),
+    "fragile": (models.Crossed, lambda rank, step: (models.vectors(rank + 10 * step), False)),
+    "deep": (lambda: models.Tied(depth=4), _tokens(64, 8)),
 }
 BASE = {"zero_stage": 1, "reduce_bucket_size": 600, "gradient_clipping": 0.5}
 

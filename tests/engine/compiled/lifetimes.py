@@ -2,10 +2,10 @@
 
 import copy
 import gc
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -16,31 +16,13 @@ from torch import Tensor, nn
 
 from tests.engine.compiled import models
 from tests.engine.compiled.cases import BASE, Batch, make
+from tests.engine.holding import live, peak_of, settled
 from zbench.engine import Engine, Instruments, build_engine
 from zbench.engine.adam import AdamBackend, AdamTask
 from zbench.engine.compiled.compile import CompiledGradients
-from zbench.measure.shim import SHIM, WHY_NOT
 from zbench.spec.engine import EngineSpec
 
 TEMPORARIES = 1 << 21
-
-
-def live() -> int:
-    """Return the bytes that tensors of this process hold, once gloo's threads have let go of theirs."""
-    assert SHIM is not None, WHY_NOT
-    seen = [SHIM.zbench_memory_live_bytes()]
-    while len(seen) < 4 or len(set(seen[-4:])) > 1:
-        time.sleep(0.002)
-        seen.append(SHIM.zbench_memory_live_bytes())
-    return seen[-1]
-
-
-def peak_since_reset() -> int:
-    """Return the most bytes held at once since the last call."""
-    assert SHIM is not None, WHY_NOT
-    peak = SHIM.zbench_memory_peak_bytes()
-    SHIM.zbench_memory_reset_peak()
-    return peak
 
 
 @dataclass
@@ -53,7 +35,7 @@ class Probe:
     """Bytes of further temporaries."""
 
     def update(self, tasks: Sequence[AdamTask], *, grad_scale: float = 1.0) -> None:
-        live()
+        settled()
         self.look()
         temporaries = [torch.empty(size, dtype=torch.uint8) for size in (TEMPORARIES, *self.beside)]
         self.inner.update(tasks, grad_scale=grad_scale)
@@ -97,7 +79,7 @@ def update_meets_only_the_partition(
         seen: list[tuple[int, dict[str, int]]] = []
 
         def look(engine: Engine = engine, seen: list[tuple[int, dict[str, int]]] = seen) -> None:
-            seen.append((live(), engine.memory_by_category()))
+            seen.append((settled(), engine.memory_by_category()))
 
         probe.look = look
         resident = []
@@ -105,7 +87,7 @@ def update_meets_only_the_partition(
             for micro in range(spec.get("gradient_accumulation_steps", 1)):
                 engine.backward(model(*batch(dist.get_rank(group), step + 10 * micro)).float())
             engine.step()
-            resident.append(live())
+            resident.append(settled())
         assert resident[1] == resident[2]
         assert [at_update for at_update, _ in seen[1:]] == [resident[1] + partition] * (len(seen) - 1)
         for _, held in seen:
@@ -124,39 +106,35 @@ def update_peaks(group: dist.ProcessGroup, spec: dict[str, Any]) -> tuple[int, i
     engine, probe = build(group, model, **spec)
     held: list[int] = []
     probe.look = lambda: held.append(engine.memory_by_category().get("buckets", 0))
-
-    def peak(number: int) -> int:
-        gc.collect()
-        gc.disable()  # what earlier cases left must not be freed in between
-        before = live()
-        peak_since_reset()
-        engine.backward(model(*batch(dist.get_rank(group), number)))
-        engine.step()
-        gc.enable()
-        return peak_since_reset() - before
-
-    peak(0)  # compiles, and makes what stays
-    low = peak(1)
+    step = partial(take_step, engine, batch, dist.get_rank(group))
+    gc.disable()  # nothing is freed in between
+    step(0)  # compiles, and makes what stays
+    low = peak_of(partial(step, 1))
     assert held == [0, 0]
     partition = partition_of(engine)
     probe.beside = [partition]
     with mock.patch.object(CompiledGradients, "release_buckets", return_value=None):
-        high = peak(2)
+        high = peak_of(partial(step, 2))
+    gc.enable()
     engine.close()
     return low, high, partition, held[-1]
 
 
+def take_step(engine: Engine, batch: Batch, rank: int, number: int) -> None:
+    engine.backward(engine.model(*batch(rank, number)))
+    engine.step()
+
+
 def whole_peak(group: dist.ProcessGroup, compiling: str, name: str, bucket: int) -> int:
     """Return the peak bytes of a step, all that the engine keeps included, above an empty process."""
-    gc.collect()
     before = live()
     model, batch = make(name)
     engine, _ = build(group, model, compile=compiling, reduce_bucket_size=bucket)
-    for step in range(3):
-        peak_since_reset()
-        engine.backward(model(*batch(dist.get_rank(group), step)))
-        engine.step()
-    peak = peak_since_reset() - before
+    step = partial(take_step, engine, batch, dist.get_rank(group))
+    for number in range(2):
+        step(number)
+    kept = live()
+    peak = kept - before + peak_of(partial(step, 2))
     engine.close()
     return peak
 
@@ -173,11 +151,11 @@ def faults_free_everything(group: dist.ProcessGroup) -> None:
         for step in range(3):
             if faulty and step == 1:
                 gc.collect()
-                idle = live()
+                idle = settled()
                 engine.backward(model(*batch(rank, step)))
                 with pytest.raises(ZeroDivisionError, match="a fault in backward"):
                     engine.backward(model(*batch(rank, step), faulty=True))
-                assert live() == idle
+                assert settled() == idle
             for micro in range(2):
                 engine.backward(model(*batch(rank, step + 10 * micro)))
             engine.step()
@@ -197,7 +175,7 @@ def skipped_steps_free_everything(group: dist.ProcessGroup) -> None:
         engine.backward(model(*batch(dist.get_rank(group), step)).float())
         info = engine.step()
         if step:  # the first also makes what stays
-            rest[info.skipped].add(live())
+            rest[info.skipped].add(settled())
     assert rest[True] == rest[False]
     assert len(rest[True]) == 1
     engine.close()
@@ -218,7 +196,7 @@ def engines_come_and_go(group: dist.ProcessGroup) -> None:
         watched += [weakref.ref(model), weakref.ref(engine), weakref.ref(model.embed.weight)]
         del model, engine, _probe
         gc.collect()
-        rest.append(live())
+        rest.append(settled())
     assert [reference() for reference in watched] == [None] * len(watched)
     assert rest[0] == rest[1]
 

@@ -4,6 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from tests.engine.disturbances import when_backward_passes
+
 WIDTH, VOCABULARY = 8, 12
 
 
@@ -136,15 +138,19 @@ class Mixture(nn.Module):
 
 
 class Crossed(nn.Module):
-    """Two branches whose gradients are ready in opposite order on even and odd ranks."""
+    """Two branches whose gradients are ready in opposite order on even and odd ranks; with `faulty` backward
+    fails between them.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
 
-    def forward(self, x: Tensor, swapped: bool) -> Tensor:
+    def forward(self, x: Tensor, swapped: bool, faulty: bool = False) -> Tensor:
         inner, outer = (self.second, self.first) if swapped else (self.first, self.second)
         x = inner(x)
+        if faulty:
+            x = blow(x)
         torch._dynamo.graph_break()
         return outer(x).square().mean()
 
@@ -183,37 +189,14 @@ class Headed(nn.Module):
         return nn.functional.cross_entropy(self.head(x).flatten(0, 1), tokens.flatten())
 
 
-class Fuse(torch.autograd.Function):
-    """Identity whose backward raises."""
-
-    @staticmethod
-    def forward(ctx: object, x: Tensor) -> Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: object, *grads: Tensor) -> Tensor:
-        raise ZeroDivisionError("a fault in backward")
-
-
 @torch._dynamo.disable
 def blow(x: Tensor) -> Tensor:
     """Fail in backward, outside of compiled code."""
-    return Fuse.apply(x)
+    return when_backward_passes(_fail)(x)
 
 
-class Fragile(nn.Module):
-    """Two graphs; with `faulty` backward fails between them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
-
-    def forward(self, x: Tensor, faulty: bool = False) -> Tensor:
-        x = self.first(x)
-        if faulty:
-            x = blow(x)
-        torch._dynamo.graph_break()
-        return self.second(x).square().mean()
+def _fail() -> None:
+    raise ZeroDivisionError("a fault in backward")
 
 
 def tokens(rank: int = 0, length: int = 6, batch: int = 2) -> Tensor:

@@ -17,11 +17,6 @@ INDUCTOR: dict[str, tuple[int, str, dict[str, Any], dict[str, Any]]] = {
     "sent_from_where_they_are": (2, "wide", {"reduce_bucket_size": 10**6}, {}),
     "new_sequence_lengths": (1, "new_lengths_of_one_graph", {}, {}),
     "partly_trained_no_reduction_checkpointed": (1, "mixture", {}, {}),
-    "no_reduction_first": (0, "no_reduction_first", {}, {}),
-    "no_reduction_in_the_middle": (0, "no_reduction_in_the_middle", {}, {}),
-    "no_reduction_last": (0, "no_reduction_last", {}, {}),
-    "partly_trained": (0, "partly_trained", {}, {}),
-    "checkpointed": (0, "checkpointed", {}, {}),
     "offload_and_micro_steps": (
         1,
         "one_graph_for_many_layers",
@@ -30,8 +25,7 @@ INDUCTOR: dict[str, tuple[int, str, dict[str, Any], dict[str, Any]]] = {
     ),
 }
 """Ranks by default, a model, keys. The soak has all on 1 and 2: each rank compiles for itself, and
-`test_parity` has every kind of graph on several. Those without a number of ranks are parts of "mixture", or
-alike in aot_eager and inductor before the lowering.
+`test_parity` has every kind of graph on several.
 """
 
 

@@ -1,15 +1,15 @@
 """What the ranks of a test run: training over far memory, many schedules in one process group."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
-from tests.engine import changes, disturbances, models
+from tests.engine import changes, models
+from tests.engine.cases import train
 from tests.engine.far_memory.copies import Copies
 from tests.engine.far_memory.memory import FarCollectives, FarMemory
 from tests.engine.plain import Trajectory
@@ -80,14 +80,28 @@ def _run(group: dist.ProcessGroup, case: Case) -> Result:
     copies, staging = (Copies(seed, dawdling=case.dawdling) for seed in seeds)
     through = staging if case.staged else None
 
-    def build(model: nn.Module) -> Engine:
+    def build() -> Engine:
         spec = EngineSpec.model_validate(case.spec)
         probe = (lambda group: None) if case.sockets else choose.probe_peers
         with mock.patch.object(choose, "probe_peers", probe):
-            return build_engine(model, spec, group, instruments=far(copies, through))
+            return build_engine(models.make(case.model), spec, group, instruments=far(copies, through))
 
+    def resumed(step: int, engine: Engine) -> Engine:
+        if step != case.resume:
+            return engine
+        state = engine.state_dict()
+        if case.seed % 2:
+            engine.close()
+            engine = build()
+            changes.CHANGES[case.change](step, engine.model, engine.param_groups)  # before the load
+        else:
+            _overwrite(engine)
+        engine.load_state_dict(state)
+        return engine
+
+    how = {key: getattr(case, key) for key in ("steps", "backwards", "change", "disturb", "late")}
     try:
-        trajectory = _train(case, dist.get_rank(group), build)
+        trajectory = train(build(), case.model, dist.get_rank(group), resumed=resumed, **how)
     finally:
         faults = copies.close() + staging.close()
     return Result(trajectory, faults, copies.started + staging.started)
@@ -98,38 +112,3 @@ def _overwrite(engine: Engine) -> None:
     with engine.gathered(engine.model, write=True), torch.no_grad():
         for parameter in engine.model.parameters():
             parameter.add_(1.0)
-
-
-def _train(case: Case, rank: int, build: Callable[[nn.Module], Engine]) -> Trajectory:
-    model = models.make(case.model)
-    engine = build(model)
-    marks = case.spec.get("accumulation_mode") == "multi_backward"
-    infos = []
-    for step in range(case.steps):
-        if step == case.resume:
-            state = engine.state_dict()
-            if case.seed % 2:
-                engine.close()
-                model = models.make(case.model)
-                engine = build(model)
-                changes.CHANGES[case.change](step, model, engine.param_groups)  # before the load
-            else:
-                _overwrite(engine)
-            engine.load_state_dict(state)
-        if not case.late:
-            changes.CHANGES[case.change](step, model, engine.param_groups)
-        for micro in range(case.backwards):
-            data = models.batch(case.model, step, micro, rank)
-            last = (micro == case.backwards - 1) if marks else None
-            if case.disturb and step:
-                disturbances.disturb(case.disturb, engine, data, first=micro == 0, last=last)
-            engine.backward(models.loss(model, data), last=last)
-        if "evaluate" in case.disturb:
-            disturbances.evaluate(engine, models.batch(case.model, step, 0, rank), None)
-        if case.late:
-            changes.CHANGES[case.change](step, model, engine.param_groups)
-        infos.append(engine.step())
-    norms, skipped = [i.grad_norm for i in infos], [i.skipped for i in infos]
-    found = Trajectory(engine.full_parameters(), engine.first_moments(), norms, skipped)
-    engine.close()
-    return found

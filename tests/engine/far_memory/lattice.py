@@ -5,10 +5,8 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
-import torch
-
 from tests.engine import lattice
-from tests.engine.far_memory.cases import Case, Result
+from tests.engine.far_memory.cases import Case
 from tests.engine.plain import Trajectory
 from tests.engine.ranks import RankPool
 
@@ -22,7 +20,7 @@ def check(ranks: RankPool, cases: Sequence[Case]) -> int:
         for of_rank in answers:
             for case, result in zip(of_world, of_rank, strict=True):
                 assert not result.faults, f"{'; '.join(result.faults[:3])} at {case}"
-                compare(case, result, expected(case))
+                lattice.compare(case.spec, result.trajectory, expected(case), f"{case}")
                 late += result.copies
     return late
 
@@ -31,19 +29,6 @@ def expected(case: Case) -> Trajectory:
     """Return plain PyTorch's trajectory."""
     options = repr(lattice.reference_options(case.spec))
     return lattice.reference(case.model, case.world_size, case.backwards, options, case.change, case.steps)
-
-
-def compare(case: Case, result: Result, plain: Trajectory) -> None:
-    """Every parameter, moment and norm has plain PyTorch's bits."""
-    found = result.trajectory
-    for name, value in plain.parameters.items():
-        assert torch.equal(found.parameters[name], value), f"{name} at {case}"
-    for name, value in plain.moments.items():
-        assert torch.equal(found.moments[name], value), f"exp_avg of {name} at {case}"
-    measured = "gradient_clipping" in case.spec or case.spec.get("dtype") == "float16"
-    norms = plain.norms if measured else [None] * case.steps
-    assert str(found.norms) == str(norms), f"norms {found.norms} for {norms} at {case}"
-    assert found.skipped == plain.skipped, f"skipped {found.skipped} for {plain.skipped} at {case}"
 
 
 OFFLOADED: dict[str, Any] = {"offload_optimizer": "cpu"}

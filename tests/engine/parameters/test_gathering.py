@@ -8,16 +8,18 @@ import pytest
 import torch
 from torch import nn
 
-from tests.engine.gradients.worlds import CPU, SIZES, param_infos
 from zbench.engine import build_engine
 from zbench.engine.memory.kinds import DeviceMemory
 from zbench.engine.parameters.base import ParamInfo, write_segments
 from zbench.engine.parameters.gathering import Gatherer, GatherOrder
-from zbench.engine.parameters.sharded import GroupState, ShardedGroup, ShardedParameters
+from zbench.engine.parameters.sharded import ShardedParameters
 from zbench.engine.partition import GatherGroup, plan_layout
 from zbench.engine.shard_layout import ShardedLayout
 from zbench.engine.transport.single import SingleProcessCollectives
 from zbench.spec.engine import EngineSpec
+
+CPU = torch.device("cpu")
+SIZES = (300, 1024, 7)
 
 
 def gatherer_of(window: int) -> tuple[Gatherer, list[ParamInfo]]:
@@ -25,7 +27,7 @@ def gatherer_of(window: int) -> tuple[Gatherer, list[ParamInfo]]:
     groups = [GatherGroup((k,)) for k in reversed(range(len(SIZES)))]
     layout = plan_layout(SIZES, groups, shards=1, block_size=512, bucket_size=1024)
     shard, comm = ShardedLayout(layout, 0), SingleProcessCollectives()
-    infos = param_infos()
+    infos = [ParamInfo(k, f"p{k}", nn.Parameter(torch.zeros(n)), 0) for k, n in enumerate(SIZES)]
     store = ShardedParameters(
         infos, shard, [torch.float32], CPU, DeviceMemory(CPU), comm, resident=frozenset()
     )
@@ -44,12 +46,11 @@ def region(gatherer: Gatherer, caller: int) -> Iterator[None]:
         gatherer.leave()
 
 
-def run(gatherer: Gatherer, info: ParamInfo) -> ShardedGroup:
-    """Run a module that owns this parameter; return its group."""
+def run(gatherer: Gatherer, info: ParamInfo) -> None:
+    """Run a module that owns this parameter."""
     groups = gatherer.groups_of([info.parameter])
     gatherer.begin_use(groups)
     gatherer.end_use(groups)
-    return groups[0]
 
 
 def recorded(gatherer: Gatherer) -> int:
@@ -85,22 +86,6 @@ def test_each_outermost_call_begins_its_order_again() -> None:
         gatherer.touch(infos[0].parameter)
         infos[0].parameter.sum()
     assert recorded(gatherer) == 2
-
-
-def test_what_was_used_next_in_the_last_region_is_gathered_ahead() -> None:
-    gatherer, infos = gatherer_of(window=0)
-    gatherer.window = gatherer.groups_of([infos[1].parameter])[0].numel  # room for one
-    for number in range(2):
-        with region(gatherer, 0):
-            run(gatherer, infos[0])
-            whole = [
-                g.state is not GroupState.SHARDED
-                for info in infos
-                for g in gatherer.groups_of([info.parameter])
-            ]
-            assert whole == [False, number == 1, False]
-            for info in infos[1:]:
-                run(gatherer, info)
 
 
 class StandIn:

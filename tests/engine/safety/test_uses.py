@@ -1,6 +1,6 @@
 """Ways to use a model that are not one forward, one backward: the bits of plain PyTorch, or refused."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
 
@@ -16,7 +16,6 @@ from tests.engine.safety.plainly import (
     Plain,
     assert_same,
     batch,
-    build,
     by_forward,
     row_id,
     same_steps,
@@ -88,24 +87,6 @@ def twice(net: Net, x: Tensor) -> Tensor:
 
 LOSSES = (by_forward, by_another_method, with_a_weight_read_before, with_a_weight_read_after, twice)
 LOSSES += (with_a_weight_and_an_evaluation, by_a_functional_use)
-
-
-@pytest.fixture(params=STAGES, ids=row_id)
-def row(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
-@pytest.fixture
-def engine(row: dict[str, Any], request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """Return an engine of the row, with more keys where a test gives them as its parameter."""
-    engine = build(Net(), row, **getattr(request, "param", {}))
-    yield engine
-    engine.close()
-
-
-@pytest.fixture
-def plain() -> Plain:
-    return Plain(Net())
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda f: f.__name__)

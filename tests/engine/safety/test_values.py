@@ -2,7 +2,7 @@
 
 import io
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from tests.engine.safety.plainly import STAGES, Plain, assert_same, batch, build, row_id, same_steps, step
+from tests.engine.safety.plainly import STAGES, Plain, assert_same, batch, row_id, same_steps, step
 from zbench.engine import Engine, build_engine
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec
@@ -40,17 +40,8 @@ def row(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture
-def engine(row: dict[str, Any], request: pytest.FixtureRequest) -> Iterator[Engine]:
-    """Return an engine of the row, with more keys where a test gives them as its parameter."""
-    engine = build(Net(), row, **getattr(request, "param", {}))
-    yield engine
-    engine.close()
-
-
-@pytest.fixture
-def plain(engine: Engine) -> Plain:
+def plain(engine: Engine, plain: Plain) -> Plain:
     """Return the engine's twin; both have taken two steps."""
-    plain = Plain(Net())
     same_steps(engine, plain, 0, 1)
     return plain
 

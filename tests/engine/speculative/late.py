@@ -6,7 +6,8 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from tests.engine.speculative.running import layers, loss, schedule_of, when_backward_passes
+from tests.engine.disturbances import when_backward_passes
+from tests.engine.speculative.running import layers, loss, schedule_of
 from zbench.engine import Instruments, build_engine
 from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.transport.works import Done

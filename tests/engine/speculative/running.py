@@ -42,23 +42,6 @@ class Layers(nn.Module):
         return x
 
 
-class _Notice(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, call: Any) -> Tensor:
-        ctx.call = call
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
-        ctx.call()
-        return gradient, None
-
-
-def when_backward_passes(call: Any) -> Any:
-    """Return an identity whose backward calls `call` first."""
-    return lambda x: _Notice.apply(x, call)
-
-
 def layers(seed: int = 0) -> Layers:
     """Return a seeded model."""
     torch.manual_seed(seed)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.engine.disturbances import when_backward_passes
 from tests.engine.speculative.running import (
     Layers,
     assert_same,
@@ -14,7 +15,6 @@ from tests.engine.speculative.running import (
     engine,
     layers,
     schedule_of,
-    when_backward_passes,
 )
 from zbench.engine.adam import cuda_unavailable_reason
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.engine.disturbances import when_backward_passes
 from tests.engine.speculative.running import (
     after_a_step,
     assert_same,
@@ -18,7 +19,6 @@ from tests.engine.speculative.running import (
     schedule_of,
     threads,
     threads_left,
-    when_backward_passes,
 )
 from zbench._native import UpdateFailed, UpdateTimeout
 from zbench.engine import Engine

@@ -5,8 +5,9 @@ import time
 import pytest
 import torch
 
+from tests.engine.disturbances import when_backward_passes
 from tests.engine.ranks import RankPool
-from tests.engine.speculative.running import engine, layers, loss, schedule_of, when_backward_passes
+from tests.engine.speculative.running import engine, layers, loss, schedule_of
 
 LATE = "tests.engine.speculative.late"
 
@@ -49,13 +50,14 @@ def test_only_the_last_backward_updates(mode: str, stage: int) -> None:
         assert not e.step().rolled_back
 
 
-def test_unmanaged_updates_at_step() -> None:
+@pytest.mark.parametrize(("size", "updates"), [(10**9, 5), (1024, 20), (1, 17408 // 256)])
+def test_unmanaged_updates_subgroups_at_step(size: int, updates: int) -> None:
     model = layers()
-    with engine(model, accumulation_mode="unmanaged") as e:
+    with engine(model, accumulation_mode="unmanaged", sub_group_size=size) as e:
         e.backward(loss(model))
         assert not schedule_of(e).ahead
         assert not e.step().rolled_back
-        assert len(schedule_of(e).worker.timeline) == 5
+        assert len(schedule_of(e).worker.timeline) == updates
 
 
 def test_a_parameter_without_gradient_does_not_hold_up_the_others() -> None:

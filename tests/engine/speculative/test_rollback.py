@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.engine.disturbances import when_backward_passes
 from tests.engine.speculative.running import (
     Layers,
     after_a_step,
@@ -15,7 +16,6 @@ from tests.engine.speculative.running import (
     layers,
     loss,
     schedule_of,
-    when_backward_passes,
 )
 
 HOSTILE = {

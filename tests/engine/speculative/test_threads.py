@@ -1,0 +1,59 @@
+"""Which processors the optimizer's threads get."""
+
+import pytest
+
+from tests.engine.ranks import RankPool
+from zbench.engine.speculative.threads import MOST, Machine, choose, this_machine
+
+SOCKETS = (tuple(range(8)), tuple(range(8, 16)))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "computing", "allowed", "near", "alone", "expected"),
+    [
+        (None, 1, range(2), 0, True, (1, (1,))),
+        (None, 2, range(2), 0, True, (1, ())),  # no processor to spare: share them
+        (None, 4, range(16), 0, True, (4, (4, 5, 6, 7))),  # backward stays on this node too
+        (None, 4, range(16), 1, True, (4, (12, 13, 14, 15))),
+        (2, 4, range(16), 0, True, (2, (6, 7))),  # near the memory, at the end
+        (10, 4, range(16), 0, True, (10, (*range(8), 14, 15))),
+        (2, 1, range(16), 0, False, (2, ())),  # several ranks share the machine: who knows who pins where
+        (2, 1, range(4, 8), 0, False, (2, (6, 7))),  # a rank with processors of its own
+        (3, 2, range(4), 0, True, (3, ())),
+    ],
+)
+def test_threads_leave_backward_its_processors(
+    wanted: int | None,
+    computing: int,
+    allowed: range,
+    near: int,
+    alone: bool,
+    expected: tuple[int, tuple[int, ...]],
+) -> None:
+    online = 2 if len(allowed) == 2 else 16
+    nodes = (tuple(range(2)),) if online == 2 else SOCKETS
+    machine = Machine(tuple(allowed), nodes, online)
+    found = choose(wanted, computing=computing, machine=machine, near=near, alone=alone)
+    assert (found.count, found.processors) == expected
+
+
+def test_no_more_threads_are_taken_than_help() -> None:
+    machine = Machine(tuple(range(128)), (tuple(range(128)),), 128)
+    assert choose(None, computing=4, machine=machine, near=0, alone=True).count == MOST
+
+
+def test_this_machine_has_processors_in_nodes() -> None:
+    machine = this_machine()
+    assert machine.allowed
+    assert set(machine.allowed) <= {p for node in machine.nodes for p in node}
+
+
+@pytest.mark.skipif(len(this_machine().allowed) < 2, reason="a thread is pinned where one can be spared")
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_threads_are_pinned_only_where_no_other_rank_pins_to_the_same_processor(
+    ranks: RankPool, world_size: int
+) -> None:
+    machine = this_machine()
+    has_its_own = world_size == 1 or len(machine.allowed) < machine.online
+    for pinned in ranks.run(world_size, "tests.engine.speculative.places:pinned_threads"):
+        assert pinned == [1] * has_its_own
