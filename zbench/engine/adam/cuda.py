@@ -29,12 +29,12 @@ from zbench.engine.adam.reference import ReferenceAdam
 @functools.cache
 def _library() -> ctypes.CDLL:
     """Load the library; RuntimeError with the remedy where it was not built or there is no device."""
-    found = importlib.util.find_spec("zbench._cuda_adam")
-    if found is None or found.origin is None:
+    extension = importlib.util.find_spec("zbench._cuda_adam")
+    if extension is None or extension.origin is None:
         raise RuntimeError(
             "CudaAdam was not built: install zbench where nvcc is on PATH, or with ZBENCH_CUDA=ON"
         )
-    library = ctypes.CDLL(found.origin)
+    library = ctypes.CDLL(extension.origin)
     pointer, long = ctypes.c_void_p, ctypes.c_int64
     number = ctypes.c_int
     library.zbench_cuda_error.restype = ctypes.c_char_p
@@ -205,14 +205,14 @@ class MixedAdam:
     ) -> None:
         """See AdamBackend.update; the accelerator's tasks are launched first, and run beside the CPU's."""
         for kind, backend in self._backends.items():
-            if mine := [task for task in tasks if task.grad.device.type == kind]:
-                count = None if nonfinite is None else nonfinite.new_zeros(1, device=mine[0].grad.device)
-                backend.update(mine, grad_scale=grad_scale, nonfinite=count)
+            if there := [task for task in tasks if task.grad.device.type == kind]:
+                count = None if nonfinite is None else nonfinite.new_zeros(1, device=there[0].grad.device)
+                backend.update(there, grad_scale=grad_scale, nonfinite=count)
                 if nonfinite is not None and count is not None:
                     nonfinite += count.to(nonfinite.device)
 
     def chunk_square_sums(self, grads: Sequence[Tensor], out: Sequence[Tensor]) -> None:
         """See AdamBackend.chunk_square_sums; each sum is taken where its gradient is."""
         for kind, backend in self._backends.items():
-            if mine := [k for k, grad in enumerate(grads) if grad.device.type == kind]:
-                backend.chunk_square_sums([grads[k] for k in mine], [out[k] for k in mine])
+            if there := [k for k, grad in enumerate(grads) if grad.device.type == kind]:
+                backend.chunk_square_sums([grads[k] for k in there], [out[k] for k in there])

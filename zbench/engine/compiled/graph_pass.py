@@ -122,12 +122,12 @@ def _gradient_slots(descriptions: list[Any], positions: Collection[int]) -> list
     AOT autograd describes each output of a backward graph by the input it is the gradient of; counting
     outputs instead would be wrong wherever it merges inputs or adds some of its own.
     """
-    found = []
+    gradients = []
     for slot, description in enumerate(descriptions):
         position = getattr(getattr(description, "grad_of", None), "idx", None)
         if position is not None and position in positions:
-            found.append((slot, position))
-    return found
+            gradients.append((slot, position))
+    return gradients
 
 
 def _has_other_readers(gradient: fx.Node, results: list[Any], output: fx.Node) -> bool:

@@ -143,7 +143,7 @@ class MemoryLayout:
         """Return the layout of one run of the index space."""
         cut = [(memory, [_overlap(e, extent) for e in extents]) for memory, extents in self.parts]
         return MemoryLayout.of(
-            ((memory, [e for e in found if e.length > 0]) for memory, found in cut), extent.length
+            ((memory, [e for e in extents if e.length > 0]) for memory, extents in cut), extent.length
         )
 
     def cut(self, extents: Iterable[Extent]) -> "MemoryLayout":
@@ -164,13 +164,13 @@ def memory_layout_of(shard: ShardLayout, offloaded: int, near: Memory, host: Mem
 
 
 def _joined(extents: Iterable[Extent]) -> list[Extent]:
-    found: list[Extent] = []
+    joined: list[Extent] = []
     for extent in sorted(extents, key=lambda e: e.start):
-        if found and found[-1].stop == extent.start:
-            found[-1] = Extent(found[-1].start, found[-1].length + extent.length)
+        if joined and joined[-1].stop == extent.start:
+            joined[-1] = Extent(joined[-1].start, joined[-1].length + extent.length)
         else:
-            found.append(extent)
-    return found
+            joined.append(extent)
+    return joined
 
 
 def _overlap(one: Extent, other: Extent) -> Extent:

@@ -214,9 +214,9 @@ def _kinds(original: type[nn.Parameter]) -> Kinds:
 
     def derived(kind: type[nn.Parameter]) -> type[nn.Parameter]:
         name = f"{kind.__name__}{original.__name__}"
-        made = new_class(name, (kind, original), {}, lambda body: body.update(_zbench_original=original))
-        assert issubclass(made, nn.Parameter)
-        return made
+        subclass = new_class(name, (kind, original), {}, lambda body: body.update(_zbench_original=original))
+        assert issubclass(subclass, nn.Parameter)
+        return subclass
 
     return Kinds(original, derived(Trained), derived(Whole), derived(Released), derived(Left))
 

@@ -173,10 +173,10 @@ class Journal:
 
 
 def _joined(runs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
+    joined: list[tuple[int, int]] = []
     for start, stop in runs:
-        if found and found[-1][1] == start:
-            found[-1] = (found[-1][0], stop)
+        if joined and joined[-1][1] == start:
+            joined[-1] = (joined[-1][0], stop)
         else:
-            found.append((start, stop))
-    return found
+            joined.append((start, stop))
+    return joined

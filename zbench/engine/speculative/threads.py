@@ -96,8 +96,8 @@ def _node_of_gpu(device: torch.device) -> int:
 
 def _parsed(ranges: str) -> Sequence[int]:
     """Return the processors of a list such as `0-3,8`."""
-    found: list[int] = []
+    processors: list[int] = []
     for part in filter(None, ranges.strip().split(",")):
         first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return found
+        processors += range(int(first), int(last or first) + 1)
+    return processors

@@ -61,10 +61,10 @@ def grouped(
 
 def host_collectives(group: dist.ProcessGroup, shards: int | None = None) -> HostTransport:
     """Return collectives of tensors in CPU memory, over several ranks of a group that has gloo."""
-    device, found = torch.device("cpu"), probe_peers(group)
-    if found is None:
+    device, peers = torch.device("cpu"), probe_peers(group)
+    if peers is None:
         return GlooCollectives(group, device, shards)
-    return CrossMemoryCollectives(group, device, found, shards)
+    return CrossMemoryCollectives(group, device, peers, shards)
 
 
 def _host_collectives(group: dist.ProcessGroup, _: torch.device, shards: int | None) -> GroupCollectives:

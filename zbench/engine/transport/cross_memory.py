@@ -32,11 +32,11 @@ class CrossMemoryCollectives(GroupCollectives):
         self,
         group: dist.ProcessGroup,
         device: torch.device,
-        found: PeerProcesses,
+        peers: PeerProcesses,
         shards: int | None = None,
     ) -> None:
         super().__init__(group, device, shards)
-        self.pids, self._channels = found.pids, found.channels
+        self.pids, self._channels = peers.pids, peers.channels
         self._others = [r for r in range(self.world_size) if r != self.rank]
         self._threads = WorkerThread("reductions"), WorkerThread("gathers")
 
@@ -56,8 +56,8 @@ class CrossMemoryCollectives(GroupCollectives):
 
     def close(self) -> None:
         super().close()
-        for index, channel in zip(self._threads, self._channels, strict=True):
-            index.close()
+        for thread, channel in zip(self._threads, self._channels, strict=True):
+            thread.close()
             channel.close()
 
     def _submit(
@@ -77,12 +77,12 @@ class CrossMemoryCollectives(GroupCollectives):
     def _tell(self, channel: PeerSockets, call: Call, value: int) -> list[int]:
         """Return every rank's value in this call."""
         try:
-            told = channel.exchange((call.number, call.code, value))
-            for number, code, _ in told:
+            messages = channel.exchange((call.number, call.code, value))
+            for number, code, _ in messages:
                 call.check(number, code)
         except (OSError, OtherCallError) as error:
             raise self.agreement.failed(call, error) from error
-        return [heard for _, _, heard in told]
+        return [value for _, _, value in messages]
 
     def _reduce(self, send: Tensor, out: Tensor, addresses: Sequence[int]) -> None:
         """Add this rank's part of all ranks' `send`, piece by piece.
@@ -91,14 +91,14 @@ class CrossMemoryCollectives(GroupCollectives):
         receive buffers of the others are small and freed at once, so they do not add to the peak of
         activation memory.
         """
-        mine = send.chunk(self.shards)[self.shard]
-        offset, size = self.shard * mine.nbytes, send.element_size()
-        length = min(_PIECE // size, mine.numel())
-        lands = send.dtype == out.dtype and out.data_ptr() != mine.data_ptr()
+        own = send.chunk(self.shards)[self.shard]
+        offset, size = self.shard * own.nbytes, send.element_size()
+        length = min(_PIECE // size, own.numel())
+        lands = send.dtype == out.dtype and out.data_ptr() != own.data_ptr()
         buffer = send.new_empty((len(self._others) - lands) * length)
         received = [buffer[k * length : (k + 1) * length] for k in range(len(self._others) - lands)]
-        for start in range(0, mine.numel(), length):
-            piece = mine[start : start + length]
+        for start in range(0, own.numel(), length):
+            piece = own[start : start + length]
             parts = [out[start : start + length]] * lands + [place[: piece.numel()] for place in received]
             for rank, part in zip(self._others, parts, strict=True):
                 read_memory(self.pids[rank], addresses[rank] + offset + start * size, part)

@@ -38,8 +38,8 @@ class HostStagedCollectives:
     def all_gather(self, flat: Tensor, tag: Tag) -> Work:
         buffers = [self._staging.take(flat.numel(), flat.dtype)]
         gathered = buffers[0][: flat.numel()]
-        mine, here = (t.chunk(self.shards)[self.shard] for t in (flat, gathered))
-        copy = self._host.copy_in(mine, here)
+        part, staged = (t.chunk(self.shards)[self.shard] for t in (flat, gathered))
+        copy = self._host.copy_in(part, staged)
         call = self._gathers.submit(lambda: (copy.wait(), self._inner.all_gather(gathered, tag).wait()))
         return _Staged(call, lambda: self._bring_back(gathered, flat, buffers))
 

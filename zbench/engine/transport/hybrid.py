@@ -82,7 +82,7 @@ def shard_group(group: dist.ProcessGroup, size: int) -> dist.ProcessGroup:
 
     It is made once and ends with `group`.
     """
-    made = _SHARD_GROUPS.setdefault(group, {})
-    if size not in made:
-        made[size] = subgroup(group, size)
-    return made[size]
+    groups = _SHARD_GROUPS.setdefault(group, {})
+    if size not in groups:
+        groups[size] = subgroup(group, size)
+    return groups[size]

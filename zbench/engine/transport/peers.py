@@ -22,7 +22,7 @@ from torch import Tensor
 _PR_SET_PTRACER = 0x59616D61
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 Message = tuple[int, int, int]
-"""The number and the code of a collective call, and what is told in it."""
+"""The number and the code of a collective call, and the value that each rank sends in it."""
 _MESSAGE = struct.Struct("qqq")
 _HELLO = struct.Struct("qq")  # who connects, and for which channel
 _CREDENTIALS = struct.Struct("iII")  # pid, uid, gid: `struct ucred` of unix(7)
@@ -67,13 +67,13 @@ class MemoryProbe:
         """Return whether this process reads the right bytes; in another container the pid may be another
         process.
         """
-        found = torch.zeros(len(self.value), dtype=torch.uint8)
+        value = torch.zeros(len(self.value), dtype=torch.uint8)
         try:
             if self.host == _host():
-                read_memory(self.pid, self.address, found)
+                read_memory(self.pid, self.address, value)
         except (OSError, AttributeError):
             return False
-        return bytes(found.tolist()) == self.value
+        return bytes(value.tolist()) == self.value
 
 
 def publish_probe() -> tuple[MemoryProbe, Tensor]:
@@ -185,8 +185,8 @@ class PeerListener:
 def _is_process(peer: socket.socket, pid: int) -> bool:
     """Whether the other end of a local socket is this process, run by this user."""
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    found, user, _ = _CREDENTIALS.unpack(credentials)
-    return bool(found == pid and user == os.geteuid())
+    process, user, _ = _CREDENTIALS.unpack(credentials)
+    return bool(process == pid and user == os.geteuid())
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,12 +213,12 @@ def probe_peers(group: dist.ProcessGroup) -> PeerProcesses | None:
     del kept
     if listener is None:
         return None
-    found = None
+    peers = None
     if all(verdicts):
         listener.accept([probe.pid for probe, _ in contacts])
-        found = PeerProcesses([probe.pid for probe, _ in contacts], listener.channels)
+        peers = PeerProcesses([probe.pid for probe, _ in contacts], listener.channels)
     listener.close()
-    return found
+    return peers
 
 
 def can_read_all(listener: PeerListener, contacts: Sequence[tuple[MemoryProbe, bytes]]) -> bool:

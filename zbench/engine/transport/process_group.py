@@ -67,14 +67,14 @@ def subgroup(group: dist.ProcessGroup, size: int) -> dist.ProcessGroup:
     """
     ranks = dist.get_process_group_ranks(group)
     groups = [ranks[first : first + size] for first in range(0, len(ranks), size)]
-    mine = dist.get_rank(group) // size
+    own = dist.get_rank(group) // size
     if len(ranks) == dist.get_world_size():
-        made = [dist.new_group(members) for members in groups][mine]
+        own_group = [dist.new_group(members) for members in groups][own]
     else:
         _check_names_agree(group)
-        made = dist.new_group(groups[mine], use_local_synchronization=True)
-    assert isinstance(made, dist.ProcessGroup), "this rank belongs to its own group"
-    return made
+        own_group = dist.new_group(groups[own], use_local_synchronization=True)
+    assert isinstance(own_group, dist.ProcessGroup), "this rank belongs to its own group"
+    return own_group
 
 
 def _check_names_agree(group: dist.ProcessGroup) -> None:
