@@ -2,8 +2,10 @@
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
+
+import pytest
 
 from zbench.spec import expand
 
@@ -20,3 +22,8 @@ def covering(axes: Mapping[str, Sequence[Any]], strength: int, seed: int) -> lis
     count = 20 * math.prod(sorted(len(values) for values in axes.values())[-strength:])
     points = [{name: draw.choice(values) for name, values in axes.items()} for _ in range(count)]
     return [points[index] for index in expand.covering(points, strength, seed)]
+
+
+def by_default(usual: Callable[..., bool], rows: Iterable[tuple[Any, ...]]) -> list[Any]:
+    """Return rows as parameters of a test, of which the soak alone has those that are not `usual`."""
+    return [pytest.param(*row, marks=[] if usual(*row) else [pytest.mark.soak]) for row in rows]

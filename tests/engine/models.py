@@ -1,5 +1,7 @@
 """Small models and batches for engine tests; the same bits in every process."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -11,25 +13,19 @@ Batch = tuple[Tensor, ...]
 class Mlp(nn.Module):
     """Three layers whose sizes share no factor with the layout's alignment."""
 
-    def __init__(self, width: int = 37) -> None:
+    def __init__(self, width: int = 37, inner: int = 53) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(13, width), nn.ReLU(), nn.Linear(width, 53), nn.ReLU(), nn.Linear(53, 7)
+            nn.Linear(13, width), nn.ReLU(), nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, 7)
         )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)
 
 
-class Wide(nn.Module):
-    """Weights large enough to be sent from where autograd left them, and read from a neighbour's memory."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(13, 512), nn.Tanh(), nn.Linear(512, 512), nn.Linear(512, 7))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)
+def wide() -> Mlp:
+    """Return weights large enough to be sent from where autograd left them, and read from a neighbour."""
+    return Mlp(512, 512)
 
 
 class Block(nn.Module):
@@ -144,9 +140,9 @@ class Wandering(nn.Module):
         return self.last(h)
 
 
-MODELS = {
+MODELS: dict[str, Callable[[], nn.Module]] = {
     "mlp": Mlp,
-    "wide": Wide,
+    "wide": wide,
     "gpt": Gpt,
     "odd": Odd,
     "odd-together": Odd,

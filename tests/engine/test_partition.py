@@ -4,14 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zbench.engine.gradients.norm import canonical_order
-from zbench.engine.memory.buffers import memory_layout_of
-from zbench.engine.memory.kinds import DeviceMemory
-from zbench.engine.partition import CHUNK, Extent, GatherGroup, Layout, plan_layout, round_up, split_layout
+from zbench.engine.partition import CHUNK, GatherGroup, Layout, plan_layout, round_up, split_layout
 from zbench.engine.shard_layout import ShardedLayout, WholeLayout
 
 
@@ -145,9 +142,6 @@ def test_canonical_order_undoes_the_sharding(case: Case) -> None:
     assert (ordered == np.concatenate([np.empty(0, dtype=np.int64), *expected])).all()
 
 
-CPU = torch.device("cpu")
-
-
 def layout(world_size: int, bucket: int) -> Layout:
     return plan_layout(
         [700, 1, 256, 5000, 1300, 40],
@@ -181,31 +175,3 @@ def test_the_first_buckets_hold_the_share(world_size: int, bucket: int, share: f
     stops = [e.stop for e in after.blocks]
     assert [e.start for e in after.blocks] == [0, *stops[:-1]]
     assert all(e.length % alignment == 0 for e in after.blocks)
-
-
-@pytest.mark.parametrize("world_size", [1, 2])
-@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
-def test_every_element_has_one_place(world_size: int, share: float) -> None:
-    cut, offloaded = split_layout(layout(world_size, 3000), share)
-    shard = ShardedLayout(cut, world_size - 1)
-    near, host = DeviceMemory(CPU), DeviceMemory(CPU, "host_")
-    buffer = memory_layout_of(shard, offloaded, near, host).zeros(torch.float32)
-    assert sum(flat.nbytes for flat in buffer.flats) == 4 * shard.length
-    for k, s in enumerate(shard.segments):
-        buffer.run(s.local, s.length).fill_(k + 1)
-    for k, s in enumerate(shard.segments):
-        assert bool((buffer.run(s.local, s.length) == k + 1).all())
-        assert bool((buffer.cpu()[s.local : s.local + s.length] == k + 1).all())
-    on_host = buffer.bytes_by_category("x").get("host_x", 0)
-    assert on_host == 4 * sum(b.length for b in cut.buckets[:offloaded]) // world_size
-
-
-def test_a_section_has_its_own_part_of_a_placement() -> None:
-    cut, offloaded = split_layout(layout(1, 3000), 0.5)
-    shard = ShardedLayout(cut, 0)
-    whole = memory_layout_of(shard, offloaded, DeviceMemory(CPU), DeviceMemory(CPU, "host_"))
-    second = cut.dtype_group_extent(1)
-    part = whole.within(second)
-    assert sum(e.length for _, extents in part.parts for e in extents) == second.length
-    assert all(second.start <= e.start and e.stop <= second.stop for _, es in part.parts for e in es)
-    assert whole.within(Extent(0, 0)).zeros(torch.float32).cpu().numel() == 0

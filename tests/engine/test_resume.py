@@ -1,6 +1,7 @@
 """A resumed run is the continuous one, bit for bit, at every stage; and what cannot be resumed says why."""
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.engine.covering import by_default
 from tests.engine.lattice import ROWS, SIZES, SPECULATIVE_ROWS
 from tests.engine.ranks import RankPool
 
@@ -96,11 +98,7 @@ DAMAGES: list[tuple[str, Callable[[Path], Any], str]] = [
 
 @pytest.mark.parametrize(
     ("k", "stage"),
-    [
-        pytest.param(k, stage, marks=[pytest.mark.soak] * (stage != (1, 3)[k % 2]))
-        for k in range(len(DAMAGES))
-        for stage in (1, 3)
-    ],
+    by_default(lambda k, stage: stage == (1, 3)[k % 2], product(range(len(DAMAGES)), (1, 3))),
 )
 def test_a_damaged_checkpoint_is_refused_whole(
     ranks: RankPool, checkpoints: Path, tmp_path: Path, k: int, stage: int

@@ -1,5 +1,7 @@
 """Random updates as data: built twice from one seed, they are the same bits."""
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,6 +10,11 @@ from torch import Tensor
 from zbench.engine.adam import AdamTask, Hyper, Slot
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+HYPERS = (
+    Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01),
+    Hyper(0.1, 0.3, 0.5, 0.0, 0.3, bias_correction=False, decoupled=False),
+    Hyper(1e-2, 0.0, 0.95, 1e-3, 0.0, decoupled=False),
+)
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,29 @@ class Case:
         )
 
 
+def assorted(
+    grads: torch.dtype, moments: torch.dtype, sizes: Sequence[int], shifts: Sequence[int] = (0,)
+) -> list[Case]:
+    """Return cases in place and not, with and without AMSGrad and stochastic rounding."""
+    return [
+        Case(
+            numel,
+            seed,
+            HYPERS[seed % 3],
+            step=1 + seed,
+            grad_dtype=grads,
+            moment_dtype=moments,
+            out_dtype=(None, *FLOATS)[seed % 4],
+            amsgrad=seed % 2 == 0,
+            buffered=seed % 3 == 0,
+            rounding_seed=rounding,
+            rounding_offset=2**32 - 300 if seed % 5 == 0 else 7,
+            shift=shift,
+        )
+        for seed, (numel, shift, rounding) in enumerate(itertools.product(sizes, shifts, (None, 9)))
+    ]
+
+
 def _sprinkle(values: Tensor, generator: torch.Generator) -> None:
     """Put denormal, zero, huge, infinite and NaN values at random places of long enough tensors."""
     if values.numel() >= 16:
@@ -64,7 +94,8 @@ def _sprinkle(values: Tensor, generator: torch.Generator) -> None:
 
 def bits(tensor: Tensor) -> Tensor:
     """Return the tensor's bits as integers, so that NaN equals NaN and 0 is not -0."""
-    return tensor.view({2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()])
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    return tensor.contiguous().view(whole)
 
 
 def written(task: AdamTask) -> list[Tensor]:

@@ -1,19 +1,17 @@
 """The CUDA kernels' bits, where there is a device; the comparison itself is tried on the CPU everywhere."""
 
 import dataclasses
-import itertools
 
 import pytest
 import torch
 from torch import Tensor
 
-from tests.engine.adam.cases import FLOATS, Case, bits, results
+from tests.engine.adam.cases import FLOATS, HYPERS, Case, assorted, bits, results
 from tests.engine.adam.host_kernels import COMPILER, HostKernels
 from zbench.engine.adam import (
     AdamBackend,
     AdamTask,
     CudaAdam,
-    Hyper,
     NativeAdam,
     ReferenceAdam,
     Slot,
@@ -21,11 +19,6 @@ from zbench.engine.adam import (
     cuda_unavailable_reason,
 )
 
-HYPERS = (
-    Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01),
-    Hyper(0.1, 0.3, 0.5, 0.0, 0.3, bias_correction=False, decoupled=False),
-    Hyper(1e-2, 0.0, 0.95, 1e-3, 0.0, decoupled=False),
-)
 PLACES = [
     "cpu",
     pytest.param("host", marks=pytest.mark.skipif(COMPILER is None, reason="needs a C++ compiler")),
@@ -72,25 +65,8 @@ def moved(task: AdamTask, place: str) -> AdamTask:
 
 
 def cases(grads: torch.dtype, moments: torch.dtype) -> list[Case]:
-    """Sizes around a block's, aligned and not, in place and not, with and without AMSGrad and rounding."""
-    kinds = itertools.product((1, 255, 4096, 100_003), (0, 3), (None, 9))
-    return [
-        Case(
-            numel,
-            seed,
-            HYPERS[seed % 3],
-            step=1 + seed,
-            grad_dtype=grads,
-            moment_dtype=moments,
-            out_dtype=(None, *FLOATS)[seed % 4],
-            amsgrad=seed % 2 == 0,
-            buffered=seed % 3 == 0,
-            rounding_seed=rounding,
-            rounding_offset=2**32 - 300 if seed % 5 == 0 else 7,
-            shift=shift,
-        )
-        for seed, (numel, shift, rounding) in enumerate(kinds)
-    ]
+    """Sizes around a block's, aligned and not."""
+    return assorted(grads, moments, (1, 255, 4096, 100_003), shifts=(0, 3))
 
 
 @pytest.mark.parametrize("place", PLACES)

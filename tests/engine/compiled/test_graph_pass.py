@@ -53,15 +53,6 @@ def test_reduces_right_behind_the_producer_and_returns_none() -> None:
     assert output.meta["desc"][0] is None
 
 
-def test_dead_code_elimination_keeps_the_reduction() -> None:
-    graph = fx.Graph()
-    _, gradient = product(graph)
-    module = finish(graph, gradient)
-    reduce_in_graph(module, {0})
-    module.graph.eliminate_dead_code()
-    assert len(reductions(module)) == 1
-
-
 def _read_elsewhere(graph: fx.Graph) -> tuple[fx.Node, ...]:
     _, gradient = product(graph)
     return gradient, graph.call_function(aten.sin.default, (gradient,))
@@ -90,47 +81,39 @@ def _part_of_shared_memory(graph: fx.Graph) -> tuple[fx.Node, ...]:
     return tuple(graph.call_function(operator.getitem, (halves, k)) for k in range(2))
 
 
+def _transposed(graph: fx.Graph) -> tuple[fx.Node, ...]:
+    _, base = product(graph)
+    return (graph.call_function(aten.t.default, (base,)),)
+
+
+def _results_with_memory_of_their_own(graph: fx.Graph) -> tuple[fx.Node, ...]:
+    _, base = product(graph)
+    normalized = graph.call_function(aten.native_layer_norm.default, (base, [4], None, None, 1e-5))
+    return tuple(graph.call_function(operator.getitem, (normalized, k)) for k in range(3))
+
+
 @pytest.mark.parametrize(
-    ("build", "clones"),
+    ("build", "taken", "clones"),
     [
-        (_read_elsewhere, 1),
-        (_two_parameters, 2),
-        (_an_input, 1),
-        (_view_of_shared_memory, 1),
-        (_part_of_shared_memory, 2),
+        (_read_elsewhere, 1, 1),
+        (_two_parameters, 2, 2),
+        (_an_input, 1, 1),
+        (_view_of_shared_memory, 1, 1),
+        (_part_of_shared_memory, 2, 2),
+        (_transposed, 1, 0),
+        (_results_with_memory_of_their_own, 3, 0),
     ],
 )
-def test_clones_a_gradient_that_others_read(build: Any, clones: int) -> None:
+def test_clones_a_gradient_that_others_read_and_no_other(build: Any, taken: int, clones: int) -> None:
     graph = fx.Graph()
-    gradients = build(graph)
-    module = finish(graph, *gradients)
-    taken = range(clones)
-    assert reduce_in_graph(module, taken) == Reduced(tuple(taken))
-    for reduction in reductions(module):
-        (copy, _) = reduction.args
-        assert isinstance(copy, fx.Node)
-        assert copy.target is aten.clone.default
-        assert set(copy.users) == {reduction}
-    assert len(reductions(module)) == clones
-
-
-def test_reduces_a_transposed_product_without_a_copy() -> None:
-    graph = fx.Graph()
-    _, base = product(graph)
-    module = finish(graph, graph.call_function(aten.t.default, (base,)))
-    reduce_in_graph(module, {0})
-    assert not module.graph.find_nodes(op="call_function", target=aten.clone.default)
-
-
-def test_each_result_of_an_operator_has_memory_of_its_own() -> None:
-    graph = fx.Graph()
-    _, base = product(graph)
-    shape = ([4], None, None, 1e-5)
-    normalized = graph.call_function(aten.native_layer_norm.default, (base, *shape))
-    module = finish(graph, *(graph.call_function(operator.getitem, (normalized, k)) for k in range(3)))
-    reduce_in_graph(module, range(3))
-    assert len(reductions(module)) == 3
-    assert not module.graph.find_nodes(op="call_function", target=aten.clone.default)
+    module = finish(graph, *build(graph))
+    assert reduce_in_graph(module, range(taken)) == Reduced(tuple(range(taken)))
+    module.graph.eliminate_dead_code()  # which keeps every reduction
+    assert len(reductions(module)) == taken
+    copies = module.graph.find_nodes(op="call_function", target=aten.clone.default)
+    assert len(copies) == clones
+    for copy in copies:
+        assert [user.target for user in copy.users] == [reduce_gradient]
 
 
 def test_leaves_absent_and_undescribed_gradients_alone() -> None:

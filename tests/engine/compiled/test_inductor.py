@@ -3,10 +3,12 @@
 In one file, so that one worker's ranks import inductor and compile its kernels.
 """
 
+from itertools import product
 from typing import Any
 
 import pytest
 
+from tests.engine.covering import by_default
 from tests.engine.ranks import RankPool
 
 CASES = "tests.engine.compiled.inductors"
@@ -31,11 +33,7 @@ INDUCTOR: dict[str, tuple[int, str, dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize(
     ("case", "world_size"),
-    [
-        pytest.param(case, world_size, marks=[pytest.mark.soak] * (world_size != INDUCTOR[case][0]))
-        for case in INDUCTOR
-        for world_size in (1, 2)
-    ],
+    by_default(lambda case, world: world == INDUCTOR[case][0], product(INDUCTOR, (1, 2))),
 )
 def test_inductor_has_the_bits_of_plain_inductor(ranks: RankPool, case: str, world_size: int) -> None:
     _, name, spec, how = INDUCTOR[case]

@@ -3,10 +3,12 @@
 `test_inductor` has what depends on inductor's code.
 """
 
+from itertools import product
 from typing import Any
 
 import pytest
 
+from tests.engine.covering import by_default
 from tests.engine.ranks import RankPool
 
 CASES = "tests.engine.compiled.lifetimes"
@@ -21,11 +23,7 @@ STEPS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize(
     ("turn", "world_size"),
-    [
-        pytest.param(turn, world, marks=[pytest.mark.soak] * (world != 1 + turn))
-        for turn in (0, 1)
-        for world in (1, 2)
-    ],
+    by_default(lambda turn, world: world == 1 + turn, product((0, 1), (1, 2))),
 )
 def test_during_the_update_only_the_float32_partition_is_alive(
     ranks: RankPool, turn: int, world_size: int
@@ -42,13 +40,10 @@ def test_a_gradient_that_was_sent_from_where_it_was_is_gone_too(ranks: RankPool)
 
 @pytest.mark.parametrize(
     ("world_size", "spec"),
-    [
-        (1, {"reduce_bucket_size": 1_000_000}),
-        (2, {}),
-        pytest.param(3, {"reduce_bucket_size": 1_000_000}, marks=pytest.mark.soak),
-        pytest.param(3, {}, marks=pytest.mark.soak),
-    ],
-    ids=["one_bucket-1", "buckets-2", "one_bucket-3", "buckets-3"],
+    by_default(
+        lambda world, spec: world == 1 + (not spec), product((1, 2, 3), ({"reduce_bucket_size": 10**6}, {}))
+    ),
+    ids=str,
 )
 def test_holding_targets_and_buckets_would_cost_exactly_their_bytes(
     ranks: RankPool, world_size: int, spec: dict[str, Any]

@@ -1,10 +1,12 @@
 """Compiled ZeRO-1 has eager ZeRO-1's bits, however the model falls into graphs and the step is made up."""
 
+from itertools import product
 from typing import Any
 
 import pytest
 
 from tests.engine.compiled.cases import MODELS
+from tests.engine.covering import by_default
 from tests.engine.ranks import RankPool
 
 CASES = "tests.engine.compiled.cases"
@@ -51,11 +53,7 @@ UNDER_BACKWARD = ("one_graph", "partly_trained", "new_sequence_lengths")
 
 @pytest.mark.parametrize(
     ("name", "world_size"),
-    [
-        pytest.param(name, world_size, marks=[pytest.mark.soak] * (world_size != WORLDS.get(name, 2)))
-        for name in MODELS
-        for world_size in (1, 2, 3)
-    ],
+    by_default(lambda name, world: world == WORLDS.get(name, 2), product(MODELS, (1, 2, 3))),
 )
 def test_every_kind_of_graph(ranks: RankPool, name: str, world_size: int) -> None:
     """All buckets are launched under backward, also those of parameters that get nothing: none waits for its
@@ -78,11 +76,7 @@ def test_engines_side_by_side_do_not_mix(ranks: RankPool) -> None:
 
 @pytest.mark.parametrize(
     ("option", "world_size"),
-    [
-        pytest.param(option, world_size, marks=[pytest.mark.soak] * (world_size != world))
-        for option, (world, *_) in OPTIONS.items()
-        for world_size in (1, 2, 3)
-    ],
+    by_default(lambda option, world: world == OPTIONS[option][0], product(OPTIONS, (1, 2, 3))),
 )
 def test_every_kind_of_step(ranks: RankPool, option: str, world_size: int) -> None:
     _, name, backwards, spec = OPTIONS[option]

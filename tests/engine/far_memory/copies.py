@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.engine.adam.cases import bits
+
 
 class LateCopy:
     """One copy in flight. `finish` yields the values to write; it may block until other ranks have sent."""
@@ -47,7 +49,11 @@ class LateCopy:
 
     def read_source(self) -> None:
         """First stage; on the copying thread."""
-        if self._before is not None and self._source is not None and not same(self._source, self._before):
+        if (
+            self._before is not None
+            and self._source is not None
+            and not torch.equal(bits(self._source), bits(self._before))
+        ):
             self._copies.fault(f"{self.what}: the source was written before the copy had read it")
         self._source = self._before = None
         self.read.set()
@@ -157,12 +163,6 @@ class Copies:
             with self._changed:
                 if copy.done.is_set() and copy.read.is_set() and copy in self._pending:
                     self._pending.remove(copy)
-
-
-def same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors of one shape and dtype hold the same bits, NaN included."""
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
-    return torch.equal(a.contiguous().view(whole), b.contiguous().view(whole))
 
 
 def _nothing(*_: Any) -> Tensor:

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tests.engine import models
+from tests.engine.adam.cases import bits
 from zbench.engine import build_engine
 from zbench.engine.protocols import StepInfo
 from zbench.spec.engine import EngineSpec
@@ -128,12 +129,7 @@ def compare(group: dist.ProcessGroup, case: Case) -> Counter[str]:
 
 def same(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors hold the same bits, NaN included."""
-    return a.dtype == b.dtype and a.shape == b.shape and bool((_bits(a) == _bits(b)).all())
-
-
-def _bits(tensor: Tensor) -> Tensor:
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    return tensor.contiguous().view(whole)
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(bits(a), bits(b))
 
 
 def _freeze(model: nn.Module, frozen: bool) -> None:

@@ -1,15 +1,13 @@
-"""Native worker threads: same bits, honest timestamps, errors that say where, nothing left behind."""
+"""Native worker threads: gates, errors that say where, nothing left behind."""
 
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
-import torch
 
-from tests.engine.adam.cases import Case, results
+from tests.engine.adam.cases import Case
 from zbench._native import Executor, Gate, Plan, UpdateFailed, UpdateTimeout
-from zbench.engine.adam import AdamTask, Hyper, NativeAdam
+from zbench.engine.adam import AdamTask, Hyper
 from zbench.engine.adam.native import build_plan
 
 HYPER = Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01)
@@ -17,9 +15,9 @@ HYPER = Hyper(1e-3, 0.9, 0.999, 1e-8, 0.01)
 
 @pytest.fixture
 def executor() -> Iterator[Executor]:
-    made = Executor(1, [])
-    yield made
-    made.close()
+    executor = Executor(1, [])
+    yield executor
+    executor.close()
 
 
 @pytest.fixture
@@ -30,19 +28,6 @@ def task() -> AdamTask:
 @pytest.fixture
 def plan(task: AdamTask) -> Plan:
     return build_plan([task])
-
-
-def test_the_bits_are_those_of_a_direct_call() -> None:
-    cases = [Case(size, size, HYPER, grad_dtype=torch.bfloat16) for size in (1, 1000, 100_000)]
-    pooled, direct = [case.task() for case in cases], [case.task() for case in cases]
-    executor = Executor(2, [])
-    started = time.monotonic_ns()
-    start, end, _ = executor.wait(executor.submit(build_plan(pooled), 0.5, None), None)
-    executor.close()
-    NativeAdam().update(direct, grad_scale=0.5)
-    for ours, theirs in zip(pooled, direct, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(results(ours), results(theirs), strict=True))
-    assert started <= start <= end <= time.monotonic_ns()
 
 
 def test_a_shut_gate_holds_one_update_and_not_the_next(executor: Executor, plan: Plan) -> None:

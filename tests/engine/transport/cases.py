@@ -72,7 +72,8 @@ def chosen(group: dist.ProcessGroup, refused_by: int | None) -> str:
 
 
 def threads_left(group: dist.ProcessGroup, *, closed: bool) -> list[str]:
-    """Return the names of this room's threads that live on after collectives were used and let go."""
+    """Return the names of threads that live on after collectives were used and let go."""
+    before = set(threading.enumerate())  # of engines that another test dropped
     comm = make(group)
     flat = torch.zeros(1 << 18)
     comm.all_gather(flat, TAG).wait()
@@ -80,13 +81,9 @@ def threads_left(group: dist.ProcessGroup, *, closed: bool) -> list[str]:
         comm.close()
     del comm
     deadline = time.monotonic() + 10
-    while (names := _own_threads()) and time.monotonic() < deadline:
+    while (left := set(threading.enumerate()) - before) and time.monotonic() < deadline:
         time.sleep(0.01)
-    return names
-
-
-def _own_threads() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("zbench ")]
+    return [thread.name for thread in left]
 
 
 def one_fails_to_read(group: dist.ProcessGroup, failing: int) -> tuple[str, float]:

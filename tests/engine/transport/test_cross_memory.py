@@ -1,11 +1,15 @@
 """Ranks that read one another's memory: same bits as sockets, and sane when something goes wrong."""
 
+from itertools import product
+
 import pytest
 
+from tests.engine.covering import by_default
 from tests.engine.lattice import ROWS, check
 from tests.engine.ranks import RankPool
 
 CASES = "tests.engine.transport.cases:"
+MODELS = ("mlp", "odd-together")
 
 
 @pytest.mark.parametrize("world", [2, 3])
@@ -15,11 +19,7 @@ def test_memory_may_be_overwritten_once_a_work_has_been_waited_for(ranks: RankPo
 
 @pytest.mark.parametrize(
     ("k", "model"),
-    [
-        pytest.param(k, model, marks=[pytest.mark.soak] * (model != ("mlp", "odd-together")[k % 2]))
-        for k in range(len(ROWS))
-        for model in ("mlp", "odd-together")
-    ],
+    by_default(lambda k, model: model == MODELS[k % 2], product(range(len(ROWS)), MODELS)),
 )
 def test_training_by_sockets_leaves_the_bits_of_plain_pytorch(ranks: RankPool, k: int, model: str) -> None:
     """And so those of training by reading, which the lattice holds to the same in every row."""
