@@ -202,7 +202,7 @@ def code_lines(path: Path) -> int:
 BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7281,
     "spec": 3250,
-    "launch": 2687,
+    "launch": 2599,
     "cli": 2691,
     "report": 2130,
     "analysis": 1795,

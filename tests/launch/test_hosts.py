@@ -20,8 +20,7 @@ from zbench.errors import UsageError
 from zbench.launch import hosts
 from zbench.launch.executor import RepeatTask
 from zbench.launch.executors import make_executor, require_room
-from zbench.launch.host_agent import way_to
-from zbench.launch.hosts import HostLink, command_on, split_name
+from zbench.launch.hosts import HostLink, command_on, split_name, way_to
 from zbench.launch.local import LocalExecutor
 from zbench.launch.slurm_jobs import SlurmOptions
 from zbench.spec.run import SSH, RunSpec
@@ -80,7 +79,7 @@ def test_the_command_goes_to_ssh_as_one_text_and_to_others_as_words() -> None:
     ssh = command_on("a", SSH)
     assert ssh[:2] == ["ssh", "-T"]
     assert ssh[-2] == "a"
-    assert ssh[-1] == f"{sys.executable} -P -u -m zbench.launch.host_agent"
+    assert ssh[-1] == f"{sys.executable} -P -u -m zbench.launch.hosts"
     assert command_on("a", "in {host}") == ["in", "a", sys.executable, *ssh[-1].split()[1:]]
 
 

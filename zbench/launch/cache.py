@@ -4,7 +4,6 @@ Records, specifications, studies, baselines, tags and the logs of repeats that f
 """
 
 import contextlib
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -71,14 +70,6 @@ def _folder(kind: str, path: Path, owner: Path | None) -> Iterator[CachedFolder]
     """Yield the folder with its size and its newest change, nothing where it is not one."""
     if path.is_dir() and not path.is_symlink():
         with contextlib.suppress(FileNotFoundError):  # somebody removes it now
-            size, changed = _measured(path)
-            yield CachedFolder(kind, path, size, changed, owner)
-
-
-def _measured(path: Path) -> tuple[int, float]:
-    size, changed = 0, path.stat().st_mtime
-    for folder, _, files in os.walk(path):
-        for name in files:
-            found = (Path(folder) / name).lstat()
-            size, changed = size + found.st_size, max(changed, found.st_mtime)
-    return size, changed
+            files = [file.lstat() for file in path.rglob("*") if file.is_symlink() or file.is_file()]
+            changed = max([path.stat().st_mtime, *(file.st_mtime for file in files)])
+            yield CachedFolder(kind, path, sum(file.st_size for file in files), changed, owner)

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import connection
 from pathlib import Path
@@ -119,8 +119,8 @@ class ServerLostError(Exception):
     """The trial server died, and every rank with it. Not the fault of the trial that was running."""
 
 
-class WarmServer(AbstractContextManager["WarmServer"]):
-    """A server process that forks groups of ranks; a context manager. One group at a time."""
+class WarmServer:
+    """A server process that forks groups of ranks, one group at a time."""
 
     def __init__(self, modules: tuple[str, ...], scratch: Path, python: Path | None = None) -> None:
         """Start the process; it loads `modules` meanwhile, and `wait_until_ready` waits for it.
@@ -201,9 +201,6 @@ class WarmServer(AbstractContextManager["WarmServer"]):
         self._kill_all()
         self._errors.close()
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _start_group(self, target: str, ranks: Sequence[RankStart]) -> tuple[int, ...]:
         """Fork one process for each start and return their pids."""
         self._send(StartGroup(target, tuple(ranks)))
@@ -270,20 +267,14 @@ class WarmServer(AbstractContextManager["WarmServer"]):
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_SECONDS)
         if self._process.returncode is None or self._process.returncode < 0:  # it hangs or was killed
-            self._kill_session()
+            with suppress(psutil.Error):
+                if self.ready is not None:  # without its reaper the server itself ends all that it started
+                    psutil.Process(self.ready.pid).wait(_END_SECONDS)
+            for process_group in filter(None, (self._process.pid, self._group)):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process_group, signal.SIGKILL)
         self._group = None
         self._process.wait()
-
-    def _kill_session(self) -> None:
-        """Give a server without its reaper the time to end all that it started, then kill what is left."""
-        give_up = time.monotonic() + _END_SECONDS
-        with suppress(ProcessLookupError, PermissionError):
-            while self._process.returncode is not None and time.monotonic() < give_up:
-                os.killpg(self._process.pid, 0)
-                time.sleep(_POLL_SECONDS)
-        for process_group in filter(None, (self._process.pid, self._group)):
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(process_group, signal.SIGKILL)
 
     def _last_words(self) -> str:
         self._errors.seek(0)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,11 +113,8 @@ class ProgressTail:
 
 def _parsed(text: bytes) -> dict[str, Any] | None:
     """Return a progress line, None for anything else."""
-    try:
+    with suppress(ValueError, RecursionError):
         line = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(line, dict):
-        return None
-    fits = all(type(line.get(key)) in types for key, types in _FIELDS.items())
-    return line if fits else None
+        if isinstance(line, dict) and all(type(line.get(key)) in types for key, types in _FIELDS.items()):
+            return line
+    return None

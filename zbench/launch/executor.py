@@ -23,14 +23,15 @@ from zbench.worker.job import RankJob, ReferenceJob
 MODULES = ("zbench.measure.shim", "zbench.worker.rank")
 """What every trial server imports: the memory shim before torch, and all that every rank needs."""
 
+_TRANSFORMERS_MODELS = ("hf:", "zbench.workloads.zoo:")
+"""What `workload.model` begins with where every process would take seconds to import transformers."""
+
 _TRANSFORMERS = (
     "transformers.modeling_utils",
     "transformers.modeling_layers",
     "transformers.masking_utils",
     "transformers.generation.utils",
 )
-_MODEL_LIBRARIES = {"hf:": _TRANSFORMERS, "zbench.workloads.zoo:": (*_TRANSFORMERS, "zbench.workloads.zoo")}
-"""Beginning of `workload.model` -> what takes every process of a trial seconds to import."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +51,9 @@ DEFAULT_TARGETS = Targets()
 
 def targets_for(trials: Collection[TrialSpec]) -> Targets:
     """Return the targets of these trials: their models' libraries are imported once, by the server."""
-    libraries = [
-        library
-        for beginning, libraries in _MODEL_LIBRARIES.items()
-        if any(trial.workload.model.startswith(beginning) for trial in trials)
-        for library in libraries
-    ]
-    return replace(DEFAULT_TARGETS, modules=tuple(dict.fromkeys([*DEFAULT_TARGETS.modules, *libraries])))
+    if not any(trial.workload.model.startswith(_TRANSFORMERS_MODELS) for trial in trials):
+        return DEFAULT_TARGETS
+    return replace(DEFAULT_TARGETS, modules=(*DEFAULT_TARGETS.modules, *_TRANSFORMERS))
 
 
 def repeat_name(trial_id: str, repeat: int) -> str:
@@ -229,17 +226,10 @@ class JobFactory:
         return self.targets.rank if isinstance(task, RepeatTask) else self.targets.reference
 
     def job(
-        self,
-        task: Task,
-        files: TaskFiles,
-        *,
-        watched: bool,
-        init_method: str = "",
-        interleave: str | None = None,
+        self, task: Task, files: TaskFiles, *, init_method: str = "", interleave: str | None = None
     ) -> RankJob | ReferenceJob:
         """Return rank 0's job of a repeat, or the job of a reference. interleave: as in `RankJob`."""
-        progress = str(files.progress) if watched else None
-        run_dir, base_dir = str(self.run_dir), str(self.base_dir)
+        run_dir, base_dir, progress = str(self.run_dir), str(self.base_dir), str(files.progress)
         trial = self.values(task.trial)
         if isinstance(task, ReferenceTask):
             task.path.parent.mkdir(exist_ok=True)

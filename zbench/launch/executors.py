@@ -35,22 +35,21 @@ def make_executor(
 
 def require_room(runs: Iterable[RunSpec], slurm: SlurmOptions | None) -> None:
     """Raise UsageError before anything is made on disk if the ranks of some trial cannot run here."""
-    found = list(runs)
     if slurm is not None:
         require_slurm(slurm)
-    for run in found:
-        if slurm is not None:
+        for run in runs:
             slurm.nodes_for(run)
-        elif isinstance(run.hosts, int) and run.hosts > 1:
+        return
+    for run in runs:
+        if isinstance(run.hosts, int) and run.hosts > 1:
             raise UsageError(
                 f"run.hosts: {run.hosts}: without --slurm the hosts have names; write run: {{hosts: [a, b]}}"
             )
-        elif run.world_size % run.host_count:
+        if run.world_size % run.host_count:
             raise UsageError(
                 f"run.hosts: {run.world_size} ranks cannot be shared out evenly among {run.host_count} hosts"
             )
-    if slurm is None:
-        check_world_size(max((run.world_size // run.host_count for run in found), default=1))
+        check_world_size(run.world_size // run.host_count)
 
 
 def check_world_size(world_size: int) -> None:

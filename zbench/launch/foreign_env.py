@@ -27,11 +27,9 @@ class OwnZbench:
     ) -> importlib.machinery.ModuleSpec | None:
         """Return where zbench is; its modules are then found along its path."""
         if name == NATIVE:
-            found = importlib.machinery.PathFinder.find_spec(name, path)
-            return found or importlib.util.spec_from_loader(name, AbsentCore())
-        if name.startswith(
-            "zbench."
-        ):  # not left to the import hook of another zbench that is installed there
+            core = importlib.machinery.PathFinder.find_spec(name, path)
+            return core or importlib.util.spec_from_loader(name, AbsentCore())
+        if name.startswith("zbench."):  # not left to the import hook of a zbench that is installed there
             return importlib.machinery.PathFinder.find_spec(name, path)
         if name != "zbench":
             return None

@@ -12,7 +12,7 @@ import os
 import select
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 from zbench.worker.job import ASK, OVER
@@ -36,7 +36,7 @@ class InterleavedSweep(AbstractContextManager["InterleavedSweep"]):
     def __init__(self, path: Path, start: Callable[[], None], has_ended: Callable[[], bool]) -> None:
         self._start, self._has_ended = start, has_ended
         self._trial: socket.socket | None = None
-        self._said = b""
+        self._message = b""
         self.was_used = False
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
@@ -45,12 +45,12 @@ class InterleavedSweep(AbstractContextManager["InterleavedSweep"]):
     @property
     def asks(self) -> bool:
         """Whether a trial waits here for a turn."""
-        return self._said == ASK
+        return self._message == ASK
 
     @property
     def is_over(self) -> bool:
         """Whether a trial waits here that has run all its timed steps."""
-        return self._said == OVER
+        return self._message == OVER
 
     def start(self) -> None:
         """Start the sweep, and return when its first trial waits here, or when the sweep has ended."""
@@ -62,7 +62,7 @@ class InterleavedSweep(AbstractContextManager["InterleavedSweep"]):
 
         A trial that ended otherwise has no more; then its sweep goes on to the first step of its next trial.
         """
-        self._answer()
+        self._exchange(_GO)
         asks = self.asks
         if not asks and not self.is_over:
             self._await_trial()
@@ -70,7 +70,7 @@ class InterleavedSweep(AbstractContextManager["InterleavedSweep"]):
 
     def release(self) -> None:
         """Let a trial that is over end, and return when the sweep's next one waits here, or it has ended."""
-        self._answer()
+        self._exchange(_GO)
         self._await_trial()
 
     def __exit__(self, *_: object) -> None:
@@ -85,29 +85,19 @@ class InterleavedSweep(AbstractContextManager["InterleavedSweep"]):
             if select.select([self._listener], [], [], _POLL_SECONDS)[0]:
                 self._leave()
                 self._trial, _ = self._listener.accept()
-                self._hear()
+                self._exchange(b"")
         self.was_used |= self.asks
 
-    def _answer(self) -> None:
-        """Let the trial go on, and keep what it says next."""
-        assert self._trial is not None, "a trial waits here"
-        try:
-            self._trial.sendall(_GO)
-        except OSError:
-            self._said = b""
-        else:
-            self._hear()
-
-    def _hear(self) -> None:
-        """Keep what the trial says next: nothing where it has ended."""
+    def _exchange(self, answer: bytes) -> None:
+        """Send the trial an answer and keep its next message: an empty one where it has ended."""
         assert self._trial is not None, "a trial is here"
-        try:
-            self._said = self._trial.recv(1)
-        except OSError:
-            self._said = b""
+        self._message = b""
+        with suppress(OSError):
+            self._trial.sendall(answer)
+            self._message = self._trial.recv(1)
 
     def _leave(self) -> None:
-        self._said = b""
+        self._message = b""
         if self._trial is not None:
             self._trial.close()
             self._trial = None

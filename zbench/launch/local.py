@@ -80,8 +80,8 @@ class Launcher(AbstractContextManager["Launcher"]):
             log=log_name,
             memory_limit=memory_limit,
         )
-        if error is None:
-            _drop_silent_logs(files.logs)
+        if error is None and not any(log.stat().st_size for log in files.logs.iterdir()):
+            shutil.rmtree(files.logs)
         what = disturbance.between(before, after, own_cpu_seconds=end.cpu_seconds + own)
         return Attempt(outcome, error, disturbance=what)
 
@@ -105,13 +105,11 @@ class Launcher(AbstractContextManager["Launcher"]):
 
     def wait_until_ready(self) -> Ready:
         """Return when the server has imported everything: how long it took, and what failed."""
-        with suppress(ServerLostError):
-            return self._server.wait_until_ready()
-        self._replace_server()
-        try:
-            return self._server.wait_until_ready()
-        except ServerLostError:
-            raise ZbenchError("the trial server was killed twice while it started") from None
+        for _ in range(2):
+            with suppress(ServerLostError):
+                return self._server.wait_until_ready()
+            self._replace_server()
+        raise ZbenchError("the trial server was killed twice while it started")
 
     def close(self) -> None:
         """End the server and remove the scratch directory."""
@@ -158,7 +156,7 @@ class LocalExecutor(Executor):
         tail = ProgressTail(files.progress)
         try:
             meeting, gate = f"file://{scratch}/rendezvous", interleave.socket_path()
-            job = self._jobs.job(task, files, watched=watch is not None, init_method=meeting, interleave=gate)
+            job = self._jobs.job(task, files, init_method=meeting, interleave=gate)
             attempt = launcher.run(
                 self._jobs.target(task),
                 process_starts(job, files.logs, self._cores),
@@ -234,18 +232,13 @@ def process_starts(
     """
     if isinstance(job, ReferenceJob):
         return [RankStart(pickle.dumps(job), str(logs / "rank0.log"), (job.error_stem, "reference"))]
-    if job.trial.get("workload", {}).get("command") is not None:  # it starts the user's own launcher
-        return [RankStart(pickle.dumps(job), str(logs / "rank0.log"), (job.result_path, 0))]
-    cpus = assign(job.world_size, cores)
-    return [
-        RankStart(
-            job=pickle.dumps(replace(job, rank=rank)),
-            log=str(logs / f"rank{rank}.log"),
-            error=(job.result_path, rank),
-            cpus=cpus[rank],
-        )
-        for rank in range(job.world_size)
-    ]
+    # a command starts its ranks by its own launcher
+    has_command = job.trial.get("workload", {}).get("command") is not None
+    starts = []
+    for rank, cpus in enumerate([None] if has_command else assign(job.world_size, cores)):
+        log, error = str(logs / f"rank{rank}.log"), (job.result_path, rank)
+        starts.append(RankStart(pickle.dumps(replace(job, rank=rank)), log, error, cpus))
+    return starts
 
 
 def assign(world_size: int, cores: Sequence[Sequence[int]]) -> list[tuple[int, ...] | None]:
@@ -271,12 +264,3 @@ def usable_cores() -> list[tuple[int, ...]]:
         key = file.read_text().strip() if file.exists() else str(cpu)
         groups.setdefault(key, []).append(cpu)
     return [tuple(cpus) for cpus in groups.values()]
-
-
-def _drop_silent_logs(logs: Path) -> None:
-    """Remove empty logs, and their directory if all are empty."""
-    for file in logs.iterdir():
-        if file.stat().st_size == 0:
-            file.unlink()
-    with suppress(OSError):
-        logs.rmdir()

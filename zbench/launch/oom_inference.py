@@ -46,7 +46,7 @@ class ImpliedOom:
             larger = [key for key in sizes if sizes[key] > known[key]]
             if larger and all(sizes[key] >= known[key] for key in sizes):
                 what = " and ".join(
-                    f"{key} {_plain(sizes[key])} is larger than {_plain(known[key])}" for key in larger
+                    f"{key} {sizes[key]:.15g} is larger than {known[key]:.15g}" for key in larger
                 )
                 return Failure(KIND, f"oom (implied): {what}, where trial {trial_id} ran out of memory")
         return None
@@ -65,7 +65,3 @@ def _sized(config: Mapping[str, Any]) -> _Sized:
             if isinstance(section.get(key), int | float) and not isinstance(section[key], bool):
                 sizes[key] = section.pop(key)
     return sizes, json.dumps(rest, sort_keys=True)
-
-
-def _plain(value: float) -> str:
-    return f"{value:g}" if value != int(value) else str(int(value))

@@ -62,10 +62,7 @@ def outcome_of(failure: Failure) -> Outcome:
 
 def kernel_oom_kills() -> int:
     """Return how many processes the kernel's out-of-memory killer has taken since boot (0 if unknown)."""
-    try:
-        lines = _VMSTAT.read_text().splitlines()
-    except OSError:
-        return 0
+    lines = _VMSTAT.read_text().splitlines() if _VMSTAT.exists() else []
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 

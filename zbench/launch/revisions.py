@@ -62,12 +62,10 @@ def add(document):
     kept = set(sys.path)
     for directory in known["shared"]:
         site.addsitedir(directory)
-    tree = known["tree"]
-    if tree:
-        inside = [e for e in sys.path if e not in kept and (e + os.sep).startswith(tree + os.sep)]
-        for entry in inside:
-            if entry not in known["shared"]:
-                sys.path.remove(entry)
+    if known["tree"]:
+        kept.update(known["shared"])
+        inside = known["tree"] + os.sep
+        sys.path[:] = [e for e in sys.path if e in kept or not (e + os.sep).startswith(inside)]
     sys.meta_path.insert(0, OwnPackages())
 '''
 

@@ -21,14 +21,10 @@ from zbench.spec.run import RunSpec
 
 _KNOWN = ("timeout_min", "cpus_per_task", "gpus_per_node", "mem_gb")
 
-Call = tuple[Callable[..., None], tuple[Any, ...]]
-"""A function of a module and its arguments: what every process of a job calls."""
-
 LARGEST_ARRAY = 500
 """Tasks of one job array: SLURM's own default limit is 1001 (MaxArraySize)."""
 
 _ASK_SECONDS = 2.0
-_UNSEEN_SECONDS = 60.0
 _WAITING = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
 _UNDER_WAY = frozenset(
     {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING", "STAGE_OUT"}
@@ -97,12 +93,11 @@ class Cluster:
         self._submitit = require_slurm(options)
         self.is_slurm = options.cluster == "slurm"
         self._states: dict[str, str] = {}
-        self._first_asked: dict[str, float] = {}
         self._next_question = 0.0
         if self.is_slurm and folder.exists():
             _output("scancel", f"--name={name}", f"--user={getpass.getuser()}")
 
-    def submit(self, calls: Sequence[Call], settings: dict[str, Any]) -> list[Any]:
+    def submit(self, calls: Sequence[Callable[[], None]], settings: dict[str, Any]) -> list[Any]:
         """Submit calls that need the same resources, as one job array; UsageError where SLURM refuses."""
         executor = self._submitit.AutoExecutor(folder=str(self._folder), cluster=self._options.cluster)
         _update(executor, {**settings, "name": self._name, **self._options.parameters})
@@ -110,15 +105,13 @@ class Cluster:
         try:
             for first in range(0, len(calls), LARGEST_ARRAY):
                 with executor.batch():
-                    array = [
-                        executor.submit(function, *arguments)
-                        for function, arguments in calls[first : first + LARGEST_ARRAY]
-                    ]
+                    array = [executor.submit(call) for call in calls[first : first + LARGEST_ARRAY]]
                 jobs += array
         except Exception as error:
             self.cancel(jobs)
             text = " ".join(str(error).split()) or type(error).__name__
             raise UsageError(f"SLURM refused the job: {text}; see the --slurm options") from None
+        self._states |= {job.job_id: "PENDING" for job in jobs}
         return jobs
 
     def cancel(self, jobs: Sequence[Any], *, only_waiting: bool = False) -> None:
@@ -128,21 +121,17 @@ class Cluster:
                 job.cancel(check=False)
             return
         which = ["--state=PENDING"] if only_waiting else []
-        for first in range(0, len(jobs), LARGEST_ARRAY):
-            _output("scancel", *which, *(job.job_id for job in jobs[first : first + LARGEST_ARRAY]))
+        if jobs:  # without a number scancel would end others
+            _output("scancel", *which, *(job.job_id for job in jobs))
         self._next_question = 0.0
 
     def state(self, job: Any) -> str:
-        """Return a job's state in SLURM's words; `GONE` for one that is no longer there, or never came."""
+        """Return a job's state in SLURM's words; `GONE` for one that is no longer there."""
         if not self.is_slurm:
             return str(job.state) if job.done() else "RUNNING"
-        since = self._first_asked.setdefault(job.job_id, time.monotonic())
         if time.monotonic() >= self._next_question:
             self._ask()
-        state = self._states.get(job.job_id)
-        if state is None:
-            return "PENDING" if time.monotonic() < since + _UNSEEN_SECONDS else GONE
-        return state
+        return self._states[job.job_id]
 
     def _ask(self) -> None:
         user = f"--user={getpass.getuser()}"
