@@ -203,7 +203,7 @@ BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7281,
     "spec": 3250,
     "launch": 2599,
-    "cli": 2691,
+    "cli": 2615,
     "report": 2130,
     "analysis": 1795,
     "worker": 1384,

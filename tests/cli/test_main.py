@@ -52,6 +52,8 @@ def test_unknown_command_names_the_nearest(zbench):
         (["bench", "adam"], "tools/benchmarks"),
         (["import", "ds_config.json"], "zbench init FILE --from"),
         (["export", "last", "--deepspeed"], "--to deepspeed"),
+        (["plan", "sweep.yaml", "--memory"], "zbench estimate FILE"),
+        (["tune", "--warm-start=nowhere"], "under `include:`"),
     ],
 )
 def test_what_was_renamed_or_removed_names_the_remedy(zbench, words, remedy):

@@ -35,24 +35,6 @@ def test_plan_as_json_has_every_configuration(sweep, zbench):
     assert [trial["config"]["engine"]["optimizer"]["lr"] for trial in document["trials"]] == [0.5, 0.5]
 
 
-def test_plan_with_memory_says_what_a_rank_needs_as_estimate_does(
-    tmp_path, zbench, monkeypatch, shared_processes
-):
-    path = tmp_path / "sweep.yaml"
-    path.write_text(
-        "workload: {options: {layers: 1, width: 32, heads: 2}, sequence_length: 16}\n"
-        "run: {world_size: 2}\n"
-        "axes: {zero_stage: [1], compile: ['off', inductor]}\n"
-    )
-    code, out, err = zbench("plan", path, "--memory", "--json")
-    assert code == 0, err
-    eager, compiled = json.loads(out)["trials"]
-    _, out, _ = zbench("estimate", path, "--json", "--jobs", "1")
-    known = json.loads(out)["trials"][0]["estimate"]
-    assert eager["simulated"] == {key: known[key] for key in ("peak_device_bytes", "peak_host_bytes")}
-    assert "engine.compile" in compiled["not_simulated"]
-
-
 def test_plan_of_a_search_prints_the_space(sweep, zbench):
     sweep.write_text("search: {method: tpe}\naxes:\n  lr: {low: 0.1, high: 1, log: true}\n")
     code, out, _ = zbench("plan", sweep)

@@ -105,7 +105,6 @@ def test_where_nothing_is_right_the_nearest_miss_is_said(zbench, space_file, opt
         (("--memory", "80"), "--memory: expected a size with its unit, such as 80Gi"),
         (("--memory", "lots"), "--memory: expected a number such as 2Gi"),
         (("--method", "guess"), "'guess'"),
-        (("--warm-start", "nowhere"), "under `include:`"),
         (("--set", "objective.subject_to={speed: '<= 3'}"), "unknown metric 'speed'"),
         (("--set", "verify.mode=off"), "a best needs a verdict"),
         (("--storage", f"nonsense://u:{SECRET}@h/db"), "unknown kind of database 'nonsense'"),

@@ -22,14 +22,13 @@ from zbench.analysis.compare import Comparison
 from zbench.analysis.measurement import Question
 from zbench.cli import console
 from zbench.cli.compare import measure, parse_blocks
-from zbench.cli.options import Overrides, Seed, common_flags
+from zbench.cli.options import Overrides, Seed
 from zbench.errors import ExitCode, UsageError, ZbenchError, reason_of
 from zbench.launch.revisions import git, resolve_commit
 
 _EXACT = (0, 0)  # blocks
 
 
-@common_flags()
 def command(
     good: Annotated[str, typer.Argument(metavar="GOOD", help="A revision without the fault.")],
     bad: Annotated[str, typer.Argument(metavar="BAD", help="A later revision that has it.")],
@@ -54,8 +53,6 @@ def command(
 
     A wrong result or a larger exact figure is sought without a clock; only a slowdown is timed, and then each
     commit is asked whether it is like GOOD or like BAD.
-
-    zbench bisect v1.2 HEAD --sweep sweeps/quickstart.yaml
     """
     names = [good, *(word.strip() for word in versions.split(",")), bad] if versions else _commits(good, bad)
     search = _Search.load(state, names)

@@ -18,7 +18,7 @@ from zbench.analysis.paired import Side
 from zbench.analysis.settings import Settings
 from zbench.analysis.trials import Source
 from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, Seed, common_flags
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, Seed
 from zbench.errors import UsageError
 from zbench.launch.revisions import Version, git, version_of
 from zbench.launch.sampling import Sampler
@@ -34,7 +34,6 @@ _PAIRED = "Paired measurement (--paired)"
 _LEAST_BLOCKS, _MOST_BLOCKS = 8, 24
 
 
-@common_flags()
 def command(
     base: Annotated[str, typer.Argument(metavar="BASE", help="Run, file, directory, baseline, or @BRANCH.")],
     head: Annotated[
@@ -112,12 +111,6 @@ def command(
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
     """Compare two runs, or with --paired two revisions: regression, suspected, pass or inconclusive.
-
-    zbench compare last~1 last
-
-    zbench compare @main last
-
-    zbench compare HEAD~1 HEAD --paired --sweep sweeps/quickstart.yaml
 
     Exit status: 0 pass, 1 regression, 2 bad input, 3 inconclusive, 4 incorrect results in HEAD,
     5 incomparable, 6 trials missing or failed in HEAD.

@@ -15,7 +15,7 @@ from zbench.analysis.noise import NoiseReport, noise_report
 from zbench.analysis.settings import PAIRED_THRESHOLDS, Settings
 from zbench.cli import console
 from zbench.cli.compare import measure, parse_blocks
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Seed, common_flags
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Seed
 from zbench.errors import ExitCode, ZbenchError
 from zbench.estimate.client import Simulator
 from zbench.estimate.result import Estimate
@@ -36,7 +36,6 @@ _MARKS = {
 }
 
 
-@common_flags()
 def command(
     aa: Annotated[
         bool, typer.Option("--aa", help="Compare this version with itself instead: noise, margin to use.")

@@ -8,7 +8,7 @@ import typer
 
 from zbench.cli import console
 from zbench.cli.estimate_table import EstimateRow, print_rows
-from zbench.cli.options import Overrides, common_flags, memory_size
+from zbench.cli.options import Overrides, memory_size
 from zbench.errors import ExitCode, UsageError, ZbenchError
 from zbench.estimate.client import Simulator
 from zbench.estimate.picture import check, draw
@@ -33,7 +33,6 @@ _ASSUMED = (
 )
 
 
-@common_flags()
 def command(
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="Sweep file: YAML, TOML or JSON.")

@@ -15,7 +15,6 @@ EXAMPLES: dict[str, tuple[tuple[str, str], ...]] = {
     "plan": (
         ("zbench plan sweeps/stages.yaml", "what would run, and what cannot exist, with the reason"),
         ("zbench plan sweeps/stages.yaml --set world_size=4 --json", "the same for four ranks, as JSON"),
-        ("zbench plan sweeps/stages.yaml --memory", "and what each needs, simulated"),
     ),
     "estimate": (
         ("zbench estimate sweeps/stages.yaml --device-memory 24Gi", "what fits, and what it leaves"),

@@ -14,7 +14,6 @@ from zbench.cli.options import (
     DEFAULT_OUTPUT_DIR,
     OutputDir,
     Overrides,
-    common_flags,
     complete_runs,
     complete_trials,
 )
@@ -29,7 +28,6 @@ from zbench.spec.trial import TrialSpec
 _MOST_LISTED = 20
 
 
-@common_flags(json=False)
 def command(
     source: Annotated[
         str,
@@ -52,9 +50,6 @@ def command(
         Literal["deepspeed", "accelerate", "fsdp2", "hf-trainer"],
         typer.Option("--to", help="deepspeed and hf-trainer write JSON, accelerate YAML, fsdp2 Python."),
     ] = "deepspeed",
-    deepspeed: Annotated[
-        bool, typer.Option("--deepspeed", hidden=True, help="What --to deepspeed was.")
-    ] = False,
     output: Annotated[
         Path | None,
         typer.Option("--output", metavar="FILE", help="Write here instead of to stdout; never overwrites."),
@@ -66,8 +61,6 @@ def command(
 
     Keys that do not map are named on stderr. What depends on the number of ranks is left to the target.
     """
-    if deepspeed:
-        raise UsageError("--deepspeed is --to deepspeed now")
     if Path(source).is_file():
         candidates = expand(load_sweep(Path(source), overrides, inputs=False)).trials
     else:

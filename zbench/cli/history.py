@@ -15,7 +15,7 @@ from zbench.analysis.settings import check_alpha
 from zbench.analysis.sources import load_results
 from zbench.analysis.trials import RunResults
 from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir
 from zbench.errors import UsageError
 from zbench.launch.revisions import extract
 from zbench.record.store import TRIALS, find_runs
@@ -29,7 +29,6 @@ from zbench.spec.metrics import METRICS, metric_named
 _HEADINGS = ("configuration", "runs", "history", "first", "last")
 
 
-@common_flags()
 def command(
     directory: Annotated[
         Path | None, typer.Argument(metavar="[DIR]", help="Results to look through. [default: -o's]")

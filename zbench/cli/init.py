@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from zbench.cli import console
-from zbench.cli.options import common_flags
 from zbench.errors import UsageError
 from zbench.estimate.client import Simulator
 from zbench.estimate.result import NotSimulated
@@ -20,7 +19,6 @@ from zbench.spec.workload import MODULE_CALLABLE
 _FORMS = "ds_config.json, accelerate.yaml, training_args.json, hf:NAME_OR_CONFIG or my_module:make_model"
 
 
-@common_flags()
 def command(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="The sweep file to write; never overwritten.")

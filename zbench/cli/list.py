@@ -8,7 +8,7 @@ from rich.text import Text
 from zbench.analysis.ranking import rank
 from zbench.analysis.rows import is_incorrect
 from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir
 from zbench.errors import ZbenchError
 from zbench.record.store import SPEC, find_runs, load_environment, load_records
 from zbench.record.summary import has_failed, summarize
@@ -31,7 +31,6 @@ _COLUMNS = (
 _DROPPED_FIRST = ("configuration", "started", "incorrect", "failed")
 
 
-@common_flags()
 def command(
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:

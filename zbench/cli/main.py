@@ -1,9 +1,8 @@
 """The `zbench` command: a table of commands, each imported only when it is called.
 
 The convention for a command module: `zbench/cli/<name>.py` defines a function `command` with Typer
-annotations (its docstring is the help text, its option types come from `zbench.cli.options`), decorated with
-`common_flags`. A command prints its result with
-`zbench.cli.console` (stdout: the result only; stderr: progress and warnings), raises
+annotations (its docstring is the help text, its option types come from `zbench.cli.options`). A command
+prints its result with `zbench.cli.console` (stdout: the result only; stderr: progress and warnings), raises
 `zbench.errors.ZbenchError` for what the user can fix, and ends with another status than 0 by
 `raise typer.Exit(ExitCode...)`. Errors are shown once, for all commands, by `failure`: with `--json` as a
 document on stdout too.
@@ -12,6 +11,7 @@ document on stdout too.
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import typer
@@ -20,6 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 from zbench import __version__
 from zbench.cli import console, failure, streams
 from zbench.cli.examples import epilog
+from zbench.cli.options import common_flags
 from zbench.errors import EXIT_CODES, UsageError
 
 COMMANDS = {
@@ -42,21 +43,32 @@ COMMANDS = {
     "prune": "Remove what runs left behind and can be made again.",
     "schema": "Print the JSON Schema of the sweep file.",
 }
-REMOVED = {  # what was a command -> the remedy
+REMOVED = {  # a command or a command's option -> the remedy
     "bench": "benchmarks are in tools/benchmarks of zbench's repository: python -m tools.benchmarks.adam",
     "import": "use `zbench init FILE --from ds_config.json`",
+    "export --deepspeed": "use --to deepspeed",
+    "plan --memory": "`zbench estimate FILE` says what each trial needs",
+    "tune --warm-start": "list what to try first under `include:` in the file, or use --resume RUN",
 }
+_WITHOUT_DOCUMENT = {"export", "schema"}
 
 
 def load_command(name: str) -> Any:
-    """Import the module of one command and return it as a click command."""
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command(name)(importlib.import_module(f"zbench.cli.{name}").command)
-    command: Any = typer.main.get_command(app)
-    command.name = name
+    """Import the module of one command and return it as a click command, with the common flags."""
+    command = _click_command(importlib.import_module(f"zbench.cli.{name}").command, name)
+    flags = _click_command(common_flags, name).params
+    command.params += [flag for flag in flags if flag.name != "json" or name not in _WITHOUT_DOCUMENT]
     command.epilog = epilog(name)
     every = command.get_params
     command.get_params = lambda context: _plain_flags(every(context))
+    return command
+
+
+def _click_command(function: Callable[..., None], name: str) -> Any:
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command(name)(function)
+    command: Any = typer.main.get_command(app)
+    command.name = name
     return command
 
 
@@ -88,8 +100,9 @@ class LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         """Return the named command, imported now; usage error with the nearest name for an unknown one."""
-        if args[0] in REMOVED:
-            raise UsageError(f"there is no command {args[0]} any more; {REMOVED[args[0]]}")
+        for words in (args[0], *(f"{args[0]} {word.partition('=')[0]}" for word in args[1:])):
+            if words in REMOVED:
+                raise UsageError(f"there is no `zbench {words}` any more; {REMOVED[words]}")
         name, command, rest = super().resolve_command(ctx, args)
         if name in COMMANDS:
             command = self.commands[name] = load_command(name)

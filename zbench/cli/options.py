@@ -1,9 +1,6 @@
 """The flags that mean the same in every command, as Typer types."""
 
-import functools
-import inspect
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,14 +12,6 @@ from zbench.units import parse_bytes, parse_duration
 
 if TYPE_CHECKING:
     from zbench.launch.slurm_jobs import SlurmOptions
-
-
-def _remember(flag: str) -> Callable[[bool], bool]:
-    def callback(value: bool) -> bool:
-        setattr(console.state, flag, value)
-        return value
-
-    return callback
 
 
 SweepFile = Annotated[Path, typer.Argument(metavar="FILE", help="Sweep file: YAML, TOML or JSON.")]
@@ -128,40 +117,21 @@ def memory_size(flag: str, text: str) -> int:
     return size
 
 
-_COMMON = {
-    "json": (["--json"], "Print one JSON document on stdout."),
-    "quiet": (["-q", "--quiet"], "No progress; warnings and results only."),
-    "verbose": (["-v", "--verbose"], "Say more; show tracebacks."),
-    "no_color": (["--no-color"], "No colour (also: NO_COLOR=1)."),
-}
+def _flag(*words: str, help: str) -> Any:
+    """Return a flag that is kept in `console.state`, under the last of its names."""
+    name = words[-1].removeprefix("--").replace("-", "_")
+    return typer.Option(
+        *words, callback=lambda value: setattr(console.state, name, value), expose_value=False, help=help
+    )
 
 
-def common_flags(*, json: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that adds -q, -v, --no-color and (with `json`) --json to a command's options.
-
-    Their values are in `console.state`; the command itself does not take them.
-    """
-    kinds: dict[str, Any] = {
-        f"flag_{name}": Annotated[bool, typer.Option(*words, callback=_remember(name), help=text)]
-        for name, (words, text) in _COMMON.items()
-        if json or name != "json"
-    }
-
-    def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def called(**given: Any) -> None:
-            command(**{name: value for name, value in given.items() if name not in kinds})
-
-        added = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False, annotation=kind)
-            for name, kind in kinds.items()
-        ]
-        own = inspect.signature(command)
-        vars(called)["__signature__"] = own.replace(parameters=[*own.parameters.values(), *added])
-        called.__annotations__ = {**command.__annotations__, **kinds}
-        return called
-
-    return with_flags
+def common_flags(
+    json: Annotated[bool, _flag("--json", help="Print one JSON document on stdout.")] = False,
+    quiet: Annotated[bool, _flag("-q", "--quiet", help="No progress; warnings and results only.")] = False,
+    verbose: Annotated[bool, _flag("-v", "--verbose", help="Say more; show tracebacks.")] = False,
+    no_color: Annotated[bool, _flag("--no-color", help="No colour (also: NO_COLOR=1).")] = False,
+) -> None:
+    """The flags that every command has; `main.load_command` adds them."""
 
 
 def complete_runs(context: typer.Context, incomplete: str) -> list[str]:

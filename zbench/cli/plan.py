@@ -4,96 +4,55 @@ import contextlib
 import dataclasses
 import json
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from zbench.analysis.adaptive_repeats import Prediction, predict
 from zbench.cli import console
 from zbench.cli.conclusion import warn_of_unused
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, SweepFile, common_flags
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Overrides, SweepFile
 from zbench.errors import UsageError
-from zbench.estimate.client import Simulator
-from zbench.estimate.result import Estimate, SimulationOutcome
 from zbench.record.environment import fingerprint, machine_facts
 from zbench.record.store import load_environment, load_records, runs_of
 from zbench.report.text import clock_text, plural
 from zbench.spec.axes import Axis, resolve_axes
 from zbench.spec.expand import Expansion, expand
-from zbench.spec.load import load_sweep, sweep_file
+from zbench.spec.load import load_sweep
 from zbench.spec.sweep import SweepSpec
-from zbench.units import format_bytes
 
 _RUNS_READ = 5
 """So many of a sweep's newest runs are read for the prediction of its duration."""
 
 
-@common_flags()
 def command(
     file: SweepFile,
     overrides: Overrides = [],  # noqa: B006 - Typer reads the default, nobody changes it
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
-    memory: Annotated[
-        bool,
-        typer.Option("--memory", help="Simulate each trial, too: peak memory of one rank; takes seconds."),
-    ] = False,
 ) -> None:
     """Print the trials of a sweep file without running them, and the invalid ones with reasons.
 
     Where the sweep ran on this machine before, its newest runs tell how long it will take.
     """
-    sweep = load_sweep(file, overrides)
-    print_plan(sweep, output_dir, sweep_file(file).absolute().parent if memory else None)
+    print_plan(load_sweep(file, overrides), output_dir)
 
 
-def print_plan(sweep: SweepSpec, output_dir: Path, simulated_in: Path | None = None) -> None:
-    """Print what a sweep would run: one document, or lines.
-
-    output_dir: where earlier runs of the sweep are. simulated_in: simulate the memory of each trial, too; the
-    folder where relative paths of the sweep begin.
-    """
+def print_plan(sweep: SweepSpec, output_dir: Path) -> None:
+    """Print what a sweep would run: one document, or lines. output_dir: where its earlier runs are."""
     axes = resolve_axes(sweep)
     drawn = any(axis.range is not None for axis in axes)
     expansion = None if drawn else expand(sweep)
     if expansion is not None:
         warn_of_unused(sweep, expansion)
     duration = None if expansion is None else _duration(sweep, expansion, output_dir)
-    needs = _needs(expansion, simulated_in)
     if console.state.json:
-        console.document(_document(sweep, axes, expansion, duration, needs))
+        console.document(_document(sweep, axes, expansion, duration))
     elif expansion is None:
         _print_space(sweep, axes)
     else:
-        _print_trials(sweep, expansion, needs)
+        _print_trials(sweep, expansion)
     if duration is not None and expansion is not None and not console.state.json:
         known = f"{duration.known} of {len(expansion.trials)} configurations were measured here before"
         clock = clock_text(duration.seconds)
         console.result(f"about {clock} one after another, without references ({known})")
-
-
-def _needs(expansion: Expansion | None, base_dir: Path | None) -> dict[str, SimulationOutcome]:
-    """Return what one rank of each trial needs, by trial id; nothing without `base_dir`."""
-    if base_dir is None:
-        return {}
-    if expansion is None:
-        raise UsageError("--memory: a search draws its points; `zbench estimate` takes one configuration")
-    with Simulator(base_dir) as simulator:
-        found = simulator.each(expansion.trials)
-        return {trial.trial_id: each for trial, each in zip(expansion.trials, found, strict=True)}
-
-
-def _memory_text(needed: SimulationOutcome) -> str:
-    if not isinstance(needed, Estimate):
-        return f"not simulated: {needed.reason}"
-    host = f" + {format_bytes(needed.peak_host_bytes)} host" if needed.peak_host_bytes else ""
-    return format_bytes(needed.peak_device_bytes) + host
-
-
-def _memory_document(needed: SimulationOutcome) -> dict[str, Any]:
-    if not isinstance(needed, Estimate):
-        return {"not_simulated": needed.reason}
-    peaks = {"peak_device_bytes": needed.peak_device_bytes, "peak_host_bytes": needed.peak_host_bytes}
-    return {"simulated": peaks}
 
 
 def _duration(sweep: SweepSpec, expansion: Expansion, output_dir: Path) -> Prediction | None:
@@ -114,7 +73,6 @@ def _document(
     axes: list[Axis],
     expansion: Expansion | None,
     duration: Prediction | None,
-    needs: dict[str, SimulationOutcome],
 ) -> dict[str, Any]:
     trials = expansion.trials if expansion else []
     invalid = expansion.invalid if expansion else []
@@ -123,9 +81,7 @@ def _document(
         "search": sweep.search.model_dump(mode="json"),
         "axes": {axis.key: _space(axis) for axis in axes},
         "trials": [
-            {"trial_id": trial.trial_id, "axes": trial.axes, "config": trial.config()}
-            | (_memory_document(needs[trial.trial_id]) if needs else {})
-            for trial in trials
+            {"trial_id": trial.trial_id, "axes": trial.axes, "config": trial.config()} for trial in trials
         ],
         "invalid": [trial.document() for trial in invalid],
         "counts": _counts(expansion) if expansion else None,
@@ -157,10 +113,9 @@ def _print_space(sweep: SweepSpec, axes: list[Axis]) -> None:
         console.result(f"  {axis.key}: {json.dumps(_space(axis))}")
 
 
-def _print_trials(sweep: SweepSpec, expansion: Expansion, needs: dict[str, SimulationOutcome]) -> None:
+def _print_trials(sweep: SweepSpec, expansion: Expansion) -> None:
     for trial in expansion.trials:
-        memory = f"  memory: {_memory_text(needs[trial.trial_id])}" if needs else ""
-        console.result(f"{trial.trial_id}  {_point(trial.axes)}{memory}")
+        console.result(f"{trial.trial_id}  {_point(trial.axes)}")
     for bad in expansion.invalid:
         console.result(f"{bad.trial_id}  {_point(bad.axes)}  invalid: {bad.reason}")
     counts = _counts(expansion)

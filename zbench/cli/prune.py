@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags, seconds
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, seconds
 from zbench.errors import UsageError
 from zbench.launch.cache import CachedFolder, cached_folders
 from zbench.report.text import plural
@@ -14,7 +14,6 @@ from zbench.units import format_bytes
 _KEPT = "kept: records, sweep files, studies, baselines, tags and logs of failures"
 
 
-@common_flags()
 def command(
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
     older_than: Annotated[

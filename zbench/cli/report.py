@@ -9,14 +9,13 @@ from zbench.analysis.compare import compare_runs
 from zbench.analysis.settings import Settings
 from zbench.analysis.sources import load_results
 from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags, complete_runs
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, complete_runs
 from zbench.errors import UsageError
 from zbench.report import exports
 from zbench.report.exports.markdown import render_run as as_markdown
 from zbench.report.html import content, page
 
 
-@common_flags()
 def command(
     run: Annotated[
         str,

@@ -15,14 +15,12 @@ from zbench.cli.options import (
     Repeats,
     Seed,
     Timeout,
-    common_flags,
     run_settings,
 )
 from zbench.cli.sweep import perform, single
 from zbench.spec.sweep import dump_sweep, sweep_document
 
 
-@common_flags()
 def command(
     file: Annotated[
         Path | None,

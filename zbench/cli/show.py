@@ -7,7 +7,7 @@ import typer
 from zbench.analysis.ranking import rank
 from zbench.cli import console
 from zbench.cli.conclusion import exit_code
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags, complete_runs, complete_trials
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, complete_runs, complete_trials
 from zbench.errors import UsageError
 from zbench.record.lines import jsonable
 from zbench.record.store import SPEC, load_records, resolve_run
@@ -17,7 +17,6 @@ from zbench.report.table import print_results
 from zbench.spec.load import recorded_objective
 
 
-@common_flags()
 def command(
     run: Annotated[
         str,

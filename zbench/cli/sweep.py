@@ -38,7 +38,6 @@ from zbench.cli.options import (
     Seed,
     Slurm,
     Timeout,
-    common_flags,
     run_settings,
     seconds,
     slurm_options,
@@ -63,7 +62,6 @@ _HOW_OFTEN = frozenset(f"run.{key}" for key in NOT_IDENTITY - {"memory_limit"})
 """What may change when a run is continued: how often and how long configurations are measured."""
 
 
-@common_flags()
 def command(
     file: OptionalSweepFile = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,

@@ -5,12 +5,11 @@ from typing import Annotated
 import typer
 
 from zbench.cli import console
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, common_flags
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir
 from zbench.errors import UsageError
 from zbench.record.store import load_tags, resolve_run, save_tag
 
 
-@common_flags()
 def command(
     run: Annotated[
         str | None, typer.Argument(metavar="RUN", help="A run's path, its id, `last`, `last~1`.")
@@ -18,12 +17,7 @@ def command(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="What it shall be called.")] = None,
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
 ) -> None:
-    """Give a run a name, or list the names that there are.
-
-    zbench tag last before-the-rewrite
-
-    zbench compare before-the-rewrite last
-    """
+    """Give a run a name, or list the names that there are."""
     if (run is None) != (name is None):
         raise UsageError("expected RUN and NAME, as `zbench tag last before`; neither lists the tags")
     if run is not None and name is not None:

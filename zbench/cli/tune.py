@@ -35,7 +35,6 @@ from zbench.cli.options import (
     Slurm,
     Storage,
     Timeout,
-    common_flags,
     memory_size,
     run_settings,
     slurm_options,
@@ -63,7 +62,6 @@ if TYPE_CHECKING:  # Optuna is imported where a search begins, not with the comm
 _UNLIMITED_TRIALS = 1_000_000
 
 
-@common_flags()
 def command(
     file: OptionalSweepFile = None,
     objective: Annotated[
@@ -86,9 +84,6 @@ def command(
         str | None,
         typer.Option(metavar="NAME", help="Name of the study in --storage (default: the sweep's)."),
     ] = None,
-    warm_start: Annotated[
-        list[str], typer.Option("--warm-start", hidden=True, help="What `include` in the sweep file does.")
-    ] = [],  # noqa: B006 - Typer reads the default, nobody changes it
     run_implied_oom: RunImpliedOom = False,
     slurm: Slurm = [],  # noqa: B006 - Typer reads the default, nobody changes it
     output_dir: OutputDir = DEFAULT_OUTPUT_DIR,
@@ -109,11 +104,6 @@ def command(
         raise UsageError("expected a sweep file (or --resume RUN); try `zbench tune quickstart`")
     wanted = run_settings(overrides, repeats=repeats, timeout=timeout, seed=seed)
     wanted += [f"search.seed={seed}"] * (seed is not None)
-    if warm_start:
-        raise UsageError(
-            "there is no --warm-start any more; list the configurations to try first under `include:` in the"
-            " sweep file, or continue a search with --resume RUN"
-        )
     asked = _search_settings(objective=objective, budget=budget, memory=memory, run_implied=run_implied_oom)
     request = _request(file, resume, output_dir, [*wanted, *asked], method)
     if dry_run:

@@ -5,12 +5,11 @@ from typing import Annotated
 
 import typer
 
-from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Slurm, Storage, common_flags, slurm_options
+from zbench.cli.options import DEFAULT_OUTPUT_DIR, OutputDir, Slurm, Storage, slurm_options
 from zbench.cli.tune import work
 from zbench.errors import UsageError
 
 
-@common_flags()
 def command(
     storage: Storage = None,
     study: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the study.")] = None,
