@@ -1,31 +1,36 @@
-"""Stand-ins: runners that measure nothing, a simulation, trials that were seen, and an ear for events."""
+"""Stand-ins: runners that measure nothing, searches by them, a simulation, and trials that were seen."""
 
 import json
+import math
 import os
+import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
 from optuna.trial import FrozenTrial
 
+from tests.making import make_record
 from zbench.estimate.result import Estimate, SimulationOutcome
 from zbench.launch.events import Watch
 from zbench.record.record import Failure, MemoryPeaks, Record, Timing
+from zbench.record.store import RunDirectory, find_runs, load_records
 from zbench.spec.load import sweep_from_mapping
-from zbench.spec.sweep import SweepSpec
+from zbench.spec.sweep import SweepSpec, sweep_document
 from zbench.spec.trial import TrialSpec
 from zbench.tune import session
+from zbench.tune.findings import SearchOutcome
 from zbench.tune.ledger import trial_at
 from zbench.tune.objective import Score
+from zbench.tune.session import SearchTask, Session
 from zbench.tune.space import Point, Space
 
-from .synthetic import Machine
-
+PARAMETERS = 3_000_000
 SMALL_AXES: dict[str, Any] = {
     "zero_stage": [0, 1, 2],
     "offload_optimizer": ["none", "cpu"],
@@ -45,6 +50,30 @@ def small_sweep(**changes: Any) -> SweepSpec:
     return sweep_from_mapping(data | changes, environ={})
 
 
+def step_seconds(point: Point) -> float:
+    """Return a step's time on a synthetic machine, shaped like ZeRO's but measured nowhere.
+
+    It is compute, communication (with a latency per bucket, partly hidden by overlap) and update (halved from
+    stage 1, slower when offloaded).
+    """
+    stage, steps = point["zero_stage"], point["gradient_accumulation_steps"]
+    buckets = math.ceil(PARAMETERS / point["reduce_bucket_size"])
+    communication = (1 if stage < 2 else steps) * (20 + 0.3 * buckets) + 10 * (stage > 0)
+    communication += 30 * steps * (stage == 3)
+    if point["overlap_comm"] and buckets > 1:
+        communication *= 0.5
+    update = (6 if stage == 0 else 3) * (2.5 if point.get("offload_optimizer") == "cpu" else 1)
+    return (40 * steps * point["micro_batch_size"] ** 0.8 + communication + update) / 1000
+
+
+def peak_bytes(point: Point) -> int:
+    """Return the peak device memory of one rank of the synthetic machine."""
+    stage = point["zero_stage"]
+    moments = 0 if point.get("offload_optimizer") == "cpu" else 8 / (1 + (stage >= 1))
+    state = PARAMETERS * (4 / (1 + (stage >= 3)) + 4 / (1 + (stage >= 2)) + moments)
+    return int(state) + 8 * point["reduce_bucket_size"] + 8_000_000 * point["micro_batch_size"]
+
+
 class FakeRunner:
     """Returns what the synthetic machine would leave; optionally slow, and keeps a log of what it began.
 
@@ -59,7 +88,7 @@ class FakeRunner:
         outcomes: Sequence[tuple[dict[str, Any], str]] = (),
     ) -> None:
         self.began: list[tuple[str, int]] = []
-        self._machine, self._seconds, self._log, self._outcomes = Machine(3), seconds, log, outcomes
+        self._seconds, self._log, self._outcomes = seconds, log, outcomes
 
     def has_reference(self, trial: TrialSpec) -> bool:
         """Nothing is verified here."""
@@ -70,40 +99,31 @@ class FakeRunner:
         return None
 
     def run(self, trial: TrialSpec, *, repeat: int = 0, watch: Watch | None = None) -> Record:
-        """Return a record of the trial."""
+        """Return a record of the trial, or of its end by the watch."""
         self.began.append((trial.trial_id, repeat))
         self._write("began", trial.trial_id, repeat)
         time.sleep(self._seconds)
-        self._machine.reseed(f"{trial.trial_id}/{repeat}")
-        full = {"micro_batch_size": 2, "gradient_accumulation_steps": 1, "overlap_comm": True}
-        record = self._machine.record({**full, **trial.engine.model_dump(), **trial.axes}, index=0)
-        reason = self._stopped(record, watch)
-        known: dict[str, Any] = {"trial_id": trial.trial_id, "repeat": repeat, "axes": trial.axes}
-        known |= {"config": trial.config(), "outcome": self._outcome(trial), "run_id": "fake"}
-        if reason is not None:
-            known |= {"outcome": "timeout", "error": Failure("pruned", reason)}
-        elif known["outcome"] != "ok":
-            known["error"] = Failure(known["outcome"], f"made to be {known['outcome']}")
-        whole = {name: getattr(record, name) for name in Record.__slots__} | known
-        if whole["outcome"] != "ok":
-            whole |= {"timing": None, "memory": None}
+        seconds, peak = self.figures(trial, repeat)
+        lines = ({"phase": "timed", "step": n, "steps": 8, "seconds": seconds} for n in range(1, 9))
+        reason = next((reason for line in lines if watch and (reason := watch(line))), None)
+        outcome = next((o for axes, o in self._outcomes if axes.items() <= trial.axes.items()), "ok")
         self._write("ended", trial.trial_id, repeat)
-        return Record(**whole)
+        about: dict[str, Any] = {"run_id": "fake", "axes": trial.axes, "config": trial.config()}
+        about |= {"memory": MemoryPeaks(peak, 0, peak)}
+        rate = trial.workload.micro_batch_size / seconds
+        about |= {"timing": Timing([seconds] * 8, seconds, 1000 * rate, rate)}
+        record = make_record(trial.trial_id, repeat, **about)
+        if reason is None and outcome == "ok":
+            return record
+        error = Failure("pruned", reason) if reason else Failure(outcome, f"made to be {outcome}")
+        ended = "timeout" if reason else outcome
+        return replace(record, outcome=ended, error=error, timing=None, memory=None)  # type: ignore[arg-type]
 
-    def _stopped(self, record: Record, watch: Watch | None) -> str | None:
-        if watch is None or record.timing is None:
-            return None
-        lines = (
-            {"phase": "timed", "step": n, "steps": 8, "seconds": record.timing.median_step_s}
-            for n in range(1, 9)
-        )
-        return next((reason for line in lines if (reason := watch(line)) is not None), None)
-
-    def _outcome(self, trial: TrialSpec) -> str:
-        for axes, outcome in self._outcomes:
-            if axes.items() <= trial.axes.items():
-                return outcome
-        return "ok"
+    def figures(self, trial: TrialSpec, repeat: int) -> tuple[float, int]:
+        """Return the seconds of a step and the device's peak bytes; equal calls give equal noise."""
+        point = {"micro_batch_size": 2, **trial.engine.model_dump(), **trial.axes}
+        noise = random.Random(f"{trial.trial_id}/{repeat}").gauss(0, 0.01)
+        return step_seconds(point) * (1 + noise), peak_bytes(point)
 
     def _write(self, what: str, trial_id: str, repeat: int) -> None:
         if self._log is not None:
@@ -118,35 +138,64 @@ class Paced(FakeRunner):
         super().__init__()
         self._paces, self._peaks = seconds, peaks or {}
 
-    def run(self, trial: TrialSpec, *, repeat: int = 0, watch: Watch | None = None) -> Record:
-        """Return a record of the trial, or of its end by the watch."""
+    def figures(self, trial: TrialSpec, repeat: int) -> tuple[float, int]:
+        """Return the stage's."""
         stage = trial.engine.zero_stage
-        seconds, peak = self._paces[stage], self._peaks.get(stage, 100)
-        timing = Timing([seconds] * 8, seconds, 1000 / seconds, 1000 / seconds)
-        record = replace(super().run(trial, repeat=repeat), timing=timing, memory=MemoryPeaks(peak, 0, peak))
-        reason = self._stopped(record, watch)
-        if reason is None:
-            return record
-        return replace(record, outcome="timeout", error=Failure("pruned", reason), timing=None, memory=None)
+        return self._paces[stage], self._peaks.get(stage, 100)
 
 
-class Ear:
-    """Keeps every event."""
+@dataclass(frozen=True)
+class Searched:
+    """A search that ended: where, what it ran, what it says and what it told meanwhile."""
 
-    def __init__(self) -> None:
-        self.events: list[Any] = []
+    path: Path
+    runner: FakeRunner
+    outcome: SearchOutcome
+    events: list[Any]
 
-    def __call__(self, event: Any) -> None:
-        self.events.append(event)
+    @property
+    def records(self) -> list[Record]:
+        """The records of what was run."""
+        return [record for record in load_records(self.path) if record.outcome != "invalid"]
 
-    def of(self, kind: type) -> list[Any]:
+    @property
+    def firsts(self) -> list[Record]:
+        """The first repeats of these."""
+        return [record for record in self.records if record.repeat == 0]
+
+    def told(self, kind: type) -> list[Any]:
         """Return the events of one kind."""
         return [event for event in self.events if isinstance(event, kind)]
 
 
-def estimated(peak: int, **known: Any) -> Estimate:
+def searched(
+    home: Path,
+    runner: FakeRunner | None = None,
+    *,
+    machine: str = "kind",
+    task: Mapping[str, Any] = MappingProxyType({}),
+    **changes: Any,
+) -> Searched:
+    """Search a small sweep with these changes in `home`, or go on with the search that is there.
+
+    machine: its fingerprint. task: what else a SearchTask has.
+    """
+    sweep, facts = small_sweep(**changes), {"fingerprint": machine, "schema_version": 1}
+    if runs := find_runs(home):
+        directory = RunDirectory.open(runs[0])
+    else:
+        document = sweep_document(sweep)
+        directory = RunDirectory.create(home, sweep.name, spec=document, environment=facts)
+    runner, events = runner or FakeRunner(), list[Any]()
+    with directory:
+        whole = SearchTask(sweep, home, facts, **task)
+        outcome = Session(whole, directory, runner, events.append).run()  # type: ignore[arg-type]
+    return Searched(directory.path, runner, outcome, events)
+
+
+def estimated(peak: int) -> Estimate:
     """Return an estimate of a step that holds so many bytes on the device."""
-    return Estimate(peak, 0, peak, {}, {}, "backward", [], {}, None, 0.0, **known)
+    return Estimate(peak, 0, peak, {}, {}, "backward", [], {}, None, 0.0)
 
 
 def simulating(patch: pytest.MonkeyPatch, ask: Callable[[TrialSpec], SimulationOutcome]) -> None:

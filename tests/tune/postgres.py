@@ -77,19 +77,9 @@ class Server:
 @contextlib.contextmanager
 def running() -> Iterator[Server]:
     """Run a server that can be killed and started again."""
-    home = Path(tempfile.mkdtemp(prefix="zbench-pg-"))
-    found: Server | None = None
-    try:
-        found = Server(home)
-        yield found
-    finally:
-        if found is not None:
-            found.stop()
-        shutil.rmtree(home, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def server() -> Iterator[str]:
-    """Run a server; yield the URL of its database."""
-    with running() as found:
-        yield found.url
+    with contextlib.ExitStack() as stack:
+        home = Path(tempfile.mkdtemp(prefix="zbench-pg-"))
+        stack.callback(shutil.rmtree, home, ignore_errors=True)
+        server = Server(home)
+        stack.callback(server.stop)
+        yield server

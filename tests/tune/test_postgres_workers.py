@@ -1,30 +1,25 @@
 """The command line on a real PostgreSQL: one `zbench tune`, two `zbench worker`, one of them killed.
 
-By default their trials are of fake workers, and a lost worker is given up soon; `make soak` trains for real.
+By default their trials are of fake workers; `make soak` trains for real.
 """
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.launch import injected
+from tests.launch.processes import until
 from zbench.record.store import find_runs, load_records
 from zbench.tune.storage import relational_storage
 
 from . import postgres
+from .studies import silence
 
-pytestmark = [
-    pytest.mark.skipif(postgres.BINARIES is None, reason="PostgreSQL's server is not installed"),
-    pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning"),
-]
 SWEEP = """
 name: shared
 run: {world_size: 2, warmup_steps: 1, steps: 60, timeout: 60s}
@@ -35,16 +30,10 @@ POINTS = 6
 REAL = (
     "workload: {model: mlp, options: {layers: 2, hidden: 32}, data: {synthetic: true}, sequence_length: 16}"
 )
-FAKE = "workload: {model: 'fake:model', options: {sleep: 1.0}}"
+FAKE = "workload: {model: 'fake:model', options: {gate: GATE}}"
 DRIVER = Path(__file__).parents[1] / "launch" / "driver.py"
-SOON = {injected.PACE: "2"}  # seconds between heartbeats
-
-
-@pytest.fixture
-def url() -> Iterator[str]:
-    pytest.importorskip("psycopg")
-    with postgres.server() as found:
-        yield found
+HANG = 120.0
+"""Seconds after which something that is waited for will not come."""
 
 
 def zbench(home: Path, url: str, *words: object, real: bool) -> subprocess.Popen[str]:
@@ -53,7 +42,7 @@ def zbench(home: Path, url: str, *words: object, real: bool) -> subprocess.Popen
     path = os.pathsep.join(filter(None, [str(DRIVER.parent), os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
         [sys.executable, *program, *map(str, words), "-o", str(home), "--json", "-q"],
-        env=os.environ | {"ZBENCH_STORAGE": url, "PYTHONPATH": path} | ({} if real else SOON),
+        env=os.environ | {"ZBENCH_STORAGE": url, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -67,34 +56,41 @@ def under_way(home: Path) -> set[str]:
 
 
 def wait_for(condition: Callable[[], object], *processes: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        ended = [process.communicate() for process in processes if process.poll() is not None]
-        assert not ended, ended
-        assert time.monotonic() < deadline, "nothing happened"
-        time.sleep(0.05)  # to look takes a while, too
+    """Return once it is so; a process that ended meanwhile fails the test with what it printed."""
+
+    def is_over() -> bool:
+        return bool(condition()) or any(process.poll() is not None for process in processes)
+
+    until(is_over, "a worker's next deed", HANG, pause=0.05)
+    assert condition(), [process.communicate() for process in processes if process.poll() is not None]
 
 
 @pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.soak)])
-def test_a_worker_that_is_killed_in_a_trial_loses_nothing(url: str, tmp_path: Path, real: bool) -> None:
+def test_a_worker_that_is_killed_in_a_trial_loses_nothing(
+    server: postgres.Server, tmp_path: Path, real: bool
+) -> None:
+    url = server.url
     file = tmp_path / "shared.yaml"
-    file.write_text(SWEEP + (REAL if real else FAKE))
+    gate = tmp_path / "open"  # every first trial of a fake worker waits for it
+    file.write_text(SWEEP + (REAL if real else FAKE.replace("GATE", str(gate))))
     homes = [tmp_path / name for name in ("asks", "helps", "dies")]
     asks = zbench(homes[0], url, "tune", file, "--method", "grid", "--repeats", "2", real=real)
     studies = relational_storage(url)
-    wait_for(lambda: any(study.user_attrs for study in studies.get_all_studies()), asks)
+    wait_for(lambda: any(s.user_attrs and s.study_name == "shared" for s in studies.get_all_studies()), asks)
     dies, helps = (zbench(home, url, "worker", "--study", "shared", real=real) for home in homes[:0:-1])
-    wait_for(lambda: under_way(homes[2]), asks, dies)
+    wait_for(lambda: all(map(under_way, homes[real * 2 :])), asks, dies, helps)
     (lost,) = under_way(homes[2])
-    os.kill(dies.pid, signal.SIGKILL)
+    dies.kill()
     dies.communicate()
     assert lost in under_way(homes[2]), "it was killed in the middle of the trial"
+    silence(url, dies.pid)
+    gate.touch()
 
-    said, errors = asks.communicate(timeout=120)
+    output, errors = asks.communicate(timeout=HANG)
     assert asks.returncode == 0, errors
-    assert helps.communicate(timeout=60)[1] == ""
+    assert helps.communicate(timeout=HANG)[1] == ""
     assert helps.returncode == 0
-    document = json.loads(said)
+    document = json.loads(output)
     ran = Counter(r["trial_id"] for r in document["trials"] if r["repeat"] == 0 and r["outcome"] != "invalid")
     assert len(ran) == POINTS
     assert set(ran.values()) == {1}
