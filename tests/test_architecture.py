@@ -204,7 +204,7 @@ BUDGETS = {  # code lines of each package; small ones have one together
     "spec": 3250,
     "launch": 2599,
     "cli": 2615,
-    "report": 2130,
+    "report": 2080,
     "analysis": 1795,
     "worker": 1384,
     "tune": 1175,

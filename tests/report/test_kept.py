@@ -14,8 +14,7 @@ from zbench.record.summary import summarize
 from zbench.report.detail import print_configuration
 from zbench.report.html.timelines import timeline
 from zbench.report.screen import Screen
-from zbench.report.search import print_search
-from zbench.report.table import print_results
+from zbench.report.table import print_results, print_search
 from zbench.spec.sweep import ObjectiveSpec
 
 from .test_table import failed, record

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zbench.report.search import print_search
+from zbench.report.table import print_search
 
 from .test_kept import RUN, shown
 

@@ -48,8 +48,7 @@ from zbench.launch.trial import TrialRunner
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory, storage_errors
 from zbench.record.summary import summarize
-from zbench.report.search import print_search
-from zbench.report.table import print_results
+from zbench.report.table import print_results, print_search
 from zbench.report.text import plural
 from zbench.spec.document import read_document
 from zbench.spec.metrics import METRICS

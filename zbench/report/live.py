@@ -10,16 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zbench.analysis.ranking import by_figure
-from zbench.launch.events import (
-    Event,
-    Notice,
-    OnEvent,
-    ReferenceStarted,
-    StepDone,
-    SweepStarted,
-    TrialFinished,
-    TrialStarted,
-)
+from zbench.launch import events
 from zbench.record.record import Record
 from zbench.record.summary import has_failed, point, summarize
 from zbench.report.screen import Screen, word
@@ -49,16 +40,16 @@ class PlainView:
         self._seconds: list[float] = []
         self._left = 0
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         """Follow one event, and print what there is to say of it."""
         match event:
-            case SweepStarted():
+            case events.SweepStarted():
                 self._records += event.finished
                 self._left = event.repeats
                 self._print(_opening(event))
-            case Notice():
+            case events.Notice():
                 self._print(Text(f"note: {printable(event.text)}", "dim"))
-            case TrialFinished():
+            case events.TrialFinished():
                 self._records.append(event.record)
                 self._seconds.append(event.seconds)
                 self._left = event.left
@@ -92,23 +83,23 @@ class LiveView(PlainView):
         self._failed = 0
         self.live = Live(console=screen, transient=True, get_renderable=self._render)
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: events.Event) -> None:
         """Follow one event."""
         super().__call__(event)
         match event:
-            case SweepStarted():
+            case events.SweepStarted():
                 if self._screen.width < _ROOM_FOR_KEYS and event.axes:
                     self._axes = event.axes
                     self._print(Text(f"axes: {' · '.join(map(printable, event.axes))}", "dim"))
                 self._now, self._step = "importing torch, once for all trials", ""
-            case ReferenceStarted():
+            case events.ReferenceStarted():
                 self._now, self._step = "computing the reference in plain PyTorch", ""
-            case TrialStarted():
+            case events.TrialStarted():
                 self._now, self._step = f"{axes_text(event.trial.axes)} #{event.repeat + 1}", ""
-            case StepDone():
+            case events.StepDone():
                 phase, step, steps = (event.line.get(key, "") for key in ("phase", "step", "steps"))
                 self._step = printable(f" {phase} {step}/{steps}")
-        if isinstance(event, SweepStarted | TrialFinished):
+        if isinstance(event, events.SweepStarted | events.TrialFinished):
             self._leader = self._leader_text()
             self._failed = sum(map(has_failed, self._records))
 
@@ -138,7 +129,7 @@ class LiveView(PlainView):
 
 
 @contextmanager
-def view(screen: Screen, objective: ObjectiveSpec, *, quiet: bool) -> Iterator[OnEvent]:
+def view(screen: Screen, objective: ObjectiveSpec, *, quiet: bool) -> Iterator[events.OnEvent]:
     """Yield what suits the stream: nothing with -q, a live view on a terminal, plain lines otherwise."""
     if quiet:
         yield lambda _: None
@@ -165,7 +156,7 @@ def record_line(record: Record, axes: Sequence[str] = ()) -> Text:
     return text.append("  ").append(word(record.correctness.verdict))
 
 
-def _opening(event: SweepStarted) -> str:
+def _opening(event: events.SweepStarted) -> str:
     kept = f", {plural(len(event.finished), 'record')} kept" if event.finished else ""
     counts = (
         f"{plural(event.configurations, 'configuration')}, {plural(event.repeats, 'repeat')} to run{kept}"

@@ -101,30 +101,28 @@ def print_table(
         column.width([Text(heading), *(row[i] for row in rows)])
         for i, (column, heading) in enumerate(zip(columns, headings, strict=True))
     ]
-    shown, left_out = list(range(len(columns))), []
-    optional = [i for name in dropped_first for i in shown if columns[i].name == name]
-    for dropped in [None, *(optional if screen.is_terminal else [])]:
-        if dropped is not None:
-            shown.remove(dropped)
-            left_out.append(columns[dropped].name)
+    names = [column.name for column in columns]
+    optional = [name for name in dropped_first if name in names] if screen.is_terminal else []
+    for count in range(len(optional) + 1):
+        shown = [i for i, name in enumerate(names) if name not in optional[:count]]
         if sum(widths[i] for i in shown) + 2 * (len(shown) - 1) <= screen.width:
             break
     else:
-        names = [Text(f"{column.name} ".lstrip(), "dim") for column in columns]
         for row, style in zip(rows, styles or [""] * len(rows), strict=True):
-            pairs = [Text.assemble(name, cell) for name, cell in zip(names, row, strict=True)]
+            labels = (Text(f"{name} ".lstrip(), "dim") for name in names)
+            pairs = [Text.assemble(label, cell) for label, cell in zip(labels, row, strict=True)]
             screen.print(Text("  ").join(pairs), style=style)
         return
     box, padding = (SIMPLE_HEAD, (0, 1, 0, 0)) if screen.is_terminal else (None, (0, 2, 0, 0))
     bold = "bold" if screen.is_terminal else ""
     table = Table(box=box, padding=padding, pad_edge=False, show_edge=False, header_style=bold)
-    for i in shown:
-        column = columns[i]
+    for column, heading in ((columns[i], headings[i]) for i in shown):
         table.add_column(
-            headings[i], justify=column.justify, overflow="fold", vertical="bottom", no_wrap=not column.wraps
+            heading, justify=column.justify, overflow="fold", vertical="bottom", no_wrap=not column.wraps
         )
     for number, row in enumerate(rows):
         table.add_row(*(row[i] for i in shown), style=styles[number] if styles else "")
     screen.print(table)
-    if left_out:
-        screen.print(Text(f"no room for {', '.join(left_out)}: widen the terminal, or {remedy}", "dim"))
+    if count:
+        left_out = ", ".join(optional[:count])
+        screen.print(Text(f"no room for {left_out}: widen the terminal, or {remedy}", "dim"))

@@ -1,10 +1,11 @@
-"""The table of a run: one row per configuration, best first, each with its verdict; notes on it below."""
+"""The table of a run: a row per configuration, the best first; notes, and a search's findings, below it."""
 
 import os
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.text import Text
 
@@ -32,6 +33,8 @@ from zbench.spec.metrics import METRICS
 from zbench.spec.sweep import ObjectiveSpec
 
 _OUTCOME_ORDER = ("ok", "oom", "timeout", "crashed", "invalid")
+_NO_BEST = "no best"
+_MOST_RULED_OUT = 5
 _RANK = re.compile(r"\brank \d+\b")
 _WIDEST_VALUE = 14
 _WIDEST_PLAIN = 32
@@ -46,7 +49,12 @@ _FIGURES: dict[Column, Callable[[ConfigSummary], Text | str]] = {
     Column("verdict", "left"): lambda s: _verdict(s),
     Column("error ratio"): lambda s: ratio_text(s.number("error_ratio")),
 }
+_SHOWN_WHERE_USED = ("", "host mem", "behind")
 _DROPPED_FIRST = ("behind", "median step", "host mem", "error ratio", "spread", "outcome")
+
+
+Line = tuple[str, str]
+"""A heading, empty where the line belongs to the one above, and its text."""
 
 
 def print_results(
@@ -86,35 +94,27 @@ def ranked(summaries: Iterable[ConfigSummary], objective: ObjectiveSpec) -> list
 
 def _table(
     summaries: Sequence[ConfigSummary], ranking: Ranking, widest: int
-) -> tuple[list[Column], list[list[Text]]]:
+) -> tuple[list[Column], list[tuple[Text, ...]]]:
     """Return mark, trial, axes and figures of each configuration; widest: of an axis value, which is cut."""
+    table: list[tuple[Column, list[Text]]] = [
+        (Column("", "left"), [Text(ranking.mark(summary.trial_id)) for summary in summaries]),
+        (Column("trial", "left"), [Text(name, "dim") for name in short_ids(summaries)]),
+    ]
     keys = varied_keys(summaries)
     points = [point(summary, keys) for summary in summaries]
-    texts = {key: distinct_texts((values[key] for values in points), widest) for key in keys}
-    figures = {column: figure for column, figure in _FIGURES.items() if _says_anything(column, summaries)}
-    columns = [Column("trial", "left"), *(Column(printable(key)) for key in keys), *figures]
-    rows = []
-    for summary, values, name in zip(summaries, points, short_ids(summaries), strict=True):
-        axes = [Text(texts[key][value_text(value)]) for key, value in values.items()]
-        cells = [Text.assemble(figure(summary)) for figure in figures.values()]
-        rows.append([Text(name, "dim"), *axes, *cells])
-    marks = [Text(ranking.mark(summary.trial_id)) for summary in summaries]
-    if any(mark.plain for mark in marks):
-        columns, rows = (
-            [Column("", "left"), *columns],
-            [[m, *row] for m, row in zip(marks, rows, strict=True)],
-        )
-    if any(ranking.worse_by.values()):
-        columns.append(Column("behind"))
-        for row, summary in zip(rows, summaries, strict=True):
-            worse = ranking.worse_by.get(summary.trial_id, 0.0)  # at least; 0 if unknown
-            row.append(Text(f">{worse:.1%}" if worse > 0 else ""))
-    return columns, rows
-
-
-def _says_anything(column: Column, summaries: Sequence[ConfigSummary]) -> bool:
-    """Whether the column is worth its room: host memory only where some is used."""
-    return column.name != "host mem" or any(any(s.values("peak_host_bytes")) for s in summaries)
+    for key in keys:
+        texts = distinct_texts((values[key] for values in points), widest)
+        table.append((Column(printable(key)), [Text(texts[value_text(values[key])]) for values in points]))
+    for column, figure in _FIGURES.items():
+        table.append((column, [Text.assemble(figure(summary)) for summary in summaries]))
+    worse_by = [ranking.worse_by.get(summary.trial_id, 0.0) for summary in summaries]  # 0: not known
+    table.append((Column("behind"), [Text(f">{worse:.1%}" if worse > 0 else "") for worse in worse_by]))
+    shown = [
+        (column, cells)
+        for column, cells in table
+        if column.name not in _SHOWN_WHERE_USED or {cell.plain for cell in cells} - {"", "-", "0 B"}
+    ]
+    return [column for column, _ in shown], list(zip(*(cells for _, cells in shown), strict=True))
 
 
 def _verdict(summary: ConfigSummary) -> Text:
@@ -219,3 +219,50 @@ def _failure_lines(summaries: Iterable[ConfigSummary], run_dir: Path | None) -> 
         text = f" {axes_text(first.axes)}{more}: {failure_text(first)}{where}"
         lines.append(Text.assemble(word(outcome), text))
     return lines
+
+
+def print_search(screen: Screen, document: Mapping[str, Any], records: Sequence[Record]) -> None:
+    """Print why the search stopped, how the best compares, the Pareto front, and each axis's importance.
+
+    document: what `search.json` holds.
+    """
+    by_id = {summary.trial_id: summary for summary in summarize(records)}
+    for heading, text in _search_lines(document, by_id):
+        style = "bold red" if heading == _NO_BEST else "bold"
+        start = (f"{heading} ", style) if heading else "  "
+        screen.print(Text.assemble(start, printable(text)), soft_wrap=True)
+
+
+def _search_lines(document: Mapping[str, Any], by_id: Mapping[str, ConfigSummary]) -> Iterator[Line]:
+    yield "stopped", str(document["stopped"])
+    yield from _best_of_search(document, by_id)
+    front = [by_id[key] for key in document["pareto"] if key in by_id]
+    if front:
+        count = plural(len(front), "configuration")
+        yield "Pareto front", f"{count} that no other beats in every objective:"
+        yield from (("", axes_text(summary.axes)) for summary in front)
+    if document["importance"]:
+        shares = [f"{key} {share:.0%}" for key, share in document["importance"].items()]
+        yield "what mattered", ", ".join(shares)
+    ruled_out = document["hopeless"]
+    if ruled_out:
+        yield "not tried", f"{plural(len(ruled_out), 'point')} that the simulation rules out, such as:"
+        for entry in ruled_out[:_MOST_RULED_OUT]:
+            yield "", f"{axes_text(entry['point'])}: {entry['reason']}"
+
+
+def _best_of_search(document: Mapping[str, Any], by_id: Mapping[str, ConfigSummary]) -> Iterator[Line]:
+    miss = document["nearest_miss"]
+    if document["best"] is None:
+        yield _NO_BEST, "no configuration is both feasible and correct"
+        if miss is not None:
+            yield "", f"nearest: {axes_text(miss['axes'])}, but {'; '.join(miss['obstacles'])}"
+        return
+    other = by_id.get(document["runner_up"])
+    if other is None or document["lead"] is None:
+        return
+    equals = len(document["indistinguishable"])
+    certainty = "separated from all others" if document["separated"] else "not separated"
+    if equals > 1 and not document["separated"]:
+        certainty += f": {equals} cannot be told apart"
+    yield "measured again", f"{document['lead']:+.1%} against {axes_text(other.axes)} ({certainty})"

@@ -2,13 +2,10 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 from zbench.analysis.compare import Comparison
 from zbench.errors import UsageError, reason_of
 from zbench.report.exports import bmf, csv, document, gha, junit, markdown
-
-Format = Literal["table", "markdown", "json", "csv", "junit", "bmf", "gha"]
 
 TEXT_FORMATS: dict[str, tuple[Callable[[Comparison], str], str]] = {
     "markdown": (markdown.render, "compare.md"),
@@ -22,14 +19,14 @@ TEXT_FORMATS: dict[str, tuple[Callable[[Comparison], str], str]] = {
 
 def files(comparison: Comparison, *formats: str) -> dict[str, str]:
     """Return the text of every file of these formats by file name; all formats where none is named."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name in formats or (*TEXT_FORMATS, "gha"):
         if name == "gha":
-            found |= {file: text + "\n" for file, text in gha.render_files(comparison).items()}
+            texts |= gha.render_files(comparison)
         else:
             render, file = TEXT_FORMATS[name]
-            found[file] = render(comparison) + "\n"
-    return found
+            texts[file] = render(comparison)
+    return {file: f"{text}\n" for file, text in texts.items()}
 
 
 def write(texts: dict[str, str], directory: Path) -> list[Path]:

@@ -9,6 +9,7 @@ from zbench.analysis.exact import exact_values
 from zbench.record.summary import ConfigSummary
 from zbench.report.text import label
 
+BYTES = ("peak_device_bytes", "peak_host_bytes", "traffic_bytes")
 Measure = dict[str, float]
 
 
@@ -27,16 +28,13 @@ def _measures(trial: ConfigSummary) -> dict[str, Measure]:
     samples: dict[str, Sequence[float]] = {
         "latency": [1e9 * timing.median_step_s for timing in timings],
         "throughput": [timing.tokens_per_s for timing in timings],
-        **{
-            name: exact_values(trial, name)
-            for name in ("peak_device_bytes", "peak_host_bytes", "traffic_bytes")
-        },
+        **{name: exact_values(trial, name) for name in BYTES},
     }
-    found = {name: _measure(values) for name, values in samples.items() if values}
+    measures = {name: _measure(values) for name, values in samples.items() if values}
     rate = trial.number("tokens_per_s")
     if rate is not None:
-        found["throughput"]["value"] = rate  # work over the median step, not the median of rates
-    return found
+        measures["throughput"]["value"] = rate  # work over the median step, not the median of rates
+    return measures
 
 
 def _measure(values: Sequence[float]) -> Measure:

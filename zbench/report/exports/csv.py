@@ -28,11 +28,11 @@ def render(comparison: Comparison) -> str:
 
 
 def _values(row: Row) -> list[object]:
-    found = row.step_time
+    decision = row.step_time
     decided: list[object] = [""] * 6
-    if found is not None:
-        bounds = [math.expm1(bound) if math.isfinite(bound) else "" for bound in (found.low, found.high)]
-        decided = [found.change, *bounds, found.p_value, found.n_base, found.n_head]
+    if decision is not None:
+        bounds = [math.expm1(log) if math.isfinite(log) else "" for log in (decision.low, decision.high)]
+        decided = [decision.change, *bounds, decision.p_value, decision.n_base, decision.n_head]
     return [
         row.base.trial_id, json.dumps(dict(row.base.axes), sort_keys=True, default=str), row.answer,
         row.base.outcome, row.head.outcome, row.base.verdict, row.head.verdict,

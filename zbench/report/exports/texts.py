@@ -128,8 +128,8 @@ def grouped_reasons(rows: Sequence[Row]) -> list[tuple[str, RowAnswer]]:
         for reason in reasons(row):
             labels.setdefault((reason, row.answer), []).append(label(row.base))
     return [
-        (f"{found[0] if len(found) == 1 else f'{len(found)} configurations'}: {reason}", answer)
-        for (reason, answer), found in labels.items()
+        (f"{names[0] if len(names) == 1 else f'{len(names)} configurations'}: {reason}", answer)
+        for (reason, answer), names in labels.items()
     ]
 
 
@@ -157,10 +157,10 @@ def summary(comparison: Comparison) -> list[str]:
 
 def _would_have_seen(comparison: Comparison) -> list[str]:
     """Return what slowdown this very measurement could have detected."""
-    found = [one.detectable for _, one in comparison.timed if one.detectable is not None]
-    if not found:
+    detectable = [decision.detectable for _, decision in comparison.timed if decision.detectable is not None]
+    if not detectable:
         return []
-    least, most = percent(expm1(min(found))), percent(expm1(max(found)))
+    least, most = percent(expm1(min(detectable))), percent(expm1(max(detectable)))
     span = most if least == most else f"{least} to {most}"
     return [f"at this noise a slowdown would have been called nine times in ten from {span} on"]
 

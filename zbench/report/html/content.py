@@ -102,7 +102,10 @@ class TextTable:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A picture with a note on what it leaves out, the figures behind it, and lines of text below."""
+    """A picture with a note on what it leaves out, the figures behind it, and lines of text below.
+
+    listed: the heading of the lines, which are then numbered.
+    """
 
     picture: Picture
     note: str = ""
@@ -110,7 +113,6 @@ class Section:
     table: TextTable | None = None
     listed: str = ""
     lines: Sequence[str] = ()
-    ordered: bool = False
 
 
 def sections(report: Report) -> list[Section]:
@@ -149,7 +151,7 @@ def _scatter(report: Report) -> Section | None:
         for point in charts.front_of(shown)
     ]
     listed = "No configuration is both faster and smaller than one on the dashed line:" if front else ""
-    return Section(picture, listed=listed, lines=front, ordered=True)
+    return Section(picture, listed=listed, lines=front)
 
 
 def _changes(report: Report) -> Section | None:

@@ -67,8 +67,7 @@ class Picture:
 
     def inline(self) -> str:
         """Return the SVG elements for the page: one for wide and one for narrow screens."""
-        wide, narrow = (self._drawn(width, f"{self.name}-{width}", file=False) for width in (WIDE, NARROW))
-        return wide + narrow
+        return "".join(self._drawn(width, f"{self.name}-{width}", file=False) for width in (WIDE, NARROW))
 
     def file(self) -> str:
         """Return a file of its own with title and legend; it turns dark where the viewer knows how."""
@@ -95,7 +94,7 @@ class Picture:
             text = StringIO()
             figure.savefig(text, format="svg", metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
         root = ET.fromstring(xml_text(text.getvalue()))
-        self._finish(root, canvas.hovers, prefix, width, file=file)
+        self._finish(root, canvas, prefix, file=file)
         ET.register_namespace("", _SVG)
         ET.register_namespace("xlink", "http://www.w3.org/1999/xlink")
         return ET.tostring(root, encoding="unicode")
@@ -115,15 +114,13 @@ class Picture:
                 frameon=False, borderpad=0, borderaxespad=0, labelcolor=style.LIGHT["muted"], handlelength=1,
             )  # fmt: skip
 
-    def _finish(
-        self, root: ET.Element, hovers: dict[str, str], prefix: str, width: int, *, file: bool
-    ) -> None:
+    def _finish(self, root: ET.Element, canvas: Canvas, prefix: str, *, file: bool) -> None:
         """Name the picture for screen readers, add hover texts, make ids unique, and hand colours to CSS."""
         for parent in list(root.iter()):
             for child in parent.findall(f"{{{_SVG}}}style"):
                 parent.remove(child)
         for group in root.iter(f"{{{_SVG}}}g"):  # nothing refers to a group: its id need not stay
-            text = hovers.get(group.attrib.pop("id", ""))
+            text = canvas.hovers.get(group.attrib.pop("id", ""))
             if text is not None:
                 group.insert(0, _element("title", text))
         for place, (tag, text) in enumerate((("title", self.title), ("desc", self.description))):
@@ -133,7 +130,7 @@ class Picture:
         if file:
             root.append(_element("style", style.drawing_sheet()))
         else:
-            root.attrib["class"] = "narrow" if width == NARROW else "wide"
+            root.attrib["class"] = "narrow" if canvas.narrow else "wide"
             root.attrib.pop("width")
             root.attrib.pop("height")
 

@@ -48,8 +48,8 @@ def render(report: Report) -> str:
     )
 
 
-def _facts(report: Report) -> list[tuple[str, str, bool]]:
-    """Return name and value of the facts at the top, and whether each needs the whole width."""
+def _facts(report: Report) -> list[tuple[str, str]]:
+    """Return name and value of the facts at the top; the first has the whole width."""
     source, winner = report.source, report.winner
     counts = {
         verdict: sum(s.verdict == verdict for s in report.finished) for verdict in reversed(VERDICT_ORDER)
@@ -67,7 +67,7 @@ def _facts(report: Report) -> list[tuple[str, str, bool]]:
         "Commit": source.commit or "",
         "Started": source.started or "",
     }
-    return [(name, printable(value), name == "Best configuration") for name, value in facts.items() if value]
+    return [(name, printable(value)) for name, value in facts.items() if value]
 
 
 def _best(report: Report, winner: ConfigSummary | None) -> str:

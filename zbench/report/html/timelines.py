@@ -31,9 +31,9 @@ def timeline(series: Sequence[Series], metric: str) -> Picture:
 
     changed = sum(len(one.changes) for one in series)
     runs = max(len(one.visits) for one in series)
-    said = "its level" if len(series) == 1 else "their levels"
+    levels = "its level" if len(series) == 1 else "their levels"
     counts = f"{plural(len(series), 'configuration')} over {plural(runs, 'run')}"
-    description = f"{counts}; {said} changed {plural(changed, 'time')}."
+    description = f"{counts}; {levels} changed {plural(changed, 'time')}."
     return Picture("history", f"History of {metric}", description, _ROW * len(series), paint)
 
 
@@ -62,9 +62,9 @@ def _row(canvas: Canvas, index: int, series: Series, metric: str) -> None:
         x = (change.index - 0.5) / last
         top, bottom = index + _TOP - 0.03, index + _TOP + _HEIGHT + 0.03
         axes.plot([x, x], [top, bottom], color=style.LIGHT["bad"], linewidth=1.5, linestyle="--")
-        told = f"{texts.percent(change.change)} {commit_text(change.commit)}".strip()
+        change_text = f"{texts.percent(change.change)} {commit_text(change.commit)}".strip()
         side = "right" if x > 0.6 else "left"
-        axes.text(x, bottom + 0.1, told, color=style.LIGHT["muted"], ha=side, va="center")
+        axes.text(x, bottom + 0.1, change_text, color=style.LIGHT["muted"], ha=side, va="center")
 
 
 def commit_text(commit: str | None) -> str:

@@ -65,27 +65,27 @@ def following(names: Sequence[str], run_dir: Path, sweep: str, show: OnEvent) ->
     factories = {name: tracker_factory(name) for name in dict.fromkeys(names)}
     trackers: dict[str, Tracker] = {}
 
-    def attempt(name: str, call: Callable[[], Any]) -> Any:
+    def attempt(name: str, call: Callable[..., Any], *arguments: Any) -> Any:
         try:
-            return call()
+            return call(*arguments)
         except Exception as error:
             trackers.pop(name, None)
             show(Notice(f"--log {name} stopped: {type(error).__name__}: {error}"))
             return None
 
-    def tell(event: Event) -> None:
+    def listen(event: Event) -> None:
         show(event)
         if isinstance(event, TrialFinished) and event.record.outcome != "invalid":
-            record = event.record
+            repeat = f"{event.record.trial_id}-r{event.record.repeat}"
             for name, tracker in list(trackers.items()):
-                attempt(name, lambda: tracker.log(f"{record.trial_id}-r{record.repeat}", record))  # noqa: B023
+                attempt(name, tracker.log, repeat, event.record)
 
     for name, factory in factories.items():
-        tracker = attempt(name, lambda: factory(run_dir, sweep))  # noqa: B023
+        tracker = attempt(name, factory, run_dir, sweep)
         if tracker is not None:
             trackers[name] = tracker
     try:
-        yield tell
+        yield listen
     finally:
         for name, tracker in list(trackers.items()):
             attempt(name, tracker.close)
@@ -105,6 +105,6 @@ def figures(record: Record) -> dict[str, float]:
 
 
 def labels(record: Record) -> dict[str, str]:
-    """Return what is said of the repeat in words: outcome, verdict, and the error if there is one."""
-    said = {"outcome": record.outcome, "verdict": record.correctness.verdict, "trial_id": record.trial_id}
-    return said | ({"error": record.error.message} if record.error is not None else {})
+    """Return what describes the repeat in words: outcome, verdict, and the error if there is one."""
+    words = {"outcome": record.outcome, "verdict": record.correctness.verdict, "trial_id": record.trial_id}
+    return words | ({"error": record.error.message} if record.error is not None else {})

@@ -21,20 +21,20 @@ class WandbTracker:
 
     def log(self, name: str, record: Record) -> None:
         """Log the repeat as a finished run; its figures are the run's summary."""
-        said = labels(record)
+        words = labels(record)
         run = wandb.init(
             project=self._project,
             group=self._group,
             name=name,
             dir=self._directory,
-            config=parameters(record) | said,
-            tags=[said["verdict"], said["outcome"]],
+            config=parameters(record) | words,
+            tags=[words["verdict"], words["outcome"]],
             settings=wandb.Settings(silent=True),
             reinit="finish_previous",
         )
         for step, seconds in enumerate(record.timing.step_seconds if record.timing else ()):
             run.log({"step_seconds": seconds}, step=step)
-        run.summary.update(figures(record) | said)
+        run.summary.update(figures(record) | words)
         run.finish(exit_code=0 if record.outcome == "ok" else 1)
 
     def close(self) -> None:
