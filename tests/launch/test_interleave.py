@@ -4,7 +4,6 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import pytest
 
@@ -13,10 +12,8 @@ from zbench.launch.disturbance import Disturbance
 from zbench.launch.executor import RepeatTask, patience
 from zbench.launch.interleave import InterleavedSweep, interleave
 from zbench.worker import interleave as worker_interleave
-from zbench.worker import loop
 from zbench.worker.interleave import Interleave
 from zbench.worker.job import RankJob
-from zbench.worker.loop import run_steps
 
 
 def job(path: str | None, rank: int = 0) -> RankJob:
@@ -146,30 +143,6 @@ def test_a_version_that_knows_no_turns_runs_on_its_own(tmp_path: Path, old_first
         assert done == ["A0", "A1", "A2", "B warms up", "B0", "B1", "B ends"]
     else:
         assert done == ["A warms up", "B0", "B1", "B2", "A0", "A1", "A ends"]
-
-
-def test_a_steps_time_begins_after_the_wait_for_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, meters = MagicMock(), MagicMock()
-    seen.trainer.step.return_value = ([], None)
-    seen.trainer.tokens.return_value = 1
-    meters.traffic.take.return_value = {}
-    monkeypatch.setattr(loop.dist, "all_reduce", lambda _: None)
-    run_steps(seen.trainer, meters, warmup=1, timed=2, fence=seen.fence, after_step=lambda *_: None)
-    calls = [name for name, _, _ in seen.mock_calls if name == "trainer.step" or name.startswith("fence.")]
-    step, wait = ["fence.ready", "trainer.step", "fence.slowest"], "fence.interleave.wait"
-    assert calls == [*step, wait, *step, wait, *step, "fence.interleave.over"]
-
-
-@pytest.mark.parametrize("path", [None, "/nowhere/at/all"])
-def test_without_a_referee_nothing_waits(path: str | None) -> None:
-    met: list[None] = []
-    for rank in (0, 1):
-        taking = Interleave(job(path, rank), lambda: met.append(None))
-        taking.wait()
-        taking.over()
-    assert len(met) == (0 if path is None else 8), (
-        "all ranks meet alike, whether rank 0 finds the referee or not"
-    )
 
 
 def test_a_repeat_in_turns_has_time_for_the_other_one() -> None:

@@ -9,7 +9,7 @@ import torch
 from tests.worker.conftest import RunTrial, trial
 from zbench.errors import UsageError
 from zbench.record.record import Failure
-from zbench.worker.job import error_path, first_failure, kind_of, message_of, write_error
+from zbench.worker.job import call, error_path, first_failure, kind_of, message_of, write_error
 
 ENGINES, MODELS = "tests.worker.engines:", "tests.worker.models:"
 GREEDY: dict[str, Any] = {"model": MODELS + "Greedy", "sequence_length": 8}
@@ -93,7 +93,25 @@ def test_the_cause_is_found_among_the_errors(
     tmp_path: Path, errors: list[tuple[int | str, str]], expected: Failure | None
 ) -> None:
     result = str(tmp_path / "result.json")
-    error_path(result, 2).write_text('{"kind": "cra')  # cut off: passed over
+    odd = '{"kind": "odd", "message": "", "time": 0, "rank": 5}'
+    for rank, text in enumerate(('{"kind": "cra', "[]", '{"kind": "oom"}', odd), 3):
+        error_path(result, rank).write_text(text)  # passed over
     for rank, kind in errors:
         write_error(result, rank, kind, f"of rank {rank}")
-    assert first_failure(result, 3) == expected
+    assert first_failure(result, 7) == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "message"),
+    [(None, 0, None), (3, 3, None), ("no more", 1, "RuntimeError: the program ended itself: no more")],
+)
+def test_a_program_that_ends_itself_ends_its_rank(
+    code: int | str | None, status: int, message: str | None, tmp_path: Path
+) -> None:
+    def job() -> None:
+        raise SystemExit(code)
+
+    result = str(tmp_path / "result.json")
+    assert call("tests.worker.test_failures:trial", job, (result, 0)) == status
+    failure = first_failure(result, 1)
+    assert failure == (message and Failure("crashed", f"rank 0: {message}", "rank0.log"))

@@ -1,5 +1,6 @@
 """What follows from a trial before it starts: its reference's key, threads, and how its ranks meet."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,8 +8,9 @@ import torch
 
 from tests.engine_keys import NEEDED, OTHER
 from tests.worker.conftest import MLP, trial
+from zbench.errors import UsageError
 from zbench.worker.job import reference_key, threads_per_rank
-from zbench.worker.process import backend_for
+from zbench.worker.process import backend_for, device_of, set_threads
 
 SHAPES_NO_BIT = {
     "zero_stage", "offload_optimizer", "offload_param", "offload_schedule", "offload_ratio",
@@ -95,3 +97,18 @@ def test_ranks_that_share_a_device_do_without_nccl(
     device: str, local_ranks: int, devices: int, backend: str
 ) -> None:
     assert backend_for(torch.device(device), local_ranks, devices) == backend
+
+
+def test_a_device_is_the_cpu_unless_cuda_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert device_of("cpu") == device_of("auto") == torch.device("cpu")
+    with pytest.raises(UsageError, match="cuda is not available here"):
+        device_of("cuda")
+
+
+def test_threads_have_started_when_they_are_set() -> None:
+    before, tasks = torch.get_num_threads(), Path("/proc/self/task")
+    started = len(list(tasks.iterdir()))
+    set_threads(before + 8)
+    assert len(list(tasks.iterdir())) > started
+    torch.set_num_threads(before)

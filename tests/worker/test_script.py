@@ -1,5 +1,6 @@
 """Trials that are commands: timed from outside, judged by what they save, ended with all they started."""
 
+import importlib
 import json
 import os
 import re
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.launch.processes import gone, until
 from tests.shared_processes import SharedProcesses
@@ -142,6 +144,16 @@ def test_consoles_are_read(spec: dict[str, Any], lines: list[str], seconds: list
     for number, text in enumerate(lines, 1):
         console.feed(text, float(number))
     assert console.all() == seconds
+
+
+def test_only_floating_weights_move_up_and_down_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])  # to which the import adds a finder
+    nudge = importlib.import_module("zbench.worker.perturbing.sitecustomize")._nudge
+    weights = [torch.ones(2, 3), torch.ones(3, dtype=torch.int64), torch.ones(0)]
+    for weight in weights:
+        nudge(weight)
+    assert weights[0].view(torch.int32).sub(0x3F800000).tolist() == [[1, -1, 1], [-1, 1, -1]]
+    assert weights[1].tolist() == [1, 1, 1]
 
 
 @pytest.mark.soak

@@ -128,9 +128,9 @@ def bounds(
     the optimizer, against its bytes at the rate of a stream. exposed_communication: what collectives cost the
     step; it could all be hidden, so its least is 0. other: the rest.
     """
-    compute = phases.get("forward", 0.0) + phases.get("backward", 0.0)
-    communication = phases.get("reduce", 0.0) + phases.get("gather", 0.0)
-    update = phases.get("optimizer", 0.0)
+    compute = phases["forward"] + phases["backward"]
+    communication = phases["reduce"] + phases["gather"]
+    update = phases["optimizer"]
     least = None if flops is None else flops / flops_per_s
     return {
         "compute": {"seconds": compute, "least_seconds": least},
