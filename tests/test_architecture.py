@@ -201,7 +201,7 @@ def code_lines(path: Path) -> int:
 
 BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7281,
-    "spec": 3250,
+    "spec": 3120,
     "launch": 2599,
     "cli": 2615,
     "report": 2080,

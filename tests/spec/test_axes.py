@@ -37,7 +37,7 @@ def test_a_range_is_read_as_it_is_written(key: str, axis: dict[str, Any], expect
 
 
 @pytest.mark.parametrize(
-    ("key", "axis", "said"),
+    ("key", "axis", "message"),
     [
         ("lr", {"low": 1, "high": 1}, "axes.lr: expected low below high, got 1.0 and 1.0"),
         ("lr", {"low": 0, "high": 1, "log": True}, "lr.low: a logarithmic range begins above 0, got 0."),
@@ -48,10 +48,10 @@ def test_a_range_is_read_as_it_is_written(key: str, axis: dict[str, Any], expect
         ("options.kind", {"low": 1, "high": "b"}, "axes.options.kind: this key holds no number"),
     ],
 )
-def test_a_range_that_holds_nothing_is_refused(key: str, axis: dict[str, Any], said: str) -> None:
+def test_a_range_that_holds_nothing_is_refused(key: str, axis: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=r"axes|range") as error:
         resolved(key, axis)
-    assert said in str(error.value)
+    assert message in str(error.value)
 
 
 def test_a_condition_names_values_that_the_earlier_axis_has() -> None:
@@ -68,8 +68,8 @@ def test_a_condition_on_a_range_may_name_any_value() -> None:
 
 
 def test_blocks_are_equal_in_whatever_order_their_keys_are_written() -> None:
-    said = refused("options", [{"a": 1, "b": 2}, {"b": 2, "a": 1}])
-    assert said.startswith("axes.options[1]: {'b': 2, 'a': 1} stands twice on this axis")
+    message = refused("options", [{"a": 1, "b": 2}, {"b": 2, "a": 1}])
+    assert message.startswith("axes.options[1]: {'b': 2, 'a': 1} stands twice on this axis")
 
 
 def test_a_mistake_inside_a_value_is_told_at_its_own_place() -> None:

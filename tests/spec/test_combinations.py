@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from zbench.spec.combinations import DEPENDENCIES, Dependency, acts, dependency_of, refusals
 from zbench.spec.engine import EngineSpec
 from zbench.spec.expand import conflict, expand
+from zbench.spec.keys import canonical_value, known_paths
 from zbench.spec.load import load_sweep
 from zbench.spec.peers import peer_conflicts
 from zbench.spec.run import RunSpec
@@ -16,8 +18,8 @@ def reason(
     workload: dict[str, Any] | None = None, run: dict[str, Any] | None = None, **engine: Any
 ) -> str | None:
     parts = EngineSpec.model_validate(engine), RunSpec.model_validate(run or {})
-    found = conflict(*parts, WorkloadSpec.model_validate(workload or {}))
-    return None if found is None else found[1]
+    broken = conflict(*parts, WorkloadSpec.model_validate(workload or {}))
+    return None if broken is None else broken[1]
 
 
 CANNOT_EXIST: list[tuple[dict[str, Any], str]] = [
@@ -71,9 +73,9 @@ def test_a_transformers_model_that_cannot_be_built_is_invalid_and_the_rest_runs(
     (tmp_path / "good.json").write_text('{"model_type": "qwen3"}')
     models = [f"hf:{name}.json" for name in ("good", "new", "old", "broken", "missing")]
     (tmp_path / "sweep.yaml").write_text(f"axes: {{workload.model: {models}}}\n")
-    found = expand(load_sweep(tmp_path / "sweep.yaml", environ={}))
-    assert [trial.workload.model for trial in found.trials] == ["hf:good.json"]
-    reasons = [point.reason for point in found.invalid]
+    expansion = expand(load_sweep(tmp_path / "sweep.yaml", environ={}))
+    assert [trial.workload.model for trial in expansion.trials] == ["hf:good.json"]
+    reasons = [point.reason for point in expansion.invalid]
     assert "no architecture 'qwen33' (did you mean 'qwen3'?); install a newer one" in reasons[0]
     assert "has no model_type" in reasons[1]
     assert "broken.json:1" in reasons[2]
@@ -85,9 +87,11 @@ COMMAND = WorkloadSpec(command="train")
 
 def test_the_interpreter_of_a_command_must_be_there(tmp_path: Path) -> None:
     asked = (None, tmp_path), (sys.executable, tmp_path), ("gone", tmp_path), ("gone", None)
-    found = [conflict(EngineSpec(engine_python=python), RunSpec(), COMMAND, place) for python, place in asked]
+    conflicts = [
+        conflict(EngineSpec(engine_python=python), RunSpec(), COMMAND, place) for python, place in asked
+    ]
     missing = ("engine.engine_python", "gone: no such interpreter; name an environment")
-    assert found == [None, None, missing, None], "nothing is looked at without a place"
+    assert conflicts == [None, None, missing, None], "nothing is looked at without a place"
 
 
 @pytest.mark.parametrize("parts", CAN_EXIST)
@@ -108,7 +112,51 @@ def test_a_combination_that_can_exist_has_none(parts: dict[str, Any]) -> None:
 def test_what_deepspeed_trains_without_a_verdict_is_refused(
     engine: dict[str, Any], remedy: str | None
 ) -> None:
-    told = [why for key, why in peer_conflicts(EngineSpec.model_validate({"engine": "deepspeed"} | engine))
+    reasons = [why for key, why in peer_conflicts(EngineSpec.model_validate({"engine": "deepspeed"} | engine))
             if key != "engine.engine"]  # fmt: skip
-    assert len(told) == (remedy is not None)
-    assert all(remedy in why for why in told if remedy)
+    assert len(reasons) == (remedy is not None)
+    assert all(remedy in why for why in reasons if remedy)
+
+
+REFUSED = [one for one in DEPENDENCIES if one.refusal is not None]
+
+
+@pytest.mark.parametrize("dependency", DEPENDENCIES, ids=lambda d: d.key[-1])
+def test_keys_and_values_exist(dependency: Dependency) -> None:
+    assert {dependency.key, dependency.on} <= set(known_paths())
+    assert all(canonical_value(dependency.on, value) == value for value in dependency.values)
+    assert dependency_of(dependency.key) is dependency
+
+
+@pytest.mark.parametrize(
+    ("key", "stages"),
+    [
+        ("offload_optimizer", {1, 2, 3}),
+        ("shard_group_size", {1, 2, 3}),
+        ("allgather_bucket_size", {1, 2, 3}),
+        ("compile", {1}),
+        ("offload_param", {3}),
+        ("leaf_modules", {3}),
+        ("prefetch_bucket_size", {3}),
+        ("param_persistence_threshold", {3}),
+        ("reduce_bucket_size", {0, 1, 2, 3}),
+    ],
+)
+def test_a_key_acts_at_the_stages_that_shard_what_it_is_about(key: str, stages: set[int]) -> None:
+    engines = [EngineSpec.model_validate({"zero_stage": stage}) for stage in range(4)]
+    assert {engine.zero_stage for engine in engines if acts(engine, ("engine", key))} == stages
+
+
+def test_defaults_are_never_refused_and_several_keys_without_effect_are_all_found() -> None:
+    for stage in (0, 1, 2, 3):
+        assert list(refusals(EngineSpec.model_validate({"zero_stage": stage}))) == []
+    assert dependency_of(("engine", "gradient_clipping")) is None
+    spec = EngineSpec.model_validate({"offload_optimizer": "cpu", "offload_param": "cpu"})
+    assert [key for key, _ in refusals(spec)] == ["engine.offload_param", "engine.offload_optimizer"]
+
+
+@pytest.mark.parametrize("dependency", REFUSED, ids=lambda d: d.key[-1])
+def test_a_refusal_names_its_key_and_both_ways_out(dependency: Dependency) -> None:
+    assert dependency.refusal is not None
+    assert f"{dependency.on[-1]}:" in dependency.refusal
+    assert f"{dependency.key[-1]}:" in dependency.refusal

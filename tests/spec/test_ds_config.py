@@ -69,10 +69,10 @@ def test_what_is_handed_to_deepspeed_is_the_users_own(tmp_path: Path) -> None:
 def test_auto_and_what_is_missing_are_filled_in_by_the_axes() -> None:
     theirs = THEIRS | {"zero_optimization": {"stage": "auto"}, "gradient_clipping": "auto"}
     axes = {"zero_stage": [1, 3], "reduce_bucket_size": [1000]}
-    found: list[Any] = [t.engine.ds_config for t in expanded(theirs, axes, gradient_clipping=0.25).trials]
+    configs: list[Any] = [t.engine.ds_config for t in expanded(theirs, axes, gradient_clipping=0.25).trials]
     zero = [{"stage": stage, "reduce_bucket_size": 1000} for stage in (1, 3)]
-    assert [one["zero_optimization"] for one in found] == zero
-    assert {one["gradient_clipping"] for one in found} == {0.25}
+    assert [one["zero_optimization"] for one in configs] == zero
+    assert {one["gradient_clipping"] for one in configs} == {0.25}
 
 
 def test_keys_of_the_sweep_fill_in_what_the_file_leaves_out_and_may_not_disagree_with_it() -> None:
@@ -107,9 +107,9 @@ def test_bfloat16_is_read_from_the_file() -> None:
 
 
 def test_two_values_for_one_key_are_no_override() -> None:
-    found = expanded(THEIRS, {"zero_stage": [0, 2]})
-    assert [trial.engine.zero_stage for trial in found.trials] == [2]
-    assert [point.reason for point in found.invalid] == [
+    expansion = expanded(THEIRS, {"zero_stage": [0, 2]})
+    assert [trial.engine.zero_stage for trial in expansion.trials] == [2]
+    assert [point.reason for point in expansion.invalid] == [
         "engine.zero_stage is 0, and ds_config says zero_optimization.stage: 2;"
         ' write "auto" there, or leave zero_stage out'
     ]
@@ -155,8 +155,8 @@ def test_a_broken_file_among_others_is_an_invalid_trial(tmp_path: Path) -> None:
     (tmp_path / "good.json").write_text(json.dumps(THEIRS))
     (tmp_path / "broken.json").write_text("{,}")
     files = [str(tmp_path / name) for name in ("good.json", "broken.json", "missing.json")]
-    found = expanded(files[0], {"ds_config": files})
-    assert len(found.trials) == 1
-    assert [files.index(point.axes["ds_config"]) for point in found.invalid] == [1, 2]
-    assert "broken.json:1" in found.invalid[0].reason
-    assert "no such file; the path is relative to the sweep file" in found.invalid[1].reason
+    expansion = expanded(files[0], {"ds_config": files})
+    assert len(expansion.trials) == 1
+    assert [files.index(point.axes["ds_config"]) for point in expansion.invalid] == [1, 2]
+    assert "broken.json:1" in expansion.invalid[0].reason
+    assert "no such file; the path is relative to the sweep file" in expansion.invalid[1].reason

@@ -20,12 +20,12 @@ MAPPING = AXIS + "environments: {old: envs/old, new: /somewhere/new}\n"
 def torch_is_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every path but `gone` be an environment that has torch."""
 
-    def found(python: Path, _: tuple[str, ...]) -> environments.Environment | str:
+    def asked(python: Path, _: tuple[str, ...]) -> environments.Environment | str:
         if "gone" in str(python):
             return "no such interpreter"
         return environments.Environment(python, (3, 11, 0), "cpython-311", {"torch": "2"}, frozenset())
 
-    monkeypatch.setattr(environments, "_asked", found)
+    monkeypatch.setattr(environments, "_asked", asked)
 
 
 def make_environments(place: Path, *names: str) -> None:
@@ -43,26 +43,26 @@ def test_a_trial_runs_under_the_path_and_is_shown_by_the_name(loaded: Loaded) ->
 
 
 def test_a_name_that_the_mapping_lacks_is_refused_with_those_that_exist(refusal: Refusal) -> None:
-    said = refusal(MAPPING.replace("[old, new]", "[old, nwe]"))
-    assert said.startswith(
+    message = refusal(MAPPING.replace("[old, new]", "[old, nwe]"))
+    assert message.startswith(
         "sweep.yaml:3: axes.engine_python: no environment is named 'nwe' (did you mean 'new'?)"
     )
-    assert "environments has old, new; name one, or give a path" in said
+    assert "environments has old, new; name one, or give a path" in message
     alone = refusal("engine: {engine: ddp, engine_python: nowhere}\nenvironments: {old: envs/old}")
     assert alone.startswith("sweep.yaml:1: engine.engine_python: no environment is named 'nowhere'")
 
 
 def test_where_no_environment_has_a_name_any_text_is_a_path(loaded: Loaded) -> None:
-    found = expand(loaded(AXIS.replace("[old, new]", "[old, gone]")))
-    assert [trial.engine.engine_python for trial in found.trials] == ["old"]
+    expansion = expand(loaded(AXIS.replace("[old, new]", "[old, gone]")))
+    assert [trial.engine.engine_python for trial in expansion.trials] == ["old"]
     named = expand(loaded(MAPPING.replace("/somewhere/new", "gone")))
-    assert [one.invalid[0].reason for one in (found, named)] == ["gone: no such interpreter"] * 2
+    assert [one.invalid[0].reason for one in (expansion, named)] == ["gone: no such interpreter"] * 2
 
 
 def test_a_name_in_an_included_point_is_checked_too(refusal: Refusal) -> None:
     text = "engine: {engine: ddp}\nenvironments: {old: envs/old}\ninclude:\n"
-    said = refusal(text + "  - {zero_stage: 0}\n  - {engine_python: odl}\n")
-    assert said.startswith("sweep.yaml:5: include[1]: no environment is named 'odl' (did you mean 'old'?)")
+    message = refusal(text + "  - {zero_stage: 0}\n  - {engine_python: odl}\n")
+    assert message.startswith("sweep.yaml:5: include[1]: no environment is named 'odl' (did you mean 'old'?)")
 
 
 def test_names_are_not_checked_in_a_file_that_is_only_looked_at(tmp_path: Path) -> None:
@@ -74,9 +74,9 @@ def test_names_are_not_checked_in_a_file_that_is_only_looked_at(tmp_path: Path) 
 
 def test_a_directory_names_the_environments_in_it(loaded: Loaded, refusal: Refusal, tmp_path: Path) -> None:
     make_environments(tmp_path / "envs", "old", "other")
-    found = expand(loaded(AXIS + "environments: envs\n"))
-    assert [trial.engine.engine_python for trial in found.trials] == [str(tmp_path / "envs" / "old")]
-    (missing,) = found.invalid
+    expansion = expand(loaded(AXIS + "environments: envs\n"))
+    assert [trial.engine.engine_python for trial in expansion.trials] == [str(tmp_path / "envs" / "old")]
+    (missing,) = expansion.invalid
     assert "no environment is named 'new'; environments has old, other" in missing.reason
     assert "holds none yet" in refusal(AXIS, ZBENCH_ENVIRONMENTS="nowhere")
 

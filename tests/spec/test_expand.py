@@ -9,7 +9,8 @@ from pydantic import ValidationError
 from zbench.errors import SpecError
 from zbench.spec.axes import MAX_POINTS, resolve_axes
 from zbench.spec.engine import EngineSpec
-from zbench.spec.expand import Points, expand, without_nulls
+from zbench.spec.expand import Points, covering, expand, without_nulls
+from zbench.spec.load import sweep_from_mapping
 from zbench.spec.problems import ProblemsError
 from zbench.spec.run import VerifySpec
 from zbench.spec.sweep import AxisSpec, SweepSpec
@@ -38,12 +39,12 @@ def axes(draw: st.DrawFn) -> dict[str, list[Any]]:
 @given(axes())
 def test_every_point_of_the_product_appears_once_in_order(axes: dict[str, list[Any]]) -> None:
     sweep = SweepSpec(axes=axes)
-    found = expand(sweep)
+    expansion = expand(sweep)
     expected = [list(point) for point in itertools.product(*axes.values())]
-    assert [list(trial.axes.values()) for trial in found.trials] == expected
-    assert not found.invalid
-    assert len({trial.trial_id for trial in found.trials}) == len(expected)
-    assert expand(sweep) == found
+    assert [list(trial.axes.values()) for trial in expansion.trials] == expected
+    assert not expansion.invalid
+    assert len({trial.trial_id for trial in expansion.trials}) == len(expected)
+    assert expand(sweep) == expansion
 
 
 @settings(max_examples=40, deadline=None)
@@ -102,9 +103,9 @@ def test_an_axis_may_name_any_key(key: str, value: Any, read: Any) -> None:
 
 
 def test_combinations_that_cannot_exist_are_listed_with_the_reason() -> None:
-    found = expand(SweepSpec(axes={"zero_stage": [0, 3], "offload_param": ["none", "cpu"]}))
-    assert len(found.trials) == 3
-    (invalid,) = found.invalid
+    expansion = expand(SweepSpec(axes={"zero_stage": [0, 3], "offload_param": ["none", "cpu"]}))
+    assert len(expansion.trials) == 3
+    (invalid,) = expansion.invalid
     assert invalid.axes == {"zero_stage": 0, "offload_param": "cpu"}
     assert "set zero_stage: 3" in invalid.reason
     assert invalid.key == "engine.offload_param"
@@ -118,10 +119,10 @@ def test_included_points_stand_on_the_base_configuration_and_are_never_excluded(
         exclude=[{"zero_stage": [1, 3]}],
         include=[{"zero_stage": 3, "lr": 0.1}, {"zero_stage": 2}],
     )
-    found = expand(sweep)
-    assert [trial.axes for trial in found.trials] == [{"zero_stage": 2}, {"zero_stage": 3, "lr": 0.1}]
-    assert found.trials[1].engine.gradient_clipping == 1.0
-    assert (found.excluded, found.duplicates) == (1, 1)
+    expansion = expand(sweep)
+    assert [trial.axes for trial in expansion.trials] == [{"zero_stage": 2}, {"zero_stage": 3, "lr": 0.1}]
+    assert expansion.trials[1].engine.gradient_clipping == 1.0
+    assert (expansion.excluded, expansion.duplicates) == (1, 1)
 
 
 def test_a_conditional_axis_varies_only_where_it_applies() -> None:
@@ -161,8 +162,8 @@ def test_a_product_of_just_the_limit_is_allowed() -> None:
     ],
 )
 def test_what_shapes_no_result_shapes_no_identity(other: dict[str, Any], same: bool) -> None:
-    found = [expand(SweepSpec.model_validate(sections)).trials[0].trial_id for sections in ({}, other)]
-    assert (found[0] == found[1]) is same
+    ids = [expand(SweepSpec.model_validate(sections)).trials[0].trial_id for sections in ({}, other)]
+    assert (ids[0] == ids[1]) is same
 
 
 @pytest.mark.parametrize("axis", [{}, {"low": 1}, {"high": 2, "values": [1]}, {"low": 1, "values": [1]}])
@@ -180,17 +181,19 @@ def test_a_point_of_no_axis_is_refused_by_name() -> None:
 
 def test_values_that_python_holds_equal_are_points_of_their_own() -> None:
     values = [1, True, 1.0, "1", [1], {"a": 1}, {"a": True}, None]
-    found = expand(SweepSpec(workload=WorkloadSpec(model="mine:build"), axes={"options.x": values}))
-    assert [repr(trial.workload.options["x"]) for trial in found.trials] == [repr(value) for value in values]
-    assert found.duplicates == 0
+    expansion = expand(SweepSpec(workload=WorkloadSpec(model="mine:build"), axes={"options.x": values}))
+    assert [repr(trial.workload.options["x"]) for trial in expansion.trials] == [
+        repr(value) for value in values
+    ]
+    assert expansion.duplicates == 0
 
 
 def test_a_block_that_is_invalid_is_a_point_with_the_first_reason() -> None:
-    found = expand(SweepSpec(axes={"data.dataset": [None, "mine:data"], "zero_stage": [0, 1]}))
-    assert len(found.trials) == 2
-    assert [point.axes["zero_stage"] for point in found.invalid] == [0, 1]
-    assert found.invalid[0].reason.startswith("workload.data: expected either `text: PATH`")
-    assert found.invalid[0].trial_id != found.invalid[1].trial_id
+    expansion = expand(SweepSpec(axes={"data.dataset": [None, "mine:data"], "zero_stage": [0, 1]}))
+    assert len(expansion.trials) == 2
+    assert [point.axes["zero_stage"] for point in expansion.invalid] == [0, 1]
+    assert expansion.invalid[0].reason.startswith("workload.data: expected either `text: PATH`")
+    assert expansion.invalid[0].trial_id != expansion.invalid[1].trial_id
 
 
 def test_a_block_and_a_key_in_it_may_both_vary_and_the_later_axis_is_set_last() -> None:
@@ -220,3 +223,50 @@ def test_a_command_is_held_against_the_base_with_the_same_training() -> None:
     offloaded = {"engine": EngineSpec(offload_param="cpu"), "axes": {"zero_stage": [3]}}
     (impossible,) = expand(sweep.model_copy(update=offloaded)).invalid
     assert "the run that it is held against cannot exist" in impossible.reason
+
+
+AXES = {"a": [0, 1, 2, 3], "b": ["x", "y"], "c": [None, 1], "d": [False, True], "e": [1, 2, 3]}
+POINTS = [
+    dict(zip(AXES, values, strict=True))
+    for values in itertools.product(*AXES.values())
+    if not (values[0] == 0 and values[1] == "y")
+]
+
+
+def combinations(points: list[dict[str, Any]], strength: int) -> set[tuple[tuple[str, Any], ...]]:
+    return {
+        tuple(part) for point in points for part in itertools.combinations(sorted(point.items()), strength)
+    }
+
+
+@pytest.mark.parametrize("strength", [1, 2, 3])
+def test_every_combination_that_can_occur_occurs(strength: int) -> None:
+    chosen = [POINTS[index] for index in covering(POINTS, strength)]
+    assert combinations(chosen, strength) == combinations(POINTS, strength)
+
+
+def test_a_seed_chooses_the_same_points_in_every_version() -> None:
+    assert covering(POINTS, 2) == [4, 5, 6, 12, 17, 22, 33, 46, 49, 51, 53, 61, 68, 77, 78]
+    assert covering(POINTS, 2) == covering(POINTS, 2, seed=0)
+    assert [len(covering(POINTS, strength)) for strength in (1, 5)] == [4, len(POINTS)]
+
+
+def test_blocks_are_one_value_in_whatever_order_their_keys_are_written() -> None:
+    points = [{"a": {"x": 1, "y": 2}}, {"a": {"y": 2, "x": 1}}, {"a": {"x": 2, "y": 1}}]
+    assert len(covering(points, 1)) == 2
+
+
+def test_an_axis_that_does_not_apply_is_a_value_of_its_own() -> None:
+    points = [{"a": 0}, *({"a": 1, "b": value} for value in "xy")]
+    assert covering(points, 2) == [0, 1, 2]
+
+
+def test_a_sweep_runs_the_chosen_points_only_and_none_that_cannot_exist() -> None:
+    axes = {"zero_stage": [0, 1, 2, 3], "offload_optimizer": ["none", "cpu"], "overlap_comm": [True, False]}
+    sweep = {"axes": axes | {"dtype": ["float32", "bfloat16"]}, "search": {"method": "covering"}}
+    expansion = expand(sweep_from_mapping(sweep, environ={}))
+    every = expand(sweep_from_mapping(sweep | {"search": {}}, environ={}))
+    chosen, possible = ([trial.axes for trial in one.trials] for one in (expansion, every))
+    assert combinations(chosen, 2) == combinations(possible, 2)
+    assert len(chosen) < 14
+    assert expansion.invalid == []

@@ -37,9 +37,9 @@ def trial(engine: dict[str, Any], workload: dict[str, Any]) -> TrialSpec:
 
 def exported(target: str, engine: dict[str, Any], **workload: Any) -> str:
     """Return text and notes, without the trial's ID."""
-    made = trial(engine, workload)
-    found = TARGETS[target](made)
-    return json.dumps([found.text, found.notes]).replace(made.trial_id, "ID")
+    trial_spec = trial(engine, workload)
+    export = TARGETS[target](trial_spec)
+    return json.dumps([export.text, export.notes]).replace(trial_spec.trial_id, "ID")
 
 
 def test_every_key_has_a_value_to_try() -> None:
@@ -50,9 +50,9 @@ def test_every_key_has_a_value_to_try() -> None:
 
 
 def is_legal(engine: dict[str, Any]) -> bool:
-    made = trial(engine, {})
-    found = conflict(made.engine, made.run, made.workload)
-    return found is None or "is not installed" in found[1]
+    trial_spec = trial(engine, {})
+    broken = conflict(trial_spec.engine, trial_spec.run, trial_spec.workload)
+    return broken is None or "is not installed" in broken[1]
 
 
 @pytest.mark.parametrize("key", OTHER)
@@ -82,10 +82,10 @@ def test_what_the_workload_sets_changes_an_export_or_is_named(target: str, key: 
 
 def imported(target: str, text: str) -> EngineSpec:
     if target == "accelerate":
-        found = from_accelerate(YAML(typ="safe").load(text), Path())
+        translated = from_accelerate(YAML(typ="safe").load(text), Path())
     else:
-        found = {"deepspeed": from_deepspeed, "hf-trainer": of_trainer}[target](json.loads(text))
-    return EngineSpec.model_validate(found.document["engine"])
+        translated = {"deepspeed": from_deepspeed, "hf-trainer": of_trainer}[target](json.loads(text))
+    return EngineSpec.model_validate(translated.document["engine"])
 
 
 def of_trainer(arguments: dict[str, Any]) -> Translated:
@@ -97,15 +97,15 @@ def of_trainer(arguments: dict[str, Any]) -> Translated:
 def test_what_is_carried_comes_back(target: str, key: str) -> None:
     for base in BASES.values():
         engine = base | NEEDED.get(key, {}) | {key: OTHER[key]}
-        made = trial(engine, {})
-        if not is_legal(engine) or not acts(made.engine, ("engine", *key.split("."))):
+        trial_spec = trial(engine, {})
+        if not is_legal(engine) or not acts(trial_spec.engine, ("engine", *key.split("."))):
             continue
-        found = TARGETS[target](made)
-        back = imported(target, found.text)
+        export = TARGETS[target](trial_spec)
+        back = imported(target, export.text)
         if not any(
-            f"engine.{key}" in note or f"engine.{key.partition('.')[0]}" in note for note in found.notes
+            f"engine.{key}" in note or f"engine.{key.partition('.')[0]}" in note for note in export.notes
         ):
-            assert value(back, key) == value(made.engine, key), (base, found.text)
+            assert value(back, key) == value(trial_spec.engine, key), (base, export.text)
 
 
 def value(engine: EngineSpec, key: str) -> object:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from zbench.errors import SpecError
+from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep, sweep_from_mapping
 from zbench.spec.sweep import SweepSpec
 
@@ -90,15 +91,17 @@ def test_a_command_is_given_its_batch_its_interpreter_and_whole_files_unasked(
 
 
 def test_what_a_command_does_not_read_is_refused(refusal: Refusal) -> None:
-    said = refusal(COMMAND.format(used="{lr}").replace("axes:", "  model: mlp\naxes:"))
-    assert said == ("sweep.yaml:5: workload.model: a command brings its own model and data; leave model out")
+    message = refusal(COMMAND.format(used="{lr}").replace("axes:", "  model: mlp\naxes:"))
+    assert message == (
+        "sweep.yaml:5: workload.model: a command brings its own model and data; leave model out"
+    )
 
 
 def test_a_text_must_be_long_enough_for_the_upper_end_of_a_range(refusal: Refusal, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"x" * 10)
     text = "workload: {data: {text: a.txt}}\nsearch: {method: tpe}\naxes:\n"
-    said = refusal(text + "  sequence_length: {low: 4, high: 32}\n")
-    assert "a.txt holds 10 bytes, but one sequence needs 33" in said
+    message = refusal(text + "  sequence_length: {low: 4, high: 32}\n")
+    assert "a.txt holds 10 bytes, but one sequence needs 33" in message
 
 
 def test_a_file_that_is_only_looked_at_needs_no_inputs(tmp_path: Path) -> None:
@@ -109,3 +112,11 @@ def test_a_file_that_is_only_looked_at_needs_no_inputs(tmp_path: Path) -> None:
     assert sweep_from_mapping(data, environ={}).workload == sweep.workload
     with pytest.raises(SpecError, match=r"workload\.data\.text: no such file"):
         sweep_from_mapping(data, environ={}, inputs=True)
+
+
+def test_a_block_that_cannot_be_is_a_point_that_cannot_exist(loaded: Callable[..., SweepSpec]) -> None:
+    """Each point is checked in the whole sweep, and none may end in another error."""
+    (invalid,) = expand(loaded("axes: {data.dataset: [null, 'mine:data']}\n")).invalid
+    assert (invalid.key, invalid.axes) == ("workload.data", {"dataset": "mine:data"})
+    text = "workload: {command: train}\naxes: {step_times.jsonl: [a, b]}\n"
+    assert len(expand(loaded(text)).trials) == 2, "the block that the axis is in need not be written"

@@ -12,23 +12,23 @@ from zbench.spec.environments import Environment, environment, lendable
 
 
 def test_this_interpreter_answers_for_itself() -> None:
-    found = environment(sys.executable, Path(), ("pytest",))
-    assert isinstance(found, Environment)
-    assert found.python[:2] == sys.version_info[:2]
-    assert found.same_python
-    assert found.facts()["pytest"] == pytest.__version__
-    assert {"path", "python", "torch"} <= found.facts().keys()
+    answer = environment(sys.executable, Path(), ("pytest",))
+    assert isinstance(answer, Environment)
+    assert answer.python[:2] == sys.version_info[:2]
+    assert answer.same_python
+    assert answer.facts()["pytest"] == pytest.__version__
+    assert {"path", "python", "torch"} <= answer.facts().keys()
 
 
 def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it() -> None:
-    said = environment(sys.executable, Path(), ("no-such-package",))
-    assert said == (
+    message = environment(sys.executable, Path(), ("no-such-package",))
+    assert message == (
         f"{sys.executable} has no no-such-package; run `{sys.executable} -m pip install no-such-package`"
     )
 
 
 @pytest.mark.parametrize(
-    ("script", "mode", "said"),
+    ("script", "mode", "message"),
     [
         ("#!/bin/sh\nexit 1\n", 0o755, "is no Python interpreter that works; name another"),
         ("#!/bin/sh\necho no json\n", 0o755, "is no Python interpreter that works; name another"),
@@ -36,11 +36,11 @@ def test_a_package_that_is_missing_is_named_with_the_command_that_installs_it() 
         ("#!/bin/sh\n", 0o644, "cannot be run (Permission denied); name a Python executable"),
     ],
 )
-def test_what_is_no_interpreter_is_told(script: str, mode: int, said: str, tmp_path: Path) -> None:
+def test_what_is_no_interpreter_is_told(script: str, mode: int, message: str, tmp_path: Path) -> None:
     fake = tmp_path / "python"
     fake.write_text(script)
     fake.chmod(mode)
-    assert environment("python", tmp_path) == f"python: {said}"
+    assert environment("python", tmp_path) == f"python: {message}"
     absent = environment("absent", tmp_path)
     assert isinstance(absent, str)
     assert absent.startswith("absent: no such interpreter")
@@ -64,9 +64,9 @@ def test_an_interpreter_that_does_not_answer_is_given_up_after_a_minute(
 
 
 def test_what_is_not_installed_as_files_is_not_lent(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {"psutil": None, "pydantic": ModuleSpec("pydantic", None)}
+    specs = {"psutil": None, "pydantic": ModuleSpec("pydantic", None)}
     real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found.get(name, real(name)))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: specs.get(name, real(name)))
     assert "safetensors" in lendable()
     assert not {"psutil", "pydantic"} & lendable().keys()
 
@@ -76,3 +76,9 @@ def test_what_a_worker_imports_is_lent_from_where_it_lies() -> None:
     for package, folder in lendable().items():
         places = [Path(folder) / package, Path(folder) / f"{package}.py"]
         assert any(place.exists() for place in places), package
+
+
+def test_a_worker_imports_nothing_that_is_not_lent() -> None:
+    """Another environment may have no YAML, and needs none to run a rank."""
+    imports = "import sys; sys.modules['ruamel'] = None; import zbench.worker.rank, zbench.worker.script"
+    subprocess.run([sys.executable, "-c", imports], check=True)

@@ -37,8 +37,8 @@ ENGINES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def exported(found: targets.Exported) -> list[str]:
-    return [*found.text.splitlines(), *(f"note: {note}" for note in found.notes)]
+def exported(export: targets.Exported) -> list[str]:
+    return [*export.text.splitlines(), *(f"note: {note}" for note in export.notes)]
 
 
 FORMS: dict[str, Callable[[TrialSpec], list[str]]] = {

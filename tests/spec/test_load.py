@@ -6,13 +6,16 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from zbench.errors import SpecError
 from zbench.record.store import SPEC
 from zbench.spec import load
 from zbench.spec.document import parse_scalar
+from zbench.spec.engine import EngineSpec
 from zbench.spec.load import load_sweep, sweep_from_mapping
 from zbench.spec.sweep import AxisSpec, ObjectiveSpec, SweepSpec
+from zbench.spec.trial import config_id
 
 Loaded = Callable[..., SweepSpec]
 TEXT = """
@@ -122,8 +125,8 @@ SET_KEYS = ["steps", "axes.lr", "exclude", "axes", "run", "engine", "objective",
 @given(st.sampled_from(SET_KEYS), values)
 def test_no_setting_makes_anything_but_a_sweep_or_a_clear_error(key: str, value: object) -> None:
     with suppress(SpecError):
-        found = sweep_from_mapping({"axes": {"zero_stage": [0, 1]}}, [f"{key}={json.dumps(value)}"], {})
-        assert isinstance(found, SweepSpec)
+        sweep = sweep_from_mapping({"axes": {"zero_stage": [0, 1]}}, [f"{key}={json.dumps(value)}"], {})
+        assert isinstance(sweep, SweepSpec)
 
 
 OBJECTIVE = ObjectiveSpec(minimize=["median_step_s"])
@@ -160,3 +163,58 @@ def test_half_a_character_is_no_text(refusal: Callable[..., str], half: str) -> 
 def test_whole_characters_are_text_whether_printable_or_not(loaded: Loaded, valid: str) -> None:
     sweep = loaded(f'{{"workload": {{"options": {{"a": "{valid}"}}, "model": "mine:make"}}}}', ending="json")
     assert sweep.workload.options["a"] == json.loads(f'"{valid}"')
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "sequence_length=1",
+        "param_persistence_threshold=0",
+        "memory_limit=1",
+        "timeout=500ms",
+        "separate=1%",
+        "separate=99%",
+        "machine={flops: 0.5, memory_bandwidth: 0.5, attained: 1}",
+    ],
+)
+def test_a_value_at_the_limit_is_taken(setting: str) -> None:
+    assert sweep_from_mapping({}, [setting], {}).name == "sweep"
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("sequence_length=0", "a number of at least 1"),
+        ("param_persistence_threshold=-1", "a number of at least 0"),
+        ("memory_limit=0", "a number of at least 1"),
+        ("timeout=0", "a number of more than 0"),
+        ("separate=0%", "a number of more than 0"),
+        ("separate=100%", "a number of less than 1"),
+        ("machine={flops: 1, memory_bandwidth: 0}", "a number of more than 0"),
+        ("machine={flops: 1, memory_bandwidth: 1, attained: 1.5}", "a number of at most 1"),
+        ("offload_ratio=2", "a number of at most 1"),
+        ("offload_ratio=auto", "a number"),
+    ],
+)
+def test_a_value_beyond_the_limit_is_refused_with_it(setting: str, message: str) -> None:
+    with pytest.raises(SpecError, match=f"expected {message}, got "):
+        sweep_from_mapping({}, [setting], {})
+
+
+@pytest.mark.parametrize("value", [".inf", "-.inf", ".nan"])
+@pytest.mark.parametrize(
+    "key", ["lr", "options.x", "axes.options.x", "ds_config", "exclude", "machine", "options.y.z"]
+)
+def test_no_key_takes_a_number_that_no_record_can_hold(key: str, value: str) -> None:
+    """A record is JSON: there an infinite option would become null, and be another trial."""
+    text = {"axes.options.x": f"[1, {value}]", "exclude": f"[{{lr: {value}}}]"}.get(key, value)
+    with pytest.raises(SpecError, match=r"expected a finite number, got (-?inf|nan)"):
+        sweep_from_mapping({"workload": {"model": "mine:build"}}, [f"{key}={text}"], {})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        config_id({"workload": {"options": {"x": float("nan")}}})
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_specification_made_in_python_takes_finite_numbers_only(value: float) -> None:
+    with pytest.raises(ValidationError, match="finite number"):
+        EngineSpec(gradient_clipping=value)

@@ -16,16 +16,20 @@ def loaded(machine: Any, *overrides: str) -> SweepSpec:
 
 
 def rates(machine: Any, *overrides: str) -> MachineSpec:
-    found = loaded(machine, *overrides).machine
-    assert isinstance(found, MachineSpec)
-    return found
+    spec = loaded(machine, *overrides).machine
+    assert isinstance(spec, MachineSpec)
+    return spec
 
 
 def test_rates_are_numbers_as_people_write_them() -> None:
-    found = rates({"flops": "1.5T", "memory_bandwidth": "20GB", "operator_latency": "0.01ms"})
+    spec = rates({"flops": "1.5T", "memory_bandwidth": "20GB", "operator_latency": "0.01ms"})
     expected = 1.5e12, 20e9, 1e-5
-    assert (found.flops_of("bfloat16"), found.memory_bandwidth, found.operator_latency) == expected
-    assert found.link_bandwidth is None
+    assert (
+        spec.flops_of("bfloat16"),
+        spec.memory_bandwidth,
+        spec.operator_latency,
+    ) == expected
+    assert spec.link_bandwidth is None
     assert rates("h100") == rates("H100")
 
 
@@ -48,7 +52,7 @@ def test_one_rate_can_be_set_from_the_command_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "told"),
+    ("machine", "message"),
     [
         ("H101", "no card and no file is called 'H101' (did you mean 'h100'?)"),
         ({"flops": 1e12}, "machine.memory_bandwidth: this key is missing; add it"),
@@ -58,7 +62,7 @@ def test_one_rate_can_be_set_from_the_command_line() -> None:
         (7, "machine: expected a mapping"),
     ],
 )
-def test_a_mistake_is_named_with_its_key(machine: Any, told: str) -> None:
+def test_a_mistake_is_named_with_its_key(machine: Any, message: str) -> None:
     with pytest.raises(SpecError) as error:
         loaded(machine)
-    assert told in str(error.value)
+    assert message in str(error.value)

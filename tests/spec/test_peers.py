@@ -93,8 +93,8 @@ def test_the_builtin_kernels_run_under_the_python_that_they_are_built_for(
         Path("x"), (3, 11, 0), tag or str(sys.implementation.cache_tag), {"torch": "2"}, frozenset()
     )
     monkeypatch.setattr(environments, "environment", lambda *_: there)
-    found = elsewhere(engine, "x", Path())
-    assert found is there if runs else "x is cpython-27; name another" in str(found)
+    actual = elsewhere(engine, "x", Path())
+    assert actual is there if runs else "x is cpython-27; name another" in str(actual)
 
 
 def test_only_a_peer_that_rounds_first_begins_rounded_and_only_in_lower_precision() -> None:

@@ -83,10 +83,10 @@ def transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleSpec:
     table = tmp_path / "transformers" / "models" / "auto" / "configuration_auto.py"
     table.parent.mkdir(parents=True)
     table.write_text('CONFIG_MAPPING_NAMES = {"known": "KnownConfig"}')
-    found = ModuleSpec("transformers", None, is_package=True)
-    found.submodule_search_locations = [str(tmp_path / "transformers")]
-    monkeypatch.setattr(importlib.util, "find_spec", {"transformers": found}.get)
-    return found
+    spec = ModuleSpec("transformers", None, is_package=True)
+    spec.submodule_search_locations = [str(tmp_path / "transformers")]
+    monkeypatch.setattr(importlib.util, "find_spec", {"transformers": spec}.get)
+    return spec
 
 
 def test_an_architecture_that_transformers_does_not_have_is_told(

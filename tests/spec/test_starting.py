@@ -8,8 +8,8 @@ import pytest
 
 from zbench.errors import UsageError
 from zbench.spec import shapes
-from zbench.spec.load import shipped_names, sweep_file
-from zbench.spec.starting import starting_sweep
+from zbench.spec.load import sweep_file
+from zbench.spec.starting import from_accelerate, from_training_args, starting_sweep
 
 
 def around(tmp_path: Path, data: Any) -> dict[str, Any]:
@@ -19,11 +19,11 @@ def around(tmp_path: Path, data: Any) -> dict[str, Any]:
 
 
 def test_from_nothing_the_stages_of_a_small_model_are_swept(tmp_path: Path) -> None:
-    found = starting_sweep(None, tmp_path).document
-    assert found["workload"]["model"] == "gpt"
-    assert found["axes"] == {"zero_stage": [0, 1, 2, 3], "offload_optimizer": ["none", "cpu"]}
-    assert found["exclude"] == [{"zero_stage": 0, "offload_optimizer": "cpu"}]
-    assert found["name"] == "first"
+    document = starting_sweep(None, tmp_path).document
+    assert document["workload"]["model"] == "gpt"
+    assert document["axes"] == {"zero_stage": [0, 1, 2, 3], "offload_optimizer": ["none", "cpu"]}
+    assert document["exclude"] == [{"zero_stage": 0, "offload_optimizer": "cpu"}]
+    assert document["name"] == "first"
 
 
 @pytest.mark.parametrize(
@@ -41,15 +41,15 @@ def test_a_file_is_known_by_its_keys(data: dict[str, Any], name: str, tmp_path: 
 
 
 def test_the_stage_of_a_deepspeed_configuration_becomes_an_axis(tmp_path: Path) -> None:
-    found = around(tmp_path, {"zero_optimization": {"stage": 2}, "gradient_clipping": 0.5})
-    assert found["name"].endswith("-around-stage-2")
-    assert "zero_stage" not in found["engine"]
-    assert found["engine"]["gradient_clipping"] == 0.5
+    document = around(tmp_path, {"zero_optimization": {"stage": 2}, "gradient_clipping": 0.5})
+    assert document["name"].endswith("-around-stage-2")
+    assert "zero_stage" not in document["engine"]
+    assert document["engine"]["gradient_clipping"] == 0.5
 
 
 def test_a_file_without_a_stage_is_swept_around_stage_0(tmp_path: Path) -> None:
-    found = around(tmp_path, {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})
-    assert found["name"] == "deepspeed-around-stage-0"
+    document = around(tmp_path, {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})
+    assert document["name"] == "deepspeed-around-stage-0"
 
 
 def test_a_model_of_ones_own_is_the_workload(tmp_path: Path) -> None:
@@ -58,9 +58,9 @@ def test_a_model_of_ones_own_is_the_workload(tmp_path: Path) -> None:
 
 def test_offloaded_parameters_leave_stage_3_alone(tmp_path: Path) -> None:
     zero = {"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}
-    found = around(tmp_path, {"zero_optimization": zero})
-    assert found["axes"]["zero_stage"] == [3]
-    assert "exclude" not in found
+    document = around(tmp_path, {"zero_optimization": zero})
+    assert document["axes"]["zero_stage"] == [3]
+    assert "exclude" not in document
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_a_model_of_transformers_has_two_layers_at_first(
     source: str, options: dict[str, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shapes, "mistake", lambda model, base_dir: None)  # transformers takes seconds to ask
-    found = starting_sweep(source, tmp_path).document["workload"]
-    assert (found["model"], found["options"]) == (source, options)
+    workload = starting_sweep(source, tmp_path).document["workload"]
+    assert (workload["model"], workload["options"]) == (source, options)
 
 
 @pytest.mark.parametrize("data", [[1, 2], {"nonsense": 1}])
@@ -87,9 +87,170 @@ def test_a_bare_name_is_a_shipped_sweep_unless_such_a_file_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "quickstart" in shipped_names()
     assert sweep_file(Path("quickstart")).read_text().startswith("#")
     for other in ("quickstart.yaml", "here/quickstart", "no-such-sweep"):
         assert sweep_file(Path(other)) == Path(other)
     Path("quickstart").touch()
     assert sweep_file(Path("quickstart")) == Path("quickstart")
+
+
+def engine_of_accelerate(config: dict[str, Any], base_dir: Path = Path()) -> dict[str, Any]:
+    engine: dict[str, Any] = from_accelerate(config, base_dir).document["engine"]
+    return engine
+
+
+def test_accelerates_own_deepspeed_keys_are_read_and_those_left_to_it_are_not() -> None:
+    theirs = {
+        "zero_stage": 2, "offload_optimizer_device": "cpu", "offload_param_device": "auto",
+        "gradient_accumulation_steps": 4, "gradient_clipping": 0.5, "zero3_init_flag": True, "hpz": 8,
+    }  # fmt: skip
+    translated = from_accelerate({"deepspeed_config": theirs, "distributed_type": "DEEPSPEED"}, Path())
+    assert translated.document["engine"] == {
+        "zero_stage": 2, "offload_optimizer": "cpu",
+        "gradient_accumulation_steps": 4, "gradient_clipping": 0.5,
+    }  # fmt: skip
+    assert translated.notes == [
+        "deepspeed_config.offload_param_device: 'auto' has no counterpart; left out",
+        "deepspeed_config.hpz: 8 has no counterpart; left out",
+    ]
+
+
+def test_a_deepspeed_file_that_is_named_says_the_dtype_itself(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(
+        json.dumps({"zero_optimization": {"stage": 1}, "bf16": {"enabled": True}})
+    )
+    config = {"deepspeed_config": {"deepspeed_config_file": "ds.json"}, "mixed_precision": "fp16"}
+    engine = engine_of_accelerate(config, tmp_path)
+    assert (engine["zero_stage"], engine["dtype"]) == (1, "bfloat16")
+
+
+WHOLE = {"zero_stage": 3, "offload_param": "cpu", "offload_optimizer": "cpu"}
+RESHARDED = {"reshard_after_forward": False}
+STRATEGIES: list[tuple[str | int, int]] = [
+    ("FULL_SHARD", 3), ("SHARD_GRAD_OP", 2), (2, 2), ("NO_SHARD", 0), (3, 0), (1, 3), (4, 3),
+    ("HYBRID_SHARD_ZERO2", 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("fsdp", "engine"),
+    [
+        ({}, {"zero_stage": 3}),
+        ({"fsdp_reshard_after_forward": True}, {"zero_stage": 3}),
+        ({"fsdp_reshard_after_forward": False}, {"zero_stage": 2}),
+        *(({"fsdp_sharding_strategy": name}, {"zero_stage": stage}) for name, stage in STRATEGIES),
+        ({"fsdp_offload_params": True}, WHOLE),
+    ],
+)
+def test_fsdps_strategy_is_a_stage(fsdp: dict[str, Any], engine: dict[str, Any]) -> None:
+    assert engine_of_accelerate({"distributed_type": "FSDP", "fsdp_config": fsdp}) == engine
+    assert engine_of_accelerate({"distributed_type": "NO", "fsdp_config": fsdp}) == {}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "other", "notes"),
+    [
+        (2, {"fsdp_offload_params": True}, ["only zero_stage 3 offloads parameters"]),
+        ("HYBRID_SHARD", {}, ["hybrid_shard is read as zero_stage: 3", "shard_group_size"]),
+        ("5", {}, ["5 is read as zero_stage: 2"]),
+        ("new", {}, ["new is read as zero_stage: 3"]),
+        (1, {"fsdp_new": 7, "fsdp_version": 2, "fsdp_off": False}, ["fsdp_config.new: 7 has no counterpart"]),
+    ],
+)
+def test_what_fsdp_has_and_zero_stages_do_not_is_told(
+    strategy: str | int, other: dict[str, Any], notes: list[str]
+) -> None:
+    fsdp = {"fsdp_sharding_strategy": strategy} | other
+    (note,) = from_accelerate({"distributed_type": "FSDP", "fsdp_config": fsdp}, Path()).notes
+    assert all(text in note for text in notes)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "engine"),
+    [
+        ({"fsdp": "full_shard auto_wrap"}, {"zero_stage": 3}),
+        ({"fsdp": True}, {"zero_stage": 3}),
+        ({"fsdp": False}, {}),
+        ({"fsdp": ["shard_grad_op"]}, {"zero_stage": 2}),
+        ({"fsdp": "no_shard"}, {"zero_stage": 0}),
+        ({"fsdp": "full_shard", "fsdp_config": RESHARDED | {"version": 2}}, {"zero_stage": 2}),
+        ({"fsdp": "full_shard offload"}, WHOLE),
+        ({"fsdp": "", "fsdp_config": RESHARDED}, {}),
+    ],
+)
+def test_the_trainers_fsdp_is_a_stage(arguments: dict[str, Any], engine: dict[str, Any]) -> None:
+    translated = from_training_args(arguments, Path())
+    plain = from_training_args({}, Path())
+    assert translated.document["engine"] == plain.document["engine"] | engine
+    assert translated.notes == []
+
+
+def test_the_trainers_fsdp_configuration_may_be_a_file(tmp_path: Path) -> None:
+    (tmp_path / "fsdp.json").write_text(json.dumps({"fsdp_activation_checkpointing": True}))
+    translated = from_training_args({"fsdp": "full_shard", "fsdp_config": "fsdp.json"}, tmp_path)
+    assert translated.document["workload"] == {"micro_batch_size": 8, "activation_checkpointing": True}
+
+
+def test_of_the_launch_ranks_and_device_are_read_and_unknown_keys_are_told() -> None:
+    config = {"num_processes": 4, "use_cpu": True, "machine_rank": 1, "dynamo_config": {"x": 1}, "fp8": None}
+    translated = from_accelerate(config, Path())
+    assert translated.document["run"] == {"device": "cpu", "world_size": 4}
+    assert translated.notes == ["dynamo_config: {'x': 1} has no counterpart; left out"]
+    assert from_accelerate({"num_processes": 1}, Path()).document["run"] == {"world_size": 1}
+    assert from_accelerate({"num_processes": 0}, Path()).document["run"] == {}
+
+
+def test_arguments_that_are_not_given_are_the_trainers_defaults() -> None:
+    assert from_training_args({}, Path()).document == {
+        "name": "trainer",
+        "workload": {"micro_batch_size": 8},
+        "run": {"seed": 42},
+        "engine": {
+            "gradient_accumulation_steps": 1,
+            "gradient_clipping": 1.0,
+            "optimizer": {"name": "adamw", "lr": 5e-5, "weight_decay": 0.0, "betas": [0.9, 0.999]},
+        },
+    }
+
+
+def test_arguments_that_are_given_are_taken_over() -> None:
+    given = {
+        "per_device_train_batch_size": 2, "gradient_accumulation_steps": 3, "max_grad_norm": 0.25, "seed": 7,
+        "adam_beta1": 0.8, "adam_beta2": 0.95, "adam_epsilon": 1e-6, "learning_rate": 1e-3, "use_cpu": True,
+        "weight_decay": 0.1, "gradient_checkpointing": True, "bf16": True, "optim": "adamw_torch",
+    }  # fmt: skip
+    translated = from_training_args(given, Path())
+    assert translated.notes == []
+    assert translated.document["run"] == {"device": "cpu", "seed": 7}
+    assert translated.document["workload"] == {"micro_batch_size": 2, "activation_checkpointing": True}
+    assert translated.document["engine"] == {
+        "gradient_accumulation_steps": 3, "gradient_clipping": 0.25, "dtype": "bfloat16",
+        "optimizer": {"name": "adamw", "lr": 1e-3, "weight_decay": 0.1, "eps": 1e-6, "betas": [0.8, 0.95]},
+    }  # fmt: skip
+    assert from_training_args({"fp16": True}, Path()).document["engine"]["dtype"] == "float16"
+
+
+def test_the_trainers_deepspeed_configuration_is_filled_from_its_arguments(tmp_path: Path) -> None:
+    config = {"zero_optimization": {"stage": 2}, "gradient_clipping": "auto", "bf16": {"enabled": True}}
+    (tmp_path / "ds.json").write_text(json.dumps(config))
+    for deepspeed in (config, "ds.json"):
+        given = {"deepspeed": deepspeed, "max_grad_norm": 0.5, "gradient_accumulation_steps": 2}
+        engine = from_training_args(given, tmp_path).document["engine"]
+        assert (engine["zero_stage"], engine["dtype"]) == (2, "bfloat16")
+        assert (engine["gradient_clipping"], engine["gradient_accumulation_steps"]) == (0.5, 2)
+
+
+def test_of_deepspeeds_optimizer_what_is_written_counts_and_auto_is_the_trainers() -> None:
+    params = {"lr": "auto", "weight_decay": "auto", "betas": [0.8, 0.9], "amsgrad": True}
+    config = {"zero_optimization": {"stage": 1}, "optimizer": {"type": "Adam", "params": params}}
+    given = {"deepspeed": config, "learning_rate": 0.5, "weight_decay": 0.25}
+    adam = from_training_args(given, Path()).document["engine"]["optimizer"]
+    assert adam == {"name": "adamw", "lr": 0.5, "weight_decay": 0.25, "betas": [0.8, 0.9], "amsgrad": True}
+
+
+def test_what_does_not_map_is_told() -> None:
+    translated = from_training_args({"optim": "sgd", "report_to": "none", "num_train_epochs": 3}, Path())
+    assert translated.notes == [
+        "optim: 'sgd' has no counterpart; AdamW stands in for it",
+        "left out, having no counterpart here: num_train_epochs, report_to",
+    ]

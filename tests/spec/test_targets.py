@@ -90,14 +90,14 @@ def test_fsdp2_code_trains(tmp_path: Path, engine: dict[str, Any]) -> None:
     import torch.distributed as dist
     from torch import nn
 
-    found = exported("fsdp2", engine)
+    export = exported("fsdp2", engine)
     names: dict[str, Any] = {}
-    exec(found.text, names)
+    exec(export.text, names)
     dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
     try:
         model = nn.Sequential(nn.ModuleList([nn.Linear(4, 4)])[0], nn.Linear(4, 1))
         before = [p.detach().clone() for p in model.parameters()]
-        if "CPUOffloadPolicy" in found.text:
+        if "CPUOffloadPolicy" in export.text:
             pytest.skip("FSDP2 offloads from an accelerator only")
         sharded = names["shard"](model, 1, "cpu")
         optimizer = names["make_optimizer"](sharded)

@@ -1,8 +1,7 @@
 """Engine keys that cannot be together, and those that act only beside others, each with reason and remedy."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache
 from operator import attrgetter
 from typing import Any
 
@@ -96,13 +95,13 @@ _RULES = (
 )  # fmt: skip
 
 
+_BY_KEY = {dependency.key: dependency for dependency in DEPENDENCIES}
 _DEFAULTS = EngineSpec()
 
 
-@cache
 def dependency_of(key: Key) -> Dependency | None:
     """Return what must hold for `key` to act, or None where it always acts."""
-    return next((one for one in DEPENDENCIES if one.key == key), None)
+    return _BY_KEY.get(key)
 
 
 def value_of(engine: EngineSpec, key: Key) -> Any:
@@ -128,7 +127,12 @@ def refusals(engine: EngineSpec) -> Iterator[tuple[str, str]]:
             yield ".".join(need.key), need.refusal
 
 
+def broken(rules: Iterable[Rule], engine: EngineSpec) -> Iterator[tuple[str, str]]:
+    """Yield the key to change and the reason of each rule that a configuration breaks."""
+    return ((rule.key, rule.reason) for rule in rules if rule.applies(engine))
+
+
 def engine_conflicts(engine: EngineSpec) -> Iterator[tuple[str, str]]:
     """Yield what an engine's keys cannot be together: the key to change, and the reason with its remedy."""
     yield from refusals(engine)
-    yield from ((rule.key, rule.reason) for rule in _RULES if rule.applies(engine))
+    yield from broken(_RULES, engine)

@@ -54,7 +54,7 @@ CARRIED = {ours.removeprefix("engine.") for ours in PLAIN.values()} | {
     "dtype", "grad_accum_dtype", "communication_dtype", "initial_loss_scale", "offload_schedule", "compile",
     "ds_config", "optimizer.name",
 }  # fmt: skip
-"""Engine keys that a DeepSpeed configuration says, or that `_export_notes` names where it cannot."""
+"""Engine keys that a DeepSpeed configuration says, or that `to_deepspeed` names where it cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,8 @@ def from_deepspeed(config: object) -> Translated:
     document: dict[str, Any] = {"name": "deepspeed"}
     used: set[str] = set()
     for key, value in filled.items():
-        if key in PLAIN and not _is_nvme(key, value):
+        is_nvme = key.endswith(".device") and value not in ("none", "cpu")
+        if key in PLAIN and not is_nvme:
             put(document, PLAIN[key], value)
             used.add(key)
     for rule in (_precision, _optimizer, _speculation, _batch):
@@ -104,10 +105,6 @@ def from_deepspeed(config: object) -> Translated:
 def put(document: dict[str, Any], path: str, value: Any) -> None:
     """Set the key of a dotted path."""
     assign(document, tuple(path.split(".")), value)
-
-
-def _is_nvme(key: str, value: Any) -> bool:
-    return key.endswith(".device") and value not in ("none", "cpu")
 
 
 def _precision(given: Mapping[str, Any], document: dict[str, Any]) -> set[str]:
@@ -177,7 +174,23 @@ def to_deepspeed(trial: TrialSpec) -> Translated:
         document = batch | engine.ds_config | steps
     else:
         document = batch | engine_configuration(engine, torch_adam=_is_torchs(trial))
-    return Translated(document, [*_export_notes(trial), *script_notes(trial)])
+    notes = []
+    if _is_torchs(trial) and not engine.optimizer.bias_correction:
+        why = "torch's Adam, which this needs, always corrects; left out"
+        notes.append(f"engine.optimizer.bias_correction: {why}")
+    if not _takes_accumulation_dtype(engine):
+        notes.append(
+            f"engine.grad_accum_dtype: DeepSpeed's stage 0 accumulates in {engine.dtype}; left out (stage 1"
+            f" accumulates in {engine.grad_accum_dtype})"
+        )
+    notes += left_out(engine, "DeepSpeed", CARRIED)
+    if engine.offload_ratio != 1.0 and engine.zero_stage != 3:
+        notes.append("engine.offload_ratio: DeepSpeed has it at stage 3 only; left out")
+    if engine.compile == "aot_eager":
+        notes.append("engine.compile: aot_eager has no counterpart in DeepSpeed; deepcompile uses inductor")
+    if engine.dtype == "float16" and not math.log2(engine.initial_loss_scale).is_integer():
+        notes.append("engine.initial_loss_scale: DeepSpeed takes powers of two; rounded")
+    return Translated(document, [*notes, *script_notes(trial)])
 
 
 def engine_configuration(engine: EngineSpec, *, torch_adam: bool) -> dict[str, Any]:
@@ -265,24 +278,6 @@ def _applies(key: str, engine: EngineSpec, torch_adam: bool) -> bool:
     if key == "optimizer.params.amsgrad":
         return engine.optimizer.amsgrad
     return engine.dtype == "float16" or not key.startswith("fp16")
-
-
-def _export_notes(trial: TrialSpec) -> Iterator[str]:
-    engine = trial.engine
-    if _is_torchs(trial) and not engine.optimizer.bias_correction:
-        yield "engine.optimizer.bias_correction: torch's Adam, which this needs, always corrects; left out"
-    if not _takes_accumulation_dtype(engine):
-        yield (
-            f"engine.grad_accum_dtype: DeepSpeed's stage 0 accumulates in {engine.dtype}; left out (stage 1"
-            f" accumulates in {engine.grad_accum_dtype})"
-        )
-    yield from left_out(engine, "DeepSpeed", CARRIED)
-    if engine.offload_ratio != 1.0 and engine.zero_stage != 3:
-        yield "engine.offload_ratio: DeepSpeed has it at stage 3 only; left out"
-    if engine.compile == "aot_eager":
-        yield "engine.compile: aot_eager has no counterpart in DeepSpeed; deepcompile uses inductor"
-    if engine.dtype == "float16" and not math.log2(engine.initial_loss_scale).is_integer():
-        yield "engine.initial_loss_scale: DeepSpeed takes powers of two; rounded"
 
 
 def left_out(

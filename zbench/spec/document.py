@@ -6,14 +6,13 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
-
-from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from zbench.errors import SpecError
 from zbench.spec.problems import KeyPath, key_text
+
+if TYPE_CHECKING:
+    from ruamel.yaml import YAML
 
 MAX_BYTES = 4 << 20
 MAX_NODES = 200_000
@@ -39,16 +38,11 @@ class Document:
 
 def read_document(path: Path) -> Document:
     """Read a file by its ending (.toml, .json, else YAML); SpecError says where and why it cannot be read."""
-    return parsed(read_text(path), path)
-
-
-def parsed(text: str, path: Path) -> Document:
-    """Return what a file of this text says, by its ending; SpecError says where and why it cannot be read."""
-    if path.suffix == ".toml":
-        return _read_toml(text, str(path))
-    if path.suffix == ".json":
-        return _read_json(text, str(path))
-    return _read_yaml(text, str(path))
+    read = {".toml": _read_toml, ".json": _read_json}.get(path.suffix, _read_yaml)
+    try:
+        return read(read_text(path), str(path))
+    except RecursionError:
+        raise SpecError("nested too deeply; this is no sweep file", file=str(path)) from None
 
 
 def parse_scalar(text: str, place: str) -> Any:
@@ -57,6 +51,8 @@ def parse_scalar(text: str, place: str) -> Any:
         return _read_yaml(text, place).data
     except SpecError as error:
         raise SpecError(error.message, file=place) from None
+    except RecursionError:
+        raise SpecError("nested too deeply; this is no sweep file", file=place) from None
 
 
 def read_text(path: Path) -> str:
@@ -85,6 +81,9 @@ def read_text(path: Path) -> str:
 
 
 def _read_yaml(text: str, file: str) -> Document:
+    from ruamel.yaml import YAML  # a worker in another environment may lack it, and reads no YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
     loader = YAML(typ="safe", pure=True)
     try:
         loader.composer.warn_double_anchors = False  # YAML 1.2 lets an anchor be set again
@@ -98,19 +97,17 @@ def _read_yaml(text: str, file: str) -> Document:
         raise SpecError(f"not YAML: {what}; correct the syntax", file=file, line=line) from None
     except YAMLError as error:
         raise SpecError(f"not YAML: {str(error).splitlines()[0]}; correct the syntax", file=file) from None
-    except RecursionError:
-        raise SpecError("nested too deeply; this is no sweep file", file=file) from None
     return Document(data, file, reader.lines)
 
 
 class _YamlReader:
-    """Turns composed nodes into plain data of the core types and notes their lines."""
+    """Turns nodes that ruamel.yaml composed into plain data of the core types and notes their lines."""
 
-    def __init__(self, loader: YAML, file: str) -> None:
+    def __init__(self, loader: "YAML", file: str) -> None:
         self.lines: dict[KeyPath, int] = {}
         self._loader, self._file, self._count = loader, file, 0
 
-    def value(self, node: Node, path: KeyPath) -> Any:
+    def value(self, node: Any, path: KeyPath) -> Any:
         """Return the data of a node; SpecError for tags, repeated keys and endless anchors."""
         self._count += 1
         self.lines.setdefault(path, node.start_mark.line + 1)
@@ -120,25 +117,21 @@ class _YamlReader:
             return node.value
         if str(node.tag) not in _CORE:
             self._fail(node, path, f"the tag {node.tag} is not allowed; write a plain value")
-        if isinstance(node, ScalarNode):
-            return self._scalar(node, path)
-        if isinstance(node, SequenceNode):
+        if node.id == "scalar":
+            try:
+                return self._loader.constructor.construct_object(node)
+            except (ValueError, IndexError, KeyError):  # `!!int x`, `!!bool 3`
+                self._fail(node, path, f"cannot read {node.value[:40]!r}; quote it if it is text")
+        if node.id == "sequence":
             return [self.value(item, (*path, index)) for index, item in enumerate(node.value)]
-        assert isinstance(node, MappingNode)
         return self._mapping(node, path)
 
-    def _scalar(self, node: ScalarNode, path: KeyPath) -> Any:
-        try:
-            return self._loader.constructor.construct_object(node)
-        except (ValueError, IndexError, KeyError):  # `!!int x`, `!!bool 3`
-            self._fail(node, path, f"cannot read {node.value[:40]!r}; quote it if it is text")
-
-    def _mapping(self, node: MappingNode, path: KeyPath) -> dict[str, Any]:
+    def _mapping(self, node: Any, path: KeyPath) -> dict[str, Any]:
         mapping: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            key = key_node.value if isinstance(key_node, ScalarNode) else None
-            if key is None:
+            if key_node.id != "scalar":
                 self._fail(key_node, path, "a key must be a plain word")
+            key = key_node.value
             place = (*path, key)
             if key in mapping:
                 first = self.lines[place]
@@ -149,7 +142,7 @@ class _YamlReader:
             mapping[key] = self.value(value_node, place)
         return mapping
 
-    def _fail(self, node: Node, path: KeyPath, message: str) -> NoReturn:
+    def _fail(self, node: Any, path: KeyPath, message: str) -> NoReturn:
         raise SpecError(message, file=self._file, line=node.start_mark.line + 1, key=key_text(path))
 
 
@@ -168,8 +161,6 @@ def _read_json(text: str, file: str) -> Document:
         return Document(json.loads(text, object_pairs_hook=unrepeated), file)
     except json.JSONDecodeError as error:
         raise SpecError(f"not JSON: {_why_no_json(error)}", file=file, line=error.lineno) from None
-    except RecursionError:
-        raise SpecError("nested too deeply; this is no sweep file", file=file) from None
 
 
 def _why_no_json(error: json.JSONDecodeError) -> str:
@@ -187,12 +178,12 @@ def _read_toml(text: str, file: str) -> Document:
         return Document(tomllib.loads(text) or None, file)
     except tomllib.TOMLDecodeError as error:
         raise SpecError(f"not TOML: {error}; correct the syntax", file=file) from None
-    except RecursionError:
-        raise SpecError("nested too deeply; this is no sweep file", file=file) from None
 
 
 def dump_yaml(document: dict[str, Any]) -> str:
     """Return plain data as YAML 1.2: blocks for mappings, one line for each list of plain values."""
+    from ruamel.yaml import YAML
+
     writer = YAML(typ="rt")
     writer.width = 110
     writer.representer.add_representer(list, _represent_list)

@@ -5,14 +5,13 @@ that are `"auto"`, and keys that it does not have. Two different values for one 
 override.
 """
 
-import json
-from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import lru_cache
+import copy
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from zbench.spec.deepspeed import PLAIN, from_deepspeed, put, to_deepspeed
-from zbench.spec.document import parsed, read_text
+from zbench.spec.document import read_document
 from zbench.spec.engine import EngineSpec
 from zbench.spec.keys import Key, assign, leaves, value_at
 from zbench.spec.problems import key_text, shown, unwritable
@@ -52,22 +51,22 @@ def with_ds_config(config: dict[str, Any], varied: Collection[Key], place: Path 
     ValueError with the remedy where keys disagree; SpecError where the file cannot be read.
     """
     given = config["engine"].get("ds_config")
-    if given is None or (isinstance(given, str) and place is None):
-        return config
-    theirs = given
-    if isinstance(given, str):
-        assert place is not None
+    if isinstance(given, str) and place is not None:
         file = place / Path(given).expanduser()
         if not file.is_file():
             raise ValueError(f"ds_config: {file}: no such file; the path is relative to the sweep file")
-        theirs = _read(file, read_text(file))
-    if not isinstance(theirs, Mapping):
-        raise ValueError(f"ds_config: expected a mapping of DeepSpeed's keys, got {shown(theirs)}")
-    for problem in unwritable(theirs):
+        given = read_document(file).data
+    elif given is None or isinstance(given, str):
+        return config
+    if not isinstance(given, Mapping):
+        raise ValueError(f"ds_config: expected a mapping of DeepSpeed's keys, got {shown(given)}")
+    for problem in unwritable(given):
         raise ValueError(f"ds_config: {key_text(problem.path)}: {problem.message}")
-    written = dict(leaves(theirs))
-    for refusal in _refusals(written):
-        raise ValueError(refusal)
+    written = dict(leaves(given))
+    for name, value in written.items():
+        accepted, reason = _REFUSED.get("scheduler" if name.startswith("scheduler.") else name, (None, ""))
+        if accepted is not None and str(value).lower() not in accepted:
+            raise ValueError(f"ds_config: {name}: {shown(value)}: {reason}")
     own, defaults = config, {"engine": EngineSpec().model_dump(mode="json")}
 
     def sets(path: Key) -> bool:
@@ -81,23 +80,15 @@ def with_ds_config(config: dict[str, Any], varied: Collection[Key], place: Path 
             f"ds_config: {_ROUND_ROBIN}: DeepSpeed then gives no access to its float32 master weights, by"
             " which bfloat16 is judged; remove it, or train in float32"
         )
-    _check_batch(config, written.get("train_batch_size"))
+    total, workload = written.get("train_batch_size"), config["workload"]
+    batch = workload["micro_batch_size"] * config["engine"]["gradient_accumulation_steps"]
+    batch *= config["run"]["world_size"]
+    if isinstance(total, int) and total != batch and workload.get("global_batch_size") is None:
+        raise ValueError(
+            f"ds_config: train_batch_size: {total} is not micro_batch_size x gradient_accumulation_steps x"
+            f' world_size, which is {batch}; write "auto", or change one of them'
+        )
     return {**config, "engine": {**config["engine"], "ds_config": _filled(config, written, sets)}}
-
-
-@lru_cache
-def _read(file: Path, text: str) -> Any:
-    """Return what a file of this text holds; a sweep's points share it, and a YAML takes milliseconds."""
-    return parsed(text, file).data
-
-
-def _refusals(written: Mapping[str, Any]) -> Iterator[str]:
-    for name, value in written.items():
-        key = "scheduler" if name.startswith("scheduler.") else name
-        if key in _REFUSED:
-            accepted, reason = _REFUSED[key]
-            if str(value).lower() not in accepted:
-                yield f"ds_config: {name}: {shown(value)}: {reason}"
 
 
 def _agreed(config: dict[str, Any], written: Mapping[str, Any], sets: _Sets) -> dict[str, Any]:
@@ -108,7 +99,7 @@ def _agreed(config: dict[str, Any], written: Mapping[str, Any], sets: _Sets) -> 
     decided = {key: value for key, value in written.items() if value != "auto"}
     deciding = {_OURS[key]: key for key in decided if key in _OURS}
     left = {_OURS[key] for key, value in written.items() if value == "auto" and key in _OURS}
-    copy: dict[str, Any] = json.loads(json.dumps(config))
+    agreed = copy.deepcopy(config)
     meant = from_deepspeed(_nested({"gradient_accumulation_steps": 1} | decided)).document
     for ours, value in leaves(meant):
         path = tuple(ours.split("."))
@@ -123,19 +114,8 @@ def _agreed(config: dict[str, Any], written: Mapping[str, Any], sets: _Sets) -> 
                 f" {shown(decided[deciding[ours]])};"
                 f' write "auto" there, or leave {path[-1]} out'
             )
-        assign(copy, path, value)
-    return copy
-
-
-def _check_batch(config: Mapping[str, Any], total: object) -> None:
-    batch = config["workload"]["micro_batch_size"] * config["engine"]["gradient_accumulation_steps"]
-    batch *= config["run"]["world_size"]
-    follows = config["workload"].get("global_batch_size") is not None
-    if isinstance(total, int) and total != batch and not follows:
-        raise ValueError(
-            f"ds_config: train_batch_size: {total} is not micro_batch_size x gradient_accumulation_steps x"
-            f' world_size, which is {batch}; write "auto", or change one of them'
-        )
+        assign(agreed, path, value)
+    return agreed
 
 
 def _filled(config: dict[str, Any], written: Mapping[str, Any], sets: _Sets) -> dict[str, Any]:

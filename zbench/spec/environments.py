@@ -42,9 +42,9 @@ for name in names:
         except Exception:
             versions[name] = "unknown"
 points = metadata.entry_points()
-found = points.select(group=group) if hasattr(points, "select") else points.get(group, ())
+engines = points.select(group=group) if hasattr(points, "select") else points.get(group, ())
 print(json.dumps({"python": sys.version_info[:3], "tag": sys.implementation.cache_tag, "versions": versions,
-                  "plugins": sorted(point.name for point in found)}))
+                  "plugins": sorted(point.name for point in engines)}))
 """
 
 
@@ -166,7 +166,11 @@ def with_environment(
     if isinstance(environments, str):
         if place is None:
             return config
-        known: Mapping[str, str] = _of_directory(place / Path(environments).expanduser())
+        directory = place / Path(environments).expanduser()
+        folders = sorted(directory.iterdir()) if directory.is_dir() else []
+        known: Mapping[str, str] = {
+            folder.name: str(folder) for folder in folders if (folder / "bin" / "python").exists()
+        }
         if written not in known and not _is_path(written, place):
             raise ValueError(f"{_unknown(written, list(known))} ({environments})")
     else:
@@ -188,12 +192,6 @@ def _written(sweep: SweepSpec) -> Iterator[tuple[KeyPath, str]]:
 
 def _is_path(written: str, place: Path) -> bool:
     return "/" in written or executable(written, place).exists()
-
-
-def _of_directory(place: Path) -> dict[str, str]:
-    """Return name -> path of the environments in a directory, none where it is missing."""
-    folders = sorted(place.iterdir()) if place.is_dir() else []
-    return {folder.name: str(folder) for folder in folders if (folder / "bin" / "python").exists()}
 
 
 def _unknown(written: str, known: list[str]) -> str:

@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,6 @@ from zbench.spec.run import RunSpec
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec, config_id, with_accumulation
 from zbench.spec.workload import SHAPING, WorkloadSpec
-
-_DS_PATH = ("engine", "ds_config")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +49,19 @@ def expand(sweep: SweepSpec) -> Expansion:
         raise SpecError(str(error)) from None
     if any(axis.range is not None for axis in points.axes):
         raise SpecError("a range has no list of points; a search draws them", key="axes")
+    walked = list(_walk(points, extra))
+    left = [trial for trial, _ in walked if trial is not None]
     distinct: dict[str, TrialSpec | InvalidTrial] = {}
-    used: set[int] = set()
-    excluded = count = 0
-    for trial, excluding in _walk(points, extra):
-        used |= excluding
-        if trial is None:
-            excluded += 1
-        else:
-            count += 1
-            distinct.setdefault(trial.trial_id, trial)
+    for trial in left:
+        distinct.setdefault(trial.trial_id, trial)
     trials = [trial for trial in distinct.values() if isinstance(trial, TrialSpec)]
     invalid = [trial for trial in distinct.values() if isinstance(trial, InvalidTrial)]
+    used = {index for _, excluding in walked for index in excluding}
     unused = [index for index in range(len(sweep.exclude)) if index not in used]
     if sweep.search.method == "covering":
         chosen = covering([trial.axes for trial in trials], sweep.search.strength, sweep.search.seed)
         trials, invalid = [trials[index] for index in chosen], []
-    return Expansion(trials, invalid, count - len(distinct), excluded, unused)
+    return Expansion(trials, invalid, len(left) - len(distinct), len(walked) - len(left), unused)
 
 
 def all_points(sweep: SweepSpec) -> Iterator[TrialSpec | InvalidTrial]:
@@ -113,8 +107,7 @@ class Points:
         shown = {key: without_nulls(point[key]) for key in self._path_of if key in point}
         if len(shown) < len(point):
             raise KeyError(f"no axis of the sweep: {sorted(point.keys() - shown.keys())}")
-        values = self._values(point)
-        return self._trial(configured(self._base, values), shown, values)
+        return self._trial(self._values(point), shown)
 
     def excluding(self, point: Point) -> set[int]:
         """Return the indices of the `exclude` entries that match a point as it is written."""
@@ -130,79 +123,61 @@ class Points:
         config = configured(self._base, values)
         shown = {axis.key: value_at(config, axis.path) for axis in self.axes}
         shown |= {short_name(path): value for path, value in values.items()}
-        return self._trial(config, {key: without_nulls(value) for key, value in shown.items()}, values)
+        return self._trial(values, {key: without_nulls(value) for key, value in shown.items()})
 
     def _values(self, point: Point) -> dict[Key, Any]:
         return {self._path_of[key]: value for key, value in point.items()}
 
-    def _trial(
-        self, config: dict[str, Any], axes: dict[str, Any], values: Mapping[Key, Any]
-    ) -> TrialSpec | InvalidTrial:
-        trial = self._resolved(config, axes, values)
-        if isinstance(trial, InvalidTrial) or trial.workload.command is None:
-            return trial
-        return self._command_trial(trial, values)
-
-    def _resolved(
-        self, config: dict[str, Any], axes: dict[str, Any], values: Mapping[Key, Any]
-    ) -> TrialSpec | InvalidTrial:
-        """Return the trial of a configuration, after keys that follow from others were filled in."""
-        sweep = self._sweep
-        steps: tuple[tuple[str, Callable[[dict[str, Any]], dict[str, Any]]], ...] = (
-            (
-                "engine.engine_python",
-                lambda config: with_environment(config, sweep.environments, sweep.place),
-            ),
-            ("engine.ds_config", lambda config: with_ds_config(config, values.keys(), sweep.place)),
-            ("workload.global_batch_size", with_accumulation),
-        )
-        for key, fill in steps:
-            try:
-                config = fill(config)
-            except ValueError as error:
-                if isinstance(error, SpecError) and _DS_PATH not in values:
-                    raise  # a file that cannot be read is no point that cannot exist, unless others are tried
-                return InvalidTrial(axes, config, str(error), config_id(config), key)
-        try:
-            trial = TrialSpec.model_validate({**config, "axes": axes})
-        except ValidationError as error:
-            detail = error.errors()[0]
-            where = ".".join(str(part) for part in detail["loc"])
-            reason = f"{where}: {detail['msg'].removeprefix('Value error, ')}"
-            return InvalidTrial(axes, config, reason, config_id(config))
-        broken = conflict(trial.engine, trial.run, trial.workload, sweep.place)
-        if broken is None:
-            return trial
-        key, reason = broken
-        return InvalidTrial(axes, trial.config(), reason, trial.trial_id, key)
-
-    def _command_trial(self, trial: TrialSpec, values: Mapping[Key, Any]) -> TrialSpec | InvalidTrial:
-        """Return a command's trial with the engine keys of the run that it is held against.
+    def _trial(self, values: Mapping[Key, Any], axes: dict[str, Any]) -> TrialSpec | InvalidTrial:
+        """Return a trial; a command's with the engine keys of the run that it is held against.
 
         That run is the file's own configuration with the trial's values of whatever changes what is trained.
         """
-
-        def invalid(reason: str, key: str) -> InvalidTrial:
-            return InvalidTrial(trial.axes, trial.config(), reason, trial.trial_id, key)
-
+        trial = self._resolved(values, axes)
+        if isinstance(trial, InvalidTrial) or trial.workload.command is None:
+            return trial
         if trial.verify.against is not None:
             try:
                 trial.held_against()
             except ValidationError as error:
                 detail = error.errors()[0]
                 reason = f"verify.against: {detail['loc'][-1]}: {detail['msg']}; name keys of engine"
-                return invalid(reason, "verify.against")
+                return trial.invalid("verify.against", reason)
             return trial
         if trial.verify.mode == "off" or trial.workload.checkpoint is None:
             return trial
         same = {path: value for path, value in values.items() if path[0] != "engine" or path[1] in SHAPING}
-        base = self._resolved(configured(self._base, same), {}, same)
+        base = self._resolved(same, {})
         if isinstance(base, InvalidTrial):
             reason = f"the run that it is held against cannot exist: {base.reason}; set verify.against"
-            return invalid(reason, base.key)
+            return trial.invalid(base.key, reason)
         own, others = trial.config()["engine"], base.config()["engine"]
         against = {key: others[key] for key in own if own[key] != others[key]}
         return trial.model_copy(update={"verify": trial.verify.model_copy(update={"against": against})})
+
+    def _resolved(self, values: Mapping[Key, Any], axes: dict[str, Any]) -> TrialSpec | InvalidTrial:
+        """Return the trial of some values, after keys that follow from others were filled in."""
+        sweep, config = self._sweep, configured(self._base, values)
+        key = "engine.engine_python"
+        try:
+            config = with_environment(config, sweep.environments, sweep.place)
+            key = "engine.ds_config"
+            config = with_ds_config(config, values.keys(), sweep.place)
+            key = "workload.global_batch_size"
+            config = with_accumulation(config)
+        except ValueError as error:
+            if isinstance(error, SpecError) and ("engine", "ds_config") not in values:
+                raise  # a file that cannot be read is no point that cannot exist, unless others are tried
+            return InvalidTrial(axes, config, str(error), config_id(config), key)
+        try:
+            trial = TrialSpec.model_validate({**config, "axes": axes})
+        except ValidationError as error:
+            detail = error.errors()[0]
+            where = ".".join(str(part) for part in detail["loc"])
+            reason = f"{where}: {detail['msg'].removeprefix('Value error, ')}"
+            return InvalidTrial(axes, config, reason, config_id(config), where)
+        broken = conflict(trial.engine, trial.run, trial.workload, sweep.place)
+        return trial if broken is None else trial.invalid(*broken)
 
 
 def base_config(sweep: SweepSpec) -> dict[str, Any]:
@@ -236,15 +211,22 @@ def conflict(
 
     place: where relative paths of the sweep begin; None leaves other Python environments unexamined.
     """
-    if workload.command is not None:
-        return next(itertools.chain(refusals(engine), _command_conflicts(engine, place)), None)
-    of_engine = itertools.chain(engine_conflicts(engine), peer_conflicts(engine, place))
-    return next(itertools.chain(of_engine, _workload_conflicts(engine, run, workload, place)), None)
+    return next(_conflicts(engine, run, workload, place), None)
 
 
-def _workload_conflicts(
+def _conflicts(
     engine: EngineSpec, run: RunSpec, workload: WorkloadSpec, place: Path | None
 ) -> Iterator[tuple[str, str]]:
+    if workload.command is not None:
+        yield from refusals(engine)
+        if engine.engine != "builtin":
+            yield "engine.engine", "a command brings its own engine; leave engine out"
+        python = engine.engine_python
+        if python is not None and place is not None and not os.access(executable(python, place), os.X_OK):
+            yield "engine.engine_python", f"{python}: no such interpreter; name an environment"
+        return
+    yield from engine_conflicts(engine)
+    yield from peer_conflicts(engine, place)
     if place is not None and workload.model.startswith(shapes.PREFIX):
         problem = shapes.mistake(workload.model, place)
         if problem:
@@ -261,15 +243,6 @@ def _workload_conflicts(
             f"{run.world_size} ranks do not divide into groups of {engine.shard_group_size};"
             " set a divisor of run.world_size, or leave shard_group_size out",
         )
-
-
-def _command_conflicts(engine: EngineSpec, place: Path | None) -> Iterator[tuple[str, str]]:
-    if engine.engine != "builtin":
-        yield "engine.engine", "a command brings its own engine; leave engine out"
-    if engine.engine_python is not None and place is not None:
-        python = executable(engine.engine_python, place)
-        if not os.access(python, os.X_OK):
-            yield "engine.engine_python", f"{engine.engine_python}: no such interpreter; name an environment"
 
 
 def covering(points: Sequence[Mapping[str, Any]], strength: int, seed: int = 0) -> list[int]:

@@ -18,13 +18,9 @@ BUILT_IN_MODELS = {"gpt": gpt_shape, "mlp": mlp_shape}
 
 def input_problems(sweep: SweepSpec, base_dir: Path) -> list[Problem]:
     """Return what is unfit in the distinct workloads of a sweep, each mistake once."""
-    problems: dict[Problem, None] = {}
-    for workload in _workloads(sweep):
-        for key, message in _mistakes(workload, base_dir):
-            problems[Problem(place_of(sweep, key), message)] = None
-    for problem in _of_the_whole(sweep):
-        problems[problem] = None
-    return list(problems)
+    mistakes = [mistake for workload in _workloads(sweep) for mistake in _mistakes(workload, base_dir)]
+    problems = [Problem(place_of(sweep, key), message) for key, message in mistakes]
+    return list(dict.fromkeys([*problems, *_of_the_whole(sweep)]))
 
 
 def _of_the_whole(sweep: SweepSpec) -> Iterator[Problem]:
@@ -57,7 +53,7 @@ def place_of(sweep: SweepSpec, key: str) -> KeyPath:
 
 
 def _workloads(sweep: SweepSpec) -> Iterator[WorkloadSpec]:
-    """Yield the distinct workloads: the product of its own axes alone, a range by its upper end."""
+    """Yield the workloads: the product of its own axes alone, a range by its upper end."""
     axes = [axis for axis in resolve_axes(sweep) if axis.path[0] == "workload"]
     listed = {
         axis.key: list(axis.values) if axis.values else [axis.range and axis.range.high] for axis in axes
@@ -68,14 +64,11 @@ def _workloads(sweep: SweepSpec) -> Iterator[WorkloadSpec]:
         if all(path[0] == "workload" for path in paths)
     ]
     alone = sweep.model_copy(update={"axes": listed, "exclude": excludes})
-    distinct: dict[str, WorkloadSpec] = {}
     for trial in all_points(alone):
         if isinstance(trial, TrialSpec):
-            distinct.setdefault(str(trial.workload), trial.workload)
+            yield trial.workload
         elif not trial.key.startswith("workload"):  # the engine's keys are at fault
-            workload = WorkloadSpec.model_validate(trial.config["workload"])
-            distinct.setdefault(str(workload), workload)
-    yield from distinct.values()
+            yield WorkloadSpec.model_validate(trial.config["workload"])
 
 
 def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str]]:
@@ -83,7 +76,10 @@ def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str
     name = workload.model
     if workload.command is not None:
         yield from command_mistakes(workload.command, workload.step_times, workload.checkpoint)
-        yield from _unread_by_commands(workload)
+        default = WorkloadSpec()
+        for key in ("model", "preset", "options", "loss", "data", "activation_checkpointing"):
+            if getattr(workload, key) != getattr(default, key):
+                yield f"workload.{key}", f"a command brings its own model and data; leave {key} out"
         return
     for key in ("step_times", "checkpoint"):
         if getattr(workload, key) is not None:
@@ -112,13 +108,6 @@ def _mistakes(workload: WorkloadSpec, base_dir: Path) -> Iterator[tuple[str, str
         message = text_problem(base_dir / workload.data.text, workload.sequence_length)
         if message:
             yield "workload.data.text", message
-
-
-def _unread_by_commands(workload: WorkloadSpec) -> Iterator[tuple[str, str]]:
-    default = WorkloadSpec()
-    for key in ("model", "preset", "options", "loss", "data", "activation_checkpointing"):
-        if getattr(workload, key) != getattr(default, key):
-            yield f"workload.{key}", f"a command brings its own model and data; leave {key} out"
 
 
 def text_problem(path: Path, sequence_length: int) -> str | None:

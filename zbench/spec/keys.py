@@ -1,11 +1,12 @@
 """Names of the keys that axes, excludes and overrides may use, and what values each may hold."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, create_model
+from pydantic.fields import FieldInfo
 
 from zbench.errors import closest, nearest
 from zbench.spec.base import SpecModel
@@ -33,9 +34,9 @@ def nested_model(annotation: Any) -> type[BaseModel] | None:
     """Return the model that a field holds (also as `Model | None`), or None for a plain value."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    if get_origin(annotation) in (Union, UnionType):
+    if get_origin(annotation) in (Union, UnionType, Annotated):
         return next((model for part in get_args(annotation) if (model := nested_model(part))), None)
-    return nested_model(get_args(annotation)[0]) if get_origin(annotation) is Annotated else None
+    return None
 
 
 @cache
@@ -68,18 +69,13 @@ def resolve_key(key: str) -> Key:
             f"{key!r} could be {' or '.join('.'.join(path) for path in matches)}; write it in full"
         )
     for free in (_OPTIONS, _GROUPS):
-        for start in range(len(free)):
-            head = free[start:]
+        for head in (free, free[1:]):
             if parts[: len(head)] == head:
-                return _free_path(free, parts[len(head) :])
+                rest = parts[len(head) :]
+                if free == _GROUPS and len(rest) > 1 and rest[-1] in ParamGroupSpec.model_fields:
+                    return (*free, ".".join(rest[:-1]), rest[-1])  # a parameter pattern may itself hold dots
+                return (*free, ".".join(rest))
     raise ValueError(f"unknown key {key!r}{_nearest_key(key)}; axes name keys of workload, run or engine")
-
-
-def _free_path(free: Key, rest: Key) -> Key:
-    """Return the path of a key inside a free-form mapping; a parameter pattern may itself hold dots."""
-    if free == _GROUPS and len(rest) > 1 and rest[-1] in ParamGroupSpec.model_fields:
-        return (*free, ".".join(rest[:-1]), rest[-1])
-    return (*free, ".".join(rest))
 
 
 def _nearest_key(key: str) -> str:
@@ -104,22 +100,30 @@ def short_name(path: Key) -> str:
     return ".".join(path)
 
 
+def model_at(path: Sequence[str | int], model: type[BaseModel]) -> type[BaseModel]:
+    """Return the innermost model on the way from `model` to a path's last part."""
+    for part in path[:-1]:
+        field = model.model_fields.get(str(part))
+        if field is not None:
+            arguments = get_args(field.annotation)  # of a mapping such as dict[str, ParamGroupSpec]
+            mapped = nested_model(arguments[1]) if len(arguments) == 2 else None
+            model = nested_model(field.annotation) or mapped or model
+    return model
+
+
+def field_of(path: Key) -> FieldInfo:
+    """Return the field of a key that is no free-form one."""
+    return model_at(path[1:], SECTIONS[path[0]]).model_fields[path[-1]]
+
+
 @cache
 def holder(path: Key) -> type[BaseModel] | None:
     """Return a model with the one field that `path` names, or None for a free-form option."""
-    model: type[BaseModel] = SECTIONS[path[0]]
-    for part in path[1:-1]:
-        field = model.model_fields.get(part)
-        inner = nested_model(field.annotation) if field else None
-        if inner is None:
-            model = ParamGroupSpec
-            break
-        model = inner
-    if path[:2] == _GROUPS and len(path) == 3:
-        return create_model("Group", __base__=SpecModel, **{path[-1]: (ParamGroupSpec, ...)})  # type: ignore[call-overload,no-any-return]
     if path[:2] == _OPTIONS and len(path) == 3:
         return None
-    field = model.model_fields[path[-1]]
+    if path[:2] == _GROUPS and len(path) == 3:
+        return create_model("Group", __base__=SpecModel, **{path[-1]: (ParamGroupSpec, ...)})  # type: ignore[call-overload,no-any-return]
+    field = field_of(path)
     return create_model("Value", __base__=SpecModel, **{path[-1]: (field.annotation, field)})  # type: ignore[call-overload,no-any-return]
 
 
@@ -143,7 +147,9 @@ def assign(config: dict[str, Any], path: Key, value: Any) -> None:
     """Set one key in place, making blocks as needed; `text` and `synthetic` replace each other."""
     block = config
     for part in path[:-1]:
-        block = block.setdefault(part, {})
+        if not isinstance(block.get(part), dict):
+            block[part] = {}
+        block = block[part]
     block[path[-1]] = value
     if path == ("workload", "data", "text") and value is not None:
         block.pop("synthetic", None)

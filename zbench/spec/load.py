@@ -10,7 +10,6 @@ import copy
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -111,9 +110,8 @@ def _parse(
     inputs: bool,
 ) -> SweepSpec:
     """Return the checked sweep. place: where its paths begin. inputs: whether what it names must exist."""
-    settings = _of_environment(os.environ if environ is None else environ) + _of_options(overrides)
     data = copy.deepcopy(data)
-    origins = _apply(data, settings)
+    origins = _apply(data, _settings(os.environ if environ is None else environ, overrides))
     try:
         check(unwritable(data))
         try:
@@ -186,56 +184,21 @@ def _located(problems: Iterable[Problem], document: Document, origins: Mapping[K
     return SpecError(text, file=first.file, line=first.line, key=first.key)
 
 
-def shipped_directory() -> Path | None:
-    """Return where the shipped sweeps lie: in a clone beside the package, in a wheel within it."""
-    package = Path(zbench.__file__).parent
-    places = (package.parent / "sweeps", package / "sweeps")
-    return next((place for place in places if (place / "quickstart.yaml").is_file()), None)
-
-
-def shipped_names() -> list[str]:
-    """Return the names of the shipped sweeps."""
-    place = shipped_directory()
-    return sorted(file.stem for file in place.glob("*.yaml")) if place else []
-
-
 def sweep_file(path: Path) -> Path:
     """Return the shipped sweep that a bare name such as `quickstart` means; any other path as it is."""
-    place = shipped_directory()
-    if place is None or path.exists() or path.name != str(path) or path.suffix:
+    if path.exists() or path.name != str(path) or path.suffix:
         return path
-    shipped = place / f"{path.name}.yaml"
-    return shipped if shipped.is_file() else path
+    package = Path(zbench.__file__).parent
+    places = (package.parent / "sweeps", package / "sweeps")  # of a clone, and of a wheel
+    shipped = (place / f"{path.name}.yaml" for place in places if (place / "quickstart.yaml").is_file())
+    return next((file for file in shipped if file.is_file()), path)
 
 
-@dataclass(frozen=True, slots=True)
-class Override:
-    """One setting: where it came from (for messages), the path it sets, and the value."""
+def _settings(environ: Mapping[str, str], options: Sequence[str]) -> Iterator[tuple[str, Key, str]]:
+    """Yield where each setting stands, the path that it sets and the text of the value; those that win, last.
 
-    origin: str
-    path: Key
-    value: Any
-
-
-def _of_options(texts: Sequence[str]) -> list[Override]:
-    """Read `KEY=VALUE` settings; SpecError for a missing `=`, an unknown key or a value that is not YAML."""
-    settings = []
-    for text in texts:
-        origin = f"--set {text}"
-        key, sign, value = text.partition("=")
-        if not sign or not key.strip():
-            raise SpecError("expected KEY=VALUE, such as --set zero_stage=1", file=origin)
-        try:
-            path = _path(key.strip())
-        except ValueError as error:
-            raise SpecError(str(error), file=origin, key=key.strip()) from None
-        settings.append(_override(origin, path, value))
-    return settings
-
-
-def _of_environment(environ: Mapping[str, str]) -> list[Override]:
-    """Read the variables that name a key; one that nearly does is an error, any other is not ours."""
-    settings = []
+    A variable that nearly names a key is an error, any other is not ours.
+    """
     for name in sorted(environ):
         if not name.startswith(PREFIX):
             continue
@@ -246,68 +209,67 @@ def _of_environment(environ: Mapping[str, str]) -> list[Override]:
             if "." in key or closest(key, {path[-1] for path in known_paths()}, cutoff=0.8):
                 raise SpecError(f"{error}; rename or unset this variable", file=name) from None
             continue
-        settings.append(_override(name, path, environ[name]))
-    return settings
+        yield name, path, environ[name]
+    for text in options:
+        origin = f"--set {text}"
+        key, sign, value = text.partition("=")
+        key = key.strip()
+        if not sign or not key:
+            raise SpecError("expected KEY=VALUE, such as --set zero_stage=1", file=origin)
+        try:
+            path = _path(key)
+        except ValueError as error:
+            raise SpecError(str(error), file=origin, key=key) from None
+        yield origin, path, value
 
 
 def _path(key: str) -> Key:
-    """Return the path in a sweep file that a key names."""
-    parts = tuple(key.split("."))
-    if parts[0] in SECTIONS and len(parts) > 1:
+    """Return the path in a sweep file that a key names; an axis's name may itself hold dots."""
+    head, *rest = key.split(".")
+    if head not in SweepSpec.model_fields:
+        try:
+            return resolve_key(key)
+        except ValueError as error:
+            hint = nearest(key, SweepSpec.model_fields) if "did you mean" not in str(error) else ""
+            raise ValueError(str(error).split(";")[0] + hint) from None
+    if not rest:
+        return (head,)
+    if head in SECTIONS:
         return resolve_key(key)
-    if parts[0] in SweepSpec.model_fields:
-        return _top_path(parts)
-    try:
-        return resolve_key(key)
-    except ValueError as error:
-        hint = nearest(key, SweepSpec.model_fields) if "did you mean" not in str(error) else ""
-        raise ValueError(str(error).split(";")[0] + hint) from None
-
-
-def _top_path(parts: Key) -> Key:
-    """Return the path of a key outside workload, run and engine; an axis's name may itself hold dots."""
-    head = parts[0]
-    if len(parts) == 1:
-        return parts
     if head == "axes":
-        return (head, ".".join(parts[1:]))
+        return (head, ".".join(rest))
     model = nested_model(SweepSpec.model_fields[head].annotation)
     if model is None:
         raise ValueError(f"{head} holds no further keys; write {head}=VALUE")
-    if parts[1] not in model.model_fields:
-        raise ValueError(f"unknown key {parts[1]!r}{nearest(parts[1], model.model_fields)} in {head}")
-    return parts
+    if rest[0] not in model.model_fields:
+        raise ValueError(f"unknown key {rest[0]!r}{nearest(rest[0], model.model_fields)} in {head}")
+    return (head, *rest)
 
 
-def _override(origin: str, path: Key, text: str) -> Override:
-    """Return what a setting of YAML text means; `engine=ddp` sets the key `engine` of that section."""
-    value = parse_scalar(text, origin)
-    if path == ("engine",) and isinstance(value, str):
-        path = ("engine", "engine")
-    return Override(origin, path, value)
-
-
-def _apply(data: dict[str, Any], overrides: Sequence[Override]) -> dict[KeyPath, str]:
-    """Set each override in `data`, in place, later ones last; return path -> origin for messages."""
+def _apply(data: dict[str, Any], settings: Iterable[tuple[str, Key, str]]) -> dict[KeyPath, str]:
+    """Set each key in `data`, in place, later ones last; return path -> where it was set, for messages."""
     origins: dict[KeyPath, str] = {}
-    for override in overrides:
-        for path, value in _targets(data, override):
-            _check_blocks(data, path, override)
-            assign(data, path, value)
-            origins[path] = override.origin
+    for origin, path, text in settings:
+        value = parse_scalar(text, origin)
+        if path == ("engine",) and isinstance(value, str):
+            path = ("engine", "engine")
+        for target, target_value in _targets(data, path, value):
+            _check_blocks(data, target, origin)
+            assign(data, target, target_value)
+            origins[target] = origin
     return origins
 
 
-def _targets(data: dict[str, Any], override: Override) -> Iterator[tuple[Key, Any]]:
-    """Yield what an override sets: its own path, and the axis of the same key, which it pins."""
-    if override.path[0] == "axes" and len(override.path) == 2:
-        yield ("axes", _written_name(data, override.path[1]) or override.path[1]), override.value
+def _targets(data: Mapping[str, Any], path: Key, value: Any) -> Iterator[tuple[Key, Any]]:
+    """Yield what a setting sets: its own path, and the axis of the same key, which it pins."""
+    if path[0] == "axes" and len(path) == 2:
+        yield ("axes", _written_name(data, path[1]) or path[1]), value
         return
-    yield override.path, override.value
-    if override.path[0] in SECTIONS:
-        name = _written_name(data, ".".join(override.path))
+    yield path, value
+    if path[0] in SECTIONS:
+        name = _written_name(data, ".".join(path))
         if name is not None:
-            yield ("axes", name), [override.value]
+            yield ("axes", name), [value]
 
 
 def _written_name(data: Mapping[str, Any], key: str) -> str | None:
@@ -325,11 +287,11 @@ def _resolved(key: str) -> Key | None:
         return None
 
 
-def _check_blocks(data: dict[str, Any], path: Key, override: Override) -> None:
+def _check_blocks(data: Mapping[str, Any], path: Key, origin: str) -> None:
     """Refuse to set a key inside something that is no mapping."""
     block: Any = data
     for depth, part in enumerate(path[:-1]):
         block = block.get(part, {})
         if not isinstance(block, dict):
             message = "is not a mapping in the file, so nothing can be set in it; correct the file"
-            raise SpecError(message, file=override.origin, key=key_text(path[: depth + 1]))
+            raise SpecError(message, file=origin, key=key_text(path[: depth + 1]))

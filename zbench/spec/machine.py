@@ -89,16 +89,9 @@ def described(written: "MachineSpec | str | None", place: Path | None) -> Machin
         return MachineSpec.model_validate(cards[written.lower()])
     file = (place or Path()) / Path(written).expanduser()
     if not file.is_file():
-        raise ProblemsError.at(
-            _KEY,
-            f"no card and no file is called {written!r}{nearest(written, cards)}; known cards:"
-            f" {', '.join(CARDS)}. For another machine give its rates, or the file that"
-            " `zbench doctor --calibrate` wrote",
-        )
-    return _of_file(file, written)
-
-
-def _of_file(file: Path, written: str) -> MachineSpec:
+        message = f"no card and no file is called {written!r}{nearest(written, cards)}; known cards:"
+        remedy = "For another machine give its rates, or the file that `zbench doctor --calibrate` wrote"
+        raise ProblemsError.at(_KEY, f"{message} {', '.join(CARDS)}. {remedy}")
     try:
         data: Any = read_document(file).data
     except SpecError as error:

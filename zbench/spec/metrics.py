@@ -79,7 +79,7 @@ METRICS = {
     for name, unit, better, section, description in _ROWS
 }
 
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+_COMPARE: dict[Operator, Callable[[Any, Any], bool]] = {
     "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "==": operator.eq,
 }  # fmt: skip
 
@@ -112,11 +112,11 @@ class Constraint:
         """Read `<= 2Gi`; ValueError for an unknown metric, a missing operator or a bound of another unit."""
         known = metric_named(metric)
         stripped = text.strip() if isinstance(text, str) else ""
-        sign = next((sign for sign in ("<=", ">=", "==", "<", ">") if stripped.startswith(sign)), None)
+        sign = next((sign for sign in _COMPARE if stripped.startswith(sign)), None)
         if sign is None:
             example = {"verdict": ">= equivalent", "bytes": "<= 2Gi"}.get(known.unit, "<= 2")
             raise ValueError(f'expected an operator and a bound such as "{example}", got {text!r}')
-        return cls(metric, sign, known.parse(stripped[len(sign) :].strip()))  # type: ignore[arg-type]
+        return cls(metric, sign, known.parse(stripped[len(sign) :].strip()))
 
     def holds(self, value: float | str | None) -> bool:
         """Tell whether a trial with this value is feasible; a missing value is not."""

@@ -2,7 +2,7 @@
 
 import importlib.util
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from zbench.errors import nearest
 from zbench.spec import environments
-from zbench.spec.combinations import differs
+from zbench.spec.combinations import Rule, broken, differs
 from zbench.spec.engine import EngineSpec
 
 
@@ -45,16 +45,16 @@ PEERS = {
     "deepspeed": Peer((0, 1, 2, 3), _ALL | _DEEPSPEED, needs="deepspeed", told_last=True, rounds_first=True),
 }
 
-_UNJUDGED: tuple[tuple[str, Callable[[EngineSpec], bool], str], ...] = (
-    ("dtype", lambda e: e.dtype == "float16",
+_UNJUDGED = (
+    Rule("engine.dtype", lambda e: e.dtype == "float16",
      "DeepSpeed's loss scale has no reference here; set dtype: bfloat16 or float32, or engine: builtin"),
-    ("dtype", lambda e: e.dtype == "bfloat16" and e.zero_stage == 0,
+    Rule("engine.dtype", lambda e: e.dtype == "bfloat16" and e.zero_stage == 0,
      "at stage 0 DeepSpeed gives no access to its float32 master weights, by which bfloat16 is judged, and"
      " from 0.18.9 on it has no float32 accumulation there; set zero_stage: 1, or dtype: float32"),
-    ("grad_accum_dtype", lambda e: e.dtype == "float32" and e.grad_accum_dtype != "float32",
+    Rule("engine.grad_accum_dtype", lambda e: e.dtype == "float32" and e.grad_accum_dtype != "float32",
      "DeepSpeed accumulates a float32 model's gradients in float32; leave grad_accum_dtype out"),
 )  # fmt: skip
-"""What DeepSpeed would run though no verdict could be given: the key, whether it applies, and why."""
+"""What DeepSpeed would run though no verdict could be given."""
 
 
 def peer_conflicts(engine: EngineSpec, place: Path | None = None) -> Iterator[tuple[str, str]]:
@@ -87,10 +87,15 @@ def peer_conflicts(engine: EngineSpec, place: Path | None = None) -> Iterator[tu
     if engine.zero_stage not in peer.stages:
         stages = " or ".join(str(stage) for stage in peer.stages)
         yield "engine.zero_stage", f"{name} plays zero_stage {stages} only; set that, or engine: builtin"
-    for key in _unread(engine, peer):
+    unread = [key for key in EngineSpec.model_fields if key not in peer.reads]
+    unread += [f"optimizer.{key}" for key in ("bias_correction", "moments_dtype", "moments_rounding")]
+    unread = [key for key in unread if differs(engine, ("engine", *key.split(".")))]
+    if any(group.bias_correction is False for group in engine.param_groups.values()):
+        unread.append("param_groups.*.bias_correction")
+    for key in unread:
         yield f"engine.{key}", f"{name} does not read {key}; leave it out, or set engine: builtin"
     if name == "deepspeed":
-        yield from ((f"engine.{key}", why) for key, applies, why in _UNJUDGED if applies(engine))
+        yield from broken(_UNJUDGED, engine)
     if peer.told_last and engine.accumulation_mode == "unmanaged":
         yield (
             "engine.accumulation_mode",
@@ -133,15 +138,3 @@ def elsewhere(name: str, engine_python: str, place: Path) -> environments.Enviro
 def _plugins() -> frozenset[str]:
     """Return the names of installed engine plug-ins; asked once, for a search checks thousands of points."""
     return frozenset(point.name for point in entry_points(group="zbench.engines"))
-
-
-def _unread(engine: EngineSpec, peer: Peer) -> Iterator[str]:
-    """Yield the keys that differ from their defaults though the peer does not read them."""
-    for key in EngineSpec.model_fields:
-        if key not in peer.reads and differs(engine, ("engine", key)):
-            yield key
-    for key in ("bias_correction", "moments_dtype", "moments_rounding"):
-        if differs(engine, ("engine", "optimizer", key)):
-            yield f"optimizer.{key}"
-    if any(group.bias_correction is False for group in engine.param_groups.values()):
-        yield "param_groups.*.bias_correction"

@@ -1,15 +1,15 @@
 """Problems of a specification, each at a path: what was expected, what was found, and the remedy."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from zbench.errors import SpecError, closest, nearest
-from zbench.spec.keys import known_paths, nested_model
+from zbench.spec.keys import known_paths, model_at
 
 KeyPath = tuple[str | int, ...]
 
@@ -86,40 +86,19 @@ def _place(detail: ErrorDetails, data: object) -> KeyPath:
     """Return the part of a location that exists in the data: pydantic adds the names of union members."""
     path: list[str | int] = []
     for part in detail["loc"]:
-        if _holds(data, part):
+        try:
             data = data[part]  # type: ignore[index]
-        elif detail["type"] == "missing" and part == detail["loc"][-1]:
+        except (LookupError, TypeError):
+            if detail["type"] != "missing" or part != detail["loc"][-1]:
+                continue
             data = None
-        else:
-            continue
         path.append(part)
     return tuple(path)
 
 
-def _holds(data: object, part: str | int) -> bool:
-    if isinstance(data, list | tuple):
-        return isinstance(part, int) and part < len(data)
-    return isinstance(data, Mapping) and part in data
-
-
-def _model_at(path: KeyPath, model: type[BaseModel]) -> type[BaseModel]:
-    """Return the innermost model on the way to a path's last part."""
-    for part in path[:-1]:
-        field = model.model_fields.get(str(part))
-        if field is not None:
-            model = nested_model(field.annotation) or _mapped_model(field.annotation) or model
-    return model
-
-
-def _mapped_model(annotation: Any) -> type[BaseModel] | None:
-    """Return the model that a mapping such as `dict[str, ParamGroupSpec]` holds."""
-    arguments = get_args(annotation)
-    return nested_model(arguments[1]) if len(arguments) == 2 else None
-
-
 def _unknown_key(path: KeyPath, model: type[BaseModel]) -> str:
     name = str(path[-1])
-    known = list(_model_at(path, model).model_fields)
+    known = list(model_at(path, model).model_fields)
     if closest(name, known) is None:
         elsewhere = next((".".join(full) for full in known_paths() if full[-1] == name), None)
         if elsewhere:
@@ -173,7 +152,7 @@ def _example(path: KeyPath, model: type[BaseModel], detail: ErrorDetails) -> str
         if choice:
             return f"; did you mean {choice}?"
     name = str(path[-1]) if path else ""
-    field = _model_at(path, model).model_fields.get(name)
+    field = model_at(path, model).model_fields.get(name)
     if field is None or field.is_required():
         return "; correct it"
     default = field.get_default()

@@ -8,7 +8,7 @@ Qwen/Qwen3-0.6B and -8B).
 import dataclasses
 import importlib.util
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -64,22 +64,19 @@ def config_file(name: str, base_dir: Path) -> Path | None:
 
 
 def mistake(model: str, base_dir: Path) -> str | None:
-    """Return why `hf:NAME` cannot be built here, with the remedy, or None."""
+    """Return why `hf:NAME` cannot be built here, with the remedy, or None. Transformers is not imported."""
     name = model.removeprefix(PREFIX)
-    if bundled(name) is None and config_file(name, base_dir) is None:
+    file = config_file(name, base_dir)
+    if bundled(name) is None and file is None:
         return (
             f"{model}: no such config.json or folder with one, and no bundled shape ({', '.join(SHAPES)});"
             " nothing is downloaded: fetch the model's config.json and name its path"
         )
-    package = importlib.util.find_spec("transformers")
-    if package is None:
+    transformers = importlib.util.find_spec("transformers")
+    if transformers is None:
         return f"{model} needs transformers; run `pip install 'zbench[hf]'`"
-    file = config_file(name, base_dir)
-    return None if file is None else _unusable(model, file, list(package.submodule_search_locations or ()))
-
-
-def _unusable(model: str, file: Path, transformers: Sequence[str]) -> str | None:
-    """Return why transformers makes nothing of a `config.json`, or None. It is read, not imported."""
+    if file is None:
+        return None
     try:
         written = read_document(file).data
     except UsageError as error:
@@ -89,7 +86,7 @@ def _unusable(model: str, file: Path, transformers: Sequence[str]) -> str | None
         return (
             f"{model}: {file} has no model_type, so it is no transformers model's configuration; name another"
         )
-    known = _model_types(tuple(transformers))
+    known = _model_types(tuple(transformers.submodule_search_locations or ()))
     if not known or kind in known:
         return None
     return (

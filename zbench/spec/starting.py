@@ -5,7 +5,7 @@ them. What does not map is a note. Keys: https://huggingface.co/docs/accelerate/
 https://huggingface.co/docs/transformers/main_classes/trainer#transformers.TrainingArguments.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,9 @@ from zbench.spec.workload import MODULE_CALLABLE
 
 _DTYPES = {"bf16": "bfloat16", "fp16": "float16"}
 _ACCELERATE_DEEPSPEED = {
-    "zero_stage": "zero_stage",
-    "offload_optimizer_device": "offload_optimizer",
-    "offload_param_device": "offload_param",
-    "gradient_accumulation_steps": "gradient_accumulation_steps",
-    "gradient_clipping": "gradient_clipping",
-}
+    "zero_stage", "offload_optimizer_device", "offload_param_device", "gradient_accumulation_steps",
+    "gradient_clipping",
+}  # fmt: skip
 _ACCELERATE = {  # read below, or of the launch alone
     "deepspeed_config", "fsdp_config", "mixed_precision", "num_processes", "use_cpu",
     "compute_environment", "debug", "distributed_type", "machine_rank", "num_machines", "main_process_ip",
@@ -40,9 +37,7 @@ _FSDP_OF_THE_MODEL = {  # how modules are wrapped, loaded and saved: no training
     "sync_module_states", "cpu_ram_efficient_loading", "use_orig_params", "backward_prefetch",
     "backward_prefetch_policy", "forward_prefetch", "limit_all_gathers",
 }  # fmt: skip
-_OPTIMIZER = {
-    "learning_rate": "lr", "weight_decay": "weight_decay", "adam_epsilon": "eps",
-}  # fmt: skip
+_OPTIMIZER = {"learning_rate": "lr", "weight_decay": "weight_decay", "adam_epsilon": "eps"}
 _ARGUMENTS = {
     "per_device_train_batch_size", "gradient_accumulation_steps", "max_grad_norm", "adam_beta1", "adam_beta2",
     "bf16", "fp16", "gradient_checkpointing", "seed", "deepspeed", "fsdp", "fsdp_config", "use_cpu", "optim",
@@ -63,7 +58,7 @@ def from_accelerate(config: Mapping[str, Any], base_dir: Path) -> Translated:
             engine["grad_accum_dtype"] = engine["dtype"]  # DeepSpeed's default
     for key, value in theirs.items():
         if key in _ACCELERATE_DEEPSPEED and value != "auto":
-            engine[_ACCELERATE_DEEPSPEED[key]] = value
+            engine[key.removesuffix("_device")] = value
         elif key not in ("zero3_init_flag", "zero3_save_16bit_model", "deepspeed_multinode_launcher"):
             notes.append(f"deepspeed_config.{key}: {value!r} has no counterpart; left out")
     workload = dict(translated.document.get("workload", {}))
@@ -75,10 +70,15 @@ def from_accelerate(config: Mapping[str, Any], base_dir: Path) -> Translated:
     run: dict[str, Any] = {"device": "cpu"} if config.get("use_cpu") else {}
     if int(config.get("num_processes") or 0) > 0:
         run["world_size"] = int(config["num_processes"])
-    for key, value in config.items():
-        if value and key not in _ACCELERATE:
-            notes.append(f"{key}: {value!r} has no counterpart; left out")
+    notes += _left_out(config, _ACCELERATE)
     return Translated({"name": "accelerate", "workload": workload, "run": run, "engine": engine}, notes)
+
+
+def _left_out(config: Mapping[str, Any], known: Collection[str], block: str = "") -> Iterator[str]:
+    """Yield a note for each key that has a value and no counterpart."""
+    for key, value in config.items():
+        if value and key not in known:
+            yield f"{block}{key}: {value!r} has no counterpart; left out"
 
 
 def _from_fsdp(config: Mapping[str, Any]) -> Translated:
@@ -102,33 +102,21 @@ def _from_fsdp(config: Mapping[str, Any]) -> Translated:
             engine |= {"offload_param": "cpu", "offload_optimizer": "cpu"}
         else:
             notes.append("fsdp_config.offload_params: only zero_stage 3 offloads parameters here; left out")
-    for key, value in keys.items():
-        if value and key not in _FSDP_OF_THE_MODEL:
-            notes.append(f"fsdp_config.{key}: {value!r} has no counterpart; left out")
+    notes += _left_out(keys, _FSDP_OF_THE_MODEL, "fsdp_config.")
     return Translated({"engine": engine, "workload": workload}, notes)
 
 
 def _fsdp_of_arguments(given: Mapping[str, Any], base_dir: Path) -> Translated:
     """Return engine and workload of the Trainer's `fsdp` and `fsdp_config`; nothing without the first."""
     asked = given.get("fsdp")
-    words = str(asked or "").split()  # of `true`, too, which is a strategy of `_STAGES`
-    if isinstance(asked, list | tuple):
-        words = [str(word) for word in asked]
+    words = asked if isinstance(asked, list | tuple) else str(asked or "").split()  # of `true`, too
     if not words:
         return Translated({"engine": {}, "workload": {}})
     named = given.get("fsdp_config") or {}
     config = dict(named if isinstance(named, Mapping) else read_document(base_dir / str(named)).data)
-    strategies = [word for word in words if word.upper() in _STAGES]
+    strategies = [word for word in words if str(word).upper() in _STAGES]
     defaults: dict[str, Any] = {"sharding_strategy": strategies[0]} if strategies else {}
     return _from_fsdp(defaults | ({"offload_params": True} if "offload" in words else {}) | config)
-
-
-def _explicit(optimizer: Mapping[str, Any], written: Any) -> dict[str, Any]:
-    """Return the keys of an optimizer that a DeepSpeed configuration says itself; `auto` is the Trainer's."""
-    if not isinstance(written, Mapping):
-        return {}
-    written_keys = {key for key, value in (written.get("params") or {}).items() if value != "auto"} | {"name"}
-    return {key: value for key, value in optimizer.items() if key in written_keys}
 
 
 def from_training_args(arguments: Mapping[str, Any], base_dir: Path) -> Translated:
@@ -149,7 +137,10 @@ def from_training_args(arguments: Mapping[str, Any], base_dir: Path) -> Translat
         filled = {"gradient_accumulation_steps": steps, "gradient_clipping": clipping}
         translated = from_deepspeed(filled | {k: v for k, v in dict(written).items() if v != "auto"})
         engine, notes = dict(translated.document["engine"]), [*notes, *translated.notes]
-        optimizer |= _explicit(engine.pop("optimizer", {}), dict(written).get("optimizer"))
+        theirs, block = engine.pop("optimizer", {}), dict(written).get("optimizer")
+        params = (block.get("params") or {}) if isinstance(block, Mapping) else {}
+        explicit = {key for key, value in params.items() if value != "auto"} | {"name"}  # else the Trainer's
+        optimizer |= {key: value for key, value in theirs.items() if key in explicit}
     engine |= {"gradient_accumulation_steps": steps, "gradient_clipping": clipping, "optimizer": optimizer}
     for flag, dtype in _DTYPES.items():
         if given.get(flag):

@@ -9,7 +9,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from zbench.spec.base import NotBoolean, Seconds, SpecModel
 from zbench.spec.document import dump_yaml
 from zbench.spec.engine import EngineSpec
-from zbench.spec.keys import SECTIONS, known_paths, nested_model, short_name
+from zbench.spec.keys import field_of, known_paths, short_name
 from zbench.spec.machine import Machine
 from zbench.spec.metrics import METRICS, Constraint, Goal, metric_named
 from zbench.spec.run import RunSpec, VerifySpec
@@ -34,9 +34,8 @@ class AxisSpec(SpecModel):
 
     @model_validator(mode="after")
     def _values_or_range(self) -> Self:
-        is_range = self.low is not None and self.high is not None
-        partial = not is_range and (self.low is not None or self.high is not None)
-        if partial or is_range == (self.values is not None):
+        ends = sum(end is not None for end in (self.low, self.high))
+        if ends == 1 or (ends == 2) == (self.values is not None):
             raise ValueError("expected either `values: [...]` or both `low` and `high`; give one of them")
         if self.values is not None and (self.log or self.step is not None):
             raise ValueError("`log` and `step` belong to a range; remove them, or give `low` and `high`")
@@ -210,19 +209,27 @@ def dump_sweep(sweep: SweepSpec, *, defaults: bool = True) -> str:
     return dump_yaml(sweep_document(sweep, defaults=defaults))
 
 
-_DIALECT = GenerateJsonSchema.schema_dialect
-_ID = "urn:zbench:sweep-file:1"
+class _WithoutTitles(GenerateJsonSchema):
+    """Leaves out the titles of fields, which only repeat the keys."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
 
 
 def sweep_schema() -> dict[str, Any]:
     """Return the schema (JSON Schema 2020-12) with a description for every key, axes named for completion."""
-    schema = _untitled(SweepSpec.model_json_schema())
+    schema = SweepSpec.model_json_schema(schema_generator=_WithoutTitles)
+    for model in (schema, *schema["$defs"].values()):
+        model.pop("title", None)
     properties = schema["properties"]
     axis_forms = properties["axes"]["additionalProperties"]
     schema["$defs"]["AxisValues"] = axis_forms
     properties["axes"]["additionalProperties"] = {"$ref": "#/$defs/AxisValues"}
     properties["axes"]["properties"] = {
-        short_name(path): {"description": _description(path), "$ref": "#/$defs/AxisValues"}
+        short_name(path): {
+            "description": f"{'.'.join(path)}: {field_of(path).description}",
+            "$ref": "#/$defs/AxisValues",
+        }
         for path in known_paths()
     }
     objective = schema["$defs"]["ObjectiveSpec"]["properties"]
@@ -233,22 +240,5 @@ def sweep_schema() -> dict[str, Any]:
             for name, metric in METRICS.items()
         },
     }
-    return {"$schema": _DIALECT, "$id": _ID, "title": "zbench sweep file", **schema}
-
-
-def _description(path: tuple[str, ...]) -> str:
-    model = SECTIONS[path[0]]
-    for part in path[1:-1]:
-        model = nested_model(model.model_fields[part].annotation) or model  # type: ignore[assignment]
-    return f"{'.'.join(path)}: {model.model_fields[path[-1]].description}"
-
-
-def _untitled(value: Any) -> Any:
-    """Return a schema without the titles that only repeat the keys."""
-    if isinstance(value, dict):
-        return {
-            key: _untitled(inner)
-            for key, inner in value.items()
-            if not (key == "title" and isinstance(inner, str))
-        }
-    return [_untitled(inner) for inner in value] if isinstance(value, list) else value
+    head = {"$schema": GenerateJsonSchema.schema_dialect, "$id": "urn:zbench:sweep-file:1"}
+    return head | {"title": "zbench sweep file"} | schema

@@ -66,7 +66,14 @@ def accelerate(trial: TrialSpec) -> Exported:
             "zero3_init_flag": False,
             "zero3_save_16bit_model": engine.zero_stage == 3,
         }
-    notes = [_on_cpus(document["distributed_type"])] if document["use_cpu"] else []
+    notes = []
+    if document["use_cpu"]:  # measured with accelerate 1.15
+        kind = document["distributed_type"]
+        plain = "" if kind == "MULTI_CPU" else f"; on CPUs accelerate ignores {kind} and trains plain DDP"
+        notes.append(
+            "run.device: `accelerate launch` starts one process on CPUs; ACCELERATE_USE_CPU=true torchrun"
+            f" --nproc-per-node N starts several{plain}"
+        )
     carried, counts = {"zero_stage", "dtype", *_ADAM}, ("gradient_accumulation_steps", "gradient_clipping")
     if document["distributed_type"] == "DEEPSPEED":
         carried |= {"offload_optimizer", "offload_param", "grad_accum_dtype", *counts}
@@ -161,16 +168,6 @@ TARGETS: dict[str, Callable[[TrialSpec], Exported]] = {
     "hf-trainer": hf_trainer,
 }
 """Name on the command line -> how the file is made."""
-
-
-def _on_cpus(kind: str) -> str:
-    """Return what accelerate does with a file that says `use_cpu` (measured with 1.15)."""
-    ranks = (
-        "`accelerate launch` starts one process on CPUs; ACCELERATE_USE_CPU=true torchrun --nproc-per-node N"
-        " starts several"
-    )
-    plain = "" if kind == "MULTI_CPU" else f"; on CPUs accelerate ignores {kind} and trains plain DDP"
-    return f"run.device: {ranks}{plain}"
 
 
 _TEMPLATE = '''"""FSDP2 as zbench's trial {trial_id} ran it: zero_stage {stage}, {dtype}."""

@@ -40,6 +40,10 @@ class TrialSpec(SpecModel):
         """Return the resolved configuration as plain JSON values, without `axes`."""
         return self.model_dump(mode="json", exclude={"axes"})
 
+    def invalid(self, key: str, reason: str) -> "InvalidTrial":
+        """Return that this trial cannot exist: the key to change, and the reason with its remedy."""
+        return InvalidTrial(self.axes, self.config(), reason, self.trial_id, key)
+
     def held_against(self) -> "TrialSpec":
         """Return the trial that a command's trial is held against: its own, but for `verify.against`.
 

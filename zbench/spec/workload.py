@@ -96,13 +96,11 @@ def command_mistakes(
         ("workload.checkpoint", checkpoint),
     ):
         try:
-            unknown = sorted(names_of(template or "") - known_names())
+            for name in sorted(names_of(template or "") - known_names()):
+                known = nearest(name, sorted(known_names()))
+                yield key, f"unknown name {{{name}}}{known}; use a key of workload, run or engine"
         except ValueError as error:
             yield key, str(error)
-            continue
-        for name in unknown:
-            known = nearest(name, sorted(known_names()))
-            yield key, f"unknown name {{{name}}}{known}; use a key of workload, run or engine"
 
 
 def values_of(config: Mapping[str, Any]) -> dict[str, Any]:

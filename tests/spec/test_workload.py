@@ -22,10 +22,10 @@ CONSOLE = StepTimesSpec(console="deepspeed")
 
 def test_values_are_those_of_the_trial() -> None:
     trial = make_trial({"zero_stage": 2, "optimizer": {"lr": 0.5}}, warmup_steps=3, steps=4, seed=7)
-    found = values_of(trial.config())
+    values = values_of(trial.config())
     expected = {"steps": 7, "warmup_steps": 3, "seed": 7, "zero_stage": 2, "lr": 0.5, "world_size": 1}
-    assert expected.items() <= found.items()
-    assert "optimizer" not in found
+    assert expected.items() <= values.items()
+    assert "optimizer" not in values
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_names_of_a_template() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "times", "checkpoint", "told"),
+    ("command", "times", "checkpoint", "messages"),
     [
         ("train {zero_stage} {output} {ds_config} {lr} {micro_batch_size}", CONSOLE, "{output}/x", []),
         ("", CONSOLE, None, ["the command is empty"]),
@@ -59,23 +59,23 @@ def test_names_of_a_template() -> None:
     ],
 )
 def test_mistakes_are_named(
-    command: str, times: StepTimesSpec | None, checkpoint: str | None, told: list[str]
+    command: str, times: StepTimesSpec | None, checkpoint: str | None, messages: list[str]
 ) -> None:
-    found = [message for _, message in command_mistakes(command, times, checkpoint)]
-    assert len(found) == len(told)
-    assert all(words in message for words, message in zip(told, found, strict=True))
+    mistakes = [message for _, message in command_mistakes(command, times, checkpoint)]
+    assert len(mistakes) == len(messages)
+    assert all(words in message for words, message in zip(messages, mistakes, strict=True))
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({}, "got neither; name one of them"),
         ({"jsonl": "a", "regex": "b"}, "got jsonl and regex; name one of them"),
         ({"regex": "("}, "no regular expression"),
     ],
 )
-def test_step_times_have_one_source_that_can_be_read(given: dict[str, str], said: str) -> None:
-    with pytest.raises(ValidationError, match=said):
+def test_step_times_have_one_source_that_can_be_read(given: dict[str, str], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
         StepTimesSpec.model_validate(given)
 
 

@@ -1,0 +1,132 @@
+"""Trial IDs never change: run directories, baselines and exports name trials by them."""
+
+from typing import Any
+
+import pytest
+
+from tests.making import make_trial
+from zbench.errors import SpecError
+from zbench.spec.engine import EngineSpec
+from zbench.spec.expand import expand
+from zbench.spec.load import sweep_from_mapping
+from zbench.spec.run import VerifySpec
+from zbench.spec.trial import Accumulation, accumulation
+from zbench.spec.workload import WorkloadSpec
+
+GOLDEN = ["3c2587bc56b3", "b0acccb67e53", "b09e5842bfa1", "db80561f6d5a"]
+
+
+def test_trial_ids_are_what_they_were() -> None:
+    sweep = sweep_from_mapping(
+        {
+            "name": "golden",
+            "workload": {"model": "gpt", "preset": "nano", "micro_batch_size": 2},
+            "run": {"world_size": 2, "repeats": 5, "timeout": "30s", "memory_limit": "2Gi"},
+            "engine": {"gradient_clipping": 1.0, "optimizer": {"name": "adamw", "lr": 1e-3}},
+            "axes": {"zero_stage": [0, 1, 2, 3]},
+        },
+        environ={},
+    )
+    assert [trial.trial_id for trial in expand(sweep).trials] == GOLDEN
+
+
+def test_a_copy_with_other_keys_has_its_own_identity() -> None:
+    (trial,) = expand(sweep_from_mapping({"name": "one"}, environ={})).trials
+    engine = trial.engine.model_copy(update={"zero_stage": 3})
+    assert trial.trial_id != trial.model_copy(update={"engine": engine}).trial_id
+    assert trial.trial_id == trial.model_copy().trial_id
+
+
+@pytest.mark.parametrize(
+    ("engine", "other"),
+    [
+        ({"leaf_modules": (), "buffer_dtype": None, "optimizer": {"lr": 1e-3}}, False),
+        ({"param_groups": {}}, False),
+        ({"leaf_modules": ("Experts",)}, True),
+        ({"buffer_dtype": "float32"}, True),
+        ({"optimizer": {"lr": 1e-4}}, True),
+    ],
+)
+def test_a_key_at_its_default_counts_for_no_identity(engine: dict[str, Any], other: bool) -> None:
+    plain = make_trial({"zero_stage": 3})
+    assert (make_trial({"zero_stage": 3, **engine}).trial_id != plain.trial_id) is other
+
+
+def test_a_key_of_a_parameter_group_that_is_inherited_counts_for_none() -> None:
+    short, long = ({"param_groups": {"bias": group}} for group in ({"lr": 0.1}, {"lr": 0.1, "eps": None}))
+    assert make_trial(short).trial_id == make_trial(long).trial_id
+
+
+def test_the_run_that_a_command_is_held_against_differs_by_what_is_named() -> None:
+    engine = {"zero_stage": 2, "gradient_clipping": 1.0, "dtype": "bfloat16", "engine_python": "/other"}
+    against = {"zero_stage": 1, "engine_python": None, "gradient_clipping": None, "reduce_bucket_size": 7}
+    trial = make_trial(engine, workload={"command": "train"})
+    held = trial.model_copy(update={"verify": VerifySpec(against=against)}).held_against()
+    assert (held.engine.zero_stage, held.engine.reduce_bucket_size) == (1, 7)
+    assert (held.engine.engine_python, held.engine.gradient_clipping) == (None, 0.0), "the defaults"
+    assert held.engine.dtype == "bfloat16"
+    assert held.verify.against is None
+    assert trial.held_against() == trial
+
+
+def accumulated(*, backwards_per_step: int = 1, **engine: object) -> Accumulation:
+    workload = WorkloadSpec(backwards_per_step=backwards_per_step)
+    return accumulation(EngineSpec.model_validate(engine), workload)
+
+
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_sharded_gradients_are_reduced_at_each_backward_unless_told_otherwise(stage: int) -> None:
+    assert accumulated(zero_stage=stage, gradient_accumulation_steps=2).each_backward is (stage >= 2)
+    offloaded = accumulated(zero_stage=max(stage, 1), gradient_accumulation_steps=2, offload_optimizer="cpu")
+    assert offloaded.each_backward is (stage >= 2), "offload changes no bit"
+    for reduce_at in ("boundary", "each_backward"):
+        counted = accumulated(zero_stage=stage, gradient_accumulation_steps=2, reduce_at=reduce_at)
+        assert counted.each_backward is (reduce_at == "each_backward")
+
+
+@pytest.mark.parametrize("reduce_at", ["auto", "boundary", "each_backward"])
+def test_one_backward_has_one_order(reduce_at: str) -> None:
+    assert accumulated(zero_stage=3, reduce_at=reduce_at) == Accumulation(1, 1, each_backward=False)
+
+
+@pytest.mark.parametrize("mode", ["multi_backward", "unmanaged"])
+def test_the_caller_averages_where_the_engine_does_not_count(mode: str) -> None:
+    counted = accumulated(accumulation_mode=mode, backwards_per_step=4)
+    assert (counted.backwards, counted.averaged_over, counted.loss_divisor) == (4, 1, 4)
+    (trial,) = expanded({"micro_batch_size": 4}, engine={"accumulation_mode": mode}).trials
+    assert (trial.engine.gradient_accumulation_steps, trial.workload.backwards_per_step) == (1, 2)
+
+
+def expanded(workload: dict[str, Any], **changes: Any) -> Any:
+    data = {"workload": {"global_batch_size": 16, **workload}, "run": {"world_size": 2}}
+    return expand(sweep_from_mapping(data | changes, environ={}))
+
+
+def test_accumulation_follows_the_micro_batch_and_what_does_not_fit_is_invalid() -> None:
+    expansion = expanded({}, axes={"micro_batch_size": [1, 2, 3, 4, 8]})
+    assert [trial.engine.gradient_accumulation_steps for trial in expansion.trials] == [8, 4, 2, 1]
+    (bad,) = expansion.invalid
+    assert "16 is no multiple of micro_batch_size x world_size (3 x 2 = 6)" in bad.reason
+    counted = accumulation(expansion.trials[1].engine, expansion.trials[1].workload)
+    assert (counted.backwards, counted.averaged_over, counted.loss_divisor) == (4, 4, 1)
+
+
+def test_another_number_of_steps_is_refused() -> None:
+    expansion = expanded({"micro_batch_size": 2}, axes={"gradient_accumulation_steps": [1, 2, 4]})
+    assert {trial.engine.gradient_accumulation_steps for trial in expansion.trials} == {4}
+    (bad,) = expansion.invalid
+    assert "takes gradient_accumulation_steps: 4, got 2; leave" in bad.reason
+
+
+@pytest.mark.parametrize(
+    ("data", "sources"),
+    [
+        ({}, "neither"),
+        ({"text": "a", "synthetic": True}, "both"),
+        ({"dataset": "m:f", "synthetic": True}, "both"),
+        ({"dataset": "m:f", "synthetic": True, "text": "a"}, "all"),
+    ],
+)
+def test_data_has_one_source(data: dict[str, Any], sources: str) -> None:
+    with pytest.raises(SpecError, match=f"got {sources}; keep one"):
+        expanded({"data": data})
