@@ -39,8 +39,8 @@ def test_runs_and_every_configuration_is_identical(sweep, tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     code, _, err = run(capsys, "sweep", sweep, "--repeats", 1)
     assert code == 0, err
-    (found,) = find_runs(tmp_path / "results")
-    verdicts = {record.correctness.verdict for record in load_records(found) if record.outcome == "ok"}
+    (directory,) = find_runs(tmp_path / "results")
+    verdicts = {record.correctness.verdict for record in load_records(directory) if record.outcome == "ok"}
     assert verdicts == {"identical"}
 
 
@@ -55,7 +55,7 @@ def test_the_deepspeed_script_runs_and_every_configuration_trains_the_same(tmp_p
     words = ["examples/deepspeed_script/sweep.yaml", "--repeats", 1, "--set", "run.device=cpu", *where]
     code, _, err = run(capsys, "sweep", ROOT / words[0], *words[1:])
     assert code == 0, err
-    (found,) = find_runs(tmp_path / "results")
-    ran = [record for record in load_records(found) if record.outcome != "invalid"]
+    (directory,) = find_runs(tmp_path / "results")
+    ran = [record for record in load_records(directory) if record.outcome != "invalid"]
     assert [record.outcome for record in ran] == ["ok"] * 7
     assert {record.correctness.verdict for record in ran} <= {"identical", "equivalent"}

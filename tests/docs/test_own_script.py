@@ -18,14 +18,17 @@ PAGE = (Path(__file__).parents[2] / "docs" / "own-script.md").read_text()
 @pytest.fixture
 def example(tmp_path: Path) -> Path:
     for name, kind in (("train.py", "python"), ("own.yaml", "yaml")):
-        (found,) = re.findall(rf"```{kind}\n(.*?)```", PAGE, flags=re.DOTALL)
-        (tmp_path / name).write_text(found)
+        (text,) = re.findall(rf"```{kind}\n(.*?)```", PAGE, flags=re.DOTALL)
+        (tmp_path / name).write_text(text)
     return tmp_path
 
 
 def test_the_sweep_of_the_page_is_valid(example: Path) -> None:
-    found = expand(load_sweep(example / "own.yaml", environ={}))
-    assert [trial.axes for trial in found.trials] == [{"reduce_bucket_size": 1}, {"reduce_bucket_size": 25}]
+    expansion = expand(load_sweep(example / "own.yaml", environ={}))
+    assert [trial.axes for trial in expansion.trials] == [
+        {"reduce_bucket_size": 1},
+        {"reduce_bucket_size": 25},
+    ]
     compile((example / "train.py").read_text(), "train.py", "exec")
 
 

@@ -24,7 +24,7 @@ STEPS = [0.1, 0.101, 0.099, 0.1, 0.1005, 0.0995]
 class Outcome(NamedTuple):
     code: str
     summary: str
-    said: str
+    console: str
     directory: Path
 
 
@@ -104,20 +104,20 @@ def test_a_run_is_compared_with_the_baseline(
 ) -> None:
     shutil.copytree(baseline, job.directory / "results")
     write_run(job.directory / "results" / "example" / HEAD_ID, trial([factor * step for step in STEPS]))
-    found = job.run(MODE="stored", **inputs)
-    assert found.code == code
-    assert found.summary.startswith("<!-- zbench-compare -->")
-    assert says in found.summary
-    files = {path.name for path in found.directory.iterdir()}
+    outcome = job.run(MODE="stored", **inputs)
+    assert outcome.code == code
+    assert outcome.summary.startswith("<!-- zbench-compare -->")
+    assert says in outcome.summary
+    files = {path.name for path in outcome.directory.iterdir()}
     assert code == "2" or {"compare.md", "compare.json", "compare.junit.xml"} <= files
 
 
 def test_a_first_run_without_a_baseline_passes_with_a_notice(job: Job) -> None:
     write_run(job.directory / "results" / "example" / HEAD_ID, trial(STEPS))
-    found = job.run(MODE="stored")
-    assert found.code == "0"
-    assert "::notice title=zbench::There is no baseline" in found.said
-    assert "There is no baseline" in found.summary
+    outcome = job.run(MODE="stored")
+    assert outcome.code == "0"
+    assert "::notice title=zbench::There is no baseline" in outcome.console
+    assert "There is no baseline" in outcome.summary
 
 
 @pytest.fixture
@@ -146,11 +146,11 @@ def repository(job: Job) -> Job:
 def test_paired_mode_compares_a_base_with_what_is_checked_out(
     repository: Job, inputs: dict[str, str], code: str, says: str
 ) -> None:
-    found = repository.run(SWEEP="s", **inputs)
+    outcome = repository.run(SWEEP="s", **inputs)
     base, head = (repository.git("rev-parse", revision) for revision in ("HEAD^", "HEAD"))
-    assert found.code == code
-    assert says.format(base=base, head=head) in found.said + found.summary
-    assert ("progress" in found.said) == (code == "3")
+    assert outcome.code == code
+    assert says.format(base=base, head=head) in outcome.console + outcome.summary
+    assert ("progress" in outcome.console) == (code == "3")
 
 
 @pytest.mark.parametrize(
@@ -160,9 +160,9 @@ def test_paired_mode_compares_a_base_with_what_is_checked_out(
 def test_a_repository_without_that_base(job: Job, inputs: dict[str, str], code: str, says: str) -> None:
     """Without a merge base there is nothing to compare with yet; a wrong name is a mistake."""
     job.git("init", "-q", "-b", "main")
-    found = job.run(SWEEP=str(ROOT / ".github" / "performance-sweep.yaml"), **inputs)
-    assert found.code == code
-    assert says in found.said + found.summary
+    outcome = job.run(SWEEP=str(ROOT / ".github" / "performance-sweep.yaml"), **inputs)
+    assert outcome.code == code
+    assert says in outcome.console + outcome.summary
 
 
 def test_the_sweep_of_the_workflow_can_run() -> None:

@@ -37,9 +37,9 @@ TIMED += [f"--set={text}" for text in ("run.world_size=1", "run.steps=30", "veri
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """A runner with the repository; each commit keeps what the ones before it changed."""
-    found = Job(tmp_path_factory.mktemp("theirs"))
-    (found.directory / "sweep.yaml").write_text(SWEEP)
-    found.git("init", "-q", "-b", "main")
+    runner = Job(tmp_path_factory.mktemp("theirs"))
+    (runner.directory / "sweep.yaml").write_text(SWEEP)
+    runner.git("init", "-q", "-b", "main")
     text = MODEL.replace("import torch\n", "import time\n\nimport torch\n", 1).replace(
         "width=32", "width=384"
     )
@@ -48,10 +48,10 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
         for old, new in changes.get(number, ()):
             assert old in text
             text = text.replace(old, new)
-        (found.directory / "their_model.py").write_text(f"{text}\n# {number}\n")
-        found.git("add", "sweep.yaml", "their_model.py")
-        found.git("commit", "-q", "-m", f"commit {number}")
-    return found
+        (runner.directory / "their_model.py").write_text(f"{text}\n# {number}\n")
+        runner.git("add", "sweep.yaml", "their_model.py")
+        runner.git("commit", "-q", "-m", f"commit {number}")
+    return runner
 
 
 @pytest.mark.soak
@@ -74,11 +74,11 @@ def test_the_commit_is_found(
     ends = [f"HEAD~{COMMITS}", f"HEAD~{COMMITS - bad}"]
     options = ["--sweep", "sweep.yaml", "--state", str(tmp_path / "state.json"), "--json", *words]
     command = [sys.executable, "-P", "-m", "zbench.cli.main", "bisect", *ends, *options]
-    with (tmp_path / "said").open("w") as said:
+    with (tmp_path / "stderr").open("w") as log:
         done = subprocess.run(
-            command, cwd=job.directory, stdout=subprocess.PIPE, stderr=said, text=True, check=False
+            command, cwd=job.directory, stdout=subprocess.PIPE, stderr=log, text=True, check=False
         )
-    assert done.returncode == 0, (tmp_path / "said").read_text()
+    assert done.returncode == 0, (tmp_path / "stderr").read_text()
     document = json.loads(done.stdout)
     assert document["first_bad"] == job.git("rev-parse", f"HEAD~{COMMITS - first}")
     assert document["sought"] == sought

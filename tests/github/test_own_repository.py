@@ -62,20 +62,20 @@ THREE = SWEEP.replace('model: "their_model:Net", ', "").replace(
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     """A runner with a repository whose package is one module, installed once from each revision."""
-    found = Job(tmp_path_factory.mktemp("theirs"))
+    runner = Job(tmp_path_factory.mktemp("theirs"))
     backend = BACKEND.replace('Path("zbench").rglob("*.py")', 'Path().glob("their_model.py")')
     backend = backend.replace("zbench-", "theirs-").replace("Name: zbench", "Name: theirs")
-    (found.directory / "backend.py").write_text(backend)
-    (found.directory / "pyproject.toml").write_text(PROJECT.replace('"zbench"', '"theirs"'))
-    (found.directory / "sweeps").mkdir()
-    (found.directory / "sweeps" / "sweep.yaml").write_text(SWEEP)
-    (found.directory / ".gitignore").write_text("bin\ncache\noutput\nsummary\nzbench-comparison\n")
-    (found.directory / "sweeps" / "three.yaml").write_text(THREE)
-    (found.directory / "their_model.py").write_text("\n".join(MODELS.values()))
-    found.git("init", "-q", "-b", "main")
-    found.git("add", ".")
-    found.git("commit", "-q", "-m", "base")
-    return found
+    (runner.directory / "backend.py").write_text(backend)
+    (runner.directory / "pyproject.toml").write_text(PROJECT.replace('"zbench"', '"theirs"'))
+    (runner.directory / "sweeps").mkdir()
+    (runner.directory / "sweeps" / "sweep.yaml").write_text(SWEEP)
+    (runner.directory / ".gitignore").write_text("bin\ncache\noutput\nsummary\nzbench-comparison\n")
+    (runner.directory / "sweeps" / "three.yaml").write_text(THREE)
+    (runner.directory / "their_model.py").write_text("\n".join(MODELS.values()))
+    runner.git("init", "-q", "-b", "main")
+    runner.git("add", ".")
+    runner.git("commit", "-q", "-m", "base")
+    return runner
 
 
 def compared(job: Job, changes: dict[str, str], blocks: str, sweep: str = "sweep") -> Outcome:
@@ -94,9 +94,9 @@ def compared(job: Job, changes: dict[str, str], blocks: str, sweep: str = "sweep
 
 def test_exact_figures_and_verdicts_alone_tell_three_changes_apart(job: Job) -> None:
     """Each alone, and the exit code that it ends with: the soak runs below."""
-    found = compared(job, AT_ONCE, blocks="0", sweep="three")
-    assert found.code == "4", found.said
-    document = json.loads((found.directory / "compare.json").read_text())
+    outcome = compared(job, AT_ONCE, blocks="0", sweep="three")
+    assert outcome.code == "4", outcome.console
+    document = json.loads((outcome.directory / "compare.json").read_text())
     rows = {row["axes"]["model"].partition(":")[2]: row for row in document["trials"]}
     assert {name: row["answer"] for name, row in rows.items()} == {
         "Net": "pass",
@@ -112,7 +112,7 @@ def test_exact_figures_and_verdicts_alone_tell_three_changes_apart(job: Job) -> 
     }
     assert exact["Broken"]["flops"] == "same"
     for words in ("floating-point operations a step", "allocations a step"):
-        assert words in found.summary
+        assert words in outcome.summary
 
 
 SLOWER_SAYS, BIGGER_SAYS = "floating-point operations a step", "allocations a step"
@@ -122,7 +122,7 @@ TIMED = "would have been called nine times in ten"
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    ("change", "blocks", "code", "said"),
+    ("change", "blocks", "code", "messages"),
     [
         ("equal", "0", "0", []),
         ("slower-and-bigger", "0", "1", [SLOWER_SAYS, BIGGER_SAYS]),
@@ -136,9 +136,11 @@ TIMED = "would have been called nine times in ten"
         ("wrong", "7:8", "4", [TIMED]),
     ],
 )
-def test_each_change_alone_is_told(job: Job, change: str, blocks: str, code: str, said: list[str]) -> None:
+def test_each_change_alone_is_told(
+    job: Job, change: str, blocks: str, code: str, messages: list[str]
+) -> None:
     """Exact figures and verdicts tell it without timing, too."""
-    found = compared(job, {"Net": change}, blocks)
-    assert found.code == code, found.said
-    for words in said:
-        assert words in found.summary
+    outcome = compared(job, {"Net": change}, blocks)
+    assert outcome.code == code, outcome.console
+    for words in messages:
+        assert words in outcome.summary

@@ -18,14 +18,6 @@ def around(tmp_path: Path, data: Any) -> dict[str, Any]:
     return dict(starting_sweep(str(file), tmp_path).document)
 
 
-def test_from_nothing_the_stages_of_a_small_model_are_swept(tmp_path: Path) -> None:
-    document = starting_sweep(None, tmp_path).document
-    assert document["workload"]["model"] == "gpt"
-    assert document["axes"] == {"zero_stage": [0, 1, 2, 3], "offload_optimizer": ["none", "cpu"]}
-    assert document["exclude"] == [{"zero_stage": 0, "offload_optimizer": "cpu"}]
-    assert document["name"] == "first"
-
-
 @pytest.mark.parametrize(
     ("data", "name"),
     [
@@ -41,15 +33,12 @@ def test_a_file_is_known_by_its_keys(data: dict[str, Any], name: str, tmp_path: 
 
 
 def test_the_stage_of_a_deepspeed_configuration_becomes_an_axis(tmp_path: Path) -> None:
+    without = around(tmp_path, {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})
+    assert without["name"] == "deepspeed-around-stage-0"
     document = around(tmp_path, {"zero_optimization": {"stage": 2}, "gradient_clipping": 0.5})
     assert document["name"].endswith("-around-stage-2")
     assert "zero_stage" not in document["engine"]
     assert document["engine"]["gradient_clipping"] == 0.5
-
-
-def test_a_file_without_a_stage_is_swept_around_stage_0(tmp_path: Path) -> None:
-    document = around(tmp_path, {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})
-    assert document["name"] == "deepspeed-around-stage-0"
 
 
 def test_a_model_of_ones_own_is_the_workload(tmp_path: Path) -> None:
