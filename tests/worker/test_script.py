@@ -19,7 +19,7 @@ from zbench.launch.trial import TrialRunner, local_runner
 from zbench.spec.expand import Expansion, expand
 from zbench.spec.load import load_sweep
 from zbench.spec.workload import StepTimesSpec
-from zbench.worker.script import PERTURBING, run_once
+from zbench.worker.script import NUDGING, run_once
 from zbench.worker.step_times import ConsoleTimes
 
 SCRIPT = """
@@ -148,7 +148,7 @@ def test_consoles_are_read(spec: dict[str, Any], lines: list[str], seconds: list
 
 def test_only_floating_weights_move_up_and_down_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])  # to which the import adds a finder
-    nudge = importlib.import_module("zbench.worker.perturbing.sitecustomize")._nudge
+    nudge = importlib.import_module("zbench.worker.nudging.sitecustomize")._nudge
     weights = [torch.ones(2, 3), torch.ones(3, dtype=torch.int64), torch.ones(0)]
     for weight in weights:
         nudge(weight)
@@ -162,7 +162,7 @@ def test_the_perturbed_run_moves_each_weight_by_one_unit() -> None:
         "import torch; p = torch.nn.Parameter(torch.ones(4)); torch.optim.SGD([p], lr=0.1);"
         "torch.optim.Adam([p]); print(p.detach().view(torch.int32).sub(0x3f800000).tolist())"
     )
-    env = os.environ | {"PYTHONPATH": PERTURBING}
+    env = os.environ | {"PYTHONPATH": NUDGING}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[1, -1, 1, -1]"
 

@@ -38,7 +38,7 @@ _DRAIN_SECONDS = 2.0
 _LONGEST_LINE = 300
 _LAST_LINES = 40
 _REPOSITORY = str(Path(__file__).parents[2])
-PERTURBING = str(Path(__file__).with_name("perturbing"))
+NUDGING = str(Path(__file__).with_name("nudging"))
 """A directory whose `sitecustomize` moves the first weights; see there."""
 
 
@@ -172,7 +172,7 @@ def _environment(trial: TrialSpec, base_dir: Path, *, perturbed: bool) -> dict[s
     env = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "OPENBLAS_", "PYTORCH_NVML"))}
     own = [entry for entry in env.pop("PYTHONPATH", "").split(os.pathsep) if entry not in ("", _REPOSITORY)]
     if perturbed:
-        own.insert(0, PERTURBING)
+        own.insert(0, NUDGING)
     if own:
         env["PYTHONPATH"] = os.pathsep.join(own)
     written = trial.engine.engine_python
