@@ -23,6 +23,19 @@ class Trajectory:
     skipped: list[bool] = field(default_factory=list)
 
 
+def assert_same(a: Mapping[str, Tensor], b: Mapping[str, Tensor], what: str = "") -> None:
+    """Both have the same names, dtypes and bits, NaN included."""
+    assert a.keys() == b.keys(), f"{what}: {sorted(a.keys() ^ b.keys())}"
+    differing = [k for k in b if a[k].dtype != b[k].dtype or not torch.equal(bits(a[k]), bits(b[k]))]
+    assert not differing, f"{what}: {differing[:5]}"
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """Return the tensor's bits as integers, so that NaN equals NaN and 0 is not -0."""
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    return tensor.contiguous().view(whole)
+
+
 def padded(values: Tensor) -> Tensor:
     """Return a flat float32 copy, padded with zeros to a multiple of 256."""
     flat = torch.zeros(-(-values.numel() // 256) * 256)

@@ -9,6 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tests.engine import changes, models
+from tests.engine.plain import assert_same
+from tests.engine.steps.agreeing import heard
 from zbench.engine import Engine, build_engine
 from zbench.engine.checkpoint import load, save
 from zbench.spec.engine import EngineSpec
@@ -27,13 +29,6 @@ def take_steps(engine: Engine, name: str, steps: range, rank: int) -> None:
         changes.schedule(step % 4, engine.model, engine.param_groups)
         engine.backward(models.loss(engine.model, models.batch(name, step, 0, rank)))
         engine.step()
-
-
-def assert_same(a: Mapping[str, Tensor], b: Mapping[str, Tensor], what: str) -> None:
-    """Every tensor of both has the same bits."""
-    assert a.keys() == b.keys(), f"{what}: {sorted(a.keys() ^ b.keys())}"
-    differing = [k for k in a if a[k].dtype != b[k].dtype or not torch.equal(a[k], b[k])]
-    assert not differing, f"{what}: {differing[:5]}"
 
 
 def interrupted(
@@ -84,11 +79,7 @@ def refused(group: dist.ProcessGroup, path: str, name: str, stage: int) -> tuple
     engine, undisturbed = (build(group, name, spec) for _ in range(2))
     take_steps(engine, name, range(1), rank)
     before = engine.state_dict()
-    try:
-        load(engine, path)
-        message = "nothing was refused"
-    except Exception as error:
-        message = f"{type(error).__name__}: {error}"
+    message = heard(lambda: load(engine, path))
     unchanged = all(torch.equal(v, before[k]) for k, v in engine.state_dict().items())
     take_steps(engine, name, range(1, 2), rank)
     take_steps(undisturbed, name, range(2), rank)

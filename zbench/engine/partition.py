@@ -134,13 +134,13 @@ class Layout:
 
     def parameters_in(self, bucket: Bucket) -> list[int]:
         """Return the parameters that have elements in the bucket."""
-        starts, order = self._in_order
+        starts, order = self.in_order
         first = max(bisect_right(starts, bucket.start) - 1, 0)
         near = order[first : bisect_left(starts, bucket.stop)]
         return sorted(i for i in near if bucket.start < self.spans[i].stop)
 
     @cached_property
-    def _in_order(self) -> tuple[list[int], list[int]]:
+    def in_order(self) -> tuple[list[int], list[int]]:
         """Where each parameter with elements begins, in flat order, and which parameter it is."""
         order = sorted((i for i, s in enumerate(self.spans) if s.length), key=lambda i: self.spans[i].start)
         return [self.spans[i].start for i in order], order

@@ -120,11 +120,6 @@ def clip_coefficient(norm: float, max_norm: float) -> float:
     return norm if math.isnan(norm) else min(1.0, max_norm / (norm + 1e-6))
 
 
-def gradient_scale(*, world_size: int, accumulation: int, loss_scale: float, clip: float) -> float:
-    """Return the one factor that turns summed gradients into averaged, unscaled, clipped ones (in double)."""
-    return clip / (world_size * accumulation * loss_scale)
-
-
 @dataclass(frozen=True, slots=True)
 class Clip:
     """Scales gradients down to a global L2 norm of at most `max_norm`; infinity leaves them as they are."""
@@ -196,6 +191,5 @@ class Policies:
         return self.scale(self.scaling.scale, 1.0)
 
     def scale(self, loss_scale: float, clip: float) -> float:
-        """Return the one factor that averages, unscales and clips summed gradients."""
-        world, steps = self.collectives.world_size, self.accumulation.divisor
-        return gradient_scale(world_size=world, accumulation=steps, loss_scale=loss_scale, clip=clip)
+        """Return the one factor (in double) that averages, unscales and clips summed gradients."""
+        return clip / (self.collectives.world_size * self.accumulation.divisor * loss_scale)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from zbench.engine.partition import Extent, Layout
+from zbench.engine.partition import Bucket, Extent, Layout
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ class ShardLayout(ABC):
         """Whether this rank keeps the whole flat layout."""
         return self.length == self.layout.length
 
-    def local(self, extent: Extent) -> Extent:
+    def local(self, extent: Extent | Bucket) -> Extent:
         """Return the run of the local index space for a run of whole blocks."""
         return Extent(extent.start // self._scale, extent.length // self._scale)
 
@@ -86,10 +86,7 @@ class ShardLayout(ABC):
         """The segments that this rank writes to a sharded checkpoint; together the ranks write every one."""
 
     def _segments(self) -> Iterator[Segment]:
-        order = sorted(
-            (i for i, s in enumerate(self.layout.spans) if s.length), key=lambda i: self.layout.spans[i].start
-        )
-        starts = [self.layout.spans[i].start for i in order]
+        starts, order = self.layout.in_order
         for block in self.layout.blocks:
             kept, local = self.kept(block), self.local(block)
             for i in order[

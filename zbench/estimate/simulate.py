@@ -17,7 +17,7 @@ from zbench.engine.compiled.graph_pass import deliver, reduce_gradient
 from zbench.engine.protocols import Memory, Work
 from zbench.engine.transport.agreement import Call
 from zbench.engine.transport.base import GroupCollectives
-from zbench.engine.transport.buffers import overlap
+from zbench.engine.transport.buffers import share_storage
 from zbench.engine.transport.choose import Transport, grouped
 from zbench.engine.transport.works import Done, Then
 from zbench.estimate.counting import WorkCounter
@@ -169,7 +169,7 @@ class SimulatedCrossMemory(GroupCollectives):
     """Ranks of one host read one another's memory: a collective's own pieces are freed within it."""
 
     def _reduce_scatter(self, send: Tensor, out: Tensor, call: Call) -> Work:
-        if self.shards == self.world_size or not overlap(send, out):
+        if self.shards == self.world_size or not share_storage(send, out):
             return Done()
         sums = torch.empty_like(out)
 

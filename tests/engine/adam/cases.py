@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from tests.engine.plain import bits
 from zbench.engine.adam import AdamTask, Hyper, Slot
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -90,12 +91,6 @@ def _sprinkle(values: Tensor, generator: torch.Generator) -> None:
         odd = torch.tensor([1e-41, -0.0, 3e38, torch.inf, -torch.inf, torch.nan])
         places = torch.randint(values.numel(), (odd.numel(),), generator=generator)
         values[places] = odd
-
-
-def bits(tensor: Tensor) -> Tensor:
-    """Return the tensor's bits as integers, so that NaN equals NaN and 0 is not -0."""
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
-    return tensor.contiguous().view(whole)
 
 
 def written(task: AdamTask) -> list[Tensor]:

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engine.adam.cases import FLOATS, Case, bits, part, results
+from tests.engine.adam.cases import FLOATS, Case, part, results
+from tests.engine.plain import bits
 from zbench import _native
 from zbench.engine.adam import Hyper, NativeAdam, ReferenceAdam
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.engine.adam.cases import FLOATS, HYPERS, Case, assorted, bits, results
+from tests.engine.adam.cases import FLOATS, HYPERS, Case, assorted, results
 from tests.engine.adam.host_kernels import COMPILER, HostKernels
+from tests.engine.plain import bits
 from zbench.engine.adam import (
     AdamBackend,
     AdamTask,

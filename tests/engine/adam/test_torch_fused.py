@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from tests.engine.adam.cases import FLOATS, HYPERS, Case, assorted, bits, written
+from tests.engine.adam.cases import FLOATS, HYPERS, Case, assorted, written
+from tests.engine.plain import bits
 from zbench.engine.adam import NativeAdam, TorchFusedAdam, cuda_adam, cuda_unavailable_reason
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.engine.adam.cases import bits
+from tests.engine.plain import bits
 
 
 class LateCopy:

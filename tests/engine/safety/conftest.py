@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.engine.safety.plainly import STAGES, Plain, build, row_id
+from tests.engine.lattice import row_id
+from tests.engine.safety.plainly import STAGES, Plain, build
 from zbench.engine import Engine
 
 

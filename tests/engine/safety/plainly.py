@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.engine.plain import padded
+from tests.engine.plain import assert_same, padded
 from zbench.engine import Engine, build_engine
 from zbench.spec.engine import EngineSpec
 
@@ -23,11 +23,6 @@ SMALL = {"param_persistence_threshold": 0, "reduce_bucket_size": 900, "allgather
 
 Loss = Callable[..., Tensor]
 """(model, input) -> a scalar."""
-
-
-def row_id(row: Mapping[str, Any]) -> str:
-    """Return a short name of a row."""
-    return "-".join(str(value) for value in row.values())
 
 
 def build(model: nn.Module, row: Mapping[str, Any], group: Any = None, **keys: Any) -> Engine:
@@ -86,10 +81,3 @@ def same_steps(engine: Engine, plain: Plain, *numbers: int, loss: Loss = by_forw
     for number in numbers:
         step(engine, plain, number, loss)
     assert_same(engine.full_parameters(), plain.values())
-
-
-def assert_same(got: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Both have the same names and bits."""
-    assert got.keys() == expected.keys()
-    differing = [n for n in expected if not torch.equal(got[n], expected[n])]
-    assert not differing, differing

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.engine.safety.plainly import STAGES, build, row_id
+from tests.engine.lattice import row_id
+from tests.engine.safety.plainly import STAGES, build
 from zbench.errors import UsageError
 
 each_stage = pytest.mark.parametrize("row", STAGES, ids=row_id)

@@ -7,17 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.engine.safety.plainly import (
-    STAGES,
-    Plain,
-    assert_same,
-    batch,
-    build,
-    by_forward,
-    row_id,
-    same_steps,
-    step,
-)
+from tests.engine.lattice import row_id
+from tests.engine.plain import assert_same
+from tests.engine.safety.plainly import STAGES, Plain, batch, build, by_forward, same_steps, step
 from zbench.engine import Engine, load, save
 from zbench.errors import UsageError
 

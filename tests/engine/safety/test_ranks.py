@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 import torch
 
+from tests.engine.lattice import row_id
 from tests.engine.ranks import RankPool
-from tests.engine.safety.plainly import STAGES, row_id
+from tests.engine.safety.plainly import STAGES
 
 each_stage = pytest.mark.parametrize("row", STAGES, ids=row_id)
 MODULE = "tests.engine.safety.ranked:"

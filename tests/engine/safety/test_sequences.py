@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from tests.engine.lattice import row_id
 from tests.engine.ranks import RankPool
-from tests.engine.safety.plainly import row_id
 from tests.engine.safety.sequences import RULES
 
 SPECULATIVE = {"offload_optimizer": "cpu", "offload_schedule": "speculative", "sub_group_size": 600}

@@ -10,17 +10,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from torch.nn import functional
 
-from tests.engine.safety.plainly import (
-    STAGES,
-    Loss,
-    Plain,
-    assert_same,
-    batch,
-    by_forward,
-    row_id,
-    same_steps,
-    step,
-)
+from tests.engine.lattice import row_id
+from tests.engine.plain import assert_same
+from tests.engine.safety.plainly import STAGES, Loss, Plain, batch, by_forward, same_steps, step
 from zbench.engine import Engine
 from zbench.errors import UsageError
 

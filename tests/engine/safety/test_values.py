@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector
 
-from tests.engine.safety.plainly import STAGES, Plain, assert_same, batch, row_id, same_steps, step
+from tests.engine.lattice import row_id
+from tests.engine.plain import assert_same
+from tests.engine.safety.plainly import STAGES, Plain, batch, same_steps, step
 from zbench.engine import Engine, build_engine
 from zbench.errors import UsageError
 from zbench.spec.engine import EngineSpec

@@ -5,12 +5,11 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from tests.engine import models
-from tests.engine.adam.cases import bits
+from tests.engine.plain import assert_same
 from zbench.engine import build_engine
 from zbench.engine.protocols import StepInfo
 from zbench.spec.engine import EngineSpec
@@ -117,19 +116,12 @@ def compare(group: dist.ProcessGroup, case: Case) -> Counter[str]:
         train_under(group, case, schedule) for schedule in ("none", "after_backward", "speculative")
     )
     for other, label in ((after, "after_backward"), (none, "no offload")):
-        differing = [k for k in state if not same(state[k], other[k])]
-        assert state.keys() == other.keys(), label
-        assert not differing, f"{case}: {differing[:3]} differ from {label}"
+        assert_same(state, other, f"{case}: differ from {label}")
     return Counter(
         itertools.chain.from_iterable(
             [name for name in ("clipped", "skipped", "rolled_back") if getattr(info, name)] for info in infos
         )
     )
-
-
-def same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors hold the same bits, NaN included."""
-    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(bits(a), bits(b))
 
 
 def _freeze(model: nn.Module, frozen: bool) -> None:

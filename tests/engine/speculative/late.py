@@ -72,3 +72,17 @@ def left_for_later(group: dist.ProcessGroup, schedule: str) -> tuple[int, int]:
     engine.step()
     engine.close()
     return seen[0]
+
+
+def ahead_after_each(group: dist.ProcessGroup, stage: int) -> list[int]:
+    """Return how many subgroups were ahead after each of a step's three backwards."""
+    model, counts = layers(), []
+    spec = {"zero_stage": stage, "offload_optimizer": "cpu", "offload_schedule": "speculative"}
+    spec |= {"gradient_accumulation_steps": 3}
+    engine = build_engine(model, EngineSpec.model_validate(spec), group)
+    for k in range(3):
+        engine.backward(loss(model, k))
+        counts.append(len(schedule_of(engine).ahead))
+    engine.step()
+    engine.close()
+    return counts

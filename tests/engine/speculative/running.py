@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.engine.speculative.cases import same
 from zbench.engine import Engine, build_engine
 from zbench.engine.speculative import Speculative
 from zbench.spec.engine import EngineSpec
@@ -83,12 +82,6 @@ def bits(built: Engine) -> dict[str, Tensor]:
     """Return the state, and what the model computes with."""
     parameters = {f"model.{n}": p.detach().clone() for n, p in built.model.named_parameters()}
     return {**built.state_dict(), **parameters}
-
-
-def assert_same(a: dict[str, Tensor], b: dict[str, Tensor]) -> None:
-    """Every tensor has the same bits."""
-    assert a.keys() == b.keys()
-    assert not [k for k in a if not same(a[k], b[k])]
 
 
 @contextmanager

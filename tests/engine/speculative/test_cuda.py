@@ -8,14 +8,8 @@ import torch
 from torch import Tensor
 
 from tests.engine.disturbances import when_backward_passes
-from tests.engine.speculative.running import (
-    Layers,
-    assert_same,
-    bits,
-    engine,
-    layers,
-    schedule_of,
-)
+from tests.engine.plain import assert_same
+from tests.engine.speculative.running import Layers, bits, engine, layers, schedule_of
 from zbench.engine.adam import cuda_unavailable_reason
 
 pytestmark = [

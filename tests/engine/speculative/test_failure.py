@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.engine.disturbances import when_backward_passes
+from tests.engine.plain import assert_same
 from tests.engine.speculative.running import (
     after_a_step,
-    assert_same,
     bits,
     engine,
     layers,

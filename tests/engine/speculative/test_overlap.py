@@ -93,6 +93,13 @@ def test_what_is_frozen_between_steps_is_not_waited_for(stage: int, mode: str) -
     assert [state[f"step.layers.{k}.weight"] for k in range(4)] == [3, 3, 3, 2]
 
 
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_sums_of_earlier_backwards_update_nothing(ranks: RankPool, stage: int) -> None:
+    for *earlier, last in ranks.run(2, f"{LATE}:ahead_after_each", stage):
+        assert earlier == [0, 0]
+        assert last > 0
+
+
 def test_a_bucket_lands_when_its_collective_is_done_not_when_another_is_launched(ranks: RankPool) -> None:
     """Otherwise two buckets, the number in flight, would wait for the end of backward."""
     for in_flight, ahead in ranks.run(2, f"{LATE}:left_for_later", "speculative"):

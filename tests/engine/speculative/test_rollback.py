@@ -7,16 +7,8 @@ import torch
 from torch import Tensor
 
 from tests.engine.disturbances import when_backward_passes
-from tests.engine.speculative.running import (
-    Layers,
-    after_a_step,
-    assert_same,
-    bits,
-    engine,
-    layers,
-    loss,
-    schedule_of,
-)
+from tests.engine.plain import assert_same
+from tests.engine.speculative.running import Layers, after_a_step, bits, engine, layers, loss, schedule_of
 
 HOSTILE = {
     "inf": float("inf"),

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engine.speculative.running import assert_same, bits, engine, layers, loss
+from tests.engine.plain import assert_same
+from tests.engine.speculative.running import bits, engine, layers, loss
 from zbench.engine import Engine
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from tests.engine.lattice import row_id
 from tests.engine.ranks import RankPool
 
 REFUSING = "tests.engine.steps.refusing:"
@@ -15,7 +16,7 @@ ROWS: list[dict[str, Any]] = [
     {"zero_stage": 2, "offload_optimizer": "cpu", "offload_schedule": "speculative"},
     {"zero_stage": 3},
 ]
-each_row = pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{r['zero_stage']}-{len(r)}")
+each_row = pytest.mark.parametrize("row", ROWS, ids=row_id)
 
 
 @each_row

@@ -13,7 +13,6 @@ from zbench.engine.memory.kinds import PinnedHostMemory
 from zbench.engine.transport import cross_memory
 from zbench.engine.transport.base import GroupCollectives
 from zbench.engine.transport.choose import grouped, host_collectives
-from zbench.engine.transport.cross_memory import CrossMemoryCollectives
 from zbench.engine.transport.gloo import GlooCollectives
 from zbench.engine.transport.host_staged import HostStagedCollectives
 from zbench.engine.transport.process_group import ProcessGroupCollectives
@@ -24,20 +23,14 @@ KINDS: dict[str, Callable[[dist.ProcessGroup], Any]] = {
     "gloo": lambda group: GlooCollectives(group, CPU),
     "cross_memory": make,
     "process_group": lambda group: ProcessGroupCollectives(group, CPU),
-    "staged": lambda group: HostStagedCollectives(host_collectives(group), PinnedHostMemory(CPU)),
+    "staged": lambda group: HostStagedCollectives(host_collectives(group, CPU, None), PinnedHostMemory(CPU)),
     "hybrid_gloo": lambda group: grouped(group, CPU, group.size() // 2, GlooCollectives),
-    "hybrid_cross_memory": lambda group: grouped(group, CPU, group.size() // 2, _cross_memory),
+    "hybrid_cross_memory": lambda group: grouped(group, CPU, group.size() // 2, host_collectives),
     "hybrid_process_group": lambda group: grouped(group, CPU, group.size() // 2, _process_group),
     "hybrid_staged": lambda group: HostStagedCollectives(
-        grouped(group, CPU, group.size() // 2, _cross_memory), PinnedHostMemory(CPU)
+        grouped(group, CPU, group.size() // 2, host_collectives), PinnedHostMemory(CPU)
     ),
 }
-
-
-def _cross_memory(group: dist.ProcessGroup, _: torch.device, shards: int | None) -> GroupCollectives:
-    found = host_collectives(group, shards)
-    assert isinstance(found, CrossMemoryCollectives)
-    return found
 
 
 def _process_group(group: dist.ProcessGroup, device: torch.device, shards: int | None) -> GroupCollectives:

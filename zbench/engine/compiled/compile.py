@@ -4,8 +4,7 @@ Gradient memory belongs to a step: it is allocated when the step needs it and fr
 several contributions to one parameter's gradient, from compiled backward graphs and from hooks.
 """
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
@@ -22,7 +21,6 @@ from zbench.engine.memory.kinds import Memory
 from zbench.engine.parameters.base import ParamInfo
 from zbench.engine.partition import Bucket
 from zbench.engine.policies import AccumulationBoundary
-from zbench.engine.protocols import GradientSink
 from zbench.engine.transport.buffers import StagingPool
 from zbench.engine.transport.choose import Transport
 from zbench.errors import UsageError
@@ -66,15 +64,14 @@ class CompiledGradients(ReplicatedGradients):
         registry: StepRegistry,
         buffers: tuple[BucketBuffers, Accumulator],
         transport: Transport,
-        switch: tuple[Callable[[GradientSink], None], Callable[[], None]],
+        model: nn.Module,
+        lowering: str,
     ) -> None:
-        """buffers: those of a step with one backward, and what adds up several. switch: compiles the model,
-        with gradients for a sink; and undoes that.
-        """
+        """buffers: those of a step with one backward, and what adds up several."""
         once, several = buffers
         super().__init__(reducer, (), once=once, several=several)
         self._registry, self._transport = registry, transport
-        self._compile, self._uncompile = switch
+        self._model, self._lowering = model, lowering
         self._partial: dict[int, Tensor] = {}
         self._absent: frozenset[int] = frozenset()
 
@@ -136,12 +133,12 @@ class CompiledGradients(ReplicatedGradients):
 
     def attach(self) -> None:
         """Make the model run compiled code, whose gradients come here."""
-        self._compile(self)
+        compile_in_place(self._model, self._lowering, self._registry, self)
 
     def close(self) -> None:
         """Make the model run its own code again, and free everything."""
         super().close()
-        self._uncompile()
+        undo_compile(self._model)
         self._release()
 
     def release_buckets(self) -> None:
@@ -170,9 +167,5 @@ def compile_model(
     registry = StepRegistry([t.parameter for t in param_infos])
     factory = StepBufferFactory(config, reduced_gradients.sums)
     buffers = factory.direct(accumulates=False), factory.accumulating(reducer.portions)
-    switch = (
-        partial(compile_in_place, model, lowering, registry),
-        partial(undo_compile, model),
-    )
-    gradients = CompiledGradients(reducer, registry, buffers, config.transport, switch)
+    gradients = CompiledGradients(reducer, registry, buffers, config.transport, model, lowering)
     return reduced_gradients, gradients

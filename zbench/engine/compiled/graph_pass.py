@@ -50,10 +50,6 @@ def deliver(grad: Tensor, position: int) -> None:
     receiver.receive(position, grad)
 
 
-def _reduce_gradient_fake(grad: Tensor, position: int) -> None:
-    return None
-
-
 # The gradient is declared mutated though it is only read: a mutation is the one effect that dead-code
 # elimination, functional passes and inductor's scheduler all respect in an operator without results.
 # `flexible_layout`: any strides will do, so inductor need not copy a transposed gradient into rows first.
@@ -66,7 +62,7 @@ _library.define(  # type: ignore[no-untyped-call]
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.flexible_layout, torch.Tag.cudagraph_unsafe),
 )
 _library.impl("reduce_lent_gradient", deliver, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
-torch.library.register_fake(f"{NAMESPACE}::reduce_lent_gradient", _reduce_gradient_fake, lib=_library)
+torch.library.register_fake(f"{NAMESPACE}::reduce_lent_gradient", lambda grad, position: None, lib=_library)
 
 reduce_gradient = torch.ops.zbench.reduce_lent_gradient.default
 
@@ -87,8 +83,8 @@ def reduce_in_graph(graph_module: fx.GraphModule, positions: Collection[int]) ->
     delivers its gradient, if there is one, to the ordinary hooks.
     """
     graph = graph_module.graph
-    output = _output_node(graph)
-    results = list(output.args[0])  # type: ignore[arg-type]
+    (output,) = graph.find_nodes(op="output")
+    results = list(output.args[0])
     descriptions = list(output.meta.get("desc", ()))
     reduced: list[int] = []
     yielded: set[int] = set()
@@ -108,12 +104,6 @@ def reduce_in_graph(graph_module: fx.GraphModule, positions: Collection[int]) ->
     graph_module.recompile()
     without = set(positions) - yielded if descriptions else ()
     return Reduced(tuple(reduced), tuple(sorted(without)))
-
-
-def _output_node(graph: fx.Graph) -> fx.Node:
-    output: fx.Node
-    (output,) = graph.find_nodes(op="output")
-    return output
 
 
 def _gradient_slots(descriptions: list[Any], positions: Collection[int]) -> list[tuple[int, int]]:

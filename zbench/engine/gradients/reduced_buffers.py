@@ -85,7 +85,12 @@ class ReducedGradientBuffer:
         self.sums = self._memory_layout(config).zeros(torch.float32)
         self._scratch = ScratchPool(config.device)
         memories = dict.fromkeys(flat.memory for flat in self.sums.flats)
-        self._writers = {m: sum_writer(m, config.device, self._scratch, self._add) for m in memories}
+        self._writers: dict[Memory, SumWriter] = {
+            memory: DirectSums(self._scratch, self._add)
+            if memory.device.type == config.device.type
+            else OffloadedSums(memory, self._scratch, self._add)
+            for memory in memories
+        }
         self._first = True
 
     def begin(self, *, first: bool, last: bool) -> None:
@@ -124,18 +129,15 @@ class ReducedGradientBuffer:
     def _memory_layout(self, config: ReductionConfig) -> MemoryLayout:
         return config.memory_layout
 
-    def _local(self, bucket: Bucket) -> Extent:
-        return self.shard.local(Extent(bucket.start, bucket.length))
-
     def _flat(self, bucket: Bucket) -> FlatBuffer:
-        local = self._local(bucket)
+        local = self.shard.local(bucket)
         return self.sums.flat(local.start, local.length)
 
     def _writer(self, bucket: Bucket) -> "SumWriter":
         return self._writers[self._flat(bucket).memory]
 
     def _place(self, bucket: Bucket) -> Tensor:
-        local = self._local(bucket)
+        local = self.shard.local(bucket)
         return self.sums.run(local.start, local.length)
 
     def _add(self, place: Tensor, sums: Tensor) -> None:
@@ -168,7 +170,7 @@ class TransientReducedGradientBuffer(ReducedGradientBuffer):
         self._free()
 
     def _memory_layout(self, config: ReductionConfig) -> MemoryLayout:
-        return config.memory_layout.cut(self._local(bucket) for bucket in config.shard.layout.buckets)
+        return config.memory_layout.cut(self.shard.local(bucket) for bucket in config.shard.layout.buckets)
 
 
 _SUMS = Tag("the reduced gradients")
@@ -236,13 +238,6 @@ class SumWriter(ABC):
     def bytes_by_category(self) -> dict[str, int]:
         """Return what it holds now."""
         return {}
-
-
-def sum_writer(memory: Memory, device: torch.device, scratch: ScratchPool, add: Add) -> SumWriter:
-    """Return what writes sums that are reduced on `device` to `memory`."""
-    if memory.device.type == device.type:
-        return DirectSums(scratch, add)
-    return OffloadedSums(memory, scratch, add)
 
 
 class DirectSums(SumWriter):

@@ -35,7 +35,7 @@ class BucketReducer:
         self.portions = [list(layout.portions(i)) for i in range(len(layout.spans))]  # of each parameter
         self.collectives, self.reduced_gradients = collectives, reduced_gradients
         self.in_flight, self.polls = in_flight, polls
-        self.on_reduced: Callable[[Bucket, Work | None], None] | None = None
+        self.on_reduced: Callable[[Bucket, Work | None], None] = lambda bucket, arrival: None
         self._expected = [0] * len(self.buckets)
         self._tags = [Tag(f"the gradients of bucket {bucket.index}") for bucket in self.buckets]
         for portion in (p for of_one in self.portions for p in of_one):
@@ -132,5 +132,5 @@ class BucketReducer:
         work.wait()
         self._bucket_buffers.close(bucket.index)
         arrival = self.reduced_gradients.store(bucket, target)
-        if self._last and self.on_reduced is not None:
+        if self._last:
             self.on_reduced(bucket, arrival)

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -42,12 +43,8 @@ class FlatBuffer:
     def __init__(self, memory: Memory, extents: Sequence[Extent], dtype: torch.dtype) -> None:
         self.memory, self.extents = memory, extents
         self._starts = [extent.start for extent in extents]
-        self._at: list[int] = []
-        total = 0
-        for extent in extents:
-            self._at.append(total)
-            total += extent.length
-        self.buffers = [memory.zeros(total, dtype)]
+        self._at = list(accumulate((extent.length for extent in extents), initial=0))
+        self.buffers = [memory.zeros(self._at[-1], dtype)]
 
     @property
     def nbytes(self) -> int:
@@ -69,27 +66,19 @@ class FlatBuffer:
         used_on_current_stream(self.buffers[0])
         self.buffers[0].untyped_storage().resize_(0)
 
-    def place(self, start: int, length: int) -> int | None:
-        """Return the offset in the buffer of a run of the index space, or None where not all of it
-        is here.
-        """
-        k = bisect_right(self._starts, start) - 1
-        if k < 0 or start + length > self.extents[k].stop:
-            return None
-        return self._at[k] + start - self.extents[k].start
-
     def run(self, start: int, length: int) -> Tensor:
         """Return a run of the index space, as a view of the buffer."""
-        at = self.place(start, length)
-        assert at is not None, f"[{start}, {start + length}) does not lie here"
-        return self.buffers[0].narrow(0, at, length)
+        k = bisect_right(self._starts, start) - 1
+        assert k >= 0, f"{start} is not here"
+        assert start + length <= self.extents[k].stop, f"[{start}, {start + length}) is not here"
+        return self.buffers[0].narrow(0, self._at[k] + start - self.extents[k].start, length)
 
 
 class PartitionedBuffer:
     """One value per local index, in one FlatBuffer per memory."""
 
-    def __init__(self, flats: Sequence[FlatBuffer], length: int) -> None:
-        self.flats, self.length = flats, length
+    def __init__(self, flats: Sequence[FlatBuffer]) -> None:
+        self.flats = flats
         parts = [(extent, flat) for flat in flats for extent in flat.extents]
         self._parts = sorted(parts, key=lambda part: part[0].start)
         self._starts = [extent.start for extent, _ in self._parts]
@@ -102,22 +91,12 @@ class PartitionedBuffer:
         """Return a run of the index space, as a view."""
         return self.flat(start, length).run(start, length)
 
-    def runs(self) -> Iterator[tuple[Extent, Tensor]]:
-        """Yield the longest contiguous runs, in local order."""
-        for extent, flat in self._parts:
-            yield extent, flat.run(extent.start, extent.length)
-
     def views(self, extent: Extent) -> Iterator[Tensor]:
         """Yield the views that make up a run of the index space, in local order."""
         for held, flat in self._parts:
             common = _overlap(held, extent)
             if common.length > 0:
                 yield flat.run(common.start, common.length)
-
-    def cpu(self) -> Tensor:
-        """Return all of it, [length], in CPU memory: a copy unless it is one contiguous CPU buffer."""
-        runs = list(self.runs())
-        return runs[0][1].cpu() if len(runs) == 1 else torch.cat([run.cpu() for _, run in runs])
 
     def bytes_by_category(self, name: str) -> dict[str, int]:
         """Return the bytes in each memory."""
@@ -128,39 +107,34 @@ class PartitionedBuffer:
 
 @dataclass(frozen=True)
 class MemoryLayout:
-    """Which runs of the local index space are in which memory. `parts` are disjoint and cover `length`."""
+    """Which runs of the local index space are in which memory. `parts` are disjoint and cover them all."""
 
     parts: Sequence[tuple[Memory, Sequence[Extent]]]
-    length: int
 
     @classmethod
-    def of(cls, parts: Iterable[tuple[Memory, Iterable[Extent]]], length: int) -> "MemoryLayout":
+    def of(cls, parts: Iterable[tuple[Memory, Iterable[Extent]]]) -> "MemoryLayout":
         """Return the layout with neighbouring runs joined, and without empty parts (but for one)."""
         joined = [(memory, _joined(extents)) for memory, extents in parts]
-        return cls([part for part in joined if part[1]] or [(joined[0][0], [Extent(0, 0)])], length)
+        return cls([part for part in joined if part[1]] or [(joined[0][0], [Extent(0, 0)])])
 
     def within(self, extent: Extent) -> "MemoryLayout":
         """Return the layout of one run of the index space."""
         cut = [(memory, [_overlap(e, extent) for e in extents]) for memory, extents in self.parts]
-        return MemoryLayout.of(
-            ((memory, [e for e in extents if e.length > 0]) for memory, extents in cut), extent.length
-        )
+        return MemoryLayout.of((memory, [e for e in extents if e.length > 0]) for memory, extents in cut)
 
     def cut(self, extents: Iterable[Extent]) -> "MemoryLayout":
-        """Return the same layout with a part of its own for each of `extents`, which cover `length`."""
-        return MemoryLayout([part for extent in extents for part in self.within(extent).parts], self.length)
+        """Return the same layout with a part of its own for each of `extents`, which cover it."""
+        return MemoryLayout([part for extent in extents for part in self.within(extent).parts])
 
     def zeros(self, dtype: torch.dtype) -> PartitionedBuffer:
         """Return a zeroed buffer with this layout."""
-        return PartitionedBuffer(
-            [FlatBuffer(memory, extents, dtype) for memory, extents in self.parts], self.length
-        )
+        return PartitionedBuffer([FlatBuffer(memory, extents, dtype) for memory, extents in self.parts])
 
 
 def memory_layout_of(shard: ShardLayout, offloaded: int, near: Memory, host: Memory) -> MemoryLayout:
     """Return the layout of a shard whose first `offloaded` buckets are in host memory."""
-    local = [shard.local(Extent(b.start, b.length)) for b in shard.layout.buckets]
-    return MemoryLayout.of([(near, local[offloaded:]), (host, local[:offloaded])], shard.length)
+    local = [shard.local(b) for b in shard.layout.buckets]
+    return MemoryLayout.of([(near, local[offloaded:]), (host, local[:offloaded])])
 
 
 def _joined(extents: Iterable[Extent]) -> list[Extent]:

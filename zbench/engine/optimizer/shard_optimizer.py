@@ -119,7 +119,8 @@ class ShardOptimizer:
         self.release()
         for runs in self.subgroups(active):
             backend.update([self.task(run) for run in runs], grad_scale=scale)
-            self.deliver(runs)
+            for run in runs:
+                self.masters[run.segment.dtype_group].deliver(run.segment)
             publish(runs[-1].segment.local + runs[-1].segment.length)
         self.commit(active)
 
@@ -127,11 +128,6 @@ class ShardOptimizer:
         """Wait until no copy reads earlier values, so that updates may write."""
         for masters in self.masters:
             masters.release()
-
-    def deliver(self, runs: Sequence[UpdateRun]) -> None:
-        """Copy updated values to the parameters where Adam cannot write there."""
-        for run in runs:
-            self.masters[run.segment.dtype_group].deliver(run.segment)
 
     def commit(self, active: Sequence[bool]) -> None:
         """Count the step for every parameter in `active`."""

@@ -7,8 +7,8 @@ saved tensor has not been changed in place since, but not where hooks keep it: t
 torch's message.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -167,9 +167,17 @@ class Gatherer:
             if not group.frames and group.state is not GroupState.EXPOSED:
                 self._drop(group)
 
-    def holding(self, parameters: Sequence[nn.Parameter]) -> "Held":
-        """Return a context in which these parameters are whole."""
-        return Held(self, parameters)
+    @contextmanager
+    def holding(self, parameters: Sequence[nn.Parameter]) -> Iterator[None]:
+        """Keep these parameters whole: a region of its own, or part of the one around it."""
+        groups = self.groups_of(parameters)
+        self.enter(_CONTEXT)
+        try:
+            self.begin_use(groups)
+            yield
+        finally:
+            self.end_use(groups)
+            self.leave()
 
 
 class Packer:
@@ -208,25 +216,6 @@ def _top_hooks() -> Hooks | None:
 def _keeps_nothing(hooks: Hooks | None) -> bool:
     """Return whether these hooks are torch's own that recompute or copy, and so keep no parameter."""
     return hooks is not None and getattr(hooks[0], "__module__", "") in _COPYING
-
-
-class Held(AbstractContextManager[None]):
-    """A region in which some parameters are whole: `with Held(gatherer, parameters)`."""
-
-    def __init__(self, gatherer: Gatherer, parameters: Sequence[nn.Parameter]) -> None:
-        self._gatherer, self._groups = gatherer, gatherer.groups_of(parameters)
-
-    def __enter__(self) -> None:
-        self._gatherer.enter(_CONTEXT)
-        try:
-            self._gatherer.begin_use(self._groups)
-        except BaseException:
-            self.__exit__()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self._gatherer.end_use(self._groups)
-        self._gatherer.leave()
 
 
 class GatherOrder:

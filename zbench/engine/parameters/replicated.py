@@ -10,7 +10,6 @@ from torch import Tensor
 from zbench.engine.memory.kinds import Memory
 from zbench.engine.parameters.base import Parameters, ParamInfo
 from zbench.engine.parameters.released import data_was_read, kinds_of, set_values
-from zbench.engine.partition import Extent
 from zbench.engine.protocols import Collectives, Tag, Work
 from zbench.engine.shard_layout import Segment, ShardLayout
 from zbench.engine.transport.buffers import place
@@ -99,12 +98,10 @@ class ReplicatedParameters(Parameters):
             if self.shard.local(block).stop > local_stop:
                 return
             self._arrive()
-            self._works.append(self.collectives.all_gather(self._block_view(block), _UPDATED))
+            dtype_group = next(k for k, s in enumerate(self.dtype_groups) if s.start <= block.start < s.stop)
+            view = self._stored(dtype_group, block.start, block.length)
+            self._works.append(self.collectives.all_gather(view, _UPDATED))
             self._published += 1
-
-    def _block_view(self, block: Extent) -> Tensor:
-        dtype_group = next(k for k, s in enumerate(self.dtype_groups) if s.start <= block.start < s.stop)
-        return self._stored(dtype_group, block.start, block.length)
 
     def settle(self) -> None:
         self.publish(self.shard.length)

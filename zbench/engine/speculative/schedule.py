@@ -88,7 +88,8 @@ class Speculative(Schedule):
         """Return the chunk sums of this rank's gradients, [shard.length / NORM_CHUNK] float64."""
         self._collect()
         gradients, sums = self.updates.optimizer.gradients, self.updates.squares
-        missing = list(self._missing() if sums is not None else self._everything())
+        everything = (s for subgroup in self._all for s in subgroup.segments)
+        missing = list(everything if sums is None else self._missing())
         if sums is None:  # updates take none: no step needs the norm, but this one asks for it
             sums = torch.zeros(self.updates.optimizer.shard.length // NORM_CHUNK, dtype=torch.float64)
         chunk_square_sums(
@@ -118,17 +119,18 @@ class Speculative(Schedule):
 
     def commit(self) -> None:
         """Make what was written elsewhere the state, and update what is late."""
-        scale, active = self._prepared
-        self.updates.optimizer.release()
+        (scale, active), optimizer = self._prepared, self.updates.optimizer
+        optimizer.release()
         self.updates.commit(self._valid)
-        self.updates.optimizer.planned = None
+        optimizer.planned = None
         self.ahead.clear()
         for subgroup in self._all:
             there = [s for s in subgroup.segments if active[s.parameter]]
             if there and subgroup.index in self.late:
-                self._update_in_place(there, scale)
+                tasks = [optimizer.task(run) for run in optimizer.runs(there)]
+                self.backend.update(tasks, grad_scale=scale)
             self._deliver(subgroup, there)
-        self.updates.optimizer.commit(active)
+        optimizer.commit(active)
 
     def drop(self) -> bool:
         dropped = bool(self.ahead)
@@ -166,9 +168,6 @@ class Speculative(Schedule):
         self.worker.submit(update, scale, arrival)
         return update
 
-    def _everything(self) -> Iterator[Segment]:
-        return (s for subgroup in self._all for s in subgroup.segments)
-
     def _missing(self) -> Iterator[Segment]:
         for subgroup in self._all:
             ahead = self.ahead.get(subgroup.index)
@@ -202,10 +201,6 @@ class Speculative(Schedule):
         idle = [s for s in subgroup.segments if not active[s.parameter] and s.local not in self._alike]
         self.updates.keep(idle)
         self._alike.update(s.local for s in idle)
-
-    def _update_in_place(self, segments: Sequence[Segment], scale: float) -> None:
-        optimizer = self.updates.optimizer
-        self.backend.update([optimizer.task(run) for run in optimizer.runs(segments)], grad_scale=scale)
 
     def _deliver(self, subgroup: Subgroup, segments: Sequence[Segment]) -> None:
         """Copy new values to parameters in other memory, and start gathers that run during later updates."""

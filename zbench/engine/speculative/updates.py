@@ -14,7 +14,7 @@ from zbench.engine.adam.contract import check_hyper, check_tasks
 from zbench.engine.adam.native import PlanCache, call_native, flatten, steps_of
 from zbench.engine.optimizer.shard_optimizer import ShardOptimizer, UpdateRun
 from zbench.engine.parameters.base import Parameters
-from zbench.engine.partition import Bucket, Extent
+from zbench.engine.partition import Bucket
 from zbench.engine.shard_layout import Segment, ShardLayout, packed
 from zbench.engine.speculative.rollback import Rollback
 
@@ -40,7 +40,7 @@ def cut(shard: ShardLayout, buckets: Sequence[Bucket], size: int) -> list[list[S
     alignment = max(min(size, LARGEST) // NORM_CHUNK, 1) * NORM_CHUNK
     numbers, subgroups = count(), []
     for bucket in sorted(buckets, key=lambda b: b.index):
-        extent = shard.local(Extent(bucket.start, bucket.length))
+        extent = shard.local(bucket)
         inside = (s for s in shard.segments if extent.start <= s.local < extent.stop)
         pieces = (piece for s in inside for piece in s.cut(alignment))
         of_bucket = packed(pieces, alignment, lambda s: s.length)

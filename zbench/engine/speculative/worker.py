@@ -50,8 +50,7 @@ def patience(elements: int) -> float:
 class UpdateWorker:
     """Runs updates in order of submission; `pending`: those that nobody has waited for yet.
 
-    describe: names a subgroup in messages. patience: the seconds after which an update of so many elements
-    counts as stuck.
+    describe: names a subgroup in messages.
     """
 
     def __init__(
@@ -59,7 +58,6 @@ class UpdateWorker:
         threads: int,
         affinity: Sequence[int],
         describe: Callable[[int], str],
-        patience: Callable[[int], float] = patience,
     ) -> None:
         self._executor = _native.Executor(threads, list(affinity))
         self._describe, self.patience = describe, patience

@@ -16,11 +16,9 @@ def place(tensor: Tensor) -> tuple[int, int]:
     return tensor.untyped_storage()._cdata, int(tensor.storage_offset()) * tensor.element_size()
 
 
-def overlap(one: Tensor, other: Tensor) -> bool:
-    """Whether two dense tensors share memory."""
-    (storage, begin), (other_storage, other_begin) = place(one), place(other)
-    shared = begin < other_begin + other.nbytes and other_begin < begin + one.nbytes
-    return storage == other_storage and shared
+def share_storage(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors may overlap."""
+    return place(one)[0] == place(other)[0]
 
 
 @dataclass(slots=True)

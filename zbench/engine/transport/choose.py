@@ -15,7 +15,6 @@ from zbench.engine.transport.peers import probe_peers
 from zbench.engine.transport.process_group import ProcessGroupCollectives, gathering_group
 from zbench.engine.transport.single import SingleProcessCollectives
 
-HostTransport = GlooCollectives | CrossMemoryCollectives
 Transport = SingleProcessCollectives | GroupCollectives | HostStagedCollectives | HybridCollectives
 ChooseTransport = Callable[[dist.ProcessGroup | None, Memory, Memory, int | None], Transport]
 Group = Callable[[dist.ProcessGroup, torch.device, int | None], GroupCollectives]
@@ -37,7 +36,7 @@ def choose_collectives(
     assert group is not None
     if group._get_backend(device).name() != "gloo":  # a group may have another backend for another device
         return grouped(group, device, shard_group_size, _device_collectives)
-    through = grouped(group, torch.device("cpu"), shard_group_size, _host_collectives)
+    through = grouped(group, torch.device("cpu"), shard_group_size, host_collectives)
     if device.type == "cpu" or isinstance(through, SingleProcessCollectives):
         return through
     return HostStagedCollectives(through, host)
@@ -59,16 +58,12 @@ def grouped(
     return HybridCollectives(make(group, device, size), make(shard_group(group, size), device, None))
 
 
-def host_collectives(group: dist.ProcessGroup, shards: int | None = None) -> HostTransport:
+def host_collectives(group: dist.ProcessGroup, cpu: torch.device, shards: int | None) -> GroupCollectives:
     """Return collectives of tensors in CPU memory, over several ranks of a group that has gloo."""
-    device, peers = torch.device("cpu"), probe_peers(group)
+    peers = probe_peers(group)
     if peers is None:
-        return GlooCollectives(group, device, shards)
-    return CrossMemoryCollectives(group, device, peers, shards)
-
-
-def _host_collectives(group: dist.ProcessGroup, _: torch.device, shards: int | None) -> GroupCollectives:
-    return host_collectives(group, shards)
+        return GlooCollectives(group, cpu, shards)
+    return CrossMemoryCollectives(group, cpu, peers, shards)
 
 
 def _device_collectives(

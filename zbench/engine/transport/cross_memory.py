@@ -16,7 +16,7 @@ from torch import Tensor
 from zbench.engine.protocols import Work
 from zbench.engine.transport.agreement import Call, OtherCallError
 from zbench.engine.transport.base import GroupCollectives
-from zbench.engine.transport.buffers import overlap
+from zbench.engine.transport.buffers import share_storage
 from zbench.engine.transport.peers import PeerProcesses, PeerSockets, read_memory
 from zbench.engine.transport.sums import sum_memory
 from zbench.engine.transport.works import WorkerThread
@@ -42,7 +42,7 @@ class CrossMemoryCollectives(GroupCollectives):
 
     def _reduce_scatter(self, send: Tensor, out: Tensor, call: Call) -> Work:
         """Where `out` lies in `send` and replicas read that part, too, it is written after they have."""
-        if self.shards == self.world_size or not overlap(send, out):
+        if self.shards == self.world_size or not share_storage(send, out):
             return self._submit(0, send, partial(self._reduce, send, out), call)
         sums = torch.empty_like(out)
         return self._submit(0, send, partial(self._reduce, send, sums), call, partial(out.copy_, sums))
