@@ -1,10 +1,6 @@
 """The Adam benchmark itself: fair turns, contenders that do the same work, a tiny run from end to end."""
 
-import os
-import time
-
 import pytest
-import setuptools  # noqa: F401 - torch's cpp_extension needs it before any test imports distutils
 import torch
 
 from tools.benchmarks import adam
@@ -40,20 +36,9 @@ def test_every_contender_takes_the_same_step(make) -> None:
         assert torch.allclose(others_moment, moment, rtol=0.02, atol=0), name
 
 
-def test_an_interrupted_build_is_named_instead_of_waited_for(tmp_path, monkeypatch) -> None:
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    adam.refuse_stale_lock()
-    lock = tmp_path / "cpu_adam" / "lock"
-    lock.touch()
-    adam.refuse_stale_lock()
-    os.utime(lock, (0, time.time() - 2 * adam.STALE_SECONDS))
-    with pytest.raises(SystemExit, match="left by an interrupted build"):
-        adam.refuse_stale_lock()
-
-
 def test_a_tiny_run_measures_all_tables() -> None:
     threads = torch.get_num_threads()
-    document = adam.measure(adam.Options([1000, 4096], [1], rounds=3, many=10))
+    document = adam.measure([1000, 4096], [1], rounds=3, tensors=10)
     torch.set_num_threads(threads)
     assert [part["table"] for part in document["tables"]] == [
         *(2 * ["plain", "phase", "phase_bf16_moments"]),

@@ -16,9 +16,7 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -38,19 +36,6 @@ from zbench.engine.adam import cuda_unavailable_reason
 from zbench.units import parse_count
 
 SIZES = "1k,10k,100k,1M,10M,32M,200M"
-STALE_SECONDS = 600
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What to measure: `sizes` in parameters, `threads` to use in turn, `rounds` of turns, peer or not."""
-
-    sizes: list[int]
-    threads: list[int]
-    rounds: int
-    deepspeed: bool = False
-    device: str = "cpu"
-    many: int = 2_000
 
 
 def take_turns(
@@ -80,7 +65,7 @@ def rounds_for(numel: int, rounds: int) -> int:
     return rounds if numel <= 64_000_000 else max(3, rounds // 3)
 
 
-def table(name: str, numel: int, place: AdamPlace, options: Options) -> dict[str, Any]:
+def table(name: str, numel: int, place: AdamPlace, rounds: int, tensors: int) -> dict[str, Any]:
     """Measure one table at one size; returns medians and raw samples."""
     results.say(f"{name}, {numel:,} parameters, {place.threads or place.device.type}")
     shared = Buffers(numel, place.device)
@@ -88,11 +73,11 @@ def table(name: str, numel: int, place: AdamPlace, options: Options) -> dict[str
         "plain": lambda: plain(shared, place),
         "phase": lambda: phase(shared, place),
         "phase_bf16_moments": lambda: phase(shared, place, torch.bfloat16),
-        "many": lambda: many(shared, place, options.many),
+        "many": lambda: many(shared, place, tensors),
     }
     on_cuda = place.device.type == "cuda"
     fence: Callable[[], object] = torch.cuda.synchronize if on_cuda else lambda: None
-    seconds = take_turns(makers[name](), rounds_for(numel, options.rounds), fence)
+    seconds = take_turns(makers[name](), rounds_for(numel, rounds), fence)
     return {
         "table": name,
         "numel": numel,
@@ -102,39 +87,39 @@ def table(name: str, numel: int, place: AdamPlace, options: Options) -> dict[str
     }
 
 
-def measure(options: Options) -> dict[str, Any]:
-    """Measure every table at every size and thread count; returns one JSON document."""
-    if options.deepspeed:
-        refuse_stale_lock()
+def measure(
+    sizes: Sequence[int],
+    threads: Sequence[int],
+    rounds: int,
+    *,
+    deepspeed: bool = False,
+    device: str = "cpu",
+    tensors: int = 2_000,
+) -> dict[str, Any]:
+    """Measure every table at every size (parameters) and thread count; returns one JSON document.
+
+    rounds: turns of each contender. deepspeed: its optimizer joins in. tensors: of the table `many`.
+    """
+    if deepspeed:
         deepspeed_optimizer([torch.nn.Parameter(torch.zeros(16))])  # compiled here, not in a timed turn
-    device = torch.device(options.device)
-    if device.type == "cuda":
+    if device == "cuda":
         refuse_missing_gpu()
     tables = []
-    for threads in options.threads if device.type == "cpu" else [0]:
-        if device.type == "cpu":
-            torch.set_num_threads(threads)
-        place = AdamPlace(device, threads, options.deepspeed)
+    for count in threads if device == "cpu" else [0]:
+        if device == "cpu":
+            torch.set_num_threads(count)
+        place = AdamPlace(torch.device(device), count, deepspeed)
         names = ("plain", "phase", "phase_bf16_moments")
-        tables += [table(name, numel, place, options) for numel in options.sizes for name in names]
-        if options.many:
-            tables.append(table("many", options.many * 10_000, place, options))
+        tables += [table(name, numel, place, rounds, tensors) for numel in sizes for name in names]
+        if tensors:
+            tables.append(table("many", tensors * 10_000, place, rounds, tensors))
     return {
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "isa": _native.isa(),
         "huge_pages": os.environ.get("THP_MEM_ALLOC_ENABLE") == "1",
-        "rounds": options.rounds,
+        "rounds": rounds,
         "tables": tables,
     }
-
-
-def refuse_stale_lock() -> None:
-    """End with the remedy where an interrupted build's lock would have DeepSpeed's loader wait for ever."""
-    from torch.utils.cpp_extension import _get_build_directory
-
-    lock = Path(_get_build_directory("cpu_adam", False)) / "lock"
-    if lock.exists() and time.time() - lock.stat().st_mtime > STALE_SECONDS:
-        raise SystemExit(f"{lock} was left by an interrupted build of DeepSpeed's Adam; remove it")
 
 
 def refuse_missing_gpu() -> None:
@@ -156,8 +141,9 @@ def main() -> None:
     given = parser.parse_args()
     sizes = [parse_count(part) for part in given.sizes.split(",")]
     threads = sorted({parse_count(part) for part in given.threads.split(",")})
-    small_tensors = 2_000 if max(sizes) >= 1_000_000 else 0
-    document = measure(Options(sizes, threads, given.rounds, given.deepspeed, given.device, small_tensors))
+    tensors = 2_000 if max(sizes) >= 1_000_000 else 0
+    where = {"device": given.device, "deepspeed": given.deepspeed}
+    document = measure(sizes, threads, given.rounds, tensors=tensors, **where)
     document["bars"] = adam_report.judge(document)
     text = adam_report.markdown(document)
     results.write(given.out, text, document)

@@ -81,11 +81,6 @@ def torch_fused(params: list[torch.nn.Parameter]) -> torch.optim.AdamW:
     return torch.optim.AdamW(params, lr=HYPER.lr, weight_decay=HYPER.weight_decay, fused=True)
 
 
-def torch_foreach(params: list[torch.nn.Parameter]) -> torch.optim.AdamW:
-    """Return torch's foreach AdamW."""
-    return torch.optim.AdamW(params, lr=HYPER.lr, weight_decay=HYPER.weight_decay, foreach=True)
-
-
 def deepspeed_optimizer(params: list[torch.nn.Parameter]) -> Any:
     """Return DeepSpeedCPUAdam as AdamW with the benchmark's hyperparameters; compiled on first use."""
     from deepspeed.ops.adam import DeepSpeedCPUAdam
@@ -108,8 +103,6 @@ def plain(shared: Buffers, place: AdamPlace) -> Contenders:
     else:
         contenders["zbench"] = shared.optimizer(zbench_optimizer).step
     contenders["torch fused"] = shared.optimizer(torch_fused).step
-    if shared.numel <= 64_000_000:  # its temporaries are several times the parameters
-        contenders["torch foreach"] = shared.optimizer(torch_foreach).step
     if place.deepspeed:
         contenders["deepspeed"] = shared.optimizer(deepspeed_optimizer).step
     return contenders
@@ -130,15 +123,15 @@ def phase(shared: Buffers, place: AdamPlace, moments: torch.dtype = torch.float3
     bytes_each = 30 if moments is torch.float32 else 22
     contenders: Contenders = {"bound": _bound(task, place, bytes_each), "zbench": ours}
     fused = shared.optimizer(torch_fused)
-    contenders["torch fused by the book"] = _by_the_book(shared, grad, out, fused)
-    contenders["torch fused, narrow norm"] = _narrow_norm(shared, grad, out, fused)
+    contenders["torch fused by the book"] = _step_by_step(shared, grad, out, fused, shared.wide)
+    contenders["torch fused, narrow norm"] = _step_by_step(shared, grad, out, fused, grad)
     contenders["torch fused, scaled inside"] = _scaled_inside(shared, grad, out, fused)
     if place.device.type == "cpu":
         contenders["torch blocked by hand"] = _blocked(shared, grad, out)
     if place.deepspeed:
         optimizer = shared.optimizer(deepspeed_optimizer)
-        contenders["deepspeed by the book"] = _by_the_book(shared, grad, out, optimizer)
-        contenders["deepspeed, narrow norm"] = _narrow_norm(shared, grad, out, optimizer)
+        contenders["deepspeed by the book"] = _step_by_step(shared, grad, out, optimizer, shared.wide)
+        contenders["deepspeed, narrow norm"] = _step_by_step(shared, grad, out, optimizer, grad)
     return contenders
 
 
@@ -151,7 +144,6 @@ def many(shared: Buffers, place: AdamPlace, count: int) -> Contenders:
     else:
         contenders = {"zbench": shared.optimizer(zbench_optimizer, count).step}
     contenders["torch fused"] = shared.optimizer(torch_fused, count).step
-    contenders["torch foreach"] = shared.optimizer(torch_foreach, count).step
     if place.deepspeed:
         contenders["deepspeed"] = shared.optimizer(deepspeed_optimizer, count).step
     return contenders
@@ -178,26 +170,18 @@ def _clip(norm: float) -> float:
     return min(1.0, MAX_NORM / (norm + 1e-6))
 
 
-def _by_the_book(shared: Buffers, grad: Tensor, out: Tensor, optimizer: Any) -> Callable[[], object]:
-    """Cast up, norm, scale, step, cast down: 6 + 4 + 8 + 28 + 6 = 52 bytes a parameter."""
+def _step_by_step(
+    shared: Buffers, grad: Tensor, out: Tensor, optimizer: Any, measured: Tensor
+) -> Callable[[], object]:
+    """Cast up, norm, scale, step, cast down: 6 + 4 + 8 + 28 + 6 = 52 bytes a parameter.
+
+    measured: of which gradients the norm is taken; 50 bytes for the bfloat16 ones, as `clip_grad_norm_` does.
+    """
     wide, param = shared.wide, shared.param
 
     def run() -> None:
         wide.copy_(grad)
-        wide.mul_(_clip(torch.linalg.vector_norm(wide).item()))
-        optimizer.step()
-        out.copy_(param)
-
-    return run
-
-
-def _narrow_norm(shared: Buffers, grad: Tensor, out: Tensor, optimizer: Any) -> Callable[[], object]:
-    """The same with the norm of the bfloat16 gradients, as `clip_grad_norm_` takes it: 50 bytes."""
-    wide, param = shared.wide, shared.param
-
-    def run() -> None:
-        factor = _clip(torch.linalg.vector_norm(grad).item())
-        wide.copy_(grad).mul_(factor)
+        wide.mul_(_clip(torch.linalg.vector_norm(measured).item()))
         optimizer.step()
         out.copy_(param)
 

@@ -4,14 +4,14 @@
 
 `one` is a GPT of 27 M parameters on 2 ranks; `grid` four shapes x dtype x ranks x backwards a step;
 `compiled` sets compiled ZeRO-1 beside eager ZeRO-1 and compiled DDP. Every contender is a process group of
-its own (gloo, 1 thread a rank) that lives as long as its set is measured. `zbench sweep`'s own builders make
-it and its clock times it: all ranks begin together, the slowest rank's time counts. Peak bytes are the most
-that torch's CPU allocator had handed out at once during the measured steps.
+its own (gloo, 1 thread a rank) that lives as long as its match. `zbench sweep`'s own builders make it and its
+clock times it: all ranks begin together, the slowest rank's time counts. Peak bytes are the most that torch's
+CPU allocator had handed out at once during the measured steps.
 
 The ratio of a match is the mean over rounds of log(ours / theirs), a round being one turn of every contender:
 two steps, or one step of four backwards; its interval is Student's, 95 %. It knows how steps vary in one
-start, not how starts vary. Theirs is the peer with the least median step. Compute alone, which communicates
-nothing, is measured at 2 ranks: 4 share this machine's cores. In bfloat16 all keep float32 masters
+start, not how starts vary. Theirs is the peer with the least median step. `alone` communicates nothing, and
+is measured at 2 ranks: 4 share this machine's cores. In bfloat16 all keep float32 masters
 (`tools.benchmarks.mixed`). A match that was measured is not measured again.
 """
 
@@ -19,12 +19,12 @@ import itertools
 import math
 import statistics
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from scipy.special import stdtrit
+from scipy.stats import ttest_1samp
 
 from tools.benchmarks import results
 from tools.benchmarks.training import BATCH, LENGTH, VOCABULARY
@@ -45,11 +45,6 @@ class Cell:
     length: int = LENGTH
 
     @property
-    def is_wide(self) -> bool:
-        """Whether the contenders of two matches do not fit into 24 GiB together."""
-        return self.ranks == 4 and self.vocabulary > 8192
-
-    @property
     def turn(self) -> int:
         """Steps of a contender's turn."""
         return 2 if self.backwards == 1 else 1
@@ -61,114 +56,86 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """What is compared: ours with the best of theirs. alone: the bar against compute alone."""
+    """What is compared: ours with the best of theirs, and the ratio that it should not exceed."""
 
     ours: str
     theirs: tuple[str, ...]
     bar: float | None = None
-    alone: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Cells, and in each the matches; those of one set are measured together."""
+    """Cells, and the matches that are measured in each."""
 
     cells: tuple[Cell, ...]
-    sets: tuple[tuple[Pairing, ...], ...]
-
-    @property
-    def matches(self) -> tuple[Pairing, ...]:
-        """The matches of all sets."""
-        return tuple(itertools.chain(*self.sets))
+    matches: tuple[Pairing, ...]
 
 
 SHAPES = ((6, 512, 8192), (12, 384, 8192), (24, 256, 8192), (2, 1024, 16384))
-GRID = sorted(
-    (
-        Cell(*shape, dtype, ranks, backwards)
-        for ranks, backwards, dtype, shape in itertools.product(
-            (2, 4), (1, 4), ("float32", "bfloat16"), SHAPES
-        )
-    ),
-    key=lambda cell: cell.is_wide and cell.backwards == 4,  # the longest last: half an hour each
+GRID = tuple(
+    Cell(*shape, dtype, ranks, backwards)
+    for ranks, backwards, dtype, shape in itertools.product((2, 4), (1, 4), ("float32", "bfloat16"), SHAPES)
 )
+TORCHS = ("ddp", "zero_redundancy")
 PLANS = {
     "one": Plan(
         (Cell(6, 512),),
         (
-            (
-                Pairing("zbench-0", ("ddp",), 1.00, 1.15),
-                Pairing("zbench-1", ("zero_redundancy",), 0.95, 1.15),
-                Pairing("zbench-2", ("ddp",), 1.00, 1.15),
-            ),
-            (
-                Pairing("zbench-2", ("deepspeed-2",), 0.70, 1.15),
-                Pairing("zbench-3", ("fsdp2", "deepspeed-3"), 0.75, 1.30),
-            ),
-            (
-                Pairing("zbench-2-offload", ("deepspeed-2-offload",), 0.80),
-                Pairing("zbench-3-offload", ("deepspeed-3-offload",), 0.70),
-                Pairing("zbench-3-offload-speculative", ("deepspeed-3-offload",), 0.65),
-            ),
+            Pairing("zbench-0", ("ddp",), 1.00),
+            Pairing("zbench-1", ("zero_redundancy",), 0.95),
+            Pairing("zbench-2", ("ddp",), 1.00),
+            Pairing("zbench-2", ("deepspeed-2",), 0.70),
+            Pairing("zbench-3", ("fsdp2", "deepspeed-3"), 0.75),
+            *(Pairing(f"zbench-{stage}", ("alone",), 1.15) for stage in (0, 1, 2)),
+            Pairing("zbench-3", ("alone",), 1.30),
+            Pairing("zbench-2-offload", ("deepspeed-2-offload",), 0.80),
+            Pairing("zbench-3-offload", ("deepspeed-3-offload",), 0.70),
+            Pairing("zbench-3-offload-speculative", ("deepspeed-3-offload",), 0.65),
         ),
     ),
     "grid": Plan(
-        tuple(GRID),
+        GRID,
         (
-            (
-                Pairing("zbench-0", ("ddp", "zero_redundancy"), 1.00, 1.10),
-                Pairing("zbench-1", ("ddp", "zero_redundancy"), 1.00, 1.10),
-            ),
-            (
-                Pairing("zbench-2", ("deepspeed-2",), 0.70, 1.10),
-                Pairing("zbench-3", ("fsdp2",), 0.75, 1.15),
-            ),
-            (
-                Pairing("zbench-2-offload", ("deepspeed-2-offload",), 0.70),
-                Pairing("zbench-2-offload-speculative", ("deepspeed-2-offload",), 0.65),
-            ),
+            Pairing("zbench-0", TORCHS, 1.00),
+            Pairing("zbench-1", TORCHS, 1.00),
+            Pairing("zbench-2", ("deepspeed-2",), 0.70),
+            Pairing("zbench-3", ("fsdp2",), 0.75),
+            *(Pairing(f"zbench-{stage}", ("alone",), 1.10) for stage in (0, 1, 2)),
+            Pairing("zbench-3", ("alone",), 1.15),
+            Pairing("zbench-2-offload", ("deepspeed-2-offload",), 0.70),
+            Pairing("zbench-2-offload-speculative", ("deepspeed-2-offload",), 0.65),
         ),
     ),
     "compiled": Plan(
         (Cell(6, 512), Cell(6, 256, micro_batch=4, length=256)),
         (
-            (
-                Pairing("zbench-1-inductor", ("zbench-1",), 0.95),
-                Pairing("zbench-1-inductor", ("ddp-inductor",), 1.05),
-                Pairing("alone-inductor", ("alone",)),  # what the compiler itself gains
-            ),
+            Pairing("zbench-1-inductor", ("zbench-1",), 0.95),
+            Pairing("zbench-1-inductor", ("ddp-inductor",), 1.05),
+            Pairing("alone-inductor", ("alone",)),  # what the compiler itself gains
         ),
     ),
 }
 
-MATCH_COLUMNS = (
-    *("ours", "against", "cells", "median", "best cell", "worst cell", "bar"),
-    *("against compute alone, median", "bar"),
-)
+MATCH_COLUMNS = ("ours", "against", "cells", "median", "best cell", "worst cell", "bar")
 CELL_COLUMNS = (
     *("cell", "ours", "theirs", "ratio (95 %)", "median steps, ms"),
     *("peak MiB per rank, ours / theirs", "peak RSS MiB"),
 )
 
 
-def contenders(cell: Cell, matches: Iterable[Pairing], pythons: Mapping[str, str]) -> list[str]:
-    """Return the modes to start, each once: those that this machine has and the dtype allows."""
-    wanted = [
-        mode
-        for match in matches
-        for mode in (match.ours, *match.theirs, *(["alone"] if match.alone and cell.ranks == 2 else []))
-    ]
+def contenders(cell: Cell, match: Pairing, pythons: Mapping[str, str]) -> list[str]:
+    """Return the modes to start: those that this machine has and the cell allows."""
     lacking = {"zero_redundancy"} if cell.dtype == "bfloat16" else set()
-    return [mode for mode in dict.fromkeys(wanted) if mode.split("-")[0] in pythons.keys() - lacking]
+    if cell.ranks > 2:
+        lacking.add("alone")
+    has = pythons.keys() - lacking
+    return [mode for mode in (match.ours, *match.theirs) if mode.split("-")[0] in has]
 
 
 def measure(cell: Cell, modes: Sequence[str], pythons: Mapping[str, str], rounds: int) -> dict[str, Figures]:
     """Return the figures of contenders that take turns."""
-    environment = {
-        "DTYPE": cell.dtype,
-        "BACKWARDS": str(cell.backwards),
-        "VOCABULARY": str(cell.vocabulary),
-    }
+    backwards, vocabulary = str(cell.backwards), str(cell.vocabulary)
+    environment = {"DTYPE": cell.dtype, "BACKWARDS": backwards, "VOCABULARY": vocabulary}
     size = (cell.layers, cell.width, cell.micro_batch, cell.length)
     results.say(cell)
     start = partial(Contender, size=size, world=cell.ranks, environment=environment)
@@ -192,9 +159,8 @@ class Ratio:
     def of(cls, ours: Sequence[float], theirs: Sequence[float], turn: int = 2) -> "Ratio":
         """Return the ratio of two contenders' step times (seconds), `turn` of each in the same rounds."""
         logs = [math.log(a / b) for a, b in zip(_turns(ours, turn), _turns(theirs, turn), strict=True)]
-        mean, n = statistics.fmean(logs), len(logs)
-        error = statistics.stdev(logs) / math.sqrt(n) * float(stdtrit(n - 1, 0.975)) if n > 1 else math.inf
-        return cls(math.exp(mean), math.exp(mean - error), math.exp(mean + error))
+        interval = ttest_1samp(logs, 0.0).confidence_interval(0.95)
+        return cls(*(math.exp(end) for end in (statistics.fmean(logs), interval.low, interval.high)))
 
     def __str__(self) -> str:
         """Return it with its interval."""
@@ -207,7 +173,7 @@ def _turns(seconds: Sequence[float], turn: int) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One match of one cell, and the figures of the contenders of its set."""
+    """One match of one cell, and the figures of its contenders."""
 
     cell: Cell
     match: Pairing
@@ -216,13 +182,14 @@ class Measured:
     @property
     def peer(self) -> str:
         """The peer with the least median step."""
-        present = (name for name in self.match.theirs if name in self.figures)
-        return min(present, key=lambda name: statistics.median(self.figures[name]["seconds"]))
+        peers = self.figures.keys() - {self.match.ours}
+        return min(sorted(peers), key=lambda name: statistics.median(self.figures[name]["seconds"]))
 
-    def ratio(self, theirs: str) -> Ratio:
-        """Return our step times over those of a contender."""
-        ours = self.figures[self.match.ours]["seconds"]
-        return Ratio.of(ours, self.figures[theirs]["seconds"], self.cell.turn)
+    @property
+    def ratio(self) -> Ratio:
+        """Our step times over the peer's."""
+        ours, theirs = (self.figures[name]["seconds"] for name in (self.match.ours, self.peer))
+        return Ratio.of(ours, theirs, self.cell.turn)
 
     def row(self) -> list[object]:
         """Return a row of the table of cells."""
@@ -232,35 +199,22 @@ class Measured:
             " / ".join(f"{self.figures[name][key] / 2**20:.0f}" for name in names)
             for key in ("peak_bytes", "rss_bytes")
         )
-        return [self.cell, *names, self.ratio(self.peer), steps, peaks, rss]
-
-
-def measured(findings: Sequence[Mapping[str, Any]], plan: Plan) -> list[Measured]:
-    """Return the matches that the findings hold."""
-    return [
-        Measured(Cell(**finding["cell"]), match, finding["figures"])
-        for finding in findings
-        for match in plan.sets[finding["set"]]
-        if match.ours in finding["figures"] and finding["figures"].keys() & set(match.theirs)
-    ]
+        return [self.cell, *names, self.ratio, steps, peaks, rss]
 
 
 def table(findings: Sequence[Mapping[str, Any]], plan: Plan) -> str:
     """Return the summary of each match and every cell, as Markdown."""
-    every, summary = measured(findings, plan), []
+    every = [Measured(Cell(**one["cell"]), plan.matches[one["match"]], one["figures"]) for one in findings]
+    summary = []
     for match in plan.matches:
-        of_match = [one for one in every if one.match == match]
-        if not of_match:
-            continue
-        ratios = [one.ratio(one.peer).value for one in of_match]
-        alone = [one.ratio("alone").value for one in of_match if match.alone and "alone" in one.figures]
-        middle = statistics.median(alone) if alone else None
-        numbers = (statistics.median(ratios), min(ratios), max(ratios), match.bar, middle, match.alone)
-        cells = ("-" if number is None else f"{number:.2f}" for number in numbers)
-        summary.append([match.ours, ", ".join(match.theirs), len(ratios), *cells])
+        ratios = [one.ratio.value for one in every if one.match == match]
+        if ratios:
+            numbers = (statistics.median(ratios), min(ratios), max(ratios), match.bar)
+            cells = ("-" if number is None else f"{number:.2f}" for number in numbers)
+            summary.append([match.ours, ", ".join(match.theirs), len(ratios), *cells])
     return "\n\n".join(
         [
-            f"{len(every)} of {len(plan.cells) * len(plan.matches)} matches measured.",
+            f"{len(every)} matches measured.",
             results.table(MATCH_COLUMNS, summary),
             results.table(CELL_COLUMNS, [one.row() for one in every]),
         ]
@@ -277,7 +231,7 @@ def deepspeed_versions(python: str | None) -> dict[str, str]:
 
 
 def main() -> None:
-    """Measure what is missing, writing the table after every set: a later one may die."""
+    """Measure what is missing, writing the table after every match: a later one may die."""
     parser = results.parser(__doc__, must_write=True)
     parser.add_argument("--what", choices=list(PLANS), default="one")
     parser.add_argument("--deepspeed-python", help="interpreter with zbench (pip install -e .) and DeepSpeed")
@@ -286,23 +240,17 @@ def main() -> None:
     given = parser.parse_args()
     plan, pythons = PLANS[given.what], interpreters(given.deepspeed_python)
     versions = deepspeed_versions(given.deepspeed_python)
-    kept = results.Kept(given.out)
-    for cell, (index, together) in itertools.product(plan.cells[: given.cells], enumerate(plan.sets)):
-        for matches in ([match] for match in together) if cell.is_wide else [together]:
-            modes = contenders(cell, matches, pythons)
-            done = {
-                mode
-                for finding in kept.findings
-                if finding["set"] == index and Cell(**finding["cell"]) == cell
-                for mode in finding["figures"]
-            }
-            if len(modes) < 2 or done.issuperset(match.ours for match in matches):
-                continue
-            figures = measure(cell, modes, pythons, given.rounds)
-            samples = {mode: asdict(one) for mode, one in figures.items()}
-            kept.add({"cell": asdict(cell), "set": index, "figures": samples})
-            results.write(given.out, table(kept.findings, plan), {"sets": kept.findings}, software=versions)
-    print(table(kept.findings, plan))
+    findings = results.earlier(given.out, "matches")
+    done = {(Cell(**one["cell"]), one["match"]) for one in findings}
+    for cell, (index, match) in itertools.product(plan.cells[: given.cells], enumerate(plan.matches)):
+        modes = contenders(cell, match, pythons)
+        if len(modes) < 2 or (cell, index) in done:
+            continue
+        figures = measure(cell, modes, pythons, given.rounds)
+        samples = {mode: asdict(one) for mode, one in figures.items()}
+        findings.append({"cell": asdict(cell), "match": index, "figures": samples})
+        results.write(given.out, table(findings, plan), {"matches": findings}, software=versions)
+    print(table(findings, plan))
 
 
 if __name__ == "__main__":

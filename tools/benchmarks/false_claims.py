@@ -37,13 +37,7 @@ NAMES = {
     "base only": "two stored runs, load during base only",
     "head only": "two stored runs, load during head only",
 }
-COLUMNS = (
-    "one version against itself",
-    "measured",
-    "false claims",
-    "largest change",
-    "with warnings",
-)
+COLUMNS = ("one version against itself", "measured", "false claims", "largest change", "with warnings")
 
 
 def ranked(runner: TrialRunner, number: int) -> dict[str, Any]:
@@ -116,14 +110,14 @@ def main() -> None:
     parser.add_argument("--one-sided", type=int, default=20, help="stored pairs for each side alone")
     given = parser.parse_args()
     wanted = dict(zip(NAMES, (given.rankings, given.pairs, *2 * [given.one_sided]), strict=True))
-    kept = results.Kept(given.out)
+    findings = results.earlier(given.out, "findings")
     with warm_runner() as runner:
         for kind, number in wanted.items():
-            for done in range(sum(one["kind"] == kind for one in kept.findings), number):
-                kept.add(ranked(runner, done) if kind == "ranking" else stored(runner, kind))
-                results.say(kept.findings[-1])
-                results.write(given.out, table(kept.findings), {"findings": kept.findings})
-    print(table(kept.findings))
+            for done in range(sum(one["kind"] == kind for one in findings), number):
+                findings.append(ranked(runner, done) if kind == "ranking" else stored(runner, kind))
+                results.say(findings[-1])
+                results.write(given.out, table(findings), {"findings": findings})
+    print(table(findings))
 
 
 if __name__ == "__main__":

@@ -41,24 +41,17 @@ def write(
     machine, versions = machine_facts(), {**software_facts(), **(software or {})}
     out.parent.mkdir(parents=True, exist_ok=True)
     whole = {"machine": machine, "software": versions, **document}
-    out.with_suffix(".json").write_text(json.dumps(whole, indent=1) + "\n")
+    draft = out.with_suffix(".new")
+    draft.write_text(json.dumps(whole, indent=1) + "\n")
+    draft.replace(out.with_suffix(".json"))  # whole or not at all: a long measurement goes on from it
     cores = f"{machine['cores']} cores ({', '.join(machine['isa'])})"
     here = f"{machine['cpu']}, {cores}, {machine['memory_gib']} GiB"
     known = ", ".join(f"{name} {version}" for name, version in versions.items() if version is not None)
     out.with_suffix(".md").write_text(f"{text.rstrip()}\n\nOn {here}; {known}.\n")
 
 
-class Kept:
-    """The findings of a long measurement in `out`.jsonl, one line each, so that it can go on later."""
-
-    def __init__(self, out: Path) -> None:
-        self._file = out.with_suffix(".jsonl")
-        lines = self._file.read_text().splitlines() if self._file.exists() else []
-        self.findings: list[dict[str, Any]] = [json.loads(line) for line in lines]
-
-    def add(self, finding: dict[str, Any]) -> None:
-        """Keep a finding, on disk before this returns."""
-        self.findings.append(finding)
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        with self._file.open("a") as file:
-            file.write(json.dumps(finding) + "\n")
+def earlier(out: Path, key: str) -> list[dict[str, Any]]:
+    """Return the findings that an interrupted measurement has written; none where it has not begun."""
+    file = out.with_suffix(".json")
+    known: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+    return list(known.get(key, []))

@@ -11,7 +11,7 @@ each in turn and in alternating order, so that a drift of the machine hits all a
 
 import statistics
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ BARS = {"off": 0.15, "not triggered": 0.15}  # exposed, speculative / after_back
 WHOLE_STEP_BAR = 1.10  # always triggered, whole step
 VOCABULARY, WARMUP = 1024, 2
 PHASES = ("forward", "backward", "exposed", "whole")
+COLUMNS = ["clipping", "schedule", "forward, ms", "backward, ms", "exposed, ms", "whole step, ms"]
 
 Key = tuple[str, str]
 Times = dict[str, list[float]]
@@ -43,10 +44,6 @@ class Setup:
     dtype: str = "float32"
     device: str = "cpu"
     threads: int | None = 1
-
-    def on(self, device: str) -> "Setup":
-        """Return the same on a device."""
-        return replace(self, device=device)
 
     def micro_batch(self, step: int) -> tuple[Tensor, ...]:
         """Return the tokens and targets of a step, on the device."""
@@ -115,6 +112,11 @@ def ratio(median: dict[Key, dict[str, float]], clip: str, phase: str) -> float:
     return median[clip, "speculative"][phase] / median[clip, "after_backward"][phase]
 
 
+def phase_rows(median: dict[Key, dict[str, float]]) -> list[list[str]]:
+    """Return a row of milliseconds for each contender."""
+    return [[*key, *(f"{m[name] * 1e3:.2f}" for name in PHASES)] for key, m in median.items()]
+
+
 def table(times: dict[Key, Times]) -> str:
     """Return the ratios of medians that have a bar, and the medians behind them, as Markdown."""
     median = medians(times)
@@ -125,11 +127,10 @@ def table(times: dict[Key, Times]) -> str:
     for clip in LIMITS:
         bar_text = f"{WHOLE_STEP_BAR:.2f}" if clip == "always triggered" else ""
         ratios.append((f"whole step, clipping {clip}", f"{ratio(median, clip, 'whole'):.3f}", bar_text))
-    phases = [(*key, *(f"{m[name] * 1e3:.2f}" for name in PHASES)) for key, m in median.items()]
     return "\n\n".join(
         [
             results.table(("speculative / after_backward", "ratio of medians", "bar"), ratios),
-            results.table(("clipping", "schedule", *PHASES[:-1], "whole step, ms"), phases),
+            results.table(COLUMNS, phase_rows(median)),
         ]
     )
 
@@ -138,19 +139,14 @@ def main() -> None:
     """Measure, print the table, and write it beside the samples."""
     parser = results.parser(__doc__)
     parser.add_argument("--steps", type=int, default=40, help="measured steps of each engine")
-    parser.add_argument("--layers", type=int, default=8)
-    parser.add_argument("--width", type=int, default=512)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    times = measure(given.steps, Setup(given.layers, given.width))
+    setup = Setup(layers=8, width=512)
+    times = measure(given.steps, setup)
     text = table(times)
     print(text)
-    document = {
-        "layers": given.layers,
-        "width": given.width,
-        "seconds": {f"{clip}/{schedule}": phases for (clip, schedule), phases in times.items()},
-    }
-    results.write(given.out, text, document)
+    seconds = {f"{clip}/{schedule}": phases for (clip, schedule), phases in times.items()}
+    results.write(given.out, text, {"setup": asdict(setup), "seconds": seconds})
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zbench.launch.trial import TrialRunner, local_runner
-from zbench.spec.expand import expand
-from zbench.spec.load import sweep_from_mapping
 from zbench.spec.trial import TrialSpec
 
 _BUSY = """
@@ -25,17 +23,13 @@ while os.getppid() == parent:
 
 def smallest_trial() -> TrialSpec:
     """Return a trial of one rank, eight steps and no verification."""
-    sweep = sweep_from_mapping(
+    return TrialSpec.model_validate(
         {
-            "name": "smallest",
             "workload": {"model": "gpt", "preset": "nano", "sequence_length": 64, "micro_batch_size": 2},
             "run": {"world_size": 1, "threads_per_rank": 1, "warmup_steps": 2, "steps": 8},
             "verify": {"mode": "off"},
-        },
-        environ={},
+        }
     )
-    (trial,) = expand(sweep).trials
-    return trial
 
 
 @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Runs the parts of `make gpu` that have not passed yet; prints what passed, failed and is missing.
 
     make gpu                                        # or: python -m tools.benchmarks.gpu
-    python -m tools.benchmarks.gpu --only adam,decoder  # some parts
+    python -m tools.benchmarks.gpu --only adam decoder  # some parts
     python -m tools.benchmarks.gpu --device cpu --tiny  # try every part where there is no card; no figures
 
 A part's result is written when it ends, so that an interrupted run goes on where it was. After --minutes, the
@@ -48,11 +48,11 @@ def main() -> int:
         (part,) = (part for part in PARTS if part.name == given.part)
         part.run(place).save(_file(part, place))
         return 0
-    names = given.only.split(",") if given.only else [part.name for part in PARTS]
-    outcomes = _run_all([part for part in PARTS if part.name in names], place, given.minutes, given.since)
+    parts = [part for part in PARTS if part.name in given.only]
+    outcomes = _run_all(parts, place, given.minutes, given.since)
     text = page(name, {part.name: outcomes.get(part.name) or _known(part, place) for part in PARTS})
     (place.out / "README.md").write_text(text, encoding="utf-8")
-    print(summary({part.name: outcomes[part.name] for part in PARTS if part.name in outcomes}))
+    print(summary(outcomes))
     return int(any(outcome.status != "passed" for outcome in outcomes.values()))
 
 
@@ -82,7 +82,6 @@ def run_apart(part: Part, place: Place, seconds: float) -> PartOutcome:
     begin = time.monotonic()
     _file(part, place).unlink(missing_ok=True)
     log = place.out / f"{part.name}.log"
-    cut = False
     with log.open("w") as stream:
         child = subprocess.Popen(
             command,
@@ -93,17 +92,17 @@ def run_apart(part: Part, place: Place, seconds: float) -> PartOutcome:
             start_new_session=True,
         )
         try:
-            ended = f"it ended with {child.wait(seconds)}"
+            ended: int | None = child.wait(seconds)
         except subprocess.TimeoutExpired:
-            ended, cut = f"it was ended after {seconds:.0f} s", seconds < part.seconds or part.goes_on
+            ended = None
         finally:
             _end(child)
     outcome = _known(part, place)
     if not _file(part, place).exists():
         last = (log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
-        outcome = PartOutcome("failed", f"{ended}: {last[:200]}")
-        if cut:
-            outcome = PartOutcome("missing", f"{ended}, which were left: run it again")
+        outcome = PartOutcome("failed", f"it ended with {ended}: {last[:200]}")
+        if ended is None:
+            outcome = PartOutcome("missing", f"it was ended after {seconds:.0f} s: run it again")
     outcome = replace(outcome, seconds=round(time.monotonic() - begin, 1))
     outcome.save(_file(part, place))
     return outcome
@@ -142,16 +141,14 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="the smallest sizes, which show nothing")
-    parser.add_argument("--only", help="names of parts, by comma: " + ",".join(part.name for part in PARTS))
+    names = [part.name for part in PARTS]
+    parser.add_argument("--only", nargs="+", choices=names, default=names, help="parts to run [all]")
     parser.add_argument("--minutes", type=float, default=MINUTES, help="end after so long [25]")
     parser.add_argument("--since", type=float, default=time.time(), help=argparse.SUPPRESS)  # make's begin
     parser.add_argument("--deepspeed-python", help="an interpreter that has DeepSpeed and zbench")
     parser.add_argument("--out", type=Path, help="folder of the results [results/benchmarks/DEVICE]")
-    parser.add_argument("--part", choices=[part.name for part in PARTS], help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=names, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    unknown = set((given.only or "").split(",")) - {part.name for part in PARTS} - {""}
-    if unknown:
-        parser.error(f"--only: no part is called {', '.join(sorted(unknown))}")
     if given.device == "cpu" and not (given.tiny and given.out):
         parser.error("--device cpu only tries the parts: give --tiny and --out DIR as well")
     return given

@@ -1,5 +1,6 @@
 """Runs zbench's own commands for a part, and reads what they print."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -13,19 +14,23 @@ GOOD = ("identical", "equivalent")
 COLUMNS = ("configuration", "outcome", "median step, ms", "tokens / s", "peak device MiB", "verdict")
 
 
-def call(*arguments: str, python: str = sys.executable) -> subprocess.CompletedProcess[str]:
-    """Run `zbench ARGUMENTS` in a process of its own; its messages go to this one's standard error."""
-    command = [python, "-c", "from zbench.cli.main import main; main()", *arguments]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+def document(*arguments: str, python: str) -> dict[str, Any]:
+    """Return the document that `zbench ARGUMENTS --json` prints; RuntimeError where it prints none.
 
-
-def document(*arguments: str, python: str = sys.executable) -> dict[str, Any]:
-    """Return the document that `zbench ARGUMENTS --json` prints; RuntimeError where it prints none."""
-    done = call(*arguments, "--json", python=python)
+    Its messages go to this process's standard error.
+    """
+    command = [python, "-c", "from zbench.cli.main import main; main()", *arguments, "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     try:
         return dict(json.loads(done.stdout))
     except ValueError:
         raise RuntimeError(f"zbench {' '.join(arguments)} ended with {done.returncode}, no result") from None
+
+
+def deepspeed_python(place: Place) -> str | None:
+    """Return an interpreter that has DeepSpeed: the one that was named, or this one; else None."""
+    own = sys.executable if importlib.util.find_spec("deepspeed") else None
+    return place.deepspeed_python or own
 
 
 def sweep(
@@ -42,10 +47,10 @@ def sweep(
     begun = sorted(runs.glob("*/*/trials.jsonl"))
     if begun:
         arguments = ["sweep", "--resume", str(begun[-1].parent), "-o", str(runs), "-q"]
-    found = document(*arguments, python=python)
-    if "trials" not in found:
-        raise RuntimeError(str(found.get("error", found))[:500])
-    return _judged(found["trials"])
+    run = document(*arguments, python=python)
+    if "trials" not in run:
+        raise RuntimeError(str(run.get("error", run))[:500])
+    return _judged(run["trials"])
 
 
 def _judged(trials: Sequence[dict[str, Any]]) -> PartOutcome:

@@ -1,17 +1,15 @@
 """The parts of `make gpu`, in the order in which they are run."""
 
-import importlib
-import importlib.util
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tools.benchmarks.gpu.commands import sweep
+from tools.benchmarks.gpu.commands import deepspeed_python, sweep
 from tools.benchmarks.gpu.outcome import Bar, PartOutcome, Place
 from zbench.spec.expand import expand
 from zbench.spec.load import load_sweep
@@ -22,37 +20,16 @@ SWEEPS = ("quickstart", "stages", "accumulation", "peers", "superoffload", "comp
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part: what it shows, and the seconds after which it is ended. goes_on: another run of it begins
-    where that one was ended.
-    """
+    """One part: what it shows, and the seconds after which it is ended."""
 
     name: str
     shows: str
     seconds: int
     run: Callable[[Place], PartOutcome]
-    goes_on: bool = False
-
-
-def build(place: Place) -> PartOutcome:
-    """Whether the CUDA kernels were built and can be used."""
-    from zbench.engine.adam import cuda_unavailable_reason
-
-    reason = cuda_unavailable_reason()
-    if reason is None:
-        return PartOutcome("passed", "the CUDA kernels are usable")
-    if place.device == "cpu":
-        return PartOutcome("passed", f"not asked for on a CPU: {reason}")
-    return PartOutcome(
-        "missing", f"{reason}; put nvcc on PATH and install again (torch's AdamW is used instead)"
-    )
 
 
 def tests(place: Place) -> PartOutcome:
     """Every test that is marked `cuda`; on a CPU they are only collected."""
-    if not (ROOT / "tests").is_dir() or importlib.util.find_spec("pytest") is None:
-        return PartOutcome(
-            "missing", "the tests are in a checkout of the project, with pip install -e '.[test]'"
-        )
     command = [sys.executable, "-m", "pytest", "-m", "cuda", "-q", "-p", "no:cacheprovider", "tests/engine"]
     if place.device == "cpu":
         command.append("--collect-only")
@@ -79,14 +56,36 @@ def adam(place: Place) -> PartOutcome:
     return PartOutcome("passed", f"{len(document['tables'])} tables", rows, bars)
 
 
-def module(name: str) -> Callable[[Place], PartOutcome]:
-    """Return what runs a part that is a module here; torch is imported where it runs, not where named."""
+def superoffload(place: Place) -> PartOutcome:
+    """What speculation leaves exposed; torch is imported where it runs, not where it is named."""
+    from tools.benchmarks.gpu.superoffload import run
 
-    def run(place: Place) -> PartOutcome:
-        outcome: PartOutcome = importlib.import_module(f"tools.benchmarks.gpu.{name}").run(place)
-        return outcome
+    return run(place)
 
-    return run
+
+FOLDER = Path(__file__).parent
+SMALL = {
+    "options": {"layers": 1, "width": 32, "heads": 2, "vocabulary": 64},
+    "sequence_length": 16,
+    "micro_batch_size": 1,
+}
+
+
+def decoder(place: Place) -> PartOutcome:
+    """The sweep of ours and torch's engines, then that of DeepSpeed, if it is there."""
+    outcome = _decoder_sweep(place, "decoder", sys.executable)
+    python = deepspeed_python(place)
+    if python is None:
+        return replace(outcome, says=f"{outcome.says}; DeepSpeed is not installed: no rows of it")
+    theirs = _decoder_sweep(place, "decoder-deepspeed", python)  # a peer's failure is in its row
+    return replace(outcome, says=f"{outcome.says}; {theirs.says}", rows=[*outcome.rows, *theirs.rows[1:]])
+
+
+def _decoder_sweep(place: Place, name: str, python: str) -> PartOutcome:
+    file = FOLDER / f"{name}.yaml"
+    sets = [f"workload.{key}={json.dumps(value)}" for key, value in SMALL.items()] if place.tiny else []
+    sets += smallest_form(file) if place.tiny else []
+    return sweep(file, place, name, sets=sets, python=python)
 
 
 def shipped(name: str) -> Callable[[Place], PartOutcome]:
@@ -94,10 +93,6 @@ def shipped(name: str) -> Callable[[Place], PartOutcome]:
 
     def run(place: Place) -> PartOutcome:
         file = ROOT / "sweeps" / f"{name}.yaml"
-        if not file.exists():
-            return PartOutcome("missing", f"{file} is not there: run in a checkout of the project")
-        from tools.benchmarks.gpu.decoder import deepspeed_python
-
         python = deepspeed_python(place) if name == "peers" else None
         sets = smallest_form(file, [_DEEPSPEED] if python else []) if place.tiny else []
         if python not in (None, sys.executable):
@@ -123,12 +118,10 @@ def smallest_form(file: Path, more: Sequence[dict[str, Any]] = ()) -> list[str]:
 
 _DECODER = "a decoder of 1.0 G parameters in bfloat16: stages, offload, speculation"
 PARTS = (
-    Part("build", "the CUDA kernels are there", 30, build),
     Part("tests", "every test marked `cuda`", 240, tests),
     Part("adam", "the update against the card's copy rate and torch's fused AdamW", 150, adam),
-    Part("superoffload", "what speculation leaves exposed, with a trace", 240, module("superoffload")),
-    Part("decoder", _DECODER, 480, module("decoder"), goes_on=True),
-    Part("compiled", "compiled ZeRO-1 beside eager, CUDA graphs", 240, module("compiled")),
-    *(Part(f"sweep-{s}", f"sweeps/{s}.yaml end to end", 200, shipped(s), goes_on=True) for s in SWEEPS),
+    Part("superoffload", "what speculation leaves exposed", 240, superoffload),
+    Part("decoder", _DECODER, 480, decoder),
+    *(Part(f"sweep-{s}", f"sweeps/{s}.yaml end to end", 200, shipped(s)) for s in SWEEPS),
 )
 """By importance: what does not fit in the time of one call is `missing`, and the next call goes on."""

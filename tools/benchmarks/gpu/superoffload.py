@@ -1,39 +1,18 @@
-"""SuperOffload on the device: what speculation leaves exposed, a trace of one step, and DeepSpeed beside it.
+"""SuperOffload on the device: what speculation leaves exposed, and DeepSpeed beside it.
 
 DeepSpeed's whole steps are those of ZeRO-3 with the optimizer on the CPU, in turns with zbench's.
-
-The trace is Chrome's format (chrome://tracing, Perfetto): torch.profiler's kernels and copies, and the CPU
-updates of the native threads, which the profiler does not see, added from the schedule's own timeline.
 """
 
-import gzip
-import json
 import os
 import sys
-import time
 from contextlib import ExitStack, closing
-from pathlib import Path
-from typing import Any
+from dataclasses import replace
 
-from torch.profiler import ProfilerActivity, profile
-
-from tools.benchmarks.gpu.decoder import deepspeed_python
+from tools.benchmarks.gpu.commands import deepspeed_python
 from tools.benchmarks.gpu.outcome import Bar, PartOutcome, Place
-from tools.benchmarks.speculative import (
-    BARS,
-    LIMITS,
-    PHASES,
-    Setup,
-    make_engine,
-    measure,
-    medians,
-    one_step,
-    ratio,
-)
+from tools.benchmarks.speculative import BARS, COLUMNS, Setup, measure, medians, phase_rows, ratio
 from tools.benchmarks.training import CLIP
 from tools.benchmarks.turns import Contender, Figures, take_turns
-from zbench.engine.speculative import Speculative
-from zbench.engine.speculative.worker import UpdateTime
 
 TINY = Setup(layers=1, width=64, length=32)
 # 0.34 G parameters, six engines: 33 GB of optimizer state in host memory, doubled where it is speculative.
@@ -50,74 +29,16 @@ THEIRS = {
 
 
 def run(place: Place) -> PartOutcome:
-    """Measure the schedules, then trace one speculative step, then measure DeepSpeed's beside ours."""
-    setup = TINY if place.tiny else WHOLE
-    if place.device != setup.device and not place.tiny:
-        raise RuntimeError("the whole measurement needs a CUDA device; use --tiny on a CPU")
-    if place.device == "cuda":
-        setup = setup.on("cuda")
+    """Measure the schedules, then DeepSpeed's beside ours."""
+    setup = replace(TINY if place.tiny else WHOLE, device=place.device)
     median = medians(measure(1 if place.tiny else 12, setup))
-    bars = [
-        Bar(
-            f"exposed, clipping {clip}: speculative / after_backward",
-            round(ratio(median, clip, "exposed"), 3),
-            bar,
-        )
-        for clip, bar in BARS.items()
-    ]
-    rows = [["clipping", "schedule", "forward, ms", "backward, ms", "exposed, ms", "whole step, ms"]]
-    for (clip, schedule), m in median.items():
-        rows.append([clip, schedule, *(f"{m[k] * 1e3:.2f}" for k in PHASES)])
-    under, whole = trace(setup, place.out / "superoffload-trace.json.gz")
-    rows += peer_rows(place, setup, 1 if place.tiny else 6)
-    says = f"{under:.2f} of {whole:.2f} ms of CPU updates ran under backward; superoffload-trace.json.gz"
+    title = "exposed, clipping {}: speculative / after_backward"
+    ratios = {clip: round(ratio(median, clip, "exposed"), 3) for clip in BARS}
+    bars = [Bar(title.format(clip), ratios[clip], bar) for clip, bar in BARS.items()]
+    rows = [COLUMNS, *phase_rows(median), *peer_rows(place, setup, 1 if place.tiny else 6)]
+    exposed = median["not triggered", "speculative"]["exposed"]
+    says = f"speculation leaves {exposed * 1e3:.2f} ms of the update exposed"
     return PartOutcome("passed", says, rows, bars)
-
-
-def trace(setup: Setup, file: Path) -> tuple[float, float]:
-    """Write a trace of one step; return the milliseconds of CPU updates under backward, and in all."""
-    engine = make_engine(LIMITS["not triggered"], "speculative", setup)
-    kinds = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (setup.device == "cuda")
-    try:
-        for step in range(3):
-            one_step(engine, step, {k: [] for k in PHASES}, setup)
-        with profile(activities=kinds) as profiled:
-            loss = engine.model(*setup.micro_batch(3))
-            begin = time.monotonic_ns()
-            engine.backward(loss)
-            end = time.monotonic_ns()
-            engine.step()
-            setup.finish()
-        schedule = engine.schedule
-        assert isinstance(schedule, Speculative)
-        updates = list(schedule.worker.timeline)
-    finally:
-        engine.close()
-    _write(profiled, updates, file)
-    under = sum(max(0, min(u.end_ns, end) - max(u.start_ns, begin)) for u in updates)
-    return under / 1e6, sum(u.end_ns - u.start_ns for u in updates) / 1e6
-
-
-def _write(profiled: profile, updates: list[UpdateTime], file: Path) -> None:
-    plain = file.with_suffix("")
-    profiled.export_chrome_trace(str(plain))
-    known: dict[str, Any] = json.loads(plain.read_text(encoding="utf-8"))
-    plain.unlink()
-    shift = time.time_ns() - time.monotonic_ns() - int(known.get("baseTimeNanoseconds", 0))
-    known["traceEvents"] += [
-        {
-            "name": f"CPU update of subgroup {u.subgroup}",
-            "ph": "X",
-            "cat": "zbench",
-            "pid": "zbench",
-            "tid": "optimizer threads",
-            "ts": (u.start_ns + shift) / 1e3,
-            "dur": (u.end_ns - u.start_ns) / 1e3,
-        }
-        for u in updates
-    ]
-    with gzip.open(file, "wt", encoding="utf-8") as stream:
-        json.dump(known, stream)
 
 
 def peer_rows(place: Place, setup: Setup, rounds: int) -> list[list[str]]:
