@@ -44,16 +44,16 @@ class LikeGoodOrBad:
         before: Mapping[str, Decision],
     ) -> dict[str, Decision]:
         """Return, for each configuration of `bad`: `regression` for like BAD, `pass` for like GOOD."""
-        settled = {name: found for name, found in before.items() if found.is_decided}
+        settled = {name: one for name, one in before.items() if one.is_decided}
         seen = {
             name: Paired(differences[name], replicates[name]) for name in self.bad if differences.get(name)
         }
         p_values = statistics.holm([claim_p(revision, 0.0, levels) for revision in seen.values()])
-        found = {
+        answers = {
             name: self._answer(name, revision, p, levels)
             for (name, revision), p in zip(seen.items(), p_values, strict=True)
         }
-        return found | settled
+        return answers | settled
 
     def _answer(self, name: str, revision: Paired, p_good: float, levels: Levels) -> Decision:
         estimate = revision.estimate()
@@ -146,21 +146,21 @@ class Fault:
         return f"larger in {', '.join(sorted(self.metrics))}" if self.metrics else words[self.answer]
 
 
-def fault_of(found: Comparison) -> Fault | None:
+def fault_of(comparison: Comparison) -> Fault | None:
     """Return the gravest fault of a comparison of good with bad, None where it shows none."""
-    answers = {row.answer for row in found.rows}
+    answers = {row.answer for row in comparison.rows}
     if "incorrect" in answers:
         return Fault("incorrect")
     if "failed" in answers:
         return Fault("failed")
-    metrics = frozenset(one.metric for row in found.rows for one in row.exact_regressions)
-    return Fault("regression", metrics) if metrics else slowdown_of(found)
+    metrics = frozenset(one.metric for row in comparison.rows for one in row.exact_regressions)
+    return Fault("regression", metrics) if metrics else slowdown_of(comparison)
 
 
-def slowdown_of(found: Comparison) -> Fault | None:
+def slowdown_of(comparison: Comparison) -> Fault | None:
     """Return the slowdown that a paired comparison of good with bad shows, None where it shows none."""
-    slower = {row.base.trial_id for row in found.rows if _timed(row) == "regression"}
-    blocks = found.paired.blocks if found.paired is not None else {}
+    slower = {row.base.trial_id for row in comparison.rows if _timed(row) == "regression"}
+    blocks = comparison.paired.blocks if comparison.paired is not None else {}
     return Fault("regression", blocks={name: blocks[name] for name in sorted(slower)}) if slower else None
 
 

@@ -214,17 +214,17 @@ def decide(
     before: the decisions of the look before; what was decided then stays, and an alarm of then counts in
     Holm's method as the first step taken.
     """
-    settled = {name: found for name, found in (before or {}).items() if found.is_decided}
-    alarms = {name for name, found in settled.items() if found.answer == "regression"}
+    settled = {name: one for name, one in (before or {}).items() if one.is_decided}
+    alarms = {name for name, one in settled.items() if one.answer == "regression"}
     slower = _adjusted({n: 0.0 if n in alarms else claim_p(e, m, levels) for n, (e, m) in family.items()})
     faster = _adjusted({name: claim_p(e.reversed(), m, levels) for name, (e, m) in family.items()})
     apart = _adjusted({name: evidence.estimate().p_any() for name, (evidence, _) in family.items()})
-    found = dict(settled)
+    decisions = dict(settled)
     for name, (evidence, margin) in family.items():
         if name not in settled:
             p_values = (slower[name], faster[name], apart[name])
-            found[name] = _answer(evidence, margin, levels, len(family), p_values)
-    return {name: found[name] for name in family}
+            decisions[name] = _answer(evidence, margin, levels, len(family), p_values)
+    return {name: decisions[name] for name in family}
 
 
 def claim_p(evidence: Evidence, margin: float, levels: Levels) -> float:
@@ -327,5 +327,5 @@ def needed_n(estimate: RatioEstimate, margin: float, levels: Levels, comparisons
         return distance >= quantiles * math.sqrt(spread / wanted + estimate.floor**2)
 
     counts = range(least, _MOST_NEEDED + 1)
-    found = bisect.bisect_left(counts, True, key=decides)  # more processes only narrow the interval
-    return counts[found] if found < len(counts) else None
+    index = bisect.bisect_left(counts, True, key=decides)  # more processes only narrow the interval
+    return counts[index] if index < len(counts) else None

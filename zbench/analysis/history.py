@@ -41,15 +41,15 @@ def change_points(values: Sequence[float], *, alpha: float = 0.01, seed: int = 0
     """
     series = np.asarray(values, dtype=np.float64)
     rng = np.random.default_rng(seed)
-    found: list[int] = []
+    starts: list[int] = []
     pending = [(0, len(series))]
     while pending:
         start, stop = pending.pop()
         split = _significant_split(series[start:stop], alpha, rng)
         if split is not None:
-            found.append(start + split)
+            starts.append(start + split)
             pending += [(start, start + split), (start + split, stop)]
-    return sorted(found)
+    return sorted(starts)
 
 
 def _significant_split(segment: Floats, alpha: float, rng: np.random.Generator) -> int | None:
@@ -144,18 +144,19 @@ def history(runs: Iterable[RunResults], metric: str, *, alpha: float = 0.01) -> 
             value = trial.number(metric)
             if value is not None and math.isfinite(value):
                 gathered.setdefault((trial.trial_id, *place), []).append((trial, run, value))
-    return [_series(found, alpha) for found in gathered.values()]
+    return [_series(figures, alpha) for figures in gathered.values()]
 
 
 def _facts(run: RunResults) -> str:
     return repr(sorted(run.source.facts.items()))
 
 
-def _series(found: Sequence[tuple[ConfigSummary, RunResults, float]], alpha: float) -> Series:
+def _series(figures: Sequence[tuple[ConfigSummary, RunResults, float]], alpha: float) -> Series:
     visits = tuple(
-        Visit(run.source.run_ids[0], run.source.started, run.source.commit, value) for _, run, value in found
+        Visit(run.source.run_ids[0], run.source.started, run.source.commit, value)
+        for _, run, value in figures
     )
-    trial, run, _ = found[-1]
+    trial, run, _ = figures[-1]
     values = [visit.value for visit in visits]
     scaled = [math.log(value) for value in values] if min(values) > 0 else values
     starts = change_points(scaled, alpha=alpha)

@@ -215,7 +215,7 @@ class PairedMeasurement:
         if checked.moved(self._settings.alpha):
             moved = f"{math.expm1(checked.drift):+.0%}"
             why = f"the control vetoes it: base against itself moved by {moved} from start to end"
-            decisions = {name: decision.doubted(found, why) for name, found in decisions.items()}
+            decisions = {name: decision.doubted(one, why) for name, one in decisions.items()}
         sides = [RunResults.of(self._sources[side], self._records[side]) for side in ("base", "head")]
         data = compare.PairedData(dict(self._differences), checked, self._plan.exact_only)
         return compare.build(sides[0], sides[1], self._settings, decisions, paired=data)

@@ -57,7 +57,7 @@ def noise_report(comparison: Comparison) -> NoiseReport:
         margin,
         detectable_effect(noise, blocks, margin, comparison.settings.alpha, len(measured)),
         run_noise([(row.base, row.head) for row in comparison.rows]),
-        sum(found.answer == "regression" for _, found in comparison.timed),
+        sum(one.answer == "regression" for _, one in comparison.timed),
         data.control.drift,
     )
 
@@ -139,10 +139,10 @@ def _runs(output_dir: Path, sweep: str | None) -> list[RunResults]:
     paths = [path for path in store.find_runs(output_dir) if sweep in (None, path.parent.name)]
     if len(paths) < LEAST_HISTORY:
         return []
-    found = []
+    loaded = []
     for path in paths:
         try:
-            found.append(load_results(str(path), output_dir))
+            loaded.append(load_results(str(path), output_dir))
         except ZbenchError:
             continue  # a damaged run of the past is not what the comparison is about
-    return found
+    return loaded

@@ -185,7 +185,7 @@ def pareto_front(values: Mapping[Key, Sequence[float]], directions: Sequence[Dir
     """Return the keys that no other key dominates, best of the first objective first; equal ones all stay."""
     front = [
         key
-        for key, mine in values.items()
-        if not any(dominates(other, mine, directions) for other in values.values())
+        for key, point in values.items()
+        if not any(dominates(other, point, directions) for other in values.values())
     ]
     return sorted(front, key=lambda key: values[key][0], reverse=directions[0] == "maximize")

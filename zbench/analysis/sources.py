@@ -124,8 +124,8 @@ def _from_directory(name: str, path: Path) -> RunResults:
         raise UsageError(
             f"{path} holds no run: expected a directory with {store.TRIALS} in it, or runs below it"
         )
-    found = [_from_run(str(run), run) for run in runs]
-    return _pooled(name, path, [results for results in found if results.trials])
+    loaded = [_from_run(str(run), run) for run in runs]
+    return _pooled(name, path, [results for results in loaded if results.trials])
 
 
 def _pooled(name: str, path: Path, runs: list[RunResults]) -> RunResults:

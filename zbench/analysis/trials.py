@@ -83,8 +83,8 @@ def doubt(base: ConfigSummary, head: ConfigSummary) -> str:
     Disturbed repeats are left out; with fewer than three others (or none, of one or two) a side shows what
     else ran on the machine rather than the trial.
     """
-    said = [text for name, trial in (("base", base), ("head", head)) if (text := _doubt(name, trial))]
-    return "; ".join(said)
+    reasons = [text for name, trial in (("base", base), ("head", head)) if (text := _doubt(name, trial))]
+    return "; ".join(reasons)
 
 
 def _doubt(name: str, trial: ConfigSummary) -> str:

@@ -67,11 +67,11 @@ def command(
 
     def probe(name: str) -> Finding:
         console.note(f"{name[:12]}: comparing with {names[0][:12]}")
-        found = probes.finding(name, fault)
-        console.note(f"{name[:12]}: {found}")
-        search.findings[name] = found
+        finding = probes.finding(name, fault)
+        console.note(f"{name[:12]}: {finding}")
+        search.findings[name] = finding
         search.save(state)
-        return found
+        return finding
 
     _print(bisect(names, probe, search.findings), fault)
 
@@ -101,10 +101,10 @@ class _Search:
         if not state.is_file():
             return cls(names)
         try:
-            found = json.loads(state.read_text())
-            blocks = {name: tuple(values) for name, values in found["blocks"].items()}
-            fault = Fault(found["sought"], frozenset(found["metrics"]), blocks)
-            kept = cls(found["revisions"], fault, dict(found["findings"]))
+            document = json.loads(state.read_text())
+            blocks = {name: tuple(values) for name, values in document["blocks"].items()}
+            fault = Fault(document["sought"], frozenset(document["metrics"]), blocks)
+            kept = cls(document["revisions"], fault, dict(document["findings"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(f"cannot read {state}: {error}; remove it to begin anew") from None
         if kept.revisions != names:
@@ -143,12 +143,12 @@ class _Probes:
         looks = [timed] if time_only or timed == _EXACT else [_EXACT, timed]
         for blocks in looks:
             compared = self._compare(bad, blocks, None)
-            found = slowdown_of(compared) if time_only else fault_of(compared)
-            if found is not None:
-                return found
-        said = dict.fromkeys(str(row.step_time or row.answer) for row in compared.rows)
+            shown = slowdown_of(compared) if time_only else fault_of(compared)
+            if shown is not None:
+                return shown
+        answers = dict.fromkeys(str(row.step_time or row.answer) for row in compared.rows)
         fault = "slowdown" if time_only else "fault"
-        raise UsageError(f"BAD shows no {fault} against GOOD: {'; '.join(said)}")
+        raise UsageError(f"BAD shows no {fault} against GOOD: {'; '.join(answers)}")
 
     def finding(self, name: str, fault: Fault) -> Finding:
         """Return what a comparison says of a revision; one that does not build or run is skipped."""
@@ -171,14 +171,16 @@ class _Probes:
         )
 
 
-def _print(found: Bisection, fault: Fault) -> None:
-    code = ExitCode.PASS if found.first_bad is not None else ExitCode.INCONCLUSIVE
+def _print(bisection: Bisection, fault: Fault) -> None:
+    code = ExitCode.PASS if bisection.first_bad is not None else ExitCode.INCONCLUSIVE
     if console.state.json:
         sought = {"sought": fault.answer, "metrics": sorted(fault.metrics)}
-        document = {"first_bad": found.first_bad, "candidates": list(found.candidates), **sought}
-        console.document({**document, "probes": found.probes}, code)
-    elif found.first_bad is not None:
-        console.result(f"{found.first_bad} is the first revision that is {fault} ({found.probes} probes)")
+        document = {"first_bad": bisection.first_bad, "candidates": list(bisection.candidates), **sought}
+        console.document({**document, "probes": bisection.probes}, code)
+    elif bisection.first_bad is not None:
+        console.result(
+            f"{bisection.first_bad} is the first revision that is {fault} ({bisection.probes} probes)"
+        )
     else:
-        console.result(f"the first revision that is {fault} is one of: {', '.join(found.candidates)}")
+        console.result(f"the first revision that is {fault} is one of: {', '.join(bisection.candidates)}")
     raise typer.Exit(int(code))

@@ -116,9 +116,11 @@ def _rows(
     with Simulator(base_dir, jobs=jobs, timeline=timeline) as simulator:
         for trial, outcome in zip(trials, list(simulator.each(trials)), strict=True):
             simulated = isinstance(outcome, Estimate)
-            found = search(simulator, trial, memory) if limits and memory is not None and simulated else None
+            limits_of_trial = (
+                search(simulator, trial, memory) if limits and memory is not None and simulated else None
+            )
             time = step_time(outcome, trial, machine) if machine and isinstance(outcome, Estimate) else None
-            rows.append(EstimateRow(trial, outcome, memory, found, time))
+            rows.append(EstimateRow(trial, outcome, memory, limits_of_trial, time))
     return rows
 
 
@@ -177,14 +179,14 @@ def _measured(row: EstimateRow, base_dir: Path) -> tuple[str, Estimate]:
         answer = run_once(_MEASURE, trial, base_dir, patience=trial.run.timeout)
     except ZbenchError as error:
         raise UsageError(f"--measured: {row.title}: {error}; a smaller model may do") from None
-    found = Estimate.from_json(answer["estimate"])
+    measured = Estimate.from_json(answer["estimate"])
     counted = answer["allocator_peak_bytes"]
     assert row.estimate is not None
     both = [row.estimate.peak_device_bytes + row.estimate.peak_host_bytes]
-    both.append(found.peak_device_bytes + found.peak_host_bytes)
+    both.append(measured.peak_device_bytes + measured.peak_host_bytes)
     console.note(
         f"{row.title}: peaks of device and host, simulated {both[0]:,} bytes, measured between operators"
         f" {both[1]:,}" + ("" if counted is None else f", torch's allocator {counted:,}")
     )
     text = "" if counted is None else f", torch's allocator {format_bytes(counted)}"
-    return f"measured on rank 0{text}: {row.title}", found
+    return f"measured on rank 0{text}: {row.title}", measured

@@ -44,12 +44,12 @@ class EstimateRow:
             "world_size": self.trial.run.world_size,
             "micro_batch_size": self.trial.workload.micro_batch_size,
         }
-        found = self.estimate
-        if found is None:
+        estimate = self.estimate
+        if estimate is None:
             return {**row, "not_simulated": getattr(self.outcome, "reason", "")}
-        row["estimate"] = found.to_json()
+        row["estimate"] = estimate.to_json()
         if self.memory is not None:
-            spare = self.memory - found.peak_device_bytes
+            spare = self.memory - estimate.peak_device_bytes
             row |= {"fits": spare >= 0, "spare_bytes": spare}
         if self.time is not None:
             row["time"] = {"not_known": self.time} if isinstance(self.time, str) else self.time.to_json()
@@ -62,23 +62,23 @@ class EstimateRow:
     def cells(self) -> dict[str, str]:
         """Return the configuration's line of the table."""
         cells = {key: str(value) for key, value in self.trial.axes.items()} or {"trial": self.trial.trial_id}
-        found = self.estimate
-        if found is None:
+        estimate = self.estimate
+        if estimate is None:
             return {**cells, "verdict": f"not simulated: {getattr(self.outcome, 'reason', '')}"}
-        state = sum(found.device.get(name, 0) for name in _STATE)
-        activations = found.device.get("activations", 0)
+        state = sum(estimate.device.get(name, 0) for name in _STATE)
+        activations = estimate.device.get("activations", 0)
         cells |= {
-            "device": format_bytes(found.peak_device_bytes),
-            "host": format_bytes(found.peak_host_bytes),
+            "device": format_bytes(estimate.peak_device_bytes),
+            "host": format_bytes(estimate.peak_host_bytes),
             "state": format_bytes(state),
             "activations": format_bytes(activations),
-            "other": format_bytes(found.peak_device_bytes - state - activations),
-            "traffic": format_bytes(sum(kind["bytes"] for kind in found.traffic.values())),
+            "other": format_bytes(estimate.peak_device_bytes - state - activations),
+            "traffic": format_bytes(sum(kind["bytes"] for kind in estimate.traffic.values())),
         }
         if self.time is not None:
             cells["step"] = _span(self.time)
         if self.memory is not None:
-            cells["verdict"] = _verdict(found, self.memory)
+            cells["verdict"] = _verdict(estimate, self.memory)
         return cells | _limit_cells(self.limits)
 
 
@@ -99,11 +99,11 @@ def _verdict(outcome: Estimate, memory: int) -> str:
     return text
 
 
-def _limit_cells(found: Limits | None) -> dict[str, str]:
-    if found is None:
+def _limit_cells(limits: Limits | None) -> dict[str, str]:
+    if limits is None:
         return {}
-    unknown = {name: f"undecided ({why})" for name, why in found.undecided.items()}
-    world, batch = found.smallest_world_size, found.largest_micro_batch
+    unknown = {name: f"undecided ({why})" for name, why in limits.undecided.items()}
+    world, batch = limits.smallest_world_size, limits.largest_micro_batch
     return {
         "ranks": f">= {world}" if world else unknown.get("smallest_world_size", "none fits"),
         "micro-batch": f"<= {batch}" if batch else unknown.get("largest_micro_batch", "none fits"),
@@ -130,20 +130,20 @@ def print_rows(rows: Sequence[EstimateRow], invalid: Sequence[InvalidTrial]) -> 
         _print_peak(rows[0].trial.run.world_size, rows[0].estimate)
 
 
-def _print_peak(ranks: int, found: Estimate) -> None:
-    console.result(f"\nPeak in {found.phase}, per rank of {ranks}:")
-    for place, held in (("device", found.device), ("host", found.host)):
+def _print_peak(ranks: int, estimate: Estimate) -> None:
+    console.result(f"\nPeak in {estimate.phase}, per rank of {ranks}:")
+    for place, held in (("device", estimate.device), ("host", estimate.host)):
         for name, size in sorted(held.items(), key=lambda item: -item[1]):
             console.result(f"  {place:6}  {name:12}  {format_bytes(size):>9}  {size:>16,} bytes")
     console.result("\nLargest allocations alive then:")
-    for each in found.alive[:_LONGEST]:
+    for each in estimate.alive[:_LONGEST]:
         shape = "x".join(map(str, each.shape))
         console.result(
             f"  {format_bytes(each.nbytes):>9}  {each.category:12}  {each.count} x [{shape}] {each.dtype}"
             f"  {each.where}"
         )
     console.result("\nTraffic of one step:")
-    for kind, moved in found.traffic.items():
+    for kind, moved in estimate.traffic.items():
         console.result(f"  {kind:18}  {moved['calls']:>5} calls  {format_bytes(moved['bytes']):>9}")
-    if found.flops:
-        console.result(f"\n{found.flops:.4g} FLOPs a step and rank")
+    if estimate.flops:
+        console.result(f"\n{estimate.flops:.4g} FLOPs a step and rank")

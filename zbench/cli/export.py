@@ -78,12 +78,12 @@ def command(
 
 def _run_trials(run: Path) -> list[TrialSpec]:
     """Return each configuration of a run; UsageError for a record whose configuration is incomplete."""
-    found = {}
+    trials = {}
     for record in load_records(run):
-        if record.outcome == "invalid" or record.trial_id in found:
+        if record.outcome == "invalid" or record.trial_id in trials:
             continue
         try:
-            found[record.trial_id] = TrialSpec.model_validate({**record.config, "axes": record.axes})
+            trials[record.trial_id] = TrialSpec.model_validate({**record.config, "axes": record.axes})
         except ValidationError as error:
             problem = error.errors()[0]
             key = ".".join(str(part) for part in problem["loc"])
@@ -91,7 +91,7 @@ def _run_trials(run: Path) -> list[TrialSpec]:
                 f"{run}: the configuration of trial {record.trial_id} cannot be read: {key}: "
                 f"{problem['msg']}; run it again with this version of zbench"
             ) from None
-    return list(found.values())
+    return list(trials.values())
 
 
 def _best_of(run: Path) -> str:
@@ -113,5 +113,5 @@ def _chosen(candidates: Sequence[TrialSpec], wanted: str | None) -> TrialSpec:
     if len(matches) == 1:
         return matches[0]
     lines = [f"{trial.trial_id}  {json.dumps(trial.axes)}" for trial in matches or candidates]
-    found = f"no trial {wanted!r}" if not matches else f"{len(matches)} trials match"
-    raise UsageError("\n  ".join([f"{found}; choose one with --trial ID:", *lines[:_MOST_LISTED]]))
+    problem = f"no trial {wanted!r}" if not matches else f"{len(matches)} trials match"
+    raise UsageError("\n  ".join([f"{problem}; choose one with --trial ID:", *lines[:_MOST_LISTED]]))

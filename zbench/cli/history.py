@@ -54,16 +54,16 @@ def command(
         runs = list(_readable(root))
     if not runs:
         raise UsageError(f"{place} holds no finished run; run a sweep first, or name its directory")
-    found = [one for one in history(runs, metric, alpha=alpha) if match in label(one.trial)]
-    if not found:
+    every_series = [one for one in history(runs, metric, alpha=alpha) if match in label(one.trial)]
+    if not every_series:
         raise UsageError(f"no configuration in {place} has {match!r} in its name and a {metric}")
     if plots is not None:
-        _draw(found, metric, plots)
+        _draw(every_series, metric, plots)
     if console.state.json:
-        rows = [_series(one) for one in found]
+        rows = [_series(one) for one in every_series]
         console.document({"metric": metric, "series": rows})
     else:
-        _print(found, metric)
+        _print(every_series, metric)
 
 
 def _check_metric(name: str) -> None:
@@ -106,9 +106,9 @@ def _checked_out(directory: Path, branch: str | None) -> Iterator[Path]:
         yield Path(scratch) / directory
 
 
-def _draw(found: list[Series], metric: str, plots: Path) -> None:
+def _draw(every_series: list[Series], metric: str, plots: Path) -> None:
 
-    for path in exports.write({"history.svg": timeline(found, metric).file()}, plots):
+    for path in exports.write({"history.svg": timeline(every_series, metric).file()}, plots):
         console.note(str(path))
 
 
@@ -130,16 +130,16 @@ def _series(series: Series) -> dict[str, Any]:
     }
 
 
-def _print(found: list[Series], metric: str) -> None:
+def _print(every_series: list[Series], metric: str) -> None:
 
     columns = [Column(name, "left", wraps=True) for name in _HEADINGS]
     rows = []
-    for one in found:
+    for one in every_series:
         ends = (METRICS[metric].format(value) for value in (one.values[0], one.values[-1]))
         rows.append([label(one.trial), str(len(one.visits)), sparkline(one.values), *ends])
     screen = console.rich_console()
     print_table(screen, columns, [list(map(Text, row)) for row in rows])
-    for one in found:
+    for one in every_series:
         for change in one.changes:
             where = "..".join(
                 part for part in (commit_text(change.after), commit_text(change.commit)) if part

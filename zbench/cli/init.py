@@ -51,9 +51,9 @@ def _problem_of_own_model(document: Mapping[str, Any], base_dir: Path) -> str | 
         return None
     trials = expand(sweep_from_mapping(document, environ={})).trials
     with Simulator(base_dir, jobs=1) as simulator:
-        found = simulator.of(trials[0])
-    if isinstance(found, NotSimulated) and found.reason.startswith("workload.model: cannot load"):
-        raise UsageError(f"--from {found.reason}")
-    if isinstance(found, NotSimulated) and found.reason.startswith("workload."):
-        return found.reason
+        outcome = simulator.of(trials[0])
+    if isinstance(outcome, NotSimulated) and outcome.reason.startswith("workload.model: cannot load"):
+        raise UsageError(f"--from {outcome.reason}")
+    if isinstance(outcome, NotSimulated) and outcome.reason.startswith("workload."):
+        return outcome.reason
     return None

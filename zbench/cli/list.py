@@ -77,8 +77,8 @@ def _print(rows: list[dict[str, Any]]) -> None:
         print_table(screen, _COLUMNS, readable, dropped_first=_DROPPED_FIRST, remedy="use --json")
     for row in rows:
         if row["problem"]:
-            said = printable(f"{row['sweep']}/{row['run_id']} cannot be read: {row['problem']}")
-            screen.print(Text(said), soft_wrap=True)
+            text = printable(f"{row['sweep']}/{row['run_id']} cannot be read: {row['problem']}")
+            screen.print(Text(text), soft_wrap=True)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -79,12 +79,12 @@ def seconds(text: str | None, flag: str) -> float:
     if text is None:
         return math.inf
     try:
-        found = parse_duration(text)
+        duration = parse_duration(text)
     except ValueError as error:
         raise UsageError(f"{flag}: {error}") from None
-    if not found > 0:
+    if not duration > 0:
         raise UsageError(f"{flag}: expected a time above 0 such as 20min, got {text!r}")
-    return found
+    return duration
 
 
 def run_settings(overrides: list[str], **flags: object) -> list[str]:
@@ -138,8 +138,8 @@ def complete_runs(context: typer.Context, incomplete: str) -> list[str]:
     """Return `last`, the sweeps' names and the run ids that begin so, the newest first."""
     from zbench.record.store import find_runs
 
-    found = list(reversed(find_runs(context.params.get("output_dir") or DEFAULT_OUTPUT_DIR)))
-    names = ["last", *(path.parent.name for path in found), *(path.name for path in found)]
+    runs = list(reversed(find_runs(context.params.get("output_dir") or DEFAULT_OUTPUT_DIR)))
+    names = ["last", *(path.parent.name for path in runs), *(path.name for path in runs)]
     return [name for name in dict.fromkeys(names) if name.startswith(incomplete)]
 
 

@@ -29,19 +29,19 @@ def command(
     that ended well, environments that paired comparisons built (they are built anew). Stays: records, sweep
     files, studies, baselines, tags, and the logs of what failed. A run that is being written is left alone.
     """
-    found = cached_folders(output_dir, older_than_s=seconds(older_than, "--older-than"))
-    gone = found if dry_run else [one for one in found if _removed(one)]
+    folders = cached_folders(output_dir, older_than_s=seconds(older_than, "--older-than"))
+    removed = folders if dry_run else [one for one in folders if _removed(one)]
     if console.state.json:
-        rows = [{"kind": one.kind, "path": str(one.path), "bytes": one.size} for one in gone]
+        rows = [{"kind": one.kind, "path": str(one.path), "bytes": one.size} for one in removed]
         console.document({"dry_run": dry_run, "removed": rows})
         return
-    for kind in dict.fromkeys(one.kind for one in gone):
-        sizes = [one.size for one in gone if one.kind == kind]
+    for kind in dict.fromkeys(one.kind for one in removed):
+        sizes = [one.size for one in removed if one.kind == kind]
         console.result(f"{plural(len(sizes), 'folder')}, {format_bytes(sum(sizes))}: {kind}")
-    if not gone:
+    if not removed:
         console.result(f"nothing to remove: nothing of its kind is unchanged for {older_than} or longer")
         return
-    total = format_bytes(sum(one.size for one in gone))
+    total = format_bytes(sum(one.size for one in removed))
     console.result(
         f"{'would remove' if dry_run else 'removed'} {total}, unchanged for {older_than} or longer; {_KEPT}"
     )

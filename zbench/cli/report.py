@@ -49,7 +49,7 @@ def command(
         pictures = content.pictures(report)
         if not pictures:
             raise UsageError(f"{run} has nothing to draw: no configuration was measured")
-        written += exports.write({f"{name}.svg": found.file() for name, found in pictures.items()}, plots)
+        written += exports.write({f"{name}.svg": picture.file() for name, picture in pictures.items()}, plots)
     if console.state.json:
         console.document({"written": [str(path) for path in written]})
     elif written:

@@ -60,8 +60,8 @@ def command(
 
 
 def _named(summaries: list[ConfigSummary], start: str) -> ConfigSummary:
-    found = [summary for summary in summaries if summary.trial_id.startswith(start)]
-    if len(found) != 1:
-        known = ", ".join(summary.trial_id for summary in found or summaries)
+    matches = [summary for summary in summaries if summary.trial_id.startswith(start)]
+    if len(matches) != 1:
+        known = ", ".join(summary.trial_id for summary in matches or summaries)
         raise UsageError(f"expected the id of one configuration, got {start!r}; there are {known}")
-    return found[0]
+    return matches[0]

@@ -122,7 +122,7 @@ def _search_settings(
     """Return the flags of a search as `--set` texts; UsageError where one makes no sense."""
     from zbench.tune.stop import parse_budget
 
-    found: list[str] = []
+    settings: list[str] = []
     goals: dict[str, list[str]] = {"maximize": [], "minimize": []}
     for text in objective:
         way, sign, metric = text.partition(":")
@@ -133,14 +133,14 @@ def _search_settings(
             )
         goals[way].append(metric)
     if objective:
-        found += [f"objective.{way}={json.dumps(metrics)}" for way, metrics in goals.items()]
+        settings += [f"objective.{way}={json.dumps(metrics)}" for way, metrics in goals.items()]
     if budget is not None:
         trials, seconds = parse_budget(budget)
-        found.append(f"search.trials={trials or _UNLIMITED_TRIALS}")
-        found += [f"search.budget={seconds}"] if seconds is not None else []
+        settings.append(f"search.trials={trials or _UNLIMITED_TRIALS}")
+        settings += [f"search.budget={seconds}"] if seconds is not None else []
     if memory is not None:
-        found.append(f'objective.subject_to.peak_device_bytes="<= {memory_size("--memory", memory)}"')
-    return [*found, *(["search.imply_oom=false"] if run_implied else [])]
+        settings.append(f'objective.subject_to.peak_device_bytes="<= {memory_size("--memory", memory)}"')
+    return [*settings, *(["search.imply_oom=false"] if run_implied else [])]
 
 
 def _request(
