@@ -97,7 +97,6 @@ class _Search:
     @classmethod
     def load(cls, state: Path, names: list[str]) -> "_Search":
         """Return the search over these revisions, begun or new; UsageError if the file is about others."""
-
         if not state.is_file():
             return cls(names)
         try:
@@ -152,7 +151,6 @@ class _Probes:
 
     def finding(self, name: str, fault: Fault) -> Finding:
         """Return what a comparison says of a revision; one that does not build or run is skipped."""
-
         try:
             if fault.needs_clock:
                 compared = self._compare(name, self.blocks, LikeGoodOrBad(fault.blocks).decide)
@@ -164,7 +162,6 @@ class _Probes:
         return judged(compared.rows, fault)
 
     def _compare(self, name: str, blocks: tuple[int, int], question: Question | None) -> Comparison:
-
         sides, overrides = (self.good, name), self.overrides
         return measure(
             sides, self.sweep, blocks, SETTINGS, overrides=overrides, seed=self.seed, question=question

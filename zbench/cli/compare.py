@@ -2,6 +2,7 @@
 
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,20 +185,19 @@ def _deliver(comparison: Comparison, output_format: str, to: Path | None) -> Non
     if output_format == "gha":
         for path in exports.write(exports.files(comparison, "gha"), to or Path()):
             console.result(str(path))
-    elif output_format == "table" and to is None:
+        return
+    if output_format == "table" and to is None:
         table.print_comparison(comparison, console.rich_console(), every_row=console.state.verbose)
-    elif output_format == "table":
-        text = io.StringIO()
-        table.print_comparison(comparison, Screen(file=text, width=160), every_row=True)
-        _write(text.getvalue(), to)
+        return
+    if output_format == "table":
+        file = io.StringIO()
+        table.print_comparison(comparison, Screen(file=file, width=160), every_row=True)
+        text = file.getvalue()
     else:
         render, _ = exports.TEXT_FORMATS[output_format]
-        console.state.document_printed = output_format == "json" and to is None
-        _write(render(comparison) + "\n", to)
-
-
-def _write(text: str, to: Path | None) -> None:
+        text = render(comparison) + "\n"
     if to is None:
+        console.state.document_printed = output_format == "json"
         console.data(text.removesuffix("\n"))
     else:
         exports.write({to.name: text}, to.parent)
@@ -252,10 +252,8 @@ def parse_blocks(text: str | None) -> tuple[int, int]:
     """Return the least and the most blocks from `8:24` or `12`, which is both; 0 is none."""
     if text is None:
         return _LEAST_BLOCKS, _MOST_BLOCKS
-    least, colon, most = text.partition(":")
-    words = [least, most if colon else least]
-    if not all(word.isascii() and word.isdigit() for word in words) or (int(words[0]) == 0) != (
-        int(words[1]) == 0
-    ):
+    match = re.fullmatch("([0-9]+)(?::([0-9]+))?", text)
+    least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 1)
+    if (least == 0) != (most == 0):
         raise UsageError(f"--blocks: expected a number of blocks or MIN:MAX, such as 8:24, got {text!r}")
-    return int(words[0]), int(words[1])
+    return least, most

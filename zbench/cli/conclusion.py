@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from zbench.analysis.ranking import rank
 from zbench.cli import console
 from zbench.errors import ExitCode, UsageError, ZbenchError
 from zbench.launch.events import OnEvent
@@ -15,7 +16,9 @@ from zbench.record import environment, lines
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory, load_environment
 from zbench.record.summary import has_failed, summarize
+from zbench.report.detail import print_configuration
 from zbench.report.live import view
+from zbench.report.table import print_results, print_search
 from zbench.report.text import plural
 from zbench.report.trackers import following, tracker_factory
 from zbench.spec.expand import Expansion
@@ -56,6 +59,25 @@ class Conclusion:
     failure: Interruption | None
     command: str
 
+    def show(self, *, detailed: bool = False, **search: Any) -> ExitCode:
+        """Print the run's table (each configuration in full if `detailed`) or document; return its exit code.
+
+        search: the document of a search, if the run is one, under that name.
+        """
+        summaries, objective = summarize(self.records), self.request.sweep.objective
+        ranking, screen = rank(summaries, objective), console.rich_console()
+        if console.state.json:
+            console.document(self.document(**ranking.document(), **search), self.code)
+        elif detailed:
+            for summary in summaries:
+                print_configuration(screen, summary, self.path)
+        elif self.records:
+            print_results(screen, self.records, objective, self.path, ranking)
+            if search.get("search") is not None:
+                print_search(screen, search["search"], self.records)
+        self._say()
+        return self.code
+
     def document(self, best: str | None, **more: Any) -> dict[str, Any]:
         """Return the document that `--json` prints."""
         document: dict[str, Any] = {
@@ -69,7 +91,7 @@ class Conclusion:
             document["error"] = {"kind": type(self.failure).__name__, "message": self._reason}
         return document
 
-    def say(self) -> None:
+    def _say(self) -> None:
         """Say on stderr where the results are or, if the run was cut short, why and how to continue it."""
         if self.failure is not None:
             console.error(f"{self._reason}; {plural(len(self.records), 'record')} kept, continue with")

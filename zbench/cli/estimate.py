@@ -1,6 +1,7 @@
 """`zbench estimate`: what every configuration of a sweep needs, at any world size, without an accelerator."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -115,12 +116,12 @@ def _rows(
     rows = []
     with Simulator(base_dir, jobs=jobs, timeline=timeline) as simulator:
         for trial, outcome in zip(trials, list(simulator.each(trials)), strict=True):
-            simulated = isinstance(outcome, Estimate)
-            limits_of_trial = (
-                search(simulator, trial, memory) if limits and memory is not None and simulated else None
-            )
-            time = step_time(outcome, trial, machine) if machine and isinstance(outcome, Estimate) else None
-            rows.append(EstimateRow(trial, outcome, memory, limits_of_trial, time))
+            row = EstimateRow(trial, outcome, memory)
+            if limits and memory is not None and row.estimate is not None:
+                row = replace(row, limits=search(simulator, trial, memory))
+            if machine and row.estimate is not None:
+                row = replace(row, time=step_time(row.estimate, trial, machine))
+            rows.append(row)
     return rows
 
 

@@ -58,7 +58,8 @@ def command(
     if not every_series:
         raise UsageError(f"no configuration in {place} has {match!r} in its name and a {metric}")
     if plots is not None:
-        _draw(every_series, metric, plots)
+        for path in exports.write({"history.svg": timeline(every_series, metric).file()}, plots):
+            console.note(str(path))
     if console.state.json:
         rows = [_series(one) for one in every_series]
         console.document({"metric": metric, "series": rows})
@@ -67,7 +68,6 @@ def command(
 
 
 def _check_metric(name: str) -> None:
-
     try:
         unit = metric_named(name).unit
     except ValueError as error:
@@ -106,12 +106,6 @@ def _checked_out(directory: Path, branch: str | None) -> Iterator[Path]:
         yield Path(scratch) / directory
 
 
-def _draw(every_series: list[Series], metric: str, plots: Path) -> None:
-
-    for path in exports.write({"history.svg": timeline(every_series, metric).file()}, plots):
-        console.note(str(path))
-
-
 def _series(series: Series) -> dict[str, Any]:
     return {
         "trial_id": series.trial.trial_id,
@@ -131,7 +125,6 @@ def _series(series: Series) -> dict[str, Any]:
 
 
 def _print(every_series: list[Series], metric: str) -> None:
-
     columns = [Column(name, "left", wraps=True) for name in _HEADINGS]
     rows = []
     for one in every_series:

@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from zbench.launch.slurm_jobs import SlurmOptions
 
 
-SweepFile = Annotated[Path, typer.Argument(metavar="FILE", help="Sweep file: YAML, TOML or JSON.")]
-OptionalSweepFile = Annotated[
-    Path | None, typer.Argument(metavar="FILE", help="Sweep file: YAML, TOML or JSON.")
-]
+_FILE = typer.Argument(metavar="FILE", help="Sweep file: YAML, TOML or JSON.")
+SweepFile = Annotated[Path, _FILE]
+OptionalSweepFile = Annotated[Path | None, _FILE]
 Resume = Annotated[
     str | None,
     typer.Option(metavar="RUN", help="Continue a run: its path, its id, or `last`. FILE may be left out."),

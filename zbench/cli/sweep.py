@@ -2,16 +2,15 @@
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from zbench.analysis.adaptive_repeats import contenders
-from zbench.analysis.ranking import rank
-from zbench.cli import console
 from zbench.cli.conclusion import (
     Conclusion,
     Interruption,
@@ -44,14 +43,11 @@ from zbench.cli.options import (
 )
 from zbench.cli.plan import print_plan
 from zbench.errors import ExitCode, UsageError, ZbenchError
-from zbench.launch.executor import Executor, targets_for
+from zbench.launch.executor import targets_for
 from zbench.launch.executors import make_executor, require_room
 from zbench.launch.slurm_jobs import SlurmOptions
 from zbench.launch.sweep import OutOfTimeError, SweepPlan, SweepRun
 from zbench.record.store import load_environment, resolve_run
-from zbench.record.summary import summarize
-from zbench.report.detail import print_configuration
-from zbench.report.table import print_results
 from zbench.spec.expand import expand
 from zbench.spec.keys import leaves
 from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
@@ -137,14 +133,21 @@ def resumed(run: str, output_dir: Path, file: Path | None, settings: Sequence[st
     base_dir = Path(invocation.get("base_dir") or path)
     if source is not None and source.exists():
         now = load_sweep(source, kept)
-        _require_same(recorded, _without_axes(now) if invocation.get("single") else now, path, source)
+        now = _without_axes(now) if invocation.get("single") else now
+        what = f"{source} has changed since {path.name} was started"
+        remedy = "restore the file to continue that run, or start a new one without --resume"
+        _require_same(recorded, now, what, remedy)
         base_dir = source.absolute().parent
     elif file is not None:
         raise UsageError(f"no such file: {file}")
     wanted = recorded
     if settings:
         wanted = load_sweep(path / "spec.yaml", settings, environ={}, inputs=False)
-        _require_same_computation(recorded, wanted, path)
+        remedy = "leave that out, or start a new run (of a run that exists only {} can be changed)"
+        remedy = remedy.format(", ".join(sorted(_HOW_OFTEN)))
+        _require_same(
+            recorded, wanted, f"--resume continues {path.name} as it was started", remedy, _HOW_OFTEN
+        )
     return Request(wanted.placed(base_dir), base_dir, output_dir, path, source, kept, added=tuple(settings))
 
 
@@ -173,10 +176,7 @@ def perform(
     targets = targets_for(expansion.trials)
     about = facts(request, sys.argv[1:])
     with open_directory(request, about, measured_here=slurm is None) as directory:
-
-        def executor() -> Executor:
-            return make_executor(directory.path, request.base_dir, slurm, targets=targets)
-
+        executor = partial(make_executor, directory.path, request.base_dir, slurm, targets=targets)
         with shown_and_tracked(request, directory) as tell:
             try:
                 SweepRun(plan, directory, executor, on_event=tell).run()
@@ -185,56 +185,26 @@ def perform(
         if failure is not None and request.run is None and directory.discard_if_empty():
             raise failure
         records = directory.records()
-        ranking = rank(summarize(records), sweep.objective)
     if failure is None or (isinstance(failure, OutOfTimeError) and is_incorrect(records)):
         code = exit_code(records)
     else:
         code = failure_code(failure)
-    conclusion = Conclusion(request, directory.path, records, code, failure, "sweep")
-    if console.state.json:
-        console.document(conclusion.document(**ranking.document()), code)
-    elif detailed:
-        for summary in summarize(records):
-            print_configuration(console.rich_console(), summary, directory.path)
-    elif records:
-        print_results(console.rich_console(), records, sweep.objective, directory.path, ranking)
-    conclusion.say()
-    return code
+    return Conclusion(request, directory.path, records, code, failure, "sweep").show(detailed=detailed)
 
 
 def _without_axes(sweep: SweepSpec) -> SweepSpec:
     return sweep.model_copy(update={"axes": {}, "exclude": [], "include": [], "search": SearchSpec()})
 
 
-def _require_same(recorded: SweepSpec, now: SweepSpec, run: Path, source: Path) -> None:
-    """Raise UsageError naming the keys in which the sweep file differs from what the run was started with."""
-    changed = _changes(recorded, now)
-    if changed:
-        raise UsageError(
-            f"{source} has changed since {run.name} was started: {_told(changed)}; "
-            "restore the file to continue that run, or start a new one without --resume"
-        )
-
-
-def _require_same_computation(recorded: SweepSpec, wanted: SweepSpec, run: Path) -> None:
-    """Raise UsageError for settings of a resumed run that change more than how often it measures."""
-    changed = {key: values for key, values in _changes(recorded, wanted).items() if key not in _HOW_OFTEN}
-    if changed:
-        free = ", ".join(sorted(_HOW_OFTEN))
-        raise UsageError(
-            f"--resume continues {run.name} as it was started: {_told(changed)}; "
-            f"leave that out, or start a new run (of a run that exists only {free} can be changed)"
-        )
-
-
-def _changes(before: SweepSpec, after: SweepSpec) -> dict[str, tuple[Any, Any]]:
-    """Return the keys in which two sweeps differ, with both values."""
-    was, now = dict(leaves(sweep_document(before))), dict(leaves(sweep_document(after)))
-    pairs = {key: (was.get(key, "absent"), now.get(key, "absent")) for key in {**was, **now}}
-    return {key: (old, new) for key, (old, new) in pairs.items() if old != new}
-
-
-def _told(changed: dict[str, tuple[Any, Any]]) -> str:
-    first, (was, is_now) = next(iter(changed.items()))
-    more = f" (and {len(changed) - 1} more keys)" if len(changed) > 1 else ""
-    return f"{first} was {was}, is {is_now}{more}"
+def _require_same(
+    recorded: SweepSpec, now: SweepSpec, what: str, remedy: str, free: Collection[str] = ()
+) -> None:
+    """Raise UsageError where a sweep is another one than was recorded, but for the keys in `free`."""
+    before, after = dict(leaves(sweep_document(recorded))), dict(leaves(sweep_document(now)))
+    pairs = {key: (before.get(key, "absent"), after.get(key, "absent")) for key in {**before, **after}}
+    changes = [
+        f"{key} was {old}, is {new}" for key, (old, new) in pairs.items() if key not in free and old != new
+    ]
+    if changes:
+        more = f" (and {len(changes) - 1} more keys)" if len(changes) > 1 else ""
+        raise UsageError(f"{what}: {changes[0]}{more}; {remedy}")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from zbench.analysis.ranking import rank
 from zbench.cli import console
 from zbench.cli.conclusion import (
     Conclusion,
@@ -47,8 +46,6 @@ from zbench.launch.executors import make_executor, require_room
 from zbench.launch.trial import TrialRunner
 from zbench.record.record import Record
 from zbench.record.store import RunDirectory, storage_errors
-from zbench.record.summary import summarize
-from zbench.report.table import print_results, print_search
 from zbench.report.text import plural
 from zbench.spec.document import read_document
 from zbench.spec.metrics import METRICS
@@ -170,21 +167,12 @@ def perform_search(
     from zbench.tune.findings import search_document
 
     directory, outcome, failure = _searched(request, storage, study, slurm)
-    records, objective = directory.records(), request.sweep.objective
+    records = directory.records()
     code = _code(outcome, failure, records)
-    document = None if outcome is None else search_document(outcome, objective, records)
+    document = None if outcome is None else search_document(outcome, request.sweep.objective, records)
     if document is not None:
         (directory.path / "search.json").write_text(json.dumps(document, indent=2) + "\n")
-    ranking = rank(summarize(records), objective)
-    conclusion = Conclusion(request, directory.path, records, code, failure, "tune")
-    if console.state.json:
-        console.document(conclusion.document(**ranking.document(), search=document), code)
-    elif records:
-        print_results(console.rich_console(), records, objective, directory.path, ranking)
-        if document is not None:
-            print_search(console.rich_console(), document, records)
-    conclusion.say()
-    return code
+    return Conclusion(request, directory.path, records, code, failure, "tune").show(search=document)
 
 
 def work(
