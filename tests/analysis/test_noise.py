@@ -4,8 +4,8 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
+from scipy.stats import t
 
 from analysis.synthetic import MACHINE, trial, write_run
 from zbench.analysis.compare import Comparison, PairedData
@@ -22,7 +22,6 @@ from zbench.analysis.noise import (
 from zbench.analysis.paired import Control
 from zbench.analysis.settings import PAIRED_THRESHOLDS, Settings
 from zbench.analysis.sources import load_results
-from zbench.analysis.statistics import paired_estimate
 from zbench.analysis.trials import RunResults, Source
 from zbench.record.summary import summarize
 
@@ -50,17 +49,14 @@ def test_an_alarm_is_counted() -> None:
     assert noise_report(compared_with_itself(Machine(factor=1.2))).alarms == 1
 
 
-@pytest.mark.parametrize("noise", [0.01, 0.05])
-def test_the_margin_passes_nineteen_times_in_twenty_and_the_effect_is_found_nine_in_ten(noise: float) -> None:
-    rng, count, n = np.random.default_rng(0), 2000, 12
-    margin = math.log1p(passing_margin(noise, n, 0.01))
-    effect = math.log1p(detectable_effect(noise, n, math.expm1(margin), 0.01, 1))
-    same = [paired_estimate(list(rng.normal(0, noise, n))).interval(0.01)[1] <= margin for _ in range(count)]
-    slow = [
-        paired_estimate(list(rng.normal(effect, noise, n))).interval(0.01)[0] > margin for _ in range(count)
-    ]
-    assert 0.92 <= sum(same) / count <= 0.98
-    assert 0.87 <= sum(slow) / count <= 0.94
+@pytest.mark.parametrize("blocks", [2, 12])
+def test_the_margin_passes_nineteen_times_in_twenty_and_the_effect_is_found_nine_in_ten(blocks: int) -> None:
+    student, error = t(blocks - 1), 0.05 / math.sqrt(blocks)
+    passing = student.isf(0.01) + student.ppf(0.95)
+    assert passing_margin(0.05, blocks, 0.01) == pytest.approx(math.expm1(passing * error))
+    found = student.isf(0.01 / 4) + student.ppf(0.9)
+    expected = math.expm1(math.log1p(0.03) + found * error)
+    assert detectable_effect(0.05, blocks, 0.03, 0.01, 4) == pytest.approx(expected)
 
 
 def test_nothing_measured_is_unknown_and_not_zero() -> None:

@@ -1,68 +1,20 @@
-"""Blocks of a paired measurement cancel drift, and their control vetoes what moved."""
+"""What the blocks of a paired measurement and its control say."""
 
 import math
-from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from zbench.analysis.measurement import Plan, SampleSource
 from zbench.analysis.paired import (
     BASE_FIRST,
+    HEAD_FIRST,
+    SIDES,
     Control,
-    Side,
     block_difference,
-    block_orders,
     block_replicates,
     control,
     replicates_in_turns,
 )
-from zbench.analysis.statistics import paired_estimate
-from zbench.record.record import Record
-
-from .machine import Machine, OneByOne
-from .test_measurement import SETTINGS, InTurns, measured
-
-
-@pytest.mark.parametrize("in_turns", [False, True])
-def test_the_interval_is_that_of_the_blocks_and_of_what_lies_within_them(in_turns: bool) -> None:
-    samples: SampleSource = InTurns(Machine(), noise=0.0) if in_turns else OneByOne(Machine())
-    found = measured(samples, Plan(8, 8))
-    row, orders = found.rows[0], block_orders(8, 0)
-    seconds = {
-        record.repeat: record.timing.median_step_s
-        for side in (row.base, row.head)
-        for record in side.ok
-        if record.timing is not None
-    }
-    blocks = [[seconds[3 + 4 * block + i] for i in range(4)] for block in range(8)]
-    differences = [block_difference(*block) for block in zip(orders, blocks, strict=True)]
-    replicates = replicates_in_turns if in_turns else block_replicates
-    within = [log for block in zip(orders, blocks, strict=True) for log in replicates(*block)]
-    level = Plan(8, 8).levels(SETTINGS.alpha)[8].passing
-    expected = paired_estimate(differences, within).interval(level)
-    assert found.paired is not None
-    assert found.paired.blocks[row.base.trial_id] == pytest.approx(differences)
-    assert row.step_time is not None
-    assert (row.step_time.low, row.step_time.high) == pytest.approx(expected)
-
-
-def test_a_repeat_that_was_not_timed_is_in_no_block() -> None:
-    machine = Machine()
-
-    def take(side: Side) -> list[Record]:
-        first, *others = machine(side)
-        return [replace(first, timing=None), *others]
-
-    found = measured(take, Plan(8, 8), said := [])
-    assert "block 1 of 8" in said
-    assert [row.step_time is None for row in found.rows] == [True, False, False]
-    assert [len(row.base.ok) for row in found.rows] == [20] * 3
-
-
-def test_replicates_in_turns_ignore_how_much_slower_head_is() -> None:
-    seconds = [0.1, 0.12, 0.11, 0.13]
-    slower = [factor * value for factor, value in zip((1, 2, 2, 1), seconds, strict=True)]
-    assert replicates_in_turns(BASE_FIRST, slower) == pytest.approx(replicates_in_turns(BASE_FIRST, seconds))
 
 
 @pytest.mark.parametrize("change", [1.0, -1.0])
@@ -83,3 +35,40 @@ def test_a_control_that_moved_by_a_quarter_or_less_is_harmless() -> None:
 def test_a_control_needs_two_samples_before_and_after() -> None:
     for before, after in (([0.1], [0.1, 0.2]), ([0.1, 0.2], [0.1])):
         assert math.isnan(control({"a": before}, {"a": after}).drift)
+
+
+def test_linear_drift_cancels_exactly_within_a_block() -> None:
+    drifting = [0.1 * 1.1**i for i in range(4)]
+    for order in (BASE_FIRST, HEAD_FIRST):
+        assert block_difference(order, drifting) == pytest.approx(0.0, abs=1e-15)
+    factors = [2 if side == "head" else 1 for side in BASE_FIRST]
+    slower = [seconds * factor for seconds, factor in zip(drifting, factors, strict=True)]
+    assert block_difference(BASE_FIRST, slower) == pytest.approx(math.log(2))
+
+
+def test_replicates_in_turns_ignore_what_both_samples_of_a_pair_share() -> None:
+    rng = np.random.default_rng(3)
+    for order in (BASE_FIRST, HEAD_FIRST):
+        logs = rng.normal(0, 0.01, (4000, 4))
+        values = [replicates_in_turns(order, list(np.exp(one)))[0] for one in logs]
+        assert np.std(values) == pytest.approx(math.sqrt(2) * 0.01, rel=0.05), "as one replicate of a process"
+        moved = logs + rng.normal(0, 1, (4000, 2)).repeat(2, axis=1)
+        assert [replicates_in_turns(order, list(np.exp(one)))[0] for one in moved] == pytest.approx(values)
+        slower = logs + math.log(2) * np.array([side == "head" for side in order])
+        assert [replicates_in_turns(order, list(np.exp(one)))[0] for one in slower] == pytest.approx(values)
+
+
+def test_replicates_are_the_second_process_of_a_side_less_its_first() -> None:
+    seconds = [math.exp(log) for log in (0.1, 0.2, 0.4, 0.8)]
+    for order in (BASE_FIRST, HEAD_FIRST):
+        taken = [(side, math.log(s)) for side, s in zip(order, seconds, strict=True)]
+        base, head = ([log for of, log in taken if of == side] for side in SIDES)
+        expected = base[1] - base[0], head[1] - head[0]
+        assert block_replicates(order, seconds) == pytest.approx(expected)
+        assert block_difference(order, seconds) == pytest.approx(sum(head) / 2 - sum(base) / 2)
+
+
+def test_control_tells_noise_from_drift() -> None:
+    found = control({"a": [0.10, 0.11]}, {"a": [0.20, 0.22]})
+    assert found.drift == pytest.approx(math.log(2))
+    assert found.noise == pytest.approx(math.log(1.1) / math.sqrt(2))
