@@ -77,7 +77,7 @@ def run_reference(job: ReferenceJob) -> None:
 
 def _wait_for(gate: Path) -> None:
     """Wait until a file is there, but not for ever."""
-    give_up = time.monotonic() + 30
+    give_up = time.monotonic() + 120
     while not gate.exists() and time.monotonic() < give_up:
         time.sleep(0.02)
 

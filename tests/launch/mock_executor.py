@@ -21,10 +21,6 @@ class MockExecutor(Executor):
         self.is_closed = False
         self._before_each = before_each
 
-    def wait_until_ready(self) -> tuple[str, ...]:
-        """Nothing is imported."""
-        return ()
-
     def run(self, task: Task, watch: Watch | None = None) -> Attempt:
         """Return how the task ends."""
         assert not self.is_closed

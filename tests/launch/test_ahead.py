@@ -10,7 +10,7 @@ from zbench.launch import sweep as sweeps
 from zbench.launch.events import Watch
 from zbench.launch.executor import Attempt, RepeatTask, Task
 from zbench.launch.sweep import OutOfTimeError, SweepPlan, SweepRun
-from zbench.record.record import Failure, Record
+from zbench.record.record import Record
 from zbench.record.store import RunDirectory, load_records
 from zbench.spec.expand import Expansion
 
@@ -98,17 +98,13 @@ def test_what_has_begun_is_finished_when_time_is_up_and_the_rest_waits(
     assert len({(record.trial_id, record.repeat) for record in records}) == len(records) == 8
 
 
-def test_a_repeat_that_was_lost_with_its_node_runs_again(directory: RunDirectory) -> None:
-    class Loses(Ahead):
-        def run(self, task: Task, watch: Watch | None = None) -> Attempt:
-            again = task in self.tasks
-            attempt = super().run(task, watch)
-            if again or not isinstance(task, RepeatTask) or task.repeat:
-                return attempt
-            return Attempt("crashed", Failure("killed", "the job 7 was ended by SLURM: NODE_FAIL"))
-
-    records = run(directory, Loses(), trials=TRIALS[:1])
-    assert [record.outcome for record in records] == ["ok", "ok"]
+def test_time_that_is_up_while_the_last_repeats_are_under_way_is_no_failure(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter(range(100))
+    monkeypatch.setattr(sweeps.time, "monotonic", lambda: next(now))
+    once = [trial.model_copy(update={"run": trial.run.model_copy(update={"repeats": 1})}) for trial in TRIALS]
+    assert len(run(directory, Ahead(), trials=once, max_seconds=4)) == len(TRIALS)
 
 
 def test_a_point_that_must_run_out_of_memory_is_not_begun(directory: RunDirectory) -> None:

@@ -28,19 +28,6 @@ def test_lines_are_seen_once_and_whole(tmp_path):
     assert tail.new_lines() == [line(2), line(3)]
 
 
-def test_first_reason_ends_it(tmp_path):
-    file = tmp_path / "progress.jsonl"
-    file.write_text(written(1, 2, 3))
-    seen = []
-
-    def watch(line):
-        seen.append(line["step"])
-        return "enough" if line["step"] == 2 else None
-
-    assert ProgressTail(file).feed(watch) == "enough"
-    assert seen == [1, 2]
-
-
 @pytest.mark.parametrize(
     "other",
     [

@@ -105,35 +105,30 @@ STARTS = ["A warms up", "B warms up"]
 ENDS = ["A ends", "B ends"]
 
 
-@pytest.mark.timeout(30)
 def test_timed_steps_alternate_and_whoever_is_over_waits_for_the_other(tmp_path: Path) -> None:
     done, used = together(tmp_path, [trial(2)], [trial(4)])
     assert done == [*STARTS, "A0", "B0", "A1", "B1", "B2", "B3", *ENDS]
     assert used == (True, True)
 
 
-@pytest.mark.timeout(30)
 def test_a_turn_lasts_for_whole_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_interleave, "TURN_SECONDS", 60.0)
     done, _ = together(tmp_path, [trial(3)], [trial(3)])
     assert done == [*STARTS, "A0", "A1", "A2", "B0", "B1", "B2", *ENDS]
 
 
-@pytest.mark.timeout(30)
 def test_trial_by_trial_and_the_longer_sweep_ends_alone(tmp_path: Path) -> None:
     done, _ = together(tmp_path, [trial(1), trial(2)], [trial(1), trial(1), trial(1)])
     second = ["A ends", "A warms up", "B ends", "B warms up", "A0", "B0", "A1", *ENDS[:1]]
     assert done == [*STARTS, "A0", "B0", *second, "B ends", "B warms up", "B0", "B ends"]
 
 
-@pytest.mark.timeout(30)
 def test_a_trial_that_dies_in_its_turn_has_no_more(tmp_path: Path) -> None:
     done, _ = together(tmp_path, [trial(2, dies=True), trial(1)], [trial(3), trial(1)])
     first = ["A0", "B0", "A1", "A ends", "A warms up", "B1", "B2", "B ends", "B warms up"]
     assert done == [*STARTS, *first, "A0", "B0", *ENDS]
 
 
-@pytest.mark.timeout(30)
 @pytest.mark.parametrize("old_first", [True, False])
 def test_a_version_that_knows_no_turns_runs_on_its_own(tmp_path: Path, old_first: bool) -> None:
     both = [[old_version], [trial(2)]]

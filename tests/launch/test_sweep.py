@@ -208,12 +208,6 @@ def test_out_of_time_it_finishes_the_repeat_under_way_and_goes_on_later(sweep, m
     assert len(sweep.run(*STAGES)) == 4 * STAGES[0].run.repeats
 
 
-def test_without_time_nothing_begins(sweep):
-    with pytest.raises(OutOfTimeError):
-        sweep.run(*STAGES, max_seconds=0)
-    assert sweep.directory.records() == []
-
-
 def test_order_follows_from_seed_and_round_and_no_item_is_always_first():
     items = list(range(50))
     orders = [shuffled(items, seed=seed, round_number=number) for seed, number in ((1, 0), (1, 1), (2, 0))]

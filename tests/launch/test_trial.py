@@ -3,12 +3,15 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
+from zbench.launch import client
 from zbench.launch.trial import TrialRunner, run_trial
 from zbench.record.store import RunDirectory
 
@@ -19,6 +22,15 @@ from .processes import gone, text_of, until
 def server_pid(runner: TrialRunner) -> int:
     """Return the process id of the server that is alive now."""
     return runner.executor.launchers[None].wait_until_ready().pid
+
+
+@pytest.fixture
+def deadline(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Return an event that lets every deadline that runs be over, however fast this machine is."""
+    over = threading.Event()
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + 1e6 * over.is_set())
+    monkeypatch.setattr(client, "time", clock)
+    return over
 
 
 @contextmanager
@@ -60,11 +72,12 @@ def test_failure_is_named_with_its_rank_and_log(runner, trial, options, outcome,
     assert record.correctness.verdict == "unchecked"
 
 
-def test_hang_ends_at_the_deadline_with_the_stacks_in_the_logs(runner, trial):
-    record = runner.run(trial(do="hang", rank=1, timeout=0.3))
+def test_hang_ends_at_the_deadline_with_the_stacks_in_the_logs(runner, trial, deadline):
+    with once_rank_1_waits(runner, lambda _: deadline.set()):
+        record = runner.run(trial(do="wait", rank=1, timeout=120))
     assert record.outcome == "timeout"
-    assert record.error.message.startswith("not finished after 300 ms (run.timeout)")
-    assert "in _hang" in (runner.run_dir / record.error.log).with_name("rank1.log").read_text()
+    assert record.error.message.startswith("not finished after 120 s (run.timeout)")
+    assert "in _report_pid" in (runner.run_dir / record.error.log).with_name("rank1.log").read_text()
 
 
 def test_peers_of_a_dead_rank_are_not_waited_for_until_the_deadline(runner, trial):
@@ -130,24 +143,30 @@ def test_process_in_a_session_of_its_own_does_not_outlive_a_killed_server(runner
     until(lambda: gone(orphan), "the process that a rank started in its own session ends")
 
 
-def test_stopped_server_is_replaced_and_the_repeat_watched_anew(runner, trial, notices):
+def test_stopped_server_is_replaced_and_the_repeat_watched_anew(runner, trial, notices, deadline):
     stopped = []
 
     def watch(line):
         if not stopped:
             stopped.append(server_pid(runner))
             os.kill(stopped[0], signal.SIGSTOP)
+            deadline.set()
         return "seen again" if server_pid(runner) not in stopped else None
 
-    record = runner.run(trial(do="step_on", world_size=1, timeout=1.5), watch=watch)
+    record = runner.run(trial(do="step_on", world_size=1, timeout=120), watch=watch)
     assert record.error.message == "seen again"
     assert notices == ["the trial server was killed from outside; running it again"]
     until(lambda: gone(stopped[0]), "the stopped server ends")
 
 
-def test_stopped_rank_is_run_again(runner, trial, notices):
-    with once_rank_1_waits(runner, lambda pid: os.kill(pid, signal.SIGSTOP)):
-        record = runner.run(trial(do="wait_once", rank=1, timeout=3.0))
+def test_stopped_rank_is_run_again(runner, trial, notices, deadline):
+    def stop(pid: int) -> None:
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "the rank stops")
+        deadline.set()
+
+    with once_rank_1_waits(runner, stop):
+        record = runner.run(trial(do="wait_once", rank=1, timeout=120))
     assert record.outcome == "ok"
     assert notices == [
         "rank 1 was stopped from outside and held up the others until run.timeout; running it again"
