@@ -48,14 +48,14 @@ class Disturbance:
 
     def warnings(self) -> list[str]:
         """Say what disturbed the repeat; empty when nothing did."""
-        found = []
+        texts = []
         if self.other > OTHER_LOAD:
-            found.append(f"the machine was loaded: other processes took {self.other:.0%} of the CPU time")
+            texts.append(f"the machine was loaded: other processes took {self.other:.0%} of the CPU time")
         if self.stolen > STOLEN:
-            found.append(f"the hypervisor took CPU time: {self.stolen:.0%}")
+            texts.append(f"the hypervisor took CPU time: {self.stolen:.0%}")
         if self.throttled:
-            found.append(f"the CPU was throttled for heat: {self.throttled} times")
-        return found
+            texts.append(f"the CPU was throttled for heat: {self.throttled} times")
+        return texts
 
 
 def snapshot() -> MachineSnapshot:

@@ -213,8 +213,8 @@ def environment_facts(trial: TrialSpec, base_dir: Path) -> dict[str, str]:
         return {}
     if trial.workload.command is not None:
         return {"path": str(executable(engine.engine_python, base_dir))}
-    found = elsewhere(engine.engine, engine.engine_python, base_dir)
-    return found.facts() if isinstance(found, Environment) else {}
+    environment = elsewhere(engine.engine, engine.engine_python, base_dir)
+    return environment.facts() if isinstance(environment, Environment) else {}
 
 
 def resolved(trial: TrialSpec) -> dict[str, Any]:

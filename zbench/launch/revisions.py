@@ -166,9 +166,9 @@ def _install(revision: str, commit: str, place: Path, repository: Path) -> None:
     shutil.rmtree(source, ignore_errors=True)
     share_packages(site, _shared_paths(), repository)
     inside = f" and m.__file__.startswith({str(site)!r})" if (site / "zbench").exists() else ""
-    found = f"import sys, zbench.cli.main as m; sys.exit(not (m.__file__{inside}))"
+    check = f"import sys, zbench.cli.main as m; sys.exit(not (m.__file__{inside}))"
     _checked(
-        [str(python), "-P", "-c", found],
+        [str(python), "-P", "-c", check],
         log,
         f"{revision} was built, but its command line cannot be imported",
     )
