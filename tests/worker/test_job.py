@@ -108,6 +108,7 @@ def test_a_device_is_the_cpu_unless_cuda_is_there(monkeypatch: pytest.MonkeyPatc
 
 def test_threads_have_started_when_they_are_set() -> None:
     before, tasks = torch.get_num_threads(), Path("/proc/self/task")
+    torch.set_num_threads(before + 8)  # which starts none of OpenMP's
     started = len(list(tasks.iterdir()))
     set_threads(before + 8)
     assert len(list(tasks.iterdir())) > started
