@@ -105,7 +105,7 @@ def test_a_killed_build_keeps_no_command_waiting_and_one_that_goes_on_keeps_its_
     ("do", "outcome", "message"),
     [
         ("fail", "crashed", "the command ended with status 1: RuntimeError: no such layer"),
-        ("oom", "oom", "CUDA out of memory"),
+        ("oom", "oom", "RuntimeError: CUDA out of memory"),
         ("hang", "timeout", ""),
     ],
 )
