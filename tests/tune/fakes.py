@@ -53,24 +53,18 @@ def small_sweep(**changes: Any) -> SweepSpec:
 def step_seconds(point: Point) -> float:
     """Return a step's time on a synthetic machine, shaped like ZeRO's but measured nowhere.
 
-    It is compute, communication (with a latency per bucket, partly hidden by overlap) and update (halved from
-    stage 1, slower when offloaded).
+    It is compute, communication (a latency per bucket) and update (halved from stage 1, slower offloaded).
     """
-    stage, steps = point["zero_stage"], point["gradient_accumulation_steps"]
-    buckets = math.ceil(PARAMETERS / point["reduce_bucket_size"])
-    communication = (1 if stage < 2 else steps) * (20 + 0.3 * buckets) + 10 * (stage > 0)
-    communication += 30 * steps * (stage == 3)
-    if point["overlap_comm"] and buckets > 1:
-        communication *= 0.5
-    update = (6 if stage == 0 else 3) * (2.5 if point.get("offload_optimizer") == "cpu" else 1)
-    return (40 * steps * point["micro_batch_size"] ** 0.8 + communication + update) / 1000
+    is_sharded = point["zero_stage"] > 0
+    communication = 20 + 0.3 * math.ceil(PARAMETERS / point["reduce_bucket_size"]) + 10 * is_sharded
+    update = (3 if is_sharded else 6) * (2.5 if point["offload_optimizer"] == "cpu" else 1)
+    return (40 * point["micro_batch_size"] ** 0.8 + communication + update) / 1000
 
 
 def peak_bytes(point: Point) -> int:
     """Return the peak device memory of one rank of the synthetic machine."""
-    stage = point["zero_stage"]
-    moments = 0 if point.get("offload_optimizer") == "cpu" else 8 / (1 + (stage >= 1))
-    state = PARAMETERS * (4 / (1 + (stage >= 3)) + 4 / (1 + (stage >= 2)) + moments)
+    stage, moments = point["zero_stage"], 0 if point["offload_optimizer"] == "cpu" else 8
+    state = PARAMETERS * (4 + 4 / (1 + (stage >= 2)) + moments / (1 + (stage >= 1)))
     return int(state) + 8 * point["reduce_bucket_size"] + 8_000_000 * point["micro_batch_size"]
 
 

@@ -8,7 +8,7 @@ import pytest
 from optuna.trial import FrozenTrial
 
 from tests.making import make_record, make_trial
-from zbench.record.record import Correctness, Record, VerdictName
+from zbench.record.record import Correctness, MemoryPeaks, Record, VerdictName
 from zbench.record.summary import summarize
 from zbench.spec.sweep import ObjectiveSpec
 from zbench.spec.trial import TrialSpec
@@ -194,13 +194,15 @@ def test_a_best_that_the_ranking_does_not_name_is_not_separated() -> None:
     assert len(alike["indistinguishable"]) == 2  # type: ignore[arg-type]
 
 
-def test_where_nothing_was_tried_nothing_nearly_fits() -> None:
-    invalid = of_stage(0, 100.0)
+def test_the_nearest_miss_is_named_with_what_keeps_it_from_being_best() -> None:
     bounded = ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes": "<= 1"})
     assert nearest_miss([], bounded) is None
-    miss = nearest_miss(summarize([invalid]), bounded)
+    large, larger = (replace(of_stage(n, 100.0), memory=MemoryPeaks(300 + n, 0, 0)) for n in (0, 1))
+    untried = replace(of_stage(2, 100.0), outcome="invalid")
+    miss = nearest_miss(summarize([untried, larger, large]), bounded)
     assert miss is not None
-    assert miss["trial_id"] == invalid.trial_id
+    assert miss["trial_id"] == large.trial_id
+    assert miss["obstacles"] == ["peak_device_bytes <= 1 B (has 300 B)"]
 
 
 AXES = {"zero_stage": [0, 1, 2], "overlap_comm": [True, False], "reduce_bucket_size": [10, 100, 1000]}

@@ -215,14 +215,6 @@ def test_a_study_that_something_else_made_is_refused(shared: str, known: Any, me
         load_sweep(storage_of(shared), "s")
 
 
-def test_points_of_include_are_kept_though_no_axis_has_them(url: str) -> None:
-    sweep = small_sweep(include=[{"zero_stage": 1, "overlap_comm": False}])
-    space, book = Space(sweep), ledger(url, sweep=sweep)
-    (point,) = space.included
-    assert book.begin(point, "123") is not None
-    assert [trial.user_attrs["point"] for trial in book.trials()] == [point]
-
-
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[RunDirectory]:
     document, facts = sweep_document(SWEEP), {"fingerprint": "kind"}

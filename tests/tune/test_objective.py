@@ -1,12 +1,11 @@
 """Scores: objectives only where every repeat finished, margins at most 0 exactly where a constraint holds."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.making import make_record
-from zbench.record.record import Failure, Record
+from zbench.record.record import Failure, Record, VerdictName
 from zbench.record.summary import summarize
 from zbench.spec.metrics import Direction
 from zbench.spec.sweep import ObjectiveSpec
@@ -16,74 +15,60 @@ from zbench.tune.space import Space
 from .fakes import seen, small_sweep
 
 
-def scorer(objective: ObjectiveSpec) -> Callable[[Sequence[Record]], Score]:
-    return lambda records: score(summarize(records)[0], objective)
+def scored(*records: Record, **objective: Any) -> Score:
+    """Return what a search for tokens per second within 200 bytes makes of these repeats."""
+    usual: dict[str, Any] = {"maximize": ["tokens_per_s"], "subject_to": {"peak_device_bytes": "<= 200"}}
+    return score(summarize(records)[0], ObjectiveSpec(**(usual | objective)))
 
 
-def failed(outcome: str) -> Record:
-    return make_record(outcome=outcome, timing=None, memory=None, error=Failure(outcome, "made so"))
-
-
-BOUNDED = scorer(ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes": "<= 200"}))
-
-
-def test_a_feasible_record_has_its_value_and_no_positive_margin() -> None:
-    found = BOUNDED([make_record()])
-    assert found.values == (100.0,)
-    assert found.miss == 0
-    assert found.margins["peak_device_bytes <= 200 B"] == -0.5
-
-
-def test_a_violated_bound_counts_by_its_share() -> None:
-    found = BOUNDED([make_record(peak=300)])
-    assert found.values == (100.0,)
-    assert found.miss > 0
-    assert found.miss == pytest.approx(0.5)
+@pytest.mark.parametrize(
+    ("record", "bound", "margin"),
+    [
+        ({}, "<= 200", -0.5),
+        ({"peak": 200}, "<= 200", 0.0),
+        ({"peak": 300}, "<= 200", 0.5),
+        ({"memory": None}, "<= 200", 1.0),
+        ({"peak": 99}, "< 100", -0.01),
+        ({"peak": 100}, "< 100", 1e-9),
+    ],
+    ids=["met", "met exactly", "missed", "no figure", "strictly met", "touched"],
+)
+def test_a_margin_is_the_share_of_its_bound_by_which_it_is_missed(
+    record: dict[str, Any], bound: str, margin: float
+) -> None:
+    result = scored(make_record(**record), subject_to={"peak_device_bytes": bound})
+    assert result.values == (100.0,)
+    assert result.margins[f"peak_device_bytes {bound} B"] == pytest.approx(margin, rel=1e-6)
+    assert result.miss == pytest.approx(max(0.0, margin), rel=1e-6)
 
 
 @pytest.mark.parametrize(("outcome", "margin"), [("oom", 1), ("timeout", 1), ("crashed", 2), ("invalid", 2)])
 def test_a_trial_that_did_not_finish_misses_everything_and_has_no_value(outcome: str, margin: float) -> None:
-    found = BOUNDED([make_record(), replace(failed(outcome), repeat=1)])
-    assert found.values is None
-    assert found.miss > 0
-    assert found.margins["finished"] == margin
+    error = Failure(outcome, "made so")
+    failed = make_record(repeat=1, outcome=outcome, timing=None, memory=None, error=error)
+    result = scored(make_record(), failed)
+    assert result.values is None
+    assert result.miss > 0
+    assert result.margins["finished"] == margin
 
 
 def test_a_trial_without_the_figure_of_its_objective_did_not_finish() -> None:
-    found = scorer(ObjectiveSpec(minimize=["peak_device_bytes"]))([replace(make_record(), memory=None)])
-    assert found.values is None
-    assert found.margins["finished"] == 1
+    result = scored(make_record(memory=None), maximize=[], minimize=["peak_device_bytes"])
+    assert (result.values, result.margins["finished"]) == (None, 1)
 
 
 @pytest.mark.parametrize(
     ("verdict", "margin"),
     [("identical", -1), ("equivalent", 0), ("drifted", 1), ("wrong", 2), ("unchecked", 3)],
 )
-def test_only_equivalent_or_better_is_correct(verdict: str, margin: float) -> None:
-    found = BOUNDED([make_record(verdict=verdict)])
-    assert found.margins["correct"] == margin
-    assert (found.miss == 0) == (margin <= 0)
+def test_only_equivalent_or_better_in_every_repeat_is_correct(verdict: VerdictName, margin: float) -> None:
+    result = scored(make_record(), make_record(repeat=1, verdict=verdict))
+    assert result.margins["correct"] == margin
+    assert result.miss == max(0, margin)
 
 
 def test_the_file_may_ask_for_a_better_verdict() -> None:
-    scored = scorer(ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"verdict": ">= identical"}))
-    assert scored([make_record(verdict="equivalent")]).miss == 1
-
-
-def test_one_wrong_repeat_makes_the_trial_wrong() -> None:
-    assert BOUNDED([make_record(), make_record(verdict="wrong", repeat=1)]).miss > 0
-
-
-def test_a_strict_bound_that_is_met_exactly_is_missed() -> None:
-    scored = scorer(ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes": "< 100"}))
-    assert scored([make_record(peak=99)]).miss == 0
-    assert 0 < scored([make_record(peak=100)]).miss < 1e-6, "anything that is really above is farther off"
-
-
-def test_a_bound_that_is_met_exactly_is_met() -> None:
-    found = BOUNDED([make_record(peak=200)])
-    assert found.miss == 0
-    assert found.margins["peak_device_bytes <= 200 B"] == 0
+    assert scored(make_record(verdict="equivalent"), subject_to={"verdict": ">= identical"}).miss == 1
 
 
 @pytest.mark.parametrize(
@@ -93,15 +78,11 @@ def test_a_share_of_nothing_is_the_difference_itself(difference: float, of: floa
     assert relative(difference, of) == expected
 
 
-def test_a_missing_figure_misses_its_bound() -> None:
-    bare = replace(make_record(), memory=None)
-    assert BOUNDED([bare]).miss == 1
-
-
 def test_several_objectives_keep_their_order_and_directions() -> None:
-    objective = ObjectiveSpec(maximize=["tokens_per_s"], minimize=["peak_device_bytes"])
-    assert directions_of(objective) == ("maximize", "minimize")
-    assert scorer(objective)([make_record(rate=5.0, peak=7)]).values == (5.0, 7.0)
+    result = scored(make_record(rate=5.0, peak=7), minimize=["peak_device_bytes"])
+    assert result.values == (5.0, 7.0)
+    both = ObjectiveSpec(maximize=["tokens_per_s"], minimize=["peak_device_bytes"])
+    assert directions_of(both) == ("maximize", "minimize")
 
 
 @pytest.mark.parametrize(("direction", "order"), [("maximize", [3, 4, 2]), ("minimize", [2, 3, 4])])

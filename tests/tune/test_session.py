@@ -15,7 +15,6 @@ from zbench.launch.events import SweepStarted, TrialFinished, TrialStarted, Watc
 from zbench.record.record import Failure, Record
 from zbench.record.summary import summarize
 from zbench.spec.trial import TrialSpec
-from zbench.tune.findings import search_document
 from zbench.tune.session import longest_trial
 from zbench.tune.storage import JOURNAL
 
@@ -123,12 +122,6 @@ def test_a_grid_without_a_budget_has_no_number_of_trials_left(tmp_path: Path) ->
     (started,) = search.told(SweepStarted)
     assert started.repeats == 0
     assert {event.left for event in search.told(TrialFinished)} == {0}
-
-
-def test_crashes_and_wrong_results_do_not_stop_the_search(tmp_path: Path) -> None:
-    outcomes = [({"zero_stage": 1}, "crashed"), ({"zero_stage": 2, "offload_optimizer": "cpu"}, "timeout")]
-    records = searched(tmp_path, FakeRunner(outcomes=outcomes), search=budget(40)).firsts
-    assert [record.outcome for record in records].count("ok") == 15 - 6 - 3
 
 
 @pytest.mark.parametrize(("implied", "began"), [(True, 8), (False, 10)])
@@ -257,22 +250,6 @@ def test_a_flattened_search_ends_before_its_budget(tmp_path: Path) -> None:
     search = searched(tmp_path, search=patience)
     assert "brought no gain" in search.outcome.stopped
     assert len(search.firsts) < 15
-
-
-def test_without_a_feasible_configuration_the_nearest_miss_is_shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    simulating(monkeypatch, lambda _: NotSimulated("made not to be"))
-    objective = limited("<= 1Mi")
-    search = searched(tmp_path, objective=objective)
-    records = search.records
-    document = search_document(search.outcome, small_sweep(objective=objective).objective, records)
-    assert document["best"] is None
-    miss = document["nearest_miss"]
-    smallest = min(records, key=lambda r: r.memory.peak_device_bytes or 0 if r.memory else 1 << 60)
-    assert miss["trial_id"] == smallest.trial_id
-    assert miss["obstacles"][0].startswith("peak_device_bytes <= 1 MiB (has ")
-    assert records == search.firsts, "nothing is worth measuring again"
 
 
 def test_of_several_objectives_the_front_holds_only_what_meets_every_bound(tmp_path: Path) -> None:

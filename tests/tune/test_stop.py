@@ -1,6 +1,7 @@
 """Budgets as people write them, and the end of a search that gains no more."""
 
 import time
+from typing import Any
 
 import pytest
 from optuna.trial import FrozenTrial
@@ -68,40 +69,42 @@ def test_a_budget_of_time_is_spent_when_it_is_over(
     assert (Stopper(None, 60.0, ONE, None, 0.01, began=0.0).spent(0) is not None) == spent
 
 
-def test_just_the_least_gain_is_none() -> None:
-    stopper = Stopper(None, None, ONE, 2, 0.5)
-    assert stopper.flattened(history(1.0, 1.5, 1.0)) is not None
-    assert stopper.flattened(history(1.0, 1.6, 1.0)) is None
+STEADY = (1.0, 2.0, 2.0, 2.01)
+FRONT = ((1.0, 5.0), (2.0, 6.0))
 
 
-def test_a_search_that_gains_no_more_has_flattened() -> None:
+@pytest.mark.parametrize(
+    ("patience", "gain", "values", "is_flat"),
+    [
+        (2, 0.5, (1.0, 1.5, 1.0), True),
+        (2, 0.5, (1.0, 1.6, 1.0), False),
+        (3, 0.01, STEADY, False),
+        (3, 0.01, (*STEADY, 2.1), False),
+        (3, 0.01, (1.0, 1.0, 1.0), False),
+        (3, 0.01, (1.0, 1.0, 1.0, 1.0), True),
+        (3, 0.01, (), False),
+        (None, 0.01, (1.0,) * 100, False),
+        (2, 0.01, (None, None, None, None), False),
+        (2, 0.01, (1.0, None, None), True),
+        (2, 0.01, (*FRONT, (1.5, 5.5)), False),
+        (2, 0.01, (*FRONT, (0.5, 6.0), (1.0, 7.0)), True),
+        (2, 0.01, (*FRONT, *FRONT), True),
+    ],
+)
+def test_a_search_has_flattened_when_its_patience_is_used_up_without_a_gain(
+    patience: int | None, gain: float, values: tuple[Any, ...], is_flat: bool
+) -> None:
+    """None: a trial that failed, which is one without gain, once anything worked. Pairs: of two objectives,
+    where a wider front is a gain.
+    """
+    directions = TWO if values and isinstance(values[0], tuple) else ONE
+    stopper = Stopper(None, None, directions, patience, gain)
+    assert (stopper.flattened(history(*values)) is not None) == is_flat
+
+
+def test_a_flattened_search_says_for_how_long_it_gained_nothing() -> None:
     stopper = Stopper(None, None, ONE, 3, 0.01)
-    assert stopper.flattened(history(1.0, 2.0, 2.0, 2.01)) is None
-    assert stopper.flattened(history(1.0, 2.0, 2.0, 2.01, 1.5)) == "the last 3 trials brought no gain of 1.0%"
-    assert stopper.flattened(history(1.0, 2.0, 2.0, 2.01, 2.1)) is None
-
-
-def test_patience_is_what_so_many_trials_after_the_last_gain_use_up() -> None:
-    stopper = Stopper(None, None, ONE, 3, 0.01)
-    assert stopper.flattened([]) is None
-    assert stopper.flattened(history(1.0, 1.0, 1.0)) is None
-    assert stopper.flattened(history(1.0, 1.0, 1.0, 1.0)) is not None
-    assert Stopper(None, None, ONE, None, 0.01).flattened(history(*[1.0] * 100)) is None
-
-
-def test_failures_count_as_trials_without_gain_but_not_before_anything_worked() -> None:
-    stopper = Stopper(None, None, ONE, 2, 0.01)
-    assert stopper.flattened(history(None, None, None, None)) is None
-    assert stopper.flattened(history(1.0, None, None)) is not None
-
-
-def test_with_several_objectives_a_wider_front_is_a_gain() -> None:
-    stopper = Stopper(None, None, TWO, 2, 0.01)
-    assert stopper.flattened(history((1.0, 5.0), (2.0, 6.0), (1.5, 5.5))) is None
-    assert stopper.flattened(history((1.0, 5.0), (2.0, 6.0), (0.5, 6.0), (1.0, 7.0))) is not None
-    assert stopper.flattened(history((1.0, 5.0), (2.0, 6.0), (1.0, 5.0), (2.0, 6.0))) is not None, (
-        "seen before"
-    )
+    assert stopper.flattened(history(*STEADY, 1.5)) == "the last 3 trials brought no gain of 1.0%"
 
 
 def test_a_grid_runs_to_its_end_and_a_search_has_patience() -> None:
