@@ -4,15 +4,17 @@ import io
 import math
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.making import make_record
+from zbench.analysis.ranking import Ranking
 from zbench.record.record import Correctness, Failure, MemoryPeaks, Record, Timing, VerdictName
 from zbench.record.summary import summarize
+from zbench.report import text
 from zbench.report.screen import Screen
-from zbench.report.table import print_results, ranked
-from zbench.report.text import axes_text, clock_text, distinct_texts, rate_text, ratio_text, value_text
+from zbench.report.table import log_path, notes, print_results, ranked
 from zbench.spec.sweep import ObjectiveSpec
 
 FASTEST = ObjectiveSpec(maximize=["tokens_per_s"])
@@ -41,9 +43,9 @@ def printed(records, *, width: int = 200, terminal: bool = False) -> list[str]:
     return [line.rstrip() for line in without_styles(out.getvalue()).splitlines()]
 
 
-def without_styles(text: str) -> str:
+def without_styles(output: str) -> str:
     """Return what is left on paper: no bold, no cursor movements."""
-    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output)
 
 
 def test_best_is_first_and_marked_and_figures_are_those_of_the_records():
@@ -62,11 +64,19 @@ def test_best_is_first_and_marked_and_figures_are_those_of_the_records():
     assert lines[3] == "* best zero_stage=1 reduce_bucket_size=5M: 1,048 tokens/s, identical"
 
 
-def test_equals_lead_together_and_one_is_recommended():
-    lines = printed([record(0, 900.0), record(1, 1000.0)])
-    assert [line.split()[0] for line in lines[1:3]] == ["≈", "≈"]
-    assert lines[3] == "≈ best: one of 2 that cannot be told apart"
-    assert lines[4].startswith("  recommended as the first of equals: zero_stage=1")
+@pytest.mark.parametrize(
+    ("size", "why"), [(20, "as the first of equals: zero_stage=0"), (10, "for its memory: zero_stage=1")]
+)
+def test_equals_lead_together_and_one_is_recommended_for_what_distinguishes_it(size, why):
+    sizes, rates = (20, size, 5), ((1005.0, 995.0, 1003.0), (1000.0, 1010.0, 990.0), (500.0, 505.0, 495.0))
+    lines = printed(
+        record(stage, rate, repeat=n, memory=MemoryPeaks(sizes[stage] << 20, 0, 1))
+        for stage in range(3)
+        for n, rate in enumerate(rates[stage])
+    )
+    assert [line.split()[0] for line in lines[1:4]] == ["≈", "≈", "id2"]
+    assert lines[4].startswith("≈ best: one of 2 that cannot be told apart")
+    assert lines[5].startswith(f"  recommended {why}")
 
 
 def test_a_row_over_the_memory_limit_is_never_first():
@@ -84,15 +94,6 @@ def test_faster_but_wrong_row_is_not_best_and_is_explained():
         "wrong zero_stage=1 reduce_bucket_size=5M: error ratio 5e+03, "
         "worst parameter blocks.0.weight, differs from step 2 on"
     )
-
-
-def test_failures_come_last_with_reason_and_log():
-    lines = printed(
-        [failed(3, "invalid", "cannot be"), failed(2, "oom", "no room", "logs/x"), record(0, 900.0)]
-    )
-    assert [line.split()[0] for line in lines[2:4]] == ["id2", "id3"]
-    assert "oom zero_stage=2 reduce_bucket_size=5M: no room (log: logs/x)" in lines
-    assert "invalid zero_stage=3 reduce_bucket_size=5M: cannot be" in lines
 
 
 @pytest.mark.parametrize(
@@ -149,10 +150,10 @@ def test_one_reason_of_many_failures_is_told_once():
 
 def test_values_read_as_a_sweep_file_spells_them():
     values = (5_000_000, 9_999, 10_000, 12_960, 2_500_000, 25_000_020, 3 * 10**9, 2.5, "none", None, True)
-    assert [value_text(value) for value in values] == [
+    assert [text.value_text(value) for value in values] == [
         "5M", "9999", "10k", "12960", "2500k", "25000020", "3G", "2.5", "none", "null", "true",
     ]  # fmt: skip
-    assert axes_text({}) == "(the one configuration)"
+    assert text.axes_text({}) == "(the one configuration)"
 
 
 @pytest.mark.parametrize(("terminal", "longest"), [(True, 14), (False, 32)])
@@ -172,12 +173,17 @@ def test_a_table_that_just_fits_loses_no_column():
 
 
 def test_figures_keep_three_digits_or_separators():
-    assert [rate_text(v) for v in (None, 12345.6, 99.94, 0.01234)] == ["-", "12,346", "99.9", "0.0123"]
-    assert [ratio_text(v) for v in (None, 1.0, 357_000.0, float("inf"))] == ["-", "1.00", "3.57e+05", "inf"]
-    assert [rate_text(v) for v in (100.0, 99.99, 0.0)] == ["100", "100", "0"]
-    assert [ratio_text(v) for v in (999.994, 1000.0)] == ["999.99", "1e+03"]
-    assert [clock_text(v) for v in (59.4, 59.6, 3599.6, math.inf)] == ["0:59", "1:00", "1:00:00", "-:--"]
-    assert [clock_text(v) for v in (None, 5, 65, 7265)] == ["-:--", "0:05", "1:05", "2:01:05"]
+    assert [text.rate_text(v) for v in (None, 12345.6, 99.94, 0.01234)] == ["-", "12,346", "99.9", "0.0123"]
+    assert [text.ratio_text(v) for v in (None, 1.0, 357_000.0, float("inf"))] == [
+        "-",
+        "1.00",
+        "3.57e+05",
+        "inf",
+    ]
+    assert [text.rate_text(v) for v in (100.0, 99.99, 0.0)] == ["100", "100", "0"]
+    assert [text.ratio_text(v) for v in (999.994, 1000.0)] == ["999.99", "1e+03"]
+    assert [text.clock_text(v) for v in (59.4, 59.6, 3599.6, math.inf)] == ["0:59", "1:00", "1:00:00", "-:--"]
+    assert [text.clock_text(v) for v in (None, 5, 65, 7265)] == ["-:--", "0:05", "1:05", "2:01:05"]
 
 
 def test_a_trial_that_a_search_ended_is_pruned_and_did_not_time_out():
@@ -192,8 +198,8 @@ def test_a_trial_that_a_search_ended_is_pruned_and_did_not_time_out():
 
 def test_axes_that_are_mappings_have_short_labels_that_stay_distinct():
     groups = [{}, *({"*.bias": {"weight_decay": decay, "frozen": False}} for decay in (0.0, 0.1))]
-    assert value_text(groups[1]) == "*.bias.weight_decay:0.0,*.bias.frozen:false"
-    labels = distinct_texts(groups, 14)
+    assert text.value_text(groups[1]) == "*.bias.weight_decay:0.0,*.bias.frozen:false"
+    labels = text.distinct_texts(groups, 14)
     assert list(labels.values()) == ["{}", "*.bias.weig…#2", "*.bias.weig…#3"]
     records = [
         record(0, 900.0 - n, trial_id=f"id{n}", axes={"param_groups": group})
@@ -203,3 +209,52 @@ def test_axes_that_are_mappings_have_short_labels_that_stay_distinct():
         lines = printed(records, width=120, terminal=terminal)
         assert all(len(line) < 120 for line in lines)
         assert not any('"' in line for line in lines)
+
+
+def test_a_difference_is_that_of_the_repeat_farthest_from_the_reference() -> None:
+    near, far = Correctness("drifted", 2.0), Correctness("drifted", 9.0, first_differing_step=3)
+    lines = printed(record(0, 9.0, repeat=n, correctness=one) for n, one in enumerate((near, far)))
+    assert lines[-1].endswith(": error ratio 9.00, differs from step 3 on")
+
+
+def test_where_there_is_no_best_the_first_three_reasons_are_told() -> None:
+    limit = ObjectiveSpec(maximize=["tokens_per_s"], subject_to={"peak_device_bytes": "<= 10Mi"})
+    found = summarize(record(n, 9.0, verdict) for n, verdict in enumerate(("drifted", "wrong", "unchecked")))
+    said = notes(found, limit, Ranking())[0].plain
+    assert said.endswith("(drifted; peak_device_bytes <= 10 MiB (has 20 MiB); wrong)")
+
+
+def test_a_log_is_named_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert log_path("logs/x", tmp_path / "run") == "run/logs/x"
+    assert log_path("logs/x", None) == "logs/x"
+
+
+@pytest.mark.parametrize(("length", "shown"), [(30, "a" * 30), (31, "a" * 29 + "…")])
+def test_a_short_label_has_30_characters_at_most(length: int, shown: str) -> None:
+    (found,) = summarize([record(0, 9.0, axes={"model": "a" * length})])
+    assert text.short_label(found) == shown
+
+
+@pytest.mark.parametrize(
+    ("ids", "shown"),
+    [
+        (["abcdefgh", "bbcdefgh"], ["abcdef", "bbcdef"]),
+        (["abcdefgh", "abcdefxh"], ["abcdefg", "abcdefx"]),
+        (["abcdefg", "abcdefgh"], ["abcdefg", "abcdefgh"]),
+        (["ab", "ab"], ["ab", "ab"]),
+        ([], []),
+    ],
+)
+def test_ids_are_as_short_as_tells_them_apart_and_have_six_characters_or_more(
+    ids: list[str], shown: list[str]
+) -> None:
+    found = [summary for one in ids for summary in summarize([record(0, 9.0, trial_id=one)])]
+    assert text.short_ids(found) == shown
+
+
+def test_bars_rise_from_the_lowest_value_to_the_highest() -> None:
+    assert text.sparkline([1, 2, 3]) == "▁▅█"
+    assert text.sparkline([5, 5]) == "▄▄", "equal values are in the middle"
+    assert text.sparkline(range(100), width=8) == "▁▂▃▄▅▆▇█"
+    assert len(text.sparkline(range(100))) == 40, "the last values are shown"

@@ -5,6 +5,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from unittest.mock import MagicMock, call
 
 import pytest
 
@@ -15,13 +16,9 @@ from zbench.record.record import Correctness, Failure, MemoryPeaks, Record, Timi
 from zbench.report import trackers
 
 TRIAL = make_trial(stage=1)
+AXES = {"zero_stage": 1, "betas": [0.9, 0.95]}
 GOOD = Record(
-    "run",
-    TRIAL.trial_id,
-    0,
-    {"zero_stage": 1, "betas": [0.9, 0.95]},
-    TRIAL.config(),
-    "ok",
+    *("run", TRIAL.trial_id, 0, AXES, TRIAL.config(), "ok"),
     timing=Timing([0.5, 0.25], 0.375, 100.0, 1.0),
     memory=MemoryPeaks(1000, None, 5000),
     correctness=Correctness("wrong", error_ratio=float("inf")),
@@ -123,91 +120,64 @@ def test_tensorboard_reads_what_was_logged(tmp_path):
     assert "_hparams_/session_start_info" in read.Tags()["tensors"]
 
 
-class ToldWandb(ModuleType):
-    """Stands in for the package: keeps what each run was told."""
-
-    def __init__(self) -> None:
-        super().__init__("wandb")
-        self.runs: list[SimpleNamespace] = []
-        self.Settings = SimpleNamespace
-
-    def init(self, **about: object) -> SimpleNamespace:
-        run = SimpleNamespace(about=about, steps=[], summary={}, ended=[])
-        run.log = lambda values, step: run.steps.append((step, values))
-        run.finish = lambda exit_code: run.ended.append(exit_code)
-        self.runs.append(run)
-        return run
+def imported(monkeypatch, name: str, **modules: object) -> ModuleType:
+    """Return a tracker's module, imported anew with stand-ins for the packages that it needs."""
+    for package, stand_in in modules.items():
+        monkeypatch.setitem(sys.modules, package.replace("__", "."), stand_in)
+    monkeypatch.delitem(sys.modules, f"zbench.report.trackers.{name}", raising=False)
+    module = importlib.import_module(f"zbench.report.trackers.{name}")
+    monkeypatch.delitem(sys.modules, module.__name__)  # it holds the stand-ins
+    return module
 
 
-def test_wandb_is_told_each_repeat_its_steps_and_how_it_ended(tmp_path, monkeypatch):
-    told = ToldWandb()
-    monkeypatch.setitem(sys.modules, "wandb", told)
-    sys.modules.pop("zbench.report.trackers.wandb", None)
+def test_wandb_gets_each_repeat_with_its_steps_and_how_it_ended(tmp_path, monkeypatch):
+    wandb, good, bad = MagicMock(), MagicMock(), MagicMock()
+    wandb.init.side_effect = [good, bad]
     monkeypatch.delenv("WANDB_PROJECT", raising=False)
-    tracker = importlib.import_module("zbench.report.trackers.wandb").WandbTracker(tmp_path, "tried")
+    tracker = imported(monkeypatch, "wandb", wandb=wandb).WandbTracker(tmp_path, "tried")
     tracker.log("good", GOOD)
     tracker.log("bad", BAD)
-    del sys.modules["zbench.report.trackers.wandb"]  # it holds the stand-in
-    good, bad = told.runs
-    assert good.steps == [(0, {"step_seconds": 0.5}), (1, {"step_seconds": 0.25})]
-    assert (good.ended, bad.ended, bad.steps) == ([0], [1], [])
-    assert (good.about["project"], good.about["group"], good.about["name"]) == (
-        "tried",
-        tmp_path.name,
-        "good",
+    assert good.log.mock_calls == [call({"step_seconds": 0.5}, step=0), call({"step_seconds": 0.25}, step=1)]
+    bad.log.assert_not_called()
+    good.finish.assert_called_once_with(exit_code=0)
+    bad.finish.assert_called_once_with(exit_code=1)
+    settings = wandb.init.mock_calls[0].kwargs
+    assert (settings["project"], settings["group"], settings["name"]) == ("tried", tmp_path.name, "good")
+    assert settings["tags"] == ["wrong", "ok"]
+    wandb.Settings.assert_called_with(silent=True)
+    assert good.summary.update.mock_calls[0].args[0]["tokens_per_s"] == 100.0
+
+
+def test_mlflow_gets_each_repeat_below_its_parent_and_how_it_ended(tmp_path, monkeypatch):
+    client = MagicMock()
+    client.get_experiment_by_name.return_value = None
+    client.create_run.side_effect = lambda experiment, *, run_name, tags: SimpleNamespace(
+        info=SimpleNamespace(run_id=run_name)
     )
-    assert good.about["tags"] == ["wrong", "ok"]
-    assert good.about["settings"].silent is True
-    assert good.summary["tokens_per_s"] == 100.0
-
-
-class ToldMlflow:
-    """Stands in for `mlflow.tracking.MlflowClient`: keeps what each run was told."""
-
-    def __init__(self) -> None:
-        self.runs: dict[str, SimpleNamespace] = {}
-
-    def get_experiment_by_name(self, name: str) -> None:
-        return None
-
-    def create_experiment(self, name: str) -> str:
-        return f"experiment {name}"
-
-    def create_run(self, experiment: str, *, run_name: str, tags: dict[str, str]) -> SimpleNamespace:
-        self.runs[run_name] = SimpleNamespace(experiment=experiment, tags=tags, params={}, steps=[], ended=[])
-        return SimpleNamespace(info=SimpleNamespace(run_id=run_name))
-
-    def log_param(self, run: str, key: str, value: object) -> None:
-        self.runs[run].params[key] = value
-
-    def log_metric(self, run: str, key: str, value: float, step: int | None = None) -> None:
-        if step is not None:
-            self.runs[run].steps.append((step, key, value))
-
-    def set_terminated(self, run: str, status: str = "FINISHED") -> None:
-        self.runs[run].ended.append(status)
-
-
-def test_mlflow_is_told_each_repeat_below_its_parent_and_how_it_ended(tmp_path, monkeypatch):
-    client = ToldMlflow()
     status = SimpleNamespace(FINISHED=3, FAILED=4, to_string={3: "FINISHED", 4: "FAILED"}.get)
-    contents = {
-        "mlflow.entities": {"RunStatus": status},
-        "mlflow.tracking": {"MlflowClient": lambda: client},
-        "mlflow.utils.mlflow_tags": {"MLFLOW_PARENT_RUN_ID": "parent"},
-    }
-    for name in ("mlflow", "mlflow.utils", *contents):
-        module = ModuleType(name)
-        vars(module).update(contents.get(name, {}))
-        monkeypatch.setitem(sys.modules, name, module)
-    sys.modules.pop("zbench.report.trackers.mlflow", None)
-    with trackers.following(["mlflow"], tmp_path, "tried", lambda _: None) as tell:
-        finish(tell, GOOD, BAD)
-    del sys.modules["zbench.report.trackers.mlflow"]  # it holds the stand-in
-    parent, good, bad = client.runs.values()
-    assert [run.ended for run in (parent, good, bad)] == [["FINISHED"], ["FINISHED"], ["FAILED"]]
-    assert {run.experiment for run in (parent, good, bad)} == {"experiment tried"}
-    assert good.tags["parent"] == bad.tags["parent"] == tmp_path.name
-    assert good.params == {"zero_stage": 1, "betas": "[0.9, 0.95]"}
-    assert good.steps == [(0, "step_seconds", 0.5), (1, "step_seconds", 0.25)]
-    assert bad.steps == []
+    module = imported(
+        monkeypatch,
+        "mlflow",
+        mlflow=MagicMock(),
+        mlflow__entities=SimpleNamespace(RunStatus=status),
+        mlflow__tracking=SimpleNamespace(MlflowClient=lambda: client),
+        mlflow__utils=MagicMock(),
+        mlflow__utils__mlflow_tags=SimpleNamespace(MLFLOW_PARENT_RUN_ID="parent"),
+    )
+    tracker = module.MlflowTracker(tmp_path, "tried")
+    tracker.log("good", GOOD)
+    tracker.log("bad", BAD)
+    tracker.close()
+    assert client.set_terminated.mock_calls == [
+        call("good", "FINISHED"),
+        call("bad", "FAILED"),
+        call(tmp_path.name),
+    ]
+    client.create_experiment.assert_called_once_with("tried")
+    _, good, bad = client.create_run.mock_calls
+    assert good.args == bad.args == (client.create_experiment.return_value,)
+    assert good.kwargs["tags"]["parent"] == bad.kwargs["tags"]["parent"] == tmp_path.name
+    params = [call("good", "zero_stage", 1), call("good", "betas", "[0.9, 0.95]")]
+    assert client.log_param.mock_calls[:2] == params
+    steps = [one for one in client.log_metric.mock_calls if "step" in one.kwargs]
+    assert steps == [call("good", "step_seconds", 0.5, step=0), call("good", "step_seconds", 0.25, step=1)]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from analysis.synthetic import record, results, trial
 
+from tests.report.html.samples import full
 from zbench.analysis.compare import Comparison, compare_runs
 from zbench.analysis.settings import Settings
 from zbench.record.record import Record
@@ -141,3 +142,20 @@ def test_every_format_is_written(tmp_path: Any) -> None:
     paths[0].write_text("older")
     assert exports.write(exports.files(comparison(), "markdown"), tmp_path / "new" / "place") == paths[:1]
     assert paths[0].read_text().startswith(markdown.MARKER)
+
+
+def test_the_best_is_bold_and_every_row_has_all_cells() -> None:
+    report = full()
+    lines = markdown.render_run(report).splitlines()
+    headings, rule, *rows = lines[: 2 + len(report.summaries)]
+    assert headings.startswith("| configuration | trial | tokens/s |")
+    assert {line.count("|") for line in (headings, rule, *rows)} == {headings.count("|")}
+    assert [row.startswith("| **") for row in rows].count(True) == 1
+    assert lines[len(rows) + 2] == ""
+    assert lines[-1].startswith("Run r1; ")
+
+
+def test_without_a_best_nothing_is_bold_and_a_failure_says_its_outcome() -> None:
+    text = markdown.render_run(replace(full(), winner=None))
+    assert "**" not in text
+    assert "| oom |" in text

@@ -15,12 +15,6 @@ SVG = "{http://www.w3.org/2000/svg}"
 LINK = "{http://www.w3.org/1999/xlink}href"
 
 
-def hovered(picture: str) -> list[tuple[str, ET.Element]]:
-    """Return each hover text of a picture with the group that it belongs to."""
-    groups = [(group.find(f"{SVG}title"), group) for group in ET.fromstring(picture).iter(f"{SVG}g")]
-    return [(title.text or "", group) for title, group in groups if title is not None]
-
-
 @pytest.mark.parametrize(
     ("values", "units", "name", "size"),
     [

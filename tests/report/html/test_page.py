@@ -1,13 +1,17 @@
 """The page stands alone, can be read without seeing it, and shows text from files as text."""
 
+import re
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from tests.report.keeping import check, drawn
+from zbench import __version__
 from zbench.analysis.trials import RunResults
 from zbench.errors import UsageError
+from zbench.report.html import content
 from zbench.report.html.content import importance_in, report_of
 from zbench.report.html.page import render
 
@@ -56,17 +60,7 @@ def test_it_is_well_formed_and_says_its_language(page: Outline) -> None:
 def test_it_loads_and_runs_nothing(make: type) -> None:
     found = Outline(render(make()))
     names = Counter(name for name, _ in found.elements)
-    assert not names.keys() & {
-        "script",
-        "img",
-        "link",
-        "iframe",
-        "object",
-        "embed",
-        "a",
-        "form",
-        "image",
-    }
+    assert not names.keys() & {"script", "img", "link", "iframe", "object", "embed", "a", "form", "image"}
     for _, attributes in found.elements:
         assert not any(key.startswith("on") for key in attributes)
         assert not {"src", "href", "srcset"} & attributes.keys()
@@ -132,3 +126,18 @@ def test_a_damaged_search_is_named_with_the_remedy(tmp_path: Path, text: str) ->
     (tmp_path / "search.json").write_text(text)
     with pytest.raises(UsageError, match="remove it to report without the search"):
         importance_in(tmp_path)
+
+
+PICTURES = content.pictures(full())
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_marks_are_those_that_are_kept(name: str) -> None:
+    picture = PICTURES[name]
+    head = f"{picture.title}\n{picture.description}\n{picture.height} {picture.legend}"
+    check(f"{name}.txt", f"{head}\n{drawn(picture, narrow=False)}\n\nnarrow\n{drawn(picture, narrow=True)}")
+
+
+def test_the_page_says_what_is_kept() -> None:
+    page = re.sub(r"<svg.*?</svg>|<style>.*?</style>", "", render(full()), flags=re.DOTALL)
+    check("page.html", page.replace(__version__, "VERSION"))
