@@ -203,7 +203,7 @@ BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7227,
     "spec": 3120,
     "launch": 2599,
-    "cli": 2615,
+    "cli": 2600,
     "report": 2080,
     "analysis": 1795,
     "worker": 1384,
