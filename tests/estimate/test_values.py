@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from zbench.estimate.problems import explained
+from zbench.estimate.reading import explained
 from zbench.estimate.search import largest, smallest
 from zbench.estimate.simulate import SimulatedLedger, simulate
 from zbench.spec.trial import TrialSpec

@@ -10,13 +10,11 @@ import typer
 from zbench.cli import console
 from zbench.cli.estimate_table import EstimateRow, print_rows
 from zbench.cli.options import Overrides, memory_size
-from zbench.errors import ExitCode, UsageError, ZbenchError
+from zbench.errors import ExitCode, UsageError
 from zbench.estimate.client import Simulator
 from zbench.estimate.picture import check, draw
-from zbench.estimate.result import Estimate
 from zbench.estimate.roofline import ASSUMED, step_time
 from zbench.estimate.search import limits as search
-from zbench.launch.local import run_once
 from zbench.spec.deepspeed import from_deepspeed
 from zbench.spec.document import read_document
 from zbench.spec.expand import expand
@@ -24,10 +22,7 @@ from zbench.spec.load import load_sweep, sweep_file, sweep_from_mapping
 from zbench.spec.machine import described
 from zbench.spec.sweep import SweepSpec
 from zbench.spec.trial import InvalidTrial, TrialSpec
-from zbench.units import format_bytes
 
-_MEASURE = "zbench.estimate.reading:measure"
-_MOST_RANKS = 64
 _ASSUMED = (
     "ranks that read one another's memory, as on one host; over sockets or NCCL each collective under way"
     " holds receive buffers, too, of up to a bucket"
@@ -63,9 +58,6 @@ def command(
         Path | None,
         typer.Option(metavar="FILE", help="Draw memory over one step: a .svg or .png file."),
     ] = None,
-    measured: Annotated[
-        bool, typer.Option("--measured", help="With --plot: run each configuration here and draw that, too.")
-    ] = False,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Configurations simulated at once. [default: usable cores]")
     ] = None,
@@ -79,8 +71,6 @@ def command(
     memory = None if device_memory is None else memory_size("--device-memory", device_memory)
     if limits and memory is None:
         raise UsageError("--limits: what is to fit into? Add --device-memory, such as --device-memory 80Gi")
-    if measured and plot is None:
-        raise UsageError("--measured draws beside the simulation: add --plot FILE, such as --plot step.svg")
     if plot is not None:
         check(plot)
     given = [] if world_size is None else [f"run.world_size={world_size}"]
@@ -89,7 +79,7 @@ def command(
     expansion = expand(sweep)
     rows = _rows(sweep, expansion.trials, base_dir, memory, limits, jobs, plot is not None)
     if plot is not None:
-        _draw(plot, rows, base_dir, measured=measured)
+        draw(plot, [(row.title, row.estimate) for row in rows if row.estimate is not None])
     code = ExitCode.PASS if any(row.estimate is not None for row in rows) else ExitCode.USAGE
     if console.state.json:
         console.document(_document(sweep, rows, expansion.invalid, memory), code)
@@ -150,44 +140,3 @@ def _document(
         "trials": [row.to_json() for row in rows],
         "invalid": [trial.document() for trial in invalid],
     }
-
-
-def _draw(path: Path, rows: Sequence[EstimateRow], base_dir: Path, *, measured: bool) -> None:
-    """Write the picture: each configuration as simulated, followed by its measured step where asked for."""
-    drawn: list[tuple[str, Estimate]] = []
-    for row in rows:
-        if row.estimate is None:
-            continue
-        word = "simulated: " if measured else ""
-        drawn.append((f"{word}{row.title}", row.estimate))
-        if measured:
-            drawn.append(_measured(row, base_dir))
-    if not drawn:
-        raise UsageError(
-            f"--plot {path}: no configuration could be simulated; see the reasons without --plot"
-        )
-    draw(path, drawn)
-
-
-def _measured(row: EstimateRow, base_dir: Path) -> tuple[str, Estimate]:
-    """Train the configuration for two steps on this machine's CPU; the second one is drawn."""
-    trial = row.trial.model_copy(update={"run": row.trial.run.model_copy(update={"device": "cpu"})})
-    if trial.run.world_size > _MOST_RANKS:
-        raise UsageError(
-            f"--measured: {trial.run.world_size} ranks would run here; use --world-size up to {_MOST_RANKS}"
-        )
-    try:
-        answer = run_once(_MEASURE, trial, base_dir, patience=trial.run.timeout)
-    except ZbenchError as error:
-        raise UsageError(f"--measured: {row.title}: {error}; a smaller model may do") from None
-    measured = Estimate.from_json(answer["estimate"])
-    counted = answer["allocator_peak_bytes"]
-    assert row.estimate is not None
-    both = [row.estimate.peak_device_bytes + row.estimate.peak_host_bytes]
-    both.append(measured.peak_device_bytes + measured.peak_host_bytes)
-    console.note(
-        f"{row.title}: peaks of device and host, simulated {both[0]:,} bytes, measured between operators"
-        f" {both[1]:,}" + ("" if counted is None else f", torch's allocator {counted:,}")
-    )
-    text = "" if counted is None else f", torch's allocator {format_bytes(counted)}"
-    return f"measured on rank 0{text}: {row.title}", measured

@@ -46,6 +46,7 @@ COMMANDS = {
 REMOVED = {  # a command or a command's option -> the remedy
     "bench": "benchmarks are in tools/benchmarks of zbench's repository: python -m tools.benchmarks.adam",
     "import": "use `zbench init FILE --from ds_config.json`",
+    "estimate --measured": "`zbench run` measures a step's peak, --plot draws the simulated step",
     "export --deepspeed": "use --to deepspeed",
     "plan --memory": "`zbench estimate FILE` says what each trial needs",
     "tune --warm-start": "list what to try first under `include:` in the file, or use --resume RUN",

@@ -6,8 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from zbench.estimate.problems import explained
-from zbench.estimate.reading import estimate
+from zbench.estimate.reading import estimate, explained
 from zbench.spec.trial import TrialSpec
 
 
@@ -20,8 +19,8 @@ def main() -> None:
         question = json.loads(line)
         try:
             trial = TrialSpec.model_validate(question["trial"])
-            found = estimate(trial, Path(question["base_dir"]), timeline=question["timeline"])
-            answer: dict[str, object] = {"estimate": found.to_json()}
+            outcome = estimate(trial, Path(question["base_dir"]), timeline=question["timeline"])
+            answer: dict[str, object] = {"estimate": outcome.to_json()}
         except Exception as error:
             answer = {"problem": explained(error)}
         answers.write(json.dumps(answer) + "\n")

@@ -15,7 +15,6 @@ from zbench.estimate.result import CACHED, Product, StepWork
 
 _ATEN = torch.ops.aten
 _COPY = _ATEN.copy_.default
-_DEVICE = torch.ops.prim.device.default
 _WRITE_ONLY = frozenset(
     {_ATEN.zero_, _ATEN.fill_, _ATEN.zeros, _ATEN.ones, _ATEN.full, _ATEN.zeros_like, _ATEN.ones_like}
 )
@@ -36,8 +35,6 @@ class WorkCounter:
 
     def note(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """Count one operator."""
-        if func is _DEVICE:
-            return
         moves = _moves_bytes(func)
         self._operators += moves is not None
         if not moves:

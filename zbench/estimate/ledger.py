@@ -83,10 +83,6 @@ class AllocationLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._on_host = 0
         self._held: dict[int, tuple[Any, Allocation]] = {}
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here, and the wrapper costs more than the ledger
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = self.run(func, args, kwargs or {})
         if func is not _LIFT or args[0].untyped_storage().resizable():  # numpy's memory is not torch's

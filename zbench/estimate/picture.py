@@ -18,6 +18,10 @@ _APART = 0.06  # of the axis; nearer phases have one name, the first
 def draw(path: Path, estimates: Sequence[tuple[str, Estimate]]) -> None:
     """Write one picture of all `estimates`, (title, estimate), below one another, with one scale of bytes."""
     check(path)
+    if not estimates:
+        raise UsageError(
+            f"--plot {path}: no configuration could be simulated; see the reasons without --plot"
+        )
     figure = _figure(estimates)
     try:
         figure.savefig(path, format=path.suffix[1:])

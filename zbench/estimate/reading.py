@@ -1,25 +1,27 @@
-"""What a simulated step's ledger says, as an Estimate."""
+"""The estimate of one trial; or why there is none, in the user's words: operator or key, and remedy."""
 
 import dataclasses
-import gc
+import re
 import time
 from collections import Counter
 from pathlib import Path
 
-from zbench.estimate.ledger import Allocation, AllocationLedger
-from zbench.estimate.problems import check_simulated
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+
+from zbench.errors import UsageError, ZbenchError
+from zbench.estimate.ledger import Allocation
 from zbench.estimate.result import Estimate, HeldAllocation
-from zbench.estimate.simulate import simulate
-from zbench.estimate.stepping import Step, Surroundings, watched_step
-from zbench.measure.memory import allocator_meter
-from zbench.measure.shim import SHIM
+from zbench.estimate.simulate import Step, simulate
 from zbench.spec.trial import TrialSpec
-from zbench.worker import process
-from zbench.worker.job import RankJob, write_json
-from zbench.workloads import build_workload
 
 _NAMED = 20  # allocations at the peak
 _POINTS = 400  # of a timeline
+_NO_FAKE = re.compile(r"no fake impl|register_fake|Attempted to call .* fake|no meta|Meta tensors", re.I)
+_OPERATOR = re.compile(r"\b([a-z_][\w]*::[\w.]+|aten\.[\w.]+)")
 
 
 def estimate(trial: TrialSpec, base_dir: Path, *, timeline: bool = False) -> Estimate:
@@ -27,11 +29,6 @@ def estimate(trial: TrialSpec, base_dir: Path, *, timeline: bool = False) -> Est
     check_simulated(trial)
     began = time.perf_counter()
     step = simulate(trial, base_dir)
-    return reading(step, timeline=timeline, seconds=time.perf_counter() - began)
-
-
-def reading(step: Step, *, timeline: bool, seconds: float) -> Estimate:
-    """Return what a step's ledger says. seconds: what it took to make it."""
     ledger = step.ledger
     moment = ledger.peak_moment[False]
     return Estimate(
@@ -45,7 +42,7 @@ def reading(step: Step, *, timeline: bool, seconds: float) -> Estimate:
         traffic={kind: dataclasses.asdict(traffic) for kind, traffic in step.traffic.items()},
         flops=step.flops,
         work=step.work,
-        seconds=seconds,
+        seconds=time.perf_counter() - began,
         timeline=_timeline(step) if timeline else [],
     )
 
@@ -56,18 +53,14 @@ def _phase(step: Step, moment: int) -> str:
 
 def _alive(step: Step, moment: int) -> list[HeldAllocation]:
     """Return the largest allocations of one moment; those of one place, shape and dtype together."""
-    found: Counter[tuple[str, str, tuple[int, ...], str]] = Counter()
+    count: Counter[tuple[str, str, tuple[int, ...], str]] = Counter()
     total: Counter[tuple[str, str, tuple[int, ...], str]] = Counter()
     for a in step.ledger.allocations:
         if a.nbytes and not a.host and a.alive(moment):
             key = (step.ledger.category(a), _short(a.where), a.shape, str(a.dtype).removeprefix("torch."))
-            found[key] += 1
+            count[key] += 1
             total[key] += a.nbytes
-    return [
-        HeldAllocation(nbytes, found[key], category, where, shape, dtype)
-        for key, nbytes in total.most_common(_NAMED)
-        for category, where, shape, dtype in [key]
-    ]
+    return [HeldAllocation(nbytes, count[key], *key) for key, nbytes in total.most_common(_NAMED)]
 
 
 def _short(where: str) -> str:
@@ -101,24 +94,43 @@ def _timeline(step: Step) -> list[tuple[str, dict[str, int]]]:
     return [*points, (phase, best)]
 
 
-def measure(job: RankJob) -> None:
-    """Train on one rank; rank 0 writes the step as an Estimate, and the peak that torch's allocator counted
-    (null where it cannot be read).
-    """
-    trial = TrialSpec.model_validate(job.trial)
-    process.start(job, trial)
-    base_dir = Path(job.base_dir)
-    workload = build_workload(
-        trial.workload, seed=trial.run.seed, world_size=trial.run.world_size, base_dir=base_dir
-    )
-    gc.collect()
-    meter = None if SHIM is None else allocator_meter(SHIM)
-    ledger = AllocationLedger()
-    around = Surroundings() if meter is None else Surroundings(begun=meter.reset)
-    with ledger.watching():
-        step = watched_step(trial, workload, ledger, base_dir, around)
-        peak = meter.peak() if meter else None
-    if job.rank == 0:
-        found = reading(step, timeline=True, seconds=0.0).to_json()
-        write_json(Path(job.result_path), {"estimate": found, "allocator_peak_bytes": peak})
-    process.stop()
+def check_simulated(trial: TrialSpec) -> None:
+    """Raise UsageError for a trial whose memory depends on more than its specification."""
+    engine = trial.engine
+    if trial.workload.command is not None:
+        raise UsageError("workload.command: your own script is not simulated; measure it with `zbench run`")
+    if engine.engine_python is not None:
+        raise UsageError(
+            "engine.engine_python: another environment's engine is not simulated; leave the key out to"
+            " simulate this environment's"
+        )
+    if engine.compile == "inductor":
+        raise UsageError(
+            "engine.compile: inductor's kernels are not simulated; compile=aot_eager shows the same graph's"
+            " memory without them"
+        )
+
+
+def explained(error: BaseException) -> str:
+    """Return why a simulation failed."""
+    if isinstance(error, ZbenchError):
+        return str(error)
+    if isinstance(error, DynamicOutputShapeException):
+        return (
+            f"{error.func} returns a tensor whose shape depends on data; use a form with a fixed shape"
+            " (a mask, a padded length), or measure with `zbench run`"
+        )
+    if isinstance(error, DataDependentOutputException):
+        return (
+            f"{error.func} reads a value that is computed from weights or activations; keep the model's"
+            " control flow on shapes, or measure with `zbench run`"
+        )
+    text = str(error) or type(error).__name__
+    if isinstance(error, UnsupportedOperatorException) or _NO_FAKE.search(text):
+        operator = _OPERATOR.search(text)
+        name = getattr(error, "func", None) or (operator[1] if operator else text.splitlines()[0])
+        return (
+            f"the operator {name} has no fake kernel; add one with torch.library.register_fake, or measure"
+            " with `zbench run`"
+        )
+    return f"{type(error).__name__}: {text.splitlines()[0]}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_iter, tree_map
 
+from zbench.engine.assembly.build import Instruments
 from zbench.engine.compiled.graph_pass import deliver, reduce_gradient
+from zbench.engine.memory.kinds import DeviceMemory, Memories, PinnedHostMemory
 from zbench.engine.protocols import Memory, Work
 from zbench.engine.transport.agreement import Call
 from zbench.engine.transport.base import GroupCollectives
@@ -23,25 +26,20 @@ from zbench.engine.transport.works import Done, Then
 from zbench.estimate.counting import WorkCounter
 from zbench.estimate.ledger import AllocationLedger
 from zbench.estimate.result import StepWork
-from zbench.estimate.stepping import Batches, Step, Surroundings, watched_step
+from zbench.measure.clock import PhaseClock
+from zbench.measure.traffic import TrafficMeter
+from zbench.record.record import Traffic
 from zbench.spec.trial import TrialSpec
+from zbench.worker.loop import Trainer
 from zbench.workloads import build_workload
 
 aten = torch.ops.aten
+_DEVICE = torch.ops.prim.device.default
 _LARGEST = 1 << 22  # elements
 _WHOLE = frozenset({torch.bool, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8})
 _ATTRIBUTE = "_zbench_value"
-_FACTORIES = frozenset(
-    {
-        torch.ops.aten.arange.default,
-        torch.ops.aten.arange.start,
-        torch.ops.aten.arange.start_step,
-        torch.ops.aten.full.default,
-        torch.ops.aten.ones.default,
-        torch.ops.aten.zeros.default,
-        torch.ops.aten.scalar_tensor.default,
-    }
-)
+WARMUP = 1
+_FACTORIES = frozenset({aten.arange, aten.full, aten.ones, aten.zeros, aten.scalar_tensor})
 
 
 class SimulatedLedger(AllocationLedger):  # type: ignore[no-untyped-call]
@@ -49,37 +47,30 @@ class SimulatedLedger(AllocationLedger):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()
-        self._work: WorkCounter | None = None
-
-    def count_work(self) -> None:
-        """Count the work of the operators from here on."""
-        self._work = WorkCounter(self.is_offloaded)
-
-    def work(self) -> StepWork:
-        """Return what was counted."""
-        return StepWork() if self._work is None else self._work.take()
+        self.work: WorkCounter | None = None
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         """What the compiler runs while it compiles is no part of the step; what it compiled is."""
         return True
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if func is _DEVICE:  # more than half of all calls
+            return args[0].fake_device
         if func is reduce_gradient:  # what a compiled backward calls is the engine's code: watched, too
             with self:
-                deliver(*args)
-            return None
-        out = super().__torch_dispatch__(func, types, args, kwargs)
-        if self._work is not None:
-            self._work.note(func, args, kwargs or {}, out)
+                return deliver(*args)
+        out = self._answer(func, args, kwargs)
+        if self.work is not None:
+            self.work.note(func, args, kwargs, out)
         return out
 
-    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _answer(self, func: Any, args: Any, kwargs: Any) -> Any:
         if func is aten._local_scalar_dense.default:
-            known = value_of(args[0])
-            if known is not None:
+            value = value_of(args[0])
+            if value is not None:
                 with _disable_current_modes():
-                    return known.item()
+                    return value.item()
             if self.phase != "forward":
                 return _zero(args[0].dtype)
         if func is aten.equal.default and self.phase != "forward":
@@ -95,18 +86,93 @@ def _zero(dtype: torch.dtype) -> Any:
     return False if dtype is torch.bool else 0.0 if dtype.is_floating_point else 0
 
 
+class LedgerClock(PhaseClock):
+    """Tells the ledger the phase of the step."""
+
+    def __init__(self, ledger: AllocationLedger) -> None:
+        super().__init__()
+        self._ledger = ledger
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        with self._ledger.during(name):
+            yield
+
+
+class LedgerHostMemory(PinnedHostMemory):
+    """Host memory whose allocations the ledger counts as such."""
+
+    def __init__(self, device: torch.device, ledger: AllocationLedger) -> None:
+        super().__init__(device)
+        self._ledger = ledger
+
+    def zeros(self, numel: int, dtype: torch.dtype) -> Tensor:
+        with self._ledger.on_host():
+            return super().zeros(numel, dtype)
+
+    def empty(self, numel: int, dtype: torch.dtype) -> Tensor:
+        with self._ledger.on_host():
+            return super().empty(numel, dtype)
+
+
+@dataclass(slots=True)
+class Step:
+    """What one step did: the ledger from moment `begin` to `end`, and the peak of building before it."""
+
+    ledger: AllocationLedger
+    begin: int
+    end: int
+    build_device_bytes: int
+    engine_bytes: dict[str, int]
+    traffic: dict[str, Traffic]
+    flops: float | None
+    work: StepWork
+
+
 def simulate(trial: TrialSpec, base_dir: Path, *, rank: int = 0) -> Step:
-    """Run a step of one rank of `trial` without data."""
+    """Build one rank of `trial` without data, train WARMUP steps and one more; return what that did."""
     run = trial.run
     if trial.engine.compile != "off":
         torch._dynamo.reset()  # after a few models of one class it would compile no more
     workload = build_workload(trial.workload, seed=run.seed, world_size=run.world_size, base_dir=base_dir)
-    with world(rank, run.world_size):
-        ledger = SimulatedLedger()
-        fake = FakeTensorMode(allow_non_fake_inputs=True)
-        with fake, ledger.watching():
-            around = Surroundings(simulated_transport, _faked, ledger.count_work, ledger.work)
-            return watched_step(trial, workload, ledger, base_dir, around)
+    ledger = SimulatedLedger()
+    traffic = TrafficMeter(clock := LedgerClock(ledger))
+    instruments = Instruments(
+        wrap_collectives=traffic.count,
+        memories=lambda device: Memories(DeviceMemory(device), LedgerHostMemory(device, ledger)),
+        transport=simulated_transport,
+    )
+    cpu, fake = torch.device("cpu"), FakeTensorMode(allow_non_fake_inputs=True)
+    with world(rank, run.world_size), fake, ledger.watching():
+        trainer = Trainer(trial, workload, base_dir, instruments, device=cpu, clock=clock)
+        build_device_bytes, work = ledger.peak[False], WorkCounter(ledger.is_offloaded)
+        ledger.phase = "batch"
+        for step in range(WARMUP + 1):
+            with _disable_current_modes():
+                real = trainer.batches(step)
+            batches = [(seed, tuple(_fake(x) for x in batch)) for seed, batch in real]
+            traffic.take()
+            ledger.restart_peak()
+            if step == WARMUP:
+                ledger.work = work
+            begin = ledger.moment
+            trainer.step(batches)
+            del batches
+        sent = traffic.take()
+        with _disable_current_modes():
+            flops = workload.flops_per_micro_batch
+        watched = Step(
+            ledger,
+            begin,
+            ledger.moment,
+            build_device_bytes,
+            trainer.engine.memory_by_category(),
+            sent,
+            None if flops is None else flops * trainer.backwards,
+            work.take(),
+        )
+        trainer.engine.close()
+        return watched
 
 
 @contextmanager
@@ -125,19 +191,15 @@ def simulated_transport(
     group: dist.ProcessGroup | None, local: Memory, host: Memory, shard_group_size: int | None = None
 ) -> Transport:
     """Return collectives that allocate what those of a real group would."""
-    found = group or dist.group.WORLD
-    assert found is not None
-    return grouped(found, local.device, shard_group_size, SimulatedCrossMemory)
-
-
-def _faked(batches: Batches) -> Batches:
-    return [(seed, tuple(_fake(x) for x in batch)) for seed, batch in batches]
+    members = group or dist.group.WORLD
+    assert members is not None
+    return grouped(members, local.device, shard_group_size, SimulatedCrossMemory)
 
 
 def _fake(x: Tensor) -> Tensor:
-    made = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
-    set_value(made, x)
-    return made
+    fake = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
+    set_value(fake, x)
+    return fake
 
 
 def set_value(tensor: Tensor, value: Tensor) -> None:
@@ -155,14 +217,14 @@ def follow(func: Any, args: Any, kwargs: Any, out: Any) -> None:
     if not isinstance(out, Tensor) or out.dtype not in _WHOLE or out.numel() > _LARGEST:
         return
     given = [x for x in tree_iter((args, kwargs)) if isinstance(x, Tensor)]
-    if not given and func not in _FACTORIES:
+    if not given and func._overloadpacket not in _FACTORIES:
         return
     if any(value_of(x) is None for x in given):
         out.__dict__.pop(_ATTRIBUTE, None)
         return
     with _disable_current_modes():
-        known = tree_map(lambda x: value_of(x) if isinstance(x, Tensor) else x, (args, kwargs))
-        set_value(out, func(*known[0], **known[1]))
+        values, keywords = tree_map(lambda x: value_of(x) if isinstance(x, Tensor) else x, (args, kwargs))
+        set_value(out, func(*values, **keywords))
 
 
 class SimulatedCrossMemory(GroupCollectives):

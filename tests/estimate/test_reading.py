@@ -3,7 +3,7 @@
 import pytest
 
 from zbench.errors import UsageError
-from zbench.estimate.problems import check_simulated
+from zbench.estimate.reading import check_simulated
 from zbench.spec.expand import expand
 from zbench.spec.load import sweep_from_mapping
 
