@@ -1,13 +1,16 @@
 """The same micro-batch for the same seed, on every engine and stage; others otherwise."""
 
+import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from zbench.errors import UsageError
 from zbench.spec.workload import DataSpec, WorkloadSpec
 from zbench.workloads import Workload, build_workload, seed_all
+from zbench.workloads.workload import drawn_by
 
 
 def workload(base_dir: Path = Path(), *, seed: int = 0, world_size: int = 2, **keys: object) -> Workload:
@@ -71,3 +74,17 @@ def test_a_step_draws_what_manual_seed_would_give(monkeypatch: pytest.MonkeyPatc
     seed_all(7, torch.device("cuda", 0))
     seed_all(8, torch.device("cpu"))
     assert seeds == [7], "the device's own generator too"
+
+
+def test_what_is_drawn_in_a_context_depends_on_every_bit_of_its_seed_and_leaves_the_generators() -> None:
+    def draw(seed: int) -> tuple[float, float, float]:
+        with drawn_by(seed):
+            return float(torch.rand(())), random.random(), float(np.random.rand())
+
+    state = random.getstate(), np.random.get_state()[1].tolist()
+    first = draw(5)
+    assert first == draw(5)
+    assert all(a != b for a, b in zip(first, draw(6), strict=True))
+    for other in (draw(5 + (1 << 32)), draw(5 + (1 << 40))):  # of which torch's CPU generator takes 32 bits
+        assert all(a != b for a, b in zip(first[1:], other[1:], strict=True))
+    assert state == (random.getstate(), np.random.get_state()[1].tolist())

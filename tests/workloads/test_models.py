@@ -20,9 +20,9 @@ def workload(keys: dict[str, object], *, seed: int = 0) -> Workload:
 
 
 def gradients(keys: dict[str, object]) -> list[torch.Tensor]:
-    made = workload(keys)
-    model = made.make_model()
-    made.loss(model, made.batch(0, 0, 0)).backward()
+    small = workload(keys)
+    model = small.make_model()
+    small.loss(model, small.batch(0, 0, 0)).backward()
     return [p.grad for p in model.parameters() if p.grad is not None]
 
 
@@ -69,6 +69,39 @@ def test_attention_sees_no_later_token() -> None:
 def test_checkpointed_activations_change_no_bit(keys: dict[str, object]) -> None:
     plain, checkpointed = gradients(keys), gradients({**keys, "activation_checkpointing": True})
     assert all(torch.equal(a, b) for a, b in zip(plain, checkpointed, strict=True))
+
+
+@pytest.mark.parametrize("keys", [SMALL_GPT, SMALL_MLP])
+def test_activations_are_recomputed_where_that_is_asked_for_and_nowhere_else(keys: dict[str, object]) -> None:
+    for checkpointed, calls in (({}, 1), ({"activation_checkpointing": True}, 2)):
+        small = workload({**keys, **checkpointed})
+        model, count = small.make_model(), []
+        inner = model.blocks[0].mlp_in if keys["model"] == "gpt" else model.layers[1]
+        inner.register_forward_pre_hook(lambda *_, count=count: count.append(1))
+        small.loss(model, small.batch(0, 0, 0)).backward()
+        assert len(count) == calls
+
+
+def test_embeddings_start_small_and_residuals_are_added() -> None:
+    model = workload(SMALL_GPT).make_model()
+    for embedding in (model.tokens, model.positions):
+        assert embedding.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    block, x = model.blocks[0], torch.randn(2, 16, 32)
+    with torch.no_grad():
+        attended = block._attend(block.attention_norm(x))
+        expected = x + attended
+        hidden = block.mlp_out(nn.functional.gelu(block.mlp_in(block.mlp_norm(expected))))
+        assert torch.equal(block(x), expected + hidden)
+
+
+def test_the_mlp_sees_tokens_from_minus_one_to_one_and_a_gelu_between_layers() -> None:
+    small = workload({**SMALL_MLP, "options": {"hidden": 32, "layers": 2, "vocabulary": 8}})
+    model = small.make_model()
+    tokens, targets = small.batch(0, 0, 0)
+    with torch.no_grad():
+        logits = model.layers[1](nn.functional.gelu(model.layers[0](tokens.float() / 4 - 1)))
+        expected = nn.functional.cross_entropy(logits, targets[:, -1])
+        assert torch.equal(model(tokens, targets), expected)
 
 
 @pytest.mark.parametrize("keys", [SMALL_GPT, SMALL_MLP])

@@ -245,10 +245,13 @@ class TestTransformers:
         made = load(base_dir, "hf:gpt2", options=TINY, sequence_length=8)
         model, batch = made.make_model(), made.batch(0, 0, 0)
         assert {p.dtype for p in model.parameters()} == {torch.float32}
+        assert not model.is_gradient_checkpointing
         assert int(batch[0].max()) < 64
-        loss = made.loss(model, batch)
+        loss = made.loss(model.eval(), batch)
         loss.backward()
-        assert loss.ndim == 0
+        logits = model(batch[0]).logits[:, :-1]  # the labels are the tokens, shifted
+        expected = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[0][:, 1:].flatten())
+        torch.testing.assert_close(loss, expected)
         matrices, attention = 12 * 16**2 + 16 * 64, 2 * 16 * 8
         assert made.flops_per_micro_batch == 6 * 4 * 8 * (matrices + attention)
         assert torch.equal(model.lm_head.weight, made.make_model().lm_head.weight), "the same at every call"
@@ -262,6 +265,7 @@ class TestTransformers:
         for name in ("hf:net", "hf:net/config.json"):
             made = load(base_dir, name, sequence_length=8, activation_checkpointing=True)
             model = made.make_model()
+            assert model.is_gradient_checkpointing
             assert model.config.num_key_value_heads == 1
             made.loss(model, made.batch(0, 0, 0)).backward()
 

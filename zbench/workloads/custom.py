@@ -8,7 +8,6 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -91,16 +90,6 @@ class ModelMadeBatches:
 LossFunction = Callable[[nn.Module, Batch], Any]
 
 
-def forward_loss(model: nn.Module, batch: Batch) -> Any:
-    """Return what `model(*batch)` returns."""
-    return model(*batch)
-
-
-def named_forward_loss(model: nn.Module, batch: Batch, *, names: tuple[str, ...]) -> Any:
-    """Return what the model returns for a batch whose tensors are keyword arguments."""
-    return model(**dict(zip(names, batch, strict=True)))
-
-
 def language_model_loss(model: nn.Module, batch: Batch) -> Any:
     """Return the output of a transformers model on (tokens, targets): it shifts the labels by itself."""
     return model(input_ids=batch[0], labels=batch[0])
@@ -128,26 +117,22 @@ def own_loss(function: Callable[..., Any], *, names: tuple[str, ...]) -> LossFun
 
 def choose(
     model: nn.Module, batch: Batch, names: tuple[str, ...], own: Callable[..., Any] | None
-) -> LossFunction:
-    """Return how this model is called; UsageError, with the contract, where its forward takes no such batch.
+) -> LossFunction | None:
+    """Return how this model is called, None for the batch as its arguments.
 
     names: those of the batch's tensors where the data makes dicts. own: the user's loss function, if any.
+    UsageError, with the contract, where its forward takes no such batch.
     """
     if own is not None:
         return own_loss(own, names=names)
     if names:
         _check_signature(model, (), dict(zip(names, batch, strict=True)))
-        return partial(named_forward_loss, names=names)
-    if is_transformers_model(model):
+        return lambda model, batch: model(**dict(zip(names, batch, strict=True)))
+    transformers = sys.modules.get("transformers")  # where that is not imported, no model is one of its own
+    if transformers is not None and isinstance(model, transformers.PreTrainedModel):
         return language_model_loss
     _check_signature(model, batch, {})
-    return forward_loss
-
-
-def is_transformers_model(model: nn.Module) -> bool:
-    """Whether this is a model of transformers; where that is not imported, nothing is."""
-    transformers = sys.modules.get("transformers")
-    return transformers is not None and isinstance(model, transformers.PreTrainedModel)
+    return None
 
 
 def _check_signature(model: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:

@@ -56,17 +56,14 @@ class TextBytes:
 
 def token_data(spec: WorkloadSpec, vocabulary: int, base_dir: Path) -> Data:
     """Return the tokens that a workload names; UsageError where the vocabulary cannot hold a text's bytes."""
+    sizes = {"sequence_length": spec.sequence_length, "batch_size": spec.micro_batch_size}
     if spec.data.text is None:
-        return SyntheticTokens(
-            vocabulary=vocabulary, sequence_length=spec.sequence_length, batch_size=spec.micro_batch_size
-        )
+        return SyntheticTokens(vocabulary=vocabulary, **sizes)
     if vocabulary < BYTE_VOCABULARY:
         raise UsageError(
             f"workload.options.vocabulary: text needs {BYTE_VOCABULARY}, one for each byte, got {vocabulary}"
         )
-    return TextBytes(
-        base_dir / spec.data.text, sequence_length=spec.sequence_length, batch_size=spec.micro_batch_size
-    )
+    return TextBytes(base_dir / spec.data.text, **sizes)
 
 
 _KEY = "workload.data.dataset"

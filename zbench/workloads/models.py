@@ -1,6 +1,7 @@
 """Built-in models: a GPT and a multi-layer perceptron; called with (tokens, targets) they return a loss."""
 
 import itertools
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -94,10 +95,8 @@ class MLP(nn.Module):
         dtype = next(self.parameters()).dtype
         x = tokens.to(dtype) * (2.0 / self.vocabulary) - 1.0
         for place in range(len(self.layers)):
-            if self.checkpointed:
-                x = checkpoint(self._layer, place, x, use_reentrant=False)
-            else:
-                x = self._layer(place, x)
+            layer = partial(self._layer, place)
+            x = checkpoint(layer, x, use_reentrant=False) if self.checkpointed else layer(x)
         logits = x.to(torch.promote_types(x.dtype, torch.float32))
         return cross_entropy(logits, targets[:, -1])
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,9 @@ _LOSS = "expected module:callable, where callable(model, batch) returns the scal
 def own_workload(spec: WorkloadSpec, *, seed: int, world_size: int, base_dir: Path) -> Workload:
     """Return the workload of a model that is not built in; UsageError, with the contract, if it cannot be."""
     factory, vocabulary = _model(spec, base_dir)
-    model = _without_memory(factory) if spec.model.startswith(shapes.PREFIX) else factory().to("meta")
+    on_meta = torch.device("meta") if spec.model.startswith(shapes.PREFIX) else nullcontext()
+    with on_meta:
+        model = factory().to("meta")  # to be asked about; it needs no memory
     data = _data(spec, model, vocabulary, base_dir)
     names = getattr(data, "names", ())
     loss = load_callable(spec.loss, base_dir, key="workload.loss", expected=_LOSS) if spec.loss else None
@@ -49,17 +52,9 @@ def _flops_counter(spec: WorkloadSpec, model: nn.Module) -> Callable[[Workload],
     if not spec.model.startswith(shapes.PREFIX):
         return counted_flops
 
-    def count(workload: Workload) -> float:  # by formula: masks of transformers cannot be simulated
-        tokens = workload.tokens_per_micro_batch
-        return language_model_flops(model, sequence_length=spec.sequence_length, tokens=tokens)
-
-    return count
-
-
-def _without_memory(factory: Callable[[], nn.Module]) -> nn.Module:
-    """Return a transformers model that can be asked about its parameters, and has no memory for them."""
-    with torch.device("meta"):
-        return factory().to("meta")
+    return lambda workload: language_model_flops(  # by formula: masks of transformers cannot be simulated
+        model, sequence_length=spec.sequence_length, tokens=workload.tokens_per_micro_batch
+    )
 
 
 def _model(spec: WorkloadSpec, base_dir: Path) -> tuple[Callable[[], nn.Module], int]:

@@ -76,11 +76,10 @@ class ZooModel(nn.Module):
         super().__init__()
         self._entry = entry
         self.model = _transformers_model(entry) if ":" not in entry.model else _module(entry)
-        self._whole = False
-        if checkpointing:
-            self._whole = not getattr(self.model, "supports_gradient_checkpointing", False)
-            if not self._whole:
-                self.model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
+        by_layer = checkpointing and getattr(self.model, "supports_gradient_checkpointing", False)
+        self._whole = checkpointing and not by_layer
+        if by_layer:
+            self.model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
 
     def make_batch(self, generator: torch.Generator, batch_size: int, length: int) -> tuple[Tensor, ...]:
         """Return one tensor for each argument of the model, in the table's order."""

@@ -44,10 +44,9 @@ def write_segments(
         whole = value(member)
         if whole is None:
             continue
-        flat = whole.detach().reshape(-1)
         for s in segments[member.index]:
             at = s.flat - shard.layout.spans[s.parameter].start
-            part = flat[at : at + s.length]
+            part = whole.detach().reshape(-1)[at : at + s.length]
             place(s)[: part.numel()].copy_(part)
 
 
