@@ -1,0 +1,161 @@
+"""How DeepSpeed's engine is called, by a stand-in for it."""
+
+import os
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from zbench.errors import UsageError
+from zbench.peers import deepspeed as adapter
+from zbench.spec.engine import EngineSpec
+
+
+class StandIn:
+    """DeepSpeed's engine: notes what is called."""
+
+    def __init__(self, norm: float | None = None) -> None:
+        self.calls: list[Any] = []
+        self.norm = norm
+
+    def backward(self, loss: Any) -> None:
+        self.calls.append("backward")
+
+    def step(self) -> None:
+        self.calls.append("step")
+
+    def set_gradient_accumulation_boundary(self, is_last: bool) -> None:
+        self.calls.append(is_last)
+
+    def get_global_grad_norm(self) -> float | None:
+        self.calls.append("norm")
+        return self.norm
+
+    def destroy(self) -> None:
+        self.calls.append("destroy")
+
+
+def spec_of(**keys: Any) -> EngineSpec:
+    return EngineSpec.model_validate({"engine": "deepspeed", "zero_stage": 1, **keys})
+
+
+def test_deepspeed_counts_micro_batches_by_its_own_step() -> None:
+    module = StandIn()
+    engine = adapter.DeepSpeedEngine(module, nn.Linear(1, 1), spec_of(gradient_accumulation_steps=2))
+    loss = torch.zeros(())
+    engine.backward(loss)
+    with pytest.raises(UsageError):
+        engine.step()
+    engine.backward(loss)
+    with pytest.raises(UsageError):
+        engine.backward(loss)
+    info = engine.step()
+    assert (info.grad_norm, info.clipped) == (None, False)
+    engine.backward(loss)
+    engine.close()
+    assert module.calls == ["backward", "step", "backward", "step", "backward", "step", "destroy"]
+
+
+@pytest.mark.parametrize(("mode", "boundaries"), [("multi_backward", [False, True]), ("unmanaged", [])])
+def test_other_modes_say_which_backward_is_the_last_where_it_is_known(
+    mode: str, boundaries: list[bool]
+) -> None:
+    module = StandIn()
+    engine = adapter.DeepSpeedEngine(module, nn.Linear(1, 1), spec_of(accumulation_mode=mode))
+    for is_last in (False, True):
+        engine.backward(torch.zeros(()), *([is_last] if boundaries else []))
+    engine.step()
+    assert [call for call in module.calls if isinstance(call, bool)] == boundaries
+    assert [call for call in module.calls if isinstance(call, str)] == ["backward", "backward", "step"]
+
+
+@pytest.mark.parametrize(("norm", "clipped"), [(2.5, True), (2.0, False), (None, False)])
+def test_a_norm_above_the_limit_was_clipped(norm: float | None, clipped: bool) -> None:
+    module = StandIn(norm)
+    engine = adapter.DeepSpeedEngine(module, nn.Linear(1, 1), spec_of(gradient_clipping=2.0))
+    engine.backward(torch.zeros(()))
+    info = engine.step()
+    assert (info.grad_norm, info.clipped) == (norm, clipped)
+
+
+@pytest.mark.parametrize("stage", [1, 3])
+def test_whole_parameters_are_the_masters_or_gathered(stage: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    gathered: list[tuple[int, bool]] = []
+
+    def gather(parameters: Any, *, enabled: bool) -> Any:
+        gathered.append((len(parameters), enabled))
+        return nullcontext()
+
+    model = nn.Linear(2, 1).bfloat16()
+    masters = {model.weight: torch.full((1, 2), 0.1), model.bias: None}
+    stand_in = SimpleNamespace(
+        zero=SimpleNamespace(GatheredParameters=gather),
+        utils=SimpleNamespace(safe_get_full_fp32_param=masters.__getitem__),
+    )
+    monkeypatch.setitem(sys.modules, "deepspeed", stand_in)
+    whole = adapter.DeepSpeedEngine(
+        StandIn(), model, spec_of(zero_stage=stage, dtype="bfloat16")
+    ).full_parameters()
+    assert torch.equal(whole["weight"], masters[model.weight])
+    assert whole["weight"].data_ptr() != masters[model.weight].data_ptr()
+    assert torch.equal(whole["bias"], model.bias.float())
+    assert gathered == []
+    plain = nn.Linear(2, 1)
+    engine = adapter.DeepSpeedEngine(StandIn(), plain, spec_of(zero_stage=stage))
+    whole = engine.full_parameters()
+    assert gathered == [(2, stage == 3)]
+    assert torch.equal(whole["weight"], plain.weight)
+    assert whole["weight"].data_ptr() != plain.weight.data_ptr()
+    assert engine.memory_by_category() == {"parameters": 3 * 4}
+
+
+@pytest.mark.usefixtures("alone")
+def test_it_is_built_as_by_its_own_launcher_and_leaves_no_shared_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in (
+        "RANK",
+        "WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "DS_ACCELERATOR",
+        "LOCAL_RANK",
+        "LOCAL_SIZE",
+    ):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    lock = tmp_path / "lock"
+    lock.touch()
+    given: dict[str, Any] = {}
+
+    def initialize(**keys: Any) -> tuple[StandIn, None]:
+        given.update(keys, shared=adapter._shared_memory())
+        given["shared"].touch()
+        assert not lock.exists(), "it would wait for it forever"
+        return StandIn(), None
+
+    monkeypatch.setitem(sys.modules, "deepspeed", SimpleNamespace(initialize=initialize))
+    model, spec = nn.Linear(2, 1), spec_of(param_groups={"bias": {"frozen": True}})
+    engine = adapter.build_engine(model, spec)
+    assert isinstance(engine.module, StandIn)
+    assert given["config"] == adapter.configuration(spec)
+    assert given["dist_init_required"] is False
+    assert [p for group in given["model_parameters"] for p in group["params"]] == [model.weight, model.bias]
+    assert not model.bias.requires_grad
+    assert {name: os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE")} == {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "LOCAL_SIZE": "1",
+    }
+    assert os.environ["MASTER_PORT"] == str(os.getpid())
+    own = f"deepspeed_allreduce_buffer_{os.getuid()}_127.0.0.1_{os.getpid()}_0"
+    assert given["shared"] == Path("/dev/shm", own)
+    assert not given["shared"].exists()
+    assert os.environ.get("DS_ACCELERATOR") == (None if torch.cuda.is_available() else "cpu")

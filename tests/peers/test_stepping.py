@@ -1,0 +1,142 @@
+"""A step of torch's wrappers in one process: what is reduced, clipped, held and returned."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from zbench.errors import UsageError
+from zbench.peers import ddp, fsdp2, zero_redundancy
+from zbench.peers.stepping import TorchAdam, TorchEngine
+from zbench.spec.engine import EngineSpec
+
+
+def spec_of(**keys: Any) -> EngineSpec:
+    return EngineSpec.model_validate({"engine": "ddp", "zero_stage": 0, **keys})
+
+
+def small() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(4, 2), nn.GELU(), nn.Linear(2, 1))
+
+
+def plain(spec: EngineSpec, announced: list[bool]) -> tuple[nn.Module, TorchEngine]:
+    model = small()
+    adam = TorchAdam.of(model, spec)
+    named = dict(model.named_parameters())
+    return model, TorchEngine(model, named, adam.make(), spec, set_reducing=announced.append)
+
+
+def test_only_the_last_counted_backward_reduces_and_the_gradient_is_their_mean() -> None:
+    announced: list[bool] = []
+    model, engine = plain(spec_of(gradient_accumulation_steps=3), announced)
+    x = torch.ones(2, 4)
+    (expected,) = torch.autograd.grad(model(x).sum(), [model[0].weight])
+    for last in (False, False, True):
+        assert announced[-1] is last
+        engine.backward(model(x).sum())
+    torch.testing.assert_close(model[0].weight.grad, expected)
+    engine.step()
+    assert announced[-1] is False
+    assert model[0].weight.grad is None
+
+
+@pytest.mark.parametrize("keys", [{"reduce_at": "each_backward"}, {"accumulation_mode": "multi_backward"}])
+def test_every_backward_reduces_where_each_might_be_the_last(keys: dict[str, Any]) -> None:
+    announced: list[bool] = []
+    steps = {} if "accumulation_mode" in keys else {"gradient_accumulation_steps": 2}
+    model, engine = plain(spec_of(**keys, **steps), announced)
+    engine.backward(model(torch.ones(2, 4)).sum(), *([] if steps else [False]))
+    assert announced == [True, True]
+
+
+def test_a_step_before_the_last_micro_batch_is_refused() -> None:
+    model, engine = plain(spec_of(gradient_accumulation_steps=2), [])
+    engine.backward(model(torch.ones(2, 4)).sum())
+    with pytest.raises(UsageError):
+        engine.step()
+
+
+@pytest.mark.parametrize(("share", "clipped"), [(0.5, True), (2.0, False)])
+def test_the_norm_is_that_before_clipping(share: float, clipped: bool) -> None:
+    keys = {"*.bias": {"frozen": True}}
+    model, engine = plain(spec_of(param_groups=keys), [])
+    loss = model(torch.ones(2, 4)).sum()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    assert len(trained) == 2
+    norm = torch.cat([g.flatten() for g in torch.autograd.grad(loss, trained)]).norm().item()
+    model, engine = plain(spec_of(param_groups=keys, gradient_clipping=share * norm), [])
+    engine.backward(model(torch.ones(2, 4)).sum())
+    info = engine.step()
+    assert info.grad_norm == pytest.approx(norm)
+    assert info.clipped is clipped
+    model, engine = plain(spec_of(), [])
+    engine.backward(model(torch.ones(2, 4)).sum())
+    info = engine.step()
+    assert (info.grad_norm, info.clipped) == (None, False)
+
+
+def test_what_is_held_and_returned() -> None:
+    model, engine = plain(spec_of(param_groups={"0.*": {"frozen": True}}), [])
+    assert engine.first_moments() == {}
+    engine.backward(model(torch.ones(2, 4)).sum())
+    engine.step()
+    whole = engine.full_parameters()
+    assert all(torch.equal(whole[name], p) for name, p in model.named_parameters())
+    assert all(whole[name].data_ptr() != p.data_ptr() for name, p in model.named_parameters())
+    assert set(engine.first_moments()) == {"2.weight", "2.bias"}
+    steps = 2 * 4  # a step count of 4 bytes a parameter
+    held = engine.memory_by_category()
+    assert held == {"parameters": 13 * 4, "gradients": 3 * 4, "moments": 2 * 3 * 4 + steps}
+
+
+@pytest.mark.parametrize(("name", "kind"), [("adamw", torch.optim.AdamW), ("adam", torch.optim.Adam)])
+def test_the_optimizer_is_torchs_with_the_specs_keys_in_the_fused_kernel(name: str, kind: Any) -> None:
+    model = small()
+    optimizer = TorchAdam.of(model, spec_of(optimizer={"name": name, "lr": 0.25, "amsgrad": True})).make()
+    assert type(optimizer) is kind
+    (group,) = optimizer.param_groups
+    assert (group["lr"], group["amsgrad"], group["fused"]) == (0.25, True, True)
+    assert group["params"] == list(model.parameters())
+
+
+@pytest.mark.parametrize(("elements", "mebibytes"), [(1000, 1), (1 << 18, 1), (3 << 18, 3)])
+def test_ddp_is_made_as_its_guide_recommends(
+    monkeypatch: pytest.MonkeyPatch, elements: int, mebibytes: int
+) -> None:
+    monkeypatch.setattr(ddp, "DistributedDataParallel", lambda model, **keys: keys)
+    assert ddp.wrap(small(), spec_of(reduce_bucket_size=elements), None) == {
+        "process_group": None,
+        "bucket_cap_mb": mebibytes,
+        "gradient_as_bucket_view": True,
+        "broadcast_buffers": False,
+    }
+
+
+@pytest.mark.parametrize(("peer", "stage"), [(ddp, 0), (zero_redundancy, 1), (fsdp2, 3)])
+@pytest.mark.usefixtures("alone")
+def test_one_rank_trains_what_plain_torch_trains(peer: Any, stage: int) -> None:
+    name = peer.__name__.rpartition(".")[2]
+    keys: dict[str, Any] = {"param_groups": {"0.bias": {"frozen": True}}, "gradient_accumulation_steps": 2}
+    _, engine = plain(spec_of(**keys), [])
+    other = peer.build_engine(small(), spec_of(**(keys | {"engine": name, "zero_stage": stage})))
+    if stage == 1:
+        assert all(group["fused"] is True for group in other._optimizer.optim.param_groups)
+    for one in (engine, other):
+        for _ in range(2):
+            one.backward(one.module(torch.ones(2, 4)).sum())
+        one.step()
+    for read in ("full_parameters", "first_moments"):
+        expected, values = getattr(engine, read)(), getattr(other, read)()
+        assert set(values) == set(expected)
+        for key, value in expected.items():
+            torch.testing.assert_close(values[key], value)
+    assert other.memory_by_category() == engine.memory_by_category()
+
+
+def test_fsdps_units_are_the_entries_of_module_lists_that_have_parameters() -> None:
+    model = small()
+    assert fsdp2._blocks(model) == [model[0], model[2]]
+    nested = nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(1, 1)]), "head": nn.Linear(1, 1)})
+    assert fsdp2._blocks(nested) == [nested["layers"][0]]
