@@ -76,7 +76,7 @@ def test_wrong_use_is_one_message_and_one_document(zbench, arguments):
     assert said.code == ExitCode.USAGE
     assert said.err.count("error:") == 1
     document = json.loads(said.out)
-    assert document["exit_code"] == 2
+    assert (document["schema_version"], document["exit_code"]) == (1, 2)
     assert document["trials"] == []
     assert document["run_id"] is None
     assert document["error"]["message"]
