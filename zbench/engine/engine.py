@@ -19,7 +19,7 @@ from zbench.engine.gradients.sinks import Gradients
 from zbench.engine.memory.buffers import bytes_of
 from zbench.engine.optimizer.schedule import Schedule
 from zbench.engine.optimizer.shard_optimizer import ParamGroup, ShardOptimizer
-from zbench.engine.optimizer.torch_optimizer import SchedulerOptimizer
+from zbench.engine.optimizer.torch_optimizer import GROUPS_REFUSAL, SchedulerOptimizer
 from zbench.engine.parameters.access import Access, parameters_of
 from zbench.engine.parameters.base import Parameters
 from zbench.engine.parameters.hooks import GradientHooks
@@ -69,7 +69,7 @@ class Engine:
     def __init__(
         self, model: nn.Module, core: Core, policies: Policies, param_groups: list[ParamGroup]
     ) -> None:
-        self.model, self.param_groups, self.collectives = model, param_groups, policies.collectives
+        self.model, self._param_groups, self.collectives = model, param_groups, policies.collectives
         self.policies, self._open_core = policies, [core]
         self._members = Members(core.state.param_infos, core.state.frozen.members)
         self._integrity = Integrity()
@@ -246,10 +246,21 @@ class Engine:
         """When the optimizer runs."""
         return self._core.schedule
 
+    @property
+    def param_groups(self) -> list[ParamGroup]:
+        """The optimizer groups, read again at every step."""
+        return self._param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: object) -> None:
+        raise UsageError(f"engine.{GROUPS_REFUSAL}")
+
     @cached_property
     def optimizer(self) -> torch.optim.Optimizer:
-        """A torch optimizer over `param_groups`, for learning rate schedulers; its step() is the engine's."""
-        return SchedulerOptimizer(self.step, self.zero_grad, self.param_groups)
+        """A torch optimizer over `param_groups`, for learning rate schedulers and training loops; what it
+        does, its state included, is the engine's.
+        """
+        return SchedulerOptimizer(self)
 
     def memory_by_category(self) -> dict[str, int]:
         """Return the bytes held now, by category; those in offloaded host memory have the prefix `host_`."""

@@ -18,10 +18,16 @@ from zbench.engine.adam.contract import check_hyper, hyper_of
 from zbench.engine.memory.buffers import MemoryLayout, PartitionedBuffer, bytes_of
 from zbench.engine.optimizer.masters import MasterWeights
 from zbench.engine.shard_layout import Segment, ShardLayout, packed
+from zbench.errors import nearest
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 ParamGroup = dict[str, Any]
 """`params` and torch's AdamW hyperparameters under torch's names, plus `bias_correction` and `decoupled`."""
+
+HYPERPARAMETERS = ("lr", "betas", "eps", "weight_decay", "bias_correction", "amsgrad", "decoupled")
+_OF_SCHEDULERS = {"initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr"}
+_IGNORED = {"params", "name", "param_names", "foreach", "fused", *_OF_SCHEDULERS}
+_UNSUPPORTED = ("maximize", "capturable", "differentiable")  # torch's keys of AdamW that are false by default
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +162,13 @@ class ShardOptimizer:
                 " set them in the specification's param_groups"
             )
         for number, group in enumerate(self.groups):
+            for key, value in group.items():
+                if key not in HYPERPARAMETERS and key not in _IGNORED and (key not in _UNSUPPORTED or value):
+                    known = ", ".join(HYPERPARAMETERS)
+                    return (
+                        f"param_groups[{number}]: the engine does not know {key}={value!r}"
+                        f"{nearest(key, HYPERPARAMETERS)}; take it out, and set one of {known}"
+                    )
             try:
                 check_hyper(hyper_of(group))
             except (ValueError, TypeError, KeyError) as error:

@@ -1,12 +1,33 @@
 """The engine's optimizer as torch's schedulers and training loops know one."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Never, Protocol
 
 import torch
+from torch import Tensor
 
 from zbench.engine.optimizer.shard_optimizer import ParamGroup
 from zbench.errors import UsageError
+
+GROUPS_REFUSAL = (
+    "param_groups = ...: the engine reads the groups that it was built with; change their values"
+    " (group['lr'] = ...), or load a state with engine.load_state_dict"
+)
+_STATE_REFUSAL = (
+    "optimizer.state: the engine keeps the moments in parts; read engine.first_moments() or"
+    " engine.state_dict(), and replace them with engine.load_state_dict"
+)
+
+
+class OptimizedEngine(Protocol):
+    """What a torch optimizer does, done by an engine."""
+
+    param_groups: list[ParamGroup]
+
+    def step(self) -> object: ...
+    def zero_grad(self) -> None: ...
+    def state_dict(self) -> dict[str, Tensor]: ...
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None: ...
 
 
 class SchedulerOptimizer(torch.optim.Optimizer):
@@ -14,26 +35,67 @@ class SchedulerOptimizer(torch.optim.Optimizer):
 
     _opt_called = True  # schedulers watch `step` here and cannot see the engine's: they need not warn
 
-    def __init__(
-        self, step: Callable[[], object], zero_grad: Callable[[], None], groups: list[ParamGroup]
-    ) -> None:
+    def __init__(self, engine: OptimizedEngine) -> None:
+        groups = engine.param_groups
         defaults = {key: value for key, value in groups[0].items() if key != "params"}
         super().__init__([group for group in groups if group["params"]], defaults)
-        self.param_groups = groups
-        self._step, self._zero_grad = step, zero_grad
+        self.param_groups, self.state = groups, _StateElsewhere()  # type: ignore[assignment]
+        self._engine = engine
 
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        self._step()
+    def __setattr__(self, name: str, value: object) -> None:
+        """Raise UsageError for other groups or another state: no step would read them."""
+        if name in ("param_groups", "state") and hasattr(self, "_engine"):
+            raise UsageError(f"optimizer.{GROUPS_REFUSAL}" if name == "param_groups" else _STATE_REFUSAL)
+        super().__setattr__(name, value)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Take the engine's step, as torch does after `closure`, which calls engine.backward; return its
+        loss.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._engine.step()
+        return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Discard the step that has begun."""
-        self._zero_grad()
+        self._engine.zero_grad()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return torch's `param_groups`, and engine.state_dict() as `state`: all ranks call it."""
+        return {**super().state_dict(), "state": self._engine.state_dict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Resume from what `load_state_dict`, whose last call this is, was given."""
+        if not all(isinstance(key, str) for key in state["state"]):
+            raise UsageError(
+                "load_state_dict: expected what engine.optimizer.state_dict() returned, got the state of"
+                " another optimizer; engine.load_state_dict takes such tensors by name (exp_avg.NAME, ...)"
+            )
+        self._engine.load_state_dict(state["state"])
+        for group, loaded in zip(self.param_groups, state["param_groups"], strict=True):
+            group.update(loaded)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Raise UsageError: an engine trains what it was built with."""
-        if hasattr(self, "_step"):
+        if hasattr(self, "_engine"):
             raise UsageError(
                 "add_param_group: the engine trains what it was built with; save a checkpoint, build another"
                 " engine (its `param_groups` name the group), and load the checkpoint"
             )
         super().add_param_group(param_group)  # torch's constructor adds those that are there
+
+
+class _StateElsewhere(Mapping[Any, Never]):
+    """Torch's `state` of an optimizer whose state is the engine's: empty, and every read is refused."""
+
+    def __getitem__(self, key: object) -> Never:
+        raise UsageError(_STATE_REFUSAL)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
