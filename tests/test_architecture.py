@@ -200,7 +200,7 @@ def code_lines(path: Path) -> int:
 
 
 BUDGETS = {  # code lines of each package; small ones have one together
-    "engine": 7290,
+    "engine": 7339,
     "spec": 3120,
     "launch": 2599,
     "cli": 2600,

@@ -88,12 +88,13 @@ class Engine:
     def backward(self, loss: Tensor, last: bool | None = None, *, retain_graph: bool = False) -> None:
         """Compute and add up gradients of `loss` (a scalar). last: this is a step's last backward, for
         multi_backward. retain_graph: keep the graph for another backward, as torch does. An exception
-        discards the gradients of this step; so does an interrupt, which is raised when the backward has
-        ended (a second one at once).
+        discards the gradients of this step (after earlier backwards, call `zero_grad` before it is repeated);
+        so does an interrupt, which is raised when the backward has ended (a second one at once).
         """
         core, scale = self._core, self.policies.scaling.scale
         with self._reporting():
             self._integrity.check()
+            self.policies.accumulation.check_discarded()
             boundary = self.policies.accumulation.next(last)
             check_no_gradients((t.name, t.parameter) for t in core.state.param_infos)
             if boundary.first:
@@ -102,6 +103,7 @@ class Engine:
             loss = loss if scale == 1.0 else loss * scale
             core.access.absorb()
             core.hooks.begin(only=boundary.first and boundary.last is not False)
+        earlier = self.policies.accumulation.count
         try:
             with uninterrupted(), self._reporting():
                 core.schedule.begin(last=bool(boundary.last))
@@ -115,6 +117,7 @@ class Engine:
             with suppress(Exception), uninterrupted(), undone:
                 core.hooks.after_backward()
                 self._forget_step()
+                self.policies.accumulation.discarded = earlier
             raise
 
     def step(self, *, grad_norm: bool = False) -> StepInfo:
@@ -125,6 +128,7 @@ class Engine:
         """
         with uninterrupted(), self._reporting():
             self._integrity.check()
+            self.policies.accumulation.check_discarded()
             self.policies.accumulation.check_step()
             return self._step(grad_norm)
 
@@ -163,6 +167,7 @@ class Engine:
         if self.holds_gradients:
             with uninterrupted():
                 self._forget_step()
+        self.policies.accumulation.reset()
 
     def _forget_step(self) -> None:
         self._core.gradients.abandon()

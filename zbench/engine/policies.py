@@ -23,7 +23,7 @@ class AccumulationPolicy(ABC):
     divisor = 1
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.discarded = 0
 
     @abstractmethod
     def next(self, last: bool | None) -> AccumulationBoundary:
@@ -35,7 +35,17 @@ class AccumulationPolicy(ABC):
 
     def reset(self) -> None:
         """Begin a new step."""
-        self.count = 0
+        self.count = self.discarded = 0
+
+    def check_discarded(self) -> None:
+        """Raise UsageError if the step would lack backwards that succeeded: `discarded` of them, by one that
+        failed.
+        """
+        if self.discarded:
+            raise UsageError(
+                f"the backward that failed has discarded the {self.discarded} before it in this step; call"
+                " engine.zero_grad(), then repeat all backwards of the step"
+            )
 
     def check_step(self) -> None:
         """Raise UsageError unless a step can be taken now."""

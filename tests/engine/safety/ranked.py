@@ -2,12 +2,16 @@
 
 import gc
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 from tests.engine.holding import peak_of
 from tests.engine.safety.faults import Faults
@@ -148,3 +152,32 @@ def lacks_memory(group: dist.ProcessGroup, row: dict[str, Any]) -> list[str]:
     train(engine)
     engine.close()
     return texts
+
+
+def wrap(group: dist.ProcessGroup, row: dict[str, Any]) -> list[str]:
+    """Return what is heard when DDP or FSDP wraps the model of an engine, or an engine is built on theirs."""
+    model, x = net(), torch.ones(2, WIDTH)
+    engine = build(model, row, group)
+    nested = nn.Sequential(model)
+
+    def train_wrapped(use: nn.Module) -> None:
+        for _ in range(2):
+            engine.backward(use(x).square().mean())
+            engine.step()
+
+    texts = [heard(lambda: DistributedDataParallel(model, process_group=group))]
+    train(engine)
+    copy = copy_of(engine)
+    texts.append(heard(lambda: train_wrapped(DistributedDataParallel(nested, process_group=group))))
+    engine.close()
+    texts.append(heard(lambda: build(DistributedDataParallel(copy, process_group=group), row, group)))
+    texts.append(
+        heard(lambda: build(fully_shard(net(), mesh=DeviceMesh.from_group(group, "cpu")), row, group))
+    )
+    return texts
+
+
+def copy_of(engine: Engine) -> nn.Module:
+    """Return a copy of the model, which belongs to no engine."""
+    with engine.gathered(engine.model):
+        return deepcopy(engine.model)

@@ -82,3 +82,13 @@ def test_memory_that_one_rank_lacks_keeps_all_ranks_from_building(
     assert len(first) == len(second) >= 2, "every allocation failed in its turn"
     assert all(s.startswith("UsageError: nothing has changed") and "rank 1: Memory" in s for s in first)
     assert all(s.startswith("MemoryError") for s in second)
+
+
+@each_stage
+def test_a_model_is_distributed_by_one_alone(ranks: RankPool, row: dict[str, Any]) -> None:
+    for wrapped, nested, built, sharded in ranks.run(2, MODULE + "wrap", row):
+        assert wrapped.startswith("UsageError: DistributedDataParallel(model): the engine itself distributes")
+        assert nested.startswith("UsageError"), nested
+        assert "DistributedDataParallel" in nested or "engine.gathered" in nested
+        assert built.startswith("UsageError: DistributedDataParallel: the engine itself"), built
+        assert sharded.startswith("UsageError: FSDPModule: the engine itself"), sharded

@@ -14,6 +14,7 @@ from tests.engine.lattice import row_id
 from tests.engine.plain import assert_same
 from tests.engine.safety.plainly import STAGES, Loss, Plain, batch, by_forward, same_steps, step
 from zbench.engine import Engine
+from zbench.engine.policies import MultiBackward
 from zbench.errors import UsageError
 
 
@@ -201,6 +202,88 @@ def test_a_model_is_copied_whole_or_refuses(row: dict[str, Any], engine: Engine,
     same_steps(engine, plain, 0, 1, 2)
     engine.close()
     assert copy.first.weight.grad is not None
+
+
+SEVERAL = [
+    {"accumulation_mode": "unmanaged"},
+    {"accumulation_mode": "multi_backward"},
+    {"gradient_accumulation_steps": 2},
+]
+
+
+@pytest.mark.parametrize("engine", SEVERAL, ids=["unmanaged", "multi", "micro"], indirect=True)
+def test_a_backward_that_failed_within_a_step_cannot_be_repeated_alone(engine: Engine, plain: Plain) -> None:
+    marked = isinstance(engine.policies.accumulation, MultiBackward)
+
+    def backward(number: int, *, fails: bool = False) -> None:
+        loss = by_forward(engine.model, batch(number))  # type: ignore[arg-type]
+        if fails:
+            loss.register_hook(lambda gradient: 1 / 0)
+        engine.backward(loss, number == 1 if marked else None)
+
+    with pytest.raises(ZeroDivisionError):
+        backward(0, fails=True)  # nothing came before it: it may be repeated
+    backward(0)
+    with pytest.raises(ZeroDivisionError):
+        backward(1, fails=True)
+    for call in (lambda: backward(1), engine.step, lambda: backward(2)):
+        with pytest.raises(UsageError, match=r"discarded the 1 before it.*engine.zero_grad\(\)"):
+            call()
+    engine.zero_grad()
+    for number in range(2):
+        backward(number)
+        (by_forward(plain.model, batch(number)) / engine.policies.accumulation.divisor).backward()
+    engine.step()
+    plain.step()
+    assert_same(engine.full_parameters(), plain.values())
+
+
+def test_modules_exchanged_after_build_have_their_new_names_everywhere(engine: Engine, plain: Plain) -> None:
+    same_steps(engine, plain, 0)
+    for net in (engine.model, plain.model):
+        net.last, net.tail = nn.Identity(), net.last
+        net.again, net.first = net.first, net.again
+
+    def loss(net: Any, x: Tensor) -> Tensor:
+        return net.tail(net.first(torch.tanh(net.again(x)), 1)).square().mean()
+
+    by_name = dict(plain.model.named_parameters())
+    plain.masters = {n: plain.masters[old] for n, old in RENAMED.items()}
+    same_steps(engine, plain, 1, 2, loss=loss)
+    state = engine.state_dict()
+    assert {key.partition(".")[2] for key in state if key.startswith("param.")} == by_name.keys()
+    assert_same({n: state[f"param.{n}"] for n in by_name}, plain.values())
+    engine.load_state_dict(state)
+    same_steps(engine, plain, 3, loss=loss)
+
+
+RENAMED = {"again.weight": "first.weight", "again.bias": "first.bias", "first.weight": "again.weight"}
+RENAMED |= {"tail.weight": "last.weight", "tail.bias": "last.bias"}
+
+
+def test_a_parameter_that_takes_the_name_of_one_that_is_gone_is_refused(engine: Engine, plain: Plain) -> None:
+    first, engine.model.first = engine.model.first, engine.model.last
+    with pytest.raises(UsageError, match=r"'first.bias' was taken out of the model.*put it back"):
+        engine.state_dict()
+    engine.model.first = first
+    same_steps(engine, plain, 0, 1)
+
+
+def test_swapping_a_parameter_with_a_tensor_is_refused(engine: Engine, plain: Plain) -> None:
+    same_steps(engine, plain, 0)
+    weight, state = engine.model.first.weight, plain.model.state_dict()  # type: ignore[union-attr]
+    with pytest.raises(UsageError, match=r"swap_tensors would replace a parameter"):
+        torch.utils.swap_tensors(weight, nn.Parameter(torch.zeros(40, 13)))
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        with pytest.raises(UsageError, match=r"load_state_dict would swap.*conversion\(False\)"):
+            engine.model.load_state_dict(state)
+        with pytest.raises((UsageError, RuntimeError)) as refused:
+            engine.model.to(torch.float64)
+        assert isinstance(refused.value.__cause__ or refused.value, UsageError)
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    same_steps(engine, plain, 1)
 
 
 GRADIENTS: dict[str, Callable[[nn.Module], object]] = {

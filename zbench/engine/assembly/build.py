@@ -69,7 +69,7 @@ def build_engine(
     """
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     settings.check(spec, device)
-    check_unused(dict(model.named_parameters()))
+    check_unused(model)
     find_leaves(model, spec.leaf_modules)  # refuses what is not there
     dtypes = DTYPES[spec.dtype], DTYPES[spec.buffer_dtype or spec.dtype]
     discovery.check_buffers(model, *dtypes)

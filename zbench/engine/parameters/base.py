@@ -13,12 +13,12 @@ from zbench.engine.partition import Extent
 from zbench.engine.shard_layout import Segment, ShardLayout
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class ParamInfo:
     """One parameter, trained or frozen.
 
-    index: its place in registration order among the trained ones (or among the frozen ones). group: its
-    optimizer group; -1 for a frozen one.
+    index: its place in registration order among the trained ones (or among the frozen ones). name: what the
+    model calls it now. group: its optimizer group; -1 for a frozen one.
     """
 
     index: int

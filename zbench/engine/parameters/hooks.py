@@ -1,6 +1,6 @@
 """What the engine attaches to a model: gradient hooks, state-dict hooks, and forwards that gather."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from functools import partial, update_wrapper
 from types import MethodType
@@ -12,9 +12,12 @@ from torch import Tensor, nn
 from zbench.engine.parameters.base import ParamInfo
 from zbench.engine.parameters.gathering import Gatherer
 from zbench.engine.parameters.leaves import LeafModules
+from zbench.engine.parameters.ownership import NOT_DISTRIBUTED
 from zbench.engine.parameters.released import take_gradient
 from zbench.engine.parameters.sharded import ShardedGroup
 from zbench.errors import UsageError
+
+_READ_BY_DDP = "_ddp_params_and_buffers_to_ignore"
 
 
 class GradientHooks:
@@ -28,6 +31,8 @@ class GradientHooks:
         gatherer: Gatherer | None = None,
     ) -> None:
         self._accept = accept
+        self._of_model = vars(model)
+        self._of_model[_READ_BY_DDP] = _NoDistributedDataParallel()
         self._states = StateHooks(model.modules(), gatherer)
         self._handles = [_hooked(t.parameter, partial(self._take, t.index)) for t in param_infos]
         self._taking = [(t, handle.id) for t, handle in zip(param_infos, self._handles, strict=True)]
@@ -66,6 +71,7 @@ class GradientHooks:
     def remove(self) -> None:
         """Unregister every hook."""
         self._states.remove()
+        self._of_model.pop(_READ_BY_DDP, None)
         for handle in self._handles:
             handle.remove()
 
@@ -251,6 +257,21 @@ def _refuse_assignment(module: nn.Module, state: object, prefix: str, metadata: 
             "load_state_dict(assign=True) would replace the parameters that the engine trains; use"
             " assign=False"
         )
+    if torch.__future__.get_swap_module_params_on_conversion():
+        raise UsageError(
+            "load_state_dict would swap the parameters that the engine trains; call"
+            " torch.__future__.set_swap_module_params_on_conversion(False)"
+        )
+
+
+class _NoDistributedDataParallel:
+    """In a model where `DistributedDataParallel` looks for names to ignore: raises. Copies have no names."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise UsageError(f"DistributedDataParallel(model): {NOT_DISTRIBUTED}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return list, ()
 
 
 def _each(act: Callable[[ShardedGroup], None], groups: Sequence[ShardedGroup], *_: object) -> None:

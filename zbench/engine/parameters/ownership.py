@@ -1,6 +1,6 @@
 """A parameter is trained by one engine at a time, and belongs to it until the engine is closed or gone."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
@@ -9,9 +9,21 @@ from zbench.engine.parameters.base import ParamInfo
 from zbench.engine.parameters.released import gradient_of, owner_of
 from zbench.errors import UsageError
 
+NOT_DISTRIBUTED = (
+    "the engine itself distributes the model that it trains; give build_engine the model, and use neither"
+    " DistributedDataParallel nor FSDP"
+)
+_WRAPPERS = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}
 
-def check_unused(named: Mapping[str, nn.Parameter]) -> None:
-    """Raise UsageError for a parameter that another engine trains, or that holds a gradient."""
+
+def check_unused(model: nn.Module) -> None:
+    """Raise UsageError for a model that something else distributes, and for a parameter that another engine
+    trains, or that holds a gradient.
+    """
+    for module in model.modules():
+        if wrapper := _WRAPPERS.intersection(kind.__name__ for kind in type(module).__mro__):
+            raise UsageError(f"{wrapper.pop()}: {NOT_DISTRIBUTED}")
+    named = dict(model.named_parameters())
     for name, parameter in named.items():
         if owner_of(parameter) is not None:
             raise UsageError(
@@ -27,7 +39,8 @@ def check_no_gradients(named: Iterable[tuple[str, nn.Parameter]]) -> None:
     if holder is not None:
         raise UsageError(
             f"expected no gradient in {holder!r} before the engine's own, found one; call model.zero_grad()"
-            " (the engine keeps its gradients elsewhere: p.grad stays None)"
+            " (the engine keeps its gradients elsewhere: p.grad stays None; DistributedDataParallel and FSDP"
+            " leave some there, and are not used beside it)"
         )
 
 
@@ -35,19 +48,29 @@ class Members:
     """The parameters that an engine was built with: the trained ones, and the frozen ones."""
 
     def __init__(self, trained: Sequence[ParamInfo], frozen: Sequence[ParamInfo]) -> None:
-        self._known = frozenset(id(t.parameter) for t in (*trained, *frozen))
+        self._known = {id(t.parameter): t for t in (*trained, *frozen)}
         self._frozen = [t for t in frozen if t.parameter.numel()]
 
     def check(self, model: nn.Module) -> None:
-        """Raise UsageError for another parameter: it was added to the model, or replaced."""
-        if all(id(parameter) in self._known for parameter in model.parameters()):
-            return
-        added = next(name for name, p in model.named_parameters() if id(p) not in self._known)
-        raise UsageError(
-            f"the parameter {added!r} was added to the model, or replaced, after build_engine; take it out,"
-            " keep engine.state_dict(), build another engine on a model that has it, and load that state"
-            f" there with its values as 'param.{added}'"
-        )
+        """Take over the names that the parameters have now. UsageError for another parameter: it was added to
+        the model, or replaced; and for a name that belonged to one that is gone.
+        """
+        names = {id(p): name for name, p in model.named_parameters()}
+        if added := next((name for key, name in names.items() if key not in self._known), None):
+            raise UsageError(
+                f"the parameter {added!r} was added to the model, or replaced, after build_engine; take it"
+                " out, keep engine.state_dict(), build another engine on a model that has it, and load that"
+                f" state there with its values as 'param.{added}'"
+            )
+        renamed = [t for key, t in self._known.items() if names.get(key, t.name) != t.name]
+        gone = {t.name for key, t in self._known.items() if key not in names} if renamed else set()
+        if taken := gone.intersection(names.values()):
+            raise UsageError(
+                f"the parameter {min(taken)!r} was taken out of the model after build_engine, and another has"
+                " its name now; put it back, or give the other another name"
+            )
+        for t in renamed:
+            t.name = names[id(t.parameter)]
 
     def check_frozen(self) -> None:
         """Raise UsageError for a parameter that requires a gradient, and was frozen at the build."""

@@ -16,7 +16,6 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakIdKeyDictionary
 
 from zbench.errors import UsageError
 
@@ -77,10 +76,19 @@ class Trained(nn.Parameter):
     def grad(self) -> None:
         self.grad = None
 
+    def _use_count(self) -> NoReturn:
+        """Refuse `torch.utils.swap_tensors`, which asks for this before it changes anything."""
+        raise UsageError(
+            "swap_tensors would replace a parameter that the engine trains: change its values instead,"
+            " p.data.copy_(values) (or call torch.__future__.set_swap_module_params_on_conversion(False))"
+        )
+
 
 def _check_not_held(parameter: nn.Parameter) -> None:
+    if torch.compiler.is_compiling():
+        return
     owner = owner_of(parameter)
-    if owner is not None and owner.holds_gradients and not torch.compiler.is_compiling():
+    if owner is not None and owner.holds_gradients:
         raise UsageError(
             "p.grad: the engine holds the gradients of the step that has begun; to clip them, set"
             " gradient_clipping; to drop them, call engine.zero_grad(); to see them, register a hook, or read"
@@ -273,15 +281,18 @@ class Owner(Protocol):
     def holds_gradients(self) -> bool: ...
 
 
-_owners: Any = WeakIdKeyDictionary()  # parameter -> a weak reference to its owner
+_owners: dict[int, weakref.ref[Owner]] = {}  # by id: an open engine keeps its parameters alive
 
 
 def own(parameters: Iterable[nn.Parameter], engine: Owner) -> None:
     """Note that these parameters belong to `engine`."""
-    _owners.update((parameter, weakref.ref(engine)) for parameter in parameters)
+    for key in [key for key, owner in _owners.items() if owner() is None]:
+        del _owners[key]
+    _owners.update((id(parameter), weakref.ref(engine)) for parameter in parameters)
 
 
 def owner_of(parameter: nn.Parameter) -> Owner | None:
     """Return the open engine that a parameter belongs to, or None."""
-    owner: Owner | None = _owners.get(parameter, lambda: None)()
+    reference = _owners.get(id(parameter))
+    owner = None if reference is None else reference()
     return None if owner is None or owner.closed else owner
