@@ -5,7 +5,7 @@ import math
 import os
 import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from analysis.synthetic import trial
@@ -15,6 +15,7 @@ from tests.shared_processes import SharedProcesses
 from zbench.cli.main import main
 from zbench.launch import disturbance, executor
 from zbench.record import lines
+from zbench.record.store import find_runs
 
 FAKES_AT = Path(__file__).parents[1] / "launch"
 
@@ -32,12 +33,25 @@ class Output(NamedTuple):
     out: str
     err: str
 
+    @property
+    def document(self) -> Any:
+        """What `--json` printed: one document, which holds the exit status."""
+        document = json.loads(self.out)
+        assert document["exit_code"] == self.code, self.err
+        return document
+
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> Output:
     """Run a command."""
     with pytest.raises(SystemExit) as ended:
         main([str(argument) for argument in arguments])
     return Output(int(ended.value.code or 0), *capsys.readouterr())
+
+
+def only_run() -> Path:
+    """Return the directory of the one run in the working directory."""
+    (run,) = find_runs(Path("results"))
+    return run
 
 
 def use_fake_workers(patch: pytest.MonkeyPatch, processes: SharedProcesses) -> None:

@@ -22,6 +22,18 @@ def zbench(monkeypatch, capsys, tmp_path, shared_processes) -> Callable[..., Out
 
 
 @pytest.fixture
+def refusal(zbench) -> Callable[..., str]:
+    """Return a function that runs a command which is to be refused, and returns its one message."""
+
+    def refused(*words: object) -> str:
+        code, _, message = zbench(*words)
+        assert (code, message.count("error:"), "Traceback" in message) == (2, 1, False), message
+        return message
+
+    return refused
+
+
+@pytest.fixture
 def sweep_file(tmp_path) -> Path:
     """Return a sweep of two configurations, two repeats each; `workload.options` says what workers do."""
     file = tmp_path / "sweep.yaml"

@@ -1,13 +1,11 @@
 """A real `compare --paired` whose head has a bug in its engine: earlier micro-batches are forgotten."""
 
-import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cli.calling import run
 from zbench.launch.revisions import version_of
 from zbench.launch.sampling import Sampler
 
@@ -68,11 +66,9 @@ def test_a_sample_of_a_real_version_carries_its_verdicts(sweep: Path, broken: Pa
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-def test_a_bug_in_head_ends_with_4(sweep: Path, broken: Path) -> None:
-    words = ["compare", sys.executable, str(broken), "--paired", "--sweep", str(sweep), "--json"]
-    plan = ["--blocks", "3", "--alpha", "0.2"]
-    command = [sys.executable, "-m", "zbench.cli.main", *words, *plan]
-    done = subprocess.run(command, capture_output=True, env=os.environ, check=False)
-    assert done.returncode == 4, done.stderr.decode()
-    rows = json.loads(done.stdout)["trials"]
-    assert {r["axes"]["gradient_accumulation_steps"]: r["answer"] for r in rows}[2] == "incorrect"
+def test_a_bug_in_head_ends_with_4(monkeypatch, capsys, tmp_path: Path, sweep: Path, broken: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("compare", sys.executable, broken, "--paired", "--sweep", sweep, "--json")
+    document = run(capsys, *words, "--blocks", "3", "--alpha", "0.2").document
+    assert document["exit_code"] == 4
+    assert [row["answer"] for row in document["trials"]][1] == "incorrect"

@@ -1,6 +1,5 @@
 """`zbench compare --paired` through the command line, with stand-ins for the two interpreters."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -31,14 +30,13 @@ def test_two_interpreters(zbench, tmp_path, sweep, blocks, head, code, answer):
         code, answer = 0, "pass"
     versions = stand_in(tmp_path / "base"), stand_in(tmp_path / "head", **head)
     plan = ("--blocks", blocks, "--threshold", "step_time=5%", "--json")
-    found, text, said = zbench("compare", *versions, "--paired", "--sweep", sweep, *plan)
-    document = json.loads(text)
-    assert found == document["exit_code"] == code
-    assert document["mode"] == "paired"
+    found = zbench("compare", *versions, "--paired", "--sweep", sweep, *plan)
+    document = found.document
+    assert (document["exit_code"], document["mode"]) == (code, "paired")
     assert [row["answer"] for row in document["trials"]] == [answer]
     if blocks:
         assert [len(values) for values in document["paired"]["block_log_ratios"].values()] == [blocks]
-        assert "block 7 of 7" in said
+        assert "block 7 of 7" in found.err
 
 
 @pytest.mark.parametrize(
@@ -55,9 +53,6 @@ def test_two_interpreters(zbench, tmp_path, sweep, blocks, head, code, answer):
         (["--sweep", "{sweep}", "--set", "engine.zero_stge=1"], "zero_stge"),
     ],
 )
-def test_bad_plans_are_refused_before_anything_runs(zbench, tmp_path, sweep, arguments, says):
+def test_bad_plans_are_refused_before_anything_runs(refusal, tmp_path, sweep, arguments, says):
     words = [word.format(sweep=sweep) for word in arguments]
-    code, text, said = zbench("compare", tmp_path / "a", tmp_path / "b", "--paired", *words)
-    assert (code, text) == (2, "")
-    assert says in said
-    assert "Traceback" not in said
+    assert says in refusal("compare", tmp_path / "a", tmp_path / "b", "--paired", *words)

@@ -1,6 +1,5 @@
 """The doctor starts real processes, names every engine, and measures noise and rates."""
 
-import json
 import sys
 from typing import Any
 
@@ -37,9 +36,8 @@ def test_kernels_engines_and_bandwidth_are_named(checks):
 def test_unwritable_results_directory_fails(zbench, monkeypatch, tmp_path):
     monkeypatch.setattr(doctor, "_trials", lambda: iter([]))
     monkeypatch.setattr(doctor.os, "access", lambda *_: False)
-    said = zbench("doctor", "--json")
-    document = json.loads(said.out)
-    assert said.code == document["exit_code"] == 6
+    document = zbench("doctor", "--json").document
+    assert document["exit_code"] == 6
     (failed,) = [check for check in document["checks"] if check["status"] == "fail"]
     assert failed["name"] == "results"
 
@@ -66,17 +64,13 @@ def test_aa_reports_noise_margin_and_effect(zbench):
     assert code == 0
     for words in ("1 configurations, 9 blocks, 0 false alarms", "--threshold step_time=", "--run-noise"):
         assert words in text
-    code, text, _ = zbench("doctor", "--aa", "--blocks", "9", "--json")
-    document = json.loads(text)
-    assert code == document["exit_code"] == 0
-    assert 0.001 < document["aa"]["noise"] < 0.02
-    assert document["aa"]["margin"] < document["aa"]["detectable"]
+    noise = zbench("doctor", "--aa", "--blocks", "9", "--json").document["aa"]
+    assert 0.001 < noise["noise"] < 0.02
+    assert noise["margin"] < noise["detectable"]
 
 
-def test_aa_with_too_few_blocks_is_refused(zbench):
-    code, text, said = zbench("doctor", "--aa", "--blocks", "5")
-    assert (code, text) == (2, "")
-    assert "cannot reach alpha" in said
+def test_aa_with_too_few_blocks_is_refused(refusal):
+    assert "cannot reach alpha" in refusal("doctor", "--aa", "--blocks", "5")
 
 
 def check_machine(machine: dict[str, Any]) -> None:
@@ -95,18 +89,14 @@ def test_calibrate_prints_what_a_sweep_file_takes(zbench, monkeypatch):
         return rates if target.endswith(":measure") else {"step_s": 0.05}
 
     monkeypatch.setattr(cli_doctor, "run_once", measured)
-    said = zbench("doctor", "--calibrate", "--world-size", "1", "--json")
-    document = json.loads(said.out)
-    assert said.code == document["exit_code"] == 0
-    assert document["machine"]["flops"] == rates["flops"]
-    check_machine(document["machine"])
+    machine = zbench("doctor", "--calibrate", "--world-size", "1", "--json").document["machine"]
+    assert machine["flops"] == rates["flops"]
+    check_machine(machine)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("ranks", ["1", "2"])
 def test_calibrate_measures_this_machine(zbench, ranks):
-    said = zbench("doctor", "--calibrate", "--world-size", ranks, "--json")
-    assert said.code == 0, said.err
-    machine = json.loads(said.out)["machine"]
+    machine = zbench("doctor", "--calibrate", "--world-size", ranks, "--json").document["machine"]
     check_machine(machine)
     assert ("link_bandwidth" in machine) == (ranks == "2")

@@ -1,12 +1,12 @@
 """Real sweeps from the command line: real ranks, the real engine, real verdicts."""
 
-import json
 from pathlib import Path
 
 import pytest
 
+from tests.cli.calling import only_run
 from zbench.launch import executor
-from zbench.record.store import find_runs, load_records
+from zbench.record.store import load_records
 
 BROKEN = '''
 from zbench.engine import build_engine
@@ -35,23 +35,21 @@ def real(zbench, monkeypatch, tmp_path):
 
 
 def test_every_configuration_is_identical_to_plain_pytorch(real):
-    said = real("sweep", "sweep.yaml", "--json", "-q")
-    document = json.loads(said.out)
+    document = real("sweep", "sweep.yaml", "--json", "-q").document
     outcomes = {r["trial_id"]: (r["outcome"], r["correctness"]["verdict"]) for r in document["trials"]}
     assert sorted(outcomes.values()) == [("invalid", "unchecked"), *[("ok", "identical")] * 3]
-    assert said.code == 0
+    assert document["exit_code"] == 0
     best = next(r for r in document["trials"] if r["trial_id"] == document["recommended"])
     leaders = [r for r in document["trials"] if r["trial_id"] in document["indistinguishable"]] or [best]
     assert best["memory"]["peak_device_bytes"] == min(r["memory"]["peak_device_bytes"] for r in leaders)
     assert best["memory"]["exact"]
-    (run,) = find_runs(Path("results"))
-    assert not (run / "references").exists()
+    assert not (only_run() / "references").exists()
 
 
 def test_engine_that_trains_something_else_is_found_and_never_the_best(real):
-    said = real("sweep", "sweep.yaml", "--set", "axes={engine: [builtin, 'broken:build']}", "--json", "-q")
-    assert said.code == 4
-    document = json.loads(said.out)
+    axes = "axes={engine: [builtin, 'broken:build']}"
+    document = real("sweep", "sweep.yaml", "--set", axes, "--json", "-q").document
+    assert document["exit_code"] == 4
     found = {r["axes"]["engine"]: r for r in document["trials"]}
     assert found["builtin"]["correctness"]["verdict"] == "identical"
     broken = found["broken:build"]["correctness"]
@@ -63,32 +61,28 @@ def test_engine_that_trains_something_else_is_found_and_never_the_best(real):
 
 
 def test_trial_over_its_memory_limit_is_out_of_memory_and_the_rest_goes_on(real):
-    said = real(
-        "sweep", "sweep.yaml", "--json", "-q", "--set", "run.memory_limit=200Mi", "--set", "verify.mode=off",
-        "--set", "axes={micro_batch_size: [1, 512]}",
-    )  # fmt: skip
-    outcomes = {
-        r["axes"]["micro_batch_size"]: (r["outcome"], r["error"]) for r in json.loads(said.out)["trials"]
-    }
-    assert said.code == 6
-    assert outcomes[1] == ("ok", None)
-    assert outcomes[512][0] == "oom"
+    settings = ("run.memory_limit=200Mi", "verify.mode=off", "axes={micro_batch_size: [1, 512]}")
+    flags = [word for setting in settings for word in ("--set", setting)]
+    document = real("sweep", "sweep.yaml", "--json", "-q", *flags).document
+    assert document["exit_code"] == 6
+    assert [(r["axes"]["micro_batch_size"], r["outcome"]) for r in document["trials"]] == [
+        (1, "ok"), (512, "oom"),
+    ]  # fmt: skip
 
 
-def test_a_file_that_is_edited_before_the_run_goes_on_ends_it(real):
+def test_a_file_that_is_edited_before_the_run_goes_on_ends_it(real, refusal):
     """Else one ranking would be of two models: the repeats before the edit, and those after it."""
     axes = "axes={zero_stage: [1]}"
     assert real("sweep", "sweep.yaml", "--set", "engine.engine=broken:build", "--set", axes).code == 4
-    (run,) = find_runs(Path("results"))
+    run = only_run()
     kept = (run / "trials.jsonl").read_bytes()
     (record,) = load_records(run)
     assert {*record.inputs} >= {"text.txt", "broken.py"}
     for edited in ("text.txt", "broken.py"):
         before = Path(edited).read_text()
         Path(edited).write_text(before + "# more\n")
-        said = real("sweep", "--resume", "last", "--repeats", "2")
-        assert said.code == 2
-        assert f"{edited} changed while the run was under way" in said.err
+        message = refusal("sweep", "--resume", "last", "--repeats", "2")
+        assert f"{edited} changed while the run was under way" in message
         assert (run / "trials.jsonl").read_bytes() == kept
         Path(edited).write_text(before)
     assert real("sweep", "--resume", "last", "--repeats", "2").code == 4

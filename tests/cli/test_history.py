@@ -1,6 +1,5 @@
 """`zbench history` through the command line, over a directory and over a git branch."""
 
-import json
 import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -27,33 +26,29 @@ def test_a_table_with_sparklines_and_the_commit_blamed(zbench, out):
     assert "█" in text
     assert f"zero_stage=1: +20.0 % since 202601{CHANGE + 1:02}-000000-aaaa (000000000..000000000+)" in text
     assert ET.parse(out / "plots" / "history.svg").getroot().tag.endswith("svg")
-    (series,) = json.loads(zbench("history", out, "--json")[1])["series"]
+    (series,) = zbench("history", out, "--json").document["series"]
     assert len(series["visits"]) == RUNS
     (change,) = series["changes"]
     assert change["after_commit"] == f"{CHANGE - 1:040x}"
     assert change["commit"] == f"{CHANGE:040x}+changes"
 
 
-def test_a_branch_of_results(zbench, out, monkeypatch):
+def test_a_branch_of_results(zbench, refusal, out, monkeypatch):
     monkeypatch.chdir(out)
     for words in (["init", "-q", "-b", "data"], ["add", "example"], ["commit", "-q", "-m", "x"]):
         identity = ["-c", "user.name=test", "-c", "user.email=test@example.org"]
         subprocess.run(["git", *identity, *words], check=True)
-    code, text, _ = zbench("history", "example", "--branch", "data", "--json")
-    assert code == 0
-    assert len(json.loads(text)["series"][0]["visits"]) == RUNS
-    code, _, said = zbench("history", "example", "--branch", "no-such-branch")
-    assert code == 2
-    assert "--branch no-such-branch" in said
+    document = zbench("history", "example", "--branch", "data", "--json").document
+    assert len(document["series"][0]["visits"]) == RUNS
+    assert "--branch no-such-branch" in refusal("history", "example", "--branch", "no-such-branch")
 
 
 def test_a_damaged_run_is_named_and_left_out(zbench, out):
     damaged = out / "example" / "20260101-000000-aaaa" / "trials.jsonl"
     damaged.write_text("not json\n" + damaged.read_text())
-    code, text, said = zbench("history", out, "--json")
-    assert code == 0
-    assert "left out" in said
-    assert len(json.loads(text)["series"][0]["visits"]) == RUNS - 1
+    history = zbench("history", out, "--json")
+    assert "left out" in history.err
+    assert len(history.document["series"][0]["visits"]) == RUNS - 1
 
 
 @pytest.mark.parametrize(
@@ -68,8 +63,6 @@ def test_a_damaged_run_is_named_and_left_out(zbench, out):
         (["{out}", "--branch", "--output=x"], "--branch: expected a git revision"),
     ],
 )
-def test_bad_input(zbench, out, arguments, says):
+def test_bad_input(refusal, out, arguments, says):
     (out / "empty").mkdir()
-    code, text, said = zbench("history", *(word.format(out=out) for word in arguments))
-    assert (code, text) == (2, "")
-    assert says in said
+    assert says in refusal("history", *(word.format(out=out) for word in arguments))

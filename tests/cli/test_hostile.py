@@ -85,8 +85,6 @@ def test_a_best_with_a_hostile_name_hides_no_run(zbench, out):
 
 
 def test_json_holds_the_texts_as_they_are(zbench, out):
-    code, said, _ = zbench("show", "last", "--json")
-    assert code == 0
-    trials = json.loads(said)["trials"]
-    assert trials[0]["trial_id"] == HOSTILE
-    assert not RAW.findall(said)
+    shown = zbench("show", "last", "--json")
+    assert json.loads(shown.out)["trials"][0]["trial_id"] == HOSTILE
+    assert not RAW.findall(shown.out)

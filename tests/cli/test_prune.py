@@ -1,6 +1,5 @@
 """`zbench prune` removes what can be made again, and nothing else."""
 
-import json
 import os
 import time
 from dataclasses import replace
@@ -8,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.calling import only_run
 from zbench.launch.cache import cached_folders
 from zbench.record.record import Failure
-from zbench.record.store import RunDirectory, find_runs, load_records
+from zbench.record.store import RunDirectory, load_records
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def ran(zbench, sweep_file, monkeypatch, tmp_path) -> Path:
     """Return a run with a repeat that crashed, references left, and an environment's folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     zbench("sweep", sweep_file)
-    (run,) = find_runs(Path("results"))
+    run = only_run()
     with RunDirectory.open(run) as directory:
         first = directory.records()[0]
         log = f"logs/{first.trial_id}-r9/rank0.log"
@@ -27,11 +27,7 @@ def ran(zbench, sweep_file, monkeypatch, tmp_path) -> Path:
     for text in (log, f"logs/{first.trial_id}-r{first.repeat}/rank0.log"):
         (run / text).parent.mkdir()
         (run / text).write_text("what it said")
-    for folder in (
-        run / "references",
-        run / "traces",
-        tmp_path / "cache" / "zbench" / "environments" / "abc-1",
-    ):
+    for folder in (run / "references", run / "traces", tmp_path / "cache/zbench/environments/abc-1"):
         folder.mkdir(parents=True)
         (folder / "file").write_bytes(b"x" * 100)
     return run
@@ -59,19 +55,18 @@ def test_prune_keeps_records_and_logs_of_failures(zbench, ran, tmp_path):
 
 def test_a_dry_run_lists_and_removes_nothing(zbench, ran):
     before = files_of(ran)
-    document = json.loads(zbench("prune", "--older-than", "0.001ms", "--dry-run", "--json").out)
+    document = zbench("prune", "--older-than", "0.001ms", "--dry-run", "--json").document
     assert str(ran / "references") in {row["path"] for row in document["removed"]}
     assert files_of(ran) == before
 
 
 def test_only_what_is_old_goes(zbench, ran):
-    assert json.loads(zbench("prune", "--json").out)["removed"] == []
+    assert zbench("prune", "--json").document["removed"] == []
     old = time.time() - 3 * 86400
     for path in (ran / "references", ran / "references" / "file"):
         os.utime(path, (old, old))
-    assert [one.path for one in cached_folders(Path("results"), older_than_s=2 * 86400)] == [
-        ran / "references"
-    ]
+    (folder,) = cached_folders(Path("results"), older_than_s=2 * 86400)
+    assert folder.path == ran / "references"
 
 
 def test_a_run_that_is_being_written_is_left_alone(zbench, ran):
@@ -81,5 +76,5 @@ def test_a_run_that_is_being_written_is_left_alone(zbench, ran):
     assert "left alone" in said.err
 
 
-def test_a_time_that_is_none_is_a_usage_error(zbench):
-    assert zbench("prune", "--older-than", "later").code == 2
+def test_a_time_that_is_none_is_a_usage_error(refusal):
+    assert "--older-than" in refusal("prune", "--older-than", "later")

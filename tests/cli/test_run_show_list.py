@@ -1,9 +1,8 @@
 """One configuration in full, runs as tables and lists, finished or not."""
 
-import json
 from pathlib import Path
 
-from zbench.record.store import find_runs
+from tests.cli.calling import only_run
 
 
 def test_run_shows_everything_that_was_measured(zbench, sweep_file):
@@ -13,30 +12,25 @@ def test_run_shows_everything_that_was_measured(zbench, sweep_file):
     assert ["outcome", "ok"] in lines
     assert ["verdict", "identical"] in lines
     assert ["median", "step", "10", "ms", "(each", "repeat:", "10", "ms,", "10", "ms)"] in lines
-    (run,) = find_runs(Path("results"))
-    assert "axes: {}" in (run / "spec.yaml").read_text()
+    assert "axes: {}" in (only_run() / "spec.yaml").read_text()
 
 
-def test_run_of_a_file_takes_its_base_and_can_be_resumed(zbench, sweep_file):
-    first = json.loads(zbench("run", sweep_file, "--json").out)
-    assert {record["config"]["engine"]["zero_stage"] for record in first["trials"]} == {0}
-    assert json.loads(zbench("sweep", "--resume", "last", "--json").out)["trials"] == first["trials"]
+def test_run_of_a_file_takes_its_base_and_can_be_resumed(zbench, refusal, sweep_file):
+    trials = zbench("run", sweep_file, "--json").document["trials"]
+    assert {record["config"]["engine"]["zero_stage"] for record in trials} == {0}
+    assert zbench("sweep", "--resume", "last", "--json").document["trials"] == trials
     sweep_file.write_text(sweep_file.read_text().replace("repeats: 2", "repeats: 3"))
-    said = zbench("sweep", sweep_file, "--resume", "last")
-    assert said.code == 2
-    assert "run.repeats was 2, is 3" in said.err
+    assert "run.repeats was 2, is 3" in refusal("sweep", sweep_file, "--resume", "last")
 
 
 def test_run_needs_no_file(zbench):
-    said = zbench("run", "--set", "world_size=2", "--repeats", "1", "--json")
-    document = json.loads(said.out)
+    document = zbench("run", "--set", "world_size=2", "--repeats", "1", "--json").document
     assert [record["config"]["run"]["world_size"] for record in document["trials"]] == [2]
 
 
 def test_dry_run_prints_the_configuration_and_leaves_nothing(zbench):
-    said = zbench("run", "--dry-run", "--seed", "5")
-    assert "  seed: 5" in said.out.splitlines()
-    assert json.loads(zbench("run", "--dry-run", "--json").out)["sweep"]["name"] == "run"
+    assert "  seed: 5" in zbench("run", "--dry-run", "--seed", "5").out.splitlines()
+    assert zbench("run", "--dry-run", "--json").document["sweep"]["name"] == "run"
     assert not Path("results").exists()
 
 
@@ -44,31 +38,21 @@ def test_show_repeats_the_table_of_a_run(zbench, sweep_file):
     table = zbench("sweep", sweep_file).out
     assert zbench("show").out == table
     assert zbench("show", "tried").out == table
-    document = json.loads(zbench("show", "--json").out)
-    assert len(document["trials"]) == 4
-    assert document["exit_code"] == 0
+    document = zbench("show", "--json").document
+    assert (document["exit_code"], len(document["trials"])) == (0, 4)
 
 
-def test_show_one_configuration_by_the_start_of_its_id(zbench, sweep_file):
-    document = json.loads(zbench("sweep", sweep_file, "--json").out)
-    trial_id = document["recommended"]
-    shown = zbench("show", "--trial", trial_id[:6]).out
-    assert shown.startswith(trial_id)
-    said = zbench("show", "--trial", "zzz")
-    assert said.code == 2
-    assert trial_id in said.err
-
-
-def test_show_where_there_is_no_run(zbench):
-    said = zbench("show")
-    assert said.code == 2
-    assert "no run 'last' in results" in said.err
+def test_show_one_configuration_by_the_start_of_its_id(zbench, refusal, sweep_file):
+    assert "no run 'last' in results" in refusal("show")
+    trial_id = zbench("sweep", sweep_file, "--json").document["recommended"]
+    assert zbench("show", "--trial", trial_id[:6]).out.startswith(trial_id)
+    assert trial_id in refusal("show", "--trial", "zzz")
 
 
 def test_list_names_each_run_with_its_best(zbench, sweep_file):
     zbench("sweep", sweep_file)
     zbench("sweep", sweep_file, "--set", 'workload.options={"do": "crash"}')
-    rows = json.loads(zbench("list", "--json").out)["runs"]
+    rows = zbench("list", "--json").document["runs"]
     assert [(row["configurations"], row["failed"], row["recommended"] is None) for row in rows] == [
         (2, 0, False),
         (2, 2, True),
@@ -80,10 +64,9 @@ def test_list_names_each_run_with_its_best(zbench, sweep_file):
 
 def test_list_goes_on_past_a_run_that_cannot_be_read(zbench, sweep_file):
     zbench("sweep", sweep_file)
-    (run,) = find_runs(Path("results"))
-    trials = run / "trials.jsonl"
+    trials = only_run() / "trials.jsonl"
     trials.write_text("{damaged\n" + trials.read_text())
-    (row,) = json.loads(zbench("list", "--json").out)["runs"]
+    (row,) = zbench("list", "--json").document["runs"]
     assert "trials.jsonl:1: damaged line" in row["problem"]
 
 

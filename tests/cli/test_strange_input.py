@@ -6,14 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from zbench.record.store import find_runs, new_run_id, resolve_run
+from tests.cli.calling import only_run
+from zbench.record.store import new_run_id, resolve_run
 
 
-def finished(zbench, sweep_file) -> Path:
-    """Run the sweep and return its directory."""
+@pytest.fixture
+def records(zbench, sweep_file) -> Path:
+    """Return the file of records of a sweep that has ended."""
     assert zbench("sweep", sweep_file).code == 0
-    (run,) = find_runs(Path("results"))
-    return run
+    return only_run() / "trials.jsonl"
 
 
 @pytest.mark.parametrize(
@@ -27,10 +28,9 @@ def finished(zbench, sweep_file) -> Path:
         {"warnings": ["w" * 1000]},
     ],
 )
-def test_records_with_strange_contents_are_shown_and_resumed(zbench, sweep_file, change):
-    run = finished(zbench, sweep_file)
-    lines = [json.loads(line) for line in (run / "trials.jsonl").read_text().splitlines()]
-    (run / "trials.jsonl").write_text("".join(json.dumps(line | change) + "\n" for line in lines))
+def test_records_with_strange_contents_are_shown_and_resumed(zbench, records, change):
+    lines = [json.loads(line) for line in records.read_text().splitlines()]
+    records.write_text("".join(json.dumps(line | change) + "\n" for line in lines))
     for command in ("show", "show --verbose", "show --json", "list", "report last", "sweep --resume last"):
         said = zbench(*command.split())
         assert said.code in (0, 2, 6), said.err
@@ -38,13 +38,9 @@ def test_records_with_strange_contents_are_shown_and_resumed(zbench, sweep_file,
 
 
 @pytest.mark.parametrize("line", ["[" * 100_000, '{"schema_version": 1, "axes": ' + '{"a":' * 3_000])
-def test_deeply_nested_line_is_damage(zbench, sweep_file, line):
-    run = finished(zbench, sweep_file)
-    file = run / "trials.jsonl"
-    file.write_text(line + "\n" + file.read_text())
-    said = zbench("show")
-    assert said.code == 2
-    assert "trials.jsonl:1: damaged line" in said.err
+def test_deeply_nested_line_is_damage(refusal, records, line):
+    records.write_text(line + "\n" + records.read_text())
+    assert "trials.jsonl:1: damaged line" in refusal("show")
 
 
 def test_last_is_the_latest_in_any_time_zone(monkeypatch, tmp_path):

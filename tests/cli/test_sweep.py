@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.calling import only_run
 from zbench.record import environment
 from zbench.record.store import DirectoryLock, RunDirectory, find_runs, load_records
 
@@ -30,14 +31,11 @@ def test_sweep_prints_one_row_a_configuration_and_the_best(zbench, sweep_file):
 
 def test_json_is_one_document_with_every_record(zbench, sweep_file):
     said = zbench("sweep", sweep_file, "--json", "-q")
-    document = json.loads(said.out)
-    (run,) = find_runs(Path("results"))
-    assert document["run_dir"] == str(run)
-    assert document["run_id"] == run.name
+    document, run = said.document, only_run()
+    assert (document["run_dir"], document["run_id"]) == (str(run), run.name)
     assert len(document["trials"]) == 4
     assert document["recommended"] in {record["trial_id"] for record in document["trials"]}
-    assert document["exit_code"] == said.code == 0
-    assert said.err == ""
+    assert (document["exit_code"], said.err) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -54,7 +52,7 @@ def test_exit_code_says_what_became_of_the_trials(zbench, sweep_file, what, code
     said = zbench("sweep", sweep_file, *options(**what))
     assert said.code == code
     assert word in said.out
-    document = json.loads(zbench("sweep", sweep_file, *options(**what), "--json").out)
+    document = zbench("sweep", sweep_file, *options(**what), "--json").document
     assert document["exit_code"] == code
     assert (document["recommended"] is None) == (code != 0)
 
@@ -67,9 +65,9 @@ def test_failed_trial_is_explained_below_the_table(zbench, sweep_file):
 
 def test_flags_are_settings(zbench, sweep_file):
     zbench("sweep", sweep_file, "--repeats", "1", "--seed", "7", "--timeout", "9s", "--set", "steps=3")
-    (run,) = find_runs(Path("results"))
-    assert load_records(run)[0].config["run"].items() >= {"seed": 7, "timeout": 9.0, "steps": 3}.items()
-    assert len(load_records(run)) == 2
+    records = load_records(only_run())
+    assert records[0].config["run"].items() >= {"seed": 7, "timeout": 9.0, "steps": 3}.items()
+    assert len(records) == 2
 
 
 def test_output_directory_by_flag_or_variable(zbench, sweep_file, monkeypatch, tmp_path):
@@ -99,48 +97,41 @@ def test_dry_run_prints_the_trials_and_leaves_nothing(zbench, sweep_file):
         (("--max-time", "2h", "--set", "search.method=random"), "search.budget"),
     ],
 )
-def test_bad_input_is_one_message_and_leaves_nothing(zbench, sweep_file, change, words):
+def test_bad_input_is_one_message_and_leaves_nothing(refusal, sweep_file, change, words):
     before = sorted(Path().rglob("*"))
-    said = zbench("sweep", sweep_file, *change)
-    assert said.code == 2
-    assert words in said.err
-    assert said.err.count("error:") == 1
+    assert words in refusal("sweep", sweep_file, *change)
     assert sorted(Path().rglob("*")) == before
 
 
-def test_bad_input_that_only_a_worker_sees_leaves_nothing(zbench, sweep_file):
-    said = zbench("sweep", sweep_file, *options(reference="bad_input"))
-    assert said.code == 2
-    assert "no such module" in said.err
+def test_bad_input_that_only_a_worker_sees_leaves_nothing(refusal, sweep_file):
+    assert "no such module" in refusal("sweep", sweep_file, *options(reference="bad_input"))
     assert not Path("results/tried").exists()
 
 
-def test_resume_after_the_file_changed_is_refused_with_the_key(zbench, sweep_file):
+def test_resume_after_the_file_changed_is_refused_with_the_key(zbench, refusal, sweep_file):
     zbench("sweep", sweep_file, "--set", "steps=5")
     assert zbench("sweep", "--resume", "last").code == 0, "with the settings of its first start"
-    assert "run.steps was 5, is 4" in zbench("sweep", "--resume", "last", "--set", "steps=4").err
+    assert "run.steps was 5, is 4" in refusal("sweep", "--resume", "last", "--set", "steps=4")
     sweep_file.write_text(sweep_file.read_text().replace("[0, 1]", "[0, 2]"))
-    said = zbench("sweep", sweep_file, "--resume", "last")
-    assert said.code == 2
-    assert "has changed" in said.err
-    assert "axes.zero_stage was [0, 1], is [0, 2]" in said.err
-    assert "quickstart.yaml has changed" in zbench("sweep", "quickstart", "--resume", "last").err
+    message = refusal("sweep", sweep_file, "--resume", "last")
+    assert "has changed" in message
+    assert "axes.zero_stage was [0, 1], is [0, 2]" in message
+    assert "quickstart.yaml has changed" in refusal("sweep", "quickstart", "--resume", "last")
 
 
 @pytest.mark.parametrize(
     ("section", "key", "value"), [("machine", "cores", 4096), ("software", "torch", "1.0")]
 )
-def test_resume_of_what_was_measured_elsewhere_is_refused(zbench, sweep_file, section, key, value):
+def test_resume_of_what_was_measured_elsewhere_is_refused(zbench, refusal, sweep_file, section, key, value):
     zbench("sweep", sweep_file)
-    (run,) = find_runs(Path("results"))
+    run = only_run()
     document = json.loads((run / "environment.json").read_text())
     document[section][key] = value
     (run / "environment.json").write_text(json.dumps(document))
     before = (run / "trials.jsonl").read_bytes()
-    said = zbench("sweep", "--resume", "last", "--repeats", "3")
-    assert said.code == 2
-    assert f"{section}: {key} was {value}, is " in said.err
-    assert "start a new run without --resume" in said.err
+    message = refusal("sweep", "--resume", "last", "--repeats", "3")
+    assert f"{section}: {key} was {value}, is " in message
+    assert "start a new run without --resume" in message
     assert (run / "trials.jsonl").read_bytes() == before
 
 
@@ -155,24 +146,21 @@ def test_resume_at_another_commit_says_so(zbench, sweep_file, monkeypatch):
 @pytest.mark.parametrize("words", [(), ("sweep.yaml",)])
 def test_more_repeats_of_a_finished_run_measure_only_what_is_missing(zbench, sweep_file, words):
     """What `compare` advises: `zbench sweep --resume RUN --repeats N`."""
-    first = json.loads(zbench("sweep", sweep_file, "--json").out)
-    more = json.loads(zbench("sweep", *words, "--resume", first["run_id"], "--repeats", "5", "--json").out)
+    first = zbench("sweep", sweep_file, "--json").document
+    more = zbench("sweep", *words, "--resume", first["run_id"], "--repeats", "5", "--json").document
     assert (more["run_id"], more["exit_code"]) == (first["run_id"], 0)
     assert more["trials"][: len(first["trials"])] == first["trials"]
     counts = Counter(record["trial_id"] for record in more["trials"])
     assert counts == dict.fromkeys({record["trial_id"] for record in first["trials"]}, 5)
-    again = json.loads(zbench("sweep", "--resume", first["run_id"], "--json").out)
-    assert again == more
+    assert zbench("sweep", "--resume", first["run_id"], "--json").document == more
 
 
-def test_run_that_another_process_writes_is_refused(zbench, sweep_file):
+def test_run_that_another_process_writes_is_refused(zbench, refusal, sweep_file):
     zbench("sweep", sweep_file)
-    (run,) = find_runs(Path("results"))
-    lock = DirectoryLock(run)
-    said = zbench("sweep", "--resume", "last")
+    lock = DirectoryLock(only_run())
+    message = refusal("sweep", "--resume", "last")
     lock.release()
-    assert said.code == 2
-    assert f"is being written by process {os.getpid()}" in said.err
+    assert f"is being written by process {os.getpid()}" in message
 
 
 def test_interrupted_sweep_keeps_what_is_finished_and_says_how_to_go_on(zbench, sweep_file):
@@ -188,17 +176,16 @@ def test_interrupted_sweep_keeps_what_is_finished_and_says_how_to_go_on(zbench, 
     thread.start()
     said = zbench("sweep", sweep_file, "--repeats", "15", "--json")
     thread.join()
-    assert said.code == 130
-    document = json.loads(said.out)
-    assert document["exit_code"] == 130
+    document = said.document
     kept = len(document["trials"])
+    assert document["exit_code"] == 130
     assert 2 <= kept < 30
     assert f"{kept} record{'' if kept == 1 else 's'} kept" in said.err
     command = said.err.strip().splitlines()[-1].split()
     assert command[0] == "zbench"
-    resumed = json.loads(zbench(*command[1:], "--json", "-q").out)
-    assert len(resumed["trials"]) == 30
-    assert resumed["trials"][:kept] == document["trials"]
+    resumed = zbench(*command[1:], "--json", "-q").document["trials"]
+    assert len(resumed) == 30
+    assert resumed[:kept] == document["trials"]
 
 
 def test_full_disk_ends_the_sweep_in_words_with_what_is_finished(zbench, sweep_file, monkeypatch):
@@ -211,9 +198,8 @@ def test_full_disk_ends_the_sweep_in_words_with_what_is_finished(zbench, sweep_f
 
     monkeypatch.setattr(RunDirectory, "append", fail_at_third)
     said = zbench("sweep", sweep_file, "--json")
-    assert said.code == 70
     assert "No space left on device; free some space" in said.err
-    assert len(json.loads(said.out)["trials"]) == 2
+    assert (said.document["exit_code"], len(said.document["trials"])) == (70, 2)
 
 
 def _no_space(_: int) -> None:
@@ -226,17 +212,14 @@ def test_trials_can_be_jobs(zbench, sweep_file, command):
     settings = ("--slurm", "cluster=local", "--repeats", "1", "--set", "world_size=1")
     said = zbench(*command, sweep_file, *settings)
     assert said.code == 0, said.err
-    (run,) = find_runs(Path("results"))
-    assert {r.correctness.verdict for r in load_records(run)} == {"identical"}
-    assert list((run / "logs").rglob("rank0.out")), "what the job said is kept"
+    assert {r.correctness.verdict for r in load_records(only_run())} == {"identical"}
+    assert list((only_run() / "logs").rglob("rank0.out")), "what the job said is kept"
 
 
 @pytest.mark.parametrize("command", ["sweep", "tune"])
-def test_jobs_without_slurm_are_refused_and_leave_nothing(zbench, sweep_file, monkeypatch, command):
+def test_jobs_without_slurm_are_refused_and_leave_nothing(refusal, sweep_file, monkeypatch, command):
     monkeypatch.setenv("PATH", "nowhere")
-    said = zbench(command, sweep_file, "--slurm", "nodes=2")
-    assert said.code == 2
-    assert "no sbatch on this machine" in said.err
+    assert "no sbatch on this machine" in refusal(command, sweep_file, "--slurm", "nodes=2")
     assert not find_runs(Path("results"))
 
 
@@ -250,10 +233,8 @@ def test_time_that_is_up_is_said_and_leaves_no_empty_run(zbench, sweep_file):
 def test_plan_tells_how_long_a_sweep_takes_once_it_ran_here(zbench, sweep_file):
     assert "about" not in zbench("plan", sweep_file).out
     zbench("sweep", sweep_file)
-    said = zbench("plan", sweep_file)
-    assert (
-        "one after another, without references (2 of 2 configurations were measured here before)" in said.out
-    )
-    taken = sum(record.elapsed_s for record in load_records(find_runs(Path("results"))[0]))
-    document = json.loads(zbench("plan", sweep_file, "--json").out)
-    assert document["predicted_seconds"] == pytest.approx(taken, rel=1e-6)
+    words = "one after another, without references (2 of 2 configurations were measured here before)"
+    assert words in zbench("plan", sweep_file).out
+    taken = sum(record.elapsed_s for record in load_records(only_run()))
+    predicted = zbench("plan", sweep_file, "--json").document["predicted_seconds"]
+    assert predicted == pytest.approx(taken, rel=1e-6)

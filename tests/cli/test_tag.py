@@ -26,8 +26,8 @@ def test_last_and_a_sweep_count_backwards(out):
 
 
 @pytest.mark.parametrize("name", ["last~3", "last~", "last~x", "example~2", "~1"])
-def test_what_is_not_there_is_a_mistake(zbench, out, name):
-    assert zbench("compare", name, "last")[0] == 2
+def test_what_is_not_there_is_a_mistake(refusal, out, name):
+    assert name in refusal("compare", name, "last")
 
 
 def test_a_tag_names_a_run_everywhere(zbench, out):
