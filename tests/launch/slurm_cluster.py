@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-PACKAGES = ("slurm-wlm", "munge")
+INSTALL = "apt-get update -q && apt-get install -q -y --no-install-recommends slurm-wlm munge"
 NEEDED = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "squeue")
 NODES = ("zba", "zbb")
 CONFIGURATION = """
@@ -52,26 +52,16 @@ PartitionName=urgent Nodes={nodes[0]},{nodes[1]} MaxTime=INFINITE State=UP Prior
 """
 
 
-def why_not(*, install: bool = False) -> str | None:
-    """Return why no SLURM can run here, or None. install: try Debian's packages where it is missing."""
+def why_not() -> str | None:
+    """Return why no SLURM can run here, or None; install Debian's packages where it is missing."""
     if os.geteuid() != 0:
         return "SLURM's daemons start jobs as their users, so this needs root"
-    if not _missing():
+    if all(map(shutil.which, NEEDED)):
         return None
-    if install and shutil.which("apt-get"):
-        for words in (["update", "-q"], ["install", "-q", "-y", "--no-install-recommends", *PACKAGES]):
-            quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-            done = subprocess.run(
-                ["apt-get", *words], capture_output=True, text=True, env=quiet, timeout=400, check=False
-            )
-            if done.returncode:
-                return f"apt-get {words[0]} failed: {done.stderr.strip()[-300:]}"
-    missing = _missing()
-    return f"not installed: {', '.join(missing)} (Debian: {' '.join(PACKAGES)})" if missing else None
-
-
-def _missing() -> list[str]:
-    return [name for name in NEEDED if shutil.which(name) is None]
+    quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run(["sh", "-c", INSTALL], capture_output=True, env=quiet, timeout=400, check=False)
+    missing = [name for name in NEEDED if shutil.which(name) is None]
+    return f"not installed: {', '.join(missing)}; run {INSTALL}" if missing else None
 
 
 class Cluster:
@@ -92,7 +82,9 @@ class Cluster:
         self._start("slurmctld", "slurmctld", "-D", "-i")
         for node in NODES:
             self.start_node(node)
-        self.until(self.is_idle, "both nodes are idle")
+        idle = {f"{node} idle" for node in NODES}
+        ask = ("sinfo", "-h", "-N", "-o", "%N %T")
+        self.until(lambda: set(self.ask(*ask).splitlines()) == idle, "both nodes are idle")
 
     def start_node(self, node: str) -> None:
         """Start a node's daemon."""
@@ -102,12 +94,11 @@ class Cluster:
     def kill_node(self, node: str) -> None:
         """Kill a node's daemon and everything that it started, as a power cut does."""
         family = [psutil.Process(self._daemons[node].pid)]
-        spool = str(self.home / f"spool-{node}")
-        stepds = [p for p in psutil.process_iter(["name"]) if p.info["name"] == "slurmstepd"]
-        for step in stepds:
+        for step in [p for p in psutil.process_iter(["name"]) if p.info["name"] == "slurmstepd"]:
             with contextlib.suppress(psutil.Error):
-                if any(spool in str(file.path) for file in step.open_files()) or self._is_of(step, node):
-                    family += [step, *step.children(recursive=True)]
+                tasks = step.children(recursive=True)
+                if node in [task.environ().get("SLURMD_NODENAME") for task in tasks]:
+                    family += [step, *tasks]
         for process in family:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -120,10 +111,6 @@ class Cluster:
         )
         assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}{done.stdout}"
         return done.stdout
-
-    def is_idle(self) -> bool:
-        """Whether both nodes wait for jobs."""
-        return set(self.ask("sinfo", "-h", "-N", "-o", "%N %T").splitlines()) == {f"{n} idle" for n in NODES}
 
     def jobs(self) -> dict[str, str]:
         """Return the state of every job that SLURM still knows, arrays by task."""
@@ -157,11 +144,6 @@ class Cluster:
             daemon.kill()
             daemon.wait()
 
-    def _is_of(self, step: psutil.Process, node: str) -> bool:
-        """Whether a step's tasks run on a node."""
-        names = [child.environ().get("SLURMD_NODENAME") for child in step.children(recursive=True)]
-        return node in names
-
     def _start_munge(self) -> None:
         home = self.home
         (home / "munge.key").write_bytes(os.urandom(128))
@@ -175,13 +157,9 @@ class Cluster:
     def _start(self, name: str, *words: str) -> None:
         with (self.home / f"{name}-out.log").open("ab") as out:
             self._daemons[name] = subprocess.Popen(
-                words,
-                env=os.environ | self.environment,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                cwd=self.home,
-                start_new_session=True,
-            )
+                words, env=os.environ | self.environment, cwd=self.home, start_new_session=True,
+                stdout=out, stderr=subprocess.STDOUT,
+            )  # fmt: skip
 
 
 @contextlib.contextmanager

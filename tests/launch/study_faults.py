@@ -41,9 +41,16 @@ def _process(
     return victim is not None and send(victim, number, goes_on=kind != "rank")
 
 
-def _kill_server(server: postgres.Server, _: dict[str, Command], rng: random.Random) -> bool:
-    """Kill the server and all its sessions, and start it again after a while."""
-    server.kill()
+def _end_server(
+    number: signal.Signals, server: postgres.Server, _: dict[str, Command], rng: random.Random
+) -> bool:
+    """Kill the server with all its sessions, or let it refuse new ones before these end; start it again."""
+    if number == signal.SIGKILL:
+        server.kill()
+    else:
+        send(psutil.Process(server.pid), number, goes_on=False)
+        time.sleep(rng.uniform(0.0, 2.0))
+        server.stop("fast")
     time.sleep(rng.uniform(0.0, 2.0))
     server.start()
     return True
@@ -58,16 +65,6 @@ def _stop_server(server: postgres.Server, _: dict[str, Command], rng: random.Ran
     time.sleep(rng.uniform(0.5, 4.0))
     for process in stopped:
         send(process, signal.SIGCONT, goes_on=False)
-    return True
-
-
-def _end_server(server: postgres.Server, _: dict[str, Command], rng: random.Random) -> bool:
-    """Let the server refuse new sessions and wait for the old ones, then end these; start it again."""
-    send(psutil.Process(server.pid), signal.SIGTERM, goes_on=False)
-    time.sleep(rng.uniform(0.0, 2.0))
-    server.stop("fast")
-    time.sleep(rng.uniform(0.0, 2.0))
-    server.start()
     return True
 
 
@@ -90,9 +87,9 @@ CATALOGUE: dict[str, Strike] = {
     **{
         f"{sent.name} {name}": partial(_process, *who, sent) for name, who in _WHO.items() for sent in SIGNALS
     },
-    "SIGKILL PostgreSQL": _kill_server,
+    "SIGKILL PostgreSQL": partial(_end_server, signal.SIGKILL),
     "SIGSTOP PostgreSQL": _stop_server,
-    "SIGTERM PostgreSQL": _end_server,
+    "SIGTERM PostgreSQL": partial(_end_server, signal.SIGTERM),
     **{f"{sent.name} PostgreSQL session": partial(_session, sent) for sent in SIGNALS},
 }
 
@@ -108,7 +105,8 @@ def play(home: Path, name: str, rng: random.Random) -> Played:
             commands = {"tune": start(study, "asks")}
             wait_for_study(server.url, commands["tune"])
             commands["worker"] = study.start("worker", "--study", "faults", "-o", home / "helps")
-            until(lambda: all(map(is_at_work, commands.values())), "both have begun", LONGEST, pause=0.05)
+            for one in commands.values():
+                until(lambda c=one: victims(c, "rank") or c.poll() is not None, "it begins", LONGEST, 0.05)
             if rng.random() < 0.5:
                 gate.touch()
                 time.sleep(rng.uniform(0.0, 0.5))
@@ -133,11 +131,6 @@ def start(study: Round, name: str) -> Command:
     return study.start("tune", study.file, "--method", "grid", *again, "-o", results)
 
 
-def is_at_work(command: Command) -> bool:
-    """Whether the ranks of a command run, or it has ended."""
-    return command.poll() is not None or bool(victims(command, "rank"))
-
-
 def wait_for_study(url: str, command: Command) -> None:
     """Return once a worker can join."""
     studies = relational_storage(url)
@@ -154,16 +147,15 @@ def wait_for_study(url: str, command: Command) -> None:
 
 def finished(kept: list[Row], home: Path) -> list[str]:
     """Return what is wrong at the end: a record lost, changed, twice, missing or not verified."""
-    found = records(home / "asks")
-    problems = [] if set(kept) <= set(found) else ["finished repeats were changed"]
-    counts = collections.Counter(record[:2] for record in found)
-    if set(counts.values()) != {1}:
-        problems.append(f"a repeat is there {max(counts.values(), default=0)} times")
-    if len({trial for trial, _ in counts}) != POINTS:
-        problems.append(f"{len({trial for trial, _ in counts})} of {POINTS} points")
-    both = set(records(home / "helps")) & {row for row in kept if row[1] == 0}
-    elsewhere = collections.Counter(row[0] for row in records(home / "helps") if row[1] == 0)
-    if any(count > 1 for count in elsewhere.values()) or any(row not in found for row in both):
-        problems.append("a worker's point is there twice or missing")
-    bad = {record[2:] for record in found} - {("ok", "identical")}
-    return [*problems, *([f"not verified: {bad}"] if bad else [])]
+    rows, others = records(home / "asks"), records(home / "helps")
+    counts = collections.Counter(row[:2] for row in rows)
+    points = {trial for trial, _ in counts}
+    elsewhere = [row[0] for row in others if row[1] == 0]
+    wrong = {
+        "finished repeats were changed": not set(kept) <= set(rows),
+        f"a repeat is there {max(counts.values(), default=0)} times": set(counts.values()) != {1},
+        f"{len(points)} of {POINTS} points": len(points) != POINTS,
+        "a worker's point is there twice": len(elsewhere) != len(set(elsewhere)),
+        "not all are verified": {row[2:] for row in rows} != {("ok", "identical")},
+    }
+    return [problem for problem, is_wrong in wrong.items() if is_wrong]

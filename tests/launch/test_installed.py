@@ -53,9 +53,8 @@ def installed(place: Path, archive: Path) -> Path:
     venv.EnvBuilder(symlinks=True).create(place)
     site = Path(sysconfig.get_path("purelib", "venv", {"base": str(place), "platbase": str(place)}))
     here = [path for path in sys.path if path.endswith("site-packages")]
-    (site / "shared.pth").write_text(
-        "\n".join(here) + "\n"
-    )  # plain paths: no import hook of ours comes along
+    # plain paths: no import hook of ours comes along
+    (site / "shared.pth").write_text("\n".join(here) + "\n")
     python = place / "bin" / "python"
     words = ["--python", str(python), "install", "-q", "--no-deps", "--no-build-isolation", str(archive)]
     subprocess.run([sys.executable, "-m", "pip", *words], check=True)
@@ -86,38 +85,24 @@ def repository(tmp_path: Path) -> Path:
 def test_two_revisions_are_compared(
     archives: dict[str, Path], tmp_path: Path, repository: Path, kind: str, uses_uv: bool
 ) -> None:
-    uv = shutil.which("uv")
-    if uses_uv and uv is None:
+    if uses_uv and shutil.which("uv") is None:
         pytest.skip("uv is not here")
     python = installed(tmp_path / "environment", archives[kind])
-    folders = [folder for folder in os.environ["PATH"].split(":") if not (Path(folder) / "uv").exists()]
-    if uses_uv and uv is not None:
-        folders.insert(0, str(Path(uv).parent))
-    environment = {
-        "PATH": ":".join(folders),
-        "HOME": str(tmp_path),
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }
-    command = [
-        str(python.parent / "zbench"),
-        "compare",
-        "HEAD~1",
-        "HEAD",
-        "--paired",
-        "--sweep",
-        "sweep.yaml",
-    ]
-    done = subprocess.run(
-        [*command, "--blocks", "0", "--json"],
-        cwd=repository, env=environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    folders = os.environ["PATH"].split(":")
+    path = ":".join(folder for folder in folders if uses_uv or not (Path(folder) / "uv").exists())
+    environment = {"PATH": path, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+    def run(place: Path, *command: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            list(map(str, command)), cwd=place, env=environment, capture_output=True, text=True, check=False
+        )
+
+    words = ("--paired", "--sweep", "sweep.yaml", "--blocks", "0", "--json")
+    done = run(repository, python.parent / "zbench", "compare", "HEAD~1", "HEAD", *words)
     assert done.returncode == 1, done.stderr
     (row,) = json.loads(done.stdout)["trials"]
     grown = {one["metric"] for one in row["exact"] if one["answer"] == "regression"}
     assert {"peak_device_bytes", "flops"} <= grown, "each side ran its own checkout"
     assert (row["base"]["verdict"], row["head"]["verdict"]) == ("identical", "identical")
-    found = subprocess.run(
-        [str(python), "-P", "-c", "import zbench; print(zbench.__file__)"],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert found.stdout.startswith(str(tmp_path / "environment")), "it is the installed zbench that ran"
+    source = run(tmp_path, python, "-P", "-c", "import zbench; print(zbench.__file__)").stdout
+    assert source.startswith(str(tmp_path / "environment")), "it is the installed zbench that ran"

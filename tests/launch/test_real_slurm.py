@@ -43,7 +43,7 @@ verify: {mode: full}
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    reason = slurm_cluster.why_not(install=True)
+    reason = slurm_cluster.why_not()
     if reason is not None:
         pytest.skip(reason)
     with slurm_cluster.running() as found:
