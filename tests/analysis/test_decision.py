@@ -275,13 +275,6 @@ def test_a_difference_of_exactly_the_margin_is_not_suspected() -> None:
     assert one(Estimated(estimated(0.051)), LEVELS, margin=0.05).answer == "suspected"
 
 
-@pytest.mark.parametrize(("share", "faster"), [(1.0, True), (LESS, False)])
-def test_faster_at_exactly_its_level_is_claimed(share: float, faster: bool) -> None:
-    levels = Levels(share * estimated(0.05).p_above(MARGIN), 0.01, 0.01)
-    found = one(Estimated(estimated(-0.05)), levels)
-    assert (found.answer, found.faster) == ("pass", faster)
-
-
 def test_the_exact_test_must_agree_at_exactly_the_level_too() -> None:
     blocks = Paired((0.5, 0.51, 0.52, 0.5, 0.49, 0.5))
     p = blocks.estimate().p_above(MARGIN)

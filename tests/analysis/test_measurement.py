@@ -44,11 +44,12 @@ def measured(
     return PairedMeasurement(base, head, plan or Plan(), settings, source, tell, question).run()
 
 
-def test_a_drifting_machine_raises_no_alarm() -> None:
+def test_a_drifting_machine_raises_no_alarm_and_a_spell_of_load_none() -> None:
     machine = Machine()
     found = measured(machine)
-    assert [row.answer for row in found.rows] == ["pass"] * 3
-    assert found.exit_code == ExitCode.PASS
+    for one in (found, measured(Machine(spell=1.1))):
+        assert [row.answer for row in one.rows] == ["pass"] * 3
+        assert one.exit_code == ExitCode.PASS
     assert found.paired is not None
     assert 0.005 < found.paired.control.noise < 0.02
     assert found.paired.control.drift == pytest.approx(0.002 * len(machine.taken), rel=0.5)
@@ -64,12 +65,6 @@ def test_a_slowdown_is_found() -> None:
     assert slower.low < math.log(1.05) < slower.high
     assert any("block 8 of 8 to 24" in text for text in said)
     assert any(text.startswith("after 8 blocks: ") and text.endswith(" of 3 decided") for text in said)
-
-
-def test_a_spell_of_load_raises_no_alarm() -> None:
-    found = measured(Machine(spell=1.1))
-    assert [row.answer for row in found.rows] == ["pass"] * 3
-    assert found.exit_code == ExitCode.PASS
 
 
 def test_a_control_that_moves_vetoes_the_answer() -> None:

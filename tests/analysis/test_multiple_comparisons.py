@@ -67,26 +67,15 @@ def drawn(seed: int) -> Floats:
     return np.asarray(table[~np.isnan(table).all(axis=1)], dtype=np.float64)
 
 
-@pytest.mark.parametrize("first", range(0, 120, 20))
-def test_leaders_and_distances_are_those_of_all_pairs(first: int) -> None:
-    for seed in range(first, first + 20):
-        table = drawn(seed)
-        if len(table) < 2:
-            continue
+def test_leaders_and_distances_are_those_of_all_pairs() -> None:
+    many_rows = np.random.default_rng(1).normal(0, 0.02, (600, 5)) + 0.1 * (np.arange(600) % 7)[:, None]
+    tables = [table for table in map(drawn, range(120)) if len(table) > 1]
+    for number, table in enumerate([*tables, many_rows]):
         leaders, worse, within = by_the_book(table)
         found = Comparisons(table.tolist(), ALPHA)
-        assert sorted(found.leaders.tolist()) == leaders, seed
-        assert found.worse_by() == pytest.approx(worse, abs=1e-9), seed
-        assert found.equal_within() == (within if within is None else pytest.approx(within, rel=1e-6)), seed
-
-
-def test_many_rows_are_compared_as_few_are() -> None:
-    table = np.random.default_rng(1).normal(0, 0.02, (600, 5)) + 0.1 * (np.arange(600) % 7)[:, None]
-    leaders, worse, within = by_the_book(table)
-    found = Comparisons(table.tolist(), ALPHA)
-    assert sorted(found.leaders.tolist()) == leaders
-    assert found.worse_by() == pytest.approx(worse, abs=1e-9)
-    assert found.equal_within() == pytest.approx(within, rel=1e-6)
+        assert sorted(found.leaders.tolist()) == leaders, number
+        assert found.worse_by() == pytest.approx(worse, abs=1e-9), number
+        assert found.equal_within() == (within if within is None else pytest.approx(within, rel=1e-6)), number
 
 
 @pytest.mark.parametrize(

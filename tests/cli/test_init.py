@@ -16,20 +16,6 @@ DEEPSPEED = {
     "zero_optimization": {"stage": 2, "reduce_bucket_size": 1000000},
     "scheduler": {"type": "WarmupLR"},
 }
-ACCELERATE = {
-    "distributed_type": "DEEPSPEED",
-    "mixed_precision": "bf16",
-    "deepspeed_config": {"zero_stage": 3, "gradient_accumulation_steps": 2},
-}
-ARGUMENTS = {
-    "output_dir": "out",
-    "per_device_train_batch_size": 3,
-    "learning_rate": 3e-4,
-    "adam_beta2": 0.95,
-    "bf16": True,
-    "logging_steps": 10,
-    "deepspeed": {"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": "auto"},
-}
 
 SWEEPS = Path(__file__).parents[2] / "sweeps"
 
@@ -53,21 +39,11 @@ def test_a_first_file_is_commented_and_runs(zbench: Any, tmp_path: Path) -> None
     assert zbench("plan", "sweep.yaml").code == 0
 
 
-@pytest.mark.parametrize(
-    ("document", "engine", "left_out"),
-    [
-        (DEEPSPEED, {"gradient_clipping": 0.5, "reduce_bucket_size": 1_000_000}, "scheduler.type"),
-        (ACCELERATE, {"dtype": "bfloat16", "gradient_accumulation_steps": 2}, ""),
-        (ARGUMENTS, {"dtype": "bfloat16", "prefetch_bucket_size": 50_000_000}, "logging_steps"),
-    ],
-)
-def test_from_a_file_of_another_library(
-    zbench: Any, tmp_path: Path, document: Any, engine: Any, left_out: str
-) -> None:
-    (tmp_path / "theirs.json").write_text(json.dumps(document))
+def test_from_a_file_of_another_library(zbench: Any, tmp_path: Path) -> None:
+    (tmp_path / "theirs.json").write_text(json.dumps(DEEPSPEED))
     trial, said = written(zbench, tmp_path / "a.yaml", "theirs.json")
-    assert trial.engine.model_dump().items() >= engine.items()
-    assert left_out in said.err
+    assert (trial.engine.gradient_clipping, trial.engine.reduce_bucket_size) == (0.5, 1_000_000)
+    assert "scheduler.type" in said.err
     assert {t.engine.zero_stage for t in trials(tmp_path / "a.yaml")} >= {2, 3}
 
 
@@ -116,8 +92,3 @@ def test_shipped_sweeps_are_found_by_name_anywhere(zbench: Any, refusal: Any) ->
         assert zbench("plan", name, "--json", *few).code in (0, 2), name
     assert zbench("plan", "quickstart", "--json").document["trials"]
     assert "`zbench init` writes one" in refusal("plan", "no-such-sweep")
-
-
-def test_a_file_of_ones_own_comes_before_a_shipped_one(zbench: Any, tmp_path: Path) -> None:
-    (tmp_path / "quickstart").write_text("axes: {zero_stage: [1]}\n")
-    assert len(zbench("plan", "quickstart", "--json").document["trials"]) == 1

@@ -3,7 +3,6 @@
 Soak: SLURM is installed where it is missing (Debian, root), and started by itself in a private directory.
 """
 
-import collections
 import json
 import os
 import re
@@ -16,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from zbench.record.record import Record
 from zbench.record.store import find_runs, load_records
 
 from . import slurm_cluster
@@ -86,19 +84,20 @@ class Command:
         assert "sacct" not in errors
         return document
 
+    def end_well(self, count: int) -> dict[str, Any]:
+        """Wait for its end; so many repeats are on disk, each once and verified."""
+        document = self.end()
+        (run,) = find_runs(self.home / "results")
+        records = load_records(run)
+        assert len(records) == len({(record.trial_id, record.repeat) for record in records}) == count
+        assert {(one.outcome, one.correctness.verdict) for one in records} == {("ok", "identical")}
+        return document
+
     def kill(self) -> None:
         """Kill it without a farewell."""
         assert self._running is not None
         self._running.send_signal(signal.SIGKILL)
         self._running.communicate()
-
-    def records(self) -> list[Record]:
-        """Return what is on disk of its only run; every repeat must be there once."""
-        (run,) = find_runs(self.home / "results")
-        records = load_records(run)
-        counts = collections.Counter((record.trial_id, record.repeat) for record in records)
-        assert set(counts.values()) <= {1}
-        return records
 
     def running(self) -> dict[str, str]:
         """Return the node of each job that runs, by its number."""
@@ -128,26 +127,18 @@ def command(cluster: Cluster, tmp_path: Path) -> Iterator[Command]:
     cluster.until(lambda: not cluster.ask("squeue", "-h"), "no job is left")
 
 
-def outcomes(records: list[Record]) -> set[tuple[str, str]]:
-    return {(record.outcome, record.correctness.verdict) for record in records}
-
-
 def test_a_round_is_one_array_on_all_nodes_and_every_result_is_there_once(command: Command) -> None:
     command.start("sweep", command.file(FAKE, repeats=2, stages=[0, 1, 2, 3]), "--slurm", "timeout_min=5")
     nodes = command.until_running(2)
     assert set(nodes.values()) == set(slurm_cluster.NODES), "both nodes are used at once"
     assert len({job.partition("_")[0] for job in nodes}) == 1, "the jobs are tasks of one array"
     command.gate.touch()
-    document = command.end()
-    records = command.records()
-    assert len(records) == len(document["trials"]) == 8
-    assert outcomes(records) == {("ok", "identical")}
+    assert len(command.end_well(8)["trials"]) == 8
 
 
 def test_a_real_trial_over_both_nodes_computes_its_reference(command: Command) -> None:
     command.start("sweep", command.file(REAL), "--slurm", "nodes=2", real=True)
-    command.end()
-    assert outcomes(command.records()) == {("ok", "identical")}
+    command.end_well(2)
 
 
 def test_a_search_runs_its_trials_as_jobs(command: Command) -> None:
@@ -155,10 +146,7 @@ def test_a_search_runs_its_trials_as_jobs(command: Command) -> None:
     command.start(
         "tune", command.file(FAKE, repeats=1, stages=[0, 1]), "--slurm", "nodes=2", "--method", "grid"
     )
-    document = command.end()
-    assert outcomes(command.records()) == {("ok", "identical")}
-    assert len({trial["trial_id"] for trial in document["trials"]}) == 2
-    assert document["search"] is not None
+    assert command.end_well(2)["search"] is not None
 
 
 def test_a_job_that_is_preempted_goes_on_after_the_urgent_one(command: Command) -> None:
@@ -170,9 +158,7 @@ def test_a_job_that_is_preempted_goes_on_after_the_urgent_one(command: Command) 
     starts = command.until_running(2)
     assert set(starts) == set(before), "the same jobs run again"
     command.gate.touch()
-    command.end()
-    assert len(command.records()) == 2
-    assert outcomes(command.records()) == {("ok", "identical")}
+    command.end_well(2)
 
 
 @pytest.mark.parametrize("requeues", [True, False])
@@ -188,9 +174,7 @@ def test_a_node_that_dies_costs_no_result(command: Command, requeues: bool) -> N
         cluster.until(lambda: cluster.jobs()[victim] not in ("RUNNING", "COMPLETING"), "it is missed", 120)
     finally:
         cluster.start_node(node)
-    command.end()
-    assert len(command.records()) == 2
-    assert outcomes(command.records()) == {("ok", "identical")}
+    command.end_well(2)
 
 
 def test_a_command_that_is_killed_leaves_nothing_that_its_successor_does_not_end(command: Command) -> None:
@@ -201,9 +185,7 @@ def test_a_command_that_is_killed_leaves_nothing_that_its_successor_does_not_end
     command.start("sweep", "--resume", "last", "--slurm", "timeout_min=5")
     command.cluster.until(lambda: not set(left) & set(command.running()), "the old jobs are cancelled")
     command.gate.touch()
-    command.end()
-    assert len(command.records()) == 4
-    assert outcomes(command.records()) == {("ok", "identical")}
+    command.end_well(4)
 
 
 def test_what_slurm_refuses_is_said_in_its_words(command: Command) -> None:

@@ -65,17 +65,6 @@ def cell(text: str | Text) -> Table:
     return table
 
 
-def test_patterns_that_look_like_markup_stay_different():
-    records = [
-        record(0, 900.0, trial_id="id1", axes={"param_groups": "*.[bw]*"}),
-        record(0, 800.0, trial_id="id2", axes={"param_groups": "*.[/]*"}),
-    ]
-    out = io.StringIO()
-    print_results(Screen(file=out, width=200), records, FASTEST)
-    assert "*.[bw]*" in out.getvalue()
-    assert "*.[/]*" in out.getvalue()
-
-
 def test_only_the_screen_makes_consoles_and_only_the_console_prints():
     for path in PACKAGE.rglob("*.py"):
         name = str(path.relative_to(PACKAGE))

@@ -251,14 +251,10 @@ def test_a_seed_chooses_the_same_points_in_every_version() -> None:
     assert [len(covering(POINTS, strength)) for strength in (1, 5)] == [4, len(POINTS)]
 
 
-def test_blocks_are_one_value_in_whatever_order_their_keys_are_written() -> None:
-    points = [{"a": {"x": 1, "y": 2}}, {"a": {"y": 2, "x": 1}}, {"a": {"x": 2, "y": 1}}]
-    assert len(covering(points, 1)) == 2
-
-
-def test_an_axis_that_does_not_apply_is_a_value_of_its_own() -> None:
-    points = [{"a": 0}, *({"a": 1, "b": value} for value in "xy")]
-    assert covering(points, 2) == [0, 1, 2]
+def test_blocks_are_values_in_whatever_order_they_are_written_and_so_is_an_axis_that_does_not_apply() -> None:
+    blocks = [{"a": {"x": 1, "y": 2}}, {"a": {"y": 2, "x": 1}}, {"a": {"x": 2, "y": 1}}]
+    assert len(covering(blocks, 1)) == 2
+    assert covering([{"a": 0}, {"a": 1, "b": "x"}, {"a": 1, "b": "y"}], 2) == [0, 1, 2]
 
 
 def test_a_sweep_runs_the_chosen_points_only_and_none_that_cannot_exist() -> None:

@@ -44,8 +44,8 @@ YAML = {
         " correct it",
     ),
     "duplicate axis values": (
-        "axes:\n  reduce_bucket_size:\n    - 5e6\n    - 5_000_000\n",
-        "sweep.yaml:4: axes.reduce_bucket_size[1]: 5000000 stands twice on this axis; remove one",
+        "axes:\n  reduce_bucket_size: [5e6,\n    2M,\n    5_000_000]\n",
+        "sweep.yaml:4: axes.reduce_bucket_size[2]: 5000000 stands twice on this axis; remove one",
     ),
     "two names of one axis": (
         "axes:\n  lr: [1e-3]\n  optimizer.lr: [1e-4]\n",
@@ -55,10 +55,6 @@ YAML = {
         "axes:\n  zero_stag: [1]\n",
         "sweep.yaml:2: axes.zero_stag: unknown key 'zero_stag' (did you mean 'zero_stage'?);"
         " axes name keys of workload, run or engine",
-    ),
-    "axis value of another type": (
-        "axes:\n  zero_stage: [0,\n    two]\n",
-        "sweep.yaml:3: axes.zero_stage[1]: expected 0, 1, 2 or 3, got 'two'; for example `zero_stage: 0`",
     ),
     "axis that shapes no result": (
         "axes: {repeats: [1, 2]}\n",
@@ -135,10 +131,6 @@ YAML = {
     "unknown key of a parameter group": (
         "engine:\n  param_groups:\n    '*.bias': {lrr: 1}\n",
         "sweep.yaml:3: engine.param_groups.*.bias.lrr: unknown key (did you mean 'lr'?); rename or remove it",
-    ),
-    "unknown key of an axis": (
-        "axes:\n  lr: {lo: 1, high: 2}\n",
-        "sweep.yaml:2: axes.lr.lo: unknown key (did you mean 'low'?); rename or remove it",
     ),
     "list that is too short": (
         "engine:\n  optimizer: {betas: [0.5]}\n",

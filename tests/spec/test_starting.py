@@ -8,7 +8,8 @@ import pytest
 
 from zbench.errors import UsageError
 from zbench.spec import shapes
-from zbench.spec.load import sweep_file
+from zbench.spec.expand import expand
+from zbench.spec.load import sweep_file, sweep_from_mapping
 from zbench.spec.starting import from_accelerate, from_training_args, starting_sweep
 
 
@@ -28,8 +29,12 @@ def around(tmp_path: Path, data: Any) -> dict[str, Any]:
         ({"learning_rate": 1e-4}, "trainer"),
     ],
 )
-def test_a_file_is_known_by_its_keys(data: dict[str, Any], name: str, tmp_path: Path) -> None:
-    assert around(tmp_path, data)["name"] == name
+def test_a_file_is_known_by_its_keys_and_becomes_a_sweep(
+    data: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    sweep = sweep_from_mapping(around(tmp_path, data), environ={})
+    assert sweep.name == name
+    assert {trial.engine.zero_stage for trial in expand(sweep).trials} >= {2, 3}
 
 
 def test_the_stage_of_a_deepspeed_configuration_becomes_an_axis(tmp_path: Path) -> None:
@@ -39,10 +44,6 @@ def test_the_stage_of_a_deepspeed_configuration_becomes_an_axis(tmp_path: Path) 
     assert document["name"].endswith("-around-stage-2")
     assert "zero_stage" not in document["engine"]
     assert document["engine"]["gradient_clipping"] == 0.5
-
-
-def test_a_model_of_ones_own_is_the_workload(tmp_path: Path) -> None:
-    assert starting_sweep("mine:make", tmp_path).document["workload"]["model"] == "mine:make"
 
 
 def test_offloaded_parameters_leave_stage_3_alone(tmp_path: Path) -> None:

@@ -48,16 +48,16 @@ def test_the_peak_is_the_hosts_only_where_neither_side_has_device_memory(
         assert not any("host" in reason for reason in texts.reasons(row)), "it is told once"
 
 
-def test_a_verdict_that_was_asked_for_and_is_missing_on_both_sides_is_told() -> None:
-    unjudged = trial(EVEN, verdict="unchecked", config=FULL)
-    assert texts.reasons(compared(unjudged, unjudged)) == [
-        "a full verdict was asked for and nothing could be judged"
-    ]
-
-
-def test_a_verdict_that_head_has_lost_is_told_as_lost() -> None:
-    row = compared(trial(EVEN, config=FULL), trial(EVEN, verdict="unchecked", config=FULL))
-    assert texts.reasons(row) == ["verdict fell from identical to unchecked"]
+@pytest.mark.parametrize(
+    ("verdict", "reason"),
+    [
+        ("unchecked", "a full verdict was asked for and nothing could be judged"),
+        ("identical", "verdict fell from identical to unchecked"),
+    ],
+)
+def test_a_verdict_that_head_lacks_is_told_as_lost_or_missing(verdict: Any, reason: str) -> None:
+    row = compared(*(trial(EVEN, verdict=one, config=FULL) for one in (verdict, "unchecked")))
+    assert texts.reasons(row) == [reason]
 
 
 def failing(count: int, of: int) -> list[Record]:

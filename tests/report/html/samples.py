@@ -1,6 +1,7 @@
 """A report with everything in it, and one whose every text tries to be markup."""
 
 from dataclasses import replace
+from typing import Any
 
 from analysis.synthetic import record, results, trial
 
@@ -58,14 +59,7 @@ def hostile() -> Report:
     failed = record(axes={"other": HOSTILE}, outcome="crashed")
     assert failed.error is not None
     failed = replace(failed, error=replace(failed.error, message=HOSTILE, log=HOSTILE))
-    facts = {"cpu": HOSTILE, "gpus": [HOSTILE], "torch": HOSTILE}
-    run = results(
-        [good, failed],
-        HOSTILE,
-        sweep=HOSTILE,
-        commit=HOSTILE,
-        started=HOSTILE,
-        run_ids=(HOSTILE,),
-        facts=facts,
-    )
+    source: dict[str, Any] = dict.fromkeys(("sweep", "commit", "started"), HOSTILE)
+    source["facts"] = {"cpu": HOSTILE, "gpus": [HOSTILE], "torch": HOSTILE}
+    run = results([good, failed], HOSTILE, run_ids=(HOSTILE,), **source)
     return replace(report_of(run, compare_runs(run, run, Settings())), importance={HOSTILE: 1.0})
