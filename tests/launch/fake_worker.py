@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,7 @@ from zbench.worker.job import RankJob, ReferenceJob, write_error, write_json
 
 TIMING = {"step_seconds": [0.01, 0.01], "median_step_s": 0.01, "tokens_per_s": 1000.0, "samples_per_s": 10.0}
 MEMORY = {"peak_device_bytes": 1000, "peak_host_bytes": 0, "peak_rss_bytes": 5000}
-RESULT: dict[str, Any] = {
-    "outcome": "ok",
-    "error": None,
-    "timing": TIMING,
-    "memory": MEMORY,
-    "traffic": {},
-    "warnings": [],
-}
+RESULT: dict[str, Any] = {"outcome": "ok", "error": None, "memory": MEMORY, "traffic": {}, "warnings": []}
 
 if (_fault := os.environ.get("ZBENCH_TEST_FAULT", "")).startswith("clock:"):
     import injected  # beside this file, which the driver puts on the path
@@ -42,10 +36,8 @@ def run_rank(job: RankJob) -> None:
     elif options.get("peers") == "wait":
         time.sleep(600)
     if job.rank == 0:
-        write_json(
-            Path(job.result_path),
-            result_of(options, job.repeat, has_reference=job.reference_path is not None),
-        )
+        result = result_of(options, job.repeat, has_reference=job.reference_path is not None)
+        write_json(Path(job.result_path), result)
 
 
 def result_of(options: dict[str, Any], repeat: int, *, has_reference: bool) -> dict[str, Any]:
@@ -82,10 +74,6 @@ def _wait_for(gate: Path) -> None:
         time.sleep(0.02)
 
 
-def _die(_: RankJob) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def _crash(_: RankJob) -> None:
     print("about to fail")
     raise RuntimeError("the model fell over")
@@ -96,14 +84,6 @@ def _crash_once(job: RankJob) -> None:
     if not marker.exists():
         marker.touch()
         _crash(job)
-
-
-def _hang(_: RankJob) -> None:
-    time.sleep(600)
-
-
-def _exit_quietly(_: RankJob) -> None:
-    sys.exit(3)
 
 
 def _allocate(_: RankJob) -> None:
@@ -133,14 +113,6 @@ def _wait_once(job: RankJob) -> None:
         _report_pid(job)
 
 
-def _segfault(_: RankJob) -> None:
-    os.kill(os.getpid(), signal.SIGSEGV)
-
-
-def _no_result(_: RankJob) -> None:
-    os._exit(0)
-
-
 def _fill_the_disk(_: RankJob) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -165,19 +137,19 @@ def _where(job: RankJob) -> None:
     Path(job.run_dir, f"prefix-{name}").write_text(sys.prefix)
 
 
-ACTIONS = {
+ACTIONS: dict[str, Callable[[RankJob], None]] = {
     "where": _where,
     "wait_once": _wait_once,
-    "segfault": _segfault,
-    "no_result": _no_result,
+    "segfault": lambda _: os.kill(os.getpid(), signal.SIGSEGV),
+    "no_result": lambda _: os._exit(0),
     "describe": _describe,
     "disk_full": _fill_the_disk,
     "step_on": _step_on,
-    "die": _die,
+    "die": lambda _: os.kill(os.getpid(), signal.SIGKILL),
     "crash": _crash,
     "crash_once": _crash_once,
-    "hang": _hang,
-    "exit": _exit_quietly,
+    "hang": lambda _: time.sleep(600),
+    "exit": lambda _: sys.exit(3),
     "allocate": _allocate,
     "orphan": _leave_a_process,
     "orphan_and_wait": _leave_a_process_and_wait,

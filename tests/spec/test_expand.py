@@ -153,19 +153,6 @@ def test_a_product_of_just_the_limit_is_allowed() -> None:
         resolve_axes(SweepSpec(axes={"lr": rates, "eps": eps}))
 
 
-@pytest.mark.parametrize(
-    ("other", "same"),
-    [
-        ({"run": {"timeout": "1h", "repeats": 9}}, True),
-        ({"workload": {"sequence_length": 64}}, False),
-        ({"engine": {"param_groups": {"*.bias": {"lr": 1.0}}}}, False),
-    ],
-)
-def test_what_shapes_no_result_shapes_no_identity(other: dict[str, Any], same: bool) -> None:
-    ids = [expand(SweepSpec.model_validate(sections)).trials[0].trial_id for sections in ({}, other)]
-    assert (ids[0] == ids[1]) is same
-
-
 @pytest.mark.parametrize("axis", [{}, {"low": 1}, {"high": 2, "values": [1]}, {"low": 1, "values": [1]}])
 def test_an_axis_is_a_list_or_a_whole_range(axis: dict[str, object]) -> None:
     assert AxisSpec.model_validate({"values": [1]}).values == [1]

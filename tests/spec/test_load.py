@@ -79,13 +79,6 @@ def test_settings_reach_every_section(loaded: Loaded) -> None:
     assert sweep.exclude == [{"zero_stage": 1}]
 
 
-def test_a_text_replaces_synthetic_data(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("x" * 200)
-    (tmp_path / "sweep.yaml").write_text("workload: {data: {synthetic: true}}\n")
-    sweep = load_sweep(tmp_path / "sweep.yaml", ["data.text=a.txt"], {})
-    assert (sweep.workload.data.text, sweep.workload.data.synthetic) == ("a.txt", False)
-
-
 def test_anchors_may_be_shared_and_set_again(loaded: Loaded, recwarn: pytest.WarningsRecorder) -> None:
     sweep = loaded("axes: {zero_stage: &a [0], seed: *a}\nrun: {steps: &a 3, world_size: *a}")
     assert (sweep.axes["seed"], sweep.run.world_size) == ([0], 3)

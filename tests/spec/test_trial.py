@@ -38,18 +38,23 @@ def test_a_copy_with_other_keys_has_its_own_identity() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "other"),
+    ("engine", "others", "is_other"),
     [
-        ({"leaf_modules": (), "buffer_dtype": None, "optimizer": {"lr": 1e-3}}, False),
-        ({"param_groups": {}}, False),
-        ({"leaf_modules": ("Experts",)}, True),
-        ({"buffer_dtype": "float32"}, True),
-        ({"optimizer": {"lr": 1e-4}}, True),
+        ({"leaf_modules": (), "buffer_dtype": None, "optimizer": {"lr": 1e-3}}, {}, False),
+        ({"param_groups": {}}, {}, False),
+        ({}, {"timeout": 3600.0, "repeats": 9}, False),
+        ({"leaf_modules": ("Experts",)}, {}, True),
+        ({"buffer_dtype": "float32"}, {}, True),
+        ({"optimizer": {"lr": 1e-4}}, {}, True),
+        ({"param_groups": {"*.bias": {"lr": 1.0}}}, {}, True),
+        ({}, {"workload": {"sequence_length": 64}}, True),
     ],
 )
-def test_a_key_at_its_default_counts_for_no_identity(engine: dict[str, Any], other: bool) -> None:
+def test_a_key_at_its_default_or_that_shapes_no_result_counts_for_no_identity(
+    engine: dict[str, Any], others: dict[str, Any], is_other: bool
+) -> None:
     plain = make_trial({"zero_stage": 3})
-    assert (make_trial({"zero_stage": 3, **engine}).trial_id != plain.trial_id) is other
+    assert (make_trial({"zero_stage": 3, **engine}, **others).trial_id != plain.trial_id) is is_other
 
 
 def test_a_key_of_a_parameter_group_that_is_inherited_counts_for_none() -> None:
