@@ -54,6 +54,10 @@ def test_an_absurd_terminal_size_is_ignored(results):
         assert HEAD_ID.encode() in done.stdout
 
 
+def test_a_terminal_may_have_one_column(results):
+    assert shell(results, "show", COLUMNS="1").stdout != shell(results, "show", COLUMNS="0").stdout
+
+
 @pytest.mark.parametrize(
     "command", ["show", "list", "list --json", "schema", "report", "--help", "--version"]
 )

@@ -1,0 +1,32 @@
+"""`zbench bisect` through the command line, with stand-ins for the interpreters of its versions."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calling import stand_in
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> list[str]:
+    """Return the words of a search among five versions; from the fourth on they need more memory."""
+    (tmp_path / "sweep.yaml").write_text("name: tiny\naxes: {zero_stage: [1]}\n")
+    names = [str(stand_in(tmp_path / f"v{n}", peak=10**6 * (1 + (n > 2)))) for n in range(5)]
+    return ["bisect", names[0], names[-1], "--sweep", "sweep.yaml", "--versions", ",".join(names[1:-1])]
+
+
+def test_the_first_bad_version_is_found_and_kept_in_a_file(zbench, search, tmp_path):
+    document = zbench(*search, "--json").document
+    assert (document["exit_code"], document["first_bad"]) == (0, str(tmp_path / "v3"))
+    assert "peak_device_bytes" in document["metrics"]
+    for version in tmp_path.glob("v?"):
+        version.unlink()
+    assert zbench(*search).out.startswith(f"{tmp_path / 'v3'} is the first revision that is "), (
+        "no probe runs"
+    )
+
+
+def test_a_file_about_another_fault_or_other_versions_is_refused(zbench, refusal, search):
+    zbench(*search)
+    assert "zbench-bisect.json seeks what is" in refusal(*search, "--slower")
+    assert "zbench-bisect.json is about other revisions" in refusal(*search[:-1], search[1])
