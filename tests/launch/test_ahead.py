@@ -29,10 +29,12 @@ class Ahead(MockExecutor):
         super().__init__()
         self.begun: list[str] = []
         self.expected: list[list[str]] = []
+        self.traced: list[bool] = []
         self._rng, self._room = random.Random(seed), under_way
 
     def expect(self, tasks: Sequence[Task]) -> None:
         self.expected.append([task.name for task in tasks])
+        self.traced += [task.trace for task in tasks if isinstance(task, RepeatTask)]
         self.begun += [task.name for task in tasks]
 
     def first(self, names: Sequence[str]) -> str:
@@ -67,10 +69,11 @@ def test_a_round_is_begun_as_a_whole_and_every_repeat_is_recorded_once(
     directory: RunDirectory, seed: int
 ) -> None:
     executor = Ahead(seed)
-    records = run(directory, executor)
+    records = run(directory, executor, trace=True)
     references, *rounds = executor.expected
     assert len(references) == 1, "the trials have one reference"
     assert [len(names) for names in rounds] == [len(TRIALS)] * 2
+    assert executor.traced == [True] * len(TRIALS) + [False] * len(TRIALS), "one repeat of each is traced"
     wanted = sorted((trial.trial_id, repeat) for trial in TRIALS for repeat in (0, 1))
     assert sorted((record.trial_id, record.repeat) for record in records) == wanted
     assert load_records(directory.path) == records

@@ -4,7 +4,15 @@ import os
 
 import pytest
 
-from zbench.launch.disturbance import Disturbance, MachineSnapshot, between, parse_stat, snapshot
+from zbench.launch.disturbance import (
+    OTHER_LOAD,
+    STOLEN,
+    Disturbance,
+    MachineSnapshot,
+    between,
+    parse_stat,
+    snapshot,
+)
 
 STAT = """cpu  900 0 100 5000 0 0 0 50 0 0
 cpu0 300 10 40 2500 9 1 2 20 0 0
@@ -41,9 +49,10 @@ def test_load_steal_and_heat_are_named():
 
 
 def test_severity_above_one_means_a_warning():
-    for other in (0.0, 0.05, 0.0999, 0.101, 0.5):
+    for other in (0.0, 0.05, OTHER_LOAD, 0.101, 0.5):
         found = Disturbance(other, 0.0, 0)
         assert (found.severity > 1) == bool(found.warnings())
+    assert Disturbance(OTHER_LOAD, STOLEN, 0).warnings() == []
     assert Disturbance(0.0, 0.0, 1).severity > 1
 
 

@@ -1,16 +1,17 @@
 """Trials as jobs: by submitit's local executor, with fake workers. SLURM itself is not needed."""
 
 import os
+from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from zbench.errors import UsageError
-from zbench.launch import slurm
+from zbench.launch import slurm, slurm_jobs
 from zbench.launch.executor import RepeatTask, repeat_name
 from zbench.launch.slurm import SlurmExecutor
-from zbench.launch.slurm_jobs import SlurmOptions
+from zbench.launch.slurm_jobs import GONE, Cluster, SlurmOptions
 from zbench.launch.trial import TrialRunner
 
 from .conftest import FAKES, make_trial
@@ -75,6 +76,26 @@ def test_an_option_that_submitit_does_not_know_is_refused_at_once(tmp_path: Path
         SlurmExecutor(tmp_path, tmp_path, options)
 
 
+def test_states_are_those_of_squeue_and_a_job_that_it_forgot_has_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(slurm_jobs, "_ASK_SECONDS", 0.0)
+    for name, does in (("sbatch", ""), ("squeue", f"cat {tmp_path}/states")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / name).chmod(0o755)
+    cluster, jobs = Cluster(SlurmOptions(), "mine", tmp_path / "absent"), [Namespace(job_id=i) for i in "78"]
+    for states, seen in (
+        ("7|RUNNING\n8|PENDING\nslurm: a warning\n", ["RUNNING", "PENDING"]),
+        ("7|COMPLETED\n", ["COMPLETED", GONE]),
+        (None, ["COMPLETED", GONE]),  # squeue fails
+    ):
+        (tmp_path / "states").unlink(missing_ok=True)
+        if states is not None:
+            (tmp_path / "states").write_text(states)
+        assert [cluster.state(job) for job in jobs] == seen
+
+
 def test_what_is_expected_begins_at_once_and_is_run_as_it_ends(runner: TrialRunner) -> None:
     slow, quick = make_trial(world_size=1, sleep=600), make_trial(world_size=1)
     executor, names = runner.executor, [repeat_name(trial.trial_id, 0) for trial in (slow, quick)]
@@ -83,6 +104,7 @@ def test_what_is_expected_begins_at_once_and_is_run_as_it_ends(runner: TrialRunn
     runner.expect([(slow, 0), (quick, 0)])
     assert executor.first(names) == names[1]
     assert all(map(executor.has_begun, names))
+    assert executor.withdraw(names[:1]) == names[:1], "it runs already"
     assert runner.run(quick).outcome == "ok"
     assert [executor.has_begun(name) for name in names] == [True, False]
     runner.close()

@@ -262,7 +262,7 @@ def run_job(target: str, modules: Sequence[str], job: RankJob | ReferenceJob) ->
 def start_directory(result: Path, place: Any) -> Path:
     """Return the directory of this start of the job, made beside `result`."""
     home = result.parent / f"{place.job_id}-{os.environ.get(_RESTARTS, '0')}"
-    home.mkdir(parents=True, exist_ok=True)
+    home.mkdir(exist_ok=True)
     return home
 
 

@@ -1,0 +1,29 @@
+"""The doctor starts real processes, and names every engine."""
+
+import pytest
+
+from tests.shared_processes import SharedProcesses
+from zbench.launch import doctor
+from zbench.launch.doctor import Check
+
+
+@pytest.fixture(scope="module")
+def checks(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedProcesses) -> dict[str, Check]:
+    """Return the report of this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        shared_processes.lend_by(patch)
+        return {check.name: check for check in doctor.examine(tmp_path_factory.mktemp("results"))}
+
+
+def test_two_ranks_meet(checks: dict[str, Check]) -> None:
+    assert checks["two ranks"].status == "ok"
+
+
+def test_kernels_engines_and_bandwidth_are_named(checks: dict[str, Check]) -> None:
+    assert checks["native kernels"].status == "ok"
+    assert "scalar" in checks["native kernels"].text
+    assert checks["engine builtin"].text == "usable"
+    assert {f"engine {name}" for name in ("ddp", "zero_redundancy", "fsdp2", "deepspeed")} <= set(checks)
+    assert float(checks["bandwidth"].text.split()[0]) > 0.1
+    assert "exact" in checks["memory meter"].text
+    assert checks["instructions"].text.startswith(("counted", "not counted: "))
