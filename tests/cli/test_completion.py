@@ -37,6 +37,7 @@ def completed(place: Path, words: str) -> list[str]:
         ("zbench show last --trial ", ["best", "tzero_stage1", "tzero_stage2"]),
         (f"zbench export {BASE_ID} --trial t", ["tzero_stage2", "tzero_stage3"]),
         ("zbench show nope --trial ", []),
+        ("zbench show last --output-dir elsewhere --trial ", []),
     ],
 )
 def test_runs_and_trials_are_completed(results: Path, words: str, offers: list[str]) -> None:

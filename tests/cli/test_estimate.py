@@ -32,6 +32,13 @@ def test_says_what_fits_at_a_world_size_and_what_is_left(estimate):
     assert rows[3]["estimate"]["traffic"]["reduce_scatter"]["calls"] > 0
 
 
+def test_the_table_says_what_fits_by_how_much(estimate):
+    (small,) = estimate("axes: {zero_stage: [0]}\n", "--json").document["trials"]
+    needed = small["estimate"]["peak_device_bytes"]
+    for more, words in ((1024, "fits with 1 KiB to spare"), (-1024, "does not fit: 1 KiB too much")):
+        assert words in estimate("axes: {zero_stage: [0]}\n", "--device-memory", f"{needed + more}B").out
+
+
 def test_finds_the_largest_micro_batch_and_the_smallest_world(estimate):
     engine = "engine: {zero_stage: 1}\n"
     (row,) = estimate(engine, "--device-memory", "1Mi", "--limits", "--json").document["trials"]
