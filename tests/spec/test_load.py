@@ -159,39 +159,27 @@ def test_whole_characters_are_text_whether_printable_or_not(loaded: Loaded, vali
 
 
 @pytest.mark.parametrize(
-    "setting",
+    ("key", "taken", "refused", "limit"),
     [
-        "sequence_length=1",
-        "param_persistence_threshold=0",
-        "memory_limit=1",
-        "timeout=500ms",
-        "separate=1%",
-        "separate=99%",
-        "machine={flops: 0.5, memory_bandwidth: 0.5, attained: 1}",
+        ("sequence_length", "1", "0", " of at least 1"),
+        ("param_persistence_threshold", "0", "-1", " of at least 0"),
+        ("memory_limit", "1", "0", " of at least 1"),
+        ("timeout", "500ms", "0", " of more than 0"),
+        ("separate", "1%", "0%", " of more than 0"),
+        ("separate", "99%", "100%", " of less than 1"),
+        ("machine.memory_bandwidth", "0.5", "0", " of more than 0"),
+        ("machine.attained", "1", "1.5", " of at most 1"),
+        ("offload_ratio", "1", "2", " of at most 1"),
+        ("offload_ratio", "1", "auto", ""),
     ],
 )
-def test_a_value_at_the_limit_is_taken(setting: str) -> None:
-    assert sweep_from_mapping({}, [setting], {}).name == "sweep"
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ("sequence_length=0", "a number of at least 1"),
-        ("param_persistence_threshold=-1", "a number of at least 0"),
-        ("memory_limit=0", "a number of at least 1"),
-        ("timeout=0", "a number of more than 0"),
-        ("separate=0%", "a number of more than 0"),
-        ("separate=100%", "a number of less than 1"),
-        ("machine={flops: 1, memory_bandwidth: 0}", "a number of more than 0"),
-        ("machine={flops: 1, memory_bandwidth: 1, attained: 1.5}", "a number of at most 1"),
-        ("offload_ratio=2", "a number of at most 1"),
-        ("offload_ratio=auto", "a number"),
-    ],
-)
-def test_a_value_beyond_the_limit_is_refused_with_it(setting: str, message: str) -> None:
-    with pytest.raises(SpecError, match=f"expected {message}, got "):
-        sweep_from_mapping({}, [setting], {})
+def test_a_value_at_the_limit_is_taken_and_one_beyond_is_refused_with_it(
+    key: str, taken: str, refused: str, limit: str
+) -> None:
+    machine = {"machine": {"flops": 1, "memory_bandwidth": 1}}
+    assert sweep_from_mapping(machine, [f"{key}={taken}"], {}).name == "sweep"
+    with pytest.raises(SpecError, match=f"expected a number{limit}, got "):
+        sweep_from_mapping(machine, [f"{key}={refused}"], {})
 
 
 @pytest.mark.parametrize("value", [".inf", "-.inf", ".nan"])
