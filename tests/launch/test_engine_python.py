@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import zbench
 from tests.launch.conftest import FAKES
+from zbench.launch import foreign_env, server
 from zbench.launch.client import server_environment
 from zbench.launch.executor import RepeatTask
 from zbench.launch.local import LocalExecutor
@@ -136,3 +138,12 @@ def test_environments_compile_their_extensions_apart(tmp_path: Path) -> None:
     assert all(Path(place).is_relative_to(tmp_path) for place in places)
     chosen = {**inherited, "TORCH_EXTENSIONS_DIR": "/mine"}
     assert server_environment(Path("/old/bin/python"), chosen)["TORCH_EXTENSIONS_DIR"] == "/mine"
+
+
+def test_the_server_gets_the_arguments_behind_those_of_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    served: list[list[str]] = []
+    monkeypatch.setattr(server, "main", served.append)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    places = {"zbench": list(zbench.__path__), "lent": {}}
+    foreign_env.main([json.dumps(places), "7", "scratch"])
+    assert served == [["7", "scratch"]]
