@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,11 +77,13 @@ def record() -> dict[str, Any]:
 def record_line(data: bytes, _: Path) -> None:
     with contextlib.suppress(ZbenchError):
         lines.decode_line(data)
+    with contextlib.suppress(ZbenchError):
+        lines.decode_line(b'{"checksum":"%08x",%s' % (zlib.crc32(data), data))
 
 
 def record_file(data: bytes, home: Path) -> None:
     """Put any bytes around a good record, as a torn or damaged file has them."""
-    good = json.dumps(RECORD).encode() + b"\n"
+    good = lines.encode(lines.decode(RECORD))
     (home / "trials.jsonl").write_bytes(good + data)
     with contextlib.suppress(ZbenchError):
         found = lines.read(home / "trials.jsonl")

@@ -1,7 +1,10 @@
 """A record survives its way to disk and back, and what is no record is refused in words."""
 
+import contextlib
 import json
 import math
+import random
+import zlib
 
 import pytest
 
@@ -30,14 +33,20 @@ def test_non_finite_figures_are_valid_json_and_come_back(make_record):
     assert math.isnan(back.max_abs_diff)
 
 
+def summed(text: bytes) -> bytes:
+    """Return a line whose checksum is right."""
+    return b'{"checksum":"%08x",%s' % (zlib.crc32(text), text)
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [
         (b"{", "damaged line"),
-        (b"[]", "schema_version"),
-        (b'{"schema_version": 2}', "newer zbench"),
-        (b'{"schema_version": true}', "schema_version"),
-        (b'{"schema_version": 1}', "not a zbench record: run_id"),
+        (b'{"schema_version":1}', "damaged line"),
+        (summed(b'"deep":' + b"[" * 100_000 + b"}"), "damaged line"),
+        (summed(b'"schema_version":2}'), "newer zbench"),
+        (summed(b'"schema_version":true}'), "schema_version"),
+        (summed(b'"schema_version":1}'), "not a zbench record: run_id"),
     ],
 )
 def test_what_is_no_record_is_refused_with_its_place(line, words):
@@ -49,6 +58,9 @@ def test_what_is_no_record_is_refused_with_its_place(line, words):
     ("change", "said"),
     [
         ({"outcome": "fine"}, "outcome"),
+        ({"trial_id": "../../../../precious"}, "trial_id: expected hexadecimal digits, got '../../"),
+        ({"repeat": -1}, "repeat: expected 0 or more, got -1"),
+        ({"timing": None}, "timing: a repeat that ended well has one"),
         ({"config": {"engine": "builtin"}}, r"not a zbench record: config\.engine: expected an object"),
     ],
 )
@@ -100,3 +112,27 @@ def test_the_simulated_peaks_error_is_relative_to_the_measured_one(
     memory = None if measured is None else MemoryPeaks(measured, 0, 1)
     found = make_record(simulated=simulated, memory=memory).simulated_apart
     assert found == pytest.approx(apart)
+
+
+def test_a_bit_that_flips_anywhere_is_noticed(tmp_path, make_record):
+    """Half a line more or less is a torn end, which reading leaves out."""
+    records = [make_record(repeat=number) for number in range(3)]
+    file, whole = tmp_path / "trials.jsonl", b"".join(map(lines.encode, records))
+    flips = random.Random(0).sample(range(8 * len(whole)), 300)
+    for bit in flips:
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        file.write_bytes(damaged)
+        with contextlib.suppress(lines.DamagedLineError):
+            assert lines.read(file) == records[:-1], "the end of the last line"
+
+
+def test_a_record_of_another_run_is_refused_with_its_line(tmp_path, make_record):
+    own, other = make_record(run_id=tmp_path.name), make_record(run_id="other", repeat=1)
+    file = tmp_path / "trials.jsonl"
+    for records, line in (([own, other], 2), ([other, own], 1), ([other, make_record(run_id="x")], 2)):
+        file.write_bytes(b"".join(map(lines.encode, records)))
+        with pytest.raises(UsageError, match=rf"trials\.jsonl:{line}: a record of another run, (other|x);"):
+            lines.read(file)
+    file.write_bytes(lines.encode(other))
+    assert lines.read(file) == [other], "the directory was renamed"

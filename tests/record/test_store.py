@@ -6,8 +6,11 @@ import os
 import re
 import resource
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -100,7 +103,52 @@ def test_torn_tail_is_repaired_and_a_record_that_lacks_only_its_newline_is_not_l
         again.append(make_record(repeat=2))
     assert [r.repeat for r in load_records(run.path)] == [*repeats, 2]
     if kept != -1:
-        assert (run.path / "trials.torn").read_bytes() == torn + b"\n"
+        assert (run.path / "trials.damaged").read_bytes() == torn + b"\n"
+
+
+def test_a_damaged_line_is_set_aside_and_named_when_the_run_is_continued(run, make_record):
+    for repeat in range(3):
+        run.append(make_record(repeat=repeat))
+    run.close()
+    file = run.path / TRIALS
+    first, second, third = file.read_bytes().splitlines(keepends=True)
+    damaged = second.replace(b'"tokens_per_s":100.0', b'"tokens_per_s":900.0')
+    file.write_bytes(first + damaged + third)
+    with pytest.raises(UsageError, match=r"trials\.jsonl:2: damaged line"):
+        load_records(run.path)
+    with RunDirectory.open(run.path) as again:
+        assert again.damaged == [f"{file}:2"]
+        assert [again.holds("aaaaaaaaaaaa", repeat) for repeat in range(3)] == [True, False, True]
+    assert file.read_bytes() == first + third
+    assert (run.path / "trials.damaged").read_bytes() == damaged
+    with RunDirectory.open(run.path) as again:
+        assert again.damaged == []
+
+
+@pytest.mark.parametrize("what", ["file", "directory", "replaced"])
+def test_records_that_are_removed_in_mid_run_are_noticed(run, make_record, what):
+    run.append(make_record())
+    if what == "directory":
+        run.path.rename(run.path.with_name("elsewhere"))
+    elif what == "replaced":
+        (run.path / TRIALS).write_bytes(b"")
+    else:
+        (run.path / TRIALS).unlink()
+    for claim in (lambda: run.append(make_record(repeat=1)), run.records, run.discard_if_empty):
+        with pytest.raises(UsageError, match="was removed or changed by somebody else"):
+            claim()
+    assert not (run.path / TRIALS).exists() or what == "replaced"
+
+
+@pytest.mark.parametrize(("asked", "mode"), [(None, 0o700), ("755", 0o755)])
+def test_a_run_is_its_owners_alone_unless_asked(tmp_path, monkeypatch, asked, mode):
+    if asked:
+        monkeypatch.setenv("ZBENCH_RUN_MODE", asked)
+    with RunDirectory.create(tmp_path, "s", spec={}, environment={}) as run:
+        assert run.path.stat().st_mode & 0o777 == mode
+    monkeypatch.setenv("ZBENCH_RUN_MODE", "rwx")
+    with pytest.raises(UsageError, match="ZBENCH_RUN_MODE: expected a mode as chmod takes it"):
+        RunDirectory.create(tmp_path, "s", spec={}, environment={})
 
 
 def test_full_disk_is_an_error_in_words_and_loses_nothing(run, make_record):
@@ -166,7 +214,7 @@ def test_file_of_a_newer_zbench_is_refused(run):
 
 def test_runs_are_found_by_path_id_sweep_and_last(tmp_path, monkeypatch):
     names = iter(["20260101-000000-aaaa", "20260102-000000-bbbb", "20260103-000000-cccc"])
-    monkeypatch.setattr(store, "new_run_id", lambda: next(names))
+    monkeypatch.setattr(store, "new_run_id", lambda _: next(names))
     paths = []
     for sweep in ("one", "one", "two"):
         with RunDirectory.create(tmp_path, sweep, spec={}, environment={}) as run:
@@ -213,10 +261,29 @@ def test_a_directory_that_lacks_one_file_is_no_run(run, missing):
             reading(run.path)
 
 
-@pytest.mark.parametrize(("now", "fraction"), [(1_700_000_001.0625, "062"), (1_700_000_000.9995, "999")])
-def test_a_run_id_holds_date_time_and_thousandths(monkeypatch, now, fraction):
-    monkeypatch.setattr(store.time, "time", lambda: now)
-    assert re.fullmatch(rf"2023111[45]-\d{{6}}-{fraction}[0-9a-f]{{2}}", store.new_run_id())
+def clock(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    now = datetime.fromisoformat(text).replace(tzinfo=UTC)
+    monkeypatch.setattr(store, "datetime", Mock(wraps=datetime, now=lambda _: now))
+
+
+def test_a_run_id_holds_date_time_and_thousandths(tmp_path, monkeypatch):
+    clock(monkeypatch, "2023-11-14T22:13:21.062900")
+    assert re.fullmatch(r"20231114-221321-062[0-9a-f]{2}", store.new_run_id(tmp_path))
+
+
+def test_last_is_the_newest_run_though_the_clock_was_set_back(tmp_path, monkeypatch):
+    paths = []
+    for time in ("2026-01-02T00:00:00", "2026-01-02T00:00:00", "2020-01-01T00:00:00", "2026-01-03T00:00:00"):
+        clock(monkeypatch, time)
+        with RunDirectory.create(tmp_path, f"s{len(paths) % 2}", spec={}, environment={}) as run:
+            paths.append(run.path)
+        assert resolve_run("last", tmp_path) == run.path
+    assert find_runs(tmp_path) == paths
+    assert [path.name[:19] for path in paths[1:]] == [
+        "20260102-000000-001", "20260102-000000-002", "20260103-000000-000",
+    ]  # fmt: skip
+    (tmp_path / "s0" / "99999999-999999-99900").mkdir()
+    assert store.new_run_id(tmp_path).startswith("20260103")
 
 
 def test_a_run_that_cannot_be_opened_is_named_with_the_systems_reason(run, monkeypatch):
@@ -235,6 +302,12 @@ def test_a_run_whose_records_are_a_link_is_read_and_not_written(run, tmp_path):
     (run.path / "trials.jsonl").symlink_to(tmp_path / "elsewhere.jsonl")
     assert load_records(run.path) == []
     with pytest.raises(UsageError, match=r"/trials\.jsonl is a symbolic link; resuming would write"):
+        RunDirectory.open(run.path)
+    (run.path / "trials.jsonl").unlink()
+    (run.path / "trials.jsonl").touch()
+    (run.path / "logs").rmdir()
+    (run.path / "logs").symlink_to(tmp_path)
+    with pytest.raises(UsageError, match=r"/logs is a symbolic link"):
         RunDirectory.open(run.path)
 
 
@@ -268,6 +341,13 @@ def test_a_tag_is_kept_and_moves(tmp_path: Path) -> None:
     assert {*names} < load_tags(tmp_path).keys()
     with pytest.raises(UsageError, match="No such file"):
         save_tag(tmp_path / "nowhere", "a", "run")
+
+
+def test_tags_that_are_given_at_once_are_all_kept(tmp_path: Path) -> None:
+    names = [f"tag{number}" for number in range(60)]
+    with ThreadPoolExecutor(6) as pool:  # a lock of flock(2) is of an open file, so of a thread's own, too
+        list(pool.map(lambda name: save_tag(tmp_path, name, "run"), names))
+    assert load_tags(tmp_path).keys() == set(names)
 
 
 @pytest.mark.parametrize("name", ["", "last", "a/b", "-a", ".a", "a b", "a" * 101])

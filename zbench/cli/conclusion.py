@@ -144,7 +144,10 @@ def open_directory(request: Request, about: dict[str, Any], *, measured_here: bo
             )
         if code := environment.differences(before, about, "git"):
             console.warn(f"the repeats of {request.run.name} may be of other code: {'; '.join(code)}")
-        return RunDirectory.open(request.run)
+        directory = RunDirectory.open(request.run)
+        for place in directory.damaged:
+            console.warn(f"{place}: damaged line, set aside; its repeat is measured again")
+        return directory
     return RunDirectory.create(
         request.output_dir, request.sweep.name, spec=sweep_document(request.sweep), environment=about
     )

@@ -6,7 +6,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from zbench.errors import ExitCode, UsageError, ZbenchError
@@ -185,7 +185,7 @@ class SweepRun:
             record = runner.run(
                 trial, repeat=repeat, watch=lambda line: self._tell(StepDone(trial, line)), trace=trace
             )
-        self._keep(record)
+        record = self._keep(record)
         self._last_end = time.monotonic()
         self._tell(TrialFinished(trial, record, self._last_end - began, self._left()))
 
@@ -204,9 +204,12 @@ class SweepRun:
             if all(other.workload == first.workload for other in others):
                 raise UsageError(reference.message)
 
-    def _keep(self, record: Record) -> None:
+    def _keep(self, record: Record) -> Record:
+        """Save a record and return it as it is saved."""
+        record = replace(record, run_id=self._directory.run_id)
         self._directory.append(record)
         self._remember(record)
+        return record
 
     def _remember(self, record: Record) -> None:
         self._by_trial.setdefault(record.trial_id, []).append(record)

@@ -1,7 +1,11 @@
-"""Records as JSON lines: one Record a line, valid JSON even for infinite ratios, newer formats refused."""
+"""Records as JSON lines: one Record a line, with a checksum; damage and newer formats are refused."""
 
+import contextlib
 import json
 import math
+import re
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +16,21 @@ from zbench.record.record import SCHEMA_VERSION, Record
 
 _RECORD = TypeAdapter(Record)
 _BLOCKS = {"workload", "run", "engine", "verify"}
+_TRIAL_ID = re.compile(r"[0-9a-f]{1,64}")
+_LINE = re.compile(rb'\{"checksum":"([0-9a-f]{8})",(.*)', re.DOTALL)
+
+
+class DamagedLineError(UsageError):
+    """A line is not as it was written: cut short, or changed since."""
 
 
 def encode(record: Record) -> bytes:
-    """Return the record as one line of JSON, newline included. Non-finite floats become strings (`"inf"`)."""
-    return json.dumps(jsonable(record), separators=(",", ":")).encode() + b"\n"
+    """Return the record as one line of JSON, newline included. Non-finite floats become strings (`"inf"`).
+
+    Its first key, `checksum`, is the CRC-32 of all bytes that follow that key, without the newline.
+    """
+    text = json.dumps(jsonable(record), separators=(",", ":"))[1:].encode()
+    return b'{"checksum":"%08x",%s\n' % (zlib.crc32(text), text)
 
 
 def jsonable(record: Record) -> dict[str, Any]:
@@ -35,18 +49,35 @@ def decode(value: object, place: str = "record") -> Record:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "record"
         raise UsageError(f"{place}: not a zbench record: {key}: {first['msg']}") from None
-    for block in _BLOCKS & record.config.keys():
-        if not isinstance(record.config[block], dict):
-            raise UsageError(f"{place}: not a zbench record: config.{block}: expected an object")
+    for problem in _problems(record):
+        raise UsageError(f"{place}: not a zbench record: {problem}")
     return record
 
 
+def _problems(record: Record) -> Iterator[str]:
+    for block in _BLOCKS & record.config.keys():
+        if not isinstance(record.config[block], dict):
+            yield f"config.{block}: expected an object"
+    if not _TRIAL_ID.fullmatch(record.trial_id):  # it becomes part of paths
+        yield f"trial_id: expected hexadecimal digits, got {record.trial_id[:80]!r}"
+    if record.repeat < 0:
+        yield f"repeat: expected 0 or more, got {record.repeat}"
+    if record.outcome == "ok" and record.timing is None:
+        yield "timing: a repeat that ended well has one"
+
+
 def decode_line(line: bytes, place: str = "record") -> Record:
-    """Return the Record of one JSON line; UsageError naming `place` if it is damaged."""
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):  # RecursionError: nested too deeply
-        raise UsageError(f"{place}: damaged line, not JSON; remove the line to go on without it") from None
+    """Return the Record of one line; UsageError naming `place`, DamagedLineError if its checksum is wrong."""
+    match = _LINE.fullmatch(line.removesuffix(b"\n"))
+    value = None
+    if match is not None and int(match[1], 16) == zlib.crc32(match[2]):
+        with contextlib.suppress(ValueError, RecursionError):  # RecursionError: nested too deeply
+            value = json.loads(line)
+    if value is None:
+        raise DamagedLineError(
+            f"{place}: damaged line, its checksum is wrong; resume the run, which sets the line aside and"
+            " measures its repeat again, or remove the line"
+        )
     return decode(value, place)
 
 
@@ -65,16 +96,21 @@ def check_schema_version(value: object, place: str) -> None:
 def read(path: Path) -> list[Record]:
     """Return the records of a `trials.jsonl`; a torn last line is left out, damage elsewhere is an error.
 
-    A later line for the same trial and repeat replaces the earlier one, in the earlier one's place.
+    A later line for the same trial and repeat replaces the earlier one, in the earlier one's place. All lines
+    are of one run: the one that the directory is named after or, where it was renamed, that of the first.
     """
-    records: dict[tuple[str, int], Record] = {}
+    numbered: list[tuple[int, Record]] = []
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip() or (not line.endswith(b"\n") and not is_record(line)):
                 continue
-            record = decode_line(line, f"{path}:{number}")
-            records[record.trial_id, record.repeat] = record
-    return list(records.values())
+            numbered.append((number, decode_line(line, f"{path}:{number}")))
+    runs, name = [record.run_id for _, record in numbered], path.resolve().parent.name
+    run = name if name in runs else next(iter(runs), name)
+    for number, record in numbered:
+        if record.run_id != run:
+            raise UsageError(f"{path}:{number}: a record of another run, {record.run_id}; remove the line")
+    return list({(record.trial_id, record.repeat): record for _, record in numbered}.values())
 
 
 def torn_end(path: Path) -> bytes:

@@ -15,9 +15,9 @@ import os
 import re
 import secrets
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,6 +30,8 @@ from zbench.spec.document import dump_yaml
 SPEC, ENVIRONMENT, TRIALS, LOGS = "spec.yaml", "environment.json", "trials.jsonl", "logs"
 TRACES = "traces"
 TAGS = "tags.json"
+_RUN_ID = re.compile(r"\d{8}-\d{6}-\d{3}[0-9a-f]{2}", re.ASCII)
+_STAMP = len("20260131-235959-042")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
@@ -83,10 +85,11 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
     """A run directory open for writing; `create` makes one, `open` continues one. A context manager."""
 
     def __init__(self, path: Path) -> None:
-        """Lock an existing directory and repair the tail that a kill may have left."""
+        """Lock an existing directory and set damaged lines aside; `damaged` names them."""
         self.path = path
         self._lock = DirectoryLock(path)
-        self._records = _by_repeat(_repaired(path / TRIALS))
+        self.damaged = _set_damage_aside(path / TRIALS)
+        self._read()
         self._shared = Shared(self._records.values())
         self._is_writing = False  # still true after `append` was interrupted: the file tells what is in it
 
@@ -102,17 +105,18 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
     ) -> Self:
         """Make `<output_dir>/<sweep>/<run id>/`; UsageError and nothing left if it cannot be written."""
         new: list[Path] = []
-        path = output_dir / _file_name(sweep) / (run_id or new_run_id())
+        path = output_dir / _file_name(sweep) / (run_id or new_run_id(output_dir))
         try:
             for directory in [*reversed(path.parents), path, path / LOGS]:
                 is_new = not directory.exists()
-                directory.mkdir(exist_ok=directory != path)  # another sweep may make a parent meanwhile
+                mode = 0o777 if directory in path.parents else _mode()
+                directory.mkdir(mode, exist_ok=directory != path)  # another sweep may make a parent meanwhile
                 if is_new:
                     new.append(directory)
-            _write_durably(path / SPEC, dump_yaml({"schema_version": SCHEMA_VERSION} | spec))
+            _write_durably(path / SPEC, dump_yaml({"schema_version": SCHEMA_VERSION} | spec).encode())
             text = json.dumps({"schema_version": SCHEMA_VERSION} | environment, indent=2) + "\n"
-            _write_durably(path / ENVIRONMENT, text)
-            _write_durably(path / TRIALS, "")
+            _write_durably(path / ENVIRONMENT, text.encode())
+            _write_durably(path / TRIALS, b"")
             return cls(path)
         except OSError as error:
             _remove(path, new)
@@ -125,11 +129,12 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
     def open(cls, path: Path) -> Self:
         """Continue a run. UsageError if this is not a run directory or another process is writing it."""
         require_run(path)
-        if (path / TRIALS).is_symlink():
-            raise UsageError(
-                f"{path / TRIALS} is a symbolic link; resuming would write to the file that it points to: "
-                "copy that file here first"
-            )
+        for entry in path.iterdir():
+            if entry.is_symlink():
+                raise UsageError(
+                    f"{entry} is a symbolic link; resuming would write to what it points to: copy that here"
+                    " first"
+                )
         try:
             return cls(path)
         except OSError as error:
@@ -137,14 +142,15 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
 
     @property
     def run_id(self) -> str:
-        """The directory's own name."""
-        return self.path.name
+        """What its records call the run: the directory's own name, unless it was renamed."""
+        return next((record.run_id for record in self._records.values()), self.path.name)
 
     def records(self) -> list[Record]:
-        """Return every record, in the order they were written."""
+        """Return every record, in the order they were written; UsageError where the file is gone."""
         if self._is_writing:
-            self._records = _by_repeat(lines.read(self.path / TRIALS))
+            self._read()
             self._is_writing = False
+        self._require_unchanged()
         return list(self._records.values())
 
     def holds(self, trial_id: str, repeat: int) -> bool:
@@ -156,6 +162,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         UsageError if it was measured on another kind of machine than those before it, or of other files.
         """
         self._shared.require(record)
+        self._require_unchanged()
         path, self._is_writing = self.path / TRIALS, True
         try:
             with path.open("ab", buffering=0) as file:
@@ -173,7 +180,21 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
             raise StorageError(f"cannot write {path}: {reason}; free some space and use --resume") from None
         self._records[record.trial_id, record.repeat] = record
         self._shared.note(record)
+        self._file = _identity(path)
         self._is_writing = False
+
+    def _read(self) -> None:
+        records = lines.read(self.path / TRIALS)
+        self._records = {(record.trial_id, record.repeat): record for record in records}
+        self._file = _identity(self.path / TRIALS)
+
+    def _require_unchanged(self) -> None:
+        """Raise UsageError where the file is not the one that this process wrote last."""
+        if _identity(self.path / TRIALS) != self._file:
+            raise UsageError(
+                f"{self.path / TRIALS} was removed or changed by somebody else while the run was under way,"
+                " so nothing is said of it; put the file back and use --resume, or start a new run"
+            )
 
     def has_run(self) -> bool:
         """Whether any repeat has ended; invalid points never began."""
@@ -280,42 +301,86 @@ def save_tag(output_dir: Path, name: str, run: str) -> None:
     if not _TAG.fullmatch(name) or name == "last":
         raise UsageError(f"a tag holds letters, digits, '.', '-' and '_', and is not `last`; got {name!r}")
     path = output_dir / TAGS
-    document = {"schema_version": 1, "tags": load_tags(output_dir) | {name: run}}
     try:
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-        partial.replace(path)
+        directory = os.open(output_dir, os.O_RDONLY)
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX)  # one at a time, so that no tag is lost
+            document = {"schema_version": 1, "tags": load_tags(output_dir) | {name: run}}
+            partial = path.with_suffix(".partial")
+            _write_durably(partial, (json.dumps(document, indent=2) + "\n").encode())
+            partial.replace(path)
+        finally:
+            os.close(directory)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {reason_of(error)}") from None
 
 
-def new_run_id() -> str:
-    """Return an id that sorts by time: `20260131-235959-0421ab` (UTC, milliseconds, random digits)."""
-    now = time.time()
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now))
-    return f"{stamp}-{int(now % 1 * 1000):03d}{secrets.token_hex(1)}"
+def new_run_id(output_dir: Path) -> str:
+    """Return an id that sorts after all of a results directory: `20260131-235959-0421ab`.
+
+    It is the time (UTC, milliseconds, random digits) or, where the clock was set back, one after the newest.
+    """
+    names = (path.name for path in output_dir.glob("*/*"))
+    newest = max((name for name in names if _RUN_ID.fullmatch(name)), default="")
+    now = _run_id(datetime.now(UTC))
+    if now[:_STAMP] > newest[:_STAMP]:
+        return now
+    try:
+        last = datetime.strptime(newest[:_STAMP] + "000+0000", "%Y%m%d-%H%M%S-%f%z")
+        return _run_id(last + timedelta(milliseconds=1))
+    except (ValueError, OverflowError):  # no id that zbench gave
+        return now
 
 
-def _by_repeat(records: list[Record]) -> dict[tuple[str, int], Record]:
-    return {(record.trial_id, record.repeat): record for record in records}
+def _run_id(when: datetime) -> str:
+    return f"{when:%Y%m%d-%H%M%S}-{when.microsecond // 1000:03d}{secrets.token_hex(1)}"
 
 
-def _repaired(path: Path) -> list[Record]:
-    """Read the records and make the file end in a newline; torn bytes go to a side file, not to waste."""
-    torn = lines.torn_end(path)
-    if torn and lines.is_record(torn):
-        with path.open("ab") as file:
-            file.write(b"\n")
-    elif torn:
-        with path.with_suffix(".torn").open("ab") as side:
-            side.write(torn + b"\n")
-        os.truncate(path, path.stat().st_size - len(torn))
-    return lines.read(path)
+def _mode() -> int:
+    """Return who may enter a new run directory: only its owner, unless `ZBENCH_RUN_MODE` says otherwise."""
+    text = os.environ.get("ZBENCH_RUN_MODE", "700")
+    if not re.fullmatch("0?7[0-7]{2}", text):
+        raise UsageError(f"ZBENCH_RUN_MODE: expected a mode as chmod takes it, such as 755, got {text!r}")
+    return int(text, 8)
 
 
-def _write_durably(path: Path, text: str) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
+def _set_damage_aside(path: Path) -> list[str]:
+    """Move damaged lines to a side file; return where they were. The file then ends in a newline.
+
+    A torn last line is what a kill in mid-write leaves, and no damage to tell of.
+    """
+    kept, aside, damaged = [], [], []
+    with path.open("rb") as file:
+        written = file.readlines()
+    for number, line in enumerate(written, start=1):
+        try:
+            if line.strip():
+                lines.decode_line(line, f"{path}:{number}")
+            kept.append(line.removesuffix(b"\n") + b"\n")
+        except lines.DamagedLineError:
+            aside.append(line.removesuffix(b"\n") + b"\n")
+            damaged += [f"{path}:{number}"] * line.endswith(b"\n")
+    if kept != written:
+        with path.with_suffix(".damaged").open("ab") as side:
+            side.writelines(aside)
+        draft = path.with_suffix(".partial")
+        _write_durably(draft, b"".join(kept))
+        draft.replace(path)
+    return damaged
+
+
+def _identity(file: Path) -> tuple[int, int, int] | None:
+    """Return what changes where a file is replaced or written; None where there is none."""
+    try:
+        about = file.stat()
+    except OSError:
+        return None
+    return about.st_dev, about.st_ino, about.st_size
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
     directory = os.open(path.parent, os.O_RDONLY)
