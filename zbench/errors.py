@@ -24,7 +24,7 @@ class ExitCode(IntEnum):
 EXIT_CODES: dict[int, str] = {
     ExitCode.PASS: "pass",
     ExitCode.REGRESSION: "regression: slower or larger than the threshold allows",
-    ExitCode.USAGE: "bad input: a wrong flag, a missing or damaged file; or stdout cannot be written",
+    ExitCode.USAGE: "bad input: a wrong flag, a missing or damaged file; or no room: a full disk, no memory",
     ExitCode.INCONCLUSIVE: "inconclusive: the measurements do not decide",
     ExitCode.CORRECTNESS: "incorrect: a trial drifted or is wrong",
     ExitCode.INCOMPARABLE: "incomparable results",

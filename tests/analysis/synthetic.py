@@ -1,5 +1,6 @@
 """Small synthetic results: records with the step times, bytes and verdicts that a test asks for."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,6 +30,11 @@ ENVIRONMENT = {
     "started": "2026-01-01T00:00:00+0000",
 }
 BASE_ID, HEAD_ID = "20260101-000000-aaaa", "20260102-000000-bbbb"
+
+
+def saved(item: Record) -> Record:
+    """Return a record with an id as files hold it: hexadecimal."""
+    return replace(item, trial_id=hashlib.sha256(item.trial_id.encode()).hexdigest()[:12])
 
 
 def record(
@@ -84,6 +90,6 @@ def write_run(directory: Path, records: Sequence[Record], **environment: Any) ->
     (directory / "spec.yaml").write_text("schema_version: 1\nname: example\n")
     document = {"schema_version": 1} | ENVIRONMENT | environment
     (directory / "environment.json").write_text(json.dumps(document))
-    data = b"".join(lines.encode(replace(item, run_id=directory.name)) for item in records)
+    data = b"".join(lines.encode(replace(saved(item), run_id=directory.name)) for item in records)
     (directory / "trials.jsonl").write_bytes(data)
     return directory

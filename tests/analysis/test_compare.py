@@ -273,6 +273,17 @@ def test_crash_rates_are_compared_exactly(base: tuple[int, int], head: tuple[int
     assert found.exit_code == (ExitCode.TRIALS_FAILED if answer == "failed" else ExitCode.PASS)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "answer"),
+    [("oom", "crashed", "failed"), ("oom", "oom", "unmeasured"), ("invalid", "crashed", "failed"),
+     ("crashed", "invalid", "unmeasured")],
+)  # fmt: skip
+def test_another_way_to_fail_is_a_failure(before: Any, after: Any, answer: str) -> None:
+    found = compared([record(outcome=before)], [record(outcome=after)])
+    assert found.rows[0].answer == answer
+    assert found.exit_code == (ExitCode.TRIALS_FAILED if answer == "failed" else ExitCode.PASS)
+
+
 def test_a_crash_rate_at_exactly_the_level_is_worse() -> None:
     (base,), (head,) = (summarize(crashing(crashes, 7)) for crashes in (1, 5))
     p = fisher_exact([[5, 2], [1, 6]], alternative="greater").pvalue

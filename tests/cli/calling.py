@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from analysis.synthetic import trial
+from analysis.synthetic import saved, trial
 
 from tests.launch.conftest import FAKES
 from tests.shared_processes import SharedProcesses
@@ -65,7 +65,10 @@ def use_fake_workers(patch: pytest.MonkeyPatch, processes: SharedProcesses) -> N
 
 def stand_in(path: Path, factor: float = 1.0, verdict: str = "identical", peak: int = 10**6) -> Path:
     """Write an executable that answers every command with one record, `factor` times as slow."""
-    document = {"schema_version": 1, "trials": [lines.jsonable(item) for item in trial([0.125], peak=peak)]}
+    document = {
+        "schema_version": 1,
+        "trials": [lines.jsonable(saved(item)) for item in trial([0.125], peak=peak)],
+    }
     text = json.dumps(document).replace('"identical"', f'"{verdict}"')
     path.write_text(STAND_IN.format(python=sys.executable, document=text, factor=factor))
     path.chmod(0o755)

@@ -1,10 +1,14 @@
 """`zbench compare` through the command line: documents, files, exit codes, and every bad input."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from analysis.synthetic import BASE_ID, HEAD_ID, record, trial, write_run
+from analysis.synthetic import BASE_ID, HEAD_ID, record, saved, trial, write_run
+
+from zbench.record import lines
+from zbench.record.record import Timing
 
 QUIET = ("--run-noise", "1%")
 EVEN = [0.1, 0.101, 0.099, 0.1, 0.1005, 0.0995]
@@ -116,14 +120,14 @@ def test_a_torn_file_is_compared_with_a_warning(zbench, out):
         (["{base}", "--save-baseline", "../x"], "a baseline's name holds"),
         (["{out}/empty", "{head}"], "holds no run"),
         (["{out}/absurd.jsonl", "{head}"], "no measurement gives"),
-        (["{out}/newer.jsonl", "{head}"], "newer zbench"),
+        (["{out}/newer.json", "{head}"], "newer zbench"),
     ],
 )
 def test_bad_input_is_one_message_and_exit_2(refusal, out, arguments, says):
     (out / "empty").mkdir()
-    (out / "newer.jsonl").write_text('{"schema_version": 99}\n')
-    line = json.dumps(record(0.1).to_json()).replace('"median_step_s": 0.1', '"median_step_s": -7')
-    (out / "absurd.jsonl").write_text(line + "\n")
+    (out / "newer.json").write_text('{"schema_version": 99}\n')
+    absurd = replace(saved(record(0.1)), timing=Timing([0.1], -7.0, 1.0, 1.0))
+    (out / "absurd.jsonl").write_bytes(lines.encode(absurd))
     places = {"base": BASE_ID, "head": HEAD_ID, "out": str(out)}
     message = refusal("compare", *(word.format(**places) for word in arguments))
     assert says.format(**places) in message

@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from analysis.synthetic import BASE_ID, HEAD_ID, trial, write_run
+from analysis.synthetic import BASE_ID, HEAD_ID, record, saved, trial, write_run
+
+IDS = [saved(record(axes={"zero_stage": stage})).trial_id for stage in (3, 1, 2)]
 
 
 @pytest.fixture
@@ -34,8 +36,8 @@ def completed(place: Path, words: str) -> list[str]:
         ("zbench sho", ["show"]),
         ("zbench show ", ["last", "example", HEAD_ID, BASE_ID]),
         ("zbench report exa", ["example"]),
-        ("zbench show last --trial ", ["best", "tzero_stage1", "tzero_stage2"]),
-        (f"zbench export {BASE_ID} --trial t", ["tzero_stage2", "tzero_stage3"]),
+        ("zbench show last --trial ", ["best", *IDS[1:]]),
+        (f"zbench export {BASE_ID} --trial {IDS[0][:5]}", IDS[:1]),
         ("zbench show nope --trial ", []),
         ("zbench show last --output-dir elsewhere --trial ", []),
     ],

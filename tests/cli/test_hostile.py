@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from analysis.synthetic import BASE_ID, HEAD_ID, record, write_run
+from analysis.synthetic import BASE_ID, HEAD_ID, record, saved, write_run
 
 from zbench.record.record import Correctness, Failure, Record
 
@@ -20,7 +20,6 @@ def hostile() -> list[Record]:
     assert good.memory is not None
     good = replace(
         good,
-        trial_id=HOSTILE,
         timing=replace(good.timing, phases={HOSTILE: 0.1}),
         memory=replace(good.memory, by_category={HOSTILE: 1000}),
         traffic={HOSTILE: good.traffic["all_reduce"]},
@@ -49,8 +48,8 @@ def out(tmp_path: Path) -> Path:
     [
         ("show last", 0),
         ("show last --verbose", 0),
-        ("show last --trial failed", 0),
-        ("show last --trial silent", 0),
+        ("show last --trial {failed}", 0),
+        ("show last --trial {silent}", 0),
         ("show last --trial nope", 2),
         ("show {name}", 2),
         ("list", 0),
@@ -68,6 +67,7 @@ def out(tmp_path: Path) -> Path:
 )
 def test_no_command_lets_a_control_character_or_markup_through(zbench, out, words, expected):
     paths = {"base": out / "example" / BASE_ID, "head": out / "example" / HEAD_ID, "name": HOSTILE}
+    paths |= {name: saved(replace(record(), trial_id=name)).trial_id for name in ("failed", "silent")}
     code, said, err = zbench(*(word.format(**paths) for word in words.split()))
     assert code == expected, err
     assert not RAW.findall(said + err)
@@ -86,5 +86,5 @@ def test_a_best_with_a_hostile_name_hides_no_run(zbench, out):
 
 def test_json_holds_the_texts_as_they_are(zbench, out):
     shown = zbench("show", "last", "--json")
-    assert json.loads(shown.out)["trials"][0]["trial_id"] == HOSTILE
+    assert json.loads(shown.out)["trials"][0]["correctness"]["worst_parameter"] == HOSTILE
     assert not RAW.findall(shown.out)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from analysis.synthetic import BASE_ID, trial, write_run
 
 from zbench import __version__
 from zbench.cli import main as cli_main
@@ -124,10 +125,24 @@ def test_what_the_machine_lacks_is_one_message_with_the_remedy(zbench, monkeypat
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     Failing(monkeypatch, error)
     said = zbench("list")
-    assert (said.code, said.out) == (70, "")
+    assert (said.code, said.out) == (2, "")
     assert words in said.err
     assert "--resume" in said.err
     assert not list(tmp_path.glob("zbench-traceback-*"))
+
+
+@pytest.mark.parametrize("megabytes", [100, 200, 250, 300])
+def test_too_little_memory_for_openblas_ends_the_command(tmp_path, megabytes):
+    """Seen: status 1, as for a regression; 130 without an interrupt; a hang that ignores Ctrl-C."""
+    write_run(tmp_path / "example" / BASE_ID, trial([0.1, 0.1]) + trial([0.2, 0.2], axes={"zero_stage": 2}))
+    limited = (
+        "import resource, sys; from zbench.cli import main, show\n"
+        f"resource.setrlimit(resource.RLIMIT_AS, ({megabytes} * 10**6,) * 2); main.main(sys.argv[1:])"
+    )
+    command = [sys.executable, "-c", limited, "show", "last", "-o", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 2, done.stderr
+    assert NO_MEMORY in done.stderr
 
 
 def test_a_message_that_cannot_be_printed_as_usual_is_printed_plainly(zbench, monkeypatch):
@@ -139,7 +154,7 @@ def test_a_message_that_cannot_be_printed_as_usual_is_printed_plainly(zbench, mo
     with monkeypatch.context() as patches:
         patches.setattr("zbench.cli.console.error", no_memory)
         patches.setattr("os.write", lambda *call: written.append(call))
-        assert zbench("list").code == 70
+        assert zbench("list").code == 2
     (text,) = (text for descriptor, text in written if descriptor == 2)
     assert text.startswith(f"error: {NO_MEMORY}".encode())
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.calling import only_run
+from zbench.errors import UsageError
 from zbench.launch.cache import cached_folders
+from zbench.record import lines
 from zbench.record.record import Failure
 from zbench.record.store import RunDirectory, load_records
 
@@ -51,6 +53,29 @@ def test_prune_keeps_records_and_logs_of_failures(zbench, ran, tmp_path):
     assert "1 folder, 100 B: references of a run that was cut short" in said.out
     assert "kept: records" in said.out
     assert zbench("prune", "--older-than", "0.001ms").out.startswith("nothing to remove")
+
+
+def test_prune_removes_nothing_outside_of_the_run(zbench, ran, tmp_path):
+    """Links and hostile records lead out of it: neither is followed."""
+    precious = tmp_path / "precious"
+    for name in ("logs", "references", "traces"):
+        (ran / name).rename(precious if name == "logs" else tmp_path / name)
+        (ran / name).symlink_to(precious if name == "logs" else tmp_path / name)
+    before = {path for path in tmp_path.rglob("*") if "cache" not in path.parts}
+    assert zbench("prune", "--older-than", "0.001ms").code == 0
+    hostile = replace(load_records(ran)[0], trial_id="../../../../precious", repeat=0)
+    (ran / "trials.jsonl").write_bytes(lines.encode(hostile))
+    assert zbench("prune", "--older-than", "0.001ms").code == 0
+    assert {path for path in tmp_path.rglob("*") if "cache" not in path.parts} >= before
+
+
+def test_a_folder_that_becomes_a_link_before_it_is_removed_is_left_alone(ran, tmp_path):
+    folder = next(one for one in cached_folders(Path("results")) if one.path.name == "references")
+    folder.path.rename(tmp_path / "precious")
+    (ran / "references").symlink_to(tmp_path / "precious")
+    with pytest.raises(UsageError, match="leads out of its run"):
+        folder.remove()
+    assert (tmp_path / "precious" / "file").exists()
 
 
 def test_a_dry_run_lists_and_removes_nothing(zbench, ran):

@@ -58,10 +58,13 @@ def fails_more(base: ConfigSummary, head: ConfigSummary, alpha: float) -> bool:
     """Say whether head fails where base did not, fails always, or fails more often at level `alpha`.
 
     A failure that base never had, or a head without a single finished repeat, needs no test. Where both
-    fail now and then, it is Fisher's exact test, one-sided (`scipy.stats.fisher_exact`).
+    fail now and then, it is Fisher's exact test, one-sided (`scipy.stats.fisher_exact`). Where neither ever
+    finishes, another way to fail is a failure of head's own.
     """
-    if head.outcome in ("ok", "invalid") or not base.ok:
+    if head.outcome in ("ok", "invalid"):
         return False
+    if not base.ok:
+        return not head.ok and head.outcome != base.outcome
     if base.outcome == "ok" or not head.ok:
         return True
     from scipy.stats import fisher_exact  # slow to import, and hardly ever needed

@@ -8,12 +8,14 @@ import errno
 import json
 import os
 import re
+import resource
 import signal
 import sys
 import tempfile
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -25,6 +27,7 @@ from zbench.errors import ExitCode, ZbenchError
 _TRIAL_COMMANDS = {"sweep", "run", "tune"}
 _UNMAPPED = re.compile("failed to map segment|cannot allocate memory", re.IGNORECASE)
 _GO_ON = "repeats that have ended are on disk, continue a sweep with --resume"
+_BLAS_BYTES = 256 << 20  # numpy, scipy.special and scipy.stats took 243 MB with one thread
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _BROKEN_PIPE = 141  # what a shell reports of a program that died of SIGPIPE
 
@@ -49,7 +52,7 @@ def shown_to_the_user(arguments: Sequence[str]) -> Iterator[None]:
         sys.exit(_BROKEN_PIPE)
     except Exception as error:
         if (lacking := _shortage(error)) is not None:
-            _fail(arguments, "ShortageError", lacking, ExitCode.INTERNAL)
+            _fail(arguments, "ShortageError", lacking, ExitCode.USAGE)
         if hasattr(error, "format_message") and hasattr(error, "exit_code"):
             _fail_usage(arguments, error)
         if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
@@ -77,6 +80,33 @@ def _shortage(error: BaseException) -> str | None:
         if getattr(one, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
             return f"no space left on the disk ({one}): free some; {_GO_ON}"
     return None
+
+
+class RoomForBlas:
+    """Refuses to import numpy and scipy where memory is limited and too little is left.
+
+    Their OpenBLAS then ends the process with status 1 or by SIGINT, or hangs, and none of it can be caught.
+    """
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """Raise MemoryError instead of looking for the module."""
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if name in ("numpy", "scipy") and limit != resource.RLIM_INFINITY:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            if limit - pages * resource.getpagesize() < _BLAS_BYTES:
+                raise MemoryError(name)
+
+
+@contextlib.contextmanager
+def with_room_for_blas() -> Iterator[None]:
+    """Guard the imports of the body; OpenBLAS of one thread needs less memory, and is enough here."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    guard: Any = RoomForBlas()
+    sys.meta_path.insert(0, guard)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(guard)
 
 
 def _fail(arguments: Sequence[str], kind: str, message: str, code: int) -> None:

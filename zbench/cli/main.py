@@ -141,7 +141,8 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its documented status."""
     args = sys.argv[1:] if arguments is None else arguments
     console.reset()
-    with failure.as_interruption(), streams.guarded(), failure.shown_to_the_user(args):
+    shown = failure.shown_to_the_user(args)
+    with failure.as_interruption(), streams.guarded(), shown, failure.with_room_for_blas():
         streams.require_stdout()
         try:
             app(args=args, prog_name="zbench")

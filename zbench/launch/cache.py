@@ -14,7 +14,7 @@ from zbench.errors import UsageError, reason_of
 from zbench.launch.executor import repeat_name
 from zbench.launch.revisions import cache_directory
 from zbench.launch.trial import REFERENCES
-from zbench.record.store import LOGS, TRACES, DirectoryLock, find_runs, load_records
+from zbench.record.store import LOGS, TRACES, DirectoryLock, find_runs, is_inside, load_records
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class CachedFolder:
         """Remove the folder. UsageError where a command is writing its run now, or it cannot be removed."""
         lock = None if self.owner is None else DirectoryLock(self.owner)
         try:
+            if self.owner is not None and not is_inside(self.path, self.owner):
+                raise UsageError(f"{self.path} leads out of its run")
             shutil.rmtree(self.path)
         except OSError as error:
             raise UsageError(f"cannot remove {self.path}: {reason_of(error)}") from None
@@ -67,8 +69,8 @@ def _logs_of_good_repeats(run: Path) -> Iterator[Path]:
 
 
 def _folder(kind: str, path: Path, owner: Path | None) -> Iterator[CachedFolder]:
-    """Yield the folder with its size and its newest change, nothing where it is not one."""
-    if path.is_dir() and not path.is_symlink():
+    """Yield the folder with its size and its newest change, nothing where it is none or elsewhere."""
+    if path.is_dir() and not path.is_symlink() and (owner is None or is_inside(path, owner)):
         with contextlib.suppress(FileNotFoundError):  # somebody removes it now
             files = [file.lstat() for file in path.rglob("*") if file.is_symlink() or file.is_file()]
             changed = max([path.stat().st_mtime, *(file.st_mtime for file in files)])

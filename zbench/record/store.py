@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Self
 
-from zbench.errors import UsageError, ZbenchError, reason_of
+from zbench.errors import ExitCode, UsageError, ZbenchError, reason_of
 from zbench.record import lines
 from zbench.record.inputs import Shared
 from zbench.record.record import SCHEMA_VERSION, Record
@@ -37,6 +37,8 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 class StorageError(ZbenchError):
     """A result could not be written, for example because the disk is full; earlier results are intact."""
+
+    exit_code = ExitCode.USAGE
 
 
 @contextlib.contextmanager
@@ -244,6 +246,11 @@ def require_run(path: Path) -> None:
     """Raise UsageError unless `path` is a run directory."""
     if not (path / SPEC).is_file() or not (path / ENVIRONMENT).is_file() or not (path / TRIALS).is_file():
         raise UsageError(f"{path} is not a run directory: expected {SPEC}, {ENVIRONMENT} and {TRIALS} in it")
+
+
+def is_inside(path: Path, run: Path) -> bool:
+    """Whether a path leads to a place below a run directory, as it is written: by no link and no `..`."""
+    return path.is_relative_to(run) and path.resolve() == run.resolve() / path.relative_to(run)
 
 
 def find_runs(output_dir: Path) -> list[Path]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.text import Text
 
 from zbench.record.record import Record
-from zbench.record.store import TRACES
+from zbench.record.store import TRACES, is_inside
 from zbench.record.summary import ConfigSummary
 from zbench.report.screen import Screen, word
 from zbench.report.table import log_path
@@ -113,7 +113,8 @@ def trace_lines(run_dir: Path, trial_id: str) -> Iterator[tuple[str, str]]:
     """Yield what a trace says of a trial, as label and text; draws its timeline if that is not there yet."""
     stem = run_dir / TRACES / trial_id
     trace, memory = stem.with_suffix(".trace.json"), stem.with_suffix(".memory.json")
-    if not memory.is_file():
+    picture = stem.with_suffix(".memory.svg")
+    if not memory.is_file() or not is_inside(picture, run_dir):
         return
     document = json.loads(memory.read_text())
     for name, part in document["bounds"].items():
@@ -121,7 +122,6 @@ def trace_lines(run_dir: Path, trial_id: str) -> Iterator[tuple[str, str]]:
         bound = f", at least {format_seconds(least)}" if least else ""
         share = f" ({part['seconds'] / document['seconds']:.0%} of the traced step{bound})"
         yield name.replace("_", " "), format_seconds(part["seconds"]) + share
-    picture = stem.with_suffix(".memory.svg")
     if not picture.exists():
         from zbench.report.html.timelines import memory_timeline
 

@@ -4,7 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from analysis.synthetic import trial
+from analysis.synthetic import saved, trial
 
 from zbench.record import lines
 
@@ -57,4 +57,4 @@ def commit(repository: Path, tag: str, document: object, code: int = 0) -> None:
 
 
 def sweep_document(step_s: float) -> dict[str, object]:
-    return {"schema_version": 1, "trials": [lines.jsonable(item) for item in trial([step_s])]}
+    return {"schema_version": 1, "trials": [lines.jsonable(saved(item)) for item in trial([step_s])]}
