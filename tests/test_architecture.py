@@ -202,7 +202,7 @@ def code_lines(path: Path) -> int:
 BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7339,
     "spec": 3120,
-    "launch": 2599,
+    "launch": 2604,
     "cli": 2600,
     "report": 2080,
     "analysis": 1795,
@@ -211,7 +211,7 @@ BUDGETS = {  # code lines of each package; small ones have one together
     "estimate": 940,
     "verify": 800,
     "workloads": 650,
-    "record": 648,
+    "record": 729,
     "measure peers errors units": 800,
 }
 

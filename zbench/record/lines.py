@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import os
 import re
 import zlib
 from collections.abc import Iterator
@@ -111,6 +112,44 @@ def read(path: Path) -> list[Record]:
         if record.run_id != run:
             raise UsageError(f"{path}:{number}: a record of another run, {record.run_id}; remove the line")
     return list({(record.trial_id, record.repeat): record for _, record in numbered}.values())
+
+
+def set_damage_aside(path: Path) -> list[str]:
+    """Move damaged lines to a side file; return where they were. The file then ends in a newline.
+
+    A torn last line is what a kill in mid-write leaves, and no damage to tell of.
+    """
+    kept, aside, damaged = [], [], []
+    with path.open("rb") as file:
+        written = file.readlines()
+    for number, line in enumerate(written, start=1):
+        try:
+            if line.strip():
+                decode_line(line, f"{path}:{number}")
+            kept.append(line.removesuffix(b"\n") + b"\n")
+        except DamagedLineError:
+            aside.append(line.removesuffix(b"\n") + b"\n")
+            damaged += [f"{path}:{number}"] * line.endswith(b"\n")
+    if kept != written:
+        with path.with_suffix(".damaged").open("ab") as side:
+            side.writelines(aside)
+        draft = path.with_suffix(".partial")
+        write_durably(draft, b"".join(kept))
+        draft.replace(path)
+    return damaged
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Write a file so that it survives a crash of the machine."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 def torn_end(path: Path) -> bytes:

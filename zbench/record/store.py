@@ -90,7 +90,7 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
         """Lock an existing directory and set damaged lines aside; `damaged` names them."""
         self.path = path
         self._lock = DirectoryLock(path)
-        self.damaged = _set_damage_aside(path / TRIALS)
+        self.damaged = lines.set_damage_aside(path / TRIALS)
         self._read()
         self._shared = Shared(self._records.values())
         self._is_writing = False  # still true after `append` was interrupted: the file tells what is in it
@@ -115,10 +115,10 @@ class RunDirectory(AbstractContextManager["RunDirectory"]):
                 directory.mkdir(mode, exist_ok=directory != path)  # another sweep may make a parent meanwhile
                 if is_new:
                     new.append(directory)
-            _write_durably(path / SPEC, dump_yaml({"schema_version": SCHEMA_VERSION} | spec).encode())
+            lines.write_durably(path / SPEC, dump_yaml({"schema_version": SCHEMA_VERSION} | spec).encode())
             text = json.dumps({"schema_version": SCHEMA_VERSION} | environment, indent=2) + "\n"
-            _write_durably(path / ENVIRONMENT, text.encode())
-            _write_durably(path / TRIALS, b"")
+            lines.write_durably(path / ENVIRONMENT, text.encode())
+            lines.write_durably(path / TRIALS, b"")
             return cls(path)
         except OSError as error:
             _remove(path, new)
@@ -314,7 +314,7 @@ def save_tag(output_dir: Path, name: str, run: str) -> None:
             fcntl.flock(directory, fcntl.LOCK_EX)  # one at a time, so that no tag is lost
             document = {"schema_version": 1, "tags": load_tags(output_dir) | {name: run}}
             partial = path.with_suffix(".partial")
-            _write_durably(partial, (json.dumps(document, indent=2) + "\n").encode())
+            lines.write_durably(partial, (json.dumps(document, indent=2) + "\n").encode())
             partial.replace(path)
         finally:
             os.close(directory)
@@ -351,31 +351,6 @@ def _mode() -> int:
     return int(text, 8)
 
 
-def _set_damage_aside(path: Path) -> list[str]:
-    """Move damaged lines to a side file; return where they were. The file then ends in a newline.
-
-    A torn last line is what a kill in mid-write leaves, and no damage to tell of.
-    """
-    kept, aside, damaged = [], [], []
-    with path.open("rb") as file:
-        written = file.readlines()
-    for number, line in enumerate(written, start=1):
-        try:
-            if line.strip():
-                lines.decode_line(line, f"{path}:{number}")
-            kept.append(line.removesuffix(b"\n") + b"\n")
-        except lines.DamagedLineError:
-            aside.append(line.removesuffix(b"\n") + b"\n")
-            damaged += [f"{path}:{number}"] * line.endswith(b"\n")
-    if kept != written:
-        with path.with_suffix(".damaged").open("ab") as side:
-            side.writelines(aside)
-        draft = path.with_suffix(".partial")
-        _write_durably(draft, b"".join(kept))
-        draft.replace(path)
-    return damaged
-
-
 def _identity(file: Path) -> tuple[int, int, int] | None:
     """Return what changes where a file is replaced or written; None where there is none."""
     try:
@@ -383,18 +358,6 @@ def _identity(file: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return about.st_dev, about.st_ino, about.st_size
-
-
-def _write_durably(path: Path, data: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    directory = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
 
 
 def _remove(path: Path, directories: list[Path]) -> None:
