@@ -1,5 +1,7 @@
 """The doctor starts real processes, and names every engine."""
 
+import os
+
 import pytest
 
 from tests.shared_processes import SharedProcesses
@@ -15,8 +17,10 @@ def checks(tmp_path_factory: pytest.TempPathFactory, shared_processes: SharedPro
         return {check.name: check for check in doctor.examine(tmp_path_factory.mktemp("results"))}
 
 
-def test_two_ranks_meet(checks: dict[str, Check]) -> None:
+def test_two_ranks_meet_and_cpus_that_are_kept_from_us_are_told(checks: dict[str, Check]) -> None:
     assert checks["two ranks"].status == "ok"
+    has_all = len(os.sched_getaffinity(0)) == os.cpu_count()
+    assert checks["affinity"].status == ("ok" if has_all else "warn")
 
 
 def test_kernels_engines_and_bandwidth_are_named(checks: dict[str, Check]) -> None:
