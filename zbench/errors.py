@@ -46,6 +46,10 @@ class UsageError(ZbenchError, ValueError):
     exit_code = ExitCode.USAGE
 
 
+class DamagedReferenceError(UsageError):
+    """A saved reference is not as it was written; it is computed again."""
+
+
 def reason_of(error: OSError) -> str:
     """Return why a call of the system failed, without its number and path."""
     return error.strerror or str(error)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from zbench.errors import DamagedReferenceError
 from zbench.worker.job import RankJob, ReferenceJob, write_error, write_json
 
 TIMING = {"step_seconds": [0.01, 0.01], "median_step_s": 0.01, "tokens_per_s": 1000.0, "samples_per_s": 10.0}
@@ -72,6 +73,13 @@ def _wait_for(gate: Path) -> None:
     give_up = time.monotonic() + 120
     while not gate.exists() and time.monotonic() < give_up:
         time.sleep(0.02)
+
+
+def _judge(job: RankJob) -> None:
+    """Read the reference as a worker does: what is not as `run_reference` left it is damaged."""
+    file = Path(job.reference_path or "")
+    if not file.is_file() or file.read_text() != "reference":
+        raise DamagedReferenceError("reference: damaged")
 
 
 def _crash(_: RankJob) -> None:
@@ -139,6 +147,7 @@ def _where(job: RankJob) -> None:
 
 ACTIONS: dict[str, Callable[[RankJob], None]] = {
     "where": _where,
+    "judge": _judge,
     "wait_once": _wait_once,
     "segfault": lambda _: os.kill(os.getpid(), signal.SIGSEGV),
     "no_result": lambda _: os._exit(0),

@@ -115,6 +115,21 @@ def test_killed_rank_is_run_again_once(runner, trial, notices):
     assert notices == ["rank 1 was killed from outside by SIGKILL; running it again"]
 
 
+@pytest.mark.parametrize("damage", [lambda file: file.write_text("referense"), lambda file: file.unlink()])
+def test_a_damaged_reference_is_computed_again(runner, trial, notices, damage):
+    judged = trial(do="judge", rank="all")
+    assert runner.run(judged).correctness.verdict == "identical"
+    (file,) = (runner.run_dir / "references").iterdir()
+    for repeat in (1, 2):
+        if repeat == 1:
+            damage(file)
+        record = runner.run(judged, repeat=repeat)
+        assert (record.outcome, record.correctness.verdict) == ("ok", "identical")
+    assert (runner.run_dir / "reference.calls").read_text() == "xx"
+    (notice,) = notices
+    assert notice.endswith("computing it again")
+
+
 def test_killed_server_takes_its_ranks_along_and_is_replaced(runner, trial, notices):
     runner.wait_until_ready()
     server = server_pid(runner)

@@ -1,5 +1,6 @@
 """What follows from a trial before it starts: its reference's key, threads, and how its ranks meet."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from tests.engine_keys import NEEDED, OTHER
 from tests.worker.conftest import MLP, trial
 from zbench.errors import UsageError
-from zbench.worker.job import reference_key, threads_per_rank
+from zbench.worker.job import call, error_path, first_failure, private_caches, reference_key, threads_per_rank
 from zbench.worker.process import backend_for, device_of, set_threads
 
 SHAPES_NO_BIT = {
@@ -113,3 +114,31 @@ def test_threads_have_started_when_they_are_set() -> None:
     set_threads(before + 8)
     assert len(list(tasks.iterdir())) > started
     torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("variable", ["TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"])
+def test_compiled_code_is_kept_in_a_private_folder_or_refused(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for name in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+    private_caches()
+    folder = Path(os.environ[variable])
+    assert folder.is_relative_to(tmp_path)
+    assert (folder.stat().st_mode & 0o777, folder.parent.stat().st_mode & 0o777) == (0o700, 0o700)
+    for spoil in (lambda: folder.chmod(0o755), lambda: (folder.rmdir(), folder.symlink_to(tmp_path / "x"))):
+        spoil()
+        reported = tmp_path / "result"
+        assert call("builtins:print", lambda: None, (str(reported), 0)) == 1
+        failure = first_failure(str(reported), 1)
+        assert failure is not None
+        assert f"mode 0700 that is yours; remove it, or name another by {variable}" in failure.message
+        error_path(str(reported), 0).unlink()
+    monkeypatch.setenv(variable, str(tmp_path / "named"))
+    private_caches()
+    assert (tmp_path / "named").stat().st_mode & 0o777 == 0o700
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    with pytest.raises(UsageError, match="is yours"):
+        private_caches()

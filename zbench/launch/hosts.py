@@ -1,4 +1,4 @@
-"""Trials over several named hosts (`run.hosts`): torchrun on each, which meet by its elastic rendezvous.
+"""Trials over several named hosts (`run.hosts`): torchrun on each, which meet by its static rendezvous.
 
 The run directory must be on a file system that all hosts share, at the same path, as must be the Python
 environment. On each host an agent, `python -m zbench.launch.hosts JOB.json NUMBER`, runs torchrun as the file
@@ -288,8 +288,11 @@ def _start(job: Path, number: int) -> subprocess.Popen[bytes]:
     hosts, ranks = order["hosts"], order["job"]["world_size"]
     words = [sys.executable, "-m", "torch.distributed.run", "--local-addr", address]
     words += ["--nnodes", str(hosts), "--nproc-per-node", str(ranks // hosts)]
-    words += ["--max-restarts", "0", "--rdzv-backend", "c10d", "--rdzv-id", job.parent.name]
-    words += ["--rdzv-endpoint", place, "--rdzv-conf", f"is_host={int(number == 0)}"]
+    master, _, port = place.rpartition(
+        ":"
+    )  # static: torchrun's c10d rendezvous unpickles what its store holds
+    words += ["--max-restarts", "0", "--rdzv-backend", "static", "--node-rank", str(number)]
+    words += ["--master-addr", master, "--master-port", port]
     with job.with_name(f"host{number}.log").open("ab") as log:
         return subprocess.Popen(
             [*words, "-m", "zbench.launch.hosts", str(job)],

@@ -57,6 +57,7 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         self.executor, self.run_dir = executor, run_dir.absolute()
         self._tell = on_notice
         self._references: dict[str, Path | Failure] = {}
+        self._recomputed: set[str] = set()
         self._reruns_left = _LASTING_LOAD if rerun_disturbed and interleave.socket_path() is None else 0
 
     def run(
@@ -78,6 +79,9 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
             self._tell(f"{'; '.join(attempt.warnings)}; measuring it again")
             attempt = min(attempt, self._surviving(task, watch), key=lambda one: one.severity)
             self._reruns_left = _LASTING_LOAD if attempt.severity <= 1 else self._reruns_left - 1
+        if attempt.error is not None and attempt.error.kind == "reference" and self._forget_reference(trial):
+            self._tell(f"{attempt.error.message}; computing it again")
+            return self.run(trial, repeat=repeat, watch=watch, trace=trace)
         if attempt.error is not None and attempt.error.kind == "storage":
             raise StorageError(f"{attempt.error.message}; free some space and use --resume")
         record = self._record(trial, repeat, attempt)
@@ -132,6 +136,16 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
 
     def _reference_task(self, trial: TrialSpec) -> ReferenceTask:
         return ReferenceTask(trial, self.run_dir / REFERENCES / f"{reference_key(trial)}.safetensors")
+
+    def _forget_reference(self, trial: TrialSpec) -> bool:
+        """Remove a damaged reference, so that it is computed again; False where it has been before."""
+        key = reference_key(trial)
+        if key in self._recomputed:
+            return False
+        self._recomputed.add(key)
+        del self._references[key]
+        self._reference_task(trial).path.unlink(missing_ok=True)
+        return True
 
     def _task(self, trial: TrialSpec, repeat: int, trace: bool) -> RepeatTask | Failure:
         """Return what to run for a repeat, or the bad input that its reference found."""

@@ -1,7 +1,9 @@
 """Trajectories: what a training run went through, and how a reference is kept in a file."""
 
+import contextlib
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +12,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from zbench.errors import undamaged
+from zbench.errors import DamagedReferenceError, UsageError, undamaged
+from zbench.verify.digest import digest
 
 _FORMAT = "1"
 _PREFIXES = ("parameters", "moments", "truth", "true_moments")
@@ -68,20 +71,56 @@ def save_reference(reference: Reference, path: Path) -> None:
         "names": json.dumps(plain.names),
         "skipped": json.dumps(plain.skipped),
     }
-    draft = path.with_name(path.name + ".tmp")
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, draft, metadata=about)
-    draft.replace(path)
+    write_tensors({name: tensor.contiguous() for name, tensor in tensors.items()}, path, about)
 
 
 def load_reference(path: Path) -> Reference:
     """Read what `save_reference` wrote; tensors are mapped from the file, not copied.
 
-    UsageError with the remedy for a file that is damaged or of another format.
+    DamagedReferenceError for a file that is damaged, not there or of another format.
     """
-    with undamaged(path, "remove it and run the sweep again"):
-        reference = _read(path)
+    with _whole(path):
+        tensors, about = read_tensors(path, _FORMAT)
+        reference = _reference(tensors, about)
         _check(reference)
     return reference
+
+
+def write_tensors(tensors: Mapping[str, Tensor], path: Path, about: Mapping[str, str]) -> None:
+    """Write tensors, none of which share memory, to a safetensors file with a digest; whole or not at all."""
+    draft = path.with_name(path.name + ".tmp")
+    save_file(dict(tensors), draft, metadata={**about, "digest": _digest(tensors, about)})
+    draft.replace(path)
+
+
+def read_tensors(path: Path, form: str) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return tensors and texts that `write_tensors` wrote, with `format: form` among the texts.
+
+    DamagedReferenceError for anything else.
+    """
+    with _whole(path), safe_open(path, framework="pt") as file:
+        about = dict(file.metadata() or {})
+        if about.get("format") != form:
+            raise ValueError(f"its format is {str(about.get('format'))!r}")
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - no mapping
+        if about.pop("digest", None) != _digest(tensors, about):
+            raise ValueError("its digest is another one")
+    return tensors, about
+
+
+@contextlib.contextmanager
+def _whole(path: Path) -> Iterator[None]:
+    try:
+        with undamaged(path, "remove it and run the sweep again"):
+            yield
+    except UsageError as error:
+        raise DamagedReferenceError(str(error)) from None
+
+
+def _digest(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> str:
+    """Return hex digits of names, types, shapes and bits of tensors, and of the texts beside them."""
+    facts = {name: (str(t.dtype), list(t.shape), digest(t)) for name, t in tensors.items()}
+    return hashlib.sha256(json.dumps([facts, dict(about)], sort_keys=True).encode()).hexdigest()
 
 
 def _check(reference: Reference) -> None:
@@ -110,19 +149,15 @@ def _check(reference: Reference) -> None:
             raise ValueError("its moments or its truth are not those of its parameters")
 
 
-def _read(path: Path) -> Reference:
-    with safe_open(path, framework="pt") as file:
-        about = file.metadata() or {}
-        if about.get("format") != _FORMAT:
-            raise ValueError(f"its format is {str(about.get('format'))!r}")
-        groups: dict[str, dict[str, Tensor]] = {prefix: {} for prefix in _PREFIXES}
-        single: dict[str, Tensor] = {}
-        for key in file.keys():  # noqa: SIM118 - a file handle, not a mapping
-            prefix, slash, name = key.partition("/")
-            if slash:
-                groups[prefix][name] = file.get_tensor(key)
-            else:
-                single[key] = file.get_tensor(key)
+def _reference(tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> Reference:
+    groups: dict[str, dict[str, Tensor]] = {prefix: {} for prefix in _PREFIXES}
+    single: dict[str, Tensor] = {}
+    for key, tensor in tensors.items():
+        prefix, slash, name = key.partition("/")
+        if slash:
+            groups[prefix][name] = tensor
+        else:
+            single[key] = tensor
     plain = Trajectory(
         names=tuple(json.loads(about["names"])),
         losses=single["losses"],

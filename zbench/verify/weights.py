@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from zbench.errors import UsageError
 from zbench.record.record import Correctness
 from zbench.verify.distance import compare, errors_of
-from zbench.verify.trajectory import all_finite
+from zbench.verify.trajectory import all_finite, read_tensors, write_tensors
 from zbench.verify.verdict import Judgement, name_of
 
 _FORMAT = "weights-1"
@@ -177,20 +176,15 @@ def save_base(base: Base, path: Path) -> None:
     """Write a base to a safetensors file, whole or not at all."""
     tensors = {f"base/{name}": value.contiguous().clone() for name, value in base.weights.items()}
     tensors |= {f"again/{name}": value.contiguous().clone() for name, value in (base.yardstick or {}).items()}
-    draft = path.with_name(path.name + ".tmp")
-    save_file(tensors, draft, metadata={"format": _FORMAT})
-    draft.replace(path)
+    write_tensors(tensors, path, {"format": _FORMAT})
 
 
 def load_base(path: Path) -> Base:
-    """Read what `save_base` wrote."""
+    """Read what `save_base` wrote; DamagedReferenceError where it is not that."""
     groups: dict[str, dict[str, Tensor]] = {"base": {}, "again": {}}
-    with safe_open(path, framework="pt") as file:
-        if file.metadata().get("format") != _FORMAT:
-            raise ValueError(f"{path} is no base of format {_FORMAT}; remove it and run the sweep again")
-        for key in file.keys():  # noqa: SIM118 - a file handle, not a mapping
-            kind, _, name = key.partition("/")
-            groups[kind][name] = file.get_tensor(key)
+    for key, tensor in read_tensors(path, _FORMAT)[0].items():
+        kind, _, name = key.partition("/")
+        groups[kind][name] = tensor
     return Base(groups["base"], groups["again"] or None)
 
 

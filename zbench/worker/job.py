@@ -6,20 +6,22 @@ writes an error file beside the result and exits with 1; `first_failure` reads t
 cause.
 """
 
+import contextlib
 import dataclasses
 import errno
 import hashlib
 import importlib
 import json
 import os
+import stat
 import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from zbench.errors import UsageError
+from zbench.errors import DamagedReferenceError, UsageError
 from zbench.record.record import Failure
 from zbench.spec.peers import begins_rounded
 from zbench.spec.trial import NOT_IDENTITY, TrialSpec, accumulation
@@ -40,8 +42,8 @@ NO_ROOM_STATUS = 74
 ASK, OVER = b"?", b"."
 """What an interleaved trial says: it asks for the next turn; its timed steps are over."""
 
-Kind = Literal["usage", "storage", "oom", "crashed", "peer_lost"]
-"""Bad input; no room on a disk; out of memory; anything else; another rank is gone."""
+Kind = Literal["reference", "usage", "storage", "oom", "crashed", "peer_lost"]
+"""A damaged reference; bad input; no room on a disk; out of memory; anything else; another rank is gone."""
 
 OUT_OF_MEMORY = (
     "can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory",
@@ -58,7 +60,7 @@ _PEER_LOST = (
 )  # fmt: skip
 _LONGEST = 400
 _LONGEST_ADVICE = 2000
-_KINDS_BY_RANK_OF_CAUSE = ("usage", "storage", "oom", "crashed", "peer_lost")
+_KINDS_BY_RANK_OF_CAUSE = get_args(Kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,8 +170,8 @@ def first_failure(result_path: str, world_size: int) -> Failure | None:
     earliest crash.
 
     A rank that only lost its peer is named when nothing better is known. `kind` is `oom`, `crashed`, `usage`
-    for bad input that only the worker could see, or `storage` for a full disk. `log` is a file's name. None
-    where no rank left an error.
+    for bad input that only the worker could see, `storage` for a full disk, or `reference` for a damaged one.
+    `log` is a file's name. None where no rank left an error.
     """
     reports = [_read_error(error_path(result_path, rank)) for rank in ["reference", *range(world_size)]]
     errors = [error for error in reports if error is not None]
@@ -205,7 +207,7 @@ def kind_of(error: BaseException) -> Kind:
     """Return what kind of failure an exception is, by its type or by the words that libraries use."""
     text = str(error)
     if isinstance(error, UsageError):
-        return "usage"
+        return "reference" if isinstance(error, DamagedReferenceError) else "usage"
     if _is_out_of_memory(error, text):
         return "oom"
     full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -252,6 +254,7 @@ def call(target: str, job: Callable[[], object], error: tuple[str, int | str]) -
     """
     try:
         try:
+            private_caches()
             module, name = target.split(":")
             getattr(importlib.import_module(module), name)(job())
         except SystemExit as request:
@@ -262,6 +265,31 @@ def call(target: str, job: Callable[[], object], error: tuple[str, int | str]) -
         traceback.print_exc()
         return report(escaped, *error)
     return 0
+
+
+def private_caches() -> None:
+    """Keep what torch and Triton compile, load and run in folders of this user alone.
+
+    Torch's own default is a name in the temporary folder that anybody can take first. UsageError for a folder
+    that others may read or write, or own.
+    """
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "zbench" / "compiled"
+    for variable in ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"):
+        folder = Path(os.environ.get(variable, ""))
+        if not folder.name or any(part.startswith("torchinductor_") for part in folder.parts):  # torch's own
+            folder = base / variable.split("_")[0].lower()
+            os.environ[variable] = str(folder)
+        with contextlib.suppress(OSError):  # where no folder can be made, whatever compiles says so
+            for each in (base, folder) if folder.parent == base else (folder,):
+                each.mkdir(0o700, parents=True, exist_ok=True)
+        if not os.path.lexists(folder):
+            continue
+        about = folder.lstat()
+        if (about.st_uid, stat.S_IMODE(about.st_mode)) != (os.geteuid(), 0o700):
+            raise UsageError(
+                f"{folder}: code that others put there would be run: expected a folder of mode 0700 that is"
+                f" yours; remove it, or name another by {variable}"
+            )
 
 
 def _is_out_of_memory(error: BaseException, text: str) -> bool:
