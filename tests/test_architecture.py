@@ -202,17 +202,17 @@ def code_lines(path: Path) -> int:
 BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7339,
     "spec": 3120,
-    "launch": 2604,
+    "launch": 2618,
     "cli": 2600,
     "report": 2080,
     "analysis": 1795,
-    "worker": 1384,
+    "worker": 1401,
     "tune": 1175,
     "estimate": 940,
-    "verify": 800,
+    "verify": 813,
     "workloads": 650,
     "record": 729,
-    "measure peers errors units": 800,
+    "measure peers errors units": 801,
 }
 
 
