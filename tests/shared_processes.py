@@ -12,7 +12,7 @@ import pytest
 from zbench.estimate import client
 from zbench.estimate.result import SimulationOutcome
 from zbench.launch import local
-from zbench.launch.client import WarmServer
+from zbench.launch.client import RankGroup, WarmServer
 
 OF_A_TEST = ("PYTEST_CURRENT_TEST", "XDG_CACHE_HOME")
 """Variables that differ between tests, and that no worker reads."""
@@ -21,15 +21,24 @@ Key = tuple[tuple[str, ...], Path | None, tuple[tuple[str, str], ...]]
 
 
 class SharedServer(WarmServer):
-    """A trial server whose `close` keeps it for the next launcher, if it is alive and idle."""
+    """A trial server whose `close` keeps it for the next launcher, if it is alive and its groups are gone."""
 
     keep: Callable[["SharedServer"], None]
+    _group: RankGroup | None = None
+    _is_idle = True
 
     def close(self) -> None:
-        if self.ready is not None and self.is_idle and self._process.poll() is None:
+        is_idle = self._is_idle and (self._group is None or self._group.is_gone)
+        if self.ready is not None and is_idle and self._process.poll() is None:
             self.keep(self)
         else:
             self.end()
+
+    def start_group(self, *arguments: Any, **keys: Any) -> RankGroup:
+        self._is_idle = False  # a server that cannot start a group is not lent again
+        self._group = super().start_group(*arguments, **keys)
+        self._is_idle = True
+        return self._group
 
     def end(self) -> None:
         """End it."""

@@ -36,7 +36,7 @@ MAY_IMPORT = {  # package -> the packages below it
     "cli": {"spec", "record", "launch", "analysis", "tune", "report", "worker", "estimate"},
 }
 ASSEMBLY = "engine/assembly/"  # the top of the engine's own layers
-WORKER_IN_LAUNCH = {"zbench.worker.job"}  # plain data, no torch
+WORKER_IN_LAUNCH = {"zbench.worker.job", "zbench.worker.turns"}  # plain data, no torch
 TORCH_FREE = {"spec", "record", "analysis", "report"}
 TORCH_FREE_ON_IMPORT = {"cli", "launch", "tune"}
 
@@ -201,18 +201,18 @@ def code_lines(path: Path) -> int:
 
 BUDGETS = {  # code lines of each package; small ones have one together
     "engine": 7339,
-    "spec": 3120,
-    "launch": 2618,
+    "spec": 3133,
+    "launch": 2980,
     "cli": 2600,
-    "report": 2080,
+    "report": 2081,
     "analysis": 1795,
-    "worker": 1401,
+    "worker": 1443,
     "tune": 1175,
     "estimate": 940,
     "verify": 813,
     "workloads": 650,
-    "record": 729,
-    "measure peers errors units": 801,
+    "record": 738,
+    "measure peers errors units": 812,
 }
 
 

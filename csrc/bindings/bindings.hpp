@@ -3,3 +3,4 @@
 
 void bind_adam(pybind11::module_& module);
 void bind_executor(pybind11::module_& module);
+void bind_yardstick(pybind11::module_& module);

@@ -2,7 +2,8 @@
 #include "bindings/bindings.hpp"
 
 PYBIND11_MODULE(_native, module) {
-  module.doc() = "Native Adam kernels and worker threads; zbench.engine.adam is the typed interface.";
+  module.doc() = "Native Adam kernels, worker threads and the yardstick; zbench.engine.adam is Adam's typed interface.";
   bind_adam(module);
   bind_executor(module);
+  bind_yardstick(module);
 }

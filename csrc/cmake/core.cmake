@@ -11,7 +11,8 @@ add_library(
   cuda/table.cpp
   executor/affinity.cpp
   executor/executor.cpp
-  executor/gate.cpp)
+  executor/gate.cpp
+  yardstick/yardstick.cpp)
 target_include_directories(zbench_core PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
 
 # -ffp-contract=off: only the fused multiply-adds that the definition spells out. -fno-math-errno: sqrt as one

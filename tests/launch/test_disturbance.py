@@ -32,13 +32,13 @@ def test_only_usable_cpus_are_counted():
 
 
 def test_own_work_is_no_disturbance():
-    quiet = between(shot(0, 0), shot(10, 19.5), own_cpu_seconds=19.5)
+    quiet = between([(shot(0, 0), shot(10, 19.5))], own_cpu_seconds=19.5)
     assert quiet.warnings() == []
     assert quiet.severity == 0
 
 
 def test_load_steal_and_heat_are_named():
-    loud = between(shot(0, 0), shot(10, 18, stolen=1.0, throttled=3), own_cpu_seconds=10)
+    loud = between([(shot(0, 0), shot(10, 18, stolen=1.0, throttled=3))], own_cpu_seconds=10)
     assert loud == Disturbance(0.4, 0.05, 3)
     assert loud.warnings() == [
         "the machine was loaded: other processes took 40% of the CPU time",
@@ -57,7 +57,7 @@ def test_severity_above_one_means_a_warning():
 
 
 def test_spans_too_short_for_the_kernels_clock_say_nothing():
-    assert between(shot(0, 0), shot(0.1, 0.2), own_cpu_seconds=0.0).severity == 0
+    assert between([(shot(0, 0), shot(0.1, 0.2))], own_cpu_seconds=0.0).severity == 0
 
 
 def test_snapshot_reads_this_machine():

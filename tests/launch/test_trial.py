@@ -158,20 +158,28 @@ def test_process_in_a_session_of_its_own_does_not_outlive_a_killed_server(runner
     until(lambda: gone(orphan), "the process that a rank started in its own session ends")
 
 
-def test_stopped_server_is_replaced_and_the_repeat_watched_anew(runner, trial, notices, deadline):
-    stopped = []
+def test_stopped_keeper_ends_its_server_and_the_repeat_is_watched_anew(runner, trial, notices, deadline):
+    server, stopped = server_pid(runner), []
 
     def watch(line):
         if not stopped:
-            stopped.append(server_pid(runner))
+            stopped.extend(child.pid for child in psutil.Process(server).children())
             os.kill(stopped[0], signal.SIGSTOP)
             deadline.set()
-        return "seen again" if server_pid(runner) not in stopped else None
+        return "seen again" if server_pid(runner) != server else None
 
     record = runner.run(trial(do="step_on", world_size=1, timeout=120), watch=watch)
     assert record.error.message == "seen again"
     assert notices == ["the trial server was killed from outside; running it again"]
-    until(lambda: gone(stopped[0]), "the stopped server ends")
+    until(lambda: gone(stopped[0]), "the stopped keeper ends")
+
+
+def test_stopped_server_is_replaced_when_the_next_repeat_starts(runner, trial, notices):
+    stopped = server_pid(runner)
+    os.kill(stopped, signal.SIGSTOP)
+    assert runner.run(trial(world_size=1)).outcome == "ok"
+    assert notices == ["the trial server was killed from outside; running it again"]
+    until(lambda: gone(stopped), "the stopped server ends")
 
 
 def test_stopped_rank_is_run_again(runner, trial, notices, deadline):
@@ -227,10 +235,8 @@ def test_one_shot_form_starts_and_ends_its_own_server(tmp_path, trial, monkeypat
 def test_interruption_ends_the_trial_and_its_processes(runner, trial):
     main = threading.main_thread().ident
     server = psutil.Process(server_pid(runner))
-    reaper = server.ppid()
-    others = [child for child in psutil.Process().children() if child.pid != reaper]
     interrupt = once_rank_1_waits(runner, lambda _: signal.pthread_kill(main, signal.SIGINT))
     with interrupt, pytest.raises(KeyboardInterrupt):
         runner.run(trial(do="wait", rank=1))
     assert not psutil.pid_exists(int((runner.run_dir / "rank1.pid").read_text()))
-    assert psutil.Process().children() == others
+    assert server.children(recursive=True) == [], "nothing of the trial is left"

@@ -1,4 +1,4 @@
-"""The launcher's end of the trial server: its messages, and one group of ranks at a time."""
+"""The launcher's end of the trial server: its messages, and the groups of ranks that it starts."""
 
 import json
 import os
@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from multiprocessing import connection
+from multiprocessing import connection, reduction
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO
 
 import psutil
 
@@ -21,6 +21,7 @@ import zbench
 from zbench.errors import ZbenchError
 from zbench.launch import foreign_env
 from zbench.launch.reaper import KILLED
+from zbench.launch.turns import Seat
 from zbench.spec.environments import extensions_directory, lendable
 
 PEER_GRACE_SECONDS = 2.0
@@ -119,8 +120,106 @@ class ServerLostError(Exception):
     """The trial server died, and every rank with it. Not the fault of the trial that was running."""
 
 
+class RankGroup:
+    """The processes of one trial, as their launcher sees them.
+
+    deadline: the seconds that they may run; what they wait for a turn does not count. stop_when: polled
+    while they run, and once after it; a reason ends them.
+    """
+
+    def __init__(
+        self,
+        keeper: "connection.Connection[object, object]",
+        ranks: int,
+        deadline: float,
+        stop_when: StopWhen,
+    ) -> None:
+        self._keeper, self._left, self._stop_when = keeper, deadline, stop_when
+        self._pids: tuple[int, ...] = ()
+        self.end = GroupEnd(ranks)
+        self.is_gone = False
+
+    def await_start(self) -> None:
+        """Return when all ranks have been forked; ServerLostError where they cannot be."""
+        message = self._receive(_END_SECONDS)
+        if not isinstance(message, Started):  # the server is stopped
+            raise ServerLostError
+        self._pids = message.pids
+
+    def advance(self, seat: Seat | None = None) -> None:
+        """Return when all ranks wait at `seat`, or when none of them is left.
+
+        ServerLostError if keeper or server died.
+        """
+        began = time.monotonic()
+        if self._watch(began + self._left, seat):
+            self._left -= time.monotonic() - began
+            return
+        self.end.suspended = _suspended(self._pids) if self.end.timed_out else None
+        self._finish()
+        if self.end.stopped is None:
+            self._stop_when()  # shows what came after the last poll; nothing is left to be ended
+
+    def close(self) -> None:
+        """Have the keeper end what is left of the group, and return when it has."""
+        with suppress(ServerLostError):
+            self._finish()
+        self._keeper.close()
+
+    def _watch(self, deadline: float, seat: Seat | None) -> bool:
+        """Return True when all ranks wait at `seat`, False when the group is gone or has to be ended."""
+        give_up = deadline
+        while not self.is_gone:
+            if seat is not None and seat.is_taken:
+                return True
+            remaining = give_up - time.monotonic()
+            if remaining <= 0:
+                self.end.timed_out = give_up == deadline
+                return False
+            waitable: list[connection.Connection[object, object] | socket.socket] = [self._keeper]
+            waitable += seat.waitable() if seat is not None else []
+            ready = connection.wait(waitable, min(remaining, _POLL_SECONDS))
+            if seat is not None:
+                seat.receive(ready)
+            if self._keeper in ready:
+                event = self._next_event(0.0)
+                if isinstance(event, Exited):
+                    self.end.exits[event.rank] = event.code
+                    if event.code != 0:
+                        give_up = min(give_up, time.monotonic() + PEER_GRACE_SECONDS)
+            elif not ready and (reason := self._stop_when()):
+                self.end.stopped = reason
+                return False
+        return False
+
+    def _finish(self) -> None:
+        """Kill what is left of the group and return when it is gone."""
+        if not self.is_gone:
+            self._send(EndGroup(dump_stacks=self.end.timed_out))
+        while not self.is_gone:
+            if self._next_event(_END_SECONDS) is None:
+                raise ServerLostError
+
+    def _next_event(self, timeout: float) -> object:
+        """Return what happened to the group next; None after `timeout` seconds."""
+        message = self._receive(timeout)
+        if isinstance(message, GroupGone):
+            self.is_gone, self.end.cpu_seconds = True, message.cpu_seconds
+        return message
+
+    def _send(self, message: object) -> None:
+        with suppress(OSError):  # a keeper that is gone has said so, or is missed when it should answer
+            self._keeper.send(message)
+
+    def _receive(self, timeout: float) -> object:
+        try:
+            return self._keeper.recv() if self._keeper.poll(timeout) else None
+        except (EOFError, OSError):
+            raise ServerLostError from None
+
+
 class WarmServer:
-    """A server process that forks groups of ranks, one group at a time."""
+    """A server process that forks groups of ranks."""
 
     def __init__(self, modules: tuple[str, ...], scratch: Path, python: Path | None = None) -> None:
         """Start the process; it loads `modules` meanwhile, and `wait_until_ready` waits for it.
@@ -141,9 +240,7 @@ class WarmServer:
         )
         theirs.close()
         self._connection: connection.Connection[object, object] = connection.Connection(ours.detach())
-        self._group: int | None = None
         self.ready: Ready | None = None
-        self.is_idle = True
 
     def wait_until_ready(self) -> Ready:
         """Return when everything is imported; ZbenchError with the server's last words if it cannot start.
@@ -168,29 +265,24 @@ class WarmServer:
             self.ready = message
         return self.ready
 
-    def run_group(
+    def start_group(
         self, target: str, ranks: Sequence[RankStart], *, deadline: float, stop_when: StopWhen = lambda: None
-    ) -> GroupEnd:
-        """Start the ranks and return when none of them is left, after `deadline` seconds at the latest.
+    ) -> "RankGroup":
+        """Start one process for each of `ranks`. deadline, stop_when: see `RankGroup`.
 
-        stop_when: polled while the group runs, and once after it ended by itself; a reason ends the group.
-        Whatever interrupts this call ends the server and so the group. ServerLostError if the server died.
+        ServerLostError if the server died.
         """
         self.wait_until_ready()
-        self.is_idle = False
-        end, give_up = GroupEnd(len(ranks)), time.monotonic() + deadline
+        ours, theirs = socket.socketpair()
+        group = RankGroup(connection.Connection(ours.detach()), len(ranks), deadline, stop_when)
         try:
-            pids = self._start_group(target, ranks)
-            self._watch(end, give_up, stop_when)
-            end.suspended = _suspended(pids) if end.timed_out else None
-            self._end_group(end)
-            if end.stopped is None:
-                stop_when()  # shows what came after the last poll; nothing is left to be ended
-        except BaseException:
-            self.close()  # an interrupted conversation cannot be taken up again
-            raise
-        self.is_idle = True
-        return end
+            self._connection.send(StartGroup(target, tuple(ranks)))
+            reduction.send_handle(self._connection, theirs.fileno(), self._process.pid)
+        except OSError:
+            raise ServerLostError from None
+        theirs.close()
+        group.await_start()
+        return group
 
     def close(self) -> None:
         """End the server and whatever it started. It ends its group itself once it has imported all."""
@@ -198,68 +290,20 @@ class WarmServer:
         if self.ready is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(_END_SECONDS)
+        self.kill()
+
+    def kill(self) -> None:
+        """End a server that does not answer, and whatever it started; its scratch directory stays."""
         self._kill_all()
+        self._connection.close()
         self._errors.close()
-
-    def _start_group(self, target: str, ranks: Sequence[RankStart]) -> tuple[int, ...]:
-        """Fork one process for each start and return their pids."""
-        self._send(StartGroup(target, tuple(ranks)))
-        message = self._receive(_END_SECONDS)
-        if message is None:  # it is stopped
-            self._lost()
-        assert isinstance(message, Started)
-        self._group = message.pids[0]
-        return message.pids
-
-    def _watch(self, end: GroupEnd, deadline: float, stop_when: StopWhen) -> None:
-        """Return when the group is gone, or has to be ended."""
-        give_up = deadline
-        while self._group is not None:
-            remaining = give_up - time.monotonic()
-            if remaining <= 0:
-                end.timed_out = give_up == deadline
-                return
-            event = self._next_event(end, min(remaining, _POLL_SECONDS))
-            if isinstance(event, Exited):
-                end.exits[event.rank] = event.code
-                if event.code != 0:
-                    give_up = min(give_up, time.monotonic() + PEER_GRACE_SECONDS)
-            elif event is None and (reason := stop_when()):
-                end.stopped = reason
-                return
-
-    def _end_group(self, end: GroupEnd) -> None:
-        """Kill what is left of the group and return when it is gone."""
-        if self._group is None:
-            return
-        self._send(EndGroup(dump_stacks=end.timed_out))
-        while self._group is not None:
-            if self._next_event(end, _END_SECONDS) is None:
-                self._lost()
-
-    def _next_event(self, end: GroupEnd, timeout: float) -> Exited | GroupGone | None:
-        """Return what happened to the group next, or None after `timeout` seconds."""
-        message = self._receive(timeout)
-        assert message is None or isinstance(message, Exited | GroupGone)
-        if isinstance(message, GroupGone):
-            self._group, end.cpu_seconds = None, message.cpu_seconds
-        return message
-
-    def _send(self, message: object) -> None:
-        try:
-            self._connection.send(message)
-        except OSError:
-            self._lost()
 
     def _receive(self, timeout: float) -> object:
         try:
             return self._connection.recv() if self._connection.poll(timeout) else None
         except (EOFError, OSError):
-            self._lost()
-
-    def _lost(self) -> NoReturn:
-        self._kill_all()
-        raise ServerLostError
+            self._kill_all()
+            raise ServerLostError from None
 
     def _kill_all(self) -> None:
         """Have the reaper kill the server and all that it left; kill what does not end."""
@@ -270,10 +314,8 @@ class WarmServer:
             with suppress(psutil.Error):
                 if self.ready is not None:  # without its reaper the server itself ends all that it started
                     psutil.Process(self.ready.pid).wait(_END_SECONDS)
-            for process_group in filter(None, (self._process.pid, self._group)):
-                with suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process_group, signal.SIGKILL)
-        self._group = None
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def _last_words(self) -> str:

@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 OTHER_LOAD = 0.10
@@ -42,10 +42,6 @@ class Disturbance:
         """0 when undisturbed; larger is worse. Orders two runs of one repeat."""
         return max(self.other / OTHER_LOAD, self.stolen / STOLEN, 2.0 * (self.throttled > 0))
 
-    def without_others(self) -> "Disturbance":
-        """Return it without the load by others: in turns, most of that is the other trial's."""
-        return replace(self, other=0.0)
-
     def warnings(self) -> list[str]:
         """Say what disturbed the repeat; empty when nothing did."""
         texts = []
@@ -81,11 +77,35 @@ def parse_stat(lines: Iterable[str], cpus: set[int]) -> tuple[float, float]:
     return busy / _TICKS, stolen / _TICKS
 
 
-def between(before: MachineSnapshot, after: MachineSnapshot, *, own_cpu_seconds: float) -> Disturbance:
-    """Return what others took; `own_cpu_seconds` is what the trial's ranks used in between."""
-    seconds = after.at - before.at
-    if seconds < _MIN_SECONDS:
-        return Disturbance(0.0, 0.0, after.throttled - before.throttled)
-    capacity = seconds * before.cpus
-    other = max(0.0, after.busy - before.busy - own_cpu_seconds) / capacity
-    return Disturbance(other, (after.stolen - before.stolen) / capacity, after.throttled - before.throttled)
+class DisturbanceMeter:
+    """Adds up what happened to the machine while one trial worked; what it waited does not count."""
+
+    def __init__(self) -> None:
+        self._before: MachineSnapshot | None = None
+        self._spans: list[tuple[MachineSnapshot, MachineSnapshot]] = []
+
+    def begin(self) -> None:
+        """The trial works from now on."""
+        self._before = snapshot()
+
+    def end(self) -> None:
+        """The trial waits, or has ended."""
+        assert self._before is not None, "it has begun"
+        self._spans.append((self._before, snapshot()))
+
+    def disturbance(self, own_cpu_seconds: float) -> Disturbance:
+        """Return what others took; `own_cpu_seconds` is what the trial's ranks used in all."""
+        return between(self._spans, own_cpu_seconds=own_cpu_seconds)
+
+
+def between(
+    spans: Sequence[tuple[MachineSnapshot, MachineSnapshot]], *, own_cpu_seconds: float
+) -> Disturbance:
+    """Return what others took in these spans; `own_cpu_seconds` is what the trial's ranks used in them."""
+    throttled = sum(after.throttled - before.throttled for before, after in spans)
+    if sum(after.at - before.at for before, after in spans) < _MIN_SECONDS:
+        return Disturbance(0.0, 0.0, throttled)
+    capacity = sum((after.at - before.at) * before.cpus for before, after in spans)
+    busy = sum(after.busy - before.busy for before, after in spans)
+    stolen = sum(after.stolen - before.stolen for before, after in spans)
+    return Disturbance(max(0.0, busy - own_cpu_seconds) / capacity, stolen / capacity, throttled)

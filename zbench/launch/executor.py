@@ -5,9 +5,10 @@ references, repeats, runs after a kill or a disturbance, and records.
 """
 
 import json
+import random
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,6 +45,7 @@ class Targets:
     rank: str = "zbench.worker.rank:run_rank"
     reference: str = "zbench.worker.rank:run_reference"
     modules: tuple[str, ...] = (*MODULES, "torch._dynamo")
+    machine: str = "zbench.worker.yardstick:run_machine"
 
 
 DEFAULT_TARGETS = Targets()
@@ -92,13 +94,22 @@ class ReferenceTask:
         return f"reference-{self.path.stem}"
 
 
-Task = RepeatTask | ReferenceTask
+@dataclass(frozen=True, slots=True)
+class MachineTask:
+    """Run the machine's yardstick with the ranks, threads and turns of a trial."""
+
+    trial: TrialSpec
+
+    @property
+    def name(self) -> str:
+        """Name of the task's log directory."""
+        return f"machine-{self.trial.run.world_size}"
+
+
+Task = RepeatTask | ReferenceTask | MachineTask
 
 REFERENCE_PATIENCE = 4.0
 """A reference plays all ranks in turn, and then again in float64: multiple of timeout x world size."""
-
-_PATIENCE_INTERLEAVED = 3.0
-"""The repeat's own time, the other one's, and once more for the start of the other's interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +146,9 @@ class Attempt:
 
 
 class Executor(ABC):
-    """Runs tasks one after another, or, where `runs_ahead`, several at once. Tasks go by their names.
+    """Runs tasks one after another; where `runs_ahead`, several at once; where `takes_turns`, in heats.
+
+    Tasks go by their names.
 
     `run` starts from a clean state each time: no file of an earlier run of the same task is read. When it
     returns or raises, no process of the task is left. A failure of the task is an Attempt, not an exception;
@@ -143,6 +156,7 @@ class Executor(ABC):
     """
 
     runs_ahead = False
+    takes_turns = False
 
     def wait_until_ready(self) -> tuple[str, ...]:
         """Return when tasks can start: the imports that failed, in words."""
@@ -155,6 +169,12 @@ class Executor(ABC):
         watch: sees each progress line; a reason that it returns ends the task, with outcome `timeout` and
         error kind `pruned`.
         """
+
+    def run_heat(
+        self, tasks: Sequence[Task], watch: Callable[[Task], Watch], lot: random.Random
+    ) -> Iterator[tuple[Task, Attempt]]:
+        """Run tasks that take turns, where `takes_turns`; yield each as it ends. lot: draws the order."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """End everything that was started."""
@@ -223,12 +243,14 @@ class JobFactory:
 
     def target(self, task: Task) -> str:
         """Return the function that every process of the task calls."""
+        if isinstance(task, MachineTask):
+            return self.targets.machine
         return self.targets.rank if isinstance(task, RepeatTask) else self.targets.reference
 
     def job(
-        self, task: Task, files: TaskFiles, *, init_method: str = "", interleave: str | None = None
+        self, task: Task, files: TaskFiles, *, init_method: str = "", turns: str | None = None
     ) -> RankJob | ReferenceJob:
-        """Return rank 0's job of a repeat, or the job of a reference. interleave: as in `RankJob`."""
+        """Return rank 0's job of a repeat, or the job of a reference. turns: as in `RankJob`."""
         run_dir, base_dir, progress = str(self.run_dir), str(self.base_dir), str(files.progress)
         trial = self.values(task.trial)
         if isinstance(task, ReferenceTask):
@@ -242,27 +264,28 @@ class JobFactory:
             run_dir=run_dir,
             base_dir=base_dir,
             result_path=str(files.result),
-            reference_path=str(task.reference) if task.reference else None,
             progress_path=progress,
-            repeat=task.repeat,
-            trace=str(self.run_dir / TRACES / task.trial.trial_id) if task.trace else None,
-            interleave=interleave,
+            turns=turns,
+            **self._of_repeat(task),
         )
 
+    def _of_repeat(self, task: RepeatTask | MachineTask) -> dict[str, Any]:
+        """Return the fields of a rank's job that only a repeat of a trial has."""
+        if isinstance(task, MachineTask):
+            return {}
+        return {
+            "repeat": task.repeat,
+            "reference_path": str(task.reference) if task.reference else None,
+            "trace": str(self.run_dir / TRACES / task.trial.trial_id) if task.trace else None,
+        }
 
-def patience(task: Task, *, interleaved: bool = False) -> float:
-    """Return the seconds after which a task is ended.
 
-    An interleaved repeat also waits while the other sweep starts, computes its reference, warms up and
-    runs its timed steps.
-    """
+def patience(task: Task) -> float:
+    """Return the seconds after which a task is ended; what it waits for turns does not count."""
     run = task.trial.run
-    reference = REFERENCE_PATIENCE * run.world_size
     if isinstance(task, ReferenceTask):
-        return run.timeout * reference
-    if not interleaved:
-        return run.timeout
-    return run.timeout * (_PATIENCE_INTERLEAVED + (reference if task.reference else 0))
+        return run.timeout * REFERENCE_PATIENCE * run.world_size
+    return run.timeout
 
 
 def collected(task: Task, files: TaskFiles, attempt: Attempt, log: str) -> Attempt:

@@ -3,18 +3,20 @@
 import json
 import os
 import pickle
+import random
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from zbench.errors import ZbenchError
-from zbench.launch import disturbance, executor, interleave
-from zbench.launch.client import RankStart, Ready, ServerLostError, StopWhen, WarmServer
+from zbench.launch import executor, turns
+from zbench.launch.client import RankGroup, RankStart, Ready, ServerLostError, WarmServer
+from zbench.launch.disturbance import DisturbanceMeter
 from zbench.launch.events import ProgressTail, Watch
 from zbench.launch.executor import (
     MODULES,
@@ -30,11 +32,13 @@ from zbench.launch.executor import (
 )
 from zbench.launch.hosts import run_on_hosts
 from zbench.launch.outcome import classify, kernel_oom_kills
+from zbench.launch.turns import Contender, Seat
 from zbench.record.record import Failure
 from zbench.spec.environments import Environment, executable
 from zbench.spec.peers import elsewhere
 from zbench.spec.trial import TrialSpec
 from zbench.worker.job import RankJob, ReferenceJob, threads_per_rank
+from zbench.worker.turns import Turns
 
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list"
 
@@ -48,42 +52,16 @@ class Launcher(AbstractContextManager["Launcher"]):
         self._modules, self._python = modules, python
         self._server = WarmServer(modules, self.scratch, python)
 
-    def run(
-        self,
-        target: str,
-        starts: Sequence[RankStart],
-        files: TaskFiles,
-        *,
-        log_name: str,
-        deadline: float,
-        stop_when: StopWhen = lambda: None,
-        memory_limit: int | None = None,
-    ) -> Attempt:
-        """Run processes that all call `target` to their end. log_name: the log directory, for the record.
-
-        If the server is killed meanwhile, another is started and the processes count as killed.
-        """
+    def start(self, plan: "ProcessPlan") -> RankGroup:
+        """Start processes; ServerLostError if the server is killed meanwhile."""
         self.wait_until_ready()
-        kills, before, own = kernel_oom_kills(), disturbance.snapshot(), time.process_time()
-        try:
-            end = self._server.run_group(target, starts, deadline=deadline, stop_when=stop_when)
-        except ServerLostError:
-            self._replace_server()
-            message = "the trial server was killed from outside"
-            return Attempt("crashed", Failure("killed", message, f"{log_name}/rank0.log"))
-        after, own = disturbance.snapshot(), time.process_time() - own
-        outcome, error = classify(
-            end,
-            result_path=str(files.result),
-            deadline=deadline,
-            kernel_oom_kills=kernel_oom_kills() - kills,
-            log=log_name,
-            memory_limit=memory_limit,
+        tail, watch = ProgressTail(plan.files.progress), plan.watch
+        return self._server.start_group(
+            plan.target,
+            plan.starts,
+            deadline=plan.deadline,
+            stop_when=lambda: tail.feed(watch) if watch is not None else None,
         )
-        if error is None and not any(log.stat().st_size for log in files.logs.iterdir()):
-            shutil.rmtree(files.logs)
-        what = disturbance.between(before, after, own_cpu_seconds=end.cpu_seconds + own)
-        return Attempt(outcome, error, disturbance=what)
 
     def call(
         self, target: str, trial: dict[str, Any], world_size: int, base_dir: str = "", *, patience: float
@@ -98,7 +76,10 @@ class Launcher(AbstractContextManager["Launcher"]):
             trial, 0, world_size, f"file://{scratch}/meeting", "", base_dir, result_path=str(files.result)
         )
         starts = process_starts(job, files.logs, usable_cores())
-        attempt = self.run(target, starts, files, log_name="logs", deadline=patience)
+        plan = ProcessPlan(target, starts, files, log_name="logs", deadline=patience)
+        with Processes(self, plan) as processes:
+            processes.advance()
+            attempt = processes.attempt()
         if attempt.error is not None:
             raise ZbenchError(attempt.error.message)
         return json.loads(files.result.read_text())
@@ -108,7 +89,7 @@ class Launcher(AbstractContextManager["Launcher"]):
         for _ in range(2):
             with suppress(ServerLostError):
                 return self._server.wait_until_ready()
-            self._replace_server()
+            self.replace_server()
         raise ZbenchError("the trial server was killed twice while it started")
 
     def close(self) -> None:
@@ -119,9 +100,85 @@ class Launcher(AbstractContextManager["Launcher"]):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _replace_server(self) -> None:
-        self._server.close()
+    def replace_server(self) -> None:
+        """Start another server for the one that was killed; all that it had started is gone."""
+        self._server.kill()
         self._server = WarmServer(self._modules, self.scratch, self._python)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPlan:
+    """What the processes of a task do.
+
+    target: what each calls with its start. log_name: the log directory, for the record. deadline: seconds.
+    """
+
+    target: str
+    starts: Sequence[RankStart]
+    files: TaskFiles
+    log_name: str
+    deadline: float
+    watch: Watch | None = None
+    memory_limit: int | None = None
+
+
+class Processes(Contender):
+    """The processes of one task: started, waited for, in turns if need be, and judged.
+
+    seat: where they wait for their turns, if they take any.
+    """
+
+    def __init__(self, launcher: Launcher, plan: ProcessPlan, seat: Seat | None = None) -> None:
+        self.plan, self.seat = plan, seat
+        self._launcher = launcher
+        self._group: RankGroup | None = None
+        self._is_lost = False
+        self._meter, self._oom_kills, self._own_seconds, self.seconds = DisturbanceMeter(), 0, 0.0, 0.0
+
+    def advance(self) -> None:
+        """Start the processes, or let them go on; return when they wait at their seat, or are gone.
+
+        If the server is killed meanwhile, another is started and the processes count as killed.
+        """
+        kills, own, began = kernel_oom_kills(), time.process_time(), time.monotonic()
+        self._meter.begin()
+        try:
+            if self._group is None:
+                self._group = self._launcher.start(self.plan)
+            elif self.seat is not None:
+                self.seat.go()
+            self._group.advance(self.seat)
+        except ServerLostError:
+            self._launcher.replace_server()
+            self._is_lost = True
+        self._meter.end()
+        self._oom_kills += kernel_oom_kills() - kills
+        self._own_seconds += time.process_time() - own
+        self.seconds += time.monotonic() - began
+
+    def attempt(self) -> Attempt:
+        """Return how the processes ended."""
+        if self._is_lost or self._group is None:
+            message = "the trial server was killed from outside"
+            return Attempt("crashed", Failure("killed", message, f"{self.plan.log_name}/rank0.log"))
+        logs = self.plan.files.logs
+        outcome, error = classify(
+            self._group.end,
+            result_path=str(self.plan.files.result),
+            deadline=self.plan.deadline,
+            kernel_oom_kills=self._oom_kills,
+            log=self.plan.log_name,
+            memory_limit=self.plan.memory_limit,
+        )
+        if error is None and not any(log.stat().st_size for log in logs.iterdir()):
+            shutil.rmtree(logs)
+        what = self._meter.disturbance(self._group.end.cpu_seconds + self._own_seconds)
+        return Attempt(outcome, error, disturbance=what)
+
+    def __exit__(self, *_: object) -> None:
+        """Leave nothing of them."""
+        if self._group is not None:
+            self._group.close()
 
 
 class LocalExecutor(Executor):
@@ -131,6 +188,8 @@ class LocalExecutor(Executor):
     (`engine_python`) have a server of their own, started with the first of them; references never do. A
     repeat whose trial names hosts (`run.hosts`) runs on these.
     """
+
+    takes_turns = True
 
     def __init__(self, run_dir: Path, base_dir: Path, *, targets: Targets | None = None) -> None:
         chosen = targets or executor.DEFAULT_TARGETS
@@ -146,32 +205,68 @@ class LocalExecutor(Executor):
         """Run a task once; see `executor.Executor`."""
         if isinstance(task, RepeatTask) and isinstance(task.trial.run.hosts, list):
             return run_on_hosts(self._jobs, task, watch)
-        log_name = self._jobs.log_name(task)
-        try:
-            launcher = self._launcher(task)
-        except ZbenchError as error:
-            return Attempt("crashed", Failure("crashed", str(error)))
+        with ExitStack() as stack:
+            paired = turns.paired_path() if isinstance(task, RepeatTask) else None
+            try:
+                processes = self._processes(task, stack, watch, takes_turns=paired is not None)
+            except ZbenchError as error:
+                return Attempt("crashed", Failure("crashed", str(error)))
+            processes.advance()
+            pair = stack.enter_context(Turns(paired))
+            while processes.waits:
+                pair.wait() if processes.asks else pair.over()
+                processes.advance()
+            return self._collected(task, processes)
+
+    def run_heat(
+        self, tasks: Sequence[Task], watch: Callable[[Task], Watch], lot: random.Random
+    ) -> Iterator[tuple[Task, Attempt]]:
+        """Run tasks that take turns; see `executor.Executor`."""
+        with ExitStack() as stack:
+            contenders: dict[Processes, Task] = {}
+            for task in tasks:
+                try:
+                    processes = self._processes(task, stack, watch(task), takes_turns=True)
+                except ZbenchError as error:
+                    yield task, Attempt("crashed", Failure("crashed", str(error)))
+                else:
+                    contenders[processes] = task
+            for contender in turns.run_heat(list(contenders), lot):
+                task = contenders[contender]
+                yield task, replace(self._collected(task, contender), seconds=contender.seconds)
+
+    def _processes(
+        self, task: Task, stack: ExitStack, watch: Watch | None, *, takes_turns: bool
+    ) -> Processes:
+        """Return the processes of a task, not yet started; `stack` ends them and removes their files.
+
+        ZbenchError where no server starts under the task's interpreter.
+        """
+        launcher, log_name = self._launcher(task), self._jobs.log_name(task)
         scratch = Path(tempfile.mkdtemp(dir=launcher.scratch))
-        files = TaskFiles.fresh(scratch, self._jobs.run_dir / log_name)
-        tail = ProgressTail(files.progress)
-        try:
-            meeting, gate = f"file://{scratch}/rendezvous", interleave.socket_path()
-            job = self._jobs.job(task, files, init_method=meeting, interleave=gate)
-            attempt = launcher.run(
-                self._jobs.target(task),
-                process_starts(job, files.logs, self._cores),
-                files,
-                log_name=log_name,
-                deadline=patience(task, interleaved=gate is not None),
-                stop_when=lambda: tail.feed(watch) if watch is not None else None,
-                memory_limit=task.trial.run.memory_limit,
-            )
-            if gate is not None and attempt.disturbance is not None:
-                attempt = replace(attempt, disturbance=attempt.disturbance.without_others())
-            attempt = replace(attempt, environment=environment_facts(task.trial, self._jobs.base_dir))
-            return collected(task, files, attempt, f"{log_name}/rank0.log")
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+        stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+        files = TaskFiles.fresh(scratch / "work", self._jobs.run_dir / log_name)
+        seat = stack.enter_context(Seat(scratch / "seat")) if takes_turns else None
+        job = self._jobs.job(
+            task,
+            files,
+            init_method=f"file://{scratch}/rendezvous",
+            turns=None if seat is None else str(seat.path),
+        )
+        plan = ProcessPlan(
+            self._jobs.target(task),
+            process_starts(job, files.logs, self._cores),
+            files,
+            log_name=log_name,
+            deadline=patience(task),
+            watch=watch,
+            memory_limit=task.trial.run.memory_limit,
+        )
+        return stack.enter_context(Processes(launcher, plan, seat))
+
+    def _collected(self, task: Task, processes: Processes) -> Attempt:
+        attempt = replace(processes.attempt(), environment=environment_facts(task.trial, self._jobs.base_dir))
+        return collected(task, processes.plan.files, attempt, f"{self._jobs.log_name(task)}/rank0.log")
 
     def close(self) -> None:
         """End the servers; nothing that was started is left."""

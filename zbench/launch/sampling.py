@@ -1,18 +1,20 @@
 """Run a whole sweep once with another version of zbench, by its command line, and return the records."""
 
 import json
+import random
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import ExitStack, suppress
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from zbench.errors import ExitCode, TrialsFailedError, UsageError
-from zbench.launch.interleave import VARIABLE, InterleavedSweep, interleave
 from zbench.launch.revisions import Checkouts, Version, clean_environment
+from zbench.launch.turns import Contender, Seat, paired_environment, run_heat
 from zbench.record import lines
 from zbench.record.record import Record
 from zbench.units import format_bytes
@@ -24,17 +26,18 @@ _END_SECONDS = 0.25
 _SHARE_OF_MEMORY = 0.8
 """How much of the available memory two samples may need that are there at once."""
 
+_POLL_SECONDS = 0.1
 _GPU_DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 
 
-class _Sweep(AbstractContextManager["_Sweep"]):
+class _Sweep(Contender):
     """One `zbench sweep` of a version. A context manager: afterwards nothing of it is left.
 
-    gate: the socket where its trials ask for turns, if they do.
+    seat: where its trials take their turns, if they do.
     """
 
-    def __init__(self, version: Version, file: Path, settings: Sequence[str], gate: Path | None) -> None:
-        self._version, self._gate = version, gate
+    def __init__(self, version: Version, file: Path, settings: Sequence[str], seat: Seat | None) -> None:
+        self._version, self.seat = version, seat
         self._scratch = tempfile.TemporaryDirectory(prefix="zbench-sample-")
         self._place = Path(self._scratch.name)
         words = [word for setting in settings for word in ("--set", setting)]
@@ -43,14 +46,23 @@ class _Sweep(AbstractContextManager["_Sweep"]):
         self._command += ["--json", "--quiet", "--output-dir", self._scratch.name, *words]
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def advance(self) -> None:
+        """Start it, or let its trial go on; return when a trial of it waits for a turn, or it has ended."""
+        if self._process is None:
+            self._process = self._started()
+        elif self.seat is not None:
+            self.seat.go()
+        while self.seat is not None and not self.seat.is_taken and self._process.poll() is None:
+            self.seat.receive(connection.wait(self.seat.waitable(), _POLL_SECONDS))
+        if not self.waits:
+            self._process.wait()
+
+    def _started(self) -> subprocess.Popen[bytes]:
         """Start it; TrialsFailedError where its interpreter is gone."""
-        environment = {key: value for key, value in clean_environment().items() if key != VARIABLE}
-        if self._gate is not None:
-            environment[VARIABLE] = str(self._gate)
+        environment = paired_environment(clean_environment(), self.seat)
         try:
             with (self._place / "out").open("wb") as out, (self._place / "err").open("wb") as err:
-                self._process = subprocess.Popen(
+                return subprocess.Popen(
                     self._command, stdout=out, stderr=err, cwd=self._place, env=environment
                 )
         except OSError as error:  # it was there when the measurement began
@@ -58,10 +70,6 @@ class _Sweep(AbstractContextManager["_Sweep"]):
                 f"{self._version.name} cannot be run any more: {self._version.python}: {error.strerror}; "
                 "leave its environment in place until the measurement ends, and compare again"
             ) from None
-
-    def has_ended(self) -> bool:
-        """Say whether it was started and has ended."""
-        return self._process is not None and self._process.poll() is not None
 
     def was_killed(self) -> bool:
         """Wait until it has ended; say whether something outside killed it."""
@@ -117,21 +125,21 @@ class Sampler:
         """
         for is_last in (False, True):
             with self._sweep(version) as sweep:
-                sweep.start()
+                sweep.advance()
                 if is_last or not sweep.was_killed():
                     self._last_samples[version] = sweep.records()
                     break
         return self._last_samples[version]
 
     def take_in_turns(self, first: Version, second: Version) -> tuple[list[Record], list[Record]] | None:
-        """Return one repeat of every trial of both, whose timed steps alternated (`interleave`).
+        """Return one repeat of every trial of both, that took turns (`run_heat`).
 
         None where they cannot: both versions must have been sampled before, and have run on the CPU in a part
-        of the memory that leaves room for both; and both must know turns. `first` begins.
+        of the memory that leaves room for both; and both must know turns.
         """
         pair, why_not = None, self._why_not(first, second)
         if why_not is None:
-            pair = self._interleaved(first, second)
+            pair = self._pair(first, second)
             if pair is None:
                 return None
             why_not = self._why_not(first, second)
@@ -156,30 +164,30 @@ class Sampler:
             return f"both need {format_bytes(needed)}, and {format_bytes(available)} are available"
         return None
 
-    def _sweep(self, version: Version, gate: Path | None = None) -> _Sweep:
-        return _Sweep(version, self._checkouts.sweep_file(version), self._settings, gate)
+    def _sweep(self, version: Version, seat: Seat | None = None) -> _Sweep:
+        return _Sweep(version, self._checkouts.sweep_file(version), self._settings, seat)
 
-    def _interleaved(self, *versions: Version) -> tuple[list[Record], list[Record]] | None:
+    def _pair(self, *versions: Version) -> tuple[list[Record], list[Record]] | None:
         """Return the records of two sweeps that took turns, None where one was killed from outside.
 
         Notes the versions of which trials ended well, and none took turns.
         """
         with ExitStack() as stack:
             place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="zbench-turns-")))
-            sweeps, gates = [], []
-            for number, version in enumerate(versions):
-                gate = place / str(number)
-                sweep = stack.enter_context(self._sweep(version, gate))
-                sweeps.append(sweep)
-                gates.append(stack.enter_context(InterleavedSweep(gate, sweep.start, sweep.has_ended)))
-            interleave(gates)
+            seats = [stack.enter_context(Seat(place / str(number))) for number in range(len(versions))]
+            sweeps = [
+                stack.enter_context(self._sweep(version, seat))
+                for version, seat in zip(versions, seats, strict=True)
+            ]
+            for _ in run_heat(sweeps, random.Random()):
+                pass
             if any(sweep.was_killed() for sweep in sweeps):
                 return None
             first, second = (sweep.records() for sweep in sweeps)
         self._without_turns = {
             version.name
-            for version, sample, gate in zip(versions, (first, second), gates, strict=True)
-            if not gate.was_used and any(record.outcome == "ok" for record in sample)
+            for version, sample, seat in zip(versions, (first, second), seats, strict=True)
+            if not seat.was_used and any(record.outcome == "ok" for record in sample)
         }
         return first, second
 

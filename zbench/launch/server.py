@@ -1,10 +1,11 @@
-"""The trial server: imports torch once, then forks the ranks of one trial after another.
+"""The trial server: imports torch once, then forks the ranks of trials, several trials at once if need be.
 
-`client.WarmServer` starts it as `python -m zbench.launch.server FD ...`, in a session of its own. Two
-processes: the reaper, which only waits, and its child, the server. Both are subreapers: a process that a
-trial starts, in whatever session, becomes the server's child when its parent ends, and the reaper's if the
-server is killed. So nothing outlives the trial. The server ends when the launcher does (the socket closes),
-and when the reaper does; the kernel kills the ranks when the server ends.
+`client.WarmServer` starts it as `python -m zbench.launch.server FD ...`, in a session of its own. The reaper
+only waits for its child, the server; the server forks a keeper for each group of ranks, and the keeper forks
+the ranks and talks to the launcher about them. All three are subreapers: a process that a trial starts, in
+whatever session, becomes its keeper's child when its parent ends, and the reaper's if server and keeper are
+killed. So nothing outlives the trial. The server ends when the launcher does (the socket closes), and when
+the reaper does; the kernel kills keepers when the server ends, and ranks when their keeper does.
 
 Only imports happen in the server: fork is safe after imports, and not after any parallel region (the child
 would hang in OpenMP).
@@ -22,7 +23,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from multiprocessing import connection
+from multiprocessing import connection, reduction
 from typing import NoReturn
 
 from zbench.launch.client import (
@@ -42,51 +43,78 @@ _STACKS_SECONDS = 0.3
 
 
 class Server:
-    """One end of the connection and at most one living group. reaper: a pipe that closes with the reaper."""
+    """Forks a keeper for each group of ranks. reaper: a pipe that closes with the reaper."""
 
     def __init__(self, launcher: "connection.Connection[object, object]", reaper: int, scratch: str) -> None:
         self._launcher, self._reaper, self._scratch = launcher, reaper, scratch
-        self._ranks: dict[int, tuple[int, int]] = {}  # pidfd -> (pid, rank)
-        self._group: int | None = None
-        self._cpu_seconds = 0.0
+        self._keepers: dict[int, int] = {}  # pidfd -> pid
 
     def serve(self, ready: Ready) -> None:
         """Report that all is imported, and obey until launcher or reaper is gone; then leave nothing."""
         try:
             self._launcher.send(ready)
             while True:
-                waiting = connection.wait([self._launcher, self._reaper, *self._ranks])
+                waiting = connection.wait([self._launcher, self._reaper, *self._keepers])
                 if self._reaper in waiting:  # the launcher will replace this server
-                    self._end_all()
-                    return
+                    break
+                for ended in self._keepers.keys() & set(waiting):
+                    os.waitpid(self._keepers.pop(ended), 0)
+                    os.close(ended)
+                if self._launcher in waiting:
+                    request = self._launcher.recv()
+                    assert isinstance(request, StartGroup)
+                    self._start(request)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            end_children()
+            shutil.rmtree(self._scratch, ignore_errors=True)
+        end_children()
+
+    def _start(self, request: StartGroup) -> None:
+        """Fork the keeper of a group; the launcher's socket to it follows the request."""
+        theirs = reduction.recv_handle(self._launcher)
+        server, pid = os.getpid(), os.fork()
+        if pid == 0:
+            self._launcher.close()
+            with contextlib.suppress(EOFError, OSError):
+                die_with_parent(server)
+                become_subreaper()
+                Keeper(connection.Connection(theirs)).keep(request)
+            os._exit(0)
+        os.close(theirs)
+        self._keepers[os.pidfd_open(pid)] = pid
+
+
+class Keeper:
+    """Starts the ranks of one group, tells the launcher how they end, and leaves nothing of them."""
+
+    def __init__(self, launcher: "connection.Connection[object, object]") -> None:
+        self._launcher = launcher
+        self._ranks: dict[int, tuple[int, int]] = {}  # pidfd -> (pid, rank)
+        self._group = 0
+        self._cpu_seconds = 0.0
+
+    def keep(self, request: StartGroup) -> None:
+        """Return when the group is gone; it ends when the launcher says so, or is gone."""
+        try:
+            self._start(request)
+            while self._ranks:
+                waiting = connection.wait([self._launcher, *self._ranks])
                 for ended in self._ranks.keys() & set(waiting):
                     self._reap(ended)
                 if self._launcher in waiting:
                     self._obey(self._launcher.recv())
-        except (EOFError, BrokenPipeError, ConnectionResetError):
-            self._end_all()
-            shutil.rmtree(self._scratch, ignore_errors=True)
-
-    def _obey(self, message: object) -> None:
-        match message:
-            case StartGroup():
-                self._start(message)
-            case EndGroup():
-                if message.dump_stacks:
-                    for pid, _ in self._ranks.values():
-                        os.kill(pid, _STACKS_SIGNAL)
-                    time.sleep(_STACKS_SECONDS)
-                self._kill()
+        finally:
+            self._kill()
+            self._cpu_seconds += end_children()
+        self._launcher.send(GroupGone(self._cpu_seconds))
 
     def _start(self, request: StartGroup) -> None:
-        assert not self._ranks, "one group at a time"
-        server, self._group, self._cpu_seconds = os.getpid(), None, 0.0
-        pids = []
+        keeper, pids = os.getpid(), []
         for rank, start in enumerate(request.ranks):
             pid = os.fork()
             if pid == 0:
                 self._launcher.close()
-                become_rank(start, request.target, self._group or os.getpid(), server)
+                become_rank(start, request.target, self._group or os.getpid(), keeper)
             self._group = self._group or pid
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.setpgid(pid, self._group)  # the child does so, too, whichever comes first
@@ -94,27 +122,26 @@ class Server:
             pids.append(pid)
         self._launcher.send(Started(tuple(pids)))
 
+    def _obey(self, message: object) -> None:
+        assert isinstance(message, EndGroup)
+        if message.dump_stacks:
+            for pid, _ in self._ranks.values():
+                os.kill(pid, _STACKS_SIGNAL)
+            time.sleep(_STACKS_SECONDS)
+        self._kill()
+
     def _reap(self, pidfd: int) -> None:
-        """Report the end of a rank and, after the last one, of the group."""
+        """Report the end of a rank."""
         pid, rank = self._ranks.pop(pidfd)
         os.close(pidfd)
         _, status, usage = os.wait4(pid, 0)
         self._cpu_seconds += usage.ru_utime + usage.ru_stime
         self._launcher.send(Exited(rank, os.waitstatus_to_exitcode(status)))
-        if not self._ranks:
-            self._end_all()
-            self._group = None
-            self._launcher.send(GroupGone(self._cpu_seconds))
 
     def _kill(self) -> None:
-        if self._group is not None:
+        if self._group:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._group, signal.SIGKILL)
-
-    def _end_all(self) -> None:
-        """Kill and reap the group and whatever its ranks started: this process is its parent now."""
-        self._kill()
-        self._cpu_seconds += end_children()
 
 
 def become_rank(start: RankStart, target: str, group: int, server: int) -> NoReturn:

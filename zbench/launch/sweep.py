@@ -18,14 +18,17 @@ from zbench.launch.events import (
     SweepStarted,
     TrialFinished,
     TrialStarted,
+    Watch,
 )
 from zbench.launch.executor import Executor, repeat_name
 from zbench.launch.oom_inference import ImpliedOom
+from zbench.launch.room import Room
 from zbench.launch.trial import REFERENCES, Repeat, TrialRunner
 from zbench.record.record import Failure, Record
 from zbench.record.store import RunDirectory, storage_errors
 from zbench.spec.expand import Expansion
 from zbench.spec.trial import TrialSpec
+from zbench.worker.turns import SHORTEST
 
 T = TypeVar("T")
 
@@ -77,6 +80,7 @@ class SweepRun:
         self._implied = ImpliedOom()
         self._contenders: Collection[str] = ()
         self._last_end = 0.0
+        self._room = Room()
         for record in directory.records():
             self._remember(record)
 
@@ -114,7 +118,11 @@ class SweepRun:
         if executor.runs_ahead and time.monotonic() < deadline:
             self._begin_all(runner, todo)
         while waiting and time.monotonic() < deadline:
-            self._run_one(runner, waiting)
+            heat = self._next_heat(list(waiting.values())) if runner.takes_turns else []
+            if len(heat) > 1:
+                self._run_heat(runner, heat, waiting)
+            else:
+                self._run_one(runner, waiting)
         under_way = {name: waiting.pop(name) for name in executor.withdraw(list(waiting))}
         while under_way:
             self._run_one(runner, under_way)
@@ -141,13 +149,25 @@ class SweepRun:
         while any(self._wants(trial_id) > round_number for trial_id in self._trials):
             todo = [
                 (self._trials[trial_id], round_number)
-                for trial_id in shuffled(list(self._trials), seed=self._plan.seed, round_number=round_number)
+                for trial_id in self._order(round_number)
                 if not self._directory.holds(trial_id, round_number) and self._wants(trial_id) > round_number
             ]
             if todo:
                 yield todo
             round_number += 1
             self._contenders = self._plan.contenders(self._directory.records())
+
+    def _order(self, round_number: int) -> list[str]:
+        """Return the order of a round: by lot; those that led so far come first and so share a heat."""
+        order = shuffled(list(self._trials), seed=self._plan.seed, round_number=round_number)
+        medians = {
+            trial_id: statistics.median(times)
+            for trial_id, records in self._by_trial.items()
+            if (times := [record.timing.median_step_s for record in records if record.timing is not None])
+        }
+        size = min((trial.run.heat for trial in self._trials.values()), default=0)
+        leaders = sorted(medians, key=lambda trial_id: medians[trial_id])[:size]
+        return sorted(order, key=lambda trial_id: trial_id not in leaders)
 
     def _wants(self, trial_id: str) -> int:
         """Return how many repeats a configuration should have, by what is known now. A failure ends it."""
@@ -189,6 +209,39 @@ class SweepRun:
         self._last_end = time.monotonic()
         self._tell(TrialFinished(trial, record, self._last_end - began, self._left()))
 
+    def _next_heat(self, todo: Sequence[Repeat]) -> list[TrialSpec]:
+        """Return who of a round takes turns next: as many as fit into heats of equal size."""
+        able = [
+            trial
+            for trial, repeat in todo
+            if can_take_turns(trial) and self._implied_failure(trial, repeat) is None
+        ]
+        if not able:
+            return []
+        heats = math.ceil(len(able) / min(trial.run.heat for trial in able))
+        return self._room.share(able[: math.ceil(len(able) / heats)])
+
+    def _run_heat(self, runner: TrialRunner, heat: Sequence[TrialSpec], todo: dict[str, Repeat]) -> None:
+        """Run one repeat of each of these trials, in turns, and take them out."""
+        for trial in heat:
+            self._prepare(runner, trial)
+        _, repeat = next(iter(todo.values()))
+        trace, lot = (
+            self._plan.trace and repeat == 0,
+            random.Random(f"{self._plan.seed}/{repeat}/{len(todo)}"),
+        )
+
+        def watch(trial: TrialSpec) -> Watch:
+            return lambda line: self._tell(StepDone(trial, line))
+
+        for trial in heat:
+            self._tell(TrialStarted(trial, repeat))
+        for trial, record in runner.run_heat(heat, repeat, watch, lot, trace=trace):
+            del todo[repeat_name(trial.trial_id, repeat)]
+            self._keep(record)
+            self._tell(TrialFinished(trial, record, record.elapsed_s or 0.0, self._left()))
+        self._last_end = time.monotonic()
+
     def _implied_failure(self, trial: TrialSpec, repeat: int) -> Failure | None:
         """Return why a repeat need not run, or None."""
         return self._implied.failure(trial) if self._plan.imply_oom and repeat == 0 else None
@@ -214,6 +267,14 @@ class SweepRun:
     def _remember(self, record: Record) -> None:
         self._by_trial.setdefault(record.trial_id, []).append(record)
         self._implied.observe(record)
+        self._room.observe(record)
+
+
+def can_take_turns(trial: TrialSpec) -> bool:
+    """Whether a trial can take turns: a script cannot, nor what runs on several hosts or on CUDA."""
+    run = trial.run
+    has_turns = run.order != "rounds" and run.steps >= SHORTEST
+    return has_turns and trial.workload.command is None and run.host_count == 1 and run.device != "cuda"
 
 
 def shuffled(items: Sequence[T], *, seed: int, round_number: int) -> list[T]:

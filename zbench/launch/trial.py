@@ -1,14 +1,16 @@
 """One repeat of one trial: TrialSpec in, Record out, whatever the trial does and wherever it runs."""
 
+import random
+import secrets
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from zbench.errors import UsageError
-from zbench.launch import interleave
+from zbench.launch import turns
 from zbench.launch.events import Watch
 from zbench.launch.executor import (
     Attempt,
@@ -20,6 +22,7 @@ from zbench.launch.executor import (
     targets_for,
 )
 from zbench.launch.local import LocalExecutor
+from zbench.launch.yardsticks import Yardsticks
 from zbench.record import lines
 from zbench.record.record import SCHEMA_VERSION, Failure, Record
 from zbench.record.store import StorageError
@@ -43,7 +46,7 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
 
     Each reference trajectory is computed once, when a trial first needs it, and kept in `references/`.
     run_dir: the run directory; its name is the records' run_id. The executor is closed with the runner.
-    rerun_disturbed: not of interleaved trials: the other sweep would wait meanwhile.
+    rerun_disturbed: not of trials that take turns with another sweep's: the other sweep would wait meanwhile.
     """
 
     def __init__(
@@ -58,7 +61,7 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
         self._tell = on_notice
         self._references: dict[str, Path | Failure] = {}
         self._recomputed: set[str] = set()
-        self._reruns_left = _LASTING_LOAD if rerun_disturbed and interleave.socket_path() is None else 0
+        self._reruns_left = _LASTING_LOAD if rerun_disturbed and turns.paired_path() is None else 0
 
     def run(
         self, trial: TrialSpec, *, repeat: int = 0, watch: Watch | None = None, trace: bool = False
@@ -79,17 +82,63 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
             self._tell(f"{'; '.join(attempt.warnings)}; measuring it again")
             attempt = min(attempt, self._surviving(task, watch), key=lambda one: one.severity)
             self._reruns_left = _LASTING_LOAD if attempt.severity <= 1 else self._reruns_left - 1
-        if attempt.error is not None and attempt.error.kind == "reference" and self._forget_reference(trial):
-            self._tell(f"{attempt.error.message}; computing it again")
+        if self._needs_its_reference_again(trial, attempt):
             return self.run(trial, repeat=repeat, watch=watch, trace=trace)
+        seconds = time.monotonic() - began if attempt.seconds is None else attempt.seconds
+        return self._finished(task, replace(attempt, seconds=seconds))
+
+    def run_heat(
+        self,
+        trials: Sequence[TrialSpec],
+        repeat: int,
+        watch: Callable[[TrialSpec], Watch],
+        lot: random.Random,
+        *,
+        trace: bool = False,
+    ) -> Iterator[tuple[TrialSpec, Record]]:
+        """Run one repeat of each of several trials, in turns; yield each with its Record as it ends.
+
+        A repeat that something outside killed runs once more, alone. The rest is as in `run`.
+        """
+        able = []
+        for trial in trials:
+            repeated = self._task(trial, repeat, trace)
+            if isinstance(repeated, RepeatTask):
+                able.append(repeated)
+            else:
+                yield trial, self._record(trial, repeat, Attempt("crashed", repeated))
+        yardsticks = Yardsticks([task.trial for task in able], repeat)
+        name = secrets.token_hex(4)
+        both = [*yardsticks.tasks, *able]  # the yardsticks end first, so their figures are known
+
+        def watch_of(task: Task) -> Watch:
+            return watch(task.trial) if task in able else lambda _: None
+
+        for task, attempt in self.executor.run_heat(both, watch_of, lot):
+            if yardsticks.take(task, attempt):
+                continue
+            assert isinstance(task, RepeatTask)
+            if attempt.was_killed:
+                attempt = self._again(task, attempt, watch(task.trial))
+            if self._needs_its_reference_again(task.trial, attempt):
+                yield task.trial, self.run(task.trial, repeat=repeat, watch=watch(task.trial), trace=trace)
+            else:
+                yield task.trial, yardsticks.applied(self._finished(task, attempt), task.trial, name)
+
+    def _finished(self, task: RepeatTask, attempt: Attempt) -> Record:
+        """Return the Record of a repeat that ran; StorageError where a disk is full."""
         if attempt.error is not None and attempt.error.kind == "storage":
             raise StorageError(f"{attempt.error.message}; free some space and use --resume")
-        record = self._record(trial, repeat, attempt)
+        record = self._record(task.trial, task.repeat, attempt)
         warnings = [*record.warnings, *attempt.warnings]
-        if isinstance(reference := self.reference(trial), Failure):
+        if isinstance(reference := self.reference(task.trial), Failure):
             warnings.append(f"not verified: the reference could not be computed: {reference.message}")
-        elapsed = time.monotonic() - began if attempt.seconds is None else attempt.seconds
-        return replace(record, warnings=warnings, elapsed_s=elapsed)
+        return replace(record, warnings=warnings, elapsed_s=attempt.seconds)
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether several repeats can take turns; those that do so with another sweep cannot."""
+        return self.executor.takes_turns and turns.paired_path() is None
 
     def expect_references(self, trials: Sequence[TrialSpec]) -> None:
         """Begin to compute the references that these trials need and that are missing, each once."""
@@ -137,11 +186,12 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
     def _reference_task(self, trial: TrialSpec) -> ReferenceTask:
         return ReferenceTask(trial, self.run_dir / REFERENCES / f"{reference_key(trial)}.safetensors")
 
-    def _forget_reference(self, trial: TrialSpec) -> bool:
+    def _needs_its_reference_again(self, trial: TrialSpec, attempt: Attempt) -> bool:
         """Remove a damaged reference, so that it is computed again; False where it has been before."""
         key = reference_key(trial)
-        if key in self._recomputed:
+        if attempt.error is None or attempt.error.kind != "reference" or key in self._recomputed:
             return False
+        self._tell(f"{attempt.error.message}; computing it again")
         self._recomputed.add(key)
         del self._references[key]
         self._reference_task(trial).path.unlink(missing_ok=True)
@@ -157,10 +207,11 @@ class TrialRunner(AbstractContextManager["TrialRunner"]):
     def _surviving(self, task: Task, watch: Watch | None) -> Attempt:
         """Run a task, once more if a process was killed from outside: that says nothing about the trial."""
         attempt = self.executor.run(task, watch)
-        if not attempt.was_killed:
-            return attempt
-        assert attempt.error is not None
-        self._tell(f"{attempt.error.message}; running it again")
+        return self._again(task, attempt, watch) if attempt.was_killed else attempt
+
+    def _again(self, task: Task, killed: Attempt, watch: Watch | None) -> Attempt:
+        assert killed.error is not None
+        self._tell(f"{killed.error.message}; running it again")
         return self.executor.run(task, watch)
 
     def _record(self, trial: TrialSpec, repeat: int, attempt: Attempt) -> Record:

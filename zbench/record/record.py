@@ -27,6 +27,7 @@ class Timing:
     """Seconds of every timed step (after warm-up), and what follows from their median.
 
     mfu: the share of the devices' peak FLOP/s, as the maker states it; None where that is not known.
+    of_compute: the time of plain PyTorch without communication over this one's, in the same heat.
     """
 
     step_seconds: list[float]
@@ -36,6 +37,23 @@ class Timing:
     tflops: float | None = None
     phases: dict[str, float] = field(default_factory=dict)
     mfu: float | None = None
+    of_compute: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """What a repeat shares with those that it took turns with.
+
+    name: equal for all repeats of one heat. turn_seconds: the mean time of the timed steps of each turn.
+    alone: the same, of plain PyTorch without communication on the same workload; empty where it did not run.
+    machine: part of the machine's yardstick -> its seconds in each turn. yardstick: that one's version.
+    """
+
+    name: str
+    turn_seconds: list[float]
+    alone: list[float] = field(default_factory=list)
+    machine: dict[str, list[float]] = field(default_factory=dict)
+    yardstick: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +95,13 @@ class Record:
 
     counts: what rank 0 does in one step, for which no clock is needed: allocations, operators, flops, ...
     elapsed_s: seconds of the whole repeat without its reference: start, build, steps, verification. A repeat
-    that takes turns with another version's (`zbench compare --paired`) waits meanwhile, which counts, too.
+    that takes turns with another version's (`zbench compare --paired`) waits meanwhile, which counts, too;
+    what it waits in a heat of its own sweep does not.
     simulated: what the simulation says of one rank, where it was asked: peak_device_bytes.
     environment: path and versions of the Python environment that ran it, where that is not zbench's own.
     machine: the kind of machine where rank 0 ran, in words; None of older records.
     inputs: the user's own files that rank 0 read, each with a digest of its contents.
+    heat: what it shares with those that it took turns with; None of a repeat that ran alone.
     """
 
     run_id: str
@@ -102,6 +122,7 @@ class Record:
     simulated: dict[str, int] = field(default_factory=dict)
     machine: str | None = None
     inputs: dict[str, str] = field(default_factory=dict)
+    heat: Heat | None = None
     schema_version: int = SCHEMA_VERSION
 
     @property

@@ -80,6 +80,7 @@ class LiveView(PlainView):
         super().__init__(screen, objective)
         self._axes: tuple[str, ...] = ()
         self._now = self._step = self._leader = ""
+        self._under_way: dict[str, str] = {}
         self._failed = 0
         self.live = Live(console=screen, transient=True, get_renderable=self._render)
 
@@ -96,8 +97,10 @@ class LiveView(PlainView):
                 self._now, self._step = "computing the reference in plain PyTorch", ""
             case events.TrialStarted():
                 self._now, self._step = f"{axes_text(event.trial.axes)} #{event.repeat + 1}", ""
+                self._under_way[event.trial.trial_id] = self._now
             case events.StepDone():
                 phase, step, steps = (event.line.get(key, "") for key in ("phase", "step", "steps"))
+                self._now = self._under_way.get(event.trial.trial_id, self._now)  # several may take turns
                 self._step = printable(f" {phase} {step}/{steps}")
         if isinstance(event, events.SweepStarted | events.TrialFinished):
             self._leader = self._leader_text()

@@ -45,6 +45,16 @@ class RunSpec(SpecModel):
     max_repeats: int = Field(
         20, ge=1, description="Where `precision` and `separate` stop asking for more repeats."
     )
+    order: Literal["auto", "turns", "rounds"] = Field(
+        "auto",
+        description="`turns`: several configurations are there at once and take turns; `rounds`: one after "
+        "another; `auto`: turns where at least two can.",
+    )
+    heat: int = Field(8, ge=2, le=8, description="The most configurations that take turns with one another.")
+    yardstick: list[Literal["machine", "alone"]] | Literal["none"] = Field(
+        ["machine", "alone"],
+        description="What takes turns with them: fixed kernels, and plain PyTorch without communication.",
+    )
     seed: int = Field(
         0, ge=0, le=MAX_SEED, description="Seed of the model's weights, the data and the trial order."
     )

@@ -15,8 +15,11 @@ from zbench.spec.run import RunSpec, VerifySpec
 from zbench.spec.workload import WorkloadSpec
 
 NOT_IDENTITY = frozenset(
-    {"repeats", "precision", "separate", "max_repeats", "timeout", "memory_limit", "host_command"}
-)
+    {
+        "repeats", "precision", "separate", "max_repeats", "order", "heat", "yardstick", "timeout",
+        "memory_limit", "host_command",
+    }
+)  # fmt: skip
 """Keys of `run` excluded from the trial ID: they change how often or how long a trial is measured."""
 
 

@@ -39,9 +39,6 @@ _SAID_OTHERWISE = {  # by `accumulation`, and by the loss scale of float16
 NO_ROOM_STATUS = 74
 """Exit status of a rank that could not write its error file (EX_IOERR of sysexits.h)."""
 
-ASK, OVER = b"?", b"."
-"""What an interleaved trial says: it asks for the next turn; its timed steps are over."""
-
 Kind = Literal["reference", "usage", "storage", "oom", "crashed", "peer_lost"]
 """A damaged reference; bad input; no room on a disk; out of memory; anything else; another rank is gone."""
 
@@ -74,8 +71,8 @@ class RankJob:
     appends a JSON line to after each step, `{"phase": "warmup" | "timed" | "reference", "step": n,
     "steps": m, "seconds": s}`; n counts from 1 within its phase. trace: the path, without an ending, of the
     files that look inside a step; None for none. local_rank, local_world_size: the place among the ranks of
-    this machine, where there are several machines. interleave: the socket where rank 0 asks for turns, where
-    the trial is interleaved with another one; all ranks have it then.
+    this machine, where there are several machines. turns: the socket where every rank asks for its turns,
+    where the trial takes turns with others.
     """
 
     trial: dict[str, Any]
@@ -91,7 +88,7 @@ class RankJob:
     trace: str | None = None
     local_rank: int | None = None
     local_world_size: int | None = None
-    interleave: str | None = None
+    turns: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 outside."""
 
 import gc
+import itertools
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -22,8 +24,8 @@ from zbench.measure.traffic import TrafficMeter
 from zbench.record.record import Traffic
 from zbench.spec.trial import TrialSpec, accumulation
 from zbench.worker.engines import build
-from zbench.worker.interleave import Interleave
 from zbench.worker.job import RankJob
+from zbench.worker.turns import Turns, turn_lengths
 from zbench.workloads import Batch, Workload, seed_all
 
 
@@ -47,13 +49,19 @@ class Meters:
 class Samples:
     """What the timed steps measured, one entry a step; traffic is the largest over steps.
 
-    tokens: of all ranks.
+    tokens: of all ranks. turns: how many timed steps each turn had.
     """
 
     step_seconds: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     phases: list[dict[str, float]] = field(default_factory=list)
+    turns: list[int] = field(default_factory=list)
     traffic: dict[str, Traffic] = field(default_factory=dict)
+
+    def seconds_by_turn(self) -> list[float]:
+        """Return the mean seconds of the timed steps of each turn."""
+        ends = list(itertools.accumulate(self.turns, initial=0))
+        return [statistics.fmean(self.step_seconds[a:b]) for a, b in itertools.pairwise(ends) if b > a]
 
 
 class Trainer:
@@ -139,15 +147,20 @@ def run_steps(
     """Run all steps; `after_step(step, seconds, losses, info)` runs after each, outside what is measured.
 
     A step's seconds are the slowest rank's, from the moment that all are ready, with their micro-batches on
-    the device, to the end of its `step()`. In an interleaved trial each timed step waits for its turn first.
+    the device, to the end of its `step()`. A trial beside others waits for its turn before it runs on; the
+    first step of a turn is not timed.
     """
-    samples = Samples()
+    samples, turns = Samples(), fence.turns
+    lengths = turn_lengths(timed) if turns.are_taken else [timed]
+    begins_turn = {warmup + sum(lengths[:turn]) for turn in range(len(lengths))}
     for step in range(warmup + timed):
+        is_first = step in begins_turn
         if step == warmup:
             gc.collect()
-        if step >= warmup:
+        if is_first:
+            samples.turns.append(0)
             with meters.memory.aside():
-                fence.interleave.wait()
+                turns.wait()  # `slowest` synchronised the device
         batches = trainer.batches(step)
         _take(meters)
         meters.memory.begin()
@@ -158,17 +171,19 @@ def run_steps(
         if step >= warmup:
             meters.memory.end()
             meters.counts.end()
-            samples.step_seconds.append(seconds)
-            samples.tokens.append(trainer.tokens(batches))
             phases, traffic = _take(meters)
-            samples.phases.append(phases)
             for kind, of_step in traffic.items():
                 most = samples.traffic.get(kind, of_step)
                 samples.traffic[kind] = max(of_step, most, key=attrgetter("bytes"))
+            if not (is_first and turns.are_taken):
+                samples.turns[-1] += 1
+                samples.step_seconds.append(seconds)
+                samples.tokens.append(trainer.tokens(batches))
+                samples.phases.append(phases)
         del batches
         with meters.memory.aside():
             after_step(step, seconds, [float(loss) for loss in losses], info)
-    fence.interleave.over()
+    turns.over()
     tokens = torch.tensor(samples.tokens)
     dist.all_reduce(tokens)
     samples.tokens = tokens.tolist()
@@ -185,7 +200,7 @@ class Fence:
 
     def __init__(self, device: torch.device, job: RankJob | None = None) -> None:
         self._device, self._token = device, torch.zeros(1)
-        self.interleave = Interleave(job, self.ready)
+        self.turns = Turns(job.turns, job.world_size) if job is not None else Turns(None)
 
     def ready(self) -> float:
         """Return the time when all ranks have come here."""

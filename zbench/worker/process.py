@@ -25,8 +25,6 @@ from zbench.worker.job import RankJob, threads_per_rank
 _LOCAL_PREFIXES = ("file://", "tcp://127.", "tcp://localhost")
 _FOR_ONE_THREAD = 1 << 15  # elements that torch gives each thread at least
 _MOST_STARTED = 1 << 10
-_LONGEST_WAIT = timedelta(days=1)
-"""For ranks that wait for rank 0 while it waits for a turn; the launcher's deadline ends them."""
 
 
 def start(job: RankJob, trial: TrialSpec) -> torch.device:
@@ -37,8 +35,6 @@ def start(job: RankJob, trial: TrialSpec) -> torch.device:
     if job.init_method.startswith(_LOCAL_PREFIXES):
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # a machine's own name need not resolve
     timeout = timedelta(seconds=max(60.0, trial.run.timeout))
-    if job.interleave is not None:
-        timeout = _LONGEST_WAIT
     backend = backend_for(device, job.local_world_size or job.world_size, torch.cuda.device_count())
     store = None
     if job.init_method.startswith("tcp://127."):

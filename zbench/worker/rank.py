@@ -132,6 +132,7 @@ def run_trial(job: RankJob, trial: TrialSpec) -> dict[str, Any]:
         "correctness": dataclasses.asdict(judgement.correctness),
         "warnings": ([warning] if warning else []) + judgement.warnings,
         "inputs": read,
+        "heat": {"name": "", "turn_seconds": samples.seconds_by_turn()} if job.turns is not None else None,
     }
 
 

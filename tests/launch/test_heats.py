@@ -1,0 +1,192 @@
+"""A round in heats: who takes turns with whom, and what their records say."""
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.making import make_record
+from tests.worker.conftest import ROOT
+from tests.worker.conftest import trial as mlp
+from zbench.launch import room
+from zbench.launch.events import Watch
+from zbench.launch.executor import Attempt, MachineTask, RepeatTask, Task
+from zbench.launch.room import Room
+from zbench.launch.sweep import SweepPlan, SweepRun
+from zbench.launch.trial import TrialRunner, local_runner
+from zbench.launch.yardsticks import Yardsticks, alone_trial
+from zbench.record.record import Record
+from zbench.record.store import RunDirectory
+from zbench.spec.expand import Expansion
+from zbench.spec.trial import TrialSpec
+
+from .conftest import make_trial
+from .fake_worker import TIMING
+from .mock_executor import MockExecutor
+
+YARDSTICKS = {"machine": {"version": 1, "seconds": {"compute": [1.0, 1.0]}}}
+
+
+class TurnTaker(MockExecutor):
+    """Ends the tasks of a heat one after another, and notes who was in it."""
+
+    takes_turns = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heats: list[list[TrialSpec]] = []
+
+    def run_heat(
+        self, tasks: Sequence[Task], watch: Callable[[Task], Watch], lot: random.Random
+    ) -> Iterator[tuple[Task, Attempt]]:
+        self.heats.append([task.trial for task in tasks if isinstance(task, RepeatTask)])
+        for task in tasks:
+            if isinstance(task, MachineTask):
+                yield task, Attempt("ok", result=YARDSTICKS["machine"])
+            else:
+                yield task, self.run(task, watch(task))
+
+
+def swept(tmp_path: Path, trials: list[TrialSpec], **plan: object) -> tuple[list[Record], TurnTaker]:
+    executor = TurnTaker()
+    with RunDirectory.create(tmp_path, "sweep", spec={}, environment={}) as directory:
+        SweepRun(SweepPlan(Expansion(trials, []), **plan), directory, lambda: executor).run()
+        return directory.records(), executor
+
+
+def in_turns(trial: TrialSpec, **run: object) -> TrialSpec:
+    keys = {"steps": 8, "yardstick": "none", "repeats": 1} | run
+    return trial.model_copy(update={"run": trial.run.model_copy(update=keys)})
+
+
+def trials(count: int, **run: object) -> list[TrialSpec]:
+    return [in_turns(make_trial(sample=number), **run) for number in range(count)]
+
+
+@pytest.mark.parametrize(("count", "most", "sizes"), [(11, 8, [6, 5]), (8, 8, [8]), (7, 3, [3, 2, 2])])
+def test_heats_of_a_round_are_as_large_as_one_another(
+    tmp_path: Path, count: int, most: int, sizes: list[int]
+) -> None:
+    records, executor = swept(tmp_path, trials(count, heat=most, repeats=2))
+    assert [len(heat) for heat in executor.heats] == sizes * 2
+    assert len({(record.trial_id, record.repeat) for record in records}) == 2 * count
+    first, second = ([t.trial_id for t in heat] for heat in (executor.heats[0], executor.heats[len(sizes)]))
+    assert first != second, "each round is drawn anew"
+
+
+def test_the_fastest_share_every_heat_after_the_first(tmp_path: Path) -> None:
+    timings = [{"timing": TIMING | {"median_step_s": 0.1 * (9 - number)}} for number in range(9)]
+    contenders = [in_turns(make_trial(result=timing), heat=3, repeats=3) for timing in timings]
+    _, executor = swept(tmp_path, contenders)
+    fastest = {trial.trial_id for trial in contenders[-3:]}
+    for heat in (executor.heats[3], executor.heats[6]):
+        assert {trial.trial_id for trial in heat} == fastest
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [{"order": "rounds"}, {"steps": 3}, {"device": "cuda"}],
+    ids=["rounds", "few steps", "cuda"],
+)
+def test_what_cannot_take_turns_runs_alone(tmp_path: Path, keys: dict[str, object]) -> None:
+    records, executor = swept(tmp_path, trials(3, repeats=1, **keys))
+    assert executor.heats == []
+    assert all(record.outcome == "ok" and record.heat is None for record in records)
+
+
+def test_a_crash_a_hang_and_an_out_of_memory_end_alone(tmp_path: Path) -> None:
+    wanted = [in_turns(make_trial(do=do)) for do in ("crash", "hang", "allocate", "nothing")]
+    records, executor = swept(tmp_path, wanted)
+    assert len(executor.heats[0]) == 4
+    assert {record.trial_id: record.outcome for record in records} == dict(
+        zip([trial.trial_id for trial in wanted], ["crashed", "timeout", "oom", "ok"], strict=True)
+    )
+
+
+def test_only_what_fits_beside_one_another_shares_a_heat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room.psutil, "virtual_memory", lambda: SimpleNamespace(available=10_000))
+    known, rooms = trials(4), Room()
+    for trial, held in zip(known, (3000, 3000, 2000, 100), strict=True):
+        record = make_record(trial_id=trial.trial_id, config=trial.config())
+        memory = replace(record.memory, peak_rss_bytes=held // trial.run.world_size)
+        rooms.observe(replace(record, memory=memory))
+    assert rooms.share(known) == known[:3], "8,000 bytes are 80 % of what is free"
+
+
+def test_one_alone_for_each_workload_and_dtype_where_three_share_it() -> None:
+    three = [mlp({"zero_stage": stage}, run={"steps": 8}) for stage in (0, 1, 2)]
+    other = [mlp({"dtype": "bfloat16", "zero_stage": stage}, run={"steps": 8}) for stage in (1, 2)]
+    tasks = Yardsticks([*three, *other], 0).tasks
+    assert [task.trial.trial_id for task in tasks if isinstance(task, RepeatTask)] == [
+        alone_trial(three[0]).trial_id
+    ]
+    assert sum(isinstance(task, MachineTask) for task in tasks) == 1
+    assert Yardsticks([mlp(run={"steps": 8, "yardstick": "none"})] * 3, 0).tasks == []
+
+
+def heat_of(runner: TrialRunner, contenders: list[TrialSpec]) -> dict[str, Record]:
+    heat = runner.run_heat(contenders, 0, lambda _: lambda _: None, random.Random(1))
+    return {trial.trial_id: record for trial, record in heat}
+
+
+def comparable(record: Record) -> tuple[object, ...]:
+    assert record.memory is not None
+    peaks = (record.memory.peak_device_bytes, record.memory.peak_host_bytes, record.memory.by_category)
+    return record.outcome, peaks, record.traffic, record.correctness, record.counts.get("operators")
+
+
+@pytest.mark.timeout(300)
+def test_peaks_traffic_and_verdicts_are_those_of_a_trial_alone(tmp_path: Path) -> None:
+    """Three real engines of two ranks in turns, and the same ones after another."""
+    engines = [{"zero_stage": 0}, {"zero_stage": 2}, {"zero_stage": 1, "offload_optimizer": "cpu"}]
+    contenders = [mlp(engine, run={"steps": 8}) for engine in engines]
+    with local_runner(tmp_path, ROOT, rerun_disturbed=False) as runner:
+        alone = {trial.trial_id: runner.run(trial) for trial in contenders}
+        heat = heat_of(runner, contenders)
+    assert len({record.heat.name for record in heat.values()}) == 1
+    for trial_id, record in heat.items():
+        assert comparable(record) == comparable(alone[trial_id])
+        assert alone[trial_id].heat is None
+        assert len(record.timing.step_seconds) == 6, "of two turns of four steps the first is not timed"
+        assert len(record.heat.turn_seconds) == len(record.heat.alone) == 2
+        assert set(record.heat.machine) == {"compute", "memory", "meeting"}
+        quotients = [a / b for a, b in zip(record.heat.alone, record.heat.turn_seconds, strict=True)]
+        assert record.timing.of_compute == pytest.approx((quotients[0] * quotients[1]) ** 0.5)
+
+
+OWN = """
+import time
+from zbench.engine import build_engine as built
+
+def build_engine(model, spec, process_group=None, *, instruments=None):
+    engine, step, steps = built(model, spec, process_group), None, []
+    step = engine.step
+
+    def stepping():
+        steps.append(0)
+        if len(steps) == 7:
+            if spec.reduce_bucket_size == 1000:
+                raise RuntimeError("fell over in its second turn")
+            time.sleep(600)
+        return step()
+
+    engine.step = stepping
+    return engine
+"""
+
+
+@pytest.mark.timeout(300)
+def test_who_dies_or_hangs_in_its_turn_ends_alone_and_the_rest_go_on(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    crashes = mlp({"engine": "own:build_engine", "reduce_bucket_size": 1000}, run={"steps": 8})
+    hangs = mlp({"engine": "own:build_engine"}, run={"steps": 8, "timeout": 8.0})
+    well = mlp(run={"steps": 8})
+    with local_runner(tmp_path / "run", tmp_path, rerun_disturbed=False) as runner:
+        records = heat_of(runner, [crashes, hangs, well])
+    assert records[crashes.trial_id].outcome == "crashed"
+    assert "fell over in its second turn" in records[crashes.trial_id].error.message
+    assert records[hangs.trial_id].outcome == "timeout"
+    assert records[well.trial_id].correctness.verdict == "identical"

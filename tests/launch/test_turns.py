@@ -1,0 +1,235 @@
+"""Contenders take turns: one works at a time, whatever becomes of the others."""
+
+import contextlib
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import islice, pairwise
+from multiprocessing import connection
+from pathlib import Path
+from unittest.mock import MagicMock
+
+import pytest
+
+from zbench.launch.turns import Contender, Seat, balanced_orders, run_heat
+from zbench.worker import loop
+from zbench.worker.loop import run_steps
+from zbench.worker.turns import SHORTEST, Turns, turn_lengths
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class Machine:
+    """Where only one may work at a time; keeps who did what, in order."""
+
+    def __init__(self) -> None:
+        self._alone = threading.Lock()
+        self.done: list[str] = []
+        self.clashes: list[str] = []
+
+    @contextlib.contextmanager
+    def work(self, what: str) -> Iterator[None]:
+        if not self._alone.acquire(blocking=False):
+            self.clashes.append(what)
+            yield
+            return
+        try:
+            self.done.append(what)
+            threading.Event().wait(0.001)
+            yield
+        finally:
+            self._alone.release()
+
+
+Trial = Callable[["Sweep"], None]
+
+
+class Sweep(Contender):
+    """A contender that runs trials in a thread; each is a function of this sweep."""
+
+    def __init__(self, name: str, machine: Machine, place: Path, trials: list[Trial]) -> None:
+        self.name, self.machine, self.seat = name, machine, Seat(place / name)
+        self._thread = threading.Thread(target=self._run, args=(trials,), daemon=True)
+
+    def advance(self) -> None:
+        if self._thread.ident is None:
+            self._thread.start()
+        else:
+            self.seat.go()
+        while not self.seat.is_taken and self._thread.is_alive():
+            self.seat.receive(connection.wait(self.seat.waitable(), 0.01))
+        if not self.waits:
+            self._thread.join()
+
+    def __exit__(self, *_: object) -> None:
+        self.seat.__exit__()
+
+    def _run(self, trials: list[Trial]) -> None:
+        for one in trials:
+            one(self)
+
+
+def trial(steps: int, *, dies: bool = False, ranks: int = 1) -> Trial:
+    def run(sweep: Sweep) -> None:
+        with sweep.machine.work(f"{sweep.name} warms up"):
+            pass
+        with contextlib.ExitStack() as stack:
+            taken = [stack.enter_context(Turns(str(sweep.seat.path), ranks)) for _ in range(ranks)]
+            for step in range(steps):
+                together(Turns.wait, taken)
+                with sweep.machine.work(f"{sweep.name}{step}"):
+                    if dies and step == steps - 1:
+                        return
+            together(Turns.over, taken)
+            with sweep.machine.work(f"{sweep.name} ends"):
+                pass
+
+    return run
+
+
+def together(call: Callable[[Turns], None], ranks: list[Turns]) -> None:
+    threads = [threading.Thread(target=call, args=(rank,)) for rank in ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def old_version(sweep: Sweep) -> None:
+    for step in range(3):
+        with sweep.machine.work(f"{sweep.name}{step}"):
+            pass
+
+
+def heat(tmp_path: Path, *trials: list[Trial]) -> tuple[list[str], list[str], tuple[bool, ...]]:
+    """Return what was done in which order, who ended when, and which contenders took turns."""
+    machine = Machine()
+    with contextlib.ExitStack() as stack:
+        sweeps = [
+            stack.enter_context(Sweep(name, machine, tmp_path, one))
+            for name, one in zip("ABCDEFGH", trials, strict=False)
+        ]
+        ended = [sweep.name for sweep in run_heat(sweeps, random.Random(3))]
+        used = tuple(sweep.seat.was_used for sweep in sweeps)
+    assert machine.clashes == []
+    assert sorted(ended) == sorted(sweep.name for sweep in sweeps)
+    return machine.done, ended, used
+
+
+def of(done: list[str], name: str) -> list[str]:
+    return [what for what in done if what.startswith(name)]
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_turns_alternate_and_whoever_is_over_waits_for_the_others(tmp_path: Path, ranks: int) -> None:
+    done, _, used = heat(tmp_path, [trial(2, ranks=ranks)], [trial(4, ranks=ranks)])
+    assert done[:2] == ["A warms up", "B warms up"]
+    assert set(done[2:4]) == {"A0", "B0"}
+    assert set(done[4:6]) == {"A1", "B1"}
+    assert done[6:] == ["B2", "B3", "A ends", "B ends"]
+    assert used == (True, True)
+
+
+def test_five_contenders_each_in_every_cycle(tmp_path: Path) -> None:
+    done, ended, _ = heat(tmp_path, *[[trial(4)] for _ in range(5)])
+    for cycle in range(4):
+        assert {what[0] for what in done[5 + 5 * cycle : 10 + 5 * cycle]} == set("ABCDE")
+    assert ended == list("ABCDE")
+
+
+def test_a_sweep_goes_on_to_its_next_trial_and_the_longer_one_ends_alone(tmp_path: Path) -> None:
+    done, ended, _ = heat(tmp_path, [trial(1), trial(2)], [trial(1), trial(1), trial(1)])
+    whole = ["A warms up", "A0", "A ends", "A warms up", "A0", "A1", "A ends"]
+    assert of(done, "A") == whole
+    assert done[-3:] == ["B warms up", "B0", "B ends"]
+    assert ended == ["A", "B"]
+
+
+def test_a_contender_that_dies_in_its_turn_ends_alone(tmp_path: Path) -> None:
+    done, ended, _ = heat(tmp_path, [trial(2, dies=True)], [trial(3)])
+    assert of(done, "B") == ["B warms up", "B0", "B1", "B2", "B ends"]
+    assert ended == ["A", "B"]
+
+
+@pytest.mark.parametrize("old_first", [True, False])
+def test_a_version_that_knows_no_turns_runs_on_its_own(tmp_path: Path, old_first: bool) -> None:
+    both: list[list[Trial]] = [[old_version], [trial(2)]]
+    done, _, used = heat(tmp_path, *(both if old_first else both[::-1]))
+    assert used == (not old_first, old_first)
+    if old_first:
+        assert done == ["A0", "A1", "A2", "B warms up", "B0", "B1", "B ends"]
+    else:
+        assert done == ["A warms up", "B0", "B1", "B2", "A0", "A1", "A ends"]
+
+
+@pytest.mark.parametrize("count", range(2, 9))
+def test_each_contender_follows_every_other_one_equally_often(count: int) -> None:
+    period = count if count % 2 == 0 else 2 * count
+    orders = list(islice(balanced_orders(count, random.Random(count)), period))
+    follows = Counter(pair for order in orders for pair in pairwise(order))
+    assert len(follows) == count * (count - 1)
+    assert len(set(follows.values())) == 1
+    places = Counter((place, who) for order in orders for place, who in enumerate(order))
+    assert len(places) == count**2
+    assert len(set(places.values())) == 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "lengths"),
+    [(1, [1]), (4, [4]), (7, [7]), (8, [4, 4]), (14, [4, 5, 5]), (16, [4] * 4), (30, [7, 8, 7, 8])],
+)
+def test_a_turn_is_a_quarter_of_the_steps_and_at_least_four(steps: int, lengths: list[int]) -> None:
+    assert turn_lengths(steps) == lengths
+    assert sum(lengths) == steps
+    assert steps < SHORTEST or min(lengths) >= SHORTEST
+
+
+def run_of_steps(
+    monkeypatch: pytest.MonkeyPatch, timed: int, *, are_taken: bool
+) -> tuple[list[str], MagicMock]:
+    seen, meters = MagicMock(), MagicMock()
+    seen.trainer.step.return_value = ([], None)
+    seen.trainer.tokens.return_value = 1
+    seen.fence.turns.are_taken = are_taken
+    seen.fence.slowest.side_effect = [float(number) for number in range(1 + timed)]
+    meters.traffic.take.return_value = {}
+    monkeypatch.setattr(loop.dist, "all_reduce", lambda _: None)
+    samples = run_steps(
+        seen.trainer, meters, warmup=1, timed=timed, fence=seen.fence, after_step=lambda *_: None
+    )
+    calls = [name for name, _, _ in seen.mock_calls if name == "trainer.step" or name.startswith("fence.")]
+    assert meters.memory.end.call_count == timed, "the peak is that of all steps"
+    return calls, samples
+
+
+def test_the_first_step_of_a_turn_is_not_timed_and_waiting_is_in_no_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls, samples = run_of_steps(monkeypatch, 8, are_taken=True)
+    step, wait = ["fence.ready", "trainer.step", "fence.slowest"], "fence.turns.wait"
+    turn = [wait, *step, *step, *step, *step]
+    assert calls == [*step, *turn, *turn, "fence.turns.over"]
+    assert samples.step_seconds == [2.0, 3.0, 4.0, 6.0, 7.0, 8.0]
+    assert samples.turns == [3, 3]
+    assert samples.seconds_by_turn() == [3.0, 7.0]
+
+
+def test_alone_every_step_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, samples = run_of_steps(monkeypatch, 8, are_taken=False)
+    assert samples.step_seconds == [float(number) for number in range(1, 9)]
+
+
+def test_a_seat_has_room_in_a_deep_directory(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 200)
+    deep.mkdir()
+    with Seat(deep / "seat") as seat, Turns(str(seat.path)) as taken:
+        assert taken.are_taken
+
+
+def test_where_nobody_listens_nothing_waits(tmp_path: Path) -> None:
+    for path in (None, str(tmp_path / "nowhere")):
+        with Turns(path) as taken:
+            assert not taken.are_taken
+            taken.wait()
+            taken.over()

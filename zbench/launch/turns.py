@@ -1,0 +1,180 @@
+"""Who may run: contenders that are there at once take turns, and all but one of them wait.
+
+A machine's speed changes within seconds, so configurations that are timed one after the other differ more
+than those that alternate several times a second. Every rank of a contender connects to its seat, asks for a
+turn before its first timed step and before each later turn, and says when its timed steps are over;
+meanwhile it sleeps on that socket (`zbench.worker.turns`). Starts, turns and endings happen one at a time.
+
+Contenders are the repeats of one sweep, or two sweeps of different versions (`zbench compare --paired`). Such
+a sweep is told its seat by an environment variable, and its launcher asks there for its trials' turns; a
+version that knows another protocol, or none, runs from start to end while the other sweep waits, so the two
+samples are taken one after the other.
+"""
+
+import os
+import random
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import Self, TypeVar
+
+from zbench.worker.turns import ASK, GO, receive_request, short_path
+
+_VARIABLE, _PROTOCOL = "ZBENCH_TURNS", "2:"
+
+
+def paired_path() -> str | None:
+    """Return where this process's trials take turns with another sweep's; None where they do not."""
+    value = os.environ.get(_VARIABLE, "")
+    return value.removeprefix(_PROTOCOL) if value.startswith(_PROTOCOL) else None
+
+
+def paired_environment(environment: Mapping[str, str], seat: "Seat | None") -> dict[str, str]:
+    """Return the environment of a sweep whose trials take their turns at `seat`, if it has one."""
+    kept = {key: value for key, value in environment.items() if key != _VARIABLE}
+    return kept if seat is None else kept | {_VARIABLE: f"{_PROTOCOL}{seat.path}"}
+
+
+class Seat(AbstractContextManager["Seat"]):
+    """Where the ranks of one contender wait for its turns. A context manager: afterwards nobody is held.
+
+    was_used: whether they ever came here.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """path: where the ranks connect to."""
+        self.path, self.was_used = path, False
+        self._ranks: dict[socket.socket, bytes] = {}
+        self._world_size = 0
+        self._listener = socket.socket(socket.AF_UNIX)
+        with short_path(str(path)) as place:
+            self._listener.bind(place)
+        self._listener.listen(socket.SOMAXCONN)
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether every rank waits here."""
+        return 0 < self._world_size == len(self._ranks) and all(self._ranks.values())
+
+    @property
+    def asks(self) -> bool:
+        """Whether every rank waits here for a turn."""
+        return self.is_taken and ASK in self._ranks.values()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether every rank waits here and has run all its timed steps."""
+        return self.is_taken and ASK not in self._ranks.values()
+
+    def waitable(self) -> Sequence[socket.socket]:
+        """Return what becomes readable when a rank comes, asks or leaves."""
+        return [self._listener, *self._ranks]
+
+    def receive(self, ready: Collection[object]) -> None:
+        """Take in what the ranks say; ready: those of `waitable()` that are readable."""
+        for connection in [one for one in self._ranks if one in ready]:
+            world_size, request = receive_request(connection)
+            if request:
+                self._world_size, self._ranks[connection] = world_size, request
+            else:
+                del self._ranks[connection]
+                connection.close()
+        if self._listener in ready:
+            self._ranks[self._listener.accept()[0]] = b""
+            self.was_used = True
+
+    def go(self) -> None:
+        """Let all ranks that wait here go on."""
+        for connection, request in self._ranks.items():
+            if request:
+                self._ranks[connection] = b""
+                with suppress(OSError):
+                    connection.sendall(GO)
+
+    def __exit__(self, *_: object) -> None:
+        """Hold nobody any longer."""
+        for connection in [self._listener, *self._ranks]:
+            connection.close()
+        self._ranks.clear()
+
+
+class Contender(ABC):
+    """Something that works in its turns, and waits at its seat between them; without one it never waits.
+
+    A context manager: afterwards nothing of it is left.
+    """
+
+    seat: Seat | None
+
+    @abstractmethod
+    def advance(self) -> None:
+        """Start it, or let it go on; return when it waits at its seat, or has ended."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    @abstractmethod
+    def __exit__(self, *_: object) -> None:
+        """End what still runs."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits at its seat."""
+        return self.seat is not None and self.seat.is_taken
+
+    @property
+    def asks(self) -> bool:
+        """Whether it waits for a turn."""
+        return self.seat is not None and self.seat.asks
+
+
+AnyContender = TypeVar("AnyContender", bound=Contender)
+
+
+def run_heat(contenders: Sequence[AnyContender], lot: random.Random) -> Iterator[AnyContender]:
+    """Run contenders to their ends, one at a time. Yields each when it has ended.
+
+    They start one after another. Then those that ask take turns, in balanced orders drawn by `lot`, until
+    nobody asks; then each goes on, one by one, to its end. A sweep goes on to its next trial instead, which
+    asks again.
+    """
+    for contender in contenders:
+        yield from _advanced(contender)
+    while any(contender.asks for contender in contenders):
+        orders = balanced_orders(len(contenders), lot)
+        while any(contender.asks for contender in contenders):
+            for number in next(orders):
+                if contenders[number].asks:
+                    yield from _advanced(contenders[number])
+        for contender in contenders:
+            if contender.waits:
+                yield from _advanced(contender)
+
+
+def _advanced(contender: AnyContender) -> Iterator[AnyContender]:
+    """Let a contender go on; yield it if it has ended."""
+    contender.advance()
+    if not contender.waits:
+        yield contender
+
+
+def balanced_orders(count: int, lot: random.Random) -> Iterator[list[int]]:
+    """Yield orders of 0 to count - 1 without end, by Williams' design with labels and rows drawn by lot.
+
+    Within `count` successive orders (2 x count where that is odd) each number directly follows every other
+    one equally often, and stands at each place equally often, so neither a predecessor nor a drift favours
+    one (Williams, "Experimental designs balanced for the estimation of residual effects of treatments",
+    Australian Journal of Scientific Research A 2, 1949).
+    """
+    labels = list(range(count))
+    zigzag = [(place + 1) // 2 if place % 2 else -(place // 2) for place in range(count)]
+    while True:
+        lot.shuffle(labels)
+        rows = [[labels[(start + step) % count] for step in zigzag] for start in range(count)]
+        lot.shuffle(rows)
+        for row in rows:
+            yield row
+            if count % 2 or count == 2:
+                yield row[::-1]

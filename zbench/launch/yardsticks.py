@@ -1,0 +1,93 @@
+"""What takes turns with configurations to say how fast the machine was, and what compute alone takes.
+
+`machine`: fixed native kernels with the trials' ranks and threads. `alone`: the same model and micro-batches
+in plain PyTorch on each rank, without communication.
+"""
+
+import math
+import statistics
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Any
+
+from zbench.launch.executor import Attempt, MachineTask, RepeatTask, Task
+from zbench.record.record import Heat, Record
+from zbench.spec.engine import EngineSpec
+from zbench.spec.run import VerifySpec
+from zbench.spec.trial import TrialSpec
+
+_KEPT = {
+    "dtype", "optimizer", "param_groups", "gradient_clipping", "gradient_accumulation_steps",
+    "accumulation_mode",
+}  # fmt: skip
+"""What `alone` does as the configuration does."""
+
+_FEWEST = 3
+"""So many configurations must share an `alone`, which takes as long as one of them."""
+
+
+class Yardsticks:
+    """The yardsticks of one heat, and what they measured."""
+
+    def __init__(self, trials: Sequence[TrialSpec], repeat: int) -> None:
+        """trials: the configurations of the heat."""
+        self._machine: dict[int, MachineTask] = {}
+        self._alone: dict[str, RepeatTask] = {}
+        self._results: dict[str, dict[str, Any]] = {}
+        alone = [alone_trial(trial) for trial in trials if _wants(trial, "alone")]
+        for trial in trials:
+            if _wants(trial, "machine"):
+                self._machine.setdefault(trial.run.world_size, MachineTask(trial))
+        for trial in alone:
+            if sum(other.trial_id == trial.trial_id for other in alone) >= _FEWEST:
+                self._alone.setdefault(trial.trial_id, RepeatTask(trial, repeat))
+
+    @property
+    def tasks(self) -> list[RepeatTask | MachineTask]:
+        """What is to take turns beside the configurations."""
+        return [*self._machine.values(), *self._alone.values()]
+
+    def take(self, task: Task, attempt: Attempt) -> bool:
+        """Keep what a yardstick measured; False for the task of a configuration."""
+        if task not in self.tasks:
+            return False
+        if attempt.result is not None:
+            self._results[task.name] = attempt.result
+        return True
+
+    def applied(self, record: Record, trial: TrialSpec, name: str) -> Record:
+        """Return a configuration's record with the name of its heat and what its yardsticks measured."""
+        if record.heat is None:
+            return record
+        heat = replace(record.heat, name=name)
+        machine = self._result(self._machine.get(trial.run.world_size))
+        if machine is not None:
+            heat = replace(heat, machine=machine["seconds"], yardstick=machine["version"])
+        alone = self._result(self._alone.get(alone_trial(trial).trial_id))
+        if alone is not None:
+            heat = replace(heat, alone=alone["heat"]["turn_seconds"])
+        timing = record.timing
+        if timing is not None and heat.alone:
+            timing = replace(timing, of_compute=of_compute(heat))
+        return replace(record, heat=heat, timing=timing)
+
+    def _result(self, task: Task | None) -> dict[str, Any] | None:
+        return None if task is None else self._results.get(task.name)
+
+
+def of_compute(heat: Heat) -> float | None:
+    """Return the time of `alone` over the configuration's, the mean of the heat's cycles on a log scale."""
+    cycles = list(zip(heat.alone, heat.turn_seconds, strict=False))
+    return math.exp(statistics.fmean(math.log(a / b) for a, b in cycles)) if cycles else None
+
+
+def alone_trial(trial: TrialSpec) -> TrialSpec:
+    """Return the trial of plain PyTorch without communication beside a configuration."""
+    kept = trial.engine.model_dump(mode="json", include=_KEPT)
+    engine = EngineSpec.model_validate({**kept, "engine": "alone"})
+    return trial.model_copy(update={"engine": engine, "verify": VerifySpec(mode="off"), "axes": {}})
+
+
+def _wants(trial: TrialSpec, kind: str) -> bool:
+    wanted: Collection[str] = trial.run.yardstick
+    return wanted != "none" and kind in wanted

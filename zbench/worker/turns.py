@@ -1,0 +1,98 @@
+"""How a trial beside others waits for its turns: it runs warm-up and timed steps only in these.
+
+No torch: the launcher imports this (`zbench.launch.turns` is its end of the sockets).
+"""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+ASK, OVER, GO = b"?", b".", b"!"
+"""What a rank says: it asks for the next turn; its timed steps are over. The answer."""
+
+_TURNS = 4
+
+SHORTEST = 4
+"""The fewest steps of a turn. The first one is not timed: the caches hold what the others used."""
+
+
+def turn_lengths(steps: int) -> list[int]:
+    """Return how many steps each turn of a trial has: a quarter of `steps`, and at least four."""
+    turns = max(1, min(_TURNS, steps // SHORTEST))
+    return [(steps * (turn + 1)) // turns - (steps * turn) // turns for turn in range(turns)]
+
+
+class Turns(AbstractContextManager["Turns"]):
+    """One process's part in taking turns; it does nothing in a trial that takes none. A context manager.
+
+    Every rank sleeps on a socket of the launcher while others work: none of them waits in a collective.
+    """
+
+    def __init__(self, path: str | None, world_size: int = 1) -> None:
+        """path: where the launcher listens; where nobody does, the trial runs alone.
+
+        world_size: how many processes share their turns.
+        """
+        self._prefix, self._launcher = world_size.to_bytes(2), None if path is None else _connected(path)
+
+    @property
+    def are_taken(self) -> bool:
+        """Whether there are turns to wait for."""
+        return self._launcher is not None
+
+    def wait(self) -> None:
+        """Hand over, and return when the next turn begins."""
+        self._say(ASK)
+
+    def over(self) -> None:
+        """Say that no timed step follows, and return when no timed step of another trial does, either."""
+        self._say(OVER)
+
+    def __exit__(self, *_: object) -> None:
+        if self._launcher is not None:
+            self._launcher.close()
+            self._launcher = None
+
+    def _say(self, request: bytes) -> None:
+        """Tell the launcher, and return when it lets this process go on, or is gone."""
+        if self._launcher is None:
+            return
+        try:
+            self._launcher.sendall(self._prefix + request)
+            has_answered = bool(self._launcher.recv(1))
+        except OSError:
+            has_answered = False
+        if not has_answered:
+            self.__exit__()
+
+
+def _connected(path: str) -> socket.socket | None:
+    launcher = socket.socket(socket.AF_UNIX)
+    try:
+        with short_path(path) as place:
+            launcher.connect(place)
+    except OSError:
+        launcher.close()
+        return None
+    return launcher
+
+
+@contextmanager
+def short_path(path: str) -> Iterator[str]:
+    """Yield another name of a socket's path: those of sockets have at most 107 bytes."""
+    directory, name = os.path.split(path)
+    opened = os.open(directory, os.O_PATH | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{opened}/{name}"
+    finally:
+        os.close(opened)
+
+
+def receive_request(rank: socket.socket) -> tuple[int, bytes]:
+    """Return the world size and the request of a rank; no request where it is gone."""
+    try:
+        message = rank.recv(3, socket.MSG_WAITALL)
+    except OSError:
+        message = b""
+    return int.from_bytes(message[:2]), message[2:]

@@ -1,0 +1,28 @@
+"""The machine's yardstick as one rank runs it: fixed native work (csrc/yardstick) in turns."""
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from zbench import _native
+from zbench.spec.trial import TrialSpec
+from zbench.worker.job import RankJob, threads_per_rank, write_json
+from zbench.worker.turns import Turns, turn_lengths
+
+
+def run_machine(job: RankJob) -> None:
+    """Run each part once in each turn of a trial like this one; rank 0 writes the seconds of each turn."""
+    trial = TrialSpec.model_validate(job.trial)
+    place = Path(urlsplit(job.init_method).path).with_name("yardstick")
+    threads = threads_per_rank(trial, job.local_world_size)
+    stick = _native.Yardstick(str(place), job.rank, job.world_size, threads)
+    parts = {"compute": stick.compute, "memory": stick.memory, "meeting": stick.meeting}
+    seconds: dict[str, list[float]] = {name: [] for name in parts}
+    with Turns(job.turns, job.world_size) as turns:
+        for _ in turn_lengths(trial.run.steps):
+            turns.wait()
+            for name, measure in parts.items():
+                measure()  # the caches hold what the others used
+                seconds[name].append(measure())
+        turns.over()
+    if job.rank == 0:
+        write_json(Path(job.result_path), {"version": _native.YARDSTICK_VERSION, "seconds": seconds})
