@@ -146,7 +146,8 @@ def test_a_search_runs_its_trials_as_jobs(command: Command) -> None:
     command.start(
         "tune", command.file(FAKE, repeats=1, stages=[0, 1]), "--slurm", "nodes=2", "--method", "grid"
     )
-    assert command.end_well(2)["search"] is not None
+    document = command.end_well(6)  # each point, and its confirmation by two more repeats
+    assert document["search"] is not None
 
 
 def test_a_job_that_is_preempted_goes_on_after_the_urgent_one(command: Command) -> None:
